@@ -1,0 +1,3 @@
+//! What should happen, without a socket, a clock or a thread.
+
+pub mod resp;

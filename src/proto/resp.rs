@@ -1,0 +1,1 @@
+//! The decoder of RESP2 and RESP3 replies.
