@@ -1,0 +1,39 @@
+//! What the live tests share: real servers, a small client to look into them, and sockets that misbehave.
+//!
+//! It knows nothing of the library under test. The one hazard: a [`Fleet`] holds a lock that every
+//! test of this machine waits for, so a test keeps one fleet at a time and drops it when it is done.
+
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part of this")]
+#![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
+
+mod listener;
+mod lock;
+mod monitor;
+mod process;
+mod redis;
+mod resp_client;
+
+use std::time::{Duration, Instant};
+
+pub use listener::{CountingListener, Scripted};
+pub use lock::ServerLock;
+pub use monitor::Monitor;
+pub use process::Server;
+pub use redis::{Fleet, Node};
+pub use resp_client::{RespClient, Value, encode};
+
+/// Asks `holds` again and again until it is true, and panics with `what` when `limit` has passed.
+///
+/// The only place in the tests that sleeps: a test names what it waits for instead of how long.
+#[track_caller]
+pub fn eventually(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    loop {
+        if holds() {
+            return;
+        }
+        let waited = start.elapsed();
+        assert!(waited < limit, "waited {waited:?} in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

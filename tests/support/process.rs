@@ -1,0 +1,251 @@
+//! One server process: which program it is, how it is started, signalled and ended.
+//!
+//! It only ever signals a process that it started itself and has not waited for, so a pid that the
+//! kernel has given to somebody else is never hit. The one hazard is the port: another process may
+//! take it between the choice and the start, so a start is believed only when the pid matches.
+
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::eventually;
+use super::resp_client::{RespClient, Value};
+
+const INSTALL: &str = "$(command -v sudo) apt-get install -y redis-server";
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// Ports below the range from which the kernel draws the ports of outgoing connections. In that
+/// range a client that reconnects to a killed server can end up connected to itself.
+const PORTS: std::ops::Range<u32> = 21_000..32_000;
+
+/// The program that the tests start: redis-server, or what `REDLATCH_TEST_SERVER` names.
+#[derive(Debug)]
+pub struct Server {
+    pub binary: String,
+    pub valkey: bool,
+    /// Major and minor number.
+    pub version: (u32, u32),
+}
+
+impl Server {
+    /// Found once per test binary. Panics with the command that installs it when there is none.
+    #[track_caller]
+    pub fn get() -> &'static Server {
+        static SERVER: OnceLock<Server> = OnceLock::new();
+        SERVER.get_or_init(|| {
+            let named = std::env::var("REDLATCH_TEST_SERVER").ok().filter(|name| !name.is_empty());
+            Server::examine(named.as_deref().unwrap_or("redis-server"))
+        })
+    }
+
+    /// What `binary --version` tells.
+    #[track_caller]
+    pub fn examine(binary: &str) -> Server {
+        let output = match Command::new(binary).arg("--version").output() {
+            Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+            Err(error) => panic!("{binary} cannot be started ({error}); install it: {INSTALL}"),
+        };
+        let number = output.split_once("v=").map_or("", |(_, rest)| rest);
+        let mut parts = number.split(['.', ' ']).map_while(|part| part.parse().ok());
+        let (Some(major), Some(minor)) = (parts.next(), parts.next()) else {
+            panic!("{binary} --version says {output:?}: not a redis-server; install it: {INSTALL}")
+        };
+        let valkey = output.to_lowercase().contains("valkey");
+        Server { binary: binary.to_owned(), valkey, version: (major, minor) }
+    }
+}
+
+/// How one server is started, the same way again after it was killed.
+#[derive(Debug)]
+pub(super) struct Recipe {
+    pub directory: PathBuf,
+    pub arguments: Vec<String>,
+}
+
+impl Recipe {
+    /// The password that `--requirepass` sets, so that the tests' own connections get in.
+    pub fn password(&self) -> Option<&str> {
+        let at = self.arguments.iter().position(|argument| argument == "--requirepass")?;
+        self.arguments.get(at + 1).map(String::as_str)
+    }
+
+    /// A connection that may be used at once.
+    pub fn connect(&self, port: u16) -> std::io::Result<RespClient> {
+        let mut client = RespClient::connect(loopback(port))?;
+        if let Some(password) = self.password() {
+            client.command(&["AUTH", password])?;
+        }
+        Ok(client)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+
+    fn log_text(&self) -> String {
+        std::fs::read_to_string(self.log()).unwrap_or_default()
+    }
+}
+
+/// A child that this process started and has not waited for yet.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    port: u16,
+}
+
+impl Process {
+    /// Starts one and does not wait for it.
+    pub fn spawn(recipe: &Recipe, port: u16) -> Process {
+        let server = Server::get();
+        let log = File::create(recipe.log()).expect("the server's directory can be written");
+        let errors = log.try_clone().expect("a file can be cloned");
+        let mut command = Command::new(&server.binary);
+        command.args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]);
+        command.args(["--protected-mode", "no", "--port", &port.to_string()]).arg("--dir");
+        command.arg(&recipe.directory);
+        if server.valkey || server.version >= (7, 0) {
+            command.args(["--enable-debug-command", "yes"]);
+        }
+        command.args(&recipe.arguments);
+        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        let child = command.spawn().expect("a server whose version was asked can be started");
+        Process { child, port }
+    }
+
+    /// Waits until the server answers and returns the connection over which it did; `Err` says
+    /// why this one never will.
+    pub fn wait_ready(&mut self, recipe: &Recipe) -> Result<RespClient, String> {
+        let mut outcome = None;
+        eventually(START_LIMIT, &format!("a server answers on port {}", self.port), || {
+            outcome = self.look(recipe);
+            outcome.is_some()
+        });
+        outcome.expect("the wait ends only with an outcome")
+    }
+
+    fn look(&mut self, recipe: &Recipe) -> Option<Result<RespClient, String>> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return Some(Err(format!("it ended with {status}: {}", recipe.log_text())));
+        }
+        let mut client = recipe.connect(self.port).ok()?;
+        match client.command(&["INFO", "server"]).ok()? {
+            Value::Bulk(info) => {
+                let info = String::from_utf8_lossy(&info);
+                let pid = field(&info, "process_id").and_then(|pid| pid.parse().ok());
+                if pid == Some(self.pid()) {
+                    Some(Ok(client))
+                } else {
+                    Some(Err(format!("port {} belongs to the process {pid:?}", self.port)))
+                }
+            }
+            // INFO was forbidden by the arguments: then the log tells whose the port is.
+            _ => recipe.log_text().contains("eady to accept connections").then_some(Ok(client)),
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// SIGSTOP; returns when the kernel says that the process is stopped.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        eventually(Duration::from_secs(5), "the server is stopped", || self.state() == Some('T'));
+    }
+
+    /// SIGCONT; returns when the kernel says that the process is not stopped any more.
+    pub fn cont(&self) {
+        self.signal(Signal::CONT);
+        eventually(Duration::from_secs(5), "the server goes on", || self.state() != Some('T'));
+    }
+
+    /// SIGKILL and wait. A stopped process dies of it too, without executing what it has received.
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    /// The letter of the state in /proc, as in ps.
+    pub fn state(&self) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
+        // The name of the program stands before it in parentheses and may itself contain some.
+        let (_, rest) = stat.rsplit_once(')')?;
+        rest.trim_start().chars().next()
+    }
+
+    fn signal(&self, signal: Signal) {
+        // The child has not been waited for, so its pid still names it, dead or alive.
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a child's pid is positive"), signal).expect("a child can be told");
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+pub(super) fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// The value of one `name:value` line of INFO.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
+
+/// A port on which nobody listens at this moment.
+pub(super) fn free_port() -> u16 {
+    static NEXT: OnceLock<AtomicU32> = OnceLock::new();
+    let next = NEXT.get_or_init(|| {
+        let somewhere = RandomState::new().build_hasher().finish() % u64::from(u32::MAX);
+        AtomicU32::new(u32::try_from(somewhere).expect("a remainder of u32::MAX fits"))
+    });
+    for _ in PORTS {
+        let offset = next.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
+        let port = u16::try_from(PORTS.start + offset).expect("the range ends below 65536");
+        if is_free(port) {
+            return port;
+        }
+    }
+    panic!("no port is free in {PORTS:?}");
+}
+
+/// Whether a server could listen there. Connections of a server before it do not count, because
+/// both this and a server bind with SO_REUSEADDR.
+pub(super) fn is_free(port: u16) -> bool {
+    TcpListener::bind(loopback(port)).is_ok()
+}
+
+/// A directory of this process's own, which its owner removes.
+pub(super) fn own_directory() -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("redlatch-fleet-{}-{count}", std::process::id());
+        let path: &Path = &std::env::temp_dir().join(name);
+        match std::fs::create_dir(path) {
+            Ok(()) => return path.to_owned(),
+            // Left behind by a process that was killed and had the same id.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => panic!("a temporary directory cannot be made: {error}"),
+        }
+    }
+}

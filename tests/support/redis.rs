@@ -1,0 +1,313 @@
+//! Real masters: a fleet of independent servers on loopback, and a handle on each of them.
+//!
+//! A fleet takes the machine's lock for servers, starts them all at once, and ends them and removes
+//! their files when it is dropped, also while a test panics. The one hazard: a stopped server keeps
+//! its connections open and answers nothing, so looking into it panics after a read timeout.
+
+use std::net::SocketAddr;
+use std::ops::Index;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::eventually;
+use super::lock::ServerLock;
+use super::monitor::Monitor;
+use super::process::{Process, Recipe, field, free_port, is_free, loopback, own_directory};
+use super::resp_client::{RespClient, Value};
+
+/// How often a start is repeated when the port turned out to be taken.
+const STARTS: usize = 10;
+
+/// N running servers, all empty, none persistent.
+#[derive(Debug)]
+pub struct Fleet {
+    nodes: Vec<Node>,
+    directory: PathBuf,
+    // Last, so that it is given back when the servers are gone.
+    lock: ServerLock,
+}
+
+impl Fleet {
+    /// Waits for its turn on this machine, then starts `n` servers.
+    #[track_caller]
+    pub fn start(n: usize) -> Fleet {
+        Fleet::with(n, &[])
+    }
+
+    /// The same with more arguments on each server's command line, such as `--maxclients 10`.
+    ///
+    /// With `--requirepass` the connections of the tests' own authenticate themselves.
+    #[track_caller]
+    pub fn with(n: usize, arguments: &[&str]) -> Fleet {
+        let lock = ServerLock::take();
+        let directory = own_directory();
+        let mut fleet = Fleet { nodes: Vec::new(), directory, lock };
+        let recipes: Vec<Recipe> = (0..n).map(|i| fleet.recipe(i, arguments)).collect();
+        let spawned: Vec<(Recipe, Process)> = recipes
+            .into_iter()
+            .map(|recipe| {
+                let process = Process::spawn(&recipe, free_port());
+                (recipe, process)
+            })
+            .collect();
+        for (recipe, process) in spawned {
+            let (process, client) = ready(&recipe, process, free_port);
+            fleet.nodes.push(Node::new(recipe, process, client));
+        }
+        fleet
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, Node> {
+        self.nodes.iter()
+    }
+
+    /// `redis://127.0.0.1:PORT` of each, in order.
+    pub fn urls(&self) -> Vec<String> {
+        self.iter().map(Node::url).collect()
+    }
+
+    /// Every key on every server that was not killed, each with the index of its server.
+    #[track_caller]
+    pub fn keys_everywhere(&self) -> Vec<(usize, Vec<u8>)> {
+        let running = self.iter().enumerate().filter(|(_, node)| node.is_running());
+        running.flat_map(|(i, node)| node.keys().into_iter().map(move |key| (i, key))).collect()
+    }
+
+    fn recipe(&self, index: usize, arguments: &[&str]) -> Recipe {
+        let directory = self.directory.join(index.to_string());
+        std::fs::create_dir(&directory).expect("a new directory can be written");
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        Recipe { directory, arguments }
+    }
+}
+
+impl Index<usize> for Fleet {
+    type Output = Node;
+
+    fn index(&self, index: usize) -> &Node {
+        &self.nodes[index]
+    }
+}
+
+impl<'a> IntoIterator for &'a Fleet {
+    type Item = &'a Node;
+    type IntoIter = std::slice::Iter<'a, Node>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.nodes.clear();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// One server. Everything takes `&self`, so that threads can share a fleet.
+#[derive(Debug)]
+pub struct Node {
+    recipe: Recipe,
+    port: u16,
+    /// `None` once it was killed.
+    process: Mutex<Option<Process>>,
+    /// Kept between commands, so that AUTH, SELECT and the like last. A lock of its own: one thread
+    /// may wait for a stopped server's reply while another lets the server go on.
+    client: Mutex<Option<RespClient>>,
+}
+
+impl Node {
+    fn new(recipe: Recipe, process: Process, client: RespClient) -> Node {
+        let port = process.port();
+        Node { recipe, port, process: Mutex::new(Some(process)), client: Mutex::new(Some(client)) }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        loopback(self.port)
+    }
+
+    /// `redis://127.0.0.1:PORT`
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Panics when it was killed.
+    #[track_caller]
+    pub fn pid(&self) -> u32 {
+        self.with_process(Process::pid)
+    }
+
+    /// False between `kill` and `restart`; a stopped server is running.
+    pub fn is_running(&self) -> bool {
+        held(&self.process).is_some()
+    }
+
+    /// SIGSTOP, and waits until the process is stopped. The kernel still accepts connections.
+    #[track_caller]
+    pub fn stop(&self) {
+        self.with_process(Process::stop);
+    }
+
+    /// SIGCONT, after which it executes what it has received meanwhile.
+    #[track_caller]
+    pub fn cont(&self) {
+        self.with_process(Process::cont);
+    }
+
+    /// The state of the process as in ps: `T` is stopped. `None` when it was killed.
+    pub fn process_state(&self) -> Option<char> {
+        held(&self.process).as_ref().and_then(Process::state)
+    }
+
+    /// SIGKILL, and waits until it is gone. Its port refuses from then on. A second time does nothing.
+    pub fn kill(&self) {
+        if let Some(process) = held(&self.process).take() {
+            process.kill();
+        }
+        // Behind the kill, which ends the wait of a thread that is reading from it.
+        *held(&self.client) = None;
+    }
+
+    /// Kills it if it runs and starts it again, empty, on the same port with the same arguments.
+    #[track_caller]
+    pub fn restart(&self) {
+        self.kill();
+        eventually(Duration::from_secs(20), "the port of a killed server is free again", || {
+            is_free(self.port)
+        });
+        let process = Process::spawn(&self.recipe, self.port);
+        let (process, client) = ready(&self.recipe, process, || self.port);
+        *held(&self.process) = Some(process);
+        *held(&self.client) = Some(client);
+    }
+
+    /// Sends a command over a connection that this handle keeps, and returns the reply.
+    ///
+    /// Panics when there is no reply; `Value::Error` is a reply.
+    #[track_caller]
+    pub fn command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> Value {
+        match self.try_command(arguments) {
+            Ok(value) => value,
+            Err(error) => panic!("{}: no reply: {error}", self.address()),
+        }
+    }
+
+    /// The same for a server that may be gone or stopped.
+    pub fn try_command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> std::io::Result<Value> {
+        let mut slot = held(&self.client);
+        // A connection that the server has closed meanwhile is replaced before anything is sent.
+        let kept = slot.take().filter(RespClient::is_idle);
+        let mut client = match kept {
+            Some(client) => client,
+            None => self.recipe.connect(self.port)?,
+        };
+        let value = client.command(arguments)?;
+        *slot = Some(client);
+        Ok(value)
+    }
+
+    /// A connection of the caller's own: another client of the same server.
+    #[track_caller]
+    pub fn client(&self) -> RespClient {
+        self.recipe.connect(self.port).expect("a running server accepts connections")
+    }
+
+    #[track_caller]
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Option<Vec<u8>> {
+        match self.command(&[b"GET".as_slice(), key.as_ref()]) {
+            Value::Bulk(bytes) => Some(bytes),
+            Value::Nil => None,
+            other => panic!("GET: {other:?}"),
+        }
+    }
+
+    /// Milliseconds; -2 without the key, -1 without a ttl.
+    #[track_caller]
+    pub fn pttl(&self, key: impl AsRef<[u8]>) -> i64 {
+        self.command(&[b"PTTL".as_slice(), key.as_ref()]).int()
+    }
+
+    /// Every key, sorted.
+    #[track_caller]
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        let Value::Array(items) = self.command(&["KEYS", "*"]) else { panic!("KEYS is refused") };
+        let mut keys: Vec<Vec<u8>> = items
+            .into_iter()
+            .map(|item| match item {
+                Value::Bulk(key) => key,
+                other => panic!("KEYS: {other:?}"),
+            })
+            .collect();
+        keys.sort();
+        keys
+    }
+
+    /// One field of INFO, such as `run_id` or `connected_clients`.
+    #[track_caller]
+    pub fn info(&self, name: &str) -> String {
+        let info = self.command(&["INFO"]).text();
+        match field(&info, name) {
+            Some(value) => value.to_owned(),
+            None => panic!("INFO has no {name}"),
+        }
+    }
+
+    /// Starts to collect what the server is asked, by whomever.
+    #[track_caller]
+    pub fn monitor(&self) -> Monitor {
+        Monitor::start(|| self.client())
+    }
+
+    /// The lines of CLIENT LIST, without the connections of this handle and of monitors' readers.
+    ///
+    /// A connection that the kernel has accepted and the server has not is not among them.
+    #[track_caller]
+    pub fn client_list(&self) -> Vec<String> {
+        let text = self.command(&["CLIENT", "LIST"]).text();
+        let own = held(&self.client).as_ref().map(RespClient::local_address);
+        let own = own.map_or(String::new(), |address| format!("addr={address}"));
+        let is_ours = |line: &str| line.split(' ').any(|word| word == own || word == "flags=O");
+        text.lines().filter(|line| !is_ours(line)).map(str::to_owned).collect()
+    }
+
+    #[track_caller]
+    fn with_process<T>(&self, act: impl FnOnce(&Process) -> T) -> T {
+        match &*held(&self.process) {
+            Some(process) => act(process),
+            None => panic!("{} was killed", self.address()),
+        }
+    }
+}
+
+/// A test that panicked is still allowed to clean up.
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for a server that was spawned; where its port is taken, starts it again on the next one.
+#[track_caller]
+fn ready(
+    recipe: &Recipe,
+    mut process: Process,
+    next_port: impl Fn() -> u16,
+) -> (Process, RespClient) {
+    let mut last = String::new();
+    for _ in 0..STARTS {
+        match process.wait_ready(recipe) {
+            Ok(client) => return (process, client),
+            Err(why) => last = why,
+        }
+        process = Process::spawn(recipe, next_port());
+    }
+    panic!("a server could not be started {STARTS} times; the last time {last}");
+}
