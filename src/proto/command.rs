@@ -1,6 +1,12 @@
 //! What we say to a node: the encoders, and each Lua script beside its SHA1.
 //!
-//! Scripts answer 1 (done), 0 (the key is absent) or -1 (the key is another's).
+//! Scripts answer 1 (done), 0 (the key is absent) or -1 (the key is another's). The hazard is a
+//! key with bytes that mean something in the protocol: every argument is sent with its length.
+
+use bytes::{BufMut, BytesMut};
+
+use super::lock::Token;
+use super::time::Ttl;
 
 /// A Lua script and the SHA1 by which a node knows it once it was loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,3 +38,159 @@ pub const EXTEND: Script = Script {
              return 1",
     sha1: "af1a383f43e82fcad9ae643947078c813a62c73d",
 };
+
+/// How a script is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// `EVALSHA`: short, and answered `-NOSCRIPT` where the node forgot the script.
+    Sha,
+    /// `EVAL`: the whole source, for when nobody may read the answer.
+    Source,
+}
+
+/// Encodes a command of any arguments.
+pub fn encode(out: &mut BytesMut, arguments: &[&[u8]]) {
+    let length: usize = arguments.iter().map(|argument| argument.len() + 16).sum();
+    out.reserve(length + 16);
+    put_header(out, b'*', arguments.len());
+    for argument in arguments {
+        put_bulk(out, argument);
+    }
+}
+
+/// `SET key token NX PX ttl`.
+pub fn acquire(out: &mut BytesMut, key: &[u8], token: &Token, ttl: Ttl) {
+    let mut digits = [0; 20];
+    let millis = decimal(ttl.as_millis(), &mut digits);
+    out.reserve(key.len() + 160);
+    out.put_slice(b"*6\r\n$3\r\nSET\r\n");
+    put_bulk(out, key);
+    put_bulk(out, token.as_bytes());
+    out.put_slice(b"$2\r\nNX\r\n$2\r\nPX\r\n");
+    put_bulk(out, millis);
+}
+
+/// The compare-and-delete.
+pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &Token) {
+    put_script(out, &RELEASE, form, 1);
+    put_bulk(out, key);
+    put_bulk(out, token.as_bytes());
+}
+
+/// The prolonging: to at least `ttl` from the moment the node runs it.
+pub fn extend(out: &mut BytesMut, form: Form, key: &[u8], token: &Token, ttl: Ttl) {
+    let mut digits = [0; 20];
+    let millis = decimal(ttl.as_millis(), &mut digits);
+    put_script(out, &EXTEND, form, 2);
+    put_bulk(out, key);
+    put_bulk(out, token.as_bytes());
+    put_bulk(out, millis);
+}
+
+/// `EVALSHA sha 1 key argument...` up to the key, which follows, as the arguments do.
+fn put_script(out: &mut BytesMut, script: &Script, form: Form, arguments: usize) {
+    let (name, body) = match form {
+        Form::Sha => ("EVALSHA", script.sha1),
+        Form::Source => ("EVAL", script.source),
+    };
+    put_header(out, b'*', 4 + arguments);
+    put_bulk(out, name.as_bytes());
+    put_bulk(out, body.as_bytes());
+    out.put_slice(b"$1\r\n1\r\n");
+}
+
+fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
+    put_header(out, b'$', bytes.len());
+    out.put_slice(bytes);
+    out.put_slice(b"\r\n");
+}
+
+fn put_header(out: &mut BytesMut, kind: u8, length: usize) {
+    let mut digits = [0; 20];
+    out.put_u8(kind);
+    out.put_slice(decimal(length as u64, &mut digits));
+    out.put_slice(b"\r\n");
+}
+
+/// The decimal digits of `number`, written at the end of `digits`: the hot path has no formatter.
+fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[start..];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+    use std::time::Duration;
+
+    fn token() -> Token {
+        Token::draw(&mut StdRng::from_seed([3; 32]))
+    }
+
+    fn encoded(encode: impl FnOnce(&mut BytesMut)) -> String {
+        let mut out = BytesMut::new();
+        encode(&mut out);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn each_script_stands_beside_its_sha1() {
+        for script in [RELEASE, EXTEND] {
+            let sha1 = sha1_smol::Sha1::from(script.source).digest().to_string();
+            assert_eq!(script.sha1, sha1, "{}", script.source);
+        }
+    }
+
+    #[test]
+    fn acquire_is_set_nx_px() {
+        let ttl = Ttl::new(Duration::from_secs(10), Duration::from_secs(60)).unwrap();
+        let text = encoded(|out| acquire(out, b"k", &token(), ttl));
+        let expected = format!(
+            "*6\r\n$3\r\nSET\r\n$1\r\nk\r\n$40\r\n{}\r\n$2\r\nNX\r\n$2\r\nPX\r\n$5\r\n10000\r\n",
+            token()
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn scripts_are_sent_by_sha_or_by_source() {
+        let text = encoded(|out| release(out, Form::Sha, b"a b", &token()));
+        let (sha, token_text) = (RELEASE.sha1, token());
+        assert_eq!(
+            text,
+            format!(
+                "*5\r\n$7\r\nEVALSHA\r\n$40\r\n{sha}\r\n$1\r\n1\r\n$3\r\na b\r\n$40\r\n{token_text}\r\n"
+            )
+        );
+        let text = encoded(|out| release(out, Form::Source, b"a b", &token()));
+        assert!(text.starts_with("*5\r\n$4\r\nEVAL\r\n"));
+        assert!(text.contains(RELEASE.source));
+        let ttl = Ttl::new(Duration::from_millis(1234), Duration::from_secs(60)).unwrap();
+        let text = encoded(|out| extend(out, Form::Sha, b"k", &token(), ttl));
+        assert!(text.starts_with("*6\r\n") && text.ends_with("$4\r\n1234\r\n"), "{text}");
+    }
+
+    #[test]
+    fn bytes_that_mean_something_in_the_protocol_are_sent_as_they_are() {
+        let key = b"\0\r\n$5\r\n";
+        let text = encoded(|out| encode(out, &[b"GET", key]));
+        assert_eq!(text, "*2\r\n$3\r\nGET\r\n$7\r\n\0\r\n$5\r\n\r\n");
+    }
+
+    #[test]
+    fn every_number_has_its_digits() {
+        for number in [0, 9, 10, 12_345, u64::MAX] {
+            let mut digits = [0; 20];
+            assert_eq!(decimal(number, &mut digits), number.to_string().as_bytes());
+        }
+    }
+}

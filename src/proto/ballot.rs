@@ -1,0 +1,226 @@
+//! One question's votes and its verdict: the whole of "majority".
+//!
+//! The hazard is a vote that counts twice, or a verdict that changes: here a node votes once and
+//! the first verdict stands, whatever is cast later.
+
+use super::node::{NodeId, NodeSet};
+
+/// How many of `nodes` are a majority.
+pub const fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// How a node votes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vote {
+    /// Yes.
+    Grant,
+    /// No: it answered, and what it answered is no.
+    Deny,
+    /// No vote that counts: it failed, or could not be asked.
+    Error,
+}
+
+/// What is known of the question's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It can still go either way.
+    Undecided,
+    /// Enough grants.
+    Won,
+    /// Enough grants cannot come any more.
+    Lost,
+}
+
+/// The votes on one question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ballot {
+    electors: NodeSet,
+    needed: u32,
+    grants: NodeSet,
+    denials: NodeSet,
+    errors: NodeSet,
+    verdict: Verdict,
+}
+
+impl Ballot {
+    /// A question to all of `nodes` nodes that a majority of them decides.
+    pub fn of_majority(nodes: usize) -> Ballot {
+        Ballot::of(NodeSet::first(nodes), majority(nodes))
+    }
+
+    /// A question to `electors` that `needed` grants win. Lost from the start where there are not
+    /// that many, won where none is needed.
+    pub fn of(electors: NodeSet, needed: usize) -> Ballot {
+        let mut ballot = Ballot {
+            electors,
+            needed: u32::try_from(needed).unwrap_or(u32::MAX),
+            grants: NodeSet::EMPTY,
+            denials: NodeSet::EMPTY,
+            errors: NodeSet::EMPTY,
+            verdict: Verdict::Undecided,
+        };
+        ballot.verdict = ballot.count();
+        ballot
+    }
+
+    /// Takes a vote. A node's second vote, the vote of a node that was not asked, and every vote
+    /// behind the verdict change nothing.
+    pub fn cast(&mut self, node: NodeId, vote: Vote) -> Verdict {
+        if self.verdict == Verdict::Undecided && self.undecided().contains(node) {
+            match vote {
+                Vote::Grant => self.grants.insert(node),
+                Vote::Deny => self.denials.insert(node),
+                Vote::Error => self.errors.insert(node),
+            };
+            self.verdict = self.count();
+        }
+        self.verdict
+    }
+
+    /// What is known of its end.
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Who said yes.
+    pub const fn grants(&self) -> NodeSet {
+        self.grants
+    }
+
+    /// Who said no.
+    pub const fn denials(&self) -> NodeSet {
+        self.denials
+    }
+
+    /// Who gave no vote that counts.
+    pub const fn errors(&self) -> NodeSet {
+        self.errors
+    }
+
+    /// Who was asked and has not voted.
+    pub const fn undecided(&self) -> NodeSet {
+        self.electors.minus(self.grants).minus(self.denials).minus(self.errors)
+    }
+
+    fn count(&self) -> Verdict {
+        let grants = self.grants.len();
+        let needed = self.needed as usize;
+        if grants >= needed {
+            Verdict::Won
+        } else if grants + self.undecided().len() < needed {
+            Verdict::Lost
+        } else {
+            Verdict::Undecided
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOTES: [Vote; 3] = [Vote::Grant, Vote::Deny, Vote::Error];
+
+    /// What the rule says of counted votes, written another way than the code: who can still win?
+    fn expected(nodes: usize, votes: &[Vote]) -> Verdict {
+        let yes = votes.iter().filter(|&&v| v == Vote::Grant).count();
+        let open = nodes - votes.len();
+        if 2 * yes > nodes {
+            Verdict::Won
+        } else if 2 * (yes + open) <= nodes {
+            Verdict::Lost
+        } else {
+            Verdict::Undecided
+        }
+    }
+
+    /// Every order of `nodes` nodes, by Heap's algorithm.
+    fn orders(nodes: usize) -> Vec<Vec<usize>> {
+        fn heap(k: usize, order: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
+            if k <= 1 {
+                all.push(order.clone());
+                return;
+            }
+            for i in 0..k {
+                heap(k - 1, order, all);
+                order.swap(if k % 2 == 0 { i } else { 0 }, k - 1);
+            }
+        }
+        let mut all = Vec::new();
+        heap(nodes, &mut (0..nodes).collect(), &mut all);
+        all
+    }
+
+    #[test]
+    fn all_answers_in_all_orders_up_to_five_nodes() {
+        let mut seen = 0;
+        for nodes in 1..=5 {
+            let orders = orders(nodes);
+            for answers in 0..3_usize.pow(nodes as u32) {
+                for order in &orders {
+                    let mut ballot = Ballot::of_majority(nodes);
+                    let mut verdict = ballot.verdict();
+                    let mut votes = Vec::new();
+                    for &node in order {
+                        let vote = VOTES[answers / 3_usize.pow(node as u32) % 3];
+                        votes.push(vote);
+                        let now = ballot.cast(NodeId::new(node), vote);
+                        if verdict == Verdict::Undecided {
+                            assert_eq!(now, expected(nodes, &votes), "{nodes} nodes, {votes:?}");
+                        } else {
+                            assert_eq!(now, verdict, "a verdict changed: {votes:?}");
+                        }
+                        verdict = now;
+                    }
+                    assert_ne!(verdict, Verdict::Undecided);
+                    seen += 1;
+                }
+            }
+        }
+        assert_eq!(seen, 3 + 9 * 2 + 27 * 6 + 81 * 24 + 243 * 120);
+    }
+
+    #[test]
+    fn the_thresholds_up_to_nine_nodes() {
+        for nodes in 1..=9_usize {
+            let quorum = [1, 2, 2, 3, 3, 4, 4, 5, 5][nodes - 1];
+            assert_eq!(majority(nodes), quorum);
+            let mut ballot = Ballot::of_majority(nodes);
+            for node in 0..quorum {
+                assert_eq!(ballot.verdict(), Verdict::Undecided, "{nodes} nodes, {node} grants");
+                ballot.cast(NodeId::new(node), Vote::Grant);
+            }
+            assert_eq!(ballot.verdict(), Verdict::Won);
+            for no in [Vote::Deny, Vote::Error] {
+                let mut ballot = Ballot::of_majority(nodes);
+                for node in 0..=nodes - quorum {
+                    assert_eq!(ballot.verdict(), Verdict::Undecided, "{nodes} nodes, {node} no");
+                    ballot.cast(NodeId::new(node), no);
+                }
+                assert_eq!(ballot.verdict(), Verdict::Lost, "{nodes} nodes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_votes_once() {
+        let mut ballot = Ballot::of_majority(3);
+        for _ in 0..3 {
+            assert_eq!(ballot.cast(NodeId::new(0), Vote::Grant), Verdict::Undecided);
+        }
+        ballot.cast(NodeId::new(0), Vote::Deny);
+        assert_eq!(ballot.grants().len(), 1);
+        assert!(ballot.denials().is_empty());
+    }
+
+    #[test]
+    fn a_node_that_was_not_asked_has_no_vote() {
+        let mut ballot = Ballot::of(NodeSet::first(2), 2);
+        ballot.cast(NodeId::new(5), Vote::Grant);
+        assert_eq!(ballot.cast(NodeId::new(0), Vote::Grant), Verdict::Undecided);
+        assert_eq!(ballot.cast(NodeId::new(1), Vote::Grant), Verdict::Won);
+        assert_eq!(Ballot::of(NodeSet::EMPTY, 0).verdict(), Verdict::Won);
+        assert_eq!(Ballot::of(NodeSet::first(1), 2).verdict(), Verdict::Lost);
+    }
+}

@@ -1,0 +1,446 @@
+//! What can go wrong, as closed sets; and the report of what every node said.
+//!
+//! A node's trouble is data in a [`Report`], never an error of the loop that met it.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::time::BadTtl;
+
+/// Why a node gave no vote that counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// There was no connection to it when it was to be asked.
+    Unreachable,
+    /// It was asked and did not answer in time, or had not answered for so long that it was not
+    /// asked.
+    Silent,
+    /// The connection was lost before it answered.
+    Lost,
+    /// It answered what the command cannot give; the connection was closed.
+    Garbage,
+    /// As much is waiting for it as may wait.
+    Full,
+    /// `-LOADING`: it is reading its data set.
+    Loading,
+    /// `-BUSY`: a script runs without end.
+    Busy,
+    /// `-MISCONF`: it cannot save, and refuses writes.
+    Misconf,
+    /// `-NOREPLICAS`: fewer replicas than it wants.
+    NoReplicas,
+    /// `-OOM`: its memory is full.
+    OutOfMemory,
+    /// `-READONLY` or `-MASTERDOWN`, or its role: it is a replica.
+    Replica,
+    /// `max number of clients reached`.
+    TooManyClients,
+    /// `-NOAUTH`: it wants a password.
+    NoAuth,
+    /// `-WRONGPASS`, or a password where it has none: not the password it wants.
+    WrongPassword,
+    /// `-NOPERM`, or a script that may not be run: the user may not do what a lock needs.
+    NoPermission,
+    /// `-DENIED`: protected mode.
+    Protected,
+    /// Cluster mode: a key lives on one node there, so it is no independent master.
+    Cluster,
+    /// It may evict: `maxmemory` is set and the policy is not `noeviction`.
+    Evicts,
+    /// It is the server that another address of the list leads to.
+    SameServer,
+    /// `-WRONGTYPE`: the key is not a string, so it is another's.
+    WrongType,
+    /// `-NOSCRIPT`: it does not know the script. Never seen by a caller: the script is sent.
+    NoScript,
+    /// `-ERR unknown command`.
+    UnknownCommand,
+    /// An error of any other name: its text is in the report.
+    Other,
+}
+
+impl Cause {
+    /// The cause of an error reply, by its first word: the rest differs between servers.
+    pub fn of_error(line: &[u8]) -> Cause {
+        let (word, rest) = match line.iter().position(|&b| b == b' ') {
+            Some(end) => (&line[..end], &line[end + 1..]),
+            None => (line, &[][..]),
+        };
+        match word {
+            b"LOADING" => Cause::Loading,
+            b"BUSY" => Cause::Busy,
+            b"MISCONF" => Cause::Misconf,
+            b"NOREPLICAS" => Cause::NoReplicas,
+            b"OOM" => Cause::OutOfMemory,
+            b"READONLY" | b"MASTERDOWN" => Cause::Replica,
+            b"NOAUTH" => Cause::NoAuth,
+            b"WRONGPASS" => Cause::WrongPassword,
+            b"NOPERM" => Cause::NoPermission,
+            b"DENIED" => Cause::Protected,
+            b"MOVED" | b"ASK" | b"CROSSSLOT" | b"CLUSTERDOWN" | b"TRYAGAIN" => Cause::Cluster,
+            b"WRONGTYPE" => Cause::WrongType,
+            b"NOSCRIPT" => Cause::NoScript,
+            b"ERR" => Cause::of_plain_error(rest),
+            _ => Cause::Other,
+        }
+    }
+
+    /// The cause of an error that has no word of its own but `ERR`.
+    fn of_plain_error(text: &[u8]) -> Cause {
+        const TEXTS: [(&[u8], Cause); 6] = [
+            (b"max number of clients", Cause::TooManyClients),
+            (b"unknown command", Cause::UnknownCommand),
+            (b"AUTH <password> called without", Cause::WrongPassword),
+            (b"invalid password", Cause::WrongPassword),
+            (b"The user executing the script", Cause::NoPermission),
+            (b"Client sent AUTH, but no password", Cause::WrongPassword),
+        ];
+        TEXTS.iter().find(|(start, _)| text.starts_with(start)).map_or(Cause::Other, |t| t.1)
+    }
+
+    /// Whether it stays until somebody changes a configuration. Such a node is not worth asking
+    /// again soon; every other trouble passes.
+    pub const fn is_permanent(self) -> bool {
+        matches!(
+            self,
+            Cause::NoAuth
+                | Cause::WrongPassword
+                | Cause::NoPermission
+                | Cause::Protected
+                | Cause::Cluster
+                | Cause::Evicts
+                | Cause::SameServer
+                | Cause::UnknownCommand
+        )
+    }
+
+    /// Whether it is an answer that proves that a plain `SET` was not executed: the node refuses
+    /// it for these before it looks at the key. Of an error nobody knows (a proxy's, say), nothing
+    /// is proved.
+    pub const fn proves_nothing_was_set(self) -> bool {
+        matches!(
+            self,
+            Cause::Loading
+                | Cause::Busy
+                | Cause::Misconf
+                | Cause::NoReplicas
+                | Cause::OutOfMemory
+                | Cause::Replica
+                | Cause::NoAuth
+                | Cause::NoPermission
+        )
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Cause::Unreachable => "not connected",
+            Cause::Silent => "no answer in time",
+            Cause::Lost => "connection lost",
+            Cause::Garbage => "answered garbage",
+            Cause::Full => "too much waits for it",
+            Cause::Loading => "loading its data",
+            Cause::Busy => "busy with a script",
+            Cause::Misconf => "refuses writes (MISCONF)",
+            Cause::NoReplicas => "refuses writes (too few replicas)",
+            Cause::OutOfMemory => "out of memory",
+            Cause::Replica => "is a replica",
+            Cause::TooManyClients => "has too many clients",
+            Cause::NoAuth => "wants a password",
+            Cause::WrongPassword => "refuses the password",
+            Cause::NoPermission => "refuses permission",
+            Cause::Protected => "is in protected mode",
+            Cause::Cluster => "is in cluster mode",
+            Cause::Evicts => "may evict keys (maxmemory-policy)",
+            Cause::SameServer => "is the server of another address",
+            Cause::WrongType => "holds something that is no lock",
+            Cause::NoScript => "does not know the script",
+            Cause::UnknownCommand => "does not know the command",
+            Cause::Other => "answered an error",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// What one node said to one question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Said {
+    /// Nothing yet: the question was decided before it answered, or it was not asked.
+    #[default]
+    Nothing,
+    /// Yes: the key is ours there; or, to a release, it is gone.
+    Granted,
+    /// Another token holds the key there.
+    Held,
+    /// The key is not there.
+    Absent,
+    /// No vote that counts.
+    Failed(Cause),
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Said::Nothing => f.write_str("had not answered"),
+            Said::Granted => f.write_str("granted"),
+            Said::Held => f.write_str("held"),
+            Said::Absent => f.write_str("absent"),
+            Said::Failed(cause) => cause.fmt(f),
+        }
+    }
+}
+
+/// One line of a [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeReport {
+    /// The node's label: its address, without credentials.
+    pub label: Box<str>,
+    /// What it said.
+    pub said: Said,
+    /// What it said in its own words, where that tells more: an error line, a connect error.
+    pub detail: Option<Box<str>>,
+}
+
+/// What every node said to the question that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The key that was asked for.
+    pub key: Box<[u8]>,
+    /// How many nodes had to say yes.
+    pub needed: usize,
+    /// Every node, in the order of the list.
+    pub nodes: Vec<NodeReport>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (needed, nodes) = (self.needed, self.nodes.len());
+        write!(f, "needed {needed} of {nodes} for \"{}\":", self.key.escape_ascii())?;
+        for (index, node) in self.nodes.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma} {} {}", node.label, node.said)?;
+            if let Some(detail) = &node.detail {
+                write!(f, " ({detail})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no lock, or no longer one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// Enough nodes answered, and others hold the key.
+    Contended(Box<Report>),
+    /// Not enough nodes gave a vote that counts.
+    NoQuorum(Box<Report>),
+    /// A majority granted, but nothing was left of the ttl when it was known.
+    Expired(Box<Report>),
+    /// The lock that was to be extended or released is not held any more.
+    Lost(Box<Report>),
+    /// No room for another request: nothing was sent.
+    Busy(Busy),
+    /// What was asked for, or how the client is configured, cannot work. It is never retried.
+    Config(ConfigError),
+}
+
+impl Error {
+    /// What every node said, where nodes were asked.
+    pub fn report(&self) -> Option<&Report> {
+        match self {
+            Error::Contended(report)
+            | Error::NoQuorum(report)
+            | Error::Expired(report)
+            | Error::Lost(report)
+            | Error::Config(ConfigError::Nodes(report)) => Some(report),
+            Error::Busy(_) | Error::Config(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Contended(report) => write!(f, "held by another: {report}"),
+            Error::NoQuorum(report) => write!(f, "no quorum: {report}"),
+            Error::Expired(report) => write!(f, "granted too late to be of use: {report}"),
+            Error::Lost(report) => write!(f, "the lock is lost: {report}"),
+            Error::Busy(busy) => busy.fmt(f),
+            Error::Config(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Config(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<BadTtl> for Error {
+    fn from(bad: BadTtl) -> Error {
+        Error::Config(ConfigError::Ttl(bad))
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Error {
+        Error::Config(error)
+    }
+}
+
+/// Which bound of ours was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Busy {
+    /// As many records are open as `limits.records` allows.
+    Records,
+    /// So much waits for the nodes that fewer than a quorum of them can be asked.
+    Nodes,
+    /// The lock already has an extend or a release under way.
+    Lock,
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Busy::Records => "busy: as many locks are open as the limit allows",
+            Busy::Nodes => "busy: too much waits for the nodes to ask a quorum of them",
+            Busy::Lock => "busy: this lock is already being extended or released",
+        })
+    }
+}
+
+/// What cannot work as it was configured or asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The list of nodes is empty.
+    NoNodes,
+    /// More nodes than a client can have.
+    TooManyNodes {
+        /// How many were given.
+        given: usize,
+    },
+    /// The same address stands in the list twice: it would vote twice.
+    DuplicateNode {
+        /// The address.
+        label: Box<str>,
+    },
+    /// An address that is not one. Credentials are left out.
+    Address {
+        /// What was given, without its credentials.
+        given: Box<str>,
+        /// What is wrong with it.
+        problem: Box<str>,
+    },
+    /// A ttl that leaves nothing or is too long.
+    Ttl(BadTtl),
+    /// A key that is longer than a key may be.
+    KeyTooLong {
+        /// Its length in bytes.
+        given: usize,
+        /// The most bytes it may have.
+        most: usize,
+    },
+    /// A setting that cannot work.
+    Setting {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        given: Duration,
+        /// What it must be.
+        must: &'static str,
+    },
+    /// Something of the operating system's that is needed to begin with was refused.
+    System {
+        /// What was tried, and what came of it.
+        problem: Box<str>,
+    },
+    /// So many nodes have a lasting trouble that the others are no quorum.
+    Nodes(Box<Report>),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::NoNodes => f.write_str("the list of nodes is empty"),
+            ConfigError::TooManyNodes { given } => {
+                write!(f, "{given} nodes: a client can have {}", super::node::MAX_NODES)
+            }
+            ConfigError::DuplicateNode { label } => {
+                write!(f, "the node {label} is in the list twice: it would vote twice")
+            }
+            ConfigError::Address { given, problem } => write!(f, "address {given}: {problem}"),
+            ConfigError::Ttl(bad) => bad.fmt(f),
+            ConfigError::KeyTooLong { given, most } => {
+                write!(f, "a key of {given} bytes: the limit is {most}")
+            }
+            ConfigError::Setting { name, given, must } => {
+                write!(f, "{name} is {given:?}: it must be {must}")
+            }
+            ConfigError::System { problem } => f.write_str(problem),
+            ConfigError::Nodes(report) => {
+                write!(f, "too many nodes cannot be used as they are configured: {report}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_known_by_its_first_word() {
+        let cases: [(&str, Cause); 14] = [
+            ("OOM command not allowed when used memory > 'maxmemory'.", Cause::OutOfMemory),
+            ("OOM", Cause::OutOfMemory),
+            ("OOMPH", Cause::Other),
+            ("READONLY You can't write against a read only replica.", Cause::Replica),
+            ("MISCONF Redis is configured to save RDB snapshots", Cause::Misconf),
+            ("BUSY Redis is busy running a script.", Cause::Busy),
+            ("LOADING Redis is loading the dataset in memory", Cause::Loading),
+            ("NOSCRIPT No matching script. Please use EVAL.", Cause::NoScript),
+            ("NOAUTH Authentication required.", Cause::NoAuth),
+            ("ERR max number of clients reached", Cause::TooManyClients),
+            ("ERR unknown command 'HELLO'", Cause::UnknownCommand),
+            ("ERR AUTH <password> called without any password configured", Cause::WrongPassword),
+            ("ERR The user executing the script can't run this command", Cause::NoPermission),
+            ("", Cause::Other),
+        ];
+        for (line, cause) in cases {
+            assert_eq!(Cause::of_error(line.as_bytes()), cause, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_one_line_for_an_operator() {
+        let node = |label: &str, said, detail: Option<&str>| NodeReport {
+            label: label.into(),
+            said,
+            detail: detail.map(Into::into),
+        };
+        let report = Report {
+            key: b"invoice:\r\n42"[..].into(),
+            needed: 2,
+            nodes: vec![
+                node("10.0.0.1:6379", Said::Granted, None),
+                node("10.0.0.2:6379", Said::Held, None),
+                node("10.0.0.3:6379", Said::Failed(Cause::Unreachable), Some("refused")),
+            ],
+        };
+        assert_eq!(
+            Error::NoQuorum(Box::new(report)).to_string(),
+            "no quorum: needed 2 of 3 for \"invoice:\\r\\n42\": 10.0.0.1:6379 granted, \
+             10.0.0.2:6379 held, 10.0.0.3:6379 not connected (refused)"
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! Which node, and sets of nodes as bits.
+
+/// The most nodes a client can have: a set of them is the bits of a `u32`.
+pub const MAX_NODES: usize = 32;
+
+/// A node, by its place in the list of nodes that the client was made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(u8);
+
+impl NodeId {
+    /// The node at `index` of the list.
+    ///
+    /// # Panics
+    /// When `index` is not below [`MAX_NODES`].
+    pub fn new(index: usize) -> NodeId {
+        assert!(index < MAX_NODES, "node index {index} is past the limit of {MAX_NODES}");
+        NodeId(index as u8)
+    }
+
+    /// Its place in the list.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    const fn bit(self) -> u32 {
+        1 << self.0
+    }
+}
+
+/// A set of nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct NodeSet(u32);
+
+impl NodeSet {
+    /// No node.
+    pub const EMPTY: NodeSet = NodeSet(0);
+
+    /// The first `count` nodes of the list.
+    ///
+    /// # Panics
+    /// When `count` is more than [`MAX_NODES`].
+    pub fn first(count: usize) -> NodeSet {
+        assert!(count <= MAX_NODES, "{count} nodes are past the limit of {MAX_NODES}");
+        NodeSet(if count == MAX_NODES { u32::MAX } else { (1 << count) - 1 })
+    }
+
+    /// Adds `node`; whether it was new.
+    pub fn insert(&mut self, node: NodeId) -> bool {
+        let new = !self.contains(node);
+        self.0 |= node.bit();
+        new
+    }
+
+    /// Takes `node` out; whether it was there.
+    pub fn remove(&mut self, node: NodeId) -> bool {
+        let there = self.contains(node);
+        self.0 &= !node.bit();
+        there
+    }
+
+    /// Whether `node` is in it.
+    pub const fn contains(self, node: NodeId) -> bool {
+        self.0 & node.bit() != 0
+    }
+
+    /// How many nodes are in it.
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether no node is in it.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The nodes that are in either.
+    #[must_use]
+    pub const fn union(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 | other.0)
+    }
+
+    /// The nodes that are in this one and not in `other`.
+    #[must_use]
+    pub const fn minus(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 & !other.0)
+    }
+
+    /// The nodes in it, in the order of the list.
+    pub fn iter(self) -> impl Iterator<Item = NodeId> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            let node = NodeId(left.trailing_zeros() as u8);
+            left &= left - 1;
+            Some(node)
+        })
+    }
+}
+
+impl FromIterator<NodeId> for NodeSet {
+    fn from_iter<I: IntoIterator<Item = NodeId>>(nodes: I) -> NodeSet {
+        nodes.into_iter().fold(NodeSet::EMPTY, |mut set, node| {
+            set.insert(node);
+            set
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_holds_what_was_put_in_and_gives_it_in_order() {
+        let mut set: NodeSet = [31, 0, 7].map(NodeId::new).into_iter().collect();
+        assert_eq!(set.iter().map(NodeId::index).collect::<Vec<_>>(), [0, 7, 31]);
+        assert!(set.remove(NodeId::new(7)) && !set.remove(NodeId::new(7)));
+        assert!(!set.insert(NodeId::new(31)));
+        assert_eq!(set.len(), 2);
+    }
+
+    #[test]
+    fn the_full_set_has_every_node() {
+        assert_eq!(NodeSet::first(MAX_NODES).len(), MAX_NODES);
+        assert_eq!(NodeSet::first(5).iter().count(), 5);
+        assert!(NodeSet::first(0).is_empty());
+        assert_eq!(NodeSet::first(5).minus(NodeSet::first(3)).len(), 2);
+        assert_eq!(NodeSet::first(3).union(NodeSet::first(5)), NodeSet::first(5));
+    }
+}

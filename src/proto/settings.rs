@@ -1,0 +1,200 @@
+//! What proto needs to know before it starts: the nodes' labels and credentials, the times, and
+//! every limit with its reason. Addresses are not among them: they belong to whoever opens sockets.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::node::MAX_NODES;
+use super::time::Ttl;
+
+/// The longest `max_ttl` that can be configured: a lock that nobody can take for a year after its
+/// holder died is no lock any more.
+pub const LONGEST_MAX_TTL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The longest key, in bytes. A key is copied into its record and into N outboxes, so its length
+/// is a factor of every other bound.
+pub const LONGEST_KEY: usize = 64 * 1024;
+
+/// A text that is not shown: a password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Box<str>);
+
+impl Secret {
+    /// Hides `text` from `Debug`.
+    pub fn new(text: impl Into<Box<str>>) -> Secret {
+        Secret(text.into())
+    }
+
+    /// The text, to be sent to the node it is for.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// What proto needs to know of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSettings {
+    /// What reports call it: its address, without credentials.
+    pub label: Box<str>,
+    /// The user; the node's default user where there is none.
+    pub user: Option<Box<str>>,
+    /// The password, where the node wants one.
+    pub password: Option<Secret>,
+    /// The database the keys are in.
+    pub db: u32,
+}
+
+impl NodeSettings {
+    /// A node called `label`, without credentials, database 0.
+    pub fn new(label: impl Into<Box<str>>) -> NodeSettings {
+        NodeSettings { label: label.into(), user: None, password: None, db: 0 }
+    }
+}
+
+/// Bounds on what waits, each with what happens at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Open records: locks that are asked for, held, or not yet given back everywhere. At it,
+    /// requests are refused as `Busy`. A record is about 300 bytes and its key.
+    pub records: usize,
+    /// Questions to one node that it has not answered. At half of it the node is asked for nothing
+    /// new and votes [`Full`](super::error::Cause::Full): the other half is for releases. At it,
+    /// releases wait as debts.
+    pub asks: usize,
+    /// Bytes to one node that the kernel has not taken. As for `asks`.
+    pub outbox: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { records: 1 << 20, asks: 1 << 17, outbox: 32 << 20 }
+    }
+}
+
+/// What proto needs to know before it starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The nodes, each an independent master.
+    pub nodes: Vec<NodeSettings>,
+    /// The longest ttl that may be asked for.
+    pub max_ttl: Duration,
+    /// How long a node may take to answer before the others decide without it.
+    pub node_timeout: Duration,
+    /// How long a connection may take until its node is ready: connect, greeting, vetting.
+    pub connect_timeout: Duration,
+    /// The shortest and the longest pause before the next attempt for a key that is held. The
+    /// pause is drawn between them, so that two clients that split the vote do not meet again.
+    pub retry: (Duration, Duration),
+    /// The shortest and the longest pause before a node is connected to again: doubled each time,
+    /// and drawn from its upper half.
+    pub reconnect: (Duration, Duration),
+    /// The bounds.
+    pub limits: Limits,
+    /// Whether nodes that may evict keys are used all the same. A lock that is evicted is lost.
+    pub allow_eviction: bool,
+}
+
+impl Settings {
+    /// Settings for these nodes, everything else as it comes.
+    pub fn new(nodes: Vec<NodeSettings>) -> Settings {
+        Settings {
+            nodes,
+            max_ttl: Duration::from_secs(60),
+            node_timeout: Duration::from_millis(50),
+            connect_timeout: Duration::from_secs(1),
+            retry: (Duration::from_millis(5), Duration::from_millis(50)),
+            reconnect: (Duration::from_millis(20), Duration::from_secs(1)),
+            limits: Limits::default(),
+            allow_eviction: false,
+        }
+    }
+
+    /// Looks whether they can work.
+    ///
+    /// # Errors
+    /// The first setting that cannot.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.nodes.is_empty() {
+            return Err(ConfigError::NoNodes);
+        }
+        if self.nodes.len() > MAX_NODES {
+            return Err(ConfigError::TooManyNodes { given: self.nodes.len() });
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            if self.nodes[..index].iter().any(|other| other.label == node.label) {
+                return Err(ConfigError::DuplicateNode { label: node.label.clone() });
+            }
+        }
+        self.validate_times()
+    }
+
+    fn validate_times(&self) -> Result<(), ConfigError> {
+        let second = Duration::from_secs(1);
+        let (hour, millisecond) = (3600 * second, Duration::from_millis(1));
+        let within = |name, given: Duration, least: Duration, most: Duration, must| {
+            if given < least || given > most {
+                return Err(ConfigError::Setting { name, given, must });
+            }
+            Ok(())
+        };
+        let millis_to_hour = "from 1 ms to 1 hour";
+        within("max_ttl", self.max_ttl, Ttl::SHORTEST, LONGEST_MAX_TTL, "from 3 ms to 365 days")?;
+        within("node_timeout", self.node_timeout, millisecond, hour, millis_to_hour)?;
+        within("connect_timeout", self.connect_timeout, millisecond, hour, millis_to_hour)?;
+        let ranges = [("retry", self.retry), ("reconnect", self.reconnect)];
+        for (name, (shortest, longest)) in ranges {
+            within(name, shortest, millisecond, hour, millis_to_hour)?;
+            within(name, longest, shortest, hour, "no shorter than the shortest, up to 1 hour")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(labels: &[&str]) -> Settings {
+        Settings::new(labels.iter().map(|&label| NodeSettings::new(label)).collect())
+    }
+
+    #[test]
+    fn the_list_of_nodes_is_looked_at() {
+        assert_eq!(of(&[]).validate(), Err(ConfigError::NoNodes));
+        assert_eq!(of(&["a"]).validate(), Ok(()));
+        let twice = ConfigError::DuplicateNode { label: "a".into() };
+        assert_eq!(of(&["a", "b", "a"]).validate(), Err(twice));
+        let labels: Vec<String> = (0..33).map(|n| n.to_string()).collect();
+        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+        assert_eq!(of(&labels[..32]).validate(), Ok(()));
+        assert_eq!(of(&labels).validate(), Err(ConfigError::TooManyNodes { given: 33 }));
+    }
+
+    #[test]
+    fn times_that_cannot_work_are_named() {
+        let mut settings = of(&["a"]);
+        settings.node_timeout = Duration::ZERO;
+        let error = settings.validate().unwrap_err().to_string();
+        assert_eq!(error, "node_timeout is 0ns: it must be from 1 ms to 1 hour");
+        let mut settings = of(&["a"]);
+        settings.retry = (Duration::from_millis(9), Duration::from_millis(8));
+        assert!(settings.validate().unwrap_err().to_string().starts_with("retry is 8ms"));
+        let mut settings = of(&["a"]);
+        settings.max_ttl = Duration::MAX;
+        assert!(settings.validate().is_err());
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let mut node = NodeSettings::new("a");
+        node.password = Some(Secret::new("hunter2"));
+        assert!(!format!("{node:?}").contains("hunter2"));
+    }
+}

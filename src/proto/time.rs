@@ -1,0 +1,185 @@
+//! Moments and ttls. Nothing here reads a clock: a moment is an argument.
+//!
+//! The hazard is arithmetic that wraps: a deadline past the end of time must not become one at its
+//! beginning. Everything saturates, and a ttl is checked once, when it is made.
+
+use std::fmt;
+use std::time::Duration;
+
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// What the drift takes off every ttl whatever its length: the precision of a node's expiry (one
+/// millisecond) and of our own rounding. Source: the Redlock page, "Safety arguments".
+const DRIFT_FIXED_NANOS: u64 = 2 * NANOS_PER_MILLI;
+
+/// A moment, in nanoseconds on some monotonic clock. Only the caller knows which clock it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The moment `nanos` nanoseconds after the clock's own zero.
+    pub const fn from_nanos(nanos: u64) -> Instant {
+        Instant(nanos)
+    }
+
+    /// Nanoseconds since the clock's own zero.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This moment moved on by `by`; the end of time where that would wrap.
+    #[must_use]
+    pub fn saturating_add(self, by: Duration) -> Instant {
+        Instant(self.0.saturating_add(nanos(by)))
+    }
+
+    /// How long after `earlier` this moment is; zero where it is not after it.
+    pub fn saturating_since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How long a key may live on a node: whole milliseconds, checked.
+///
+/// What it gives a holder is less: the drift (a hundredth of it, and two milliseconds) is taken
+/// off, because a node's clock may run faster than ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ttl {
+    millis: u64,
+}
+
+impl Ttl {
+    /// The shortest ttl that leaves a holder anything.
+    pub const SHORTEST: Duration = Duration::from_millis(3);
+
+    /// `asked`, rounded down to whole milliseconds.
+    ///
+    /// # Errors
+    /// [`BadTtl`] when nothing would be left after drift, or when it is longer than `max_ttl`.
+    pub fn new(asked: Duration, max_ttl: Duration) -> Result<Ttl, BadTtl> {
+        if asked > max_ttl {
+            return Err(BadTtl::TooLong { asked, max_ttl });
+        }
+        let millis =
+            u64::try_from(asked.as_millis()).map_err(|_| BadTtl::TooLong { asked, max_ttl })?;
+        let ttl = Ttl { millis };
+        if ttl.usable().is_zero() {
+            return Err(BadTtl::TooShort { asked });
+        }
+        Ok(ttl)
+    }
+
+    /// The ttl as it is sent to a node.
+    pub const fn as_millis(self) -> u64 {
+        self.millis
+    }
+
+    /// The ttl as a duration.
+    pub const fn duration(self) -> Duration {
+        Duration::from_millis(self.millis)
+    }
+
+    /// What is taken off: a hundredth of the ttl, and two milliseconds.
+    pub const fn drift(self) -> Duration {
+        let nanos = self.millis.saturating_mul(NANOS_PER_MILLI);
+        Duration::from_nanos((nanos / 100).saturating_add(DRIFT_FIXED_NANOS))
+    }
+
+    /// What a holder has of it at the most: the ttl less the drift.
+    pub const fn usable(self) -> Duration {
+        self.duration().saturating_sub(self.drift())
+    }
+
+    /// The moment up to which a holder may believe in a lock that was asked for at `start`.
+    ///
+    /// `start` is read before the first byte is written: a node counts its ttl from the moment it
+    /// executes the command, which is later.
+    pub fn deadline(self, start: Instant) -> Instant {
+        start.saturating_add(self.usable())
+    }
+}
+
+/// Why a duration is not a ttl. Nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadTtl {
+    /// Nothing would be left after drift.
+    TooShort {
+        /// What was asked for.
+        asked: Duration,
+    },
+    /// Longer than the configured `max_ttl`.
+    TooLong {
+        /// What was asked for.
+        asked: Duration,
+        /// The most that is configured.
+        max_ttl: Duration,
+    },
+}
+
+impl fmt::Display for BadTtl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadTtl::TooShort { asked } => write!(
+                f,
+                "a ttl of {asked:?} leaves nothing after drift: the shortest is {:?}",
+                Ttl::SHORTEST
+            ),
+            BadTtl::TooLong { asked, max_ttl } => {
+                write!(f, "a ttl of {asked:?} is longer than max_ttl, {max_ttl:?}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BadTtl {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: Duration = Duration::from_secs(60);
+
+    fn millis(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn the_deadline_is_the_start_and_the_ttl_less_the_drift() {
+        let ttl = Ttl::new(millis(10_000), MAX).unwrap();
+        assert_eq!(ttl.drift(), millis(102));
+        assert_eq!(ttl.deadline(Instant::from_nanos(5)).as_nanos(), 5 + 9_898_000_000);
+    }
+
+    #[test]
+    fn a_duration_is_rounded_down_to_whole_milliseconds() {
+        let ttl = Ttl::new(Duration::from_micros(9_999), MAX).unwrap();
+        assert_eq!(ttl.as_millis(), 9);
+    }
+
+    #[test]
+    fn a_ttl_that_leaves_nothing_or_is_too_long_is_refused() {
+        for asked in [Duration::ZERO, millis(1), millis(2), Duration::from_micros(2_999)] {
+            assert_eq!(Ttl::new(asked, MAX), Err(BadTtl::TooShort { asked }));
+        }
+        assert_eq!(Ttl::new(Ttl::SHORTEST, MAX).unwrap().as_millis(), 3);
+        for asked in [MAX + Duration::from_nanos(1), Duration::MAX, millis(u64::MAX)] {
+            assert_eq!(Ttl::new(asked, MAX), Err(BadTtl::TooLong { asked, max_ttl: MAX }));
+        }
+        let asked = Duration::MAX;
+        assert_eq!(Ttl::new(asked, asked), Err(BadTtl::TooLong { asked, max_ttl: asked }));
+    }
+
+    #[test]
+    fn nothing_wraps() {
+        let end = Instant::from_nanos(u64::MAX);
+        assert_eq!(end.saturating_add(Duration::MAX), end);
+        assert_eq!(Instant::from_nanos(1).saturating_since(end), Duration::ZERO);
+        let longest = Ttl::new(millis(u64::MAX), Duration::MAX).unwrap();
+        assert_eq!(longest.deadline(end), end);
+        assert!(longest.deadline(Instant::default()) > Instant::default());
+    }
+}
