@@ -1,12 +1,22 @@
 //! What should happen, without a socket, a clock or a thread: time and randomness are arguments.
 //!
-//! Bytes and moments go in, bytes and moments come out.
+//! [`Coordinator`](coordinator::Coordinator) owns the rest. Bytes and moments go in by its
+//! `handle_*` methods, bytes, moments and completions come out by its `poll_*` methods.
 
 pub mod ballot;
 pub mod command;
+pub mod coordinator;
+pub mod debts;
 pub mod error;
+pub mod greeting;
+pub mod link;
 pub mod lock;
 pub mod node;
+pub mod ops;
+pub mod records;
 pub mod resp;
+pub mod round;
 pub mod settings;
+pub mod standing;
 pub mod time;
+pub mod timers;

@@ -1,0 +1,229 @@
+//! The way of an acquire: attempts, each with a record and a token of its own, until one is won or
+//! the wait runs out; and its cancelling.
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+use super::super::round::Round;
+use super::*;
+
+impl Coordinator {
+    /// Asks for `key`. One attempt; further ones behind random pauses until `wait` is over.
+    ///
+    /// The completion brings `data` back. It may be there at once.
+    ///
+    /// # Errors
+    /// Before anything is sent: a ttl or key that cannot be, or [`Error::Busy`].
+    pub fn acquire(
+        &mut self,
+        key: &[u8],
+        ttl: Duration,
+        wait: Duration,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
+        check_key(key)?;
+        self.check_room()?;
+        let token = draw(&mut self.rng);
+        let round = Round::acquire(self.nodes.len(), now, ttl);
+        let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
+        let op = self.ops.open(data, now.saturating_add(wait), number);
+        self.records.get_mut(number).op = Some(op);
+        self.begin_attempt(number, now);
+        Ok(op)
+    }
+
+    /// Takes a request back: no completion follows. What it had won or may yet win is released.
+    /// Nothing happens where it came to its end before.
+    ///
+    /// An extend or a release that is cancelled goes on; only its caller is gone.
+    pub fn cancel(&mut self, op: Op, now: Instant) {
+        let Some(request) = self.ops.close(op) else { return };
+        let number = match request.stage {
+            Stage::Over(_) => return,
+            Stage::Running { record } | Stage::Granted { record } => record,
+            Stage::Pausing { record, timer, .. } => {
+                self.timers.clear(timer);
+                record
+            }
+        };
+        let record = self.records.get_mut(number);
+        record.op = None;
+        if record.round.purpose == Purpose::Acquire {
+            self.end(number, now);
+        }
+    }
+
+    /// Refuses when there are enough nodes, but too few of them have room.
+    fn check_room(&self) -> Result<(), Error> {
+        let (mut with_room, mut full) = (0, 0);
+        for node in self.all_nodes().iter() {
+            match self.may_ask(node) {
+                Ok(()) => with_room += 1,
+                Err(Cause::Full) => full += 1,
+                Err(_) => {}
+            }
+        }
+        if with_room < self.quorum && with_room + full >= self.quorum {
+            return Err(busy(Busy::Nodes));
+        }
+        Ok(())
+    }
+
+    /// Asks every node that may be asked; the others vote at once. Where they are too many, nobody
+    /// is asked: a minority's grants would only have to be given back.
+    fn begin_attempt(&mut self, number: u32, now: Instant) {
+        let mut askable = NodeSet::EMPTY;
+        for node in self.all_nodes().iter() {
+            match self.may_ask(node) {
+                Ok(()) => {
+                    askable.insert(node);
+                }
+                Err(cause) => {
+                    self.records.get_mut(number).round.cast(node, Said::Failed(cause));
+                }
+            }
+        }
+        let record = self.records.get_mut(number);
+        if record.round.ballot().verdict() != Verdict::Undecided {
+            self.settle(number, now);
+            return;
+        }
+        // Behind its deadline the lock would be of no use.
+        let length = self.settings.node_timeout.min(record.ttl.usable());
+        let due = Due::Round { record: number };
+        record.round_timer = Some(self.timers.set_after(now, length, due));
+        for node in askable.iter() {
+            self.ask(node, number, Kind::Acquire, now);
+        }
+    }
+
+    /// A node answered a `SET`.
+    pub(super) fn acquire_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+        let record = self.records.get_mut(ask.record);
+        let generation = record.generation;
+        record.asked.remove(node);
+        match said {
+            Said::Held => {
+                record.owed.remove(node);
+            }
+            Said::Failed(cause) if cause.proves_nothing_was_set() => {
+                record.owed.remove(node);
+            }
+            // Granted, or an error that proves nothing: it stays owed.
+            _ => record.note_answer(now),
+        }
+        if record.phase == Phase::Asking && record.round.number == ask.round {
+            self.cast(ask.record, node, said, now);
+        }
+        self.finish(ask.record, generation);
+    }
+
+    /// A majority granted: the lock is the engine's until it is handed out.
+    pub(super) fn attempt_is_won(&mut self, number: u32, now: Instant) {
+        let record = self.records.get_mut(number);
+        if now >= record.deadline {
+            self.attempt_is_lost(number, now);
+            return;
+        }
+        record.phase = Phase::Held;
+        let (start, deadline) = (record.round.start, record.deadline);
+        let length = deadline.saturating_since(start);
+        let due = Due::Deadline { record: number };
+        record.deadline_timer = Some(self.timers.set_after(start, length, due));
+        if let Some(op) = record.op {
+            self.ops.move_to(op, Stage::Granted { record: number });
+        }
+    }
+
+    /// The caller takes the lock over.
+    pub(super) fn hand_out(&mut self, number: u32) -> Lock {
+        let record = self.records.get_mut(number);
+        record.op = None;
+        handle_of(number, record)
+    }
+
+    /// The attempt came to nothing: what it may have left is released, and then comes the next
+    /// attempt or the end.
+    pub(super) fn attempt_is_lost(&mut self, number: u32, now: Instant) {
+        let error = self.refusal(number, now);
+        let record = self.records.get_mut(number);
+        let op = record.op.take();
+        let next = op.and_then(|op| self.next_attempt(number, op, &error, now));
+        self.end(number, now);
+        let Some(op) = op else { return };
+        let stage = match next {
+            Some((record, timer)) => Stage::Pausing { record, timer, last: error },
+            None => Stage::Over(Err(error)),
+        };
+        self.ops.move_to(op, stage);
+    }
+
+    /// Opens the record of the next attempt, and starts the pause before it.
+    fn next_attempt(
+        &mut self,
+        number: u32,
+        op: Op,
+        error: &Error,
+        now: Instant,
+    ) -> Option<(u32, Timer)> {
+        let request = self.ops.get_mut(op)?;
+        let passing = matches!(error, Error::Contended(_) | Error::NoQuorum(_) | Error::Expired(_));
+        if !passing || now >= request.give_up_at {
+            return None;
+        }
+        request.lost = request.lost.saturating_add(1);
+        let give_up_at = request.give_up_at;
+        let (shortest, longest) = self.settings.retry;
+        let pause = self.rng.random_range(shortest..=longest);
+        let at = now.saturating_add(pause).min(give_up_at);
+        let token = draw(&mut self.rng);
+        let ttl = self.records.get(number).ttl;
+        let round = Round::acquire(self.nodes.len(), at, ttl);
+        let next = self.records.open_again(number, token, round)?;
+        self.records.get_mut(next).op = Some(op);
+        Some((next, self.timers.set_at(at, Due::Retry { op })))
+    }
+
+    /// The pause before an attempt, or before a round of an extend, is over.
+    pub(super) fn pause_is_over(&mut self, op: Op, now: Instant) {
+        let Some(request) = self.ops.get_mut(op) else { return };
+        let give_up = now >= request.give_up_at;
+        let stage = std::mem::replace(&mut request.stage, Stage::Running { record: 0 });
+        let Stage::Pausing { record: number, last, .. } = stage else {
+            unreachable!("the timer of a pause is cleared with the pause")
+        };
+        request.stage = Stage::Running { record: number };
+        let record = self.records.get_mut(number);
+        if record.phase == Phase::Held {
+            self.begin_extend(number, now);
+        } else if give_up {
+            record.op = None;
+            self.end(number, now);
+            self.ops.move_to(op, Stage::Over(Err(last)));
+        } else {
+            let ttl = record.ttl;
+            record.round = Round::acquire(self.nodes.len(), now, ttl);
+            record.deadline = ttl.deadline(now);
+            self.begin_attempt(number, now);
+        }
+    }
+
+    /// Why the attempt came to nothing.
+    fn refusal(&self, number: u32, now: Instant) -> Error {
+        let record = self.records.get(number);
+        let (round, spare) = (&record.round, self.spare_nodes());
+        let report = self.report(number);
+        if round.count_failed(Cause::is_permanent) > spare {
+            Error::Config(ConfigError::Nodes(report))
+        } else if now >= record.deadline && round.ballot().denials().len() <= spare {
+            Error::Expired(report)
+        } else if round.ballot().errors().len() > spare {
+            Error::NoQuorum(report)
+        } else {
+            Error::Contended(report)
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! Owns everything that proto knows, and routes between its parts: what comes in by `handle_*`,
+//! what goes out by `poll_*`. It decides little itself, and never looks at a clock or a socket.
+//!
+//! The hazard is order. Whoever drives it reads what the sockets hold before it lets a timeout be
+//! believed ([`handle_timeout`](Coordinator::handle_timeout)), and takes the time anew behind the
+//! reads and before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)).
+
+mod acquire;
+mod hold;
+mod nodes;
+
+use std::collections::VecDeque;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use super::ballot::{Ballot, Verdict, majority};
+use super::command;
+use super::error::{Busy, Cause, ConfigError, Error, NodeReport, Report, Said};
+use super::link::{Answer, Ask, Kind};
+use super::lock::{Lock, Token};
+use super::node::{NodeId, NodeSet};
+use super::ops::{Completion, Op, Ops, Outcome, Stage};
+use super::records::{Phase, Record, Records};
+use super::round::Purpose;
+use super::settings::{LONGEST_KEY, Settings};
+use super::standing::Standing;
+use super::time::{Instant, Ttl};
+use super::timers::{Timer, Timers};
+
+use nodes::Node;
+
+/// What whoever owns the sockets has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Open a connection to the node; what comes of it goes to
+    /// [`handle_connected`](Coordinator::handle_connected) or
+    /// [`handle_disconnected`](Coordinator::handle_disconnected).
+    Connect(NodeId),
+    /// Close the node's connection, or what is being opened. Nothing has to be told of it.
+    Disconnect(NodeId),
+}
+
+/// What is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// The round's time is over: who has not answered is silent.
+    Round { record: u32 },
+    /// The lock's deadline.
+    Deadline { record: u32 },
+    /// The pause before the next attempt or round is over.
+    Retry { op: Op },
+    /// The pause before the next connection is over.
+    Reconnect { node: NodeId },
+    /// The connection took too long to become ready.
+    Connecting { node: NodeId },
+    /// Look whether the node is silent.
+    Silence { node: NodeId },
+    /// Pay what the node is owed.
+    Payment { node: NodeId },
+    /// The node was away too long to be owed anything.
+    GivingUp { node: NodeId },
+}
+
+/// The core: locks over N nodes, without a socket and without a clock.
+#[derive(Debug)]
+pub struct Coordinator {
+    settings: Settings,
+    quorum: usize,
+    nodes: Vec<Node>,
+    records: Records,
+    ops: Ops,
+    timers: Timers<Due>,
+    actions: VecDeque<Action>,
+    rng: StdRng,
+}
+
+impl Coordinator {
+    /// A coordinator of these nodes. `seed` is secret: tokens are drawn from it.
+    ///
+    /// # Errors
+    /// When the settings cannot work.
+    pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Result<Self, ConfigError> {
+        settings.validate()?;
+        let mut coordinator = Coordinator {
+            quorum: majority(settings.nodes.len()),
+            nodes: settings.nodes.iter().map(|_| Node::default()).collect(),
+            records: Records::new(settings.limits.records),
+            ops: Ops::default(),
+            timers: Timers::new(),
+            actions: VecDeque::new(),
+            rng: StdRng::from_seed(seed),
+            settings,
+        };
+        for node in coordinator.all_nodes().iter() {
+            coordinator.connect(node, now);
+        }
+        Ok(coordinator)
+    }
+
+    /// What it was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What has to be done with the sockets.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// What is to be written to a node. Empty while it is not connected.
+    pub fn output(&self, node: NodeId) -> &[u8] {
+        self.nodes[node.index()].link.output()
+    }
+
+    /// Takes note that the first `count` bytes of the output were written.
+    pub fn handle_sent(&mut self, node: NodeId, count: usize) {
+        self.nodes[node.index()].link.sent(count);
+    }
+
+    /// Takes what was read from a node.
+    pub fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
+        let mut input = bytes;
+        while self.nodes[node.index()].standing.is_connected() {
+            match self.nodes[node.index()].link.next_answer(&mut input, now) {
+                Ok(Some((ask, answer))) => self.route(node, ask, answer, now),
+                Ok(None) => break,
+                Err(fault) => {
+                    self.break_off(node, fault, now);
+                    return;
+                }
+            }
+        }
+        self.heard_of(node, now);
+    }
+
+    /// The earliest moment at which [`handle_timeout`](Coordinator::handle_timeout) has something
+    /// to do.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Does what is due. Call it only when everything the sockets hold was read: an answer that
+    /// lies there is no silence.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(due) = self.timers.pop_due(now) {
+            match due {
+                Due::Round { record } => self.round_is_over(record, now),
+                Due::Deadline { record } => self.deadline_is_reached(record, now),
+                Due::Retry { op } => self.pause_is_over(op, now),
+                Due::Reconnect { node } => self.connect(node, now),
+                Due::Connecting { node } => self.connecting_took_too_long(node, now),
+                Due::Silence { node } => self.look_for_silence(node, now),
+                Due::Payment { node } => self.payment_is_due(node, now),
+                Due::GivingUp { node } => self.give_up_debts(node, now),
+            }
+        }
+    }
+
+    /// The next request that came to its end. A lock is handed out only before its deadline:
+    /// `now` is read last of all.
+    pub fn poll_completion(&mut self, now: Instant) -> Option<Completion> {
+        loop {
+            let op = self.ops.pop_ready()?;
+            if let Some(Stage::Granted { record }) = self.ops.get_mut(op).map(|r| &r.stage) {
+                let record = *record;
+                if now >= self.records.get(record).deadline {
+                    self.attempt_is_lost(record, now);
+                    continue;
+                }
+            }
+            let request = self.ops.close(op)?;
+            let result = match request.stage {
+                Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
+                Stage::Over(result) => result,
+                Stage::Running { .. } | Stage::Pausing { .. } => continue,
+            };
+            return Some(Completion { op, data: request.data, result });
+        }
+    }
+
+    /// Whether [`poll_completion`](Coordinator::poll_completion) may have something.
+    pub fn has_completions(&self) -> bool {
+        self.ops.has_ready()
+    }
+
+    /// The nodes that may be asked.
+    pub fn ready(&self) -> NodeSet {
+        self.all_nodes().iter().filter(|&node| self.standing(node) == Standing::Ready).collect()
+    }
+
+    /// What a node is to us at the moment.
+    pub fn standing(&self, node: NodeId) -> Standing {
+        self.nodes[node.index()].standing
+    }
+
+    /// How often in a row a node could not be made ready.
+    pub fn failures(&self, node: NodeId) -> u32 {
+        self.nodes[node.index()].failures
+    }
+
+    /// How many records are open: locks asked for, held, or not yet given back everywhere.
+    pub fn open_records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// How many requests are under way or wait to be handed out.
+    pub fn open_ops(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// How many questions to a node are unanswered.
+    pub fn unanswered(&self, node: NodeId) -> usize {
+        self.nodes[node.index()].link.unanswered()
+    }
+
+    /// How many releases wait to be paid to a node.
+    pub fn debts(&self, node: NodeId) -> usize {
+        self.nodes[node.index()].debts.len()
+    }
+
+    /// How many debts were given up because their node was away too long.
+    pub fn debts_given_up(&self) -> u64 {
+        self.nodes.iter().map(|node| node.debts_given_up).sum()
+    }
+
+    fn all_nodes(&self) -> NodeSet {
+        NodeSet::first(self.nodes.len())
+    }
+
+    /// Nodes that may fail before the others are no quorum any more.
+    fn spare_nodes(&self) -> usize {
+        self.nodes.len() - self.quorum
+    }
+
+    /// Writes a question into a node's outbox: the one place where a record's bytes are encoded,
+    /// and where its phase is looked at.
+    fn ask(&mut self, node: NodeId, number: u32, kind: Kind, now: Instant) {
+        let record = self.records.get_mut(number);
+        match kind {
+            Kind::Acquire => assert_eq!(record.phase, Phase::Asking, "an acquire"),
+            Kind::Extend(_) => assert_eq!(record.phase, Phase::Held, "an extend"),
+            Kind::Release(_) => assert_eq!(record.phase, Phase::Ending, "a release"),
+            Kind::Greet(_) => unreachable!("a greeting belongs to no record"),
+        }
+        if let Kind::Release(_) = kind {
+            record.releasing.insert(node);
+        } else {
+            record.asked.insert(node);
+            record.owed.insert(node);
+        }
+        let ask = Ask { record: number, round: record.round.number, kind, asked_at: now };
+        let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
+        self.nodes[node.index()].link.ask(ask, |out| match kind {
+            Kind::Acquire => command::acquire(out, key, token, ttl),
+            Kind::Extend(form) => command::extend(out, form, key, token, ttl),
+            Kind::Release(form) => command::release(out, form, key, token),
+            Kind::Greet(_) => {}
+        });
+        self.watch_for_silence(node, now);
+    }
+
+    /// Whether a node may be asked something new, or why not.
+    fn may_ask(&self, node: NodeId) -> Result<(), Cause> {
+        let node = &self.nodes[node.index()];
+        match node.standing {
+            Standing::Ready if node.link.has_room(&self.settings.limits) => Ok(()),
+            Standing::Ready => Err(Cause::Full),
+            Standing::Suspect => Err(Cause::Silent),
+            Standing::Down(_) | Standing::Connecting | Standing::Greeting => Err(node.trouble),
+        }
+    }
+
+    /// Gives an answer to the record it is about.
+    fn route(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
+        match (ask.kind, answer) {
+            (Kind::Greet(step), Answer::Fact(fact)) => self.greeted(node, step, fact, now),
+            (Kind::Acquire, Answer::Said(said)) => self.acquire_answered(node, ask, said, now),
+            (Kind::Extend(form), Answer::Said(said)) => {
+                self.extend_answered(node, ask, form, said, now);
+            }
+            (Kind::Release(form), Answer::Said(said)) => {
+                self.release_answered(node, ask, form, said, now);
+            }
+            (Kind::Greet(_), Answer::Said(_)) | (_, Answer::Fact(_)) => {
+                unreachable!("the link reads each reply by its question")
+            }
+        }
+    }
+
+    /// Casts what a node said in the record's round, and settles what that decides.
+    fn cast(&mut self, number: u32, node: NodeId, said: Said, now: Instant) {
+        let round = &mut self.records.get_mut(number).round;
+        let before = round.ballot().verdict();
+        if before == Verdict::Undecided && round.cast(node, said) != Verdict::Undecided {
+            self.settle(number, now);
+        }
+    }
+
+    /// Acts on a verdict: the one function that hands out, retries, extends or ends.
+    fn settle(&mut self, number: u32, now: Instant) {
+        let record = self.records.get_mut(number);
+        self.timers.clear_in(&mut record.round_timer);
+        match (record.round.purpose, record.round.ballot().verdict()) {
+            (Purpose::Acquire, Verdict::Won) => self.attempt_is_won(number, now),
+            (Purpose::Acquire, _) => self.attempt_is_lost(number, now),
+            (Purpose::Extend, Verdict::Won) => self.extend_is_won(number, now),
+            (Purpose::Extend, _) => self.extend_is_lost(number, now),
+            (Purpose::Release, _) => self.release_is_over(number),
+        }
+    }
+
+    /// Ends the round: who has not answered by now is silent.
+    fn round_is_over(&mut self, number: u32, now: Instant) {
+        let record = self.records.get_mut(number);
+        record.round_timer = None;
+        let generation = record.generation;
+        for node in record.round.ballot().undecided().iter() {
+            if self.records.is_open(number, generation) {
+                self.cast(number, node, Said::Failed(Cause::Silent), now);
+            }
+        }
+    }
+
+    /// Closes the record if nothing of it is open any more.
+    fn finish(&mut self, number: u32, generation: u64) {
+        if !self.records.is_open(number, generation) {
+            return;
+        }
+        let record = self.records.get_mut(number);
+        if record.is_finished() {
+            self.timers.clear_in(&mut record.round_timer);
+            self.timers.clear_in(&mut record.deadline_timer);
+            self.records.close(number);
+        }
+    }
+
+    /// What every node said to the record's question.
+    fn report(&self, number: u32) -> Box<Report> {
+        let record = self.records.get(number);
+        let said = |node| record.round.said(node);
+        self.report_of(&record.key, said)
+    }
+
+    fn report_of(&self, key: &[u8], said: impl Fn(NodeId) -> Said) -> Box<Report> {
+        let nodes = self.all_nodes().iter().map(|node| {
+            let said = said(node);
+            let label = self.settings.nodes[node.index()].label.clone();
+            NodeReport { label, said, detail: self.nodes[node.index()].detail(said) }
+        });
+        Box::new(Report { key: key.into(), needed: self.quorum, nodes: nodes.collect() })
+    }
+}
+
+fn check_key(key: &[u8]) -> Result<(), Error> {
+    if key.len() > LONGEST_KEY {
+        let (given, most) = (key.len(), LONGEST_KEY);
+        return Err(ConfigError::KeyTooLong { given, most }.into());
+    }
+    Ok(())
+}
+
+fn busy(busy: Busy) -> Error {
+    Error::Busy(busy)
+}
+
+fn handle_of(number: u32, record: &Record) -> Lock {
+    Lock { record: number, generation: record.generation, token: record.token }
+}
+
+fn draw(rng: &mut StdRng) -> Token {
+    Token::draw(rng)
+}

@@ -1,0 +1,85 @@
+//! Which records are owed a release at one node, in the order of payment.
+//!
+//! This is an order, not the truth: the truth is `owed` in the record. An entry whose record is
+//! gone, or whose node is owed nothing any more, is passed over when its turn comes.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::timers::Timer;
+
+/// How often `max_ttl` a node may be away before what it is owed is given up: every key of ours on
+/// it is long gone, unless its clock stands still.
+pub const GIVEN_UP_AFTER: u32 = 10;
+
+/// The pauses between payments that a node refuses, and while it has no room.
+pub const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// A release that is owed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Debt {
+    /// The record.
+    pub record: u32,
+    /// Its generation: the record's place may be used again before the debt's turn comes.
+    pub generation: u64,
+}
+
+/// What is owed at one node.
+#[derive(Debug, Default)]
+pub struct Debts {
+    queue: VecDeque<Debt>,
+    /// Starts the next payment.
+    pub payment: Option<Timer>,
+    /// Gives up what is owed, when the node was away too long.
+    pub giving_up: Option<Timer>,
+    /// How many payments in a row were refused.
+    pub refused: u32,
+}
+
+impl Debts {
+    /// Lines a debt up.
+    pub fn push(&mut self, debt: Debt) {
+        self.queue.push_back(debt);
+    }
+
+    /// Takes out the one whose turn it is.
+    pub fn pop(&mut self) -> Option<Debt> {
+        self.queue.pop_front()
+    }
+
+    /// How many are lined up.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether nothing is lined up.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The pause before the next payment.
+    pub fn pause(&self) -> Duration {
+        (PAUSES.0 * (1 << self.refused.min(8))).min(PAUSES.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debts_are_paid_in_their_order_at_a_bounded_pace() {
+        let mut debts = Debts::default();
+        for record in 0..3 {
+            debts.push(Debt { record, generation: 1 });
+        }
+        assert_eq!(debts.len(), 3);
+        let order: Vec<u32> = std::iter::from_fn(|| debts.pop()).map(|d| d.record).collect();
+        assert_eq!(order, [0, 1, 2]);
+        assert_eq!(debts.pause(), PAUSES.0);
+        debts.refused = 1;
+        assert_eq!(debts.pause(), 2 * PAUSES.0);
+        debts.refused = u32::MAX;
+        assert_eq!(debts.pause(), PAUSES.1);
+    }
+}

@@ -1,0 +1,326 @@
+//! The first words on a connection, and what they tell of the node: whether it may be asked at
+//! all.
+//!
+//! Everything is written at once: `HELLO` with the credentials, `SELECT`, `INFO`, and the scripts.
+//! Where `HELLO` is unknown (before Redis 6) it is said again in the old words. Each command but
+//! the credentials may be refused by a managed server: its absence has a defined effect here.
+//! The hazard is a node taken for an independent master that is none.
+
+use super::command::{EXTEND, RELEASE};
+use super::error::Cause;
+use super::resp::Reply;
+use super::settings::NodeSettings;
+
+/// A step of the greeting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// `HELLO 3`, with the credentials where there are any.
+    Hello,
+    /// `AUTH`: only where `HELLO` is unknown.
+    Auth,
+    /// `SELECT`: only where the database is not 0.
+    Select,
+    /// `INFO`: who it is and how it is set up.
+    Info,
+    /// `SCRIPT LOAD`. Refused: scripts go by their source.
+    Load,
+}
+
+/// How many hex digits a `run_id` has.
+pub const RUN_ID_DIGITS: usize = 40;
+
+/// What one answer tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fact {
+    /// Done; there is nothing to learn from it.
+    Fine,
+    /// What `HELLO` tells of this connection: its number, for `CLIENT KILL`.
+    Hello {
+        /// The connection's number on the node.
+        client_id: i64,
+    },
+    /// What `INFO` tells.
+    Info(Info),
+    /// It was refused.
+    Refused(Cause),
+}
+
+/// What `INFO` tells of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Info {
+    /// New at each start of the server.
+    pub run_id: Option<[u8; RUN_ID_DIGITS]>,
+    /// Whole seconds of wall-clock difference: negative after its clock was set back.
+    pub uptime_seconds: Option<i64>,
+    /// It is a replica.
+    pub replica: bool,
+    /// It reads its data set.
+    pub loading: bool,
+    /// It is in cluster mode.
+    pub cluster: bool,
+    /// It may evict keys.
+    pub evicts: bool,
+}
+
+/// What is known of a node that may be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Vetted {
+    /// The connection's number on the node, where `HELLO` told it.
+    pub client_id: Option<i64>,
+    /// What `INFO` told; nothing where it was refused.
+    pub info: Info,
+}
+
+/// How the greeting goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Answers are still to come.
+    More,
+    /// It has to be said again in the old words: call [`Greeting::begin`] again.
+    Again,
+    /// The node may be asked.
+    Vetted(Vetted),
+    /// It may not.
+    Rejected(Cause),
+}
+
+/// The greeting of one connection.
+#[derive(Debug, Default)]
+pub struct Greeting {
+    unanswered: usize,
+    hello_unknown: bool,
+    trouble: Option<Cause>,
+    vetted: Vetted,
+}
+
+impl Greeting {
+    /// Says everything at once. `say` puts one step into the outbox.
+    pub fn begin(&mut self, node: &NodeSettings, mut say: impl FnMut(Step, &[&[u8]])) {
+        let old_words = self.hello_unknown;
+        *self = Greeting::default();
+        let mut say = |step, arguments: &[&[u8]]| {
+            self.unanswered += 1;
+            say(step, arguments);
+        };
+        let password = node.password.as_ref().map(|password| password.reveal().as_bytes());
+        let user = node.user.as_deref().map(str::as_bytes);
+        match (old_words, password, user) {
+            (false, Some(password), user) => {
+                let user = user.unwrap_or(b"default");
+                say(Step::Hello, &[b"HELLO", b"3", b"AUTH", user, password]);
+            }
+            (false, None, _) => say(Step::Hello, &[b"HELLO", b"3"]),
+            (true, Some(password), Some(user)) => say(Step::Auth, &[b"AUTH", user, password]),
+            (true, Some(password), None) => say(Step::Auth, &[b"AUTH", password]),
+            (true, None, _) => {}
+        }
+        if node.db != 0 {
+            say(Step::Select, &[b"SELECT", node.db.to_string().as_bytes()]);
+        }
+        say(Step::Info, &[b"INFO"]);
+        for script in [RELEASE, EXTEND] {
+            say(Step::Load, &[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
+        }
+    }
+
+    /// Takes an answer.
+    pub fn handle(&mut self, step: Step, fact: Fact, allow_eviction: bool) -> Progress {
+        self.unanswered = self.unanswered.saturating_sub(1);
+        match (step, fact) {
+            (_, Fact::Fine) => {}
+            (_, Fact::Hello { client_id }) => self.vetted.client_id = Some(client_id),
+            (_, Fact::Info(info)) => self.vet(info, allow_eviction),
+            (Step::Hello, Fact::Refused(Cause::UnknownCommand | Cause::NoPermission)) => {
+                self.hello_unknown = true;
+            }
+            // Without INFO nothing is known of it; without SCRIPT the source is sent each time.
+            (Step::Info | Step::Load, Fact::Refused(Cause::NoPermission)) => {}
+            (Step::Load, Fact::Refused(Cause::UnknownCommand | Cause::Other)) => {}
+            (_, Fact::Refused(cause)) => self.blame(cause),
+        }
+        match (self.unanswered, self.hello_unknown, self.trouble) {
+            (0, true, _) => Progress::Again,
+            (0, false, Some(cause)) => Progress::Rejected(cause),
+            (0, false, None) => Progress::Vetted(self.vetted),
+            _ => Progress::More,
+        }
+    }
+
+    fn vet(&mut self, info: Info, allow_eviction: bool) {
+        self.vetted.info = info;
+        let troubles = [
+            (info.cluster, Cause::Cluster),
+            (info.replica, Cause::Replica),
+            (info.evicts && !allow_eviction, Cause::Evicts),
+            (info.loading, Cause::Loading),
+        ];
+        if let Some((_, cause)) = troubles.iter().find(|(found, _)| *found) {
+            self.blame(*cause);
+        }
+    }
+
+    /// The first trouble is the one that tells: the later ones follow from it.
+    fn blame(&mut self, cause: Cause) {
+        self.trouble.get_or_insert(cause);
+    }
+}
+
+impl Step {
+    /// Reads the reply to this step; `None` where the command cannot give it.
+    pub fn read(self, reply: &Reply<'_>) -> Option<Fact> {
+        match (self, *reply) {
+            (_, Reply::Error(line)) => Some(Fact::Refused(Cause::of_error(line))),
+            (Step::Hello, Reply::Map(fields) | Reply::Array(fields)) => {
+                let mut fields = fields.iter();
+                let mut client_id = 0;
+                while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
+                    if let (Reply::Bulk(b"id"), Reply::Integer(id)) = (name, value) {
+                        client_id = id;
+                    }
+                }
+                Some(Fact::Hello { client_id })
+            }
+            (Step::Auth | Step::Select, Reply::Simple(b"OK")) => Some(Fact::Fine),
+            (Step::Info, Reply::Bulk(text)) => Some(Fact::Info(Info::read(text))),
+            (Step::Load, Reply::Bulk(_)) => Some(Fact::Fine),
+            _ => None,
+        }
+    }
+}
+
+impl Info {
+    /// Reads the lines of `INFO` that matter here.
+    fn read(text: &[u8]) -> Info {
+        let mut info = Info::default();
+        let (mut bounded, mut keeps_all) = (false, true);
+        for line in text.split(|&byte| byte == b'\n') {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
+            let value = &line[colon + 1..];
+            match &line[..colon] {
+                b"run_id" => info.run_id = value.try_into().ok(),
+                b"uptime_in_seconds" => {
+                    info.uptime_seconds =
+                        std::str::from_utf8(value).ok().and_then(|v| v.parse().ok());
+                }
+                b"role" => info.replica = value != b"master",
+                b"loading" => info.loading = value != b"0",
+                b"cluster_enabled" => info.cluster = value != b"0",
+                b"maxmemory" => bounded = value != b"0",
+                b"maxmemory_policy" => keeps_all = value == b"noeviction",
+                _ => {}
+            }
+        }
+        info.evicts = bounded && !keeps_all;
+        info
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Secret;
+    use super::*;
+
+    fn said(greeting: &mut Greeting, node: &NodeSettings) -> Vec<(Step, String)> {
+        let mut said = Vec::new();
+        greeting.begin(node, |step, arguments| {
+            let words: Vec<_> = arguments.iter().map(|a| String::from_utf8_lossy(a)).collect();
+            said.push((step, words.join(" ")));
+        });
+        said
+    }
+
+    fn info(text: &str) -> Fact {
+        Step::Info.read(&Reply::Bulk(text.as_bytes())).unwrap()
+    }
+
+    fn end(greeting: &mut Greeting, facts: &[(Step, Fact)]) -> Progress {
+        let (last, first) = facts.split_last().unwrap();
+        for &(step, fact) in first {
+            assert_eq!(greeting.handle(step, fact, false), Progress::More);
+        }
+        greeting.handle(last.0, last.1, false)
+    }
+
+    const HELLO: (Step, Fact) = (Step::Hello, Fact::Hello { client_id: 9 });
+    const LOADED: (Step, Fact) = (Step::Load, Fact::Fine);
+
+    #[test]
+    fn a_plain_master_is_vetted() {
+        let mut greeting = Greeting::default();
+        let steps = said(&mut greeting, &NodeSettings::new("a"));
+        assert_eq!(steps[0].1, "HELLO 3");
+        let run_id = "0123456789abcdef0123456789abcdef01234567";
+        let text = format!(
+            "# Server\r\nrun_id:{run_id}\r\nuptime_in_seconds:-3\r\nrole:master\r\nloading:0\r\n\
+             maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\ncluster_enabled:0\r\n"
+        );
+        let facts = [HELLO, (Step::Info, info(&text)), LOADED, LOADED];
+        let Progress::Vetted(vetted) = end(&mut greeting, &facts) else { panic!("not vetted") };
+        assert_eq!(vetted.client_id, Some(9));
+        assert_eq!(vetted.info.run_id.unwrap(), run_id.as_bytes());
+        assert_eq!(vetted.info.uptime_seconds, Some(-3));
+    }
+
+    #[test]
+    fn what_is_no_independent_master_is_rejected_with_the_reason() {
+        let cases = [
+            ("role:slave", Cause::Replica),
+            ("loading:1", Cause::Loading),
+            ("cluster_enabled:1", Cause::Cluster),
+            ("maxmemory:1\r\nmaxmemory_policy:allkeys-lru", Cause::Evicts),
+        ];
+        for (text, cause) in cases {
+            let mut greeting = Greeting::default();
+            said(&mut greeting, &NodeSettings::new("a"));
+            let facts = [HELLO, (Step::Info, info(text)), LOADED, LOADED];
+            assert_eq!(end(&mut greeting, &facts), Progress::Rejected(cause), "{text}");
+        }
+    }
+
+    #[test]
+    fn credentials_and_database_are_said_first() {
+        let mut node = NodeSettings::new("a");
+        node.password = Some(Secret::new("pw"));
+        node.db = 3;
+        let mut greeting = Greeting::default();
+        let steps = said(&mut greeting, &node);
+        assert_eq!(steps[0], (Step::Hello, "HELLO 3 AUTH default pw".into()));
+        assert_eq!(steps[1], (Step::Select, "SELECT 3".into()));
+        let refused = (Step::Hello, Fact::Refused(Cause::WrongPassword));
+        let rest = Fact::Refused(Cause::NoAuth);
+        let facts = [
+            refused,
+            (Step::Select, rest),
+            (Step::Info, rest),
+            (Step::Load, rest),
+            (Step::Load, rest),
+        ];
+        assert_eq!(end(&mut greeting, &facts), Progress::Rejected(Cause::WrongPassword));
+    }
+
+    #[test]
+    fn where_hello_is_unknown_it_is_said_again_in_the_old_words() {
+        let mut node = NodeSettings::new("a");
+        node.password = Some(Secret::new("pw"));
+        let mut greeting = Greeting::default();
+        said(&mut greeting, &node);
+        let rest = Fact::Refused(Cause::NoAuth);
+        let unknown = (Step::Hello, Fact::Refused(Cause::UnknownCommand));
+        let facts = [unknown, (Step::Info, rest), (Step::Load, rest), (Step::Load, rest)];
+        assert_eq!(end(&mut greeting, &facts), Progress::Again);
+        let steps = said(&mut greeting, &node);
+        assert_eq!(steps[0], (Step::Auth, "AUTH pw".into()));
+        let facts = [(Step::Auth, Fact::Fine), (Step::Info, info("role:master")), LOADED, LOADED];
+        assert!(matches!(end(&mut greeting, &facts), Progress::Vetted(_)));
+    }
+
+    #[test]
+    fn a_server_without_info_or_script_is_used_all_the_same() {
+        let mut greeting = Greeting::default();
+        said(&mut greeting, &NodeSettings::new("a"));
+        let refused = Fact::Refused(Cause::NoPermission);
+        let facts = [HELLO, (Step::Info, refused), (Step::Load, refused), (Step::Load, refused)];
+        assert!(matches!(end(&mut greeting, &facts), Progress::Vetted(_)));
+    }
+}

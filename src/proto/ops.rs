@@ -1,0 +1,198 @@
+//! What callers asked for and wait for: an acquire with all its attempts, an extend, a release.
+//!
+//! The hazard is an answer for a caller who is gone: an [`Op`] carries a generation, and one that
+//! was cancelled or answered finds nothing.
+
+use std::collections::VecDeque;
+
+use slab::Slab;
+
+use super::error::Error;
+use super::lock::Lock;
+use super::round::Released;
+use super::time::Instant;
+use super::timers::Timer;
+
+/// A request under way, to cancel it by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Op {
+    index: u32,
+    generation: u64,
+}
+
+/// What a request came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The lock is held.
+    Acquired(Lock),
+    /// The lock is held longer: until this moment.
+    Extended {
+        /// The new deadline.
+        deadline: Instant,
+    },
+    /// The lock is given back.
+    Released(Released),
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub struct Completion {
+    /// The request.
+    pub op: Op,
+    /// What the caller gave along with it.
+    pub data: u64,
+    /// What it came to.
+    pub result: Result<Outcome, Error>,
+}
+
+/// Where a request is.
+#[derive(Debug)]
+pub enum Stage {
+    /// A round of this record is under way, or about to be.
+    Running {
+        /// The record.
+        record: u32,
+    },
+    /// Between two attempts, or two rounds.
+    Pausing {
+        /// The record of what comes next.
+        record: u32,
+        /// Ends the pause.
+        timer: Timer,
+        /// What the last attempt came to: the result, should the wait run out.
+        last: Error,
+    },
+    /// Granted, and not handed out yet.
+    Granted {
+        /// The record that is held.
+        record: u32,
+    },
+    /// Over, and not handed out yet.
+    Over(Result<Outcome, Error>),
+}
+
+impl Stage {
+    fn ends(&self) -> bool {
+        matches!(self, Stage::Granted { .. } | Stage::Over(_))
+    }
+}
+
+/// A request.
+#[derive(Debug)]
+pub struct Request {
+    generation: u64,
+    /// What the caller gave along with it.
+    pub data: u64,
+    /// No attempt is begun from this moment on.
+    pub give_up_at: Instant,
+    /// How many attempts were lost.
+    pub lost: u32,
+    /// Where it is.
+    pub stage: Stage,
+}
+
+/// The requests under way, and those whose end is to be handed out.
+#[derive(Debug, Default)]
+pub struct Ops {
+    slab: Slab<Request>,
+    ready: VecDeque<Op>,
+    next_generation: u64,
+}
+
+impl Ops {
+    /// Opens a request.
+    pub fn open(&mut self, data: u64, give_up_at: Instant, record: u32) -> Op {
+        self.next_generation += 1;
+        let generation = self.next_generation;
+        let stage = Stage::Running { record };
+        let request = Request { generation, data, give_up_at, lost: 0, stage };
+        Op { index: self.slab.insert(request) as u32, generation }
+    }
+
+    /// The request, unless it was cancelled or answered.
+    pub fn get_mut(&mut self, op: Op) -> Option<&mut Request> {
+        self.slab.get_mut(op.index as usize).filter(|request| request.generation == op.generation)
+    }
+
+    /// Moves a request on to `stage`; one that ends there is lined up to be handed out.
+    pub fn move_to(&mut self, op: Op, stage: Stage) {
+        if let Some(request) = self.get_mut(op) {
+            request.stage = stage;
+            if request.stage.ends() {
+                self.ready.push_back(op);
+            }
+        }
+    }
+
+    /// The next request that ended: it leaves the line, and stays open until it is closed.
+    pub fn pop_ready(&mut self) -> Option<Op> {
+        loop {
+            let op = self.ready.pop_front()?;
+            // One that was cancelled, or goes on after all, left its place in the line behind.
+            if self.get_mut(op).is_some_and(|request| request.stage.ends()) {
+                return Some(op);
+            }
+        }
+    }
+
+    /// Whether an end is to be handed out.
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes a request out; `None` when it was cancelled or answered.
+    pub fn close(&mut self, op: Op) -> Option<Request> {
+        self.get_mut(op)?;
+        Some(self.slab.remove(op.index as usize))
+    }
+
+    /// How many requests are under way or wait to be handed out.
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.slab.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::error::Busy;
+    use super::*;
+
+    fn over() -> Stage {
+        Stage::Over(Err(Error::Busy(Busy::Lock)))
+    }
+
+    #[test]
+    fn ends_are_handed_out_in_their_order() {
+        let mut ops = Ops::default();
+        let [a, b, c] = [1, 2, 3].map(|data| ops.open(data, Instant::default(), 0));
+        for op in [b, a, c] {
+            ops.move_to(op, over());
+        }
+        let order: Vec<Op> = std::iter::from_fn(|| ops.pop_ready()).collect();
+        assert_eq!(order, [b, a, c]);
+        assert!(!ops.has_ready());
+        let data = order.into_iter().map(|op| ops.close(op).unwrap().data);
+        assert_eq!(data.collect::<Vec<_>>(), [2, 1, 3]);
+        assert!(ops.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_was_cancelled_has_no_end() {
+        let mut ops = Ops::default();
+        let op = ops.open(1, Instant::default(), 0);
+        ops.move_to(op, over());
+        assert!(ops.close(op).is_some());
+        assert!(ops.close(op).is_none());
+        let next = ops.open(2, Instant::default(), 0);
+        assert_eq!(next.index, op.index, "the place is used again");
+        assert!(ops.get_mut(op).is_none());
+        assert!(ops.pop_ready().is_none());
+        ops.move_to(op, over());
+        assert!(!ops.has_ready(), "an old handle lines nothing up");
+    }
+}

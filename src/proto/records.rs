@@ -1,0 +1,247 @@
+//! What we know of each attempt until nothing of it is asked or owed any more.
+//!
+//! The hazard is a record that ends too early: a late grant would find nobody to release it. So a
+//! record outlives its caller, and its place is used again only under a new generation.
+
+use slab::Slab;
+
+use super::lock::{Lock, Token};
+use super::node::{NodeId, NodeSet};
+use super::ops::Op;
+use super::round::Round;
+use super::time::{Instant, Ttl};
+use super::timers::Timer;
+
+/// Where a record is in its life. It only moves on, never back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// The nodes are asked for the key, or are about to be. Only now may an acquire be written.
+    Asking,
+    /// A majority granted. Only now may an extend be written.
+    Held,
+    /// It is over: what is owed falls due. Only now may a release be written.
+    Ending,
+}
+
+/// What we know of one attempt.
+#[derive(Debug)]
+pub struct Record {
+    /// In which use of its place it was opened.
+    pub generation: u64,
+    /// The key.
+    pub key: Vec<u8>,
+    /// The token of this attempt alone.
+    pub token: Token,
+    /// The ttl that was asked for last.
+    pub ttl: Ttl,
+    /// Up to when the lock may be believed in.
+    pub deadline: Instant,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Nodes with an unanswered ask that may create or prolong the key.
+    pub asked: NodeSet,
+    /// Nodes with an unanswered release.
+    pub releasing: NodeSet,
+    /// Nodes that may hold the key with our token.
+    pub owed: NodeSet,
+    /// Nodes whose connection was lost with such an ask unanswered: it may be executed at any time.
+    pub unproven: NodeSet,
+    /// Nodes that answered an extend with absent or another's.
+    pub absent: NodeSet,
+    /// When the key is gone on every node that answered, whatever becomes of its release.
+    pub lapses_at: Instant,
+    /// The question that is being asked, or was last.
+    pub round: Round,
+    /// Who waits for that question's answer.
+    pub op: Option<Op>,
+    /// Ends the round.
+    pub round_timer: Option<Timer>,
+    /// Ends the lock, at its deadline.
+    pub deadline_timer: Option<Timer>,
+}
+
+impl Record {
+    /// A node answered an ask that may have created or prolonged the key: it executed it before
+    /// `now`, so what it did is over a ttl, and the drift of its clock, later.
+    pub fn note_answer(&mut self, now: Instant) {
+        let ttl = self.round.ttl.max(self.ttl);
+        let over = now.saturating_add(ttl.duration()).saturating_add(ttl.drift());
+        self.lapses_at = self.lapses_at.max(over);
+    }
+
+    /// Whether what `node` is owed has become nothing: its key is gone by its ttl.
+    pub fn has_lapsed(&self, node: NodeId, now: Instant) -> bool {
+        let unknown = self.unproven.contains(node) || self.asked.contains(node);
+        !unknown && now >= self.lapses_at
+    }
+
+    /// Whether nothing is asked, owed or waited for any more.
+    pub fn is_finished(&self) -> bool {
+        let open = self.asked.union(self.releasing).union(self.owed);
+        self.phase == Phase::Ending && open.is_empty() && self.op.is_none()
+    }
+}
+
+/// Key buffers that are kept for the next record: as many as a busy client has locks in flight.
+const SPARE_KEYS: usize = 4096;
+/// A buffer longer than this is not kept: one long key must not cost memory for ever.
+const SPARE_KEY_BYTES: usize = 1024;
+
+/// The records, by number.
+#[derive(Debug)]
+pub struct Records {
+    slab: Slab<Record>,
+    spare: Vec<Vec<u8>>,
+    next_generation: u64,
+    most: usize,
+}
+
+impl Records {
+    /// Room for `most` records.
+    pub fn new(most: usize) -> Records {
+        Records { slab: Slab::new(), spare: Vec::new(), next_generation: 0, most }
+    }
+
+    /// Opens a record in the phase `Asking`; `None` when there is no room.
+    pub fn open(&mut self, key: &[u8], token: Token, round: Round) -> Option<u32> {
+        if self.slab.len() >= self.most {
+            return None;
+        }
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.extend_from_slice(key);
+        self.next_generation += 1;
+        let record = Record {
+            generation: self.next_generation,
+            key: buffer,
+            token,
+            ttl: round.ttl,
+            deadline: round.ttl.deadline(round.start),
+            phase: Phase::Asking,
+            asked: NodeSet::EMPTY,
+            releasing: NodeSet::EMPTY,
+            owed: NodeSet::EMPTY,
+            unproven: NodeSet::EMPTY,
+            absent: NodeSet::EMPTY,
+            lapses_at: Instant::default(),
+            round,
+            op: None,
+            round_timer: None,
+            deadline_timer: None,
+        };
+        Some(self.slab.insert(record) as u32)
+    }
+
+    /// Opens a record for the key of another one.
+    pub fn open_again(&mut self, record: u32, token: Token, round: Round) -> Option<u32> {
+        let key = std::mem::take(&mut self.get_mut(record).key);
+        let opened = self.open(&key, token, round);
+        self.get_mut(record).key = key;
+        opened
+    }
+
+    /// The record of that number.
+    ///
+    /// # Panics
+    /// When there is none: whoever holds a number holds it no longer than the record is open.
+    pub fn get(&self, record: u32) -> &Record {
+        &self.slab[record as usize]
+    }
+
+    /// The record of that number, to change it.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn get_mut(&mut self, record: u32) -> &mut Record {
+        &mut self.slab[record as usize]
+    }
+
+    /// The number of the record that `lock` stands for, if it is still open.
+    pub fn find(&self, lock: &Lock) -> Option<u32> {
+        let record = self.slab.get(lock.record as usize)?;
+        (record.generation == lock.generation).then_some(lock.record)
+    }
+
+    /// Whether the record `number` is still the one of that generation.
+    pub fn is_open(&self, number: u32, generation: u64) -> bool {
+        self.slab.get(number as usize).is_some_and(|record| record.generation == generation)
+    }
+
+    /// Closes a record; its place may be used again.
+    pub fn close(&mut self, record: u32) {
+        let mut key = self.slab.remove(record as usize).key;
+        if self.spare.len() < SPARE_KEYS && key.capacity() <= SPARE_KEY_BYTES {
+            key.clear();
+            self.spare.push(key);
+        }
+    }
+
+    /// How many records are open.
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Whether no record is open.
+    pub fn is_empty(&self) -> bool {
+        self.slab.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+    use std::time::Duration;
+
+    fn open(records: &mut Records, key: &[u8]) -> Option<u32> {
+        let ttl = Ttl::new(Duration::from_secs(1), Duration::from_secs(60)).unwrap();
+        let token = Token::draw(&mut StdRng::from_seed([1; 32]));
+        records.open(key, token, Round::acquire(3, Instant::default(), ttl))
+    }
+
+    fn lock(records: &Records, record: u32) -> Lock {
+        let open = records.get(record);
+        Lock { record, generation: open.generation, token: open.token }
+    }
+
+    #[test]
+    fn an_old_handle_finds_nothing_in_a_place_that_is_used_again() {
+        let mut records = Records::new(10);
+        let first = open(&mut records, b"a").unwrap();
+        let handle = lock(&records, first);
+        assert_eq!(records.find(&handle), Some(first));
+        records.close(first);
+        assert_eq!(records.find(&handle), None);
+        let second = open(&mut records, b"b").unwrap();
+        assert_eq!(second, first, "the place is used again");
+        assert_eq!(records.find(&handle), None);
+        assert_eq!(records.get(second).key, b"b");
+    }
+
+    #[test]
+    fn there_is_room_for_as_many_as_were_allowed() {
+        let mut records = Records::new(2);
+        let first = open(&mut records, b"a").unwrap();
+        open(&mut records, b"b").unwrap();
+        assert_eq!(open(&mut records, b"c"), None);
+        records.close(first);
+        assert!(open(&mut records, b"c").is_some());
+    }
+
+    #[test]
+    fn a_record_is_finished_when_nothing_is_asked_owed_or_waited_for() {
+        let mut records = Records::new(1);
+        let number = open(&mut records, b"a").unwrap();
+        let record = records.get_mut(number);
+        assert!(!record.is_finished(), "it is asking");
+        record.phase = Phase::Ending;
+        assert!(record.is_finished());
+        type Set = fn(&mut Record) -> &mut NodeSet;
+        let sets: [Set; 3] = [|r| &mut r.asked, |r| &mut r.releasing, |r| &mut r.owed];
+        for set in sets {
+            *set(record) = NodeSet::first(1);
+            assert!(!record.is_finished());
+            *set(record) = NodeSet::EMPTY;
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! One fan-out: a question to all nodes, its ballot, and what each node said. A plain value in its
+//! record; it writes nothing and acts on nothing.
+
+use super::ballot::{Ballot, Verdict, Vote};
+use super::error::{Cause, Said};
+use super::node::{MAX_NODES, NodeId, NodeSet};
+use super::time::{Instant, Ttl};
+
+/// What is asked in a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// May we have the key?
+    Acquire,
+    /// May we keep it longer?
+    Extend,
+    /// It is given back.
+    Release,
+}
+
+/// How a release ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Released {
+    /// The key was ours, and is gone.
+    Released,
+    /// The key was gone before.
+    AlreadyExpired,
+    /// Another holds the key: it was lost before it was given back. The other's key is untouched.
+    TakenByOther,
+    /// Fewer than a quorum answered in time. The releases stay owed and go out by themselves.
+    Unconfirmed {
+        /// The nodes that are not known to have let go.
+        nodes: NodeSet,
+    },
+}
+
+/// One fan-out.
+#[derive(Debug, Clone, Copy)]
+pub struct Round {
+    /// What is asked.
+    pub purpose: Purpose,
+    /// Which round of its record it is: a late answer to an earlier one has no vote in it.
+    pub number: u32,
+    /// Read before the first byte of it was written.
+    pub start: Instant,
+    /// The ttl it asks for.
+    pub ttl: Ttl,
+    ballot: Ballot,
+    said: [Said; MAX_NODES],
+}
+
+impl Round {
+    /// The first round of a record: an attempt on `nodes` nodes.
+    pub fn acquire(nodes: usize, start: Instant, ttl: Ttl) -> Round {
+        Round {
+            purpose: Purpose::Acquire,
+            number: 0,
+            start,
+            ttl,
+            ballot: Ballot::of_majority(nodes),
+            said: [Said::Nothing; MAX_NODES],
+        }
+    }
+
+    /// The round behind this one, with a ballot of its own.
+    pub fn follow(&mut self, purpose: Purpose, ballot: Ballot, start: Instant, ttl: Ttl) {
+        let number = self.number.wrapping_add(1);
+        *self = Round { purpose, number, start, ttl, ballot, said: [Said::Nothing; MAX_NODES] };
+    }
+
+    /// Takes what a node said as its vote. Returns the verdict, and acts on nothing.
+    pub fn cast(&mut self, node: NodeId, said: Said) -> Verdict {
+        if self.said[node.index()] == Said::Nothing {
+            self.said[node.index()] = said;
+        }
+        let vote = match (self.purpose, said) {
+            (_, Said::Nothing) => return self.ballot.verdict(),
+            (_, Said::Failed(_)) => Vote::Error,
+            (_, Said::Granted) => Vote::Grant,
+            // Gone or another's: either way the node holds nothing of ours, which was the question.
+            (Purpose::Release, Said::Held | Said::Absent) => Vote::Grant,
+            (_, Said::Held | Said::Absent) => Vote::Deny,
+        };
+        self.ballot.cast(node, vote)
+    }
+
+    /// The votes.
+    pub fn ballot(&self) -> &Ballot {
+        &self.ballot
+    }
+
+    /// What a node said.
+    pub fn said(&self, node: NodeId) -> Said {
+        self.said[node.index()]
+    }
+
+    /// How many nodes had a trouble for which `test` holds.
+    pub fn count_failed(&self, test: impl Fn(Cause) -> bool) -> usize {
+        self.said.iter().filter(|said| matches!(said, Said::Failed(cause) if test(*cause))).count()
+    }
+
+    /// How a release ended, by what was said until now.
+    pub fn released(&self) -> Released {
+        if self.ballot.verdict() != Verdict::Won {
+            let nodes = self.ballot.undecided().union(self.ballot.errors());
+            return Released::Unconfirmed { nodes };
+        }
+        if self.said.contains(&Said::Granted) {
+            Released::Released
+        } else if self.said.contains(&Said::Held) {
+            Released::TakenByOther
+        } else {
+            Released::AlreadyExpired
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn round(purpose: Purpose, nodes: usize) -> Round {
+        let ttl = Ttl::new(Duration::from_secs(1), Duration::from_secs(60)).unwrap();
+        let mut round = Round::acquire(nodes, Instant::default(), ttl);
+        round.follow(purpose, Ballot::of_majority(nodes), Instant::default(), ttl);
+        round
+    }
+
+    fn cast(round: &mut Round, said: &[Said]) -> Verdict {
+        let mut verdict = round.ballot().verdict();
+        for (index, &said) in said.iter().enumerate() {
+            verdict = round.cast(NodeId::new(index), said);
+        }
+        verdict
+    }
+
+    #[test]
+    fn absent_is_no_to_an_extend_and_an_acknowledgement_to_a_release() {
+        let absent = [Said::Absent, Said::Absent];
+        assert_eq!(cast(&mut round(Purpose::Extend, 3), &absent), Verdict::Lost);
+        assert_eq!(cast(&mut round(Purpose::Release, 3), &absent), Verdict::Won);
+    }
+
+    #[test]
+    fn a_release_says_what_the_nodes_said() {
+        use Said::{Absent, Failed, Granted, Held};
+        let silent = Failed(Cause::Silent);
+        let only_third: NodeSet = [NodeId::new(2)].into_iter().collect();
+        let all_but_first = NodeSet::first(3).minus(NodeSet::first(1));
+        let cases: [(&[Said], Released); 6] = [
+            (&[Granted, Granted], Released::Released),
+            (&[Absent, Granted], Released::Released),
+            (&[Held, Absent], Released::TakenByOther),
+            (&[Absent, Absent], Released::AlreadyExpired),
+            (&[Granted, silent, silent], Released::Unconfirmed { nodes: all_but_first }),
+            (&[Granted, Granted, silent], Released::Released),
+        ];
+        for (said, released) in cases {
+            let mut round = round(Purpose::Release, 3);
+            cast(&mut round, said);
+            assert_eq!(round.released(), released, "{said:?}");
+        }
+        let mut waiting = round(Purpose::Release, 3);
+        waiting.cast(NodeId::new(0), Granted);
+        waiting.cast(NodeId::new(1), silent);
+        assert!(
+            matches!(waiting.released(), Released::Unconfirmed { nodes } if nodes.contains(only_third.iter().next().unwrap()))
+        );
+    }
+
+    #[test]
+    fn what_was_said_first_is_what_is_reported() {
+        let mut round = round(Purpose::Acquire, 3);
+        let node = NodeId::new(1);
+        round.cast(node, Said::Failed(Cause::Silent));
+        round.cast(node, Said::Granted);
+        assert_eq!(round.said(node), Said::Failed(Cause::Silent));
+        assert!(round.ballot().grants().is_empty());
+        assert_eq!(round.count_failed(|cause| cause == Cause::Silent), 1);
+    }
+}

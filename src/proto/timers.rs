@@ -1,0 +1,249 @@
+//! What is due when, and why.
+//!
+//! Timers of equal length come due in the order they were set, so each length has a lane, and the
+//! hot path only appends to one and unlinks from it. Lengths that are drawn at random go into a
+//! sorted set. A timer that is cleared is gone: nothing stale wakes anybody.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use slab::Slab;
+
+use super::time::Instant;
+
+/// How many lengths can have timers at once before further ones go to the sorted set: the node
+/// timeout, the connect timeout, and the ttls of one program, with room to spare.
+const LANES: usize = 16;
+
+const NONE: u32 = u32::MAX;
+
+/// A timer that was set, to clear it by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timer(u32);
+
+#[derive(Debug, Clone, Copy)]
+struct Entry<T> {
+    due: Instant,
+    what: T,
+    lane: u32,
+    previous: u32,
+    next: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Lane {
+    length: Duration,
+    head: u32,
+    tail: u32,
+}
+
+/// Timers, each with what is to be done at its end.
+#[derive(Debug)]
+pub struct Timers<T> {
+    entries: Slab<Entry<T>>,
+    lanes: Vec<Lane>,
+    sorted: BTreeSet<(Instant, u32)>,
+}
+
+impl<T: Copy> Timers<T> {
+    /// No timer.
+    pub fn new() -> Timers<T> {
+        let (entries, lanes) = (Slab::new(), Vec::with_capacity(LANES));
+        Timers { entries, lanes, sorted: BTreeSet::new() }
+    }
+
+    /// Sets a timer of a length that many others have.
+    pub fn set_after(&mut self, now: Instant, length: Duration, what: T) -> Timer {
+        let due = now.saturating_add(length);
+        let Some(lane) = self.lane_for(length) else {
+            return self.set_at(due, what);
+        };
+        let entry = Entry { due, what, lane: lane as u32, previous: NONE, next: NONE };
+        let key = self.entries.insert(entry) as u32;
+        self.link_behind_earlier(lane, key);
+        Timer(key)
+    }
+
+    /// Sets a timer for a moment of its own.
+    pub fn set_at(&mut self, due: Instant, what: T) -> Timer {
+        let entry = Entry { due, what, lane: NONE, previous: NONE, next: NONE };
+        let key = self.entries.insert(entry) as u32;
+        self.sorted.insert((due, key));
+        Timer(key)
+    }
+
+    /// Clears a timer that has not come due.
+    ///
+    /// # Panics
+    /// When it came due or was cleared: whoever holds a timer forgets it then.
+    pub fn clear(&mut self, timer: Timer) {
+        let entry = self.entries.remove(timer.0 as usize);
+        self.unlink(timer.0, &entry);
+    }
+
+    /// Clears the timer in `place`, if there is one.
+    pub fn clear_in(&mut self, place: &mut Option<Timer>) {
+        if let Some(timer) = place.take() {
+            self.clear(timer);
+        }
+    }
+
+    /// The earliest moment at which something is due.
+    pub fn next(&self) -> Option<Instant> {
+        self.earliest().map(|(due, _)| due)
+    }
+
+    /// Takes out the earliest timer that is due at `now`.
+    pub fn pop_due(&mut self, now: Instant) -> Option<T> {
+        let (due, key) = self.earliest()?;
+        if due > now {
+            return None;
+        }
+        let entry = self.entries.remove(key as usize);
+        self.unlink(key, &entry);
+        Some(entry.what)
+    }
+
+    /// How many timers are set.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether no timer is set.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn earliest(&self) -> Option<(Instant, u32)> {
+        let heads = self.lanes.iter().filter(|lane| lane.head != NONE);
+        let heads = heads.map(|lane| (self.entries[lane.head as usize].due, lane.head));
+        heads.chain(self.sorted.first().copied()).min()
+    }
+
+    /// The lane of this length: its own, an empty one, or a new one while there is room.
+    fn lane_for(&mut self, length: Duration) -> Option<usize> {
+        if let Some(lane) = self.lanes.iter().position(|lane| lane.length == length) {
+            return Some(lane);
+        }
+        if let Some(lane) = self.lanes.iter().position(|lane| lane.head == NONE) {
+            self.lanes[lane].length = length;
+            return Some(lane);
+        }
+        if self.lanes.len() == LANES {
+            return None;
+        }
+        self.lanes.push(Lane { length, head: NONE, tail: NONE });
+        Some(self.lanes.len() - 1)
+    }
+
+    /// Appends to the lane. Only a caller whose clock went back makes it look further than the
+    /// tail.
+    fn link_behind_earlier(&mut self, lane: usize, key: u32) {
+        let due = self.entries[key as usize].due;
+        let mut previous = self.lanes[lane].tail;
+        while previous != NONE && self.entries[previous as usize].due > due {
+            previous = self.entries[previous as usize].previous;
+        }
+        let next = match previous {
+            NONE => std::mem::replace(&mut self.lanes[lane].head, key),
+            _ => std::mem::replace(&mut self.entries[previous as usize].next, key),
+        };
+        match next {
+            NONE => self.lanes[lane].tail = key,
+            _ => self.entries[next as usize].previous = key,
+        }
+        let entry = &mut self.entries[key as usize];
+        (entry.previous, entry.next) = (previous, next);
+    }
+
+    fn unlink(&mut self, key: u32, entry: &Entry<T>) {
+        if entry.lane == NONE {
+            self.sorted.remove(&(entry.due, key));
+            return;
+        }
+        let lane = &mut self.lanes[entry.lane as usize];
+        match entry.previous {
+            NONE => lane.head = entry.next,
+            _ => self.entries[entry.previous as usize].next = entry.next,
+        }
+        match entry.next {
+            NONE => lane.tail = entry.previous,
+            _ => self.entries[entry.next as usize].previous = entry.previous,
+        }
+    }
+}
+
+impl<T: Copy> Default for Timers<T> {
+    fn default() -> Timers<T> {
+        Timers::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(nanos: u64) -> Instant {
+        Instant::from_nanos(nanos)
+    }
+
+    #[test]
+    fn timers_come_due_in_the_order_of_their_moments() {
+        let mut timers = Timers::new();
+        timers.set_after(at(0), Duration::from_nanos(10), 'b');
+        timers.set_after(at(0), Duration::from_nanos(5), 'a');
+        timers.set_at(at(12), 'c');
+        timers.set_after(at(3), Duration::from_nanos(10), 'd');
+        assert_eq!(timers.next(), Some(at(5)));
+        assert_eq!(timers.pop_due(at(4)), None);
+        let order: String = std::iter::from_fn(|| timers.pop_due(at(13))).collect();
+        assert_eq!(order, "abcd");
+        assert!(timers.is_empty());
+    }
+
+    #[test]
+    fn a_cleared_timer_wakes_nobody() {
+        let mut timers = Timers::new();
+        let first = timers.set_after(at(0), Duration::from_nanos(5), 1);
+        let odd = timers.set_at(at(4), 2);
+        timers.set_after(at(1), Duration::from_nanos(5), 3);
+        timers.clear(odd);
+        timers.clear(first);
+        assert_eq!(timers.next(), Some(at(6)));
+        assert_eq!(timers.pop_due(at(6)), Some(3));
+    }
+
+    /// Set or clear: a length (many distinct ones, so that the lanes run out), or which to clear.
+    fn step() -> impl Strategy<Value = (bool, u64, usize)> {
+        (any::<bool>(), 0..40_u64, any::<usize>())
+    }
+
+    proptest! {
+        #[test]
+        fn they_agree_with_a_sorted_list(
+            steps in proptest::collection::vec(step(), 1..200), late in 0..60_u64,
+        ) {
+            let mut timers = Timers::new();
+            let mut list: Vec<(u64, usize, Timer)> = Vec::new();
+            for (index, (set, length, which)) in steps.into_iter().enumerate() {
+                let now = (index / 3) as u64;
+                if set || list.is_empty() {
+                    let timer = timers.set_after(at(now), Duration::from_nanos(length), index);
+                    list.push((now + length, index, timer));
+                } else {
+                    let (_, _, timer) = list.swap_remove(which % list.len());
+                    timers.clear(timer);
+                }
+                prop_assert_eq!(timers.next(), list.iter().map(|t| at(t.0)).min());
+                prop_assert_eq!(timers.len(), list.len());
+            }
+            let mut due: Vec<usize> = std::iter::from_fn(|| timers.pop_due(at(late))).collect();
+            let mut wanted: Vec<usize> =
+                list.iter().filter(|t| t.0 <= late).map(|t| t.1).collect();
+            due.sort_unstable();
+            wanted.sort_unstable();
+            prop_assert_eq!(due, wanted);
+        }
+    }
+}
