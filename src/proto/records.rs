@@ -175,6 +175,11 @@ impl Records {
         }
     }
 
+    /// The numbers of the open records.
+    pub fn numbers(&self) -> Vec<u32> {
+        self.slab.iter().map(|(number, _)| number as u32).collect()
+    }
+
     /// How many records are open.
     pub fn len(&self) -> usize {
         self.slab.len()

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use super::super::command::Form;
 use super::super::debts::Debt;
 use super::super::round::Released;
 use super::*;
@@ -36,7 +35,7 @@ impl Coordinator {
         let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
         let number = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         let Some(number) = number else {
-            return Err(Error::Lost(self.report_of(&[], |_| Said::Nothing)));
+            return Err(Error::Lost(self.report_unasked(&[])));
         };
         let record = self.records.get_mut(number);
         if record.op.is_some() {
@@ -248,7 +247,7 @@ impl Coordinator {
         self.end_as(number, Form::Sha, now);
     }
 
-    fn end_as(&mut self, number: u32, form: Form, now: Instant) {
+    pub(super) fn end_as(&mut self, number: u32, form: Form, now: Instant) {
         let record = self.records.get_mut(number);
         record.phase = Phase::Ending;
         self.timers.clear_in(&mut record.round_timer);

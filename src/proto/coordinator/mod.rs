@@ -15,7 +15,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::ballot::{Ballot, Verdict, majority};
-use super::command;
+use super::command::{self, Form};
 use super::error::{Busy, Cause, ConfigError, Error, NodeReport, Report, Said};
 use super::link::{Answer, Ask, Kind};
 use super::lock::{Lock, Token};
@@ -179,6 +179,20 @@ impl Coordinator {
         }
     }
 
+    /// The end: takes back every request, and releases what was won and not handed out. What is
+    /// in the outboxes behind it needs no answer.
+    pub fn close(&mut self, now: Instant) {
+        for number in self.records.numbers() {
+            let record = self.records.get_mut(number);
+            let handed_out = record.phase == Phase::Held && record.op.is_none();
+            if let (Phase::Asking | Phase::Held, false) = (record.phase, handed_out) {
+                record.op = None;
+                self.end_as(number, Form::Source, now);
+            }
+        }
+        self.ops = Ops::default();
+    }
+
     /// Whether [`poll_completion`](Coordinator::poll_completion) may have something.
     pub fn has_completions(&self) -> bool {
         self.ops.has_ready()
@@ -340,6 +354,11 @@ impl Coordinator {
         let record = self.records.get(number);
         let said = |node| record.round.said(node);
         self.report_of(&record.key, said)
+    }
+
+    /// A report of a key about which nobody was asked.
+    pub fn report_unasked(&self, key: &[u8]) -> Box<Report> {
+        self.report_of(key, |_| Said::Nothing)
     }
 
     fn report_of(&self, key: &[u8], said: impl Fn(NodeId) -> Said) -> Box<Report> {

@@ -2,7 +2,6 @@
 
 use rand::RngExt;
 
-use super::super::command::Form;
 use super::super::debts::{self, Debts};
 use super::super::greeting::{Fact, Greeting, Progress, Step, Vetted};
 use super::super::link::{Fault, Link};

@@ -1,0 +1,150 @@
+//! What a client is made with: the addresses of the nodes, and the settings. And what a lock is
+//! asked for with.
+
+use std::time::Duration;
+
+use crate::net::address::Address;
+use crate::proto::error::ConfigError;
+use crate::proto::settings::{Limits, Settings};
+
+/// Addresses and settings of a client.
+///
+/// ```
+/// use std::time::Duration;
+/// use redlatch::Config;
+///
+/// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?
+///     .node_timeout(Duration::from_millis(20));
+/// # Ok::<(), redlatch::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    pub(crate) settings: Settings,
+    pub(crate) addresses: Vec<Address>,
+}
+
+impl Config {
+    /// The nodes at these URLs: `redis://[user[:password]@]host[:port][/db]`.
+    ///
+    /// Each has to be a master of its own, on a machine of its own: not replicas of each other,
+    /// not the nodes of a cluster.
+    ///
+    /// # Errors
+    /// An empty list, a bad URL, or the same node twice.
+    pub fn new<I>(urls: I) -> Result<Config, ConfigError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<str>,
+    {
+        let parsed: Result<Vec<_>, _> =
+            urls.into_iter().map(|url| Address::parse(url.as_ref())).collect();
+        let (addresses, nodes) = parsed?.into_iter().unzip();
+        let config = Config { settings: Settings::new(nodes), addresses };
+        config.settings.validate()?;
+        Ok(config)
+    }
+
+    /// How long a node may take to answer before the others decide without it. 50 ms unless set.
+    #[must_use]
+    pub fn node_timeout(mut self, timeout: Duration) -> Config {
+        self.settings.node_timeout = timeout;
+        self
+    }
+
+    /// How long a connection may take until its node is ready, and how long
+    /// [`Client::connect`](crate::Client::connect) waits for the nodes at most. 1 s unless set.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Config {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// The longest ttl that may be asked for. 60 s unless set.
+    #[must_use]
+    pub fn max_ttl(mut self, ttl: Duration) -> Config {
+        self.settings.max_ttl = ttl;
+        self
+    }
+
+    /// The shortest and the longest pause before the next attempt for a key that is held. 5 and
+    /// 50 ms unless set.
+    #[must_use]
+    pub fn retry(mut self, shortest: Duration, longest: Duration) -> Config {
+        self.settings.retry = (shortest, longest);
+        self
+    }
+
+    /// The shortest and the longest pause before a node is connected to again. 20 ms and 1 s
+    /// unless set.
+    #[must_use]
+    pub fn reconnect(mut self, shortest: Duration, longest: Duration) -> Config {
+        self.settings.reconnect = (shortest, longest);
+        self
+    }
+
+    /// Bounds on what waits.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Config {
+        self.settings.limits = limits;
+        self
+    }
+
+    /// Uses nodes that may evict keys all the same. A lock that is evicted is lost.
+    #[must_use]
+    pub fn allow_eviction(mut self, allow: bool) -> Config {
+        self.settings.allow_eviction = allow;
+        self
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+/// What a lock is asked for with. A plain [`Duration`] is a ttl, and the rest as it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockOptions {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Option<Duration>,
+}
+
+impl LockOptions {
+    /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. What the
+    /// holder has is less, by a hundredth and 2 ms.
+    pub fn ttl(ttl: Duration) -> LockOptions {
+        LockOptions { ttl, wait: None }
+    }
+
+    /// Tries again until `wait` is over; zero is one attempt.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> LockOptions {
+        self.wait = Some(wait);
+        self
+    }
+}
+
+impl From<Duration> for LockOptions {
+    fn from(ttl: Duration) -> LockOptions {
+        LockOptions::ttl(ttl)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_list_of_nodes_is_refused() {
+        assert_eq!(Config::new([""; 0]), Err(ConfigError::NoNodes));
+        let twice = Config::new(["redis://h", "redis://h:6379/1"]);
+        assert_eq!(twice, Err(ConfigError::DuplicateNode { label: "h:6379".into() }));
+        assert!(Config::new(["redis://h", "nonsense"]).is_err());
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let config = Config::new(["redis://u:hunter2@h"]).unwrap();
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,402 @@
+//! The coordinator with its sockets, on the caller's poller: no thread, no poller and no waker of
+//! its own.
+//!
+//! The order of a turn is what makes it right: what the sockets hold is read before a timeout is
+//! believed, everything that was asked is written at its end, one write for each node, and the
+//! clock is read anew before a lock is handed out.
+
+use std::io;
+use std::time::Duration;
+
+use mio::event::Event;
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use rand::TryRng;
+use rand::rngs::SysRng;
+
+use super::connect::{self, Connector};
+use super::socket::{self, Readiness};
+use super::{address::Address, clock};
+use crate::config::{Config, LockOptions};
+use crate::proto::coordinator::{Action, Coordinator};
+use crate::proto::error::{ConfigError, Error};
+use crate::proto::lock::{self, Lock};
+use crate::proto::node::{NodeId, NodeSet};
+use crate::proto::ops::{Completion, Op};
+use crate::proto::standing::Standing;
+use crate::proto::time::Instant;
+
+/// What is read at once. One for all sockets: it is empty again before the next one is read.
+const SCRATCH_BYTES: usize = 64 * 1024;
+
+/// How many full buffers are read from one node before the others have their turn: a node that
+/// sends without end must not keep the loop.
+const READS_A_TURN: usize = 16;
+
+/// Distributed locks on the caller's `mio::Poll`.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use mio::{Events, Poll, Token};
+/// use redlatch::{Config, Engine, Outcome};
+///
+/// let mut poll = Poll::new()?;
+/// let mut events = Events::with_capacity(64);
+/// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let mut engine = Engine::new(config, poll.registry(), Token(1000))?;
+/// engine.acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// loop {
+///     let timeout = engine.prepare();
+///     poll.poll(&mut events, timeout)?;
+///     for event in &events {
+///         if !engine.handle_event(event) {
+///             // One of yours.
+///         }
+///     }
+///     while let Some(done) = engine.poll_completion() {
+///         if let (7, Ok(Outcome::Acquired(lock))) = (done.data, done.result) {
+///             println!("held for {:?} more", engine.remaining(&lock));
+///             engine.release(lock, 8);
+///         }
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// It is `Send`: it may be made on one thread and used on another. It blocks only in
+/// [`new`](Engine::new), where names are looked up. Dropping it releases what it was asked for and
+/// did not hand out, as far as the sockets take it without waiting.
+#[derive(Debug)]
+pub struct Engine {
+    coordinator: Coordinator,
+    registry: Registry,
+    base: Token,
+    sockets: Vec<Socket>,
+    scratch: Box<[u8]>,
+    /// Nodes that had more to read than their turn allowed.
+    more: NodeSet,
+}
+
+#[derive(Debug)]
+struct Socket {
+    connector: Connector,
+    stream: Option<TcpStream>,
+    /// The connection is not known to be open yet.
+    opening: bool,
+    /// The kernel may take more. It is not asked again before the poller says so.
+    writable: bool,
+}
+
+impl Engine {
+    /// An engine whose sockets are registered with `registry`, under one token for each node from
+    /// `base` on. It begins to connect with the first [`prepare`](Engine::prepare).
+    ///
+    /// Names are looked up here, which may block.
+    ///
+    /// # Errors
+    /// A setting that cannot work, or the system refuses what is needed.
+    pub fn new(config: Config, registry: &Registry, base: Token) -> Result<Engine, ConfigError> {
+        let system = |what: &str, error: &dyn std::fmt::Display| ConfigError::System {
+            problem: format!("{what}: {error}").into(),
+        };
+        let mut seed = [0; 32];
+        SysRng.try_fill_bytes(&mut seed).map_err(|e| system("no randomness", &e))?;
+        let registry = registry.try_clone().map_err(|e| system("no poller", &e))?;
+        let coordinator = Coordinator::new(config.settings, seed, clock::now())?;
+        let socket = |address: &Address| Socket {
+            connector: Connector::new(address),
+            stream: None,
+            opening: false,
+            writable: false,
+        };
+        Ok(Engine {
+            coordinator,
+            registry,
+            base,
+            sockets: config.addresses.iter().map(socket).collect(),
+            scratch: vec![0; SCRATCH_BYTES].into(),
+            more: NodeSet::EMPTY,
+        })
+    }
+
+    /// Asks for `key`: one attempt, unless the options have a wait. The completion brings `data`
+    /// back.
+    ///
+    /// # Errors
+    /// Before anything is sent: a ttl or key that cannot be, or [`Error::Busy`].
+    pub fn acquire(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<LockOptions>,
+        data: u64,
+    ) -> Result<Op, Error> {
+        let LockOptions { ttl, wait } = options.into();
+        let wait = wait.unwrap_or(Duration::ZERO);
+        self.coordinator.acquire(key.as_ref(), ttl, wait, data, clock::now())
+    }
+
+    /// Prolongs a lock to at least `ttl` from now. While too few nodes answer they are asked
+    /// again, up to the deadline that is in force.
+    ///
+    /// # Errors
+    /// Before anything is sent: a ttl that cannot be, [`Error::Lost`], or [`Error::Busy`] while it
+    /// is being extended.
+    pub fn extend(&mut self, lock: &Lock, ttl: Duration, data: u64) -> Result<Op, Error> {
+        self.coordinator.extend(lock, ttl, data, clock::now())
+    }
+
+    /// Gives a lock back. Its completion comes when a majority let go of it, or at the node
+    /// timeout; what is owed then still goes out by itself. A lock that was over before is
+    /// `AlreadyExpired` without asking: [`release_token`](Engine::release_token) asks.
+    pub fn release(&mut self, lock: Lock, data: u64) -> Op {
+        self.coordinator.release(lock, data, clock::now())
+    }
+
+    /// Releases `key` where it holds `token`, whoever took it.
+    ///
+    /// # Errors
+    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    pub fn release_token(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        token: lock::Token,
+        data: u64,
+    ) -> Result<Op, Error> {
+        self.coordinator.release_token(key.as_ref(), token, data, clock::now())
+    }
+
+    /// Gives a lock back without waiting for what comes of it. Follow it with
+    /// [`flush`](Engine::flush) or [`prepare`](Engine::prepare).
+    pub fn let_go(&mut self, lock: &Lock) {
+        self.coordinator.let_go(lock, clock::now());
+    }
+
+    /// Takes a request back: no completion follows, and what it won or may yet win is released.
+    pub fn cancel(&mut self, op: Op) {
+        self.coordinator.cancel(op, clock::now());
+    }
+
+    /// How long the lock may still be believed in; zero once it is over. A local read.
+    pub fn remaining(&self, lock: &Lock) -> Duration {
+        self.coordinator.remaining(lock, clock::now())
+    }
+
+    /// When the lock ends, on the clock of [`clock::now`]; `None` once it is over.
+    pub fn deadline(&self, lock: &Lock) -> Option<Instant> {
+        self.coordinator.deadline(lock)
+    }
+
+    /// To be called before every sleep: does what is due, writes what was asked, one write for
+    /// each node, and says how long to sleep at most (`None`: until an event).
+    pub fn prepare(&mut self) -> Option<Duration> {
+        self.read_those_with_more();
+        if self.coordinator.next_timeout().is_some_and(|due| due <= clock::now()) {
+            // No timeout is believed before the sockets were looked at.
+            self.read_all();
+            self.coordinator.handle_timeout(clock::now());
+        }
+        self.flush();
+        if self.coordinator.has_completions() || !self.more.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let due = self.coordinator.next_timeout()?;
+        Some(due.saturating_since(clock::now()))
+    }
+
+    /// Writes what was asked, without doing what is due. It never waits.
+    pub fn flush(&mut self) {
+        loop {
+            self.do_actions();
+            if !self.write_all() {
+                return;
+            }
+        }
+    }
+
+    /// Takes an event of the poller; `false` where it is not one of ours.
+    pub fn handle_event(&mut self, event: &Event) -> bool {
+        let Some(node) = self.node_of(event.token()) else { return false };
+        let socket = &mut self.sockets[node.index()];
+        if socket.opening {
+            self.look_whether_open(node);
+        } else {
+            socket.writable |= event.is_writable();
+        }
+        let readable = event.is_readable() || event.is_read_closed() || event.is_error();
+        if readable {
+            self.read(node, event.is_read_closed());
+        }
+        true
+    }
+
+    /// Whether events under `token` are ours.
+    pub fn owns(&self, token: Token) -> bool {
+        self.node_of(token).is_some()
+    }
+
+    /// The next request that came to its end. A lock is handed out only before its deadline.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        if !self.coordinator.has_completions() {
+            return None;
+        }
+        self.coordinator.poll_completion(clock::now())
+    }
+
+    /// What a node is to us at the moment.
+    pub fn standing(&self, node: NodeId) -> Standing {
+        self.coordinator.standing(node)
+    }
+
+    /// The core, to look at.
+    pub fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
+    fn node_of(&self, token: Token) -> Option<NodeId> {
+        let index = token.0.checked_sub(self.base.0)?;
+        (index < self.sockets.len()).then(|| NodeId::new(index))
+    }
+
+    fn nodes(&self) -> NodeSet {
+        NodeSet::first(self.sockets.len())
+    }
+
+    fn do_actions(&mut self) {
+        while let Some(action) = self.coordinator.poll_action() {
+            match action {
+                Action::Connect(node) => self.open(node),
+                Action::Disconnect(node) => {
+                    if let Some(stream) = self.drop_stream(node) {
+                        // What is owed there is paid on the next connection.
+                        connect::reset(stream);
+                    }
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, node: NodeId) {
+        let token = Token(self.base.0 + node.index());
+        let socket = &mut self.sockets[node.index()];
+        let opened = socket.connector.open().and_then(|mut stream| {
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            self.registry.register(&mut stream, token, interest)?;
+            Ok(stream)
+        });
+        match opened {
+            Ok(stream) => {
+                socket.stream = Some(stream);
+                (socket.opening, socket.writable) = (true, false);
+            }
+            Err(error) => self.coordinator.handle_disconnected(node, &words(&error), clock::now()),
+        }
+    }
+
+    /// Whether the connection that was begun came to something.
+    fn look_whether_open(&mut self, node: NodeId) {
+        let socket = &mut self.sockets[node.index()];
+        let Some(stream) = &socket.stream else { return };
+        match connect::is_open(stream) {
+            Ok(false) => {}
+            Ok(true) => {
+                (socket.opening, socket.writable) = (false, true);
+                self.coordinator.handle_connected(node, clock::now());
+            }
+            Err(error) => self.lost(node, &error),
+        }
+    }
+
+    fn lost(&mut self, node: NodeId, error: &io::Error) {
+        self.drop_stream(node);
+        self.coordinator.handle_disconnected(node, &words(error), clock::now());
+    }
+
+    fn drop_stream(&mut self, node: NodeId) -> Option<TcpStream> {
+        let socket = &mut self.sockets[node.index()];
+        (socket.opening, socket.writable) = (false, false);
+        self.more.remove(node);
+        let mut stream = socket.stream.take()?;
+        let _ = self.registry.deregister(&mut stream);
+        Some(stream)
+    }
+
+    fn read_all(&mut self) {
+        for node in self.nodes().iter() {
+            if self.sockets[node.index()].opening {
+                self.look_whether_open(node);
+            }
+            if self.coordinator.unanswered(node) > 0 {
+                self.read(node, false);
+            }
+        }
+    }
+
+    fn read_those_with_more(&mut self) {
+        for node in std::mem::take(&mut self.more).iter() {
+            self.read(node, false);
+        }
+    }
+
+    fn read(&mut self, node: NodeId, read_closed: bool) {
+        for _ in 0..READS_A_TURN {
+            let socket = &mut self.sockets[node.index()];
+            // One that proto has broken off is closed with the next actions.
+            let connected = self.coordinator.standing(node).is_connected();
+            let Some(stream) = socket.stream.as_mut().filter(|_| connected) else { return };
+            let (count, readiness) = socket::read(stream, &mut self.scratch, read_closed);
+            if count > 0 {
+                let bytes = &self.scratch[..count];
+                self.coordinator.handle_bytes(node, bytes, clock::now());
+            }
+            match readiness {
+                Readiness::Drained => return,
+                Readiness::More => {}
+                Readiness::Closed(error) => return self.lost(node, &error),
+            }
+        }
+        self.more.insert(node);
+    }
+
+    /// One write for each node that has output; whether a connection was lost by it, which may
+    /// have given others something to say.
+    fn write_all(&mut self) -> bool {
+        let mut lost = false;
+        for node in self.nodes().iter() {
+            let socket = &mut self.sockets[node.index()];
+            let output = self.coordinator.output(node);
+            let Some(stream) = socket.stream.as_mut().filter(|_| socket.writable) else { continue };
+            if output.is_empty() {
+                continue;
+            }
+            match socket::write(stream, output) {
+                Ok(count) => {
+                    socket.writable = count == output.len();
+                    self.coordinator.handle_sent(node, count);
+                }
+                Err(error) => {
+                    self.lost(node, &error);
+                    lost = true;
+                }
+            }
+        }
+        lost
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.coordinator.close(clock::now());
+        self.flush();
+        for node in self.nodes().iter() {
+            if let Some(stream) = self.drop_stream(node) {
+                connect::finish(stream);
+            }
+        }
+    }
+}
+
+/// What the system says, without the number it ends with.
+fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_string()
+}

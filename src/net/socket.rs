@@ -1,0 +1,120 @@
+//! Reads a socket until it is drained, writes as much as it takes. Generic over `Read` and
+//! `Write`, so that a scripted stream tests it.
+
+use std::io::{self, Read, Write};
+
+/// What is known of a socket behind a read.
+#[derive(Debug)]
+pub enum Readiness {
+    /// Nothing is left: the poller tells of more.
+    Drained,
+    /// There may be more; nobody tells.
+    More,
+    /// The other side closed, or the connection failed.
+    Closed(io::Error),
+}
+
+/// Reads once into `buffer`; how much, and what is known then. A short read means drained, unless
+/// the other side is known to have closed: then the end is still to be read.
+pub fn read(stream: &mut impl Read, buffer: &mut [u8], read_closed: bool) -> (usize, Readiness) {
+    loop {
+        match stream.read(buffer) {
+            Ok(0) => {
+                let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the node");
+                return (0, Readiness::Closed(closed));
+            }
+            Ok(count) if count == buffer.len() || read_closed => return (count, Readiness::More),
+            Ok(count) => return (count, Readiness::Drained),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return (0, Readiness::Drained);
+            }
+            Err(error) => return (0, Readiness::Closed(error)),
+        }
+    }
+}
+
+/// Writes `bytes`; how many were taken. Fewer than all: the socket is full, and the poller tells
+/// when it is not.
+///
+/// # Errors
+/// When the connection failed.
+pub fn write(stream: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match stream.write(&bytes[written..]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => written += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Does what it is told, one step a call.
+    struct Script(VecDeque<Result<usize, io::ErrorKind>>);
+
+    impl Script {
+        fn step(&mut self, most: usize) -> io::Result<usize> {
+            match self.0.pop_front().expect("more calls than steps") {
+                Ok(count) => Ok(count.min(most)),
+                Err(kind) => Err(kind.into()),
+            }
+        }
+    }
+
+    impl Read for Script {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.step(buffer.len())
+        }
+    }
+
+    impl Write for Script {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.step(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn script<const N: usize>(steps: [Result<usize, io::ErrorKind>; N]) -> Script {
+        Script(steps.into_iter().collect())
+    }
+
+    #[test]
+    fn a_short_read_means_drained_and_a_full_one_more() {
+        let mut buffer = [0; 8];
+        let read = |step| read(&mut script([step]), &mut buffer.clone(), false);
+        assert!(matches!(read(Ok(7)), (7, Readiness::Drained)));
+        assert!(matches!(read(Ok(8)), (8, Readiness::More)));
+        assert!(matches!(read(Ok(0)), (0, Readiness::Closed(_))));
+        assert!(matches!(read(Err(io::ErrorKind::WouldBlock)), (0, Readiness::Drained)));
+        assert!(matches!(read(Err(io::ErrorKind::ConnectionReset)), (0, Readiness::Closed(_))));
+        let mut interrupted = script([Err(io::ErrorKind::Interrupted), Ok(3)]);
+        assert!(matches!(super::read(&mut interrupted, &mut buffer, false), (3, _)));
+        let mut closing = script([Ok(3)]);
+        assert!(matches!(super::read(&mut closing, &mut buffer, true), (3, Readiness::More)));
+    }
+
+    #[test]
+    fn a_write_goes_on_until_the_socket_is_full() {
+        let bytes = [0; 10];
+        let full = Err(io::ErrorKind::WouldBlock);
+        assert_eq!(write(&mut script([Ok(10)]), &bytes).unwrap(), 10);
+        assert_eq!(write(&mut script([Ok(4), Ok(6)]), &bytes).unwrap(), 10);
+        assert_eq!(write(&mut script([Ok(4), full]), &bytes).unwrap(), 4);
+        assert_eq!(write(&mut script([full]), &bytes).unwrap(), 0);
+        let interrupted = [Err(io::ErrorKind::Interrupted), Ok(10)];
+        assert_eq!(write(&mut script(interrupted), &bytes).unwrap(), 10);
+        assert!(write(&mut script([Ok(4), Err(io::ErrorKind::BrokenPipe)]), &bytes).is_err());
+        assert!(write(&mut script([Ok(0)]), &bytes).is_err());
+    }
+}
