@@ -64,7 +64,9 @@ impl Client {
     ///
     /// # Errors
     /// Only what cannot work as it is configured.
-    pub fn connect(config: Config) -> Result<Client, Error> {
+    pub fn connect(mut config: Config) -> Result<Client, Error> {
+        // Between calls nobody reads.
+        config.settings.attended = false;
         let node_timeout = config.settings.node_timeout;
         let connect_timeout = config.settings.connect_timeout;
         let system = |error: io::Error| {
@@ -159,6 +161,8 @@ impl Inner {
         loop {
             while let Some(done) = self.engine.poll_completion() {
                 if done.op == op {
+                    // What a lost attempt left is released now, not with the next call.
+                    self.engine.flush();
                     return done.result;
                 }
             }

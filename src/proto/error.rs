@@ -185,7 +185,7 @@ pub enum Said {
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Said::Nothing => f.write_str("had not answered"),
+            Said::Nothing => f.write_str("undecided"),
             Said::Granted => f.write_str("granted"),
             Said::Held => f.write_str("held"),
             Said::Absent => f.write_str("absent"),

@@ -146,6 +146,11 @@ impl Greeting {
         }
     }
 
+    /// What was found wrong so far: a node that ends the connection in mid-greeting said why.
+    pub fn trouble(&self) -> Option<Cause> {
+        self.trouble
+    }
+
     fn vet(&mut self, info: Info, allow_eviction: bool) {
         self.vetted.info = info;
         let troubles = [

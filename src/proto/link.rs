@@ -186,9 +186,10 @@ impl Link {
     }
 }
 
-/// Gives the reply to the oldest question.
+/// Gives the reply to the oldest question. One that it cannot have leaves the question unanswered:
+/// whoever asked it is told so with the others, when the connection ends.
 fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<(Ask, Answer), Fault> {
-    let Some(ask) = asks.pop_front() else {
+    let Some(&ask) = asks.front() else {
         let cause = match reply {
             Reply::Error(line) => Some(Cause::of_error(line)),
             _ => None,
@@ -199,7 +200,9 @@ fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<(Ask, Answer), Fa
         Kind::Greet(step) => step.read(reply).map(Answer::Fact),
         kind => said(kind, reply).map(Answer::Said),
     };
-    Ok((ask, answer.ok_or(Fault::Impossible(ask.kind))?))
+    let answer = answer.ok_or(Fault::Impossible(ask.kind))?;
+    asks.pop_front();
+    Ok((ask, answer))
 }
 
 /// What a reply says of the key; `None` where the command cannot give it.
@@ -293,7 +296,9 @@ mod tests {
             (Kind::Extend(Form::Source), b"*0\r\n"),
         ];
         for (kind, reply) in cases {
-            assert_eq!(answers(&mut link(&[kind]), reply), Err(Fault::Impossible(kind)));
+            let mut link = link(&[kind]);
+            assert_eq!(answers(&mut link, reply), Err(Fault::Impossible(kind)));
+            assert_eq!(link.unanswered(), 1, "whoever asked has to hear of the end");
         }
         let malformed = answers(&mut link(&[RELEASE]), b"HTTP/1.1 400 Bad Request\r\n");
         assert!(matches!(malformed, Err(Fault::Malformed(_))));

@@ -108,6 +108,53 @@ impl FromIterator<NodeId> for NodeSet {
     }
 }
 
+/// For each node a count from nought to two: questions that it has not answered.
+///
+/// Two are enough: a node that is slow to answer one may be asked the next behind it, and one that
+/// answers neither is silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outstanding {
+    some: NodeSet,
+    two: NodeSet,
+}
+
+impl Outstanding {
+    /// One more.
+    ///
+    /// # Panics
+    /// When there are two.
+    pub fn add(&mut self, node: NodeId) {
+        if !self.some.insert(node) {
+            assert!(self.two.insert(node), "a third question to node {}", node.index());
+        }
+    }
+
+    /// One less.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn take(&mut self, node: NodeId) {
+        if !self.two.remove(node) {
+            assert!(self.some.remove(node), "nothing was asked of node {}", node.index());
+        }
+    }
+
+    /// Whether there is any for `node`.
+    pub const fn contains(self, node: NodeId) -> bool {
+        self.some.contains(node)
+    }
+
+    /// Whether there can be no more for `node`.
+    pub const fn is_full(self, node: NodeId) -> bool {
+        self.two.contains(node)
+    }
+
+    /// Whether there is none for any node.
+    pub const fn is_empty(self) -> bool {
+        self.some.is_empty()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +166,19 @@ mod tests {
         assert!(set.remove(NodeId::new(7)) && !set.remove(NodeId::new(7)));
         assert!(!set.insert(NodeId::new(31)));
         assert_eq!(set.len(), 2);
+    }
+
+    #[test]
+    fn up_to_two_are_counted_for_each_node() {
+        let (mut asked, node) = (Outstanding::default(), NodeId::new(3));
+        asked.add(node);
+        assert!(asked.contains(node) && !asked.is_full(node));
+        asked.add(node);
+        assert!(asked.is_full(node) && !asked.contains(NodeId::new(2)));
+        asked.take(node);
+        assert!(asked.contains(node) && !asked.is_full(node));
+        asked.take(node);
+        assert!(!asked.contains(node) && asked.is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use slab::Slab;
 
 use super::lock::{Lock, Token};
-use super::node::{NodeId, NodeSet};
+use super::node::{NodeId, NodeSet, Outstanding};
 use super::ops::Op;
 use super::round::Round;
 use super::time::{Instant, Ttl};
@@ -38,8 +38,8 @@ pub struct Record {
     pub deadline: Instant,
     /// Where it is in its life.
     pub phase: Phase,
-    /// Nodes with an unanswered ask that may create or prolong the key.
-    pub asked: NodeSet,
+    /// Unanswered asks that may create or prolong the key.
+    pub asked: Outstanding,
     /// Nodes with an unanswered release.
     pub releasing: NodeSet,
     /// Nodes that may hold the key with our token.
@@ -77,8 +77,8 @@ impl Record {
 
     /// Whether nothing is asked, owed or waited for any more.
     pub fn is_finished(&self) -> bool {
-        let open = self.asked.union(self.releasing).union(self.owed);
-        self.phase == Phase::Ending && open.is_empty() && self.op.is_none()
+        let open = !self.asked.is_empty() || !self.releasing.union(self.owed).is_empty();
+        self.phase == Phase::Ending && !open && self.op.is_none()
     }
 }
 
@@ -117,7 +117,7 @@ impl Records {
             ttl: round.ttl,
             deadline: round.ttl.deadline(round.start),
             phase: Phase::Asking,
-            asked: NodeSet::EMPTY,
+            asked: Outstanding::default(),
             releasing: NodeSet::EMPTY,
             owed: NodeSet::EMPTY,
             unproven: NodeSet::EMPTY,
@@ -241,12 +241,16 @@ mod tests {
         assert!(!record.is_finished(), "it is asking");
         record.phase = Phase::Ending;
         assert!(record.is_finished());
-        type Set = fn(&mut Record) -> &mut NodeSet;
-        let sets: [Set; 3] = [|r| &mut r.asked, |r| &mut r.releasing, |r| &mut r.owed];
-        for set in sets {
-            *set(record) = NodeSet::first(1);
-            assert!(!record.is_finished());
-            *set(record) = NodeSet::EMPTY;
-        }
+        let node = NodeId::new(0);
+        record.asked.add(node);
+        assert!(!record.is_finished());
+        record.asked.take(node);
+        record.releasing.insert(node);
+        assert!(!record.is_finished());
+        record.releasing.remove(node);
+        record.owed.insert(node);
+        assert!(!record.is_finished());
+        record.owed.remove(node);
+        assert!(record.is_finished());
     }
 }

@@ -97,6 +97,10 @@ pub struct Settings {
     pub reconnect: (Duration, Duration),
     /// The bounds.
     pub limits: Limits,
+    /// Whether somebody reads the nodes' answers at all times, as an event loop does. Where nobody
+    /// does, a release must not depend on an answer: it goes by the source of its script, never
+    /// by its SHA1, which a node may have forgotten.
+    pub attended: bool,
     /// Whether nodes that may evict keys are used all the same. A lock that is evicted is lost.
     pub allow_eviction: bool,
 }
@@ -112,6 +116,7 @@ impl Settings {
             retry: (Duration::from_millis(5), Duration::from_millis(50)),
             reconnect: (Duration::from_millis(20), Duration::from_secs(1)),
             limits: Limits::default(),
+            attended: true,
             allow_eviction: false,
         }
     }

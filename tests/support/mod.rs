@@ -6,6 +6,7 @@
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of this")]
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
+mod canned;
 mod listener;
 mod lock;
 mod monitor;
@@ -15,6 +16,7 @@ mod resp_client;
 
 use std::time::{Duration, Instant};
 
+pub use canned::{Canned, Reply, healthy};
 pub use listener::{CountingListener, Scripted};
 pub use lock::ServerLock;
 pub use monitor::Monitor;

@@ -104,7 +104,7 @@ impl Coordinator {
     pub(super) fn acquire_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
-        record.asked.remove(node);
+        record.asked.take(node);
         match said {
             Said::Held => {
                 record.owed.remove(node);

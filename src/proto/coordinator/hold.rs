@@ -112,7 +112,7 @@ impl Coordinator {
             let record = self.records.get(number);
             let said = match self.may_ask(node) {
                 _ if record.absent.contains(node) => Said::Absent,
-                _ if record.asked.contains(node) => Said::Failed(Cause::Silent),
+                _ if record.asked.is_full(node) => Said::Failed(Cause::Silent),
                 Err(cause) => Said::Failed(cause),
                 Ok(()) => {
                     askable.insert(node);
@@ -144,7 +144,7 @@ impl Coordinator {
     ) {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
-        record.asked.remove(node);
+        record.asked.take(node);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
         if said == Said::Failed(Cause::NoScript) && form == Form::Sha {
             // Only while the answer is wanted, and so before any release was written: a repeat
@@ -244,7 +244,8 @@ impl Coordinator {
 
     /// Ends a record: whatever is owed falls due and is paid at once where that is possible.
     pub(super) fn end(&mut self, number: u32, now: Instant) {
-        self.end_as(number, Form::Sha, now);
+        let form = if self.settings.attended { Form::Sha } else { Form::Source };
+        self.end_as(number, form, now);
     }
 
     pub(super) fn end_as(&mut self, number: u32, form: Form, now: Instant) {

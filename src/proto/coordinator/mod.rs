@@ -260,7 +260,7 @@ impl Coordinator {
         if let Kind::Release(_) = kind {
             record.releasing.insert(node);
         } else {
-            record.asked.insert(node);
+            record.asked.add(node);
             record.owed.insert(node);
         }
         let ask = Ask { record: number, round: record.round.number, kind, asked_at: now };

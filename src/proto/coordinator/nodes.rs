@@ -76,6 +76,10 @@ impl Coordinator {
         match self.standing(node) {
             Standing::Down(_) => {}
             Standing::Connecting => self.lose_connection(node, Cause::Unreachable, words, now),
+            Standing::Greeting => {
+                let trouble = self.nodes[node.index()].greeting.trouble();
+                self.lose_connection(node, trouble.unwrap_or(Cause::Unreachable), words, now);
+            }
             _ => self.lose_connection(node, Cause::Lost, words, now),
         }
     }
@@ -143,7 +147,7 @@ impl Coordinator {
                 self.owe(node, ask.record);
             }
         } else {
-            record.asked.remove(node);
+            record.asked.take(node);
             record.unproven.insert(node);
         }
         if self.records.get(ask.record).round.number == ask.round {

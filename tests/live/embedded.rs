@@ -1,0 +1,112 @@
+//! The engine on a caller's poller: cancelling, dropping, and handles that are over.
+
+use super::*;
+use redlatch::{Error, LockOptions, Outcome, Released};
+
+#[test]
+fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::new(config(&fleet));
+    for turns in 0..6 {
+        let op = embedded.engine.acquire("a", 60 * SECOND, turns).unwrap();
+        for _ in 0..turns {
+            embedded.turn();
+        }
+        embedded.engine.cancel(op);
+        embedded.turn();
+        assert!(embedded.engine.poll_completion().is_none(), "{turns} turns");
+        eventually(SECOND, "nothing is open", || {
+            embedded.turn();
+            embedded.engine.coordinator().open_records() == 0
+        });
+        nothing_is_left(&fleet, SECOND);
+    }
+    assert_eq!(embedded.engine.coordinator().open_ops(), 0);
+}
+
+#[test]
+fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::new(config(&fleet));
+    let holder = client(&fleet);
+    let guard = holder.try_lock("a", TTL).unwrap();
+    for pause in 0..20 {
+        let op = embedded.engine.acquire("a", LockOptions::ttl(TTL).wait(TTL), 0).unwrap();
+        let start = Instant::now();
+        while start.elapsed() < millis(pause * 3) {
+            embedded.turn();
+        }
+        embedded.engine.cancel(op);
+        assert!(embedded.engine.poll_completion().is_none());
+    }
+    eventually(SECOND, "nothing is open", || {
+        embedded.turn();
+        embedded.engine.coordinator().open_records() == 0
+    });
+    assert_eq!(embedded.engine.coordinator().open_ops(), 0);
+    drop(guard);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::new(config(&fleet));
+    embedded.engine.acquire("asked", 60 * SECOND, 1).unwrap();
+    embedded.engine.prepare();
+    embedded.engine.acquire("not even written", 60 * SECOND, 2).unwrap();
+    eventually(SECOND, "it is granted", || tokens(&fleet, "asked").len() == 3);
+    drop(embedded);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::new(config(&fleet));
+    embedded.engine.acquire("a", millis(200), 1).unwrap();
+    let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
+    assert_eq!(embedded.engine.coordinator().open_records(), 1);
+    eventually(5 * SECOND, "its record is free", || {
+        embedded.turn();
+        embedded.engine.coordinator().open_records() == 0
+    });
+    assert_eq!(embedded.engine.deadline(&lock), None);
+    // Its place may be another's by now: an old handle reaches nothing.
+    embedded.engine.acquire("b", TTL, 2).unwrap();
+    let Ok(Outcome::Acquired(other)) = embedded.completion().result else { panic!("no lock") };
+    assert!(matches!(embedded.engine.extend(&lock, TTL, 3), Err(Error::Lost(_))));
+    embedded.engine.release(lock, 4);
+    let done = embedded.completion();
+    assert_eq!(done.data, 4);
+    assert_eq!(done.result, Ok(Outcome::Released(Released::AlreadyExpired)));
+    assert!(!embedded.engine.remaining(&other).is_zero(), "the old handle ended another's lock");
+    assert_eq!(tokens(&fleet, "b").len(), 3);
+    embedded.engine.release(other, 5);
+    assert_eq!(embedded.completion().data, 5);
+}
+
+#[test]
+fn a_release_while_an_extend_is_under_way_ends_both() {
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::new(config(&fleet));
+    embedded.engine.acquire("a", TTL, 1).unwrap();
+    let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
+    embedded.engine.extend(&lock, TTL, 2).unwrap();
+    assert!(matches!(embedded.engine.extend(&lock, TTL, 3), Err(Error::Busy(_))));
+    embedded.engine.release(lock, 4);
+    let extended = embedded.completion();
+    assert!(matches!((extended.data, extended.result), (2, Err(Error::Lost(_)))));
+    let released = embedded.completion();
+    assert_eq!(released.data, 4);
+    assert_eq!(released.result, Ok(Outcome::Released(Released::Released)));
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn events_of_others_are_left_alone() {
+    let fleet = Fleet::start(1);
+    let embedded = Loop::new(config(&fleet));
+    assert!(embedded.engine.owns(mio::Token(1000)));
+    assert!(!embedded.engine.owns(mio::Token(1001)) && !embedded.engine.owns(mio::Token(999)));
+}

@@ -1,0 +1,172 @@
+//! Guards and waiting, as a user of the blocking client meets them.
+
+use super::*;
+use redlatch::{Error, LockOptions, Released};
+
+#[test]
+fn a_guard_that_is_dropped_gives_its_lock_back() {
+    let fleet = Fleet::start(5);
+    let client = client(&fleet);
+    let guard = client.try_lock("a", TTL).unwrap();
+    drop(guard);
+    nothing_is_left(&fleet, SECOND);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _guard = client.try_lock("a", TTL).unwrap();
+        panic!("the work failed");
+    }));
+    assert!(panicked.is_err());
+    nothing_is_left(&fleet, SECOND);
+    assert!(client.try_lock("a", TTL).is_ok());
+}
+
+#[test]
+fn several_guards_at_once() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guards: Vec<_> =
+        (0..20).map(|n| client.try_lock(format!("k{n}"), TTL).unwrap()).collect();
+    assert_eq!(guards[7].key(), b"k7");
+    for guard in &mut guards {
+        guard.extend(TTL).unwrap();
+        guard.check().unwrap();
+    }
+    for guard in guards {
+        assert_eq!(guard.release().unwrap(), Released::Released);
+    }
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_waiter_gets_the_lock_when_it_is_given_back_and_not_before() {
+    let fleet = Fleet::start(3);
+    let first = client(&fleet);
+    let guard = first.try_lock("a", TTL).unwrap();
+    let waiting = config(&fleet);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let waiter = std::thread::spawn(move || {
+        let second = Client::connect(waiting).unwrap();
+        let guard = second.lock("a", TTL).unwrap();
+        sender.send(guard.token()).unwrap();
+        guard.release().unwrap()
+    });
+    assert!(receiver.recv_timeout(millis(300)).is_err(), "two hold it at once");
+    let token = guard.token();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    let next = receiver.recv_timeout(5 * SECOND).expect("the waiter gets it");
+    assert_ne!(next, token);
+    assert_eq!(waiter.join().unwrap(), Released::Released);
+}
+
+#[test]
+fn a_wait_that_runs_out_returns_the_last_error_and_leaves_nothing_of_its_own() {
+    let fleet = Fleet::start(3);
+    let (first, second) = (client(&fleet), client(&fleet));
+    let guard = first.try_lock("a", TTL).unwrap();
+    let start = Instant::now();
+    let error = second.lock("a", LockOptions::ttl(TTL).wait(millis(200))).unwrap_err();
+    assert!(matches!(error, Error::Contended(_)), "{error}");
+    assert!(start.elapsed() >= millis(200) && start.elapsed() < 2 * SECOND);
+    let token = guard.token().to_string().into_bytes();
+    assert!(tokens(&fleet, "a").iter().all(|held| *held == token));
+    drop(guard);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn every_attempt_has_a_token_of_its_own() {
+    let fleet = Fleet::start(3);
+    let (first, second) = (client(&fleet), client(&fleet));
+    let guard = first.try_lock("a", TTL).unwrap();
+    let monitor = fleet[0].monitor();
+    assert!(second.lock("a", LockOptions::ttl(TTL).wait(millis(300))).is_err());
+    drop(guard);
+    let sets: Vec<String> = monitor.lines().into_iter().filter(|l| l.contains("\"SET\"")).collect();
+    let mut tokens: Vec<&str> = sets.iter().filter_map(|l| l.split('"').nth(5)).collect();
+    let attempts = tokens.len();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert!(attempts >= 3, "{attempts} attempts in 300 ms: {sets:?}");
+    assert_eq!(tokens.len(), attempts, "a token was used twice: {sets:?}");
+}
+
+#[test]
+fn keys_of_any_bytes_are_sent_exactly() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let keys: [&[u8]; 6] =
+        [b"", b"\0", b"a\r\nb", b"*3\r\n$3\r\nSET\r\n", b"\xff\xfe{}", "clé 🔒".as_bytes()];
+    for key in keys {
+        let guard = client.try_lock(key, TTL).unwrap();
+        eventually(SECOND, "it is there", || fleet.keys_everywhere().len() == 3);
+        assert!(fleet.keys_everywhere().iter().all(|(_, held)| held == key), "{key:?}");
+        assert_eq!(guard.release().unwrap(), Released::Released);
+        nothing_is_left(&fleet, SECOND);
+    }
+}
+
+#[test]
+fn extending_prolongs_and_never_shortens() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guard = client.try_lock("a", SECOND).unwrap();
+    let before = guard.deadline().unwrap();
+    guard.extend(TTL).unwrap();
+    let after = guard.deadline().unwrap();
+    assert!(after.saturating_since(before) > 8 * SECOND);
+    guard.extend(millis(100)).unwrap();
+    assert!(guard.deadline().unwrap() == after, "an extend shortened the lock");
+    for node in fleet.iter() {
+        eventually(SECOND, "it is prolonged there", || node.pttl("a") > 9_000);
+    }
+    assert_eq!(guard.release().unwrap(), Released::Released);
+}
+
+#[test]
+fn an_extend_of_a_key_that_is_gone_says_lost_and_creates_nothing() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guard = client.try_lock("a", TTL).unwrap();
+    eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    for node in [&fleet[0], &fleet[1]] {
+        node.command(&["DEL", "a"]);
+    }
+    let error = guard.extend(TTL).unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    assert!(guard.check().is_err() && guard.remaining().is_zero());
+    client.drive(millis(20)).unwrap();
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn an_extend_is_asked_again_while_too_few_answer_and_ends_at_the_deadline() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(&fleet).node_timeout(millis(50))).unwrap();
+    client.wait_ready(3);
+    let mut guard = client.try_lock("a", millis(800)).unwrap();
+    let deadline = guard.deadline().unwrap();
+    fleet[0].stop();
+    fleet[1].stop();
+    let error = guard.extend(TTL).unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    assert!(redlatch::clock::now() >= deadline, "it gave up before the deadline");
+    fleet[0].cont();
+    fleet[1].cont();
+    client.wait_ready(3);
+    nothing_is_left(&fleet, SECOND);
+
+    let mut guard = client.try_lock("a", 2 * SECOND).unwrap();
+    fleet[0].stop();
+    fleet[1].stop();
+    let (ports, pids) = ([fleet[0].port(), fleet[1].port()], [fleet[0].pid(), fleet[1].pid()]);
+    let helper = std::thread::spawn(move || {
+        std::thread::sleep(millis(400));
+        for pid in pids {
+            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        }
+        ports.len()
+    });
+    guard.extend(TTL).expect("they answer again before the deadline");
+    assert_eq!(helper.join().unwrap(), 2);
+    assert!(guard.remaining() > 8 * SECOND);
+}

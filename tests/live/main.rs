@@ -1,0 +1,111 @@
+//! Locks on real servers: what a holder, a contender and an operator see.
+//!
+//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
+//! is expected: these machines are shared.
+
+#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod embedded;
+mod guards;
+mod late;
+mod many;
+mod quorum;
+
+use std::time::{Duration, Instant};
+
+use redlatch::{Client, Config, Engine, NodeId, Standing};
+use support::{Fleet, eventually};
+
+const TTL: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// The nodes of this fleet, with a node timeout that no healthy node misses here.
+fn config(fleet: &Fleet) -> Config {
+    Config::new(fleet.urls()).expect("a fleet has good addresses").node_timeout(millis(500))
+}
+
+fn client(fleet: &Fleet) -> Client {
+    let client = Client::connect(config(fleet)).expect("a good configuration");
+    client.wait_ready(fleet.len());
+    client
+}
+
+/// What several tests ask of a client.
+trait Watched {
+    fn wait_ready(&self, nodes: usize);
+}
+
+impl Watched for Client {
+    /// Drives until `nodes` nodes are ready.
+    fn wait_ready(&self, nodes: usize) {
+        eventually(5 * SECOND, "the nodes are ready", || {
+            self.drive(millis(1)).expect("the poller works");
+            self.nodes().iter().filter(|&&it| it == Standing::Ready).count() == nodes
+        });
+    }
+}
+
+/// The tokens that the key holds, one for each node that has it.
+fn tokens(fleet: &Fleet, key: &str) -> Vec<Vec<u8>> {
+    fleet.iter().filter_map(|node| node.get(key)).collect()
+}
+
+fn nothing_is_left(fleet: &Fleet, within: Duration) -> Duration {
+    let start = Instant::now();
+    eventually(within, "no key is left", || fleet.keys_everywhere().is_empty());
+    start.elapsed()
+}
+
+/// An engine on a poller of its own, as an embedder has it.
+struct Loop {
+    engine: Engine,
+    poll: mio::Poll,
+    events: mio::Events,
+}
+
+impl Loop {
+    fn new(config: Config) -> Loop {
+        let nodes = config.settings().nodes.len();
+        let poll = mio::Poll::new().expect("a poller");
+        let engine = Engine::new(config, poll.registry(), mio::Token(1000)).expect("good settings");
+        let mut embedded = Loop { engine, poll, events: mio::Events::with_capacity(64) };
+        eventually(5 * SECOND, "the nodes are ready", || {
+            embedded.turn();
+            embedded.engine.coordinator().ready().len() == nodes
+        });
+        embedded
+    }
+
+    /// Prepares, sleeps for at most 10 ms, takes the events.
+    fn turn(&mut self) {
+        let timeout = self.engine.prepare().unwrap_or(millis(10)).min(millis(10));
+        self.poll.poll(&mut self.events, Some(timeout)).expect("the poller works");
+        for event in &self.events {
+            assert!(self.engine.handle_event(event), "every socket here is the engine's");
+        }
+    }
+
+    /// Turns until a request ends.
+    fn completion(&mut self) -> redlatch::Completion {
+        let start = Instant::now();
+        loop {
+            if let Some(done) = self.engine.poll_completion() {
+                return done;
+            }
+            assert!(start.elapsed() < 30 * SECOND, "a request came to no end");
+            self.turn();
+        }
+    }
+
+    fn standings(&self) -> Vec<Standing> {
+        let nodes = 0..self.engine.coordinator().settings().nodes.len();
+        nodes.map(|index| self.engine.standing(NodeId::new(index))).collect()
+    }
+}

@@ -1,0 +1,105 @@
+//! Many locks through one client: what is bounded stays bounded, and nothing is left.
+
+use super::*;
+use redlatch::{Lock, Outcome, Released};
+
+const KEYS: u64 = 10_000;
+
+/// Acquires all keys in one turn.
+fn acquire_all(embedded: &mut Loop) -> Vec<Lock> {
+    for data in 0..KEYS {
+        embedded.engine.acquire(format!("key:{data}"), 60 * SECOND, data).unwrap();
+    }
+    let start = Instant::now();
+    let locks = (0..KEYS).map(|_| match embedded.completion().result {
+        Ok(Outcome::Acquired(lock)) => lock,
+        other => panic!("{other:?}"),
+    });
+    let locks = locks.collect();
+    println!("{KEYS} locks in {:?}", start.elapsed());
+    locks
+}
+
+fn release_all(embedded: &mut Loop, locks: Vec<Lock>) {
+    let start = Instant::now();
+    for lock in locks {
+        embedded.engine.release(lock, 0);
+    }
+    for _ in 0..KEYS {
+        let released = embedded.completion().result;
+        assert_eq!(released, Ok(Outcome::Released(Released::Released)));
+    }
+    println!("{KEYS} releases in {:?}", start.elapsed());
+}
+
+fn is_idle(embedded: &mut Loop) -> bool {
+    embedded.turn();
+    let core = embedded.engine.coordinator();
+    core.open_records() == 0 && core.open_ops() == 0
+}
+
+#[test]
+fn ten_thousand_keys_at_once() {
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::new(config(&fleet).node_timeout(2 * SECOND));
+    let locks = acquire_all(&mut embedded);
+    eventually(5 * SECOND, "all keys are on all nodes", || {
+        embedded.turn();
+        fleet.iter().all(|node| node.command(&["DBSIZE"]).int() == KEYS as i64)
+    });
+    release_all(&mut embedded, locks);
+    eventually(5 * SECOND, "nothing is open", || is_idle(&mut embedded));
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
+    let fleet = Fleet::start(3);
+    let timeout = 2 * SECOND;
+    let mut embedded = Loop::new(config(&fleet).node_timeout(timeout));
+    fleet[1].stop();
+    let stopped = NodeId::new(1);
+    let waiting = |embedded: &Loop| {
+        let core = embedded.engine.coordinator();
+        (core.output(stopped).len(), core.unanswered(stopped), core.open_records())
+    };
+    let locks = acquire_all(&mut embedded);
+    release_all(&mut embedded, locks);
+    eventually(10 * timeout, "the stopped node is suspect", || {
+        embedded.turn();
+        embedded.engine.standing(stopped) == Standing::Suspect
+    });
+    let before = waiting(&embedded);
+    println!("waiting for the stopped node: {before:?} (bytes, questions, records)");
+    assert!(before.0 <= 16 << 20 && before.1 <= 2 * KEYS as usize, "{before:?}");
+    for _ in 0..3 {
+        let locks = acquire_all(&mut embedded);
+        release_all(&mut embedded, locks);
+    }
+    assert_eq!(waiting(&embedded), before, "a suspect node is asked for nothing new");
+    fleet[1].cont();
+    eventually(10 * SECOND, "nothing is open", || is_idle(&mut embedded));
+    assert_eq!(embedded.engine.standing(stopped), Standing::Ready);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_node_at_its_limit_votes_full_and_the_others_decide() {
+    let fleet = Fleet::start(3);
+    let limits = redlatch::proto::settings::Limits { asks: 200, ..Default::default() };
+    let mut embedded = Loop::new(config(&fleet).node_timeout(10 * SECOND).limits(limits));
+    fleet[2].stop();
+    let full = NodeId::new(2);
+    for round in 0..500_u64 {
+        embedded.engine.acquire(format!("key:{round}"), 60 * SECOND, round).unwrap();
+        let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
+        embedded.engine.release(lock, round);
+        let released = embedded.completion().result;
+        assert_eq!(released, Ok(Outcome::Released(Released::Released)), "round {round}");
+    }
+    // Half of the place is for the new; the other half would take releases of what is held.
+    assert_eq!(embedded.engine.coordinator().unanswered(full), 100);
+    fleet[2].cont();
+    eventually(10 * SECOND, "nothing is open", || is_idle(&mut embedded));
+    nothing_is_left(&fleet, SECOND);
+}

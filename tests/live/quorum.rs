@@ -1,0 +1,152 @@
+//! A majority decides: with all nodes, without some, and without too many.
+
+use super::*;
+use redlatch::{Error, Released, Said};
+
+#[test]
+fn a_lock_is_the_same_token_on_a_majority_and_its_release_leaves_none() {
+    let fleet = Fleet::start(5);
+    let client = client(&fleet);
+    let guard = client.try_lock("invoice:42", TTL).unwrap();
+    // The minority's answers were not waited for, but their keys are set all the same.
+    eventually(SECOND, "all five have the key", || tokens(&fleet, "invoice:42").len() == 5);
+    let token = guard.token().to_string().into_bytes();
+    assert!(tokens(&fleet, "invoice:42").iter().all(|held| *held == token));
+    for node in fleet.iter() {
+        let left = node.pttl("invoice:42");
+        assert!((9_900..=10_000).contains(&left), "{left} ms of 10,000 are left");
+    }
+    assert!(guard.remaining() < TTL - TTL / 100, "the drift is taken off");
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_stopped_minority_costs_nothing() {
+    let fleet = Fleet::start(5);
+    let client = Client::connect(config(&fleet).node_timeout(20 * SECOND)).unwrap();
+    client.wait_ready(5);
+    fleet[3].stop();
+    let start = Instant::now();
+    let guard = client.try_lock("a", TTL).unwrap();
+    let acquired = start.elapsed();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    let released = start.elapsed() - acquired;
+    println!("one of five stopped: acquired in {acquired:?}, released in {released:?}");
+    assert!(start.elapsed() < 2 * SECOND, "it waited for the stopped node");
+    fleet[3].cont();
+    let gone = nothing_is_left(&fleet, 5 * SECOND);
+    println!("continued: its key is gone after {gone:?}");
+}
+
+#[test]
+fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
+    client.wait_ready(3);
+    fleet[0].stop();
+    fleet[2].stop();
+    let start = Instant::now();
+    let error = client.try_lock("a", 60 * SECOND).unwrap_err();
+    let took = start.elapsed();
+    println!("two of three stopped, node timeout 100 ms: after {took:?}: {error}");
+    assert!(took >= millis(100) && took < SECOND, "{took:?}");
+    let Error::NoQuorum(report) = &error else { panic!("{error}") };
+    let silent = Said::Failed(redlatch::Cause::Silent);
+    let said: Vec<Said> = report.nodes.iter().map(|node| node.said).collect();
+    assert_eq!(said, [silent, Said::Granted, silent]);
+    let text = error.to_string();
+    for node in [&fleet[0], &fleet[2]] {
+        assert!(text.contains(&format!("127.0.0.1:{} no answer in time", node.port())), "{text}");
+    }
+    assert!(fleet[1].keys().is_empty(), "the grant of the third was given back at once");
+    // The client is not driven any more: what it wrote behind the SETs is enough.
+    fleet[0].cont();
+    fleet[2].cont();
+    let gone = nothing_is_left(&fleet, SECOND);
+    println!("continued: their keys are gone after {gone:?}");
+}
+
+#[test]
+fn a_key_that_is_held_is_contended_and_names_who_holds_it() {
+    let fleet = Fleet::start(3);
+    let (first, second) = (client(&fleet), client(&fleet));
+    let guard = first.try_lock("a", TTL).unwrap();
+    let error = second.try_lock("a", TTL).unwrap_err();
+    let Error::Contended(report) = &error else { panic!("{error}") };
+    assert!(report.nodes.iter().filter(|node| node.said == Said::Held).count() >= 2);
+    assert!(error.to_string().starts_with("held by another: needed 2 of 3 for \"a\":"), "{error}");
+    let other = second.try_lock("b", TTL).unwrap();
+    assert_eq!(other.release().unwrap(), Released::Released);
+    drop(guard);
+    assert!(second.lock("a", TTL).is_ok());
+}
+
+#[test]
+fn one_node_is_a_lock_too_and_an_even_number_needs_more_than_half() {
+    let one = Fleet::start(1);
+    let client_of_one = client(&one);
+    let guard = client_of_one.try_lock("a", TTL).unwrap();
+    assert!(client_of_one.try_lock("a", TTL).is_err());
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    drop(client_of_one);
+    drop(one);
+
+    let four = Fleet::start(4);
+    let client = client(&four);
+    for node in 0..2 {
+        four[node].command(&["SET", "a", "another's"]);
+    }
+    let error = client.try_lock("a", TTL).unwrap_err();
+    assert!(matches!(error, Error::Contended(_)), "two of four are no majority: {error}");
+    // What the other two granted goes at once; the caller does not wait for it.
+    eventually(SECOND, "only another's are left", || {
+        tokens(&four, "a") == [b"another's", b"another's"]
+    });
+}
+
+#[test]
+fn a_node_that_was_down_joins_when_it_comes() {
+    let fleet = Fleet::start(3);
+    fleet[0].kill();
+    fleet[1].kill();
+    let start = Instant::now();
+    let client = Client::connect(config(&fleet)).unwrap();
+    let error = client.try_lock("a", TTL).unwrap_err();
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    assert!(error.to_string().contains("not connected (Connection refused)"), "{error}");
+    assert!(start.elapsed() < 5 * SECOND);
+    assert!(fleet[2].keys().is_empty(), "a minority is not even asked");
+    fleet[0].restart();
+    let guard = client.lock("a", TTL).expect("two of three are up again");
+    assert_eq!(guard.release().unwrap(), Released::Released);
+}
+
+#[test]
+fn two_addresses_of_one_server_have_one_vote() {
+    let fleet = Fleet::start(2);
+    let mut urls = fleet.urls();
+    urls.push(format!("redis://localhost:{}", fleet[0].port()));
+    let client = Client::connect(Config::new(&urls).unwrap()).unwrap();
+    client.wait_ready(2);
+    // Two of three are ready and grant; were the third counted, one server would be a majority.
+    fleet[1].command(&["SET", "a", "another's"]);
+    let error = client.try_lock("a", TTL).unwrap_err();
+    assert!(error.to_string().contains("is the server of another address"), "{error}");
+    assert!(matches!(error, Error::Contended(_)), "{error}");
+}
+
+#[test]
+fn what_cannot_be_used_is_an_error_of_configuration_at_once() {
+    let fleet = Fleet::with(3, &["--requirepass", "opensesame"]);
+    let start = Instant::now();
+    let client = Client::connect(config(&fleet)).unwrap();
+    let error = client.lock("a", TTL).unwrap_err();
+    assert!(matches!(error, Error::Config(_)), "{error}");
+    assert!(error.to_string().contains("wants a password"), "{error}");
+    assert!(start.elapsed() < 5 * SECOND, "it was retried until the wait of 10 s ran out");
+    let urls = fleet.iter().map(|node| format!("redis://:opensesame@127.0.0.1:{}", node.port()));
+    let client = Client::connect(Config::new(urls).unwrap()).unwrap();
+    client.wait_ready(3);
+    assert!(client.try_lock("a", TTL).is_ok());
+}

@@ -1,0 +1,198 @@
+//! What a connection can do to us: pieces, glue, resets, refusals, garbage.
+
+#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
+
+mod support;
+
+use std::time::Duration;
+
+use redlatch::{Client, Config, Error, Released, Standing};
+use support::{Canned, Reply, Scripted, eventually, healthy};
+
+const TTL: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(1);
+
+fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn well() -> Canned {
+    Canned::start(|command| Reply::Bytes(healthy(command)))
+}
+
+/// Answers `SET` with `bytes` and everything else as a healthy node.
+fn answering_set_with(bytes: &'static [u8]) -> Canned {
+    Canned::start(move |command| match command[0].as_slice() {
+        b"SET" => Reply::Bytes(bytes.to_vec()),
+        _ => Reply::Bytes(healthy(command)),
+    })
+}
+
+fn client(nodes: &[&Canned]) -> Client {
+    let urls = nodes.iter().map(|node| node.url());
+    let config = Config::new(urls).unwrap().node_timeout(millis(500));
+    let client = Client::connect(config).unwrap();
+    eventually(5 * SECOND, "the nodes are ready", || {
+        client.drive(millis(1)).unwrap();
+        client.nodes().iter().all(|&standing| standing == Standing::Ready)
+    });
+    client
+}
+
+#[test]
+fn replies_that_come_a_byte_at_a_time_are_the_same_replies() {
+    let dripping = || Canned::start(|command| Reply::Dripping(healthy(command)));
+    let nodes = [dripping(), dripping(), dripping()];
+    let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
+    for _ in 0..50 {
+        let mut guard = client.try_lock("a", TTL).unwrap();
+        guard.extend(TTL).unwrap();
+        assert_eq!(guard.release().unwrap(), Released::Released);
+    }
+}
+
+#[test]
+fn replies_that_come_glued_are_the_same_replies() {
+    // The answer to each SET waits for the release, and both come in one write.
+    let gluing = || {
+        Canned::start(|command| match command[0].as_slice() {
+            b"SET" => Reply::Silence,
+            _ => Reply::Bytes(b"+OK\r\n:1\r\n".to_vec()),
+        })
+    };
+    let nodes = [gluing(), well(), well()];
+    let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
+    for _ in 0..50 {
+        let guard = client.try_lock("a", TTL).unwrap();
+        assert_eq!(guard.release().unwrap(), Released::Released);
+    }
+    client.drive(millis(20)).unwrap();
+    assert_eq!(client.nodes(), [Standing::Ready; 3]);
+    assert_eq!(nodes[0].connections(), 1);
+}
+
+#[test]
+fn a_connection_that_is_lost_in_mid_reply_gives_no_vote() {
+    let resetting = || {
+        Canned::start(|command| match command[0].as_slice() {
+            b"SET" => Reply::Reset(b"+O".to_vec()),
+            _ => Reply::Bytes(healthy(command)),
+        })
+    };
+    let nodes = [resetting(), resetting(), well()];
+    let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
+    let error = client.try_lock("a", TTL).unwrap_err();
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    assert!(error.to_string().contains("connection lost"), "{error}");
+    // The SET may have been executed: its release is the first thing said on the next connection.
+    eventually(5 * SECOND, "both were told to release", || {
+        client.drive(millis(5)).unwrap();
+        nodes[..2].iter().all(|node| node.count("EVAL") == 1)
+    });
+    assert!(nodes.iter().all(|node| node.count("SET") == 1));
+}
+
+#[test]
+fn garbage_is_never_a_vote() {
+    let garbage: [&'static [u8]; 9] = [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b":1\r\n",
+        b"$2\r\nOK\r\n",
+        b"+QUEUED\r\n",
+        b"*1\r\n+OK\r\n",
+        b"%1\r\n+OK\r\n+OK\r\n",
+        b"+OK\n",
+        b"$99999999999999999999\r\n",
+        b"\0\0\0\0\r\n",
+    ];
+    for bytes in garbage {
+        let nodes = [answering_set_with(bytes), answering_set_with(bytes), well()];
+        let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
+        let error = client.try_lock("a", TTL).unwrap_err();
+        let text = bytes.escape_ascii();
+        assert!(matches!(error, Error::NoQuorum(_)), "{text}: {error}");
+        assert!(error.to_string().contains("answered garbage"), "{text}: {error}");
+        eventually(5 * SECOND, "they are connected to again, and told to release", || {
+            client.drive(millis(5)).unwrap();
+            nodes[..2].iter().all(|node| node.connections() >= 2 && node.count("EVAL") == 1)
+        });
+    }
+}
+
+#[test]
+fn a_reply_that_nobody_asked_for_ends_the_connection() {
+    let nodes = [answering_set_with(b"+OK\r\n+OK\r\n"), well(), well()];
+    let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
+    let guard = client.try_lock("a", TTL).unwrap();
+    eventually(5 * SECOND, "it is connected to again", || {
+        client.drive(millis(5)).unwrap();
+        nodes[0].connections() >= 2
+    });
+    guard.check().unwrap();
+}
+
+#[test]
+fn a_node_that_answers_an_unknown_error_is_released_all_the_same() {
+    // A proxy may say so of a SET that it had passed on.
+    let strange = b"-UPSTREAM timed out, who knows\r\n";
+    let nodes = [answering_set_with(strange), answering_set_with(strange), well()];
+    let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
+    let error = client.try_lock("a", TTL).unwrap_err();
+    assert!(error.to_string().contains("UPSTREAM timed out"), "{error}");
+    eventually(5 * SECOND, "all three were told to release", || {
+        client.drive(millis(5)).unwrap();
+        nodes.iter().all(|node| node.count("EVAL") + node.count("EVALSHA") >= 1)
+    });
+}
+
+#[test]
+fn a_refused_connection_is_reported_with_the_systems_words() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = Config::new([format!("redis://127.0.0.1:{port}")]).unwrap();
+    let client = Client::connect(config).unwrap();
+    let error = client.try_lock("a", TTL).unwrap_err();
+    assert!(error.to_string().contains("not connected (Connection refused)"), "{error}");
+}
+
+#[test]
+fn a_name_that_is_not_found_is_a_node_that_is_down() {
+    let nodes = [well(), well()];
+    let urls = [nodes[0].url(), nodes[1].url(), "redis://no-such-host.invalid".to_string()];
+    let client = Client::connect(Config::new(urls).unwrap()).unwrap();
+    eventually(5 * SECOND, "two are ready", || {
+        client.drive(millis(1)).unwrap();
+        client.nodes()[..2].iter().all(|&standing| standing == Standing::Ready)
+    });
+    assert!(client.try_lock("a", TTL).is_ok());
+    assert!(matches!(client.nodes()[2], Standing::Down(_) | Standing::Connecting));
+}
+
+#[test]
+fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again() {
+    let silent = Scripted::start(|mut stream, _| {
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    let config = Config::new([silent.url()]).unwrap().connect_timeout(millis(50));
+    let client = Client::connect(config).unwrap();
+    client.drive(millis(60)).unwrap();
+    let error = client.try_lock("a", TTL).unwrap_err();
+    assert!(error.to_string().contains("no answer within the connect timeout"), "{error}");
+    eventually(5 * SECOND, "it is tried again", || {
+        client.drive(millis(5)).unwrap();
+        silent.connections() >= 3
+    });
+}
+
+#[test]
+fn a_server_that_says_it_is_full_is_named_so() {
+    let full = Scripted::start(|mut stream, _| {
+        use std::io::{Read, Write};
+        // A close with unread input is a reset, which may eat what was said before it.
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
+    });
+    let client = Client::connect(Config::new([full.url()]).unwrap()).unwrap();
+    let error = client.try_lock("a", TTL).unwrap_err();
+    assert!(error.to_string().contains("has too many clients"), "{error}");
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+}

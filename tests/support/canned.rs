@@ -1,0 +1,140 @@
+//! A node that is no server: it answers each command with what a test wants, in the pieces a test
+//! wants. For what a real server cannot be brought to: garbage, pieces, resets.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::listener::Scripted;
+
+/// What a node does with a command.
+#[derive(Debug, Clone)]
+pub enum Reply {
+    /// Sends these bytes.
+    Bytes(Vec<u8>),
+    /// Sends these bytes one at a time, each in a segment of its own.
+    Dripping(Vec<u8>),
+    /// Sends these bytes and then resets the connection.
+    Reset(Vec<u8>),
+    /// Sends nothing.
+    Silence,
+}
+
+/// A node that answers as a closure says. The greeting is answered as a healthy master would.
+#[derive(Debug)]
+pub struct Canned {
+    listener: Scripted,
+    asked: Arc<Mutex<Vec<Vec<Vec<u8>>>>>,
+}
+
+impl Canned {
+    /// `answer` gets the arguments of each command that is not of the greeting.
+    pub fn start(answer: impl Fn(&[Vec<u8>]) -> Reply + Send + Sync + 'static) -> Canned {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        let listener = Scripted::start(move |stream, _| {
+            let _ = stream.set_nodelay(true);
+            let mut input = Vec::new();
+            while let Some(command) = next_command(stream, &mut input) {
+                let reply = match greeting(&command) {
+                    Some(bytes) => Reply::Bytes(bytes),
+                    None => {
+                        let reply = answer(&command);
+                        seen.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+                        reply
+                    }
+                };
+                if !send(stream, &reply) {
+                    return;
+                }
+            }
+        });
+        Canned { listener, asked }
+    }
+
+    pub fn url(&self) -> String {
+        self.listener.url()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.listener.connections()
+    }
+
+    /// The commands that came so far, behind the greeting.
+    pub fn asked(&self) -> Vec<Vec<Vec<u8>>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How often a command of this name came.
+    pub fn count(&self, name: &str) -> usize {
+        self.asked().iter().filter(|command| command[0] == name.as_bytes()).count()
+    }
+}
+
+/// What a healthy master answers to a lock's commands.
+pub fn healthy(command: &[Vec<u8>]) -> Vec<u8> {
+    match command[0].as_slice() {
+        b"SET" => b"+OK\r\n".to_vec(),
+        b"EVAL" | b"EVALSHA" => b":1\r\n".to_vec(),
+        _ => b"-ERR unknown command\r\n".to_vec(),
+    }
+}
+
+fn greeting(command: &[Vec<u8>]) -> Option<Vec<u8>> {
+    match command[0].as_slice() {
+        b"HELLO" => Some(b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:7\r\n".to_vec()),
+        b"INFO" => Some(b"$13\r\nrole:master\r\n\r\n".to_vec()),
+        b"SCRIPT" => Some(b"$40\r\n0123456789012345678901234567890123456789\r\n".to_vec()),
+        _ => None,
+    }
+}
+
+fn send(mut stream: &TcpStream, reply: &Reply) -> bool {
+    match reply {
+        Reply::Silence => true,
+        Reply::Bytes(bytes) => stream.write_all(bytes).is_ok(),
+        Reply::Dripping(bytes) => bytes.iter().all(|byte| {
+            // A turn of the other side for each byte, without a clock.
+            std::thread::yield_now();
+            stream.write_all(&[*byte]).is_ok()
+        }),
+        Reply::Reset(bytes) => {
+            let _ = stream.write_all(bytes);
+            // Unread input turns the close into a reset; where there is none it is an early end.
+            let _ = stream.shutdown(Shutdown::Both);
+            false
+        }
+    }
+}
+
+fn next_command(mut stream: &TcpStream, input: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
+    loop {
+        if let Some((command, length)) = parse(input) {
+            input.drain(..length);
+            return Some(command);
+        }
+        let mut buffer = [0; 4096];
+        match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => return None,
+            Ok(count) => input.extend_from_slice(&buffer[..count]),
+        }
+    }
+}
+
+/// One command in RESP, and its length; `None` while it is not whole.
+fn parse(input: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
+    let (count, mut at) = header(input, 0)?;
+    let mut command = Vec::new();
+    for _ in 0..count {
+        let (length, start) = header(input, at)?;
+        command.push(input.get(start..start + length)?.to_vec());
+        at = start + length + 2;
+    }
+    (at <= input.len()).then_some((command, at))
+}
+
+fn header(input: &[u8], at: usize) -> Option<(usize, usize)> {
+    let end = at + input.get(at..)?.windows(2).position(|pair| pair == b"\r\n")?;
+    let digits = std::str::from_utf8(input.get(at + 1..end)?).ok()?;
+    Some((digits.parse().ok()?, end + 2))
+}
