@@ -26,7 +26,9 @@ pub const RELEASE: Script = Script {
     sha1: "e40f3e9065d7e93e8da245f486ebd4a5e00ac5b9",
 };
 
-/// Prolongs the own key and never shortens it: `ARGV[1]` the token, `ARGV[2]` the ttl in milliseconds.
+/// Prolongs the own key and never shortens it.
+///
+/// `ARGV[1]` is the token, `ARGV[2]` the ttl in milliseconds.
 ///
 /// `PEXPIRE`, not `SET`: it works when memory is full.
 pub const EXTEND: Script = Script {
@@ -165,12 +167,8 @@ mod tests {
     fn scripts_are_sent_by_sha_or_by_source() {
         let text = encoded(|out| release(out, Form::Sha, b"a b", &token()));
         let (sha, token_text) = (RELEASE.sha1, token());
-        assert_eq!(
-            text,
-            format!(
-                "*5\r\n$7\r\nEVALSHA\r\n$40\r\n{sha}\r\n$1\r\n1\r\n$3\r\na b\r\n$40\r\n{token_text}\r\n"
-            )
-        );
+        let head = format!("*5\r\n$7\r\nEVALSHA\r\n$40\r\n{sha}\r\n$1\r\n1\r\n");
+        assert_eq!(text, format!("{head}$3\r\na b\r\n$40\r\n{token_text}\r\n"));
         let text = encoded(|out| release(out, Form::Source, b"a b", &token()));
         assert!(text.starts_with("*5\r\n$4\r\nEVAL\r\n"));
         assert!(text.contains(RELEASE.source));

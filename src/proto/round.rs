@@ -163,9 +163,9 @@ mod tests {
         let mut waiting = round(Purpose::Release, 3);
         waiting.cast(NodeId::new(0), Granted);
         waiting.cast(NodeId::new(1), silent);
-        assert!(
-            matches!(waiting.released(), Released::Unconfirmed { nodes } if nodes.contains(only_third.iter().next().unwrap()))
-        );
+        let third = only_third.iter().next().unwrap();
+        let released = waiting.released();
+        assert!(matches!(released, Released::Unconfirmed { nodes } if nodes.contains(third)));
     }
 
     #[test]
