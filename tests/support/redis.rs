@@ -169,7 +169,9 @@ impl Node {
         held(&self.process).as_ref().and_then(Process::state)
     }
 
-    /// SIGKILL, and waits until it is gone. Its port refuses from then on. A second time does nothing.
+    /// SIGKILL, and waits until it is gone. Its port refuses from then on.
+    ///
+    /// Does nothing when it was killed before.
     pub fn kill(&self) {
         if let Some(process) = held(&self.process).take() {
             process.kill();

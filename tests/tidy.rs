@@ -1,0 +1,199 @@
+//! What a machine can hold of the house rules, held: one test for each rule, over the whole tree.
+//!
+//! Every rule reports all of its findings as `file:line: what`. The rules themselves are tried on
+//! small bad examples beside them. The one hazard: a rule that reads no file would pass, so reading
+//! the tree insists on finding what is known to be there.
+
+#[path = "tidy/floors.rs"]
+mod floors;
+#[path = "tidy/papers.rs"]
+mod papers;
+#[path = "tidy/paths.rs"]
+mod paths;
+#[path = "tidy/shape.rs"]
+mod shape;
+#[path = "tidy/source.rs"]
+mod source;
+#[path = "tidy/words.rs"]
+mod words;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use source::Source;
+
+#[test]
+fn files_open_with_what_they_are() {
+    every_source(shape::header);
+}
+
+#[test]
+fn lines_fit() {
+    every_source(shape::columns);
+}
+
+#[test]
+fn files_are_short() {
+    every_source(shape::file_size);
+}
+
+#[test]
+fn functions_are_short() {
+    every_source(shape::function_size);
+}
+
+#[test]
+fn every_file_has_a_floor() {
+    every_source(floors::known);
+}
+
+#[test]
+fn imports_only_go_down() {
+    every_source(floors::downwards);
+}
+
+#[test]
+fn pure_files_name_no_socket_clock_or_thread() {
+    every_source(floors::pure);
+}
+
+#[test]
+fn names_say_something() {
+    every_source(words::names);
+}
+
+#[test]
+fn the_library_is_safe() {
+    every_source(words::no_unsafe);
+}
+
+#[test]
+fn every_root_forbids_unsafe_code() {
+    every_source(words::forbids_unsafe);
+}
+
+#[test]
+fn the_library_does_not_unwrap() {
+    every_source(words::no_unwrap);
+}
+
+#[test]
+fn nothing_is_unfinished() {
+    every_source(words::nothing_unfinished);
+}
+
+#[test]
+fn every_expect_has_a_reason() {
+    every_source(words::expect_has_a_reason);
+}
+
+#[test]
+fn the_oldest_compiler_can_read_it() {
+    every_source(words::no_let_chains);
+}
+
+#[test]
+fn ignored_tests_say_what_they_need() {
+    every_source(words::ignored_says_why);
+}
+
+#[test]
+fn readme_and_the_manifest_agree_on_rust() {
+    report(&papers::msrv(&read("README.md"), &read("Cargo.toml"), &read("clippy.toml")));
+}
+
+#[test]
+fn readme_names_the_two_commands() {
+    report(&papers::commands(&read("README.md")));
+}
+
+#[test]
+fn every_dependency_says_why() {
+    let manifests = tracked().into_iter().filter(|path| path.ends_with("Cargo.toml"));
+    let findings = manifests.flat_map(|path| papers::dependencies(&path, &read(&path)));
+    report(&findings.collect::<Vec<_>>());
+}
+
+#[test]
+fn no_file_tells_of_a_machine() {
+    let files = tracked().into_iter();
+    let findings = files.flat_map(|path| papers::traces(&path, &read_bytes(&path)));
+    report(&findings.collect::<Vec<_>>());
+}
+
+/// Runs a rule over all Rust of the package.
+fn every_source(rule: fn(&Source) -> Vec<String>) {
+    let roots = ["src/", "tests/", "benches/", "examples/"];
+    let files = tracked();
+    let ours = files
+        .iter()
+        .filter(|path| path.ends_with(".rs") && roots.iter().any(|root| path.starts_with(root)));
+    let mut findings = Vec::new();
+    for path in ours {
+        findings.extend(rule(&Source::new(path, &read(path))));
+    }
+    report(&findings);
+}
+
+#[track_caller]
+fn report(findings: &[String]) {
+    assert!(findings.is_empty(), "{} findings:\n{}\n", findings.len(), findings.join("\n"));
+}
+
+/// Every file that git has or would add; in a copy without git, every file.
+fn tracked() -> Vec<String> {
+    let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let output = Command::new("git").args(list).current_dir(root()).output();
+    let listed = output.ok().filter(|output| output.status.success());
+    let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let mut files: Vec<String> = match text {
+        Some(text) => text.split('\0').map(str::to_owned).collect(),
+        None => walk(Path::new("")),
+    };
+    // A file that was deleted and not committed yet is still listed.
+    files.retain(|path| root().join(path).is_file());
+    files.sort();
+    files.dedup();
+    for known in ["Cargo.toml", "src/lib.rs", "tests/tidy.rs"] {
+        assert!(files.iter().any(|path| path == known), "{known} is not among the files");
+    }
+    files
+}
+
+fn walk(folder: &Path) -> Vec<String> {
+    let built = ["target", ".git", "fuzz/target", "fuzz/corpus", "fuzz/artifacts"];
+    let entries = std::fs::read_dir(root().join(folder)).expect("a folder of the package");
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = folder.join(entry.expect("an entry of a folder").file_name());
+        let name = path.to_string_lossy().replace('\\', "/");
+        if root().join(&path).is_dir() {
+            if !built.contains(&name.as_str()) {
+                files.extend(walk(&path));
+            }
+        } else {
+            files.push(name);
+        }
+    }
+    files
+}
+
+fn read(path: &str) -> String {
+    String::from_utf8(read_bytes(path)).unwrap_or_else(|_| panic!("{path} is not UTF-8"))
+}
+
+fn read_bytes(path: &str) -> Vec<u8> {
+    std::fs::read(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn a_copy_without_git_has_the_same_sources() {
+    let is_source = |path: &String| path.starts_with("src/") && path.ends_with(".rs");
+    let mut walked: Vec<String> = walk(Path::new("")).into_iter().filter(is_source).collect();
+    walked.sort();
+    assert_eq!(tracked().into_iter().filter(is_source).collect::<Vec<_>>(), walked);
+}

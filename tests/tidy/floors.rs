@@ -1,0 +1,197 @@
+//! Imports only go down: which file stands on which floor, and who may name whom.
+//!
+//! The table below is DESIGN's diagram and the only place that knows it. The one hazard: a name
+//! that comes through a re-export hides its floor, so a file has to be named by its own path.
+
+use super::paths::{Named, Place, module_of, paths};
+use super::source::Source;
+
+/// A module and all files below it share a floor and may name each other.
+const FLOORS: [(u8, &[&str]); 8] = [
+    (0, &["proto::time", "proto::node", "proto::settings", "proto::error", "proto::lock"]),
+    (1, &["proto::ballot", "proto::resp", "proto::command", "testing::master"]),
+    (2, &["proto::link", "proto::greeting", "proto::standing", "proto::timers"]),
+    (2, &["proto::records", "proto::round", "proto::debts"]),
+    (2, &["proto::waiters", "proto::ops", "proto::keeper"]),
+    (3, &["proto::coordinator"]),
+    (4, &["net", "config", "testing::tcp"]),
+    (5, &["client", "shared"]),
+];
+
+/// Above all floors: they may name anything, and nothing below may name them.
+const TOP: [&str; 1] = ["bin"];
+
+/// The roots of the rooms only declare and re-export.
+const ROOTS: [&str; 3] = ["src/lib.rs", "src/proto/mod.rs", "src/testing/mod.rs"];
+
+/// What the pure rooms may not name: sockets, clocks, threads.
+const IMPURE: [&str; 7] = [
+    "std::net",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "std::thread",
+    "mio",
+    "rustix",
+    "socket2",
+];
+
+/// Every file has its floor, so that the table stays true.
+pub fn known(source: &Source) -> Vec<String> {
+    let Some(module) = module_of(&source.path) else { return Vec::new() };
+    let root = ROOTS.contains(&source.path.as_str());
+    if root || floor_of(&module).is_some() || is_top(&module) {
+        return Vec::new();
+    }
+    vec![source.finding(0, "has no floor: add it to FLOORS in tests/tidy/floors.rs")]
+}
+
+/// A file names only files of its own floor or lower ones. Its tests may name what they like.
+pub fn downwards(source: &Source) -> Vec<String> {
+    let Some(module) = module_of(&source.path) else { return Vec::new() };
+    let Some((own, floor)) = floor_of(&module) else { return Vec::new() };
+    let room = |unit: &str| unit.split("::").next().map(str::to_owned);
+    let mut findings = Vec::new();
+    for path in paths(source, &module) {
+        let Place::Internal(segments) = &path.place else { continue };
+        if source.is_test(path.offset) {
+            continue;
+        }
+        let name = segments.join("::");
+        let what = match floor_of(segments) {
+            Some((unit, target)) if target > floor => {
+                format!("floor {floor} names {unit} on floor {target}")
+            }
+            Some((unit, _)) if room(own).as_deref() == Some("proto") && room(unit) != room(own) => {
+                format!("proto names {unit}, another room")
+            }
+            Some(_) => continue,
+            None => format!("names crate::{name} and no file: its floor is hidden"),
+        };
+        findings.push(source.finding(path.offset, &what));
+    }
+    findings
+}
+
+/// No socket, no clock and no thread in `proto` and in `testing/master`, not even in their tests.
+pub fn pure(source: &Source) -> Vec<String> {
+    let is_pure = ["src/proto/", "src/testing/master"];
+    if !is_pure.iter().any(|start| source.path.starts_with(start)) {
+        return Vec::new();
+    }
+    let Some(module) = module_of(&source.path) else { return Vec::new() };
+    let bad = paths(source, &module).into_iter().filter_map(|path| {
+        let impure = IMPURE.iter().find(|impure| names(&path, impure))?;
+        Some(source.finding(path.offset, &format!("a pure file names {impure}")))
+    });
+    bad.collect()
+}
+
+/// Whether this path is the impure one, leads into it, or imports a module that contains it.
+fn names(path: &Named, impure: &str) -> bool {
+    let Place::External(segments) = &path.place else { return false };
+    let name = format!("{}::", segments.join("::"));
+    let impure = format!("{impure}::");
+    name.starts_with(&impure) || (path.imported && impure.starts_with(&name))
+}
+
+/// The entry of the table that a module belongs to, and its floor.
+fn floor_of(module: &[String]) -> Option<(&'static str, u8)> {
+    (1..=module.len().min(2)).find_map(|length| {
+        let name = module[..length].join("::");
+        FLOORS.iter().find_map(|(floor, units)| {
+            units.iter().find(|unit| **unit == name).map(|unit| (*unit, *floor))
+        })
+    })
+}
+
+fn is_top(module: &[String]) -> bool {
+    module.first().is_some_and(|first| TOP.contains(&first.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(rule: fn(&Source) -> Vec<String>, path: &str, text: &str) -> Vec<String> {
+        rule(&Source::new(path, text))
+    }
+
+    #[test]
+    fn a_file_without_a_floor_is_found() {
+        for good in ["src/lib.rs", "src/proto/mod.rs", "src/proto/resp/tests.rs", "src/net/x/y.rs"]
+        {
+            assert_eq!(check(known, good, ""), [""; 0], "{good}");
+        }
+        assert_eq!(check(known, "src/bin/redlatch/main.rs", ""), [""; 0]);
+        assert_eq!(check(known, "tests/fleet.rs", ""), [""; 0]);
+        for bad in ["src/extra.rs", "src/proto/extra.rs", "src/testing/extra.rs"] {
+            assert_eq!(check(known, bad, "").len(), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_from_above_is_found_however_it_is_written() {
+        for bad in [
+            "use super::link::Link;",
+            "use crate::proto::link;",
+            "use super::{time::Instant, link::{self, Link}};",
+            "fn f() { super::coordinator::go() }",
+            "fn f(x: crate::proto::records::Record) {}",
+            "mod inner { use super::super::link::Link; }",
+            "use crate::net::Engine;",
+            "use crate::Config;",
+            "use super::*;",
+            "use crate::proto;",
+        ] {
+            assert_ne!(check(downwards, "src/proto/ballot.rs", bad), [""; 0], "{bad}");
+        }
+        let found = check(downwards, "src/proto/ballot.rs", "\nuse super::link::Link;");
+        assert_eq!(found, ["src/proto/ballot.rs:2: floor 1 names proto::link on floor 2"]);
+    }
+
+    #[test]
+    fn names_from_the_same_floor_or_below_are_right() {
+        let text = "use super::{command, resp::{self, Reply}, node::*};
+            use std::fmt; use bytes::Bytes; pub(super) fn f() {} pub(in crate::proto) fn g() {}
+            mod inner { use super::*; use super::super::time::Instant; }
+            // use super::link::Link;
+            #[cfg(test)] mod tests { use super::super::link::Link; }";
+        assert_eq!(check(downwards, "src/proto/ballot.rs", text), [""; 0]);
+        let text = "use super::*; use super::super::round::Round; use self::nodes::Node;";
+        assert_eq!(check(downwards, "src/proto/coordinator/hold.rs", text), [""; 0]);
+        let text = "use crate::config::Config; use crate::proto::coordinator::Coordinator;";
+        assert_eq!(check(downwards, "src/net/engine.rs", text), [""; 0]);
+        let text = "use super::keys::K; use crate::proto::command::RELEASE;";
+        assert_eq!(check(downwards, "src/testing/master/scripts.rs", text), [""; 0]);
+    }
+
+    #[test]
+    fn proto_stays_in_its_room() {
+        let found = check(downwards, "src/proto/link.rs", "use crate::testing::master::Master;");
+        assert_eq!(found, ["src/proto/link.rs:1: proto names testing::master, another room"]);
+    }
+
+    #[test]
+    fn sockets_clocks_and_threads_are_found_in_pure_files() {
+        for bad in [
+            "use std::net::TcpStream;",
+            "use std::{fmt, net};",
+            "use std::time::{Duration, Instant};",
+            "use std::time;",
+            "use std::time::*;",
+            "fn f() { std::thread::yield_now() }",
+            "fn f() { ::std::thread::yield_now() }",
+            "use mio;",
+            "use ::rustix::time::clock_gettime;",
+            "fn f(x: socket2::Socket) {}",
+            "#[cfg(test)] mod tests { use std::time::Instant; }",
+        ] {
+            assert_eq!(check(pure, "src/proto/link.rs", bad).len(), 1, "{bad}");
+            assert_eq!(check(pure, "src/testing/master/keys.rs", bad).len(), 1, "{bad}");
+            assert_eq!(check(pure, "src/net/socket.rs", bad), [""; 0], "{bad}");
+        }
+        let good = "use std::time::Duration; use super::time::Instant; // std::net::TcpStream
+            fn f() { std::time::Duration::ZERO; time::Instant::ZERO; \"std::thread\" }";
+        assert_eq!(check(pure, "src/proto/link.rs", good), [""; 0]);
+    }
+}

@@ -1,0 +1,171 @@
+//! What is not Rust: README, Cargo.toml, and traces of somebody's machine in any tracked file.
+//!
+//! The needles that these rules look for are put together here piece by piece, because this file is
+//! looked through as well. The one hazard: a rule that reads a file which is gone finds nothing, so
+//! the callers read with a panic.
+
+/// The command that needs nothing but a compiler.
+pub const DEMO: &str = "cargo run --release --features cli -- demo";
+
+/// All tests: what a contributor types.
+pub const TEST: &str =
+    "$(command -v sudo) apt-get install -y redis-server && cargo test --all-features";
+
+/// The version of Rust in README is that of Cargo.toml, wherever README speaks of it.
+pub fn msrv(readme: &str, cargo: &str, clippy: &str) -> Vec<String> {
+    let wanted = quoted(cargo, "rust-version");
+    let mut findings = Vec::new();
+    if quoted(clippy, "msrv") != wanted {
+        findings.push(format!("clippy.toml: its msrv is not the rust-version {wanted:?}"));
+    }
+    let mut said = false;
+    for (i, line) in readme.lines().enumerate() {
+        if !line.contains("MSRV") && !line.contains("upported Rust version") {
+            continue;
+        }
+        for version in line.split(|c: char| !c.is_ascii_digit() && c != '.') {
+            let version = version.trim_matches('.');
+            if version.starts_with("1.") {
+                said = true;
+                if Some(version) != wanted {
+                    findings.push(format!("README.md:{}: {version}, not {wanted:?}", i + 1));
+                }
+            }
+        }
+    }
+    if !said {
+        findings.push("README.md:1: no line tells the minimum supported Rust version".to_owned());
+    }
+    findings
+}
+
+pub fn commands(readme: &str) -> Vec<String> {
+    let missing = [DEMO, TEST].into_iter().filter(|command| !readme.contains(command));
+    missing.map(|command| format!("README.md:1: does not name: {command}")).collect()
+}
+
+/// Every dependency says in a comment above it why it is there.
+pub fn dependencies(path: &str, cargo: &str) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut inside = false;
+    let mut above = "";
+    for (i, line) in cargo.lines().enumerate() {
+        let header = line.trim().strip_prefix('[').map(|rest| rest.trim_end_matches(']'));
+        let mut named = false;
+        if let Some(header) = header {
+            inside = header.ends_with("dependencies");
+            named = header.contains("dependencies.");
+        } else if inside {
+            let first = line.bytes().next();
+            named = first.is_some_and(|byte| byte.is_ascii_alphabetic()) && line.contains('=');
+        }
+        if named && !above.starts_with('#') {
+            findings.push(format!("{path}:{}: a dependency without a comment: {line}", i + 1));
+        }
+        above = line;
+    }
+    findings
+}
+
+/// Absolute paths of somebody's machine, and hosts from which somebody's packages came.
+pub fn traces(path: &str, bytes: &[u8]) -> Vec<String> {
+    let needles = needles();
+    let text = String::from_utf8_lossy(bytes);
+    let mut findings = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        // The one form in which a lock file names the public registry.
+        if path.ends_with("Cargo.lock") && line == lock_source() {
+            continue;
+        }
+        for needle in &needles {
+            let starts = line.match_indices(needle.as_str()).map(|(at, _)| at);
+            let is_path = needle.starts_with('/');
+            // Only a path that begins at the root tells of a machine: not `target/tmp/`.
+            let mut own = starts.filter(|&at| !(is_path && at > 0 && goes_on(line, at - 1)));
+            if own.next().is_some() {
+                findings.push(format!("{path}:{}: {needle}", i + 1));
+            }
+        }
+    }
+    findings
+}
+
+fn goes_on(line: &str, at: usize) -> bool {
+    matches!(line.as_bytes()[at], b'_' | b'-' | b'.' | b'~' | b'}' | b')' | b'*')
+        || line.as_bytes()[at].is_ascii_alphanumeric()
+}
+
+fn needles() -> Vec<String> {
+    let folders = ["home", "work", "root", "tmp"].map(|name| format!("/{name}/"));
+    let hosts = [("crates", ".io"), ("artifact", "ory"), ("jf", "rog"), ("pypi", ".org")];
+    let hosts = hosts.map(|(one, two)| format!("{one}{two}"));
+    let sources = [("://regis", "try."), ("replace", "-with ="), ("rs", "proxy")];
+    let sources = sources.map(|(one, two)| format!("{one}{two}"));
+    folders.into_iter().chain(hosts).chain(sources).collect()
+}
+
+fn lock_source() -> String {
+    let host = format!("crates{}", ".io-index");
+    format!("source = \"registry+https://github.com/rust-lang/{host}\"")
+}
+
+/// The value of `name = "value"`.
+fn quoted<'a>(toml: &'a str, name: &str) -> Option<&'a str> {
+    toml.lines().find_map(|line| {
+        let value = line.strip_prefix(name)?.trim_start().strip_prefix('=')?;
+        Some(value.trim().trim_matches('"'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARGO: &str = "[package]\nrust-version = \"1.85\"\n";
+
+    #[test]
+    fn versions_have_to_agree() {
+        let clippy = "msrv = \"1.85\"";
+        let readme = "Since 1.60.\nMinimum supported Rust version (MSRV): 1.85.\n";
+        assert_eq!(msrv(readme, CARGO, clippy), [""; 0]);
+        assert_eq!(msrv(readme, CARGO, "msrv = \"1.84\"").len(), 1);
+        assert_eq!(msrv("MSRV 1.86", CARGO, clippy), ["README.md:1: 1.86, not Some(\"1.85\")"]);
+        assert_eq!(msrv("MSRV 1.85.1, or 1.85", CARGO, clippy).len(), 1);
+        assert_eq!(msrv("Rust 1.85", CARGO, clippy).len(), 1);
+    }
+
+    #[test]
+    fn readme_names_both_commands() {
+        assert_eq!(commands(&format!("{DEMO}\n{TEST}\n")), [""; 0]);
+        assert_eq!(commands(DEMO).len(), 1);
+        assert_eq!(commands("").len(), 2);
+    }
+
+    #[test]
+    fn a_dependency_says_why() {
+        let good = "[package]\nname = \"x\"\n[dependencies]\n# Why.\na = \"1\"\n# Why.\n\
+                    b = { version = \"1\", features = [\n    \"c\",\n] }\n[profile.x]\nd = 1\n";
+        assert_eq!(dependencies("Cargo.toml", good), [""; 0]);
+        let bad = "[dependencies]\na = \"1\"\n[dev-dependencies]\n# Why.\nb = \"1\"\nc = \"1\"\n\n\
+                   [target.'cfg(unix)'.dependencies]\nd = \"1\"\n[dependencies.e]\n";
+        let found = dependencies("Cargo.toml", bad);
+        assert_eq!(found.len(), 4, "{found:?}");
+        assert!(found[0].starts_with("Cargo.toml:2: "));
+    }
+
+    #[test]
+    fn traces_of_a_machine_are_found() {
+        for folder in ["home", "work", "root", "tmp"] {
+            let bad = format!("x\n\"/{folder}/x\"");
+            assert_eq!(traces("a.rs", bad.as_bytes()), [format!("a.rs:2: /{folder}/")]);
+            assert_eq!(traces("a.rs", format!("unix:///{folder}/x").as_bytes()).len(), 1);
+            assert_eq!(traces("a.rs", format!("target/{folder}/x").as_bytes()), [""; 0]);
+        }
+        let registry = format!("https://{}{}/x", "static.crates", ".io");
+        assert_eq!(traces("README.md", registry.as_bytes()).len(), 1);
+        assert_eq!(traces("seed", &[0xff, b'/', b't', b'm', b'p', b'/']).len(), 1);
+        assert_eq!(traces("Cargo.lock", lock_source().as_bytes()), [""; 0]);
+        assert_eq!(traces("Cargo.lock", format!("{}x", lock_source()).as_bytes()).len(), 1);
+        assert_eq!(traces("a.toml", lock_source().as_bytes()).len(), 1);
+    }
+}

@@ -1,0 +1,258 @@
+//! The paths that a file of Rust names, as far as they can be told without a compiler.
+//!
+//! It reads `use` trees and paths in code, follows `crate`, `self` and `super` through inline
+//! modules, and leaves every other first word as it stands. The one hazard: a macro that makes up a
+//! path is not expanded.
+
+use super::source::{Source, is_word};
+
+/// One path that a file names.
+pub struct Named {
+    pub offset: usize,
+    pub place: Place,
+    /// By a `use`, so that what is below it can be named by a shorter path afterwards.
+    pub imported: bool,
+}
+
+pub enum Place {
+    /// Below the root of the package.
+    Internal(Vec<String>),
+    /// It begins with the name of a crate, or of something imported elsewhere.
+    External(Vec<String>),
+}
+
+/// Where a file stands in the tree of modules; `None` outside of `src`.
+pub fn module_of(path: &str) -> Option<Vec<String>> {
+    let path = path.strip_prefix("src/")?.strip_suffix(".rs")?;
+    let mut module: Vec<String> = path.split('/').map(str::to_owned).collect();
+    if module.last().is_some_and(|name| ["mod", "main", "lib"].contains(&name.as_str())) {
+        module.pop();
+    }
+    Some(module)
+}
+
+/// Every path in the code of a file that stands at `module`.
+pub fn paths(source: &Source, module: &[String]) -> Vec<Named> {
+    let tokens = tokens(&source.code);
+    let mut reader = Reader { tokens: &tokens, at: 0, module: module.to_vec(), found: Vec::new() };
+    reader.run();
+    reader.found
+}
+
+/// A word, `::`, or one other character, with its offset.
+type Token<'a> = (usize, &'a str);
+
+fn tokens(code: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(first) = code[at..].chars().next() {
+        let rest = &code[at..];
+        let length = match first {
+            ':' if rest.starts_with("::") => 2,
+            _ if first.len_utf8() == 1 && !is_word(rest.as_bytes()[0]) => 1,
+            _ => rest.bytes().position(|byte| !is_word(byte)).unwrap_or(rest.len()),
+        };
+        if !first.is_whitespace() {
+            tokens.push((at, &rest[..length]));
+        }
+        at += length;
+    }
+    tokens
+}
+
+struct Reader<'a> {
+    tokens: &'a [Token<'a>],
+    at: usize,
+    module: Vec<String>,
+    found: Vec<Named>,
+}
+
+impl Reader<'_> {
+    fn run(&mut self) {
+        let depth_of_file = self.module.len();
+        // For each open brace, whether it is the body of a module.
+        let mut braces = Vec::new();
+        while self.at < self.tokens.len() {
+            match self.word(0) {
+                "{" => {
+                    let module = self.back(2) == "mod" && is_name(self.back(1));
+                    if module {
+                        self.module.push(self.back(1).to_owned());
+                    }
+                    braces.push(module);
+                    self.at += 1;
+                }
+                "}" => {
+                    if braces.pop() == Some(true) && self.module.len() > depth_of_file {
+                        self.module.pop();
+                    }
+                    self.at += 1;
+                }
+                // `use<'a>` in a type names nothing.
+                "use" if self.word(1) != "<" => {
+                    self.at += 1;
+                    self.tree(&[]);
+                }
+                word if is_name(word) && self.word(1) == "::" => self.inline(),
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    /// One branch of a `use`, from its first word to the `,`, `}` or `;` behind it.
+    fn tree(&mut self, before: &[String]) {
+        let offset = self.offset();
+        let mut segments = before.to_vec();
+        loop {
+            match self.word(0) {
+                "{" => {
+                    self.at += 1;
+                    while !["}", ";", ""].contains(&self.word(0)) {
+                        self.tree(&segments);
+                        if self.word(0) == "," {
+                            self.at += 1;
+                        }
+                    }
+                    self.at += 1;
+                    return;
+                }
+                "::" => self.at += 1,
+                // A glob names its module, and so does `self` at the end.
+                "*" => self.at += 1,
+                "as" => self.at += 2,
+                "self" if !segments.is_empty() => self.at += 1,
+                word if is_name(word) => {
+                    segments.push(word.to_owned());
+                    self.at += 1;
+                }
+                _ => break,
+            }
+        }
+        // Whatever this is, it is no tree: the caller must not wait for its end here.
+        if self.offset() == offset {
+            self.at += 1;
+        }
+        self.push(offset, segments, true);
+    }
+
+    /// A path in code, from its first word.
+    fn inline(&mut self) {
+        let offset = self.offset();
+        // `pub(in crate::proto)` says who may see it and names nothing.
+        let visibility = self.back(1) == "in" && self.back(2) == "(";
+        let mut segments = vec![self.word(0).to_owned()];
+        self.at += 1;
+        while self.word(0) == "::" && is_name(self.word(1)) {
+            segments.push(self.word(1).to_owned());
+            self.at += 2;
+        }
+        // The `::` of a turbofish or of a glob is not the start of another path.
+        if self.word(0) == "::" {
+            self.at += 1;
+        }
+        if !visibility {
+            self.push(offset, segments, false);
+        }
+    }
+
+    fn push(&mut self, offset: usize, segments: Vec<String>, imported: bool) {
+        let mut rest = segments.as_slice();
+        let mut base = match rest.first().map(String::as_str) {
+            Some("crate") => Vec::new(),
+            Some("self" | "super") => self.module.clone(),
+            Some(_) => {
+                self.found.push(Named { offset, place: Place::External(segments), imported });
+                return;
+            }
+            None => return,
+        };
+        // The root of a binary is not the root of the library.
+        if base.is_empty() && self.module.first().is_some_and(|first| first == "bin") {
+            base = self.module.iter().take(2).cloned().collect();
+        }
+        while let Some((first @ ("crate" | "self" | "super"), after)) =
+            rest.split_first().map(|(first, after)| (first.as_str(), after))
+        {
+            if first == "super" {
+                base.pop();
+            }
+            rest = after;
+        }
+        base.extend_from_slice(rest);
+        self.found.push(Named { offset, place: Place::Internal(base), imported });
+    }
+
+    fn word(&self, ahead: usize) -> &str {
+        self.tokens.get(self.at + ahead).map_or("", |token| token.1)
+    }
+
+    fn back(&self, behind: usize) -> &str {
+        self.at.checked_sub(behind).map_or("", |at| self.tokens[at].1)
+    }
+
+    fn offset(&self) -> usize {
+        self.tokens.get(self.at).map_or(0, |token| token.0)
+    }
+}
+
+fn is_name(word: &str) -> bool {
+    word.bytes().next().is_some_and(|byte| is_word(byte) && !byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(path: &str, text: &str) -> Vec<String> {
+        let module = module_of(path).expect("a path in src");
+        let named = paths(&Source::new(path, text), &module);
+        let show = |named: Named| match named.place {
+            Place::Internal(segments) => format!("/{}", segments.join("::")),
+            Place::External(segments) => segments.join("::"),
+        };
+        named.into_iter().map(show).collect()
+    }
+
+    #[test]
+    fn modules_follow_files() {
+        let module = |path| module_of(path).map(|module| module.join("::"));
+        assert_eq!(module("src/lib.rs").as_deref(), Some(""));
+        assert_eq!(module("src/proto/mod.rs").as_deref(), Some("proto"));
+        assert_eq!(module("src/proto/resp/tests.rs").as_deref(), Some("proto::resp::tests"));
+        assert_eq!(module("src/bin/redlatch/main.rs").as_deref(), Some("bin::redlatch"));
+        assert_eq!(module("tests/fleet.rs"), None);
+    }
+
+    #[test]
+    fn trees_are_unfolded() {
+        let text = "use a::{b, c::{self, d as e, f::*}, g}; pub use super::h; use i;";
+        let expected = ["a::b", "a::c", "a::c::d", "a::c::f", "a::g", "/proto::h", "i"];
+        assert_eq!(read("src/proto/x.rs", text), expected);
+        assert_eq!(read("src/x.rs", "use {a::b, crate::c,}; use ::d::e;"), ["a::b", "/c", "d::e"]);
+    }
+
+    #[test]
+    fn paths_in_code_are_read() {
+        let text = "fn f(x: &crate::a::B<c::D>) -> impl X + use<'a> { super::e::g::<h::I>(1..2) }";
+        assert_eq!(read("src/proto/x.rs", text), ["/a::B", "c::D", "/proto::e::g", "h::I"]);
+        assert_eq!(read("src/x.rs", "m! { $crate::y::z }; \"a::b\" // c::d"), ["/y::z"]);
+    }
+
+    #[test]
+    fn inline_modules_are_one_deeper() {
+        let text = "mod y { use super::a; mod z { use super::super::b; } } use self::c;";
+        assert_eq!(read("src/x.rs", text), ["/x::a", "/x::b", "/x::c"]);
+        assert_eq!(
+            read("src/bin/redlatch/main.rs", "use crate::args::A;"),
+            ["/bin::redlatch::args::A"]
+        );
+    }
+
+    #[test]
+    fn broken_code_ends() {
+        for broken in ["use", "use a::{", "use a::{b", "use ;", "use {,};", "a::", "use =;", "}}}"]
+        {
+            read("src/x.rs", broken);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Words that the source may not have, and words that have to say why.
+//!
+//! All of them are looked for in code only: a comment or a string may speak of anything.
+
+use super::source::{Source, closing, is_word};
+
+const BAD_NAMES: [&str; 8] =
+    ["util", "utils", "common", "helper", "helpers", "types", "manager", "managers"];
+
+/// No file and no module is called something that says nothing.
+pub fn names(source: &Source) -> Vec<String> {
+    let parts = source.path.split(['/', '.']);
+    let mut findings: Vec<String> = parts
+        .filter(|part| BAD_NAMES.contains(part))
+        .map(|part| source.finding(0, &format!("a name that says nothing: {part}")))
+        .collect();
+    for at in source.words("mod") {
+        let name = source.code[at + 3..].trim_start();
+        let end = name.bytes().position(|byte| !is_word(byte)).unwrap_or(name.len());
+        let name = &name[..end];
+        if BAD_NAMES.contains(&name) {
+            findings.push(source.finding(at, &format!("a name that says nothing: {name}")));
+        }
+    }
+    findings
+}
+
+pub fn no_unsafe(source: &Source) -> Vec<String> {
+    if !source.is_library() {
+        return Vec::new();
+    }
+    found(source, &source.words("unsafe"), "unsafe")
+}
+
+/// The root of the library and of each binary forbids it to everything below.
+pub fn forbids_unsafe(source: &Source) -> Vec<String> {
+    let is_root =
+        source.is_library() && (source.path == "src/lib.rs" || source.path.ends_with("/main.rs"));
+    if is_root && !source.code.contains("#![forbid(unsafe_code)]") {
+        return vec![source.finding(0, "a root without #![forbid(unsafe_code)]")];
+    }
+    Vec::new()
+}
+
+pub fn no_unwrap(source: &Source) -> Vec<String> {
+    let places: Vec<usize> = source.code.match_indices(".unwrap()").map(|(at, _)| at).collect();
+    let places: Vec<usize> = places.into_iter().filter(|&at| !source.is_test(at)).collect();
+    found(source, &places, ".unwrap() outside tests: expect(\"why it holds\")")
+}
+
+pub fn nothing_unfinished(source: &Source) -> Vec<String> {
+    let words = ["todo", "unimplemented", "dbg"];
+    let is_macro = |at: usize, word: &str| source.code[at + word.len()..].starts_with('!');
+    let places = words.iter().flat_map(|word| {
+        source
+            .words(word)
+            .into_iter()
+            .filter(move |&at| is_macro(at, word))
+            .map(move |at| (at, word))
+    });
+    places.map(|(at, word)| source.finding(at, &format!("{word}!"))).collect()
+}
+
+pub fn expect_has_a_reason(source: &Source) -> Vec<String> {
+    let calls = source.code.match_indices(".expect(").map(|(at, text)| (at, at + text.len()));
+    let empty = calls.filter(|&(_, inside)| {
+        let reason = source.literal(source.next_visible(inside));
+        reason.is_some_and(|reason| reason.trim().is_empty())
+    });
+    empty.map(|(at, _)| source.finding(at, "expect without a reason")).collect()
+}
+
+/// `if a && let Some(b) = c` and `if let Some(b) = c && a` need a newer compiler than ours.
+pub fn no_let_chains(source: &Source) -> Vec<String> {
+    let mut places = Vec::new();
+    for at in source.words("let") {
+        let before = source.code[..at].trim_end();
+        let length = before.bytes().rev().take_while(|&byte| is_word(byte)).count();
+        let conditional = ["if", "while"].contains(&&before[before.len() - length..]);
+        let chained = conditional && has_operator(&source.code[at..]);
+        if chained || before.ends_with("&&") {
+            places.push(at);
+        }
+    }
+    found(source, &places, "a let chain, which Rust 1.85 does not have")
+}
+
+/// Every ignored test says what it needs and how to get that: `needs X: how to install it`.
+pub fn ignored_says_why(source: &Source) -> Vec<String> {
+    let mut findings = Vec::new();
+    for at in source.words("ignore") {
+        let Some(open) = source.code[..at].rfind("#[") else { continue };
+        if closing(&source.code, open + 1) < at {
+            continue;
+        }
+        let equals = source.next_visible(at + "ignore".len());
+        let reason = if source.code[equals..].starts_with('=') {
+            source.literal(source.next_visible(equals + 1))
+        } else {
+            None
+        };
+        let parts = reason.and_then(|text| text.strip_prefix("needs ")?.split_once(": "));
+        if !parts.is_some_and(|(what, how)| !what.trim().is_empty() && !how.trim().is_empty()) {
+            findings.push(source.finding(at, "ignored without \"needs X: how to install\""));
+        }
+    }
+    findings
+}
+
+fn found(source: &Source, places: &[usize], what: &str) -> Vec<String> {
+    places.iter().map(|&at| source.finding(at, what)).collect()
+}
+
+/// Whether a lazy operator stands outside all brackets between the `=` of a condition and its `{`.
+fn has_operator(condition: &str) -> bool {
+    let bytes = condition.as_bytes();
+    let (mut at, mut assigned) = (0, false);
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'(' | b'[' => at = closing(condition, at),
+            // The pattern may have braces, the expression may not.
+            b'{' if assigned => return false,
+            b'{' => at = closing(condition, at),
+            b';' => return false,
+            b'=' if !assigned => {
+                assigned = true;
+                // `= &&x` is a reference to a reference.
+                at += condition[at + 1..].bytes().take_while(|b| b" \n&*".contains(b)).count();
+            }
+            b'&' | b'|' if assigned && bytes.get(at + 1) == Some(&byte) => {
+                // `|| x` opens a closure only inside brackets, which were skipped.
+                return true;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Source {
+        Source::new("src/x.rs", text)
+    }
+
+    #[test]
+    fn empty_names_are_found() {
+        assert_eq!(names(&source("mod utility; mod ops {} // mod util\n")), [""; 0]);
+        assert_eq!(names(&source("pub mod util;")), ["src/x.rs:1: a name that says nothing: util"]);
+        assert_eq!(names(&source("\nmod types {}")).len(), 1);
+        assert_eq!(names(&source("mod helpers{}")).len(), 1);
+        assert_eq!(names(&Source::new("tests/common/mod.rs", "")).len(), 1);
+        assert_eq!(names(&Source::new("src/net/manager.rs", "")).len(), 1);
+    }
+
+    #[test]
+    fn unsafe_is_found_in_code() {
+        assert_eq!(no_unsafe(&source("//! unsafe\n#![forbid(unsafe_code)] \"unsafe\"")), [""; 0]);
+        assert_eq!(no_unsafe(&source("\nunsafe fn f() {}")), ["src/x.rs:2: unsafe"]);
+        assert_eq!(no_unsafe(&Source::new("tests/x.rs", "unsafe {}")), [""; 0]);
+    }
+
+    #[test]
+    fn roots_forbid() {
+        let root = |path, text| forbids_unsafe(&Source::new(path, text)).len();
+        assert_eq!(root("src/lib.rs", "#![forbid(unsafe_code)]"), 0);
+        assert_eq!(root("src/lib.rs", "// #![forbid(unsafe_code)]"), 1);
+        assert_eq!(root("src/bin/redlatch/main.rs", "fn main() {}"), 1);
+        assert_eq!(root("src/bin/redlatch/exec.rs", ""), 0);
+    }
+
+    #[test]
+    fn unwrap_is_for_tests() {
+        let good =
+            "/// x.unwrap()\nx.unwrap_or(1); \"x.unwrap()\"\n#[cfg(test)]\nmod t { x.unwrap() }";
+        assert_eq!(no_unwrap(&source(good)), [""; 0]);
+        assert_eq!(no_unwrap(&source("x\n    .unwrap()")).len(), 1);
+        assert_eq!(no_unwrap(&Source::new("tests/x.rs", "x.unwrap()")), [""; 0]);
+    }
+
+    #[test]
+    fn unfinished_work_is_found() {
+        assert_eq!(nothing_unfinished(&source("// todo!\nlet todo = 1; \"dbg!\"")), [""; 0]);
+        for bad in ["todo!()", "x(unimplemented!())", "std::dbg!(x)"] {
+            assert_eq!(nothing_unfinished(&source(bad)).len(), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_empty_reason_is_none() {
+        assert_eq!(expect_has_a_reason(&source("x.expect(\"why\"); x.expect(REASON);")), [""; 0]);
+        assert_eq!(expect_has_a_reason(&source("x.expect(\"\")")).len(), 1);
+        assert_eq!(expect_has_a_reason(&source("x.expect(\n    \" \",\n)")).len(), 1);
+        assert_eq!(expect_has_a_reason(&source("x.expect(r\"\")")).len(), 1);
+    }
+
+    #[test]
+    fn let_chains_are_found() {
+        for bad in [
+            "if a && let Some(b) = c {",
+            " while a\n    && let Some(b) = c {",
+            " if let Some(b) = c && d {",
+            " if let Some(b) = f(|x| x || y)\n        || d {",
+            " } else if let P { x } = c && d {",
+            " while let Some(b) = c() && d() {",
+        ] {
+            assert_eq!(no_let_chains(&source(bad)).len(), 1, "{bad}");
+        }
+        for good in [
+            " if let Some(b) = (c && d) { x && y }",
+            " if let Some(b) = c.filter(|x| x.a && x.b) { }",
+            " if let Some(&&b) = &&c { e && f }",
+            "let a = b && c; if a { let d = e || f; }",
+            " if let P { x: true, .. } = c { a && b }",
+            "// if a && let Some(b) = c\nlet Some(a) = b else { return c && d };",
+        ] {
+            assert_eq!(no_let_chains(&source(good)), [""; 0], "{good}");
+        }
+    }
+
+    #[test]
+    fn an_ignored_test_needs_something() {
+        let good = "#[ignore = \"needs valkey: apt-get install valkey\"] fn ignore() { ignore(); }";
+        assert_eq!(ignored_says_why(&source(good)), [""; 0]);
+        for bad in [
+            "#[ignore] fn f() {}",
+            "#[ignore = \"slow\"]",
+            "#[ignore = \"needs valkey\"]",
+            "#[ignore = \"needs : how\"]",
+            "#[cfg_attr(miri, ignore)]",
+            "#[test]\n#[ignore = \"needs x: \"]",
+        ] {
+            assert_eq!(ignored_says_why(&source(bad)).len(), 1, "{bad}");
+        }
+    }
+}
