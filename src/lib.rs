@@ -1,4 +1,42 @@
-//! Distributed locks over N independent Redis masters: the Redlock algorithm.
+//! Distributed locks over N independent Redis masters: the Redlock algorithm, for programs with a
+//! latency budget.
+//!
+//! A lock request is written to all N masters at once, and the answer is given the moment a
+//! majority has decided it. A lock you are told you hold is one you hold: its deadline is counted
+//! from before the first byte was sent, on a clock that counts suspended time, with drift taken
+//! off. A frozen, dead or slow minority costs nothing, and what an attempt may have left on a node
+//! is released.
+//!
+//! # Doors
+//!
+//! * [`Client`] blocks: no thread of its own, several guards at once.
+//! * [`Engine`] lives in your loop, with its sockets on your `mio::Poll`.
+//! * [`proto::coordinator::Coordinator`] is the core, without a socket and without a clock.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use redlatch::{Client, Config};
+//!
+//! let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+//! let client = Client::connect(config)?;
+//! let guard = client.lock("invoice:42", Duration::from_secs(10))?;
+//! guard.check()?; // before each side effect
+//! guard.release()?;
+//! # Ok::<(), redlatch::Error>(())
+//! ```
+//!
+//! # What Redlock does not promise
+//!
+//! A holder that is paused past its deadline can still act: look at [`Guard::check`] before each
+//! side effect, and use a fencing number where that is not enough. A majority of masters that
+//! forget their keys, or whose clocks jump, inside one ttl breaks exclusion. A virtual machine that
+//! its hypervisor pauses sees no time pass, and a clone of one repeats its tokens.
+//!
+//! # Features
+//!
+//! * `net` (default): the event loop and the blocking client. Without it there is `proto` alone.
+//! * `testing`: in-process masters, for your own tests.
+//! * `cli`: the tool `redlatch`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::iter_over_hash_type)]
 
@@ -25,3 +63,8 @@ pub use proto::ops::{Completion, Op, Outcome};
 pub use proto::round::Released;
 pub use proto::standing::Standing;
 pub use proto::time::{BadTtl, Instant, Ttl};
+
+/// The examples of README, compiled.
+#[cfg(all(doctest, feature = "net"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
