@@ -108,6 +108,11 @@ fn readme_names_the_two_commands() {
 }
 
 #[test]
+fn the_machine_runs_the_test_command_of_readme() {
+    report(&papers::machine(&read(".ci/run")));
+}
+
+#[test]
 fn every_dependency_says_why() {
     let manifests = tracked().into_iter().filter(|path| path.ends_with("Cargo.toml"));
     let findings = manifests.flat_map(|path| papers::dependencies(&path, &read(&path)));

@@ -44,6 +44,16 @@ pub fn commands(readme: &str) -> Vec<String> {
     missing.map(|command| format!("README.md:1: does not name: {command}")).collect()
 }
 
+/// The machine runs the very test command that a contributor types.
+pub fn machine(script: &str) -> Vec<String> {
+    let wanted = TEST.rsplit(" && ").next().unwrap_or(TEST);
+    let runs = |line: &str| !line.starts_with('#') && line.ends_with(wanted);
+    if script.lines().any(|line| runs(line.trim())) {
+        return Vec::new();
+    }
+    vec![format!(".ci/run:1: does not run: {wanted}")]
+}
+
 /// Every dependency says in a comment above it why it is there.
 pub fn dependencies(path: &str, cargo: &str) -> Vec<String> {
     let mut findings = Vec::new();
@@ -139,6 +149,13 @@ mod tests {
         assert_eq!(commands(&format!("{DEMO}\n{TEST}\n")), [""; 0]);
         assert_eq!(commands(DEMO).len(), 1);
         assert_eq!(commands("").len(), 2);
+    }
+
+    #[test]
+    fn the_machine_tests_what_people_test() {
+        assert_eq!(machine("set -e\n  step tests cargo test --all-features\n"), [""; 0]);
+        assert_eq!(machine("cargo test --all-features -- --ignored").len(), 1);
+        assert_eq!(machine("# cargo test --all-features").len(), 1);
     }
 
     #[test]
