@@ -13,7 +13,7 @@ use mio::{Events, Poll, Token};
 use crate::config::{Config, LockOptions};
 use crate::net::clock;
 use crate::net::engine::Engine;
-use crate::proto::error::{ConfigError, Error};
+use crate::proto::error::{Cause, ConfigError, Error};
 use crate::proto::lock::{self, Lock};
 use crate::proto::node::NodeId;
 use crate::proto::ops::{Op, Outcome};
@@ -53,6 +53,8 @@ struct Inner {
     engine: Engine,
     poll: Poll,
     events: Events,
+    /// When the sockets were looked at last.
+    looked_at: Instant,
     /// Key buffers of guards that are gone.
     spare_keys: Vec<Vec<u8>>,
 }
@@ -63,7 +65,8 @@ impl Client {
     /// the connect timeout. Nodes that come later join by themselves.
     ///
     /// # Errors
-    /// Only what cannot work as it is configured.
+    /// Only what cannot work as it is configured: settings, or two addresses that lead to one
+    /// server.
     pub fn connect(mut config: Config) -> Result<Client, Error> {
         // Between calls nobody reads.
         config.settings.attended = false;
@@ -76,8 +79,10 @@ impl Client {
         let poll = Poll::new().map_err(system)?;
         let engine = Engine::new(config, poll.registry(), Token(0))?;
         let events = Events::with_capacity(EVENTS);
-        let mut inner = Inner { engine, poll, events, spare_keys: Vec::new() };
+        let (looked_at, spare_keys) = (clock::now(), Vec::new());
+        let mut inner = Inner { engine, poll, events, looked_at, spare_keys };
         inner.wait_for_nodes(node_timeout, connect_timeout)?;
+        inner.refuse_one_server_twice()?;
         Ok(Client { inner: RefCell::new(inner) })
     }
 
@@ -121,6 +126,8 @@ impl Client {
         loop {
             inner.turn(end)?;
             if clock::now() >= end {
+                // Nothing that the last answers gave rise to waits for the next call.
+                inner.engine.flush();
                 return Ok(());
             }
         }
@@ -128,6 +135,7 @@ impl Client {
 
     fn acquire(&self, key: &[u8], options: LockOptions) -> Result<Guard<'_>, Error> {
         let mut inner = self.inner.borrow_mut();
+        inner.look_after_absence()?;
         let op = inner.engine.acquire(key, options, 0)?;
         match inner.wait_for(op)? {
             Outcome::Acquired(lock) => {
@@ -152,6 +160,34 @@ impl Inner {
         }
         for event in &self.events {
             self.engine.handle_event(event);
+        }
+        self.looked_at = clock::now();
+        Ok(())
+    }
+
+    /// Between calls nobody looked: connections may have been closed meanwhile. Those that were
+    /// are replaced first, for at most a node timeout, instead of losing the attempt to them.
+    fn look_after_absence(&mut self) -> Result<(), Error> {
+        let now = clock::now();
+        let node_timeout = self.engine.coordinator().settings().node_timeout;
+        if now.saturating_since(self.looked_at) < node_timeout {
+            return Ok(());
+        }
+        let end = now.saturating_add(node_timeout);
+        self.turn(now).map_err(|error| poller_failed(&error))?;
+        while !self.engine.coordinator().coming_back().is_empty() && clock::now() < end {
+            self.turn(end).map_err(|error| poller_failed(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Found at the start, one server under two addresses is a mistake in the list.
+    fn refuse_one_server_twice(&self) -> Result<(), Error> {
+        let core = self.engine.coordinator();
+        let mut nodes = (0..core.settings().nodes.len()).map(NodeId::new);
+        if nodes.any(|node| core.trouble(node) == Cause::SameServer) {
+            let report = core.report_standings(clock::now());
+            return Err(Error::Config(ConfigError::Nodes(report)));
         }
         Ok(())
     }
@@ -184,7 +220,7 @@ impl Inner {
             let ready = core.ready().len();
             let tried = (0..nodes)
                 .map(NodeId::new)
-                .filter(|&node| core.standing(node) == Standing::Ready || core.failures(node) > 0);
+                .filter(|&node| core.standing(node).is_usable() || core.failures(node) > 0);
             if tried.count() == nodes || now >= end {
                 return Ok(());
             }
@@ -249,7 +285,7 @@ impl Guard<'_> {
         if !inner.engine.remaining(self.lock()).is_zero() {
             return Ok(());
         }
-        Err(Error::Lost(inner.engine.coordinator().report_unasked(&self.key)))
+        Err(Error::Lost(inner.engine.coordinator().report_unasked(&self.key, clock::now())))
     }
 
     /// Prolongs the lock to at least `ttl` from now; never shortens it. While too few nodes answer
@@ -259,6 +295,7 @@ impl Guard<'_> {
     /// [`Error::Lost`] when it is over; a ttl that cannot be changes nothing.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
+        inner.look_after_absence()?;
         let op = inner.engine.extend(self.lock(), ttl, 0)?;
         inner.wait_for(op).map(|_| ())
     }
@@ -271,6 +308,10 @@ impl Guard<'_> {
     pub fn release(mut self) -> Result<Released, Error> {
         let lock = self.lock.take().expect("it is taken only here and in drop");
         let mut inner = self.client.inner.borrow_mut();
+        if let Err(error) = inner.look_after_absence() {
+            inner.engine.let_go(&lock);
+            return Err(error);
+        }
         let op = match inner.engine.deadline(&lock) {
             Some(_) => inner.engine.release(lock, 0),
             // Its record is over, and with it the lock: whose key is it now?

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::net::address::Address;
 use crate::proto::error::ConfigError;
-use crate::proto::settings::{Limits, Settings};
+use crate::proto::settings::{Limits, RestartGuard, Settings};
 
 /// Addresses and settings of a client.
 ///
@@ -74,11 +74,35 @@ impl Config {
         self
     }
 
-    /// The shortest and the longest pause before a node is connected to again. 20 ms and 1 s
-    /// unless set.
+    /// The shortest and the longest pause before a node is connected to again. 20 and 500 ms
+    /// unless set. A connection that was good for a while is replaced without a pause.
     #[must_use]
     pub fn reconnect(mut self, shortest: Duration, longest: Duration) -> Config {
         self.settings.reconnect = (shortest, longest);
+        self
+    }
+
+    /// How long a node may be silent before its connection is given up for a new one. 500 ms
+    /// unless set.
+    #[must_use]
+    pub fn reset_after(mut self, silence: Duration) -> Config {
+        self.settings.reset_after = silence;
+        self
+    }
+
+    /// How often each node is asked for its time: it finds a connection that is dead while nobody
+    /// asks anything, and a clock that jumped. 5 s unless set.
+    #[must_use]
+    pub fn probe_interval(mut self, interval: Duration) -> Config {
+        self.settings.probe_interval = interval;
+        self
+    }
+
+    /// Whether a node that may have forgotten a live lock is kept from granting. On unless set:
+    /// on a cluster that was just started, nothing is granted for `max_ttl`.
+    #[must_use]
+    pub fn restart_guard(mut self, guard: RestartGuard) -> Config {
+        self.settings.restart_guard = guard;
         self
     }
 

@@ -56,11 +56,13 @@ pub use client::{Client, DEFAULT_WAIT, Guard};
 pub use config::{Config, LockOptions};
 #[cfg(feature = "net")]
 pub use net::{clock, engine::Engine};
+pub use proto::coordinator::Event;
 pub use proto::error::{Busy, Cause, ConfigError, Error, NodeReport, Report, Said};
 pub use proto::lock::{Lock, Token};
 pub use proto::node::{NodeId, NodeSet};
 pub use proto::ops::{Completion, Op, Outcome};
 pub use proto::round::Released;
+pub use proto::settings::RestartGuard;
 pub use proto::standing::Standing;
 pub use proto::time::{BadTtl, Instant, Ttl};
 

@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use redlatch::{Client, Config, Error, Released, Standing};
+use redlatch::{Client, Config, Error, Released, RestartGuard, Standing};
 use support::{Canned, Reply, Scripted, eventually, healthy};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -14,6 +14,11 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
+}
+
+/// Without the restart guard: these nodes tell nothing of their age.
+fn config(urls: impl IntoIterator<Item = String>) -> Config {
+    Config::new(urls).unwrap().restart_guard(RestartGuard::Off)
 }
 
 fn well() -> Canned {
@@ -30,7 +35,7 @@ fn answering_set_with(bytes: &'static [u8]) -> Canned {
 
 fn client(nodes: &[&Canned]) -> Client {
     let urls = nodes.iter().map(|node| node.url());
-    let config = Config::new(urls).unwrap().node_timeout(millis(500));
+    let config = config(urls).node_timeout(millis(500));
     let client = Client::connect(config).unwrap();
     eventually(5 * SECOND, "the nodes are ready", || {
         client.drive(millis(1)).unwrap();
@@ -148,7 +153,7 @@ fn a_node_that_answers_an_unknown_error_is_released_all_the_same() {
 #[test]
 fn a_refused_connection_is_reported_with_the_systems_words() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let config = Config::new([format!("redis://127.0.0.1:{port}")]).unwrap();
+    let config = config([format!("redis://127.0.0.1:{port}")]);
     let client = Client::connect(config).unwrap();
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(error.to_string().contains("not connected (Connection refused)"), "{error}");
@@ -158,7 +163,7 @@ fn a_refused_connection_is_reported_with_the_systems_words() {
 fn a_name_that_is_not_found_is_a_node_that_is_down() {
     let nodes = [well(), well()];
     let urls = [nodes[0].url(), nodes[1].url(), "redis://no-such-host.invalid".to_string()];
-    let client = Client::connect(Config::new(urls).unwrap()).unwrap();
+    let client = Client::connect(config(urls)).unwrap();
     eventually(5 * SECOND, "two are ready", || {
         client.drive(millis(1)).unwrap();
         client.nodes()[..2].iter().all(|&standing| standing == Standing::Ready)
@@ -172,7 +177,7 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
     let silent = Scripted::start(|mut stream, _| {
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
-    let config = Config::new([silent.url()]).unwrap().connect_timeout(millis(50));
+    let config = config([silent.url()]).connect_timeout(millis(50));
     let client = Client::connect(config).unwrap();
     client.drive(millis(60)).unwrap();
     let error = client.try_lock("a", TTL).unwrap_err();
@@ -191,7 +196,7 @@ fn a_server_that_says_it_is_full_is_named_so() {
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
     });
-    let client = Client::connect(Config::new([full.url()]).unwrap()).unwrap();
+    let client = Client::connect(config([full.url()])).unwrap();
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(error.to_string().contains("has too many clients"), "{error}");
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");

@@ -8,7 +8,6 @@
 use std::io;
 use std::time::Duration;
 
-use mio::event::Event;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use rand::TryRng;
@@ -18,7 +17,7 @@ use super::connect::{self, Connector};
 use super::socket::{self, Readiness};
 use super::{address::Address, clock};
 use crate::config::{Config, LockOptions};
-use crate::proto::coordinator::{Action, Coordinator};
+use crate::proto::coordinator::{Action, Coordinator, Event};
 use crate::proto::error::{ConfigError, Error};
 use crate::proto::lock::{self, Lock};
 use crate::proto::node::{NodeId, NodeSet};
@@ -193,6 +192,8 @@ impl Engine {
         if self.coordinator.next_timeout().is_some_and(|due| due <= clock::now()) {
             // No timeout is believed before the sockets were looked at.
             self.read_all();
+            // What is written only now cannot have been answered yet.
+            self.flush();
             self.coordinator.handle_timeout(clock::now());
         }
         self.flush();
@@ -214,7 +215,7 @@ impl Engine {
     }
 
     /// Takes an event of the poller; `false` where it is not one of ours.
-    pub fn handle_event(&mut self, event: &Event) -> bool {
+    pub fn handle_event(&mut self, event: &mio::event::Event) -> bool {
         let Some(node) = self.node_of(event.token()) else { return false };
         let socket = &mut self.sockets[node.index()];
         if socket.opening {
@@ -240,6 +241,11 @@ impl Engine {
             return None;
         }
         self.coordinator.poll_completion(clock::now())
+    }
+
+    /// The next thing that happened to a node.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.coordinator.poll_event()
     }
 
     /// What a node is to us at the moment.
@@ -371,7 +377,7 @@ impl Engine {
             match socket::write(stream, output) {
                 Ok(count) => {
                     socket.writable = count == output.len();
-                    self.coordinator.handle_sent(node, count);
+                    self.coordinator.handle_sent(node, count, clock::now());
                 }
                 Err(error) => {
                     self.lost(node, &error);

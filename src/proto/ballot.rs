@@ -78,6 +78,15 @@ impl Ballot {
         self.verdict
     }
 
+    /// Takes a grant back before the verdict: the node may have forgotten what it granted.
+    pub fn withdraw(&mut self, node: NodeId) -> Verdict {
+        if self.verdict == Verdict::Undecided && self.grants.remove(node) {
+            self.errors.insert(node);
+            self.verdict = self.count();
+        }
+        self.verdict
+    }
+
     /// What is known of its end.
     pub const fn verdict(&self) -> Verdict {
         self.verdict
@@ -212,6 +221,21 @@ mod tests {
         ballot.cast(NodeId::new(0), Vote::Deny);
         assert_eq!(ballot.grants().len(), 1);
         assert!(ballot.denials().is_empty());
+    }
+
+    #[test]
+    fn a_grant_is_withdrawn_before_the_verdict_and_not_behind_it() {
+        let mut ballot = Ballot::of_majority(3);
+        ballot.cast(NodeId::new(0), Vote::Grant);
+        assert_eq!(ballot.withdraw(NodeId::new(0)), Verdict::Undecided);
+        assert_eq!(ballot.cast(NodeId::new(0), Vote::Grant), Verdict::Undecided);
+        assert_eq!(ballot.cast(NodeId::new(1), Vote::Grant), Verdict::Undecided);
+        assert_eq!(ballot.cast(NodeId::new(2), Vote::Grant), Verdict::Won);
+        assert_eq!(ballot.withdraw(NodeId::new(2)), Verdict::Won);
+        let mut ballot = Ballot::of_majority(3);
+        ballot.cast(NodeId::new(0), Vote::Deny);
+        ballot.cast(NodeId::new(1), Vote::Grant);
+        assert_eq!(ballot.withdraw(NodeId::new(1)), Verdict::Lost);
     }
 
     #[test]

@@ -41,13 +41,24 @@ pub const EXTEND: Script = Script {
     sha1: "af1a383f43e82fcad9ae643947078c813a62c73d",
 };
 
-/// How a script is sent.
+/// How a compare-and-delete or an extend is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// `EVALSHA`: short, and answered `-NOSCRIPT` where the node forgot the script.
     Sha,
     /// `EVAL`: the whole source, for when nobody may read the answer.
     Source,
+    /// A command of the node's own, which only compares and deletes.
+    Native(Native),
+}
+
+/// A node's own compare-and-delete. It answers 1, or 0 for absent and another's alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Native {
+    /// `DELIFEQ key token`: Valkey from 9.0 on.
+    Delifeq,
+    /// `DELEX key IFEQ token`: Redis from 8.4 on.
+    Delex,
 }
 
 /// Encodes a command of any arguments.
@@ -74,9 +85,15 @@ pub fn acquire(out: &mut BytesMut, key: &[u8], token: &Token, ttl: Ttl) {
 
 /// The compare-and-delete.
 pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &Token) {
-    put_script(out, &RELEASE, form, 1);
-    put_bulk(out, key);
-    put_bulk(out, token.as_bytes());
+    match form {
+        Form::Native(Native::Delifeq) => encode(out, &[b"DELIFEQ", key, token.as_bytes()]),
+        Form::Native(Native::Delex) => encode(out, &[b"DELEX", key, b"IFEQ", token.as_bytes()]),
+        Form::Sha | Form::Source => {
+            put_script(out, &RELEASE, form, 1);
+            put_bulk(out, key);
+            put_bulk(out, token.as_bytes());
+        }
+    }
 }
 
 /// The prolonging: to at least `ttl` from the moment the node runs it.
@@ -93,7 +110,7 @@ pub fn extend(out: &mut BytesMut, form: Form, key: &[u8], token: &Token, ttl: Tt
 fn put_script(out: &mut BytesMut, script: &Script, form: Form, arguments: usize) {
     let (name, body) = match form {
         Form::Sha => ("EVALSHA", script.sha1),
-        Form::Source => ("EVAL", script.source),
+        Form::Source | Form::Native(_) => ("EVAL", script.source),
     };
     put_header(out, b'*', 4 + arguments);
     put_bulk(out, name.as_bytes());
@@ -172,6 +189,10 @@ mod tests {
         let text = encoded(|out| release(out, Form::Source, b"a b", &token()));
         assert!(text.starts_with("*5\r\n$4\r\nEVAL\r\n"));
         assert!(text.contains(RELEASE.source));
+        let text = encoded(|out| release(out, Form::Native(Native::Delex), b"k", &token()));
+        assert!(text.starts_with("*4\r\n$5\r\nDELEX\r\n$1\r\nk\r\n$4\r\nIFEQ\r\n$40\r\n"));
+        let text = encoded(|out| release(out, Form::Native(Native::Delifeq), b"k", &token()));
+        assert!(text.starts_with("*3\r\n$7\r\nDELIFEQ\r\n$1\r\nk\r\n$40\r\n"));
         let ttl = Ttl::new(Duration::from_millis(1234), Duration::from_secs(60)).unwrap();
         let text = encoded(|out| extend(out, Form::Sha, b"k", &token(), ttl));
         assert!(text.starts_with("*6\r\n") && text.ends_with("$4\r\n1234\r\n"), "{text}");

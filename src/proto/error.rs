@@ -47,6 +47,9 @@ pub enum Cause {
     Cluster,
     /// It may evict: `maxmemory` is set and the policy is not `noeviction`.
     Evicts,
+    /// It may have forgotten a live lock (it is young, was promoted, was flushed, or its clock
+    /// jumped): it may deny, and its grants do not count yet.
+    Quarantined,
     /// It is the server that another address of the list leads to.
     SameServer,
     /// `-WRONGTYPE`: the key is not a string, so it is another's.
@@ -151,6 +154,7 @@ impl Cause {
             Cause::Protected => "is in protected mode",
             Cause::Cluster => "is in cluster mode",
             Cause::Evicts => "may evict keys (maxmemory-policy)",
+            Cause::Quarantined => "granted, which does not count yet",
             Cause::SameServer => "is the server of another address",
             Cause::WrongType => "holds something that is no lock",
             Cause::NoScript => "does not know the script",

@@ -1,12 +1,13 @@
 //! The first words on a connection, and what they tell of the node: whether it may be asked at
 //! all.
 //!
-//! Everything is written at once: `HELLO` with the credentials, `SELECT`, `INFO`, and the scripts.
+//! Everything is written at once: `HELLO` with the credentials, `SELECT`, `INFO`, the scripts, what
+//! the node has of its own to compare and delete with, and the wish to be told of flushes.
 //! Where `HELLO` is unknown (before Redis 6) it is said again in the old words. Each command but
 //! the credentials may be refused by a managed server: its absence has a defined effect here.
 //! The hazard is a node taken for an independent master that is none.
 
-use super::command::{EXTEND, RELEASE};
+use super::command::{EXTEND, Native, RELEASE};
 use super::error::Cause;
 use super::resp::Reply;
 use super::settings::NodeSettings;
@@ -24,6 +25,10 @@ pub enum Step {
     Info,
     /// `SCRIPT LOAD`. Refused: scripts go by their source.
     Load,
+    /// `COMMAND INFO`: has it a compare-and-delete of its own? Refused: the script is used.
+    Native,
+    /// `CLIENT TRACKING`: tell of flushes. Refused: a flush is not noticed.
+    Track,
 }
 
 /// How many hex digits a `run_id` has.
@@ -41,6 +46,8 @@ pub enum Fact {
     },
     /// What `INFO` tells.
     Info(Info),
+    /// What it has of its own.
+    Native(Option<Native>),
     /// It was refused.
     Refused(Cause),
 }
@@ -54,6 +61,8 @@ pub struct Info {
     pub uptime_seconds: Option<i64>,
     /// It is a replica.
     pub replica: bool,
+    /// It was a replica and became a master since it started: nobody knows when.
+    pub promoted: bool,
     /// It reads its data set.
     pub loading: bool,
     /// It is in cluster mode.
@@ -69,6 +78,8 @@ pub struct Vetted {
     pub client_id: Option<i64>,
     /// What `INFO` told; nothing where it was refused.
     pub info: Info,
+    /// Its own compare-and-delete.
+    pub native: Option<Native>,
 }
 
 /// How the greeting goes on.
@@ -121,6 +132,11 @@ impl Greeting {
         for script in [RELEASE, EXTEND] {
             say(Step::Load, &[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
         }
+        say(Step::Native, &[b"COMMAND", b"INFO", b"DELIFEQ", b"DELEX"]);
+        if !old_words {
+            // Opt-in: nothing is tracked that we do not name, and flushes are told all the same.
+            say(Step::Track, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]);
+        }
     }
 
     /// Takes an answer.
@@ -130,12 +146,16 @@ impl Greeting {
             (_, Fact::Fine) => {}
             (_, Fact::Hello { client_id }) => self.vetted.client_id = Some(client_id),
             (_, Fact::Info(info)) => self.vet(info, allow_eviction),
+            (_, Fact::Native(native)) => self.vetted.native = native,
             (Step::Hello, Fact::Refused(Cause::UnknownCommand | Cause::NoPermission)) => {
                 self.hello_unknown = true;
             }
-            // Without INFO nothing is known of it; without SCRIPT the source is sent each time.
-            (Step::Info | Step::Load, Fact::Refused(Cause::NoPermission)) => {}
-            (Step::Load, Fact::Refused(Cause::UnknownCommand | Cause::Other)) => {}
+            // Without INFO nothing is known of it, and so it is distrusted; without the others the
+            // source is sent each time, and a flush is not noticed.
+            (
+                Step::Info | Step::Load | Step::Native | Step::Track,
+                Fact::Refused(Cause::NoPermission | Cause::UnknownCommand | Cause::Other),
+            ) => {}
             (_, Fact::Refused(cause)) => self.blame(cause),
         }
         match (self.unanswered, self.hello_unknown, self.trouble) {
@@ -185,7 +205,18 @@ impl Step {
                 }
                 Some(Fact::Hello { client_id })
             }
-            (Step::Auth | Step::Select, Reply::Simple(b"OK")) => Some(Fact::Fine),
+            (Step::Auth | Step::Select | Step::Track, Reply::Simple(b"OK")) => Some(Fact::Fine),
+            (Step::Native, Reply::Array(commands)) => {
+                // One entry for each command that was named, null where it is unknown.
+                let known = |entry: Option<Reply<'_>>| matches!(entry, Some(Reply::Array(_)));
+                let mut entries = commands.iter();
+                let (delifeq, delex) = (known(entries.next()), known(entries.next()));
+                Some(Fact::Native(match (delifeq, delex) {
+                    (true, _) => Some(Native::Delifeq),
+                    (false, true) => Some(Native::Delex),
+                    (false, false) => None,
+                }))
+            }
             (Step::Info, Reply::Bulk(text)) => Some(Fact::Info(Info::read(text))),
             (Step::Load, Reply::Bulk(_)) => Some(Fact::Fine),
             _ => None,
@@ -209,6 +240,7 @@ impl Info {
                         std::str::from_utf8(value).ok().and_then(|v| v.parse().ok());
                 }
                 b"role" => info.replica = value != b"master",
+                b"second_repl_offset" => info.promoted = value != b"-1",
                 b"loading" => info.loading = value != b"0",
                 b"cluster_enabled" => info.cluster = value != b"0",
                 b"maxmemory" => bounded = value != b"0",
@@ -249,6 +281,8 @@ mod tests {
 
     const HELLO: (Step, Fact) = (Step::Hello, Fact::Hello { client_id: 9 });
     const LOADED: (Step, Fact) = (Step::Load, Fact::Fine);
+    const NATIVE: (Step, Fact) = (Step::Native, Fact::Native(None));
+    const TRACKED: (Step, Fact) = (Step::Track, Fact::Fine);
 
     #[test]
     fn a_plain_master_is_vetted() {
@@ -260,7 +294,7 @@ mod tests {
             "# Server\r\nrun_id:{run_id}\r\nuptime_in_seconds:-3\r\nrole:master\r\nloading:0\r\n\
              maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\ncluster_enabled:0\r\n"
         );
-        let facts = [HELLO, (Step::Info, info(&text)), LOADED, LOADED];
+        let facts = [HELLO, (Step::Info, info(&text)), LOADED, LOADED, NATIVE, TRACKED];
         let Progress::Vetted(vetted) = end(&mut greeting, &facts) else { panic!("not vetted") };
         assert_eq!(vetted.client_id, Some(9));
         assert_eq!(vetted.info.run_id.unwrap(), run_id.as_bytes());
@@ -278,7 +312,7 @@ mod tests {
         for (text, cause) in cases {
             let mut greeting = Greeting::default();
             said(&mut greeting, &NodeSettings::new("a"));
-            let facts = [HELLO, (Step::Info, info(text)), LOADED, LOADED];
+            let facts = [HELLO, (Step::Info, info(text)), LOADED, LOADED, NATIVE, TRACKED];
             assert_eq!(end(&mut greeting, &facts), Progress::Rejected(cause), "{text}");
         }
     }
@@ -300,6 +334,8 @@ mod tests {
             (Step::Info, rest),
             (Step::Load, rest),
             (Step::Load, rest),
+            (Step::Native, rest),
+            (Step::Track, rest),
         ];
         assert_eq!(end(&mut greeting, &facts), Progress::Rejected(Cause::WrongPassword));
     }
@@ -313,11 +349,28 @@ mod tests {
         let rest = Fact::Refused(Cause::NoAuth);
         let unknown = (Step::Hello, Fact::Refused(Cause::UnknownCommand));
         let facts = [unknown, (Step::Info, rest), (Step::Load, rest), (Step::Load, rest)];
+        let facts = [&facts[..], &[(Step::Native, rest), (Step::Track, rest)]].concat();
         assert_eq!(end(&mut greeting, &facts), Progress::Again);
         let steps = said(&mut greeting, &node);
         assert_eq!(steps[0], (Step::Auth, "AUTH pw".into()));
-        let facts = [(Step::Auth, Fact::Fine), (Step::Info, info("role:master")), LOADED, LOADED];
+        let facts =
+            [(Step::Auth, Fact::Fine), (Step::Info, info("role:master")), LOADED, LOADED, NATIVE];
         assert!(matches!(end(&mut greeting, &facts), Progress::Vetted(_)));
+    }
+
+    #[test]
+    fn its_own_compare_and_delete_is_found_by_name() {
+        let read = |reply: &[u8]| {
+            let step = crate::proto::resp::decode(reply, &Default::default()).unwrap();
+            let crate::proto::resp::Step::Complete { reply, .. } = step else { panic!("partial") };
+            Step::Native.read(&reply)
+        };
+        let found = |native| Some(Fact::Native(native));
+        assert_eq!(read(b"*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n"), found(Some(Native::Delifeq)));
+        assert_eq!(read(b"*2\r\n*-1\r\n*1\r\n$5\r\ndelex\r\n"), found(Some(Native::Delex)));
+        assert_eq!(read(b"*2\r\n_\r\n$-1\r\n"), found(None));
+        assert_eq!(read(b"*0\r\n"), found(None));
+        assert_eq!(read(b"+OK\r\n"), None);
     }
 
     #[test]
@@ -326,6 +379,7 @@ mod tests {
         said(&mut greeting, &NodeSettings::new("a"));
         let refused = Fact::Refused(Cause::NoPermission);
         let facts = [HELLO, (Step::Info, refused), (Step::Load, refused), (Step::Load, refused)];
+        let facts = [&facts[..], &[(Step::Native, refused), (Step::Track, refused)]].concat();
         assert!(matches!(end(&mut greeting, &facts), Progress::Vetted(_)));
     }
 }

@@ -13,7 +13,7 @@ use bytes::{Buf, BytesMut};
 use super::command::Form;
 use super::error::{Cause, Said};
 use super::greeting::{Fact, Step};
-use super::resp::{self, Malformed, Reply};
+use super::resp::{self, Elements, Malformed, Reply};
 use super::settings::Limits;
 use super::time::Instant;
 
@@ -26,8 +26,24 @@ pub enum Kind {
     Extend(Form),
     /// The release script.
     Release(Form),
+    /// `EXISTS`: behind a native release that answered nought, is it gone or another's?
+    Exists,
     /// A step of the greeting; it belongs to no record.
     Greet(Step),
+    /// `TIME`: does it answer, and has its clock jumped? It belongs to no record.
+    Probe,
+    /// `CLIENT KILL ID` of an earlier connection of ours. It belongs to no record.
+    Kill {
+        /// The earlier connection's number on the node.
+        client_id: i64,
+    },
+}
+
+impl Kind {
+    /// Whether it is about a record.
+    pub const fn is_about_a_record(self) -> bool {
+        !matches!(self, Kind::Greet(_) | Kind::Probe | Kind::Kill { .. })
+    }
 }
 
 /// A question on its way: one reply will consume it.
@@ -50,6 +66,19 @@ pub enum Answer {
     Said(Said),
     /// To a step of the greeting.
     Fact(Fact),
+    /// To `TIME`: microseconds on the node's clock, where it told.
+    Time(Option<u64>),
+    /// To `CLIENT KILL`: whether the connection is known to be gone.
+    Gone(bool),
+}
+
+/// What came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Incoming {
+    /// The answer to the oldest question.
+    Answer(Ask, Answer),
+    /// Unasked: a database of the node was flushed.
+    Flushed,
 }
 
 /// Why a connection cannot go on.
@@ -83,6 +112,8 @@ pub struct Link {
     outbox: BytesMut,
     partial: BytesMut,
     asks: VecDeque<Ask>,
+    /// How many of the asks, the youngest ones, are not written yet.
+    unwritten: usize,
     last_answer: Instant,
     last_error: String,
 }
@@ -93,6 +124,7 @@ impl Link {
     pub fn reset(&mut self) -> VecDeque<Ask> {
         self.outbox.clear();
         self.partial.clear();
+        self.unwritten = 0;
         std::mem::take(&mut self.asks)
     }
 
@@ -100,6 +132,7 @@ impl Link {
     pub fn ask(&mut self, ask: Ask, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.outbox);
         self.asks.push_back(ask);
+        self.unwritten += 1;
     }
 
     /// Whether something new may be asked: half of the place is kept for releases.
@@ -117,9 +150,15 @@ impl Link {
         &self.outbox
     }
 
-    /// Takes note that the first `count` bytes of the output were written.
-    pub fn sent(&mut self, count: usize) {
+    /// Takes note that the first `count` bytes of the output were written. The silence behind a
+    /// question counts from when it was written, not from when it was put here.
+    pub fn sent(&mut self, count: usize, now: Instant) {
         self.outbox.advance(count);
+        if self.outbox.is_empty() {
+            let written = self.asks.len() - self.unwritten.min(self.asks.len());
+            self.asks.iter_mut().skip(written).for_each(|ask| ask.asked_at = now);
+            self.unwritten = 0;
+        }
     }
 
     /// How many questions are unanswered.
@@ -142,15 +181,15 @@ impl Link {
         &self.last_error
     }
 
-    /// The next answer in what came in: `input` is what was read, and is consumed.
+    /// The next of what came in: `input` is what was read, and is consumed.
     ///
     /// # Errors
     /// [`Fault`] when the connection cannot go on.
-    pub fn next_answer(
+    pub fn next_incoming(
         &mut self,
         input: &mut &[u8],
         now: Instant,
-    ) -> Result<Option<(Ask, Answer)>, Fault> {
+    ) -> Result<Option<Incoming>, Fault> {
         loop {
             let kept = !self.partial.is_empty();
             if kept {
@@ -169,8 +208,8 @@ impl Link {
             if let Reply::Error(line) = reply {
                 keep_error(&mut self.last_error, line);
             }
-            let answer = match reply {
-                Reply::Push(_) => None,
+            let incoming = match reply {
+                Reply::Push(elements) => is_flush(elements).then_some(Incoming::Flushed),
                 _ => Some(take(&mut self.asks, &reply)?),
             };
             if kept {
@@ -178,9 +217,9 @@ impl Link {
             } else {
                 *input = &input[consumed..];
             }
-            if answer.is_some() {
+            if incoming.is_some() {
                 self.last_answer = now;
-                return Ok(answer);
+                return Ok(incoming);
             }
         }
     }
@@ -188,7 +227,7 @@ impl Link {
 
 /// Gives the reply to the oldest question. One that it cannot have leaves the question unanswered:
 /// whoever asked it is told so with the others, when the connection ends.
-fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<(Ask, Answer), Fault> {
+fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {
         let cause = match reply {
             Reply::Error(line) => Some(Cause::of_error(line)),
@@ -198,16 +237,52 @@ fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<(Ask, Answer), Fa
     };
     let answer = match ask.kind {
         Kind::Greet(step) => step.read(reply).map(Answer::Fact),
+        Kind::Probe => time(reply).map(Answer::Time),
+        Kind::Kill { .. } => match reply {
+            // An old node says so by an error: refused, or no such client. Neither proves it.
+            Reply::Error(_) => Some(Answer::Gone(false)),
+            Reply::Integer(_) | Reply::Simple(b"OK") => Some(Answer::Gone(true)),
+            _ => None,
+        },
         kind => said(kind, reply).map(Answer::Said),
     };
     let answer = answer.ok_or(Fault::Impossible(ask.kind))?;
     asks.pop_front();
-    Ok((ask, answer))
+    Ok(Incoming::Answer(ask, answer))
+}
+
+/// `invalidate` of everything: what a node pushes when a database is flushed.
+fn is_flush(push: Elements<'_>) -> bool {
+    let mut elements = push.iter();
+    elements.next() == Some(Reply::Bulk(b"invalidate")) && elements.next() == Some(Reply::Null)
+}
+
+/// What `TIME` tells, in microseconds; it may be refused.
+fn time(reply: &Reply<'_>) -> Option<Option<u64>> {
+    let elements = match reply {
+        Reply::Error(_) => return Some(None),
+        Reply::Array(elements) => elements,
+        _ => return None,
+    };
+    let mut parts = elements.iter().map(|part| match part {
+        Reply::Bulk(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    });
+    let (seconds, micros) = (parts.next()??, parts.next()??);
+    Some(seconds.checked_mul(1_000_000)?.checked_add(micros))
 }
 
 /// What a reply says of the key; `None` where the command cannot give it.
 fn said(kind: Kind, reply: &Reply<'_>) -> Option<Said> {
     let script = matches!(kind, Kind::Extend(_) | Kind::Release(_));
+    if kind == Kind::Exists {
+        return match *reply {
+            Reply::Integer(0) => Some(Said::Absent),
+            Reply::Integer(1) => Some(Said::Held),
+            Reply::Error(line) => Some(Said::Failed(Cause::of_error(line))),
+            _ => None,
+        };
+    }
     match *reply {
         Reply::Simple(b"OK") if !script => Some(Said::Granted),
         Reply::Null if !script => Some(Said::Held),
@@ -246,8 +321,10 @@ mod tests {
 
     fn answers(link: &mut Link, mut input: &[u8]) -> Result<Vec<(u32, Answer)>, Fault> {
         let mut answers = Vec::new();
-        while let Some((ask, answer)) = link.next_answer(&mut input, NOW)? {
-            answers.push((ask.record, answer));
+        while let Some(incoming) = link.next_incoming(&mut input, NOW)? {
+            if let Incoming::Answer(ask, answer) = incoming {
+                answers.push((ask.record, answer));
+            }
         }
         assert!(input.is_empty());
         Ok(answers)
@@ -315,6 +392,48 @@ mod tests {
     }
 
     #[test]
+    fn a_flush_is_told_without_being_asked_for() {
+        let mut link = link(&[]);
+        let mut input: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
+        assert_eq!(link.next_incoming(&mut input, NOW), Ok(Some(Incoming::Flushed)));
+        let mut input: &[u8] = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+        assert_eq!(link.next_incoming(&mut input, NOW), Ok(None));
+    }
+
+    #[test]
+    fn what_belongs_to_no_record_is_read_too() {
+        let kill = Kind::Kill { client_id: 3 };
+        let mut link = link(&[Kind::Probe, kill, kill, Kind::Exists, Kind::Probe]);
+        let time = b"*2\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n";
+        let rest = b":1\r\n-NOPERM no\r\n:1\r\n-NOPERM no\r\n";
+        let told = answers(&mut link, &[&time[..], rest].concat()).unwrap();
+        assert_eq!(
+            told.iter().map(|answer| answer.1).collect::<Vec<_>>(),
+            [
+                Answer::Time(Some(1_700_000_000_000_042)),
+                Answer::Gone(true),
+                Answer::Gone(false),
+                Answer::Said(Said::Held),
+                Answer::Time(None),
+            ]
+        );
+    }
+
+    #[test]
+    fn silence_counts_from_when_a_question_was_written() {
+        let mut link = link(&[]);
+        let ask = Ask { record: 0, round: 0, kind: RELEASE, asked_at: Instant::default() };
+        link.ask(ask, |out| out.extend_from_slice(b"abc"));
+        link.sent(2, Instant::from_nanos(3));
+        assert_eq!(link.oldest_ask(), Some(Instant::default()), "it is not written yet");
+        link.sent(1, Instant::from_nanos(5));
+        assert_eq!(link.oldest_ask(), Some(Instant::from_nanos(5)));
+        link.ask(ask, |out| out.extend_from_slice(b"abc"));
+        link.sent(3, Instant::from_nanos(9));
+        assert_eq!(link.oldest_ask(), Some(Instant::from_nanos(5)), "the first was written before");
+    }
+
+    #[test]
     fn half_of_the_place_is_kept_for_releases() {
         let limits = Limits { records: 1, asks: 4, outbox: 100 };
         let mut link = link(&[Kind::Acquire]);
@@ -323,7 +442,7 @@ mod tests {
         assert!(!link.has_room(&limits) && link.has_room_for_release(&limits));
         link.ask(Ask { kind: RELEASE, ..link.asks[0] }, |out| out.extend_from_slice(&[0; 100]));
         assert!(!link.has_room_for_release(&limits));
-        link.sent(60);
+        link.sent(60, NOW);
         assert!(link.has_room_for_release(&limits));
     }
 

@@ -46,6 +46,8 @@ pub struct Record {
     pub owed: NodeSet,
     /// Nodes whose connection was lost with such an ask unanswered: it may be executed at any time.
     pub unproven: NodeSet,
+    /// Nodes whose grant does not count: they were in quarantine when they were asked, or since.
+    pub uncounted: NodeSet,
     /// Nodes that answered an extend with absent or another's.
     pub absent: NodeSet,
     /// When the key is gone on every node that answered, whatever becomes of its release.
@@ -121,6 +123,7 @@ impl Records {
             releasing: NodeSet::EMPTY,
             owed: NodeSet::EMPTY,
             unproven: NodeSet::EMPTY,
+            uncounted: NodeSet::EMPTY,
             absent: NodeSet::EMPTY,
             lapses_at: Instant::default(),
             round,
@@ -164,6 +167,11 @@ impl Records {
     /// Whether the record `number` is still the one of that generation.
     pub fn is_open(&self, number: u32, generation: u64) -> bool {
         self.slab.get(number as usize).is_some_and(|record| record.generation == generation)
+    }
+
+    /// Whether there is a record of that number.
+    pub fn contains(&self, number: u32) -> bool {
+        self.slab.contains(number as usize)
     }
 
     /// Closes a record; its place may be used again.

@@ -83,6 +83,14 @@ impl Round {
         self.ballot.cast(node, vote)
     }
 
+    /// Takes back the grant of a node that may have forgotten it.
+    pub fn withdraw(&mut self, node: NodeId) -> Verdict {
+        if self.ballot.grants().contains(node) && self.ballot.verdict() == Verdict::Undecided {
+            self.said[node.index()] = Said::Failed(Cause::Quarantined);
+        }
+        self.ballot.withdraw(node)
+    }
+
     /// The votes.
     pub fn ballot(&self) -> &Ballot {
         &self.ballot

@@ -78,6 +78,18 @@ impl Default for Limits {
     }
 }
 
+/// Whether a node that may have forgotten a live lock is kept from granting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RestartGuard {
+    /// Its grants do not count until every lock it may have forgotten is over: for `max_ttl` and
+    /// its drift from its start. This holds only if every client of the nodes keeps its ttls
+    /// under `max_ttl`.
+    #[default]
+    On,
+    /// Its grants count at once. For a cluster that is fresh as a whole, and for tests.
+    Off,
+}
+
 /// What proto needs to know before it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -95,6 +107,13 @@ pub struct Settings {
     /// The shortest and the longest pause before a node is connected to again: doubled each time,
     /// and drawn from its upper half.
     pub reconnect: (Duration, Duration),
+    /// How long a node may be silent before its connection is given up for a new one.
+    pub reset_after: Duration,
+    /// How often each node is asked for its time: finds a connection that is dead, and a clock
+    /// that jumped.
+    pub probe_interval: Duration,
+    /// Whether a node that may have forgotten a live lock is kept from granting.
+    pub restart_guard: RestartGuard,
     /// The bounds.
     pub limits: Limits,
     /// Whether somebody reads the nodes' answers at all times, as an event loop does. Where nobody
@@ -114,7 +133,10 @@ impl Settings {
             node_timeout: Duration::from_millis(50),
             connect_timeout: Duration::from_secs(1),
             retry: (Duration::from_millis(5), Duration::from_millis(50)),
-            reconnect: (Duration::from_millis(20), Duration::from_secs(1)),
+            reconnect: (Duration::from_millis(20), Duration::from_millis(500)),
+            reset_after: Duration::from_millis(500),
+            probe_interval: Duration::from_secs(5),
+            restart_guard: RestartGuard::On,
             limits: Limits::default(),
             attended: true,
             allow_eviction: false,
@@ -153,6 +175,8 @@ impl Settings {
         within("max_ttl", self.max_ttl, Ttl::SHORTEST, LONGEST_MAX_TTL, "from 3 ms to 365 days")?;
         within("node_timeout", self.node_timeout, millisecond, hour, millis_to_hour)?;
         within("connect_timeout", self.connect_timeout, millisecond, hour, millis_to_hour)?;
+        within("reset_after", self.reset_after, millisecond, hour, millis_to_hour)?;
+        within("probe_interval", self.probe_interval, millisecond, hour, millis_to_hour)?;
         let ranges = [("retry", self.retry), ("reconnect", self.reconnect)];
         for (name, (shortest, longest)) in ranges {
             within(name, shortest, millisecond, hour, millis_to_hour)?;

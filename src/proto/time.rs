@@ -43,6 +43,11 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// How far two clocks may differ over `length`: a hundredth of it, and two milliseconds.
+pub fn drift(length: Duration) -> Duration {
+    Duration::from_nanos((nanos(length) / 100).saturating_add(DRIFT_FIXED_NANOS))
+}
+
 /// How long a key may live on a node: whole milliseconds, checked.
 ///
 /// What it gives a holder is less: the drift (a hundredth of it, and two milliseconds) is taken
@@ -84,13 +89,12 @@ impl Ttl {
     }
 
     /// What is taken off: a hundredth of the ttl, and two milliseconds.
-    pub const fn drift(self) -> Duration {
-        let nanos = self.millis.saturating_mul(NANOS_PER_MILLI);
-        Duration::from_nanos((nanos / 100).saturating_add(DRIFT_FIXED_NANOS))
+    pub fn drift(self) -> Duration {
+        drift(self.duration())
     }
 
     /// What a holder has of it at the most: the ttl less the drift.
-    pub const fn usable(self) -> Duration {
+    pub fn usable(self) -> Duration {
         self.duration().saturating_sub(self.drift())
     }
 

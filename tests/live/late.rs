@@ -143,7 +143,7 @@ fn bad_ttls_and_keys_are_refused_before_a_byte_is_sent() {
 fn a_refused_ttl_sends_no_byte_at_all() {
     let listener = CountingListener::start();
     let urls = [listener.url()];
-    let client = Client::connect(Config::new(urls).unwrap()).unwrap();
+    let client = Client::connect(plain(urls)).unwrap();
     // It does not answer the greeting; the connection may be made again meanwhile.
     let greetings = |listener: &CountingListener| (listener.connections(), listener.bytes());
     let before = greetings(&listener);

@@ -16,7 +16,7 @@ mod quorum;
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Config, Engine, NodeId, Standing};
+use redlatch::{Client, Config, Engine, NodeId, RestartGuard, Standing};
 use support::{Fleet, eventually};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -28,7 +28,12 @@ fn millis(n: u64) -> Duration {
 
 /// The nodes of this fleet, with a node timeout that no healthy node misses here.
 fn config(fleet: &Fleet) -> Config {
-    Config::new(fleet.urls()).expect("a fleet has good addresses").node_timeout(millis(500))
+    plain(fleet.urls()).node_timeout(millis(500))
+}
+
+/// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
+fn plain(urls: impl IntoIterator<Item = String>) -> Config {
+    Config::new(urls).expect("good addresses").restart_guard(RestartGuard::Off)
 }
 
 fn client(fleet: &Fleet) -> Client {

@@ -56,7 +56,8 @@ fn ten_thousand_keys_at_once() {
 fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
     let fleet = Fleet::start(3);
     let timeout = 2 * SECOND;
-    let mut embedded = Loop::new(config(&fleet).node_timeout(timeout));
+    let config = config(&fleet).node_timeout(timeout).reset_after(600 * SECOND);
+    let mut embedded = Loop::new(config);
     fleet[1].stop();
     let stopped = NodeId::new(1);
     let waiting = |embedded: &Loop| {
@@ -71,7 +72,7 @@ fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
     });
     let before = waiting(&embedded);
     println!("waiting for the stopped node: {before:?} (bytes, questions, records)");
-    assert!(before.0 <= 16 << 20 && before.1 <= 2 * KEYS as usize, "{before:?}");
+    assert!(before.0 <= 16 << 20 && before.1 <= 2 * KEYS as usize + 1, "{before:?}");
     for _ in 0..3 {
         let locks = acquire_all(&mut embedded);
         release_all(&mut embedded, locks);
@@ -87,7 +88,7 @@ fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
 fn a_node_at_its_limit_votes_full_and_the_others_decide() {
     let fleet = Fleet::start(3);
     let limits = redlatch::proto::settings::Limits { asks: 200, ..Default::default() };
-    let mut embedded = Loop::new(config(&fleet).node_timeout(10 * SECOND).limits(limits));
+    let mut embedded = Loop::new(config(&fleet).node_timeout(60 * SECOND).limits(limits));
     fleet[2].stop();
     let full = NodeId::new(2);
     for round in 0..500_u64 {
@@ -97,8 +98,10 @@ fn a_node_at_its_limit_votes_full_and_the_others_decide() {
         let released = embedded.completion().result;
         assert_eq!(released, Ok(Outcome::Released(Released::Released)), "round {round}");
     }
-    // Half of the place is for the new; the other half would take releases of what is held.
-    assert_eq!(embedded.engine.coordinator().unanswered(full), 100);
+    // Half of the place is for the new (and one question for the time beyond it); the other half
+    // would take releases of what is held.
+    let unanswered = embedded.engine.coordinator().unanswered(full);
+    assert!((100..=101).contains(&unanswered), "{unanswered}");
     fleet[2].cont();
     eventually(10 * SECOND, "nothing is open", || is_idle(&mut embedded));
     nothing_is_left(&fleet, SECOND);

@@ -84,6 +84,9 @@ fn greeting(command: &[Vec<u8>]) -> Option<Vec<u8>> {
     match command[0].as_slice() {
         b"HELLO" => Some(b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:7\r\n".to_vec()),
         b"INFO" => Some(b"$13\r\nrole:master\r\n\r\n".to_vec()),
+        b"COMMAND" => Some(b"*2\r\n_\r\n_\r\n".to_vec()),
+        b"CLIENT" => Some(b"+OK\r\n".to_vec()),
+        b"TIME" => Some(b"*2\r\n$10\r\n1700000000\r\n$1\r\n7\r\n".to_vec()),
         b"SCRIPT" => Some(b"$40\r\n0123456789012345678901234567890123456789\r\n".to_vec()),
         _ => None,
     }

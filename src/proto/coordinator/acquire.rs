@@ -96,6 +96,9 @@ impl Coordinator {
         let due = Due::Round { record: number };
         record.round_timer = Some(self.timers.set_after(now, length, due));
         for node in askable.iter() {
+            if !self.is_trusted(node) {
+                self.records.get_mut(number).uncounted.insert(node);
+            }
             self.ask(node, number, Kind::Acquire, now);
         }
     }
@@ -116,6 +119,8 @@ impl Coordinator {
             _ => record.note_answer(now),
         }
         if record.phase == Phase::Asking && record.round.number == ask.round {
+            let uncounted = said == Said::Granted && record.uncounted.contains(node);
+            let said = if uncounted { Said::Failed(Cause::Quarantined) } else { said };
             self.cast(ask.record, node, said, now);
         }
         self.finish(ask.record, generation);
@@ -215,7 +220,7 @@ impl Coordinator {
     fn refusal(&self, number: u32, now: Instant) -> Error {
         let record = self.records.get(number);
         let (round, spare) = (&record.round, self.spare_nodes());
-        let report = self.report(number);
+        let report = self.report(number, now);
         if round.count_failed(Cause::is_permanent) > spare {
             Error::Config(ConfigError::Nodes(report))
         } else if now >= record.deadline && round.ballot().denials().len() <= spare {

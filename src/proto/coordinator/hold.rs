@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use super::super::debts::Debt;
 use super::super::round::Released;
 use super::*;
 
@@ -35,7 +34,7 @@ impl Coordinator {
         let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
         let number = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         let Some(number) = number else {
-            return Err(Error::Lost(self.report_unasked(&[])));
+            return Err(Error::Lost(self.report_unasked(&[], now)));
         };
         let record = self.records.get_mut(number);
         if record.op.is_some() {
@@ -60,7 +59,7 @@ impl Coordinator {
             self.ops.move_to(op, Stage::Over(Ok(Outcome::Released(Released::AlreadyExpired))));
             return op;
         };
-        self.end_extend(number);
+        self.end_extend(number, now);
         let owed = self.records.get(number).owed;
         self.begin_release(number, owed, data, now)
     }
@@ -96,7 +95,7 @@ impl Coordinator {
     pub fn let_go(&mut self, lock: &Lock, now: Instant) {
         let held = self.records.find(lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         if let Some(number) = held {
-            self.end_extend(number);
+            self.end_extend(number, now);
             self.end_as(number, Form::Source, now);
         }
     }
@@ -198,7 +197,7 @@ impl Coordinator {
             return;
         }
         let Some(op) = record.op else { return };
-        let report = self.report(number);
+        let report = self.report(number, now);
         if record.round.count_failed(Cause::is_permanent) > spare {
             self.records.get_mut(number).op = None;
             let error = Error::Config(ConfigError::Nodes(report));
@@ -228,14 +227,14 @@ impl Coordinator {
 
     /// The lock is lost now: what is owed falls due.
     fn lose(&mut self, number: u32, now: Instant) {
-        self.end_extend(number);
+        self.end_extend(number, now);
         self.end(number, now);
     }
 
     /// Ends an extend that is under way, if there is one: its lock is over.
-    fn end_extend(&mut self, number: u32) {
+    fn end_extend(&mut self, number: u32, now: Instant) {
         let Some(op) = self.records.get_mut(number).op.take() else { return };
-        let error = Error::Lost(self.report(number));
+        let error = Error::Lost(self.report(number, now));
         if let Some(Stage::Pausing { timer, .. }) = self.ops.get_mut(op).map(|r| &r.stage) {
             self.timers.clear(*timer);
         }
@@ -273,7 +272,9 @@ impl Coordinator {
         self.end(number, now);
         for node in electors.iter() {
             let record = self.records.get(number);
-            if !record.releasing.contains(node) {
+            // Owed to a node whose next connection is being opened: it may be in time.
+            let may_come = record.owed.contains(node) && self.nodes[node.index()].is_coming_back();
+            if !record.releasing.contains(node) && !may_come {
                 let said = Said::Failed(self.may_ask(node).err().unwrap_or(Cause::Full));
                 self.records.get_mut(number).round.cast(node, said);
             }
@@ -289,42 +290,6 @@ impl Coordinator {
         op
     }
 
-    /// A node answered a release.
-    pub(super) fn release_answered(
-        &mut self,
-        node: NodeId,
-        ask: Ask,
-        form: Form,
-        said: Said,
-        now: Instant,
-    ) {
-        let record = self.records.get_mut(ask.record);
-        let generation = record.generation;
-        record.releasing.remove(node);
-        match said {
-            Said::Failed(Cause::NoScript) if form == Form::Sha => {
-                self.ask(node, ask.record, Kind::Release(Form::Source), now);
-                return;
-            }
-            Said::Failed(_) if record.owed.contains(node) => {
-                self.owe(node, ask.record);
-                self.payment_was_refused(node, now);
-            }
-            Said::Failed(_) => {}
-            // Gone, or another's, or never there: each proves that nothing of ours is left.
-            _ => {
-                record.owed.remove(node);
-                record.unproven.remove(node);
-                self.nodes[node.index()].debts.refused = 0;
-            }
-        }
-        let record = self.records.get(ask.record);
-        if record.round.purpose == Purpose::Release && record.round.number == ask.round {
-            self.cast(ask.record, node, said, now);
-        }
-        self.finish(ask.record, generation);
-    }
-
     /// A majority let go, or cannot do so in time.
     pub(super) fn release_is_over(&mut self, number: u32) {
         let record = self.records.get_mut(number);
@@ -333,36 +298,6 @@ impl Coordinator {
             self.ops.move_to(op, Stage::Over(Ok(Outcome::Released(released))));
         }
         self.finish(number, generation);
-    }
-
-    /// Writes the release of an ended record to a node, or lines it up.
-    pub(super) fn pay(&mut self, node: NodeId, number: u32, form: Form, now: Instant) {
-        let record = self.records.get(number);
-        let unanswered = record.asked.contains(node);
-        let to = &self.nodes[node.index()];
-        let reachable = match to.standing {
-            Standing::Ready => true,
-            // Behind a SET that is on its wire, and nothing else.
-            Standing::Suspect => unanswered,
-            Standing::Down(_) | Standing::Connecting | Standing::Greeting => false,
-        };
-        if record.releasing.contains(node) {
-            return;
-        }
-        if reachable && to.link.has_room_for_release(&self.settings.limits) {
-            // Where an answer is overdue this one may never be read: the source needs none.
-            let form = if unanswered { Form::Source } else { form };
-            self.ask(node, number, Kind::Release(form), now);
-        } else {
-            self.owe(node, number);
-            self.plan_payment(node, now);
-        }
-    }
-
-    /// Lines a release up.
-    pub(super) fn owe(&mut self, node: NodeId, number: u32) {
-        let generation = self.records.get(number).generation;
-        self.nodes[node.index()].debts.push(Debt { record: number, generation });
     }
 
     fn is_held(&self, number: u32, generation: u64) -> bool {

@@ -6,8 +6,12 @@
 //! reads and before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)).
 
 mod acquire;
+mod events;
 mod hold;
 mod nodes;
+mod payments;
+mod trust;
+mod watch;
 
 use std::collections::VecDeque;
 
@@ -17,17 +21,19 @@ use rand::rngs::StdRng;
 use super::ballot::{Ballot, Verdict, majority};
 use super::command::{self, Form};
 use super::error::{Busy, Cause, ConfigError, Error, NodeReport, Report, Said};
-use super::link::{Answer, Ask, Kind};
+use super::link::{Answer, Ask, Incoming, Kind};
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet};
 use super::ops::{Completion, Op, Ops, Outcome, Stage};
 use super::records::{Phase, Record, Records};
 use super::round::Purpose;
 use super::settings::{LONGEST_KEY, Settings};
-use super::standing::Standing;
+use super::standing::{Distrust, Standing};
 use super::time::{Instant, Ttl};
 use super::timers::{Timer, Timers};
 
+pub use events::Event;
+use events::Events;
 use nodes::Node;
 
 /// What whoever owns the sockets has to do.
@@ -56,6 +62,12 @@ enum Due {
     Connecting { node: NodeId },
     /// Look whether the node is silent.
     Silence { node: NodeId },
+    /// The suspect connection stays silent.
+    Reset { node: NodeId },
+    /// Ask the node for its time.
+    Probe { node: NodeId },
+    /// The node's quarantine is over.
+    Trust { node: NodeId },
     /// Pay what the node is owed.
     Payment { node: NodeId },
     /// The node was away too long to be owed anything.
@@ -72,6 +84,7 @@ pub struct Coordinator {
     ops: Ops,
     timers: Timers<Due>,
     actions: VecDeque<Action>,
+    events: Events,
     rng: StdRng,
 }
 
@@ -89,6 +102,7 @@ impl Coordinator {
             ops: Ops::default(),
             timers: Timers::new(),
             actions: VecDeque::new(),
+            events: Events::default(),
             rng: StdRng::from_seed(seed),
             settings,
         };
@@ -114,16 +128,17 @@ impl Coordinator {
     }
 
     /// Takes note that the first `count` bytes of the output were written.
-    pub fn handle_sent(&mut self, node: NodeId, count: usize) {
-        self.nodes[node.index()].link.sent(count);
+    pub fn handle_sent(&mut self, node: NodeId, count: usize, now: Instant) {
+        self.nodes[node.index()].link.sent(count, now);
     }
 
     /// Takes what was read from a node.
     pub fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
         let mut input = bytes;
         while self.nodes[node.index()].standing.is_connected() {
-            match self.nodes[node.index()].link.next_answer(&mut input, now) {
-                Ok(Some((ask, answer))) => self.route(node, ask, answer, now),
+            match self.nodes[node.index()].link.next_incoming(&mut input, now) {
+                Ok(Some(Incoming::Answer(ask, answer))) => self.route(node, ask, answer, now),
+                Ok(Some(Incoming::Flushed)) => self.distrust(node, Distrust::Flushed, now),
                 Ok(None) => break,
                 Err(fault) => {
                     self.break_off(node, fault, now);
@@ -151,6 +166,9 @@ impl Coordinator {
                 Due::Reconnect { node } => self.connect(node, now),
                 Due::Connecting { node } => self.connecting_took_too_long(node, now),
                 Due::Silence { node } => self.look_for_silence(node, now),
+                Due::Reset { node } => self.reset_is_due(node, now),
+                Due::Probe { node } => self.probe_is_due(node, now),
+                Due::Trust { node } => self.trust_is_due(node),
                 Due::Payment { node } => self.payment_is_due(node, now),
                 Due::GivingUp { node } => self.give_up_debts(node, now),
             }
@@ -198,9 +216,20 @@ impl Coordinator {
         self.ops.has_ready()
     }
 
-    /// The nodes that may be asked.
+    /// The nodes that may be asked, in quarantine or not.
     pub fn ready(&self) -> NodeSet {
-        self.all_nodes().iter().filter(|&node| self.standing(node) == Standing::Ready).collect()
+        self.all_nodes().iter().filter(|&node| self.standing(node).is_usable()).collect()
+    }
+
+    /// The nodes whose connection was lost a moment ago, and which are connected to again without
+    /// a pause.
+    pub fn coming_back(&self) -> NodeSet {
+        self.all_nodes().iter().filter(|&n| self.nodes[n.index()].is_coming_back()).collect()
+    }
+
+    /// Why a node could not be asked last.
+    pub fn trouble(&self, node: NodeId) -> Cause {
+        self.nodes[node.index()].trouble
     }
 
     /// What a node is to us at the moment.
@@ -254,14 +283,16 @@ impl Coordinator {
         match kind {
             Kind::Acquire => assert_eq!(record.phase, Phase::Asking, "an acquire"),
             Kind::Extend(_) => assert_eq!(record.phase, Phase::Held, "an extend"),
-            Kind::Release(_) => assert_eq!(record.phase, Phase::Ending, "a release"),
-            Kind::Greet(_) => unreachable!("a greeting belongs to no record"),
+            _ => assert_eq!(record.phase, Phase::Ending, "a release"),
         }
-        if let Kind::Release(_) = kind {
-            record.releasing.insert(node);
-        } else {
-            record.asked.add(node);
-            record.owed.insert(node);
+        match kind {
+            Kind::Acquire | Kind::Extend(_) => {
+                record.asked.add(node);
+                record.owed.insert(node);
+            }
+            _ => {
+                record.releasing.insert(node);
+            }
         }
         let ask = Ask { record: number, round: record.round.number, kind, asked_at: now };
         let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
@@ -269,7 +300,10 @@ impl Coordinator {
             Kind::Acquire => command::acquire(out, key, token, ttl),
             Kind::Extend(form) => command::extend(out, form, key, token, ttl),
             Kind::Release(form) => command::release(out, form, key, token),
-            Kind::Greet(_) => {}
+            Kind::Exists => command::encode(out, &[b"EXISTS", key]),
+            Kind::Greet(_) | Kind::Probe | Kind::Kill { .. } => {
+                unreachable!("{kind:?} belongs to no record")
+            }
         });
         self.watch_for_silence(node, now);
     }
@@ -278,10 +312,11 @@ impl Coordinator {
     fn may_ask(&self, node: NodeId) -> Result<(), Cause> {
         let node = &self.nodes[node.index()];
         match node.standing {
-            Standing::Ready if node.link.has_room(&self.settings.limits) => Ok(()),
-            Standing::Ready => Err(Cause::Full),
+            Standing::Ready | Standing::Quarantined(_) => {
+                if node.link.has_room(&self.settings.limits) { Ok(()) } else { Err(Cause::Full) }
+            }
             Standing::Suspect => Err(Cause::Silent),
-            Standing::Down(_) | Standing::Connecting | Standing::Greeting => Err(node.trouble),
+            _ => Err(node.trouble),
         }
     }
 
@@ -296,9 +331,12 @@ impl Coordinator {
             (Kind::Release(form), Answer::Said(said)) => {
                 self.release_answered(node, ask, form, said, now);
             }
-            (Kind::Greet(_), Answer::Said(_)) | (_, Answer::Fact(_)) => {
-                unreachable!("the link reads each reply by its question")
+            (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
+            (Kind::Probe, Answer::Time(micros)) => self.time_told(node, ask, micros, now),
+            (Kind::Kill { client_id }, Answer::Gone(gone)) => {
+                self.kill_answered(node, client_id, gone, now);
             }
+            _ => unreachable!("the link reads each reply by its question"),
         }
     }
 
@@ -326,8 +364,20 @@ impl Coordinator {
 
     /// Ends the round: who has not answered by now is silent.
     fn round_is_over(&mut self, number: u32, now: Instant) {
+        let timeout = self.settings.node_timeout;
         let record = self.records.get_mut(number);
         record.round_timer = None;
+        // Questions that were written late have not been silent for a node timeout: they are
+        // waited for, though not beyond the deadline.
+        let links = &self.nodes;
+        let undecided = record.round.ballot().undecided();
+        let written = undecided.iter().filter_map(|node| links[node.index()].link.oldest_ask());
+        let until = written.max().map_or(now, |written| written.saturating_add(timeout));
+        let until = until.min(record.deadline);
+        if until > now {
+            record.round_timer = Some(self.timers.set_at(until, Due::Round { record: number }));
+            return;
+        }
         let generation = record.generation;
         for node in record.round.ballot().undecided().iter() {
             if self.records.is_open(number, generation) {
@@ -350,22 +400,28 @@ impl Coordinator {
     }
 
     /// What every node said to the record's question.
-    fn report(&self, number: u32) -> Box<Report> {
+    fn report(&self, number: u32, now: Instant) -> Box<Report> {
         let record = self.records.get(number);
         let said = |node| record.round.said(node);
-        self.report_of(&record.key, said)
+        self.report_of(&record.key, said, now)
     }
 
     /// A report of a key about which nobody was asked.
-    pub fn report_unasked(&self, key: &[u8]) -> Box<Report> {
-        self.report_of(key, |_| Said::Nothing)
+    pub fn report_unasked(&self, key: &[u8], now: Instant) -> Box<Report> {
+        self.report_of(key, |_| Said::Nothing, now)
     }
 
-    fn report_of(&self, key: &[u8], said: impl Fn(NodeId) -> Said) -> Box<Report> {
+    /// A report of what keeps each node from being asked.
+    pub fn report_standings(&self, now: Instant) -> Box<Report> {
+        let said = |node| self.may_ask(node).map_or_else(Said::Failed, |()| Said::Nothing);
+        self.report_of(&[], said, now)
+    }
+
+    fn report_of(&self, key: &[u8], said: impl Fn(NodeId) -> Said, now: Instant) -> Box<Report> {
         let nodes = self.all_nodes().iter().map(|node| {
             let said = said(node);
             let label = self.settings.nodes[node.index()].label.clone();
-            NodeReport { label, said, detail: self.nodes[node.index()].detail(said) }
+            NodeReport { label, said, detail: self.nodes[node.index()].detail(said, now) }
         });
         Box::new(Report { key: key.into(), needed: self.quorum, nodes: nodes.collect() })
     }

@@ -1,12 +1,16 @@
-//! The life of a node: connecting, greeting, silence, loss; and the payment of what it is owed.
+//! The life of a node's connection: connecting, greeting, ready, lost.
 
 use rand::RngExt;
 
-use super::super::debts::{self, Debts};
+use super::super::debts::{Debt, Debts};
 use super::super::greeting::{Fact, Greeting, Progress, Step, Vetted};
 use super::super::link::{Fault, Link};
-use super::super::standing;
+use super::super::standing::{self, Distrust, Identity, Reading};
 use super::*;
+
+/// How many times longer than others a node waits to be looked at again that may not be used as it
+/// is configured.
+const PATIENCE: u32 = 10;
 
 /// What the coordinator keeps of one node.
 #[derive(Debug)]
@@ -19,14 +23,33 @@ pub(super) struct Node {
     pub(super) words: Box<str>,
     /// How often in a row it could not be made ready.
     pub(super) failures: u32,
+    /// What the connection was found to be, while it is ready.
+    pub(super) vetted: Vetted,
+    /// Who it was when it was vetted last.
+    pub(super) identity: Option<Identity>,
+    /// From when on its grants count, and why not before.
+    pub(super) trusted_from: Option<(Instant, Distrust)>,
+    /// What its clock said last.
+    pub(super) reading: Option<Reading>,
     pub(super) debts: Debts,
     pub(super) debts_given_up: u64,
+    /// Earlier connections, youngest first, which may have left something unexecuted there.
+    pub(super) earlier: Vec<i64>,
+    /// What was asked on them and not answered.
+    pub(super) unproven: Vec<Debt>,
+    /// When it became ready.
+    ready_since: Option<Instant>,
     greeting: Greeting,
-    vetted: Vetted,
     /// Ends the pause before the next connection, or the time to become ready.
     connecting: Option<Timer>,
     /// Looks for silence.
-    silence: Option<Timer>,
+    pub(super) silence: Option<Timer>,
+    /// Gives the silent connection up.
+    pub(super) reset: Option<Timer>,
+    /// Asks for its time.
+    pub(super) probe: Option<Timer>,
+    /// Ends the quarantine.
+    pub(super) trust: Option<Timer>,
 }
 
 impl Default for Node {
@@ -37,22 +60,34 @@ impl Default for Node {
             trouble: Cause::Unreachable,
             words: "".into(),
             failures: 0,
+            vetted: Vetted::default(),
+            identity: None,
+            trusted_from: None,
+            reading: None,
             debts: Debts::default(),
             debts_given_up: 0,
+            earlier: Vec::new(),
+            unproven: Vec::new(),
+            ready_since: None,
             greeting: Greeting::default(),
-            vetted: Vetted::default(),
             connecting: None,
             silence: None,
+            reset: None,
+            probe: None,
+            trust: None,
         }
     }
 }
 
 impl Node {
-    /// What it said in its own words, where that tells more than `said`.
-    pub(super) fn detail(&self, said: Said) -> Option<Box<str>> {
+    /// What there is to add to `said`: its own words, or how long its grants do not count.
+    pub(super) fn detail(&self, said: Said, now: Instant) -> Option<Box<str>> {
         let Said::Failed(cause) = said else { return None };
         let last_error = self.link.last_error();
-        if cause == self.trouble && !self.words.is_empty() {
+        if let (Cause::Quarantined, Some((from, why))) = (cause, self.trusted_from) {
+            let left = from.saturating_since(now).as_secs_f64();
+            Some(format!("restart guard: {why}; its grants count in {left:.1} s").into())
+        } else if cause == self.trouble && !self.words.is_empty() {
             Some(self.words.clone())
         } else if !last_error.is_empty() && Cause::of_error(last_error.as_bytes()) == cause {
             Some(last_error.into())
@@ -60,44 +95,50 @@ impl Node {
             None
         }
     }
+
+    /// Whether its connection was lost a moment ago, and the next one is being opened without a
+    /// pause.
+    pub(super) fn is_coming_back(&self) -> bool {
+        self.failures == 0 && !self.standing.is_usable() && self.standing != Standing::Suspect
+    }
 }
 
 impl Coordinator {
     /// The connection that was asked for is open.
     pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
         if self.standing(node) == Standing::Connecting {
-            self.nodes[node.index()].standing = Standing::Greeting;
+            self.set_standing(node, Standing::Greeting);
             self.greet(node, now);
         }
     }
 
     /// The connection is gone, or could not be opened; `words` are the system's.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
-        match self.standing(node) {
-            Standing::Down(_) => {}
-            Standing::Connecting => self.lose_connection(node, Cause::Unreachable, words, now),
+        let cause = match self.standing(node) {
+            Standing::Down(_) | Standing::Rejected(_) => return,
+            Standing::Connecting => Cause::Unreachable,
+            // A node that ends the connection in mid-greeting may have said why.
             Standing::Greeting => {
-                let trouble = self.nodes[node.index()].greeting.trouble();
-                self.lose_connection(node, trouble.unwrap_or(Cause::Unreachable), words, now);
+                self.nodes[node.index()].greeting.trouble().unwrap_or(Cause::Unreachable)
             }
-            _ => self.lose_connection(node, Cause::Lost, words, now),
-        }
+            _ => Cause::Lost,
+        };
+        self.lose_connection(node, Standing::Down(cause), cause, words, now);
     }
 
     pub(super) fn connect(&mut self, node: NodeId, now: Instant) {
         let timeout = self.settings.connect_timeout;
         let timer = self.timers.set_after(now, timeout, Due::Connecting { node });
-        let it = &mut self.nodes[node.index()];
-        it.standing = Standing::Connecting;
-        it.connecting = Some(timer);
+        self.nodes[node.index()].connecting = Some(timer);
+        self.set_standing(node, Standing::Connecting);
         self.actions.push_back(Action::Connect(node));
     }
 
     pub(super) fn connecting_took_too_long(&mut self, node: NodeId, now: Instant) {
         self.nodes[node.index()].connecting = None;
         self.actions.push_back(Action::Disconnect(node));
-        let words = "no answer within the connect timeout";
-        self.lose_connection(node, Cause::Unreachable, words, now);
+        let (cause, words) = (Cause::Unreachable, "no answer within the connect timeout");
+        self.lose_connection(node, Standing::Down(cause), cause, words, now);
     }
 
     /// What came is nothing that can be gone on from.
@@ -107,50 +148,78 @@ impl Coordinator {
             _ => Cause::Garbage,
         };
         self.actions.push_back(Action::Disconnect(node));
-        self.lose_connection(node, cause, &fault.to_string(), now);
+        self.lose_connection(node, Standing::Down(cause), cause, &fault.to_string(), now);
     }
 
     /// Everything undecided on the connection counts against; what the node is owed waits for the
     /// next one.
-    fn lose_connection(&mut self, node: NodeId, cause: Cause, words: &str, now: Instant) {
+    pub(super) fn lose_connection(
+        &mut self,
+        node: NodeId,
+        standing: Standing,
+        cause: Cause,
+        words: &str,
+        now: Instant,
+    ) {
+        self.set_standing(node, standing);
         let random = self.rng.random();
         let it = &mut self.nodes[node.index()];
-        it.standing = Standing::Down(cause);
         it.trouble = cause;
         it.words = words.into();
-        it.failures = it.failures.saturating_add(1);
-        self.timers.clear_in(&mut it.connecting);
-        self.timers.clear_in(&mut it.silence);
-        self.timers.clear_in(&mut it.debts.payment);
-        let pause = standing::backoff(self.settings.reconnect, it.failures, random);
-        let at = now.saturating_add(pause);
-        it.connecting = Some(self.timers.set_at(at, Due::Reconnect { node }));
-        if it.debts.giving_up.is_none() {
-            let at = now.saturating_add(self.settings.max_ttl * debts::GIVEN_UP_AFTER);
-            it.debts.giving_up = Some(self.timers.set_at(at, Due::GivingUp { node }));
+        // One that was good for a while is replaced at once; one that is lost again and again is
+        // not worth the haste.
+        let (_, longest) = self.settings.reconnect;
+        let good =
+            it.ready_since.take().is_some_and(|since| now.saturating_since(since) >= longest);
+        it.failures = if good { 0 } else { it.failures.saturating_add(1) };
+        for timer in [&mut it.connecting, &mut it.silence, &mut it.reset, &mut it.probe] {
+            self.timers.clear_in(timer);
         }
-        for ask in it.link.reset() {
-            self.ask_is_lost(node, ask, cause, now);
+        self.timers.clear_in(&mut it.debts.payment);
+        let mut range = self.settings.reconnect;
+        if matches!(standing, Standing::Rejected(cause) if cause.is_permanent()) {
+            // Somebody has to change a configuration first.
+            range = (longest, longest.saturating_mul(PATIENCE));
+        }
+        let pause = standing::backoff(range, it.failures, random);
+        let due = Due::Reconnect { node };
+        it.connecting = Some(self.timers.set_at(now.saturating_add(pause), due));
+        let asks = it.link.reset();
+        self.plan_giving_up(node, now);
+        let creating = |ask: &Ask| matches!(ask.kind, Kind::Acquire | Kind::Extend(_));
+        self.remember_connection(node, asks.iter().any(creating));
+        for ask in asks {
+            if ask.kind.is_about_a_record() {
+                self.ask_is_lost(node, ask, cause, now);
+            }
         }
     }
 
     /// No answer to this question will come any more.
     fn ask_is_lost(&mut self, node: NodeId, ask: Ask, cause: Cause, now: Instant) {
-        if let Kind::Greet(_) = ask.kind {
-            return;
-        }
+        let coming_back = self.nodes[node.index()].is_coming_back();
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
-        if let Kind::Release(_) = ask.kind {
-            record.releasing.remove(node);
-            if record.owed.contains(node) {
-                self.owe(node, ask.record);
+        let mut vote = record.round.number == ask.round;
+        match ask.kind {
+            Kind::Acquire | Kind::Extend(_) => {
+                record.asked.take(node);
+                record.unproven.insert(node);
+                let it = &mut self.nodes[node.index()];
+                if !it.earlier.is_empty() {
+                    it.unproven.push(Debt { record: ask.record, generation });
+                }
             }
-        } else {
-            record.asked.take(node);
-            record.unproven.insert(node);
+            _ => {
+                record.releasing.remove(node);
+                if record.owed.contains(node) {
+                    self.owe(node, ask.record);
+                    // It is said again on the next connection, which may be in time.
+                    vote &= !coming_back;
+                }
+            }
         }
-        if self.records.get(ask.record).round.number == ask.round {
+        if vote {
             self.cast(ask.record, node, Said::Failed(cause), now);
         }
         self.finish(ask.record, generation);
@@ -176,10 +245,7 @@ impl Coordinator {
             Progress::Vetted(vetted) if self.is_known_server(node, &vetted) => {
                 self.reject(node, Cause::SameServer, now);
             }
-            Progress::Vetted(vetted) => {
-                self.nodes[node.index()].vetted = vetted;
-                self.is_ready(node, now);
-            }
+            Progress::Vetted(vetted) => self.is_vetted(node, vetted, now),
         }
     }
 
@@ -189,7 +255,7 @@ impl Coordinator {
         run_id.is_some()
             && self.all_nodes().iter().any(|other| {
                 let it = &self.nodes[other.index()];
-                let asked = matches!(it.standing, Standing::Ready | Standing::Suspect);
+                let asked = it.standing.is_usable() || it.standing == Standing::Suspect;
                 other != node && asked && it.vetted.info.run_id == run_id
             })
     }
@@ -199,125 +265,23 @@ impl Coordinator {
         let says_it = Cause::of_error(said.as_bytes()) == cause;
         let words: Box<str> = if says_it { said } else { "" }.into();
         self.actions.push_back(Action::Disconnect(node));
-        self.lose_connection(node, cause, &words, now);
+        self.lose_connection(node, Standing::Rejected(cause), cause, &words, now);
     }
 
-    fn is_ready(&mut self, node: NodeId, now: Instant) {
+    fn is_vetted(&mut self, node: NodeId, vetted: Vetted, now: Instant) {
+        self.judge(node, &vetted, now);
         let it = &mut self.nodes[node.index()];
-        it.standing = Standing::Ready;
+        it.vetted = vetted;
+        it.ready_since = Some(now);
         it.failures = 0;
         it.trouble = Cause::Unreachable;
         it.words = "".into();
         it.debts.refused = 0;
         self.timers.clear_in(&mut it.connecting);
         self.timers.clear_in(&mut it.debts.giving_up);
-        self.pay_debts(node, now);
-    }
-
-    /// Arms the look for silence.
-    pub(super) fn watch_for_silence(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        if it.silence.is_none() {
-            let timeout = self.settings.node_timeout;
-            it.silence = Some(self.timers.set_after(now, timeout, Due::Silence { node }));
-        }
-    }
-
-    pub(super) fn look_for_silence(&mut self, node: NodeId, now: Instant) {
-        let timeout = self.settings.node_timeout;
-        let it = &mut self.nodes[node.index()];
-        it.silence = None;
-        if it.link.oldest_ask().is_none() {
-            return;
-        }
-        if standing::is_silent(it.link.oldest_ask(), it.link.last_answer(), timeout, now) {
-            if it.standing == Standing::Ready {
-                it.standing = Standing::Suspect;
-            }
-        } else {
-            self.watch_for_silence(node, now);
-        }
-    }
-
-    /// Something was read from the node: one that was suspect may have caught up.
-    pub(super) fn heard_of(&mut self, node: NodeId, now: Instant) {
-        let timeout = self.settings.node_timeout;
-        let it = &mut self.nodes[node.index()];
-        let silent =
-            || standing::is_silent(it.link.oldest_ask(), it.link.last_answer(), timeout, now);
-        if it.standing == Standing::Suspect && !silent() {
-            it.standing = Standing::Ready;
-            if it.link.oldest_ask().is_some() {
-                self.watch_for_silence(node, now);
-            }
-            self.pay_debts(node, now);
-        }
-    }
-
-    /// Pays what the node is owed, in its order, as far as there is room. By the source: a new
-    /// connection may be to a node that forgot the scripts, and nobody may be there to repeat it.
-    fn pay_debts(&mut self, node: NodeId, now: Instant) {
-        let lined_up = self.nodes[node.index()].debts.len();
-        for _ in 0..lined_up {
-            let room = self.nodes[node.index()].link.has_room_for_release(&self.settings.limits);
-            if !room {
-                self.plan_payment(node, now);
-                return;
-            }
-            let Some(debt) = self.nodes[node.index()].debts.pop() else { return };
-            if !self.records.is_open(debt.record, debt.generation) {
-                continue;
-            }
-            let record = self.records.get_mut(debt.record);
-            if !record.owed.contains(node) || record.releasing.contains(node) {
-                continue;
-            }
-            if record.has_lapsed(node, now) {
-                record.owed.remove(node);
-                self.finish(debt.record, debt.generation);
-            } else {
-                self.pay(node, debt.record, Form::Source, now);
-            }
-        }
-    }
-
-    /// Starts the pause before the next payment, unless it runs, or the next connection pays.
-    pub(super) fn plan_payment(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        if it.standing == Standing::Ready && it.debts.payment.is_none() {
-            let at = now.saturating_add(it.debts.pause());
-            it.debts.payment = Some(self.timers.set_at(at, Due::Payment { node }));
-        }
-    }
-
-    pub(super) fn payment_was_refused(&mut self, node: NodeId, now: Instant) {
-        self.plan_payment(node, now);
-        let debts = &mut self.nodes[node.index()].debts;
-        debts.refused = debts.refused.saturating_add(1);
-    }
-
-    pub(super) fn payment_is_due(&mut self, node: NodeId, now: Instant) {
-        self.nodes[node.index()].debts.payment = None;
-        if self.standing(node) == Standing::Ready {
-            self.pay_debts(node, now);
-        }
-    }
-
-    /// The node was away so long that every key of ours on it is gone by its ttl.
-    pub(super) fn give_up_debts(&mut self, node: NodeId, now: Instant) {
-        self.nodes[node.index()].debts.giving_up = None;
-        while let Some(debt) = self.nodes[node.index()].debts.pop() {
-            if !self.records.is_open(debt.record, debt.generation) {
-                continue;
-            }
-            let record = self.records.get_mut(debt.record);
-            if record.owed.remove(node) {
-                self.nodes[node.index()].debts_given_up += 1;
-            }
-            self.finish(debt.record, debt.generation);
-        }
-        let at = now.saturating_add(self.settings.max_ttl * debts::GIVEN_UP_AFTER);
-        let timer = self.timers.set_at(at, Due::GivingUp { node });
-        self.nodes[node.index()].debts.giving_up = Some(timer);
+        self.set_standing(node, self.usable_standing(node, now));
+        self.settle_up(node, now);
+        // Asked at once, so that there is something to compare the next one with.
+        self.probe_is_due(node, now);
     }
 }

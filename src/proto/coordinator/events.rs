@@ -1,0 +1,74 @@
+//! What happens to the nodes, for whoever wants to log it. Nothing depends on its being read.
+
+use std::collections::VecDeque;
+
+use super::super::node::NodeId;
+use super::super::standing::{Distrust, Standing};
+use super::super::time::Instant;
+use super::Coordinator;
+
+/// Something that happened to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It is now this to us.
+    Standing {
+        /// The node.
+        node: NodeId,
+        /// What it is now.
+        standing: Standing,
+    },
+    /// Its grants do not count for a while.
+    Distrusted {
+        /// The node.
+        node: NodeId,
+        /// Why.
+        why: Distrust,
+        /// Until when.
+        until: Instant,
+    },
+    /// Its clock went further than ours, beyond drift, since it was asked before.
+    ClockJumped {
+        /// The node.
+        node: NodeId,
+        /// By how many nanoseconds; negative where it went back or stood still.
+        nanos: i64,
+    },
+    /// It was away so long that what it was owed was given up.
+    DebtsGivenUp {
+        /// The node.
+        node: NodeId,
+        /// How many releases.
+        count: u64,
+    },
+}
+
+/// How many events are kept for a reader: beyond that the oldest are dropped. It is a log.
+const KEPT: usize = 256;
+
+/// The events that nobody has read yet.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    queue: VecDeque<Event>,
+}
+
+impl Coordinator {
+    /// The next thing that happened to a node.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.queue.pop_front()
+    }
+
+    pub(super) fn tell(&mut self, event: Event) {
+        if self.events.queue.len() == KEPT {
+            self.events.queue.pop_front();
+        }
+        self.events.queue.push_back(event);
+    }
+
+    pub(super) fn set_standing(&mut self, node: NodeId, standing: Standing) {
+        let it = &mut self.nodes[node.index()].standing;
+        if *it != standing {
+            *it = standing;
+            self.tell(Event::Standing { node, standing });
+        }
+    }
+}

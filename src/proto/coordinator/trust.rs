@@ -1,0 +1,94 @@
+//! Quarantine: the grants of a node that may have forgotten a live lock do not count until that
+//! lock is over.
+
+use std::time::Duration;
+
+use super::super::greeting::Vetted;
+use super::super::settings::RestartGuard;
+use super::super::standing::{self, Distrust, Identity};
+use super::*;
+
+impl Coordinator {
+    /// A node was vetted: does it remember every live lock?
+    pub(super) fn judge(&mut self, node: NodeId, vetted: &Vetted, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        let known = it.identity.replace(Identity::of(&vetted.info));
+        let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
+        let same =
+            known.is_some_and(|known| known.run_id.is_some() && known.run_id == vetted.info.run_id);
+        if known.is_some() && !same {
+            // Another process: whatever the old one had not executed, nobody will.
+            if vetted.info.run_id.is_some() {
+                self.nothing_comes_late(node, now);
+            }
+            self.nodes[node.index()].reading = None;
+        }
+        if let Some((length, why)) = standing::distrust(guard, known, &vetted.info, max_ttl) {
+            self.quarantine(node, length, why, now);
+        }
+    }
+
+    /// The node may have forgotten a live lock, just now.
+    pub(super) fn distrust(&mut self, node: NodeId, why: Distrust, now: Instant) {
+        if self.settings.restart_guard == RestartGuard::On {
+            self.quarantine(node, standing::memory(self.settings.max_ttl), why, now);
+        }
+    }
+
+    fn quarantine(&mut self, node: NodeId, length: Duration, why: Distrust, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        let until = now.saturating_add(length);
+        if it.trusted_from.is_some_and(|(from, _)| from >= until) {
+            return;
+        }
+        it.trusted_from = Some((until, why));
+        self.timers.clear_in(&mut it.trust);
+        it.trust = Some(self.timers.set_at(until, Due::Trust { node }));
+        self.tell(Event::Distrusted { node, why, until });
+        if self.standing(node).is_usable() {
+            self.set_standing(node, Standing::Quarantined(until));
+        }
+        self.withdraw_grants(node, now);
+    }
+
+    /// The quarantine is over. Only questions asked from now on are granted by it.
+    pub(super) fn trust_is_due(&mut self, node: NodeId) {
+        let it = &mut self.nodes[node.index()];
+        (it.trust, it.trusted_from) = (None, None);
+        if self.standing(node).is_usable() {
+            self.set_standing(node, Standing::Ready);
+        }
+    }
+
+    /// What a node that may be asked is.
+    pub(super) fn usable_standing(&self, node: NodeId, now: Instant) -> Standing {
+        match self.nodes[node.index()].trusted_from {
+            Some((until, _)) if now < until => Standing::Quarantined(until),
+            _ => Standing::Ready,
+        }
+    }
+
+    /// Whether the node's grants count.
+    pub(super) fn is_trusted(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].trusted_from.is_none()
+    }
+
+    /// Grants of the node in attempts that are not decided yet do not count any more.
+    fn withdraw_grants(&mut self, node: NodeId, now: Instant) {
+        for number in self.records.numbers() {
+            // An attempt that was lost by this may have closed its record.
+            if !self.records.contains(number) {
+                continue;
+            }
+            let record = self.records.get_mut(number);
+            if record.phase != Phase::Asking {
+                continue;
+            }
+            record.uncounted.insert(node);
+            let before = record.round.ballot().verdict();
+            if before == Verdict::Undecided && record.round.withdraw(node) != before {
+                self.settle(number, now);
+            }
+        }
+    }
+}

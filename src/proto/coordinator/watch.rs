@@ -1,0 +1,92 @@
+//! Is a node there? Its silence while questions are unanswered, the reset of a connection that
+//! stays silent, and the question for its time that finds both where nothing else is asked.
+
+use super::super::standing::{self, Distrust, Reading};
+use super::*;
+
+impl Coordinator {
+    /// Arms the look for silence.
+    pub(super) fn watch_for_silence(&mut self, node: NodeId, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        if it.silence.is_none() {
+            let timeout = self.settings.node_timeout;
+            it.silence = Some(self.timers.set_after(now, timeout, Due::Silence { node }));
+        }
+    }
+
+    pub(super) fn look_for_silence(&mut self, node: NodeId, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        it.silence = None;
+        if it.link.oldest_ask().is_none() {
+            return;
+        }
+        if !self.is_silent(node, now) {
+            self.watch_for_silence(node, now);
+        } else if self.standing(node).is_usable() {
+            self.set_standing(node, Standing::Suspect);
+            let reset_after = self.settings.reset_after;
+            let timer = self.timers.set_after(now, reset_after, Due::Reset { node });
+            self.nodes[node.index()].reset = Some(timer);
+        }
+    }
+
+    /// Something was read from the node: one that was suspect may have caught up.
+    pub(super) fn heard_of(&mut self, node: NodeId, now: Instant) {
+        if self.standing(node) != Standing::Suspect || self.is_silent(node, now) {
+            return;
+        }
+        let it = &mut self.nodes[node.index()];
+        self.timers.clear_in(&mut it.reset);
+        let unanswered = it.link.oldest_ask().is_some();
+        self.set_standing(node, self.usable_standing(node, now));
+        if unanswered {
+            self.watch_for_silence(node, now);
+        }
+        self.pay_debts(node, now);
+    }
+
+    /// The node stays silent: another connection may reach it. What this one may have left there
+    /// is owed on the next.
+    pub(super) fn reset_is_due(&mut self, node: NodeId, now: Instant) {
+        self.nodes[node.index()].reset = None;
+        self.actions.push_back(Action::Disconnect(node));
+        let down = Standing::Down(Cause::Silent);
+        self.lose_connection(node, down, Cause::Silent, "", now);
+    }
+
+    /// Asks the node for its time, and plans the next time.
+    pub(super) fn probe_is_due(&mut self, node: NodeId, now: Instant) {
+        self.plan_probe(node, now);
+        let it = &mut self.nodes[node.index()];
+        if !it.standing.is_usable() || !it.link.has_room(&self.settings.limits) {
+            return;
+        }
+        let ask = Ask { record: 0, round: 0, kind: Kind::Probe, asked_at: now };
+        it.link.ask(ask, |out| command::encode(out, &[b"TIME"]));
+        self.watch_for_silence(node, now);
+    }
+
+    pub(super) fn plan_probe(&mut self, node: NodeId, now: Instant) {
+        let interval = self.settings.probe_interval;
+        let timer = self.timers.set_after(now, interval, Due::Probe { node });
+        self.nodes[node.index()].probe = Some(timer);
+    }
+
+    /// The node told its time, or would not.
+    pub(super) fn time_told(&mut self, node: NodeId, ask: Ask, micros: Option<u64>, now: Instant) {
+        let Some(micros) = micros else { return };
+        let reading = Reading { micros, asked_at: ask.asked_at, read_at: now };
+        let before = self.nodes[node.index()].reading.replace(reading);
+        let jump = before.and_then(|before| standing::clock_jump(&before, &reading));
+        if let Some(nanos) = jump {
+            self.tell(Event::ClockJumped { node, nanos });
+            self.distrust(node, Distrust::ClockJumped, now);
+        }
+    }
+
+    fn is_silent(&self, node: NodeId, now: Instant) -> bool {
+        let link = &self.nodes[node.index()].link;
+        let timeout = self.settings.node_timeout;
+        standing::is_silent(link.oldest_ask(), link.last_answer(), timeout, now)
+    }
+}
