@@ -28,6 +28,9 @@ const EVENTS: usize = 64;
 
 /// Distributed locks, blocking.
 ///
+/// After `fork` it belongs to the parent: in the child every call ends as [`Error::Config`], and
+/// dropping it or a guard does nothing to the parent's locks.
+///
 /// It is `Send` and not `Sync`: one thread uses it at a time, and may hold several locks at once.
 ///
 /// ```no_run
@@ -119,10 +122,13 @@ impl Client {
     /// nobody waits for, connections, what is owed.
     ///
     /// # Errors
-    /// When the system's poller fails.
+    /// When the system's poller fails, and in a forked process.
     pub fn drive(&self, limit: Duration) -> io::Result<()> {
         let end = clock::now().saturating_add(limit);
         let mut inner = self.inner.borrow_mut();
+        if !inner.engine.is_ours() {
+            return Err(io::Error::other("the client belongs to the process before the fork"));
+        }
         loop {
             inner.turn(end)?;
             if clock::now() >= end {
@@ -153,6 +159,9 @@ impl Inner {
     /// One turn of the loop, which sleeps no longer than until `end`.
     fn turn(&mut self, end: Instant) -> io::Result<()> {
         let left = end.saturating_since(clock::now());
+        if !self.engine.is_ours() {
+            return Ok(());
+        }
         let timeout = self.engine.prepare().map_or(left, |timeout| timeout.min(left));
         match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
@@ -168,6 +177,10 @@ impl Inner {
     /// Between calls nobody looked: connections may have been closed meanwhile. Those that were
     /// are replaced first, for at most a node timeout, instead of losing the attempt to them.
     fn look_after_absence(&mut self) -> Result<(), Error> {
+        if !self.engine.is_ours() {
+            // To poll would take the parent's events from it.
+            return Ok(());
+        }
         let now = clock::now();
         let node_timeout = self.engine.coordinator().settings().node_timeout;
         if now.saturating_since(self.looked_at) < node_timeout {
@@ -281,8 +294,8 @@ impl Guard<'_> {
     /// # Errors
     /// [`Error::Lost`] once it is over.
     pub fn check(&self) -> Result<(), Error> {
-        let inner = self.client.inner.borrow();
-        if !inner.engine.remaining(self.lock()).is_zero() {
+        let mut inner = self.client.inner.borrow_mut();
+        if inner.engine.is_ours() && !inner.engine.remaining(self.lock()).is_zero() {
             return Ok(());
         }
         Err(Error::Lost(inner.engine.coordinator().report_unasked(&self.key, clock::now())))

@@ -62,6 +62,8 @@ const READS_A_TURN: usize = 16;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// After `fork` it belongs to the parent: see [`is_ours`](Engine::is_ours).
+///
 /// It is `Send`: it may be made on one thread and used on another. It blocks only in
 /// [`new`](Engine::new), where names are looked up. Dropping it releases what it was asked for and
 /// did not hand out, as far as the sockets take it without waiting.
@@ -74,6 +76,8 @@ pub struct Engine {
     scratch: Box<[u8]>,
     /// Nodes that had more to read than their turn allowed.
     more: NodeSet,
+    /// The process that the sockets and what is held belong to.
+    owner: u32,
 }
 
 #[derive(Debug)]
@@ -115,6 +119,7 @@ impl Engine {
             sockets: config.addresses.iter().map(socket).collect(),
             scratch: vec![0; SCRATCH_BYTES].into(),
             more: NodeSet::EMPTY,
+            owner: std::process::id(),
         })
     }
 
@@ -206,12 +211,36 @@ impl Engine {
 
     /// Writes what was asked, without doing what is due. It never waits.
     pub fn flush(&mut self) {
+        if self.has_output() && !self.is_ours() {
+            return;
+        }
         loop {
             self.do_actions();
             if !self.write_all() {
                 return;
             }
         }
+    }
+
+    /// Whether this is the process that made the engine. The copy in a forked process can do
+    /// nothing: its requests end as [`Error::Config`], and neither it nor its end touches a socket
+    /// or a lock of the parent. It finds out here, and in every [`flush`](Engine::flush) that has
+    /// something to write.
+    pub fn is_ours(&mut self) -> bool {
+        if std::process::id() == self.owner {
+            return true;
+        }
+        self.coordinator.disown(clock::now());
+        for socket in &mut self.sockets {
+            // Closed, and nothing else: a shutdown, or leaving the poller, would be the parent's.
+            socket.stream = None;
+        }
+        self.more = NodeSet::EMPTY;
+        false
+    }
+
+    fn has_output(&self) -> bool {
+        self.nodes().iter().any(|node| !self.coordinator.output(node).is_empty())
     }
 
     /// Takes an event of the poller; `false` where it is not one of ours.
@@ -391,6 +420,9 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
         self.coordinator.close(clock::now());
         self.flush();
         for node in self.nodes().iter() {

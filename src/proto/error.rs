@@ -52,6 +52,8 @@ pub enum Cause {
     Quarantined,
     /// It is the server that another address of the list leads to.
     SameServer,
+    /// The client belongs to the process that this one was forked from.
+    Forked,
     /// `-WRONGTYPE`: the key is not a string, so it is another's.
     WrongType,
     /// `-NOSCRIPT`: it does not know the script. Never seen by a caller: the script is sent.
@@ -113,6 +115,7 @@ impl Cause {
                 | Cause::Cluster
                 | Cause::Evicts
                 | Cause::SameServer
+                | Cause::Forked
                 | Cause::UnknownCommand
         )
     }
@@ -156,6 +159,7 @@ impl Cause {
             Cause::Evicts => "may evict keys (maxmemory-policy)",
             Cause::Quarantined => "granted, which does not count yet",
             Cause::SameServer => "is the server of another address",
+            Cause::Forked => "is the client of the process before the fork",
             Cause::WrongType => "holds something that is no lock",
             Cause::NoScript => "does not know the script",
             Cause::UnknownCommand => "does not know the command",

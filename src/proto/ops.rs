@@ -135,6 +135,15 @@ impl Ops {
         }
     }
 
+    /// The handles of all requests.
+    pub fn all(&self) -> Vec<Op> {
+        let handle = |(index, request): (usize, &Request)| Op {
+            index: index as u32,
+            generation: request.generation,
+        };
+        self.slab.iter().map(handle).collect()
+    }
+
     /// Whether an end is to be handed out.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()

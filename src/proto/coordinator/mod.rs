@@ -211,6 +211,19 @@ impl Coordinator {
         self.ops = Ops::default();
     }
 
+    /// This is the copy of a forked process: its records, connections and debts are the parent's.
+    /// Every request ends as [`ConfigError::Nodes`], now and from now on, and nothing is written.
+    pub fn disown(&mut self, now: Instant) {
+        self.records = Records::new(self.settings.limits.records);
+        self.timers = Timers::new();
+        self.actions.clear();
+        self.nodes.iter_mut().for_each(|node| *node = Node::of_another_process());
+        for op in self.ops.all() {
+            let error = ConfigError::Nodes(self.report_standings(now));
+            self.ops.move_to(op, Stage::Over(Err(error.into())));
+        }
+    }
+
     /// Whether [`poll_completion`](Coordinator::poll_completion) may have something.
     pub fn has_completions(&self) -> bool {
         self.ops.has_ready()

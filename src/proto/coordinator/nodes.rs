@@ -80,6 +80,12 @@ impl Default for Node {
 }
 
 impl Node {
+    /// A node whose connection is not ours to use.
+    pub(super) fn of_another_process() -> Node {
+        let (standing, trouble) = (Standing::Rejected(Cause::Forked), Cause::Forked);
+        Node { standing, trouble, failures: 1, ..Node::default() }
+    }
+
     /// What there is to add to `said`: its own words, or how long its grants do not count.
     pub(super) fn detail(&self, said: Said, now: Instant) -> Option<Box<str>> {
         let Said::Failed(cause) = said else { return None };
