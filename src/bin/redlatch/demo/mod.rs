@@ -1,0 +1,75 @@
+//! The demo: a lock on five masters, somebody else who wants it, a freeze, a crash, a majority that
+//! is lost and comes back. Every number and every state on the screen is measured while it runs.
+//!
+//! Here is the frame: what is set up, what is told at the end, and how an early end is told. The
+//! story itself is in `story`.
+
+mod bob;
+mod masters;
+mod peek;
+mod screen;
+mod servers;
+mod story;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use redlatch::clock;
+
+use crate::EXIT_INTERNAL;
+use masters::Masters;
+use screen::Screen;
+use servers::Servers;
+
+/// The key that alice and bob want.
+const KEY: &str = "invoice:42";
+
+/// How long it lives on a node unless it is extended. Longer than the demo leaves it alone.
+const TTL: Duration = Duration::from_secs(5);
+
+/// Five local masters, contention, a freeze, a crash: what Redlock does, in a few seconds.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Start five redis-servers, instead of five masters inside this process
+    #[arg(long)]
+    real: bool,
+}
+
+/// Why the demo ends before its end.
+#[derive(Debug)]
+pub enum Stop {
+    /// Nobody reads the screen any more.
+    ReaderLeft,
+    /// What should not happen, in words.
+    Failed(String),
+}
+
+/// Runs the demo.
+pub fn run(options: &Options) -> ExitCode {
+    match tell(options, &mut Screen::new()) {
+        Ok(()) | Err(Stop::ReaderLeft) => ExitCode::SUCCESS,
+        Err(Stop::Failed(why)) => {
+            // Where nobody reads the errors either, the exit code tells.
+            let _ = writeln!(std::io::stderr(), "redlatch demo: {why}");
+            ExitCode::from(EXIT_INTERNAL)
+        }
+    }
+}
+
+fn tell(options: &Options, screen: &mut Screen) -> Result<(), Stop> {
+    let start = clock::now();
+    let mut masters = masters(options)?;
+    let started = clock::now().saturating_since(start);
+    story::tell(screen, masters.as_mut(), started)?;
+    drop(masters);
+    let took = clock::now().saturating_since(start);
+    screen.prose(&format!("The five masters are ended. {} in all.", screen::time(took)))
+}
+
+fn masters(options: &Options) -> Result<Box<dyn Masters>, Stop> {
+    if options.real {
+        return Ok(Box::new(Servers::start()?));
+    }
+    Err(Stop::Failed("masters inside this process are not there yet: give --real".into()))
+}

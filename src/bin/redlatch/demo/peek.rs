@@ -1,0 +1,87 @@
+//! Looks into a real node over a connection of its own: one question, one answer, no lock in it.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use redlatch::proto::command;
+use redlatch::proto::resp::{Limits, Reply, Step, decode};
+
+/// How long a node on this machine may take for anything.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A connection to look through.
+pub struct Peek {
+    stream: TcpStream,
+}
+
+impl Peek {
+    pub fn open(address: SocketAddr) -> io::Result<Peek> {
+        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Peek { stream })
+    }
+
+    /// The id of the process that answers here.
+    pub fn process_id(&mut self) -> io::Result<Option<u32>> {
+        let info = self.ask(&[b"INFO", b"server"], text)?;
+        let line = info.lines().find_map(|line| line.strip_prefix("process_id:"));
+        Ok(line.and_then(|id| id.trim_end().parse().ok()))
+    }
+
+    /// Every key and what it holds, in the order of the keys.
+    pub fn keys(&mut self) -> io::Result<Vec<(String, String)>> {
+        let mut names: Vec<String> = self.ask(&[b"KEYS", b"*"], |reply| match reply {
+            Reply::Array(items) => items.iter().map(text).collect(),
+            _ => None,
+        })?;
+        names.sort();
+        let mut keys = Vec::new();
+        for name in names {
+            // A key that is gone meanwhile is not there.
+            let held = self.ask(&[b"GET", name.as_bytes()], |reply| match reply {
+                Reply::Null => Some(None),
+                _ => text(reply).map(Some),
+            })?;
+            keys.extend(held.map(|held| (name, held)));
+        }
+        Ok(keys)
+    }
+
+    fn ask<T>(
+        &mut self,
+        words: &[&[u8]],
+        read: impl FnOnce(Reply<'_>) -> Option<T>,
+    ) -> io::Result<T> {
+        let mut bytes = BytesMut::new();
+        command::encode(&mut bytes, words);
+        self.stream.write_all(&bytes)?;
+        let mut input = Vec::new();
+        loop {
+            let mut chunk = [0; 4096];
+            let count = self.stream.read(&mut chunk)?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            input.extend_from_slice(&chunk[..count]);
+            match decode(&input, &Limits::default()).map_err(io::Error::other)? {
+                Step::Partial => {}
+                Step::Complete { reply, .. } => {
+                    let odd = || io::Error::other(format!("an odd reply: {reply:?}"));
+                    return read(reply).ok_or_else(odd);
+                }
+            }
+        }
+    }
+}
+
+fn text(reply: Reply<'_>) -> Option<String> {
+    match reply {
+        Reply::Bulk(bytes) | Reply::Simple(bytes) => {
+            Some(String::from_utf8_lossy(bytes).into_owned())
+        }
+        _ => None,
+    }
+}

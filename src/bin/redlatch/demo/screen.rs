@@ -1,0 +1,140 @@
+//! How the demo is printed: headings, calls with what came of them, prose, and the state of each
+//! node. Colours only on a terminal, and not where `NO_COLOR` is set.
+//!
+//! The hazard is a reader who leaves: a closed pipe ends the demo without a word.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use super::Stop;
+
+/// The longest line. Only a word that is longer itself goes beyond it.
+const COLUMNS: usize = 78;
+
+/// How a word looks on a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    Strong,
+    Good,
+    Faint,
+    Odd,
+    Bad,
+}
+
+impl Look {
+    const fn code(self) -> &'static str {
+        match self {
+            Look::Strong => "1",
+            Look::Good => "32",
+            Look::Faint => "2",
+            Look::Odd => "33",
+            Look::Bad => "31",
+        }
+    }
+}
+
+/// Where the demo is printed.
+#[derive(Debug)]
+pub struct Screen {
+    out: io::Stdout,
+    colours: bool,
+}
+
+impl Screen {
+    /// The standard output.
+    pub fn new() -> Screen {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let dumb = set("TERM").is_none_or(|terminal| terminal == "dumb");
+        let out = io::stdout();
+        let colours = out.is_terminal() && set("NO_COLOR").is_none() && !dumb;
+        Screen { out, colours }
+    }
+
+    /// The title of what follows.
+    pub fn heading(&mut self, text: &str) -> Result<(), Stop> {
+        let text = self.styled(text, Look::Strong);
+        self.line("")?;
+        self.line(&text)
+    }
+
+    /// Something to read.
+    pub fn prose(&mut self, text: &str) -> Result<(), Stop> {
+        self.wrapped(text, " ", "  ")
+    }
+
+    /// What somebody else's words are, broken only behind a comma.
+    pub fn quote(&mut self, text: &str) -> Result<(), Stop> {
+        self.wrapped(text, ", ", "           ")
+    }
+
+    /// Who did what, and what came of it.
+    pub fn event(&mut self, who: &str, what: &str, outcome: &str) -> Result<(), Stop> {
+        let who = self.styled(&format!("{who:<7}"), Look::Strong);
+        self.line(format!("  {who}  {what:<28} {outcome}").trim_end())
+    }
+
+    /// A word for each node, in the order of the list, counted from 1.
+    pub fn states(&mut self, label: &str, states: &[(String, Look)]) -> Result<(), Stop> {
+        let mut line = format!("  {label:<10}");
+        for (index, (word, look)) in states.iter().enumerate() {
+            let word = self.styled(&format!("{word:<8}"), *look);
+            line.push_str(&format!("  {} {word}", index + 1));
+        }
+        self.line(line.trim_end())
+    }
+
+    fn wrapped(&mut self, text: &str, between: &str, indent: &str) -> Result<(), Stop> {
+        let mut line = String::from(indent);
+        for piece in text.split_inclusive(between) {
+            let width = line.chars().count() + piece.trim_end().chars().count();
+            if width > COLUMNS && line.len() > indent.len() {
+                self.line(line.trim_end())?;
+                line = String::from(indent);
+            }
+            line.push_str(piece);
+        }
+        self.line(line.trim_end())
+    }
+
+    fn styled(&self, text: &str, look: Look) -> String {
+        if self.colours { format!("\x1b[{}m{text}\x1b[0m", look.code()) } else { text.to_string() }
+    }
+
+    fn line(&mut self, text: &str) -> Result<(), Stop> {
+        writeln!(self.out, "{text}").map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => Stop::ReaderLeft,
+            _ => Stop::Failed(format!("the standard output: {error}")),
+        })
+    }
+}
+
+/// A measured time, in the unit that shows it best.
+pub fn time(duration: Duration) -> String {
+    let micros = duration.as_micros();
+    if micros < 10_000 {
+        format!("{micros} µs")
+    } else if micros < 1_000_000 {
+        format!("{:.1} ms", duration.as_secs_f64() * 1e3)
+    } else {
+        format!("{:.3} s", duration.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_in_their_unit() {
+        let cases = [
+            (0, "0 µs"),
+            (9_999, "9999 µs"),
+            (10_000, "10.0 ms"),
+            (999_949, "999.9 ms"),
+            (2_967_412, "2.967 s"),
+        ];
+        for (micros, shown) in cases {
+            assert_eq!(time(Duration::from_micros(micros)), shown);
+        }
+    }
+}

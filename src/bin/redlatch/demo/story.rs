@@ -1,0 +1,418 @@
+//! The story, act by act. An act does something to the lock or to the nodes, measures it, and tells
+//! what it means.
+//!
+//! What it says of a node was read from that node a moment before. What it says in prose holds for
+//! every run: where it would not, the run ends as failed.
+
+use std::time::Duration;
+
+use redlatch::{
+    Client, Config, Error, Guard, Instant, Released, RestartGuard, Standing, Ttl, clock,
+};
+
+use super::bob::{Bob, News};
+use super::masters::{COUNT, Masters, Seen};
+use super::screen::{Look, Screen, time};
+use super::{KEY, Stop, TTL};
+
+/// A key that nobody holds when it is asked for.
+const FREE_KEY: &str = "invoice:43";
+
+/// How long somebody is left waiting, so that it can be seen that he waits.
+const A_WHILE: Duration = Duration::from_millis(800);
+
+/// How long the screen rests between two acts.
+const A_MOMENT: Duration = Duration::from_millis(400);
+
+/// How long the nodes may take until all is well again.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The grain of waiting for something that only a look at the nodes tells.
+const GRAIN: Duration = Duration::from_millis(2);
+
+// Nodes by their place in the list: the first that freezes, the one that is killed, and the one
+// with which the majority goes.
+const FIRST: usize = 3;
+const KILLED: usize = 4;
+const THIRD: usize = 2;
+
+/// What a node holds at a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    Frozen,
+    Dead,
+    Nothing,
+    TokenOf(&'static str),
+    /// A token that belongs to no lock: of an attempt that is not over.
+    Stray,
+}
+
+impl Holds {
+    const fn shown(self) -> (&'static str, Look) {
+        match self {
+            Holds::Frozen => ("frozen", Look::Odd),
+            Holds::Dead => ("dead", Look::Bad),
+            Holds::Nothing => ("free", Look::Faint),
+            Holds::TokenOf(owner) => (owner, Look::Good),
+            Holds::Stray => ("stray", Look::Bad),
+        }
+    }
+}
+
+/// What the story plays with.
+struct Story<'a> {
+    screen: &'a mut Screen,
+    masters: &'a mut dyn Masters,
+    config: Config,
+    /// Whose token is whose.
+    owners: Vec<(String, &'static str)>,
+}
+
+/// Tells the story on masters that took `started` to start.
+pub fn tell(screen: &mut Screen, masters: &mut dyn Masters, started: Duration) -> Result<(), Stop> {
+    // These masters are a second old, and nothing was ever locked there.
+    let config = Config::new(masters.urls())
+        .map_err(|error| failed("alice", &error.into()))?
+        .restart_guard(RestartGuard::Off);
+    let mut story = Story { screen, masters, config, owners: Vec::new() };
+    let alice = &story.introduce(started)?;
+    let mut lock = story.take(alice)?;
+    let bob = story.want(alice)?;
+    story.lose_a_minority(alice, &mut lock)?;
+    story.let_go(alice, lock, &bob)?;
+    story.lose_the_majority(alice, &bob)?;
+    story.heal(alice, &bob)?;
+    story.end(alice, &bob)
+}
+
+impl Story<'_> {
+    fn introduce(&mut self, started: Duration) -> Result<Client, Stop> {
+        self.screen.heading("One lock on five independent Redis masters: Redlock")?;
+        self.prose(&format!("{} Ready after {}.", self.masters.describe(), time(started)))?;
+        let start = clock::now();
+        let alice = Client::connect(self.config.clone()).map_err(|e| failed("alice", &e))?;
+        until_ready(&alice)?;
+        let (took, quorum) = (time(since(start)), COUNT / 2 + 1);
+        self.prose(&format!(
+            "They know nothing of each other. To take a lock, a client sets a key to a random \
+             token of its own on all of them, and has the lock when a majority said yes: the \
+             quorum, {quorum} of {COUNT}. alice and bob are two clients. alice connected to all \
+             five in {took}. A line that begins with a key shows whose token each node holds, \
+             read from the node itself."
+        ))?;
+        Ok(alice)
+    }
+
+    fn take<'c>(&mut self, alice: &'c Client) -> Result<Guard<'c>, Stop> {
+        self.screen.heading("1  Take it")?;
+        let start = clock::now();
+        let lock = alice.lock(KEY, TTL).map_err(|error| failed("alice", &error))?;
+        let (took, left) = (since(start), lock.remaining());
+        self.owners.push((lock.token().to_string(), "alice"));
+        let granted = format!("granted in {}, hers for {}", time(took), time(left));
+        self.call("alice", "lock", KEY, &granted)?;
+        let holds = self.show(KEY)?;
+        let on = holds.iter().filter(|&&holds| holds == Holds::TokenOf("alice")).count();
+        let ttl = Ttl::new(TTL, self.config.settings().max_ttl);
+        let drift = time(TTL - ttl.map_err(|error| failed("alice", &error.into()))?.usable());
+        self.prose(&format!(
+            "All five were asked at once to set the key if it is not there; the third yes decided, \
+             and {on} said yes in the end. The key dies by itself after {TTL:?}, should alice die. \
+             She counts those {TTL:?} from before her first byte left, and takes {drift} off for \
+             clocks that drift: she stops believing before the nodes do."
+        ))?;
+        drive(alice, A_MOMENT)?;
+        Ok(lock)
+    }
+
+    fn want(&mut self, alice: &Client) -> Result<Bob, Stop> {
+        self.screen.heading("2  Somebody else wants it")?;
+        let bob = Bob::start(self.config.clone())?;
+        let News::Refused { took, error } = bob.news()? else {
+            return Err(Stop::Failed("bob got a lock that alice has".into()));
+        };
+        self.call("bob", "try_lock", KEY, &format!("refused in {}", time(took)))?;
+        self.screen.quote(&error.to_string())?;
+        self.prose(
+            "Three no decide as three yes do, and nobody waits for the rest. Any two majorities \
+             have a node in common, so alice and bob cannot both have one.",
+        )?;
+        self.call("bob", "lock", KEY, "waits, and tries again by himself")?;
+        drive(alice, A_WHILE)?;
+        bob.is_still_at_it()?;
+        Ok(bob)
+    }
+
+    fn lose_a_minority(&mut self, alice: &Client, lock: &mut Guard<'_>) -> Result<(), Stop> {
+        self.screen.heading("3  One node freezes, one dies")?;
+        self.freeze(FIRST)?;
+        let killed = self.masters.kill(KILLED)?;
+        self.node(KILLED, "killed", &killed)?;
+        let left = time(lock.remaining());
+        self.screen.event("alice", "remaining()", &format!("{left}: a look at her own clock"))?;
+        let start = clock::now();
+        lock.extend(TTL).map_err(|error| failed("alice", &error))?;
+        let (took, left) = (since(start), lock.remaining());
+        let done = format!("done in {}, hers for {}", time(took), time(left));
+        self.screen.event("alice", &extend(), &done)?;
+        self.show(KEY)?;
+        let timeout = self.config.settings().node_timeout;
+        self.prose(&format!(
+            "Three answered, and three decide. The frozen node took her question and says nothing; \
+             a client that asks one node after the other would stand there until a timeout \
+             ({timeout:?} here). A minority that is frozen or dead costs no safety, and nobody \
+             waits for it."
+        ))?;
+        drive(alice, A_MOMENT)
+    }
+
+    fn let_go(&mut self, alice: &Client, lock: Guard<'_>, bob: &Bob) -> Result<(), Stop> {
+        self.screen.heading("4  Let go")?;
+        let start = clock::now();
+        let how = lock.release().map_err(|error| failed("alice", &error))?;
+        let took = time(since(start));
+        self.screen.event("alice", "release()", &format!("{} in {took}", released(how)))?;
+        let News::Has { at, waited, token, left } = bob.news()? else {
+            return Err(Stop::Failed("bob did not get the lock".into()));
+        };
+        self.owners.push((token.to_string(), "bob"));
+        // From when she began: bob may have it before she hears that it is gone.
+        let (later, waited) = (time(at.saturating_since(start)), time(waited));
+        let granted = format!("granted {later} later, his for {}", time(left));
+        self.call("bob", "lock", KEY, &granted)?;
+        self.show(KEY)?;
+        let (frozen, killed) = (FIRST + 1, KILLED + 1);
+        self.prose(&format!(
+            "He waited {waited} for it. alice's release went to every node that may hold her key, \
+             not just to a quorum: what one of them keeps stands in somebody's way until its ttl \
+             is over. Node {frozen} froze with her key: the release waits for it. Node {killed} is \
+             owed one as well, and gets it first of all when it comes back."
+        ))?;
+        drive(alice, A_MOMENT)
+    }
+
+    fn lose_the_majority(&mut self, alice: &Client, bob: &Bob) -> Result<(), Stop> {
+        self.screen.heading("5  A third freezes: no majority")?;
+        self.freeze(THIRD)?;
+        let error = self.try_in_vain(alice)?;
+        self.screen.quote(&error.to_string())?;
+        until(alice, |nodes| count_ready(nodes) < COUNT / 2 + 1)?;
+        self.try_in_vain(alice)?;
+        self.show(FREE_KEY)?;
+        let timeout = self.config.settings().node_timeout;
+        self.prose(&format!(
+            "Nobody has that key, and still alice may not: two of five is no quorum, the other \
+             three could give it to somebody else. It took the node timeout ({timeout:?}) to find \
+             out that node {} is silent; then it was known, and the second time nobody had to be \
+             asked. What two nodes had granted was taken back at once.",
+            THIRD + 1
+        ))?;
+        let start = clock::now();
+        bob.extend();
+        drive(alice, A_WHILE)?;
+        bob.is_still_at_it()?;
+        let waiting = format!("no quorum yet, after {}", time(since(start)));
+        self.screen.event("bob", &extend(), &waiting)?;
+        self.prose("He goes on asking, until his deadline: so long the lock is his as before.")
+    }
+
+    /// alice asks for a key that is free, and may not have it.
+    fn try_in_vain(&mut self, alice: &Client) -> Result<Error, Stop> {
+        let start = clock::now();
+        let error = match alice.try_lock(FREE_KEY, TTL) {
+            Err(error @ Error::NoQuorum(_)) => error,
+            Err(error) => return Err(failed("alice", &error)),
+            Ok(_) => return Err(Stop::Failed("alice got a lock without a quorum".into())),
+        };
+        self.call("alice", "try_lock", FREE_KEY, &format!("refused in {}", time(since(start))))?;
+        Ok(error)
+    }
+
+    fn heal(&mut self, alice: &Client, bob: &Bob) -> Result<(), Stop> {
+        self.screen.heading("6  They come back")?;
+        let back = clock::now();
+        self.thaw(THIRD)?;
+        let News::Extended { at, took, left } = bob.news()? else {
+            return Err(Stop::Failed("bob did not extend his lock".into()));
+        };
+        let later = time(at.saturating_since(back));
+        let done = format!("done {later} later, his for {}", time(left));
+        self.screen.event("bob", &extend(), &done)?;
+        self.thaw(FIRST)?;
+        let restarted = self.masters.restart(KILLED)?;
+        self.node(KILLED, "back, empty", &restarted)?;
+        let start = clock::now();
+        until_ready(alice)?;
+        let ready = format!("all five ready after {}", time(since(start)));
+        self.screen.event("alice", "connects by herself", &ready)?;
+        self.look_until(alice, |story| story.has_no_stray())?;
+        self.show(KEY)?;
+        self.show(FREE_KEY)?;
+        let (third, first) = (THIRD + 1, FIRST + 1);
+        self.prose(&format!(
+            "bob asked for {} in all and never was without his lock: the old deadline stood until \
+             a quorum agreed to a new one. A frozen node does, when it goes on, whatever was sent \
+             to it meanwhile. So node {third} set \"{FREE_KEY}\" for alice after all, and then \
+             read what she had sent right behind: the release. Node {first} found hers of \
+             \"{KEY}\" waiting, too.",
+            time(took)
+        ))?;
+        drive(alice, A_MOMENT)
+    }
+
+    fn end(&mut self, alice: &Client, bob: &Bob) -> Result<(), Stop> {
+        self.screen.heading("7  Nothing is left")?;
+        let start = clock::now();
+        let lock = alice.lock(FREE_KEY, TTL).map_err(|error| failed("alice", &error))?;
+        self.call("alice", "lock", FREE_KEY, &format!("granted in {}", time(since(start))))?;
+        let start = clock::now();
+        let how = lock.release().map_err(|error| failed("alice", &error))?;
+        let done = format!("{} in {}", released(how), time(since(start)));
+        self.screen.event("alice", "release()", &done)?;
+        bob.release();
+        let News::Released { took, how } = bob.news()? else {
+            return Err(Stop::Failed("bob did not release his lock".into()));
+        };
+        self.screen.event("bob", "release()", &format!("{} in {}", released(how), time(took)))?;
+        self.look_until(alice, |story| Ok(story.keys()?.iter().all(Vec::is_empty)))?;
+        let keys = self.keys()?.into_iter().map(|names| {
+            if names.is_empty() {
+                ("none".to_string(), Look::Good)
+            } else {
+                (names.join(" "), Look::Bad)
+            }
+        });
+        let keys: Vec<_> = keys.collect();
+        self.screen.states("keys", &keys)
+    }
+
+    fn freeze(&mut self, node: usize) -> Result<(), Stop> {
+        let how = self.masters.freeze(node)?;
+        self.node(node, "frozen", &how)
+    }
+
+    fn thaw(&mut self, node: usize) -> Result<(), Stop> {
+        let how = self.masters.thaw(node)?;
+        self.node(node, "goes on", &how)
+    }
+
+    fn node(&mut self, node: usize, what: &str, how: &str) -> Result<(), Stop> {
+        self.screen.event(&format!("node {}", node + 1), what, how)
+    }
+
+    fn call(&mut self, who: &str, verb: &str, key: &str, outcome: &str) -> Result<(), Stop> {
+        self.screen.event(who, &format!("{verb}(\"{key}\", {TTL:?})"), outcome)
+    }
+
+    fn prose(&mut self, text: &str) -> Result<(), Stop> {
+        self.screen.prose(text)
+    }
+
+    /// Prints whose token each node holds at `key`.
+    fn show(&mut self, key: &str) -> Result<Vec<Holds>, Stop> {
+        let holds = self.holds(key)?;
+        let words = holds.iter().map(|holds| holds.shown());
+        let words: Vec<_> = words.map(|(word, look)| (word.to_string(), look)).collect();
+        self.screen.states(key, &words)?;
+        Ok(holds)
+    }
+
+    fn holds(&mut self, key: &str) -> Result<Vec<Holds>, Stop> {
+        let mut all = Vec::with_capacity(COUNT);
+        for node in 0..COUNT {
+            all.push(match self.masters.look(node)? {
+                Seen::Frozen => Holds::Frozen,
+                Seen::Dead => Holds::Dead,
+                Seen::Keys(keys) => {
+                    let held = keys.iter().find(|(name, _)| name == key);
+                    held.map_or(Holds::Nothing, |(_, token)| self.owner_of(token))
+                }
+            });
+        }
+        Ok(all)
+    }
+
+    fn owner_of(&self, token: &str) -> Holds {
+        let owner = self.owners.iter().find(|(owned, _)| owned == token);
+        owner.map_or(Holds::Stray, |&(_, owner)| Holds::TokenOf(owner))
+    }
+
+    /// Whether every node holds only what belongs to bob: what was waiting is done.
+    fn has_no_stray(&mut self) -> Result<bool, Stop> {
+        let fine = |holds: &Holds| matches!(holds, Holds::Nothing | Holds::TokenOf("bob"));
+        Ok(self.holds(KEY)?.iter().all(fine) && self.holds(FREE_KEY)?.iter().all(fine))
+    }
+
+    /// The keys on each node; of a node that cannot be looked into, what it is.
+    fn keys(&mut self) -> Result<Vec<Vec<String>>, Stop> {
+        let names = |seen| match seen {
+            Seen::Frozen => vec!["frozen".to_string()],
+            Seen::Dead => vec!["dead".to_string()],
+            Seen::Keys(keys) => keys.into_iter().map(|(name, _)| name).collect(),
+        };
+        (0..COUNT).map(|node| self.masters.look(node).map(names)).collect()
+    }
+
+    /// Looks at the nodes until `holds` is true, while alice goes on with what she owes.
+    fn look_until(
+        &mut self,
+        alice: &Client,
+        mut holds: impl FnMut(&mut Self) -> Result<bool, Stop>,
+    ) -> Result<(), Stop> {
+        let start = clock::now();
+        while !holds(self)? {
+            if since(start) > PATIENCE {
+                let left = format!("after {PATIENCE:?} the nodes still hold {:?}", self.keys()?);
+                return Err(Stop::Failed(left));
+            }
+            drive(alice, GRAIN)?;
+        }
+        Ok(())
+    }
+}
+
+fn until_ready(client: &Client) -> Result<(), Stop> {
+    until(client, |nodes| count_ready(nodes) == COUNT)
+}
+
+fn count_ready(nodes: &[Standing]) -> usize {
+    nodes.iter().filter(|&&standing| standing == Standing::Ready).count()
+}
+
+/// Drives a client until `holds` is true of what its nodes are to it.
+fn until(client: &Client, holds: impl Fn(&[Standing]) -> bool) -> Result<(), Stop> {
+    let start = clock::now();
+    while !holds(&client.nodes()) {
+        if since(start) > PATIENCE {
+            let nodes = client.nodes();
+            return Err(Stop::Failed(format!("after {PATIENCE:?} the nodes are {nodes:?}")));
+        }
+        drive(client, GRAIN)?;
+    }
+    Ok(())
+}
+
+fn drive(client: &Client, limit: Duration) -> Result<(), Stop> {
+    client.drive(limit).map_err(|error| Stop::Failed(format!("alice: {error}")))
+}
+
+fn failed(who: &str, error: &Error) -> Stop {
+    Stop::Failed(format!("{who}: {error}"))
+}
+
+fn extend() -> String {
+    format!("extend({TTL:?})")
+}
+
+fn released(how: Released) -> &'static str {
+    match how {
+        Released::Released => "released",
+        Released::AlreadyExpired => "had expired",
+        Released::TakenByOther => "another had it",
+        Released::Unconfirmed { .. } => "not confirmed",
+    }
+}
+
+fn since(start: Instant) -> Duration {
+    clock::now().saturating_since(start)
+}

@@ -1,0 +1,237 @@
+//! The demo as a person meets it: the built binary, what it prints, how it ends and what it leaves.
+//!
+//! Each demo runs in a process group of its own, so that whatever it leaves can be found. The
+//! tests of `--real` need a redis-server and take the machine's lock for servers.
+
+#![cfg(feature = "cli")]
+#![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use support::{Server, ServerLock, eventually};
+
+/// What the demo promises is ten seconds; the rest is for a machine that is busy with other tests.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What stands on the screen whatever the masters are, in this order.
+const MILESTONES: [&str; 22] = [
+    "One lock on five independent Redis masters",
+    "quorum, 3 of 5",
+    "1  Take it",
+    "granted in",
+    "invoice:42  1 alice     2 alice     3 alice     4 alice     5 alice",
+    "takes 52.0 ms off",
+    "2  Somebody else wants it",
+    "held by another: needed 3 of 5 for \"invoice:42\":",
+    "3  One node freezes, one dies",
+    "extend(5s)",
+    "invoice:42  1 alice     2 alice     3 alice     4 frozen    5 dead",
+    "4  Let go",
+    "release()                    released in",
+    "invoice:42  1 bob       2 bob       3 bob       4 frozen    5 dead",
+    "5  A third freezes: no majority",
+    "no quorum: needed 3 of 5 for \"invoice:43\":",
+    "no answer in time",
+    "not connected (Connection refused)",
+    "invoice:43  1 free      2 free      3 frozen    4 frozen    5 dead",
+    "6  They come back",
+    "invoice:43  1 free      2 free      3 free      4 free      5 free",
+    "keys        1 none      2 none      3 none      4 none      5 none",
+];
+
+/// A demo that runs.
+struct Demo {
+    child: Child,
+}
+
+/// A demo that has ended.
+struct Ended {
+    status: ExitStatus,
+    screen: String,
+    errors: String,
+}
+
+impl Demo {
+    fn start(arguments: &[&str]) -> Demo {
+        Demo::start_with(arguments, |_| {})
+    }
+
+    fn start_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Demo {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
+        command.arg("demo").args(arguments).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        adjust(&mut command);
+        Demo { child: command.spawn().expect("the binary was built with this test") }
+    }
+
+    /// The first line that has something on it; the rest of the screen nobody reads.
+    fn read_one_line_and_leave(&mut self) -> String {
+        let screen = self.child.stdout.take().expect("it is taken once");
+        let mut lines = BufReader::new(screen).lines().map(|line| line.expect("text"));
+        lines.find(|line| !line.is_empty()).expect("a line")
+    }
+
+    /// Waits for its end, and looks whether it left a process. What it prints fits into a pipe.
+    #[track_caller]
+    fn end(mut self) -> Ended {
+        let mut status = None;
+        eventually(LIMIT, "the demo ends", || {
+            status = self.child.try_wait().expect("it is our child");
+            status.is_some()
+        });
+        let left = self.members();
+        assert!(left.is_empty(), "it left the processes {left:?}");
+        assert_eq!(self.files(), [""; 0]);
+        let mut ended = Ended {
+            status: status.expect("the wait ends only with a status"),
+            screen: String::new(),
+            errors: String::new(),
+        };
+        if let Some(mut screen) = self.child.stdout.take() {
+            screen.read_to_string(&mut ended.screen).expect("text");
+        }
+        let mut errors = self.child.stderr.take().expect("it is taken once");
+        errors.read_to_string(&mut ended.errors).expect("text");
+        ended
+    }
+
+    /// Its files among those that programs leave behind.
+    fn files(&self) -> Vec<String> {
+        let start = format!("redlatch-demo-{}-", self.child.id());
+        let entries = std::fs::read_dir(std::env::temp_dir()).expect("there is such a place");
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| name.starts_with(&start)).collect()
+    }
+
+    /// The processes of its group: what it started, and itself while it runs.
+    fn members(&self) -> Vec<u32> {
+        let processes = std::fs::read_dir("/proc").expect("Linux has /proc").flatten();
+        let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.filter(|&number| group_of(number) == Some(self.child.id())).collect()
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        // A demo that hangs, or what it left: the group is ours while it has members.
+        if !self.members().is_empty() {
+            let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+            let _ = kill_process_group(group.expect("a child's id is positive"), Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// The process group of a process.
+fn group_of(process: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Behind the name, which may contain anything: the state, the parent, the group.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(2)?.parse().ok()
+}
+
+/// Without the line breaks and the columns.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[track_caller]
+fn assert_told(ended: &Ended) {
+    let Ended { status, screen, errors } = ended;
+    assert!(status.success(), "{status}: {errors}\n{screen}");
+    assert_eq!(errors, "");
+    let text = one_line(screen);
+    let mut rest = text.as_str();
+    for milestone in MILESTONES {
+        let Some((_, behind)) = rest.split_once(&one_line(milestone)) else {
+            panic!("{milestone:?} is missing, or not in its place:\n{screen}");
+        };
+        rest = behind;
+    }
+    assert!(!screen.contains('\x1b'), "no colours but on a terminal");
+    let too_long = screen.lines().find(|line| line.chars().count() > 84);
+    assert_eq!(too_long, None);
+}
+
+#[test]
+fn real_masters_tell_the_story_and_leave_nothing() {
+    let _servers = ServerLock::take();
+    let server = Server::examine("redis-server");
+    let ended = Demo::start(&["--real"]).end();
+    assert_told(&ended);
+    let (major, minor) = server.version;
+    assert!(ended.screen.contains(&format!("redis-server {major}.{minor}")));
+}
+
+#[test]
+fn real_masters_end_when_the_reader_leaves() {
+    let _servers = ServerLock::take();
+    let mut demo = Demo::start(&["--real"]);
+    assert!(demo.read_one_line_and_leave().contains("One lock"));
+    let ended = demo.end();
+    assert!(ended.status.success(), "{}: {}", ended.status, ended.errors);
+    assert_eq!(ended.errors, "");
+}
+
+#[test]
+fn real_masters_end_when_the_demo_is_interrupted() {
+    let _servers = ServerLock::take();
+    let mut demo = Demo::start(&["--real"]);
+    let screen = demo.child.stdout.take().expect("it is taken once");
+    let mut lines = BufReader::new(screen).lines().map(|line| line.expect("text"));
+    lines.find(|line| line.contains("SIGSTOP")).expect("a node is frozen");
+    let group = i32::try_from(demo.child.id()).ok().and_then(Pid::from_raw);
+    // As a terminal does at ctrl-C.
+    kill_process_group(group.expect("a child's id is positive"), Signal::INT).expect("it runs");
+    let mut status = None;
+    eventually(LIMIT, "the demo ends", || {
+        status = demo.child.try_wait().expect("it is our child");
+        status.is_some()
+    });
+    assert_eq!(status.and_then(|status| status.signal()), Some(Signal::INT.as_raw()));
+    eventually(LIMIT, "the servers end, the frozen one too", || demo.members().is_empty());
+    assert_eq!(demo.files(), [""; 0]);
+}
+
+#[test]
+fn without_a_redis_server_real_says_how_to_get_one() {
+    let ended = Demo::start_with(&["--real"], |command| {
+        command.env("PATH", "");
+    })
+    .end();
+    assert_eq!(ended.status.code(), Some(125));
+    assert_eq!(ended.screen, "");
+    assert!(ended.errors.contains("apt-get install redis-server"), "{}", ended.errors);
+    assert!(ended.errors.contains("leave --real away"), "{}", ended.errors);
+    assert_eq!(ended.errors.lines().count(), 1);
+}
+
+#[test]
+fn what_the_parser_refuses_is_a_usage_error() {
+    for arguments in [&["--nonsense"][..], &["--real=no"], &["left", "over"]] {
+        let ended = Demo::start(arguments).end();
+        assert_eq!(ended.status.code(), Some(125), "{arguments:?}");
+        assert!(ended.errors.contains("Usage"), "{}", ended.errors);
+        assert_eq!(ended.screen, "");
+    }
+    let verbless = Command::new(env!("CARGO_BIN_EXE_redlatch")).output().expect("it starts");
+    assert_eq!(verbless.status.code(), Some(125));
+}
+
+#[test]
+fn help_is_no_error_even_where_nobody_reads_it() {
+    let ended = Demo::start(&["--help"]).end();
+    assert_eq!(ended.status.code(), Some(0));
+    assert!(ended.screen.contains("--real"), "{}", ended.screen);
+    let mut unread = Demo::start(&["--help"]);
+    drop(unread.child.stdout.take());
+    let ended = unread.end();
+    assert_eq!(ended.status.code(), Some(0));
+    assert_eq!(ended.errors, "");
+}
