@@ -113,6 +113,7 @@ impl Coordinator {
         let record = self.records.get_mut(number);
         if record.unproven.remove(node) {
             // An earlier connection's SET may still be executed: it is said once more, later.
+            record.note_answer(now);
             self.owe(node, number);
             self.plan_payment(node, now);
         } else {

@@ -1,0 +1,196 @@
+//! A coordinator whose nodes are played by the test.
+
+use std::time::Duration;
+
+use redlatch::proto::coordinator::{Action, Coordinator};
+use redlatch::proto::settings::{NodeSettings, Settings};
+use redlatch::{Completion, Instant, Lock, NodeId, Op, Outcome, Standing};
+
+pub const TTL: Duration = Duration::from_secs(10);
+
+/// `INFO` of a server that has been up for a day.
+pub const INFO_OLD: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\
+                            uptime_in_seconds:86400\r\nrole:master\r\n";
+
+/// Words of a command, each as text.
+pub type Command = Vec<String>;
+
+pub struct Bench {
+    pub core: Coordinator,
+    pub now: Instant,
+    /// `COMMAND INFO DELIFEQ DELEX`.
+    pub native: &'static str,
+    info: Vec<String>,
+    /// What was asked of whoever owns the sockets, and not done yet.
+    pending: Vec<Action>,
+    connections: i64,
+}
+
+impl Bench {
+    /// Nodes that are connected, vetted and up for a day.
+    pub fn new(nodes: usize) -> Bench {
+        Bench::with(nodes, |_| {})
+    }
+
+    pub fn with(nodes: usize, change: impl FnOnce(&mut Settings)) -> Bench {
+        Bench::of(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", change)
+    }
+
+    pub fn of(
+        nodes: usize,
+        info: &str,
+        native: &'static str,
+        change: impl FnOnce(&mut Settings),
+    ) -> Bench {
+        let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
+        let mut settings = Settings::new(labels.collect());
+        change(&mut settings);
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let core = Coordinator::new(settings, [9; 32], now).expect("good settings");
+        let info = (0..nodes).map(|node| info.replace("RR0", &format!("RR{node}"))).collect();
+        let mut bench = Bench { core, now, native, info, pending: Vec::new(), connections: 0 };
+        for node in 0..nodes {
+            bench.connect(node);
+        }
+        bench
+    }
+
+    /// What `INFO` will say of this node from its next connection on.
+    pub fn set_info(&mut self, node: usize, info: &str) {
+        self.info[node] = info.to_string();
+    }
+
+    /// Opens the connection that was asked for and answers the greeting; returns what is said
+    /// behind it, but for the question for the time, which is answered.
+    pub fn connect(&mut self, node: usize) -> Vec<Command> {
+        self.expect_connect(node);
+        let id = NodeId::new(node);
+        self.core.handle_connected(id, self.now);
+        let greeting = self.said(node);
+        assert_eq!(greeting[0][0], "HELLO", "{greeting:?}");
+        self.connections += 1;
+        let hello = format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.connections);
+        let info = format!("${}\r\n{}\r\n", self.info[node].len(), self.info[node]);
+        let sha = "$40\r\n0123456789012345678901234567890123456789\r\n";
+        self.reply(node, &format!("{hello}{info}{sha}{sha}{}+OK\r\n", self.native));
+        let mut said = self.said(node);
+        if said.last().is_some_and(|last| last[0] == "TIME") {
+            said.pop();
+            // The answers to what was said before it have to come first: none was, at the start.
+            if said.is_empty() {
+                self.tell_time(node);
+            }
+        }
+        said
+    }
+
+    /// The coordinator asks for a connection to this node.
+    fn expect_connect(&mut self, node: usize) {
+        let mut actions = self.actions();
+        let wanted = Action::Connect(NodeId::new(node));
+        let found = actions.iter().position(|&action| action == wanted);
+        actions.remove(found.unwrap_or_else(|| panic!("n{node} is not connected to: {actions:?}")));
+        self.pending = actions;
+    }
+
+    /// What was asked of whoever owns the sockets.
+    pub fn actions(&mut self) -> Vec<Action> {
+        let mut actions = std::mem::take(&mut self.pending);
+        actions.extend(std::iter::from_fn(|| self.core.poll_action()));
+        actions
+    }
+
+    /// Answers `TIME` by a clock that goes with ours, and whatever `skew` was added.
+    pub fn tell_time(&mut self, node: usize) {
+        self.tell_time_of(node, 0);
+    }
+
+    pub fn tell_time_of(&mut self, node: usize, skew_micros: i64) {
+        let ours = 1_700_000_000_000_000 + self.now.as_nanos() / 1000;
+        let micros = ours.saturating_add_signed(skew_micros);
+        let (seconds, rest) = ((micros / 1_000_000).to_string(), (micros % 1_000_000).to_string());
+        let reply =
+            format!("*2\r\n${}\r\n{seconds}\r\n${}\r\n{rest}\r\n", seconds.len(), rest.len());
+        self.reply(node, &reply);
+    }
+
+    /// Takes what is to be written to the node.
+    pub fn said(&mut self, node: usize) -> Vec<Command> {
+        let id = NodeId::new(node);
+        let bytes = self.core.output(id).to_vec();
+        self.core.handle_sent(id, bytes.len(), self.now);
+        parse(&bytes)
+    }
+
+    /// The names of what is to be written to the node.
+    pub fn names(&mut self, node: usize) -> Vec<String> {
+        self.said(node).into_iter().map(|command| command[0].clone()).collect()
+    }
+
+    pub fn reply(&mut self, node: usize, bytes: &str) {
+        self.core.handle_bytes(NodeId::new(node), bytes.as_bytes(), self.now);
+    }
+
+    pub fn lose(&mut self, node: usize) {
+        self.core.handle_disconnected(NodeId::new(node), "reset", self.now);
+    }
+
+    /// Moves on, and lets what is due happen.
+    pub fn pass(&mut self, by: Duration) {
+        self.now = self.now.saturating_add(by);
+        self.core.handle_timeout(self.now);
+    }
+
+    pub fn standing(&self, node: usize) -> Standing {
+        self.core.standing(NodeId::new(node))
+    }
+
+    pub fn acquire(&mut self) -> Op {
+        self.core.acquire(b"k", TTL, Duration::ZERO, 1, self.now).expect("it can be asked for")
+    }
+
+    pub fn completion(&mut self) -> Option<Completion> {
+        self.core.poll_completion(self.now)
+    }
+
+    /// Acquires, with a grant of each of these nodes; each of the others has not answered.
+    pub fn hold(&mut self, granting: &[usize]) -> Lock {
+        self.acquire();
+        for &node in granting {
+            assert_eq!(self.names(node), ["SET"]);
+            self.reply(node, "+OK\r\n");
+        }
+        match self.completion().map(|done| done.result) {
+            Some(Ok(Outcome::Acquired(lock))) => lock,
+            other => panic!("no lock: {other:?}"),
+        }
+    }
+
+    /// Nothing is open, owed or asked.
+    pub fn assert_idle(&self) {
+        assert_eq!((self.core.open_records(), self.core.open_ops()), (0, 0));
+    }
+}
+
+fn parse(mut bytes: &[u8]) -> Vec<Command> {
+    let mut commands = Vec::new();
+    while !bytes.is_empty() {
+        let count = number(&mut bytes, b'*');
+        let mut command = Vec::new();
+        for _ in 0..count {
+            let length = number(&mut bytes, b'$');
+            command.push(String::from_utf8_lossy(&bytes[..length]).into_owned());
+            bytes = &bytes[length + 2..];
+        }
+        commands.push(command);
+    }
+    commands
+}
+
+fn number(bytes: &mut &[u8], kind: u8) -> usize {
+    assert_eq!(bytes[0], kind);
+    let end = bytes.iter().position(|&byte| byte == b'\r').expect("a line ends");
+    let digits = std::str::from_utf8(&bytes[1..end]).expect("digits");
+    *bytes = &bytes[end + 2..];
+    digits.parse().expect("a number")
+}

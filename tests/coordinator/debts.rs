@@ -1,0 +1,205 @@
+//! What may be left on a node is released: behind the SET on the same wire, or first thing on the
+//! next connection, behind the end of the earlier one. And a live lock is not.
+
+use super::*;
+
+#[test]
+fn a_set_that_is_not_answered_in_time_has_its_release_behind_it_on_the_same_wire() {
+    let mut bench = Bench::new(3);
+    bench.acquire();
+    assert_eq!(bench.names(0), ["SET"]);
+    bench.reply(0, "+OK\r\n");
+    bench.pass(millis(50));
+    let done = bench.completion().unwrap();
+    assert!(matches!(done.result, Err(Error::NoQuorum(_))));
+    assert_eq!(bench.names(0), ["EVALSHA"], "it answers, so its answer will be read");
+    for silent in [1, 2] {
+        assert_eq!(bench.names(silent), ["SET", "EVAL"], "nobody may read this answer");
+        bench.reply(silent, "+OK\r\n:1\r\n");
+    }
+    bench.reply(0, ":1\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn what_a_denial_proves_is_not_released_and_what_an_error_does_not_prove_is() {
+    let mut bench = Bench::new(5);
+    bench.acquire();
+    let replies =
+        ["-OOM full\r\n", "-UPSTREAM timeout\r\n", "-LOADING wait\r\n", "_\r\n", "+OK\r\n"];
+    let mut behind = Vec::new();
+    for (node, reply) in replies.iter().enumerate() {
+        let said = bench.names(node);
+        if node > 2 {
+            behind.push((["n3", "n4"][node - 3], said == ["SET", "EVAL"]));
+        }
+        bench.reply(node, reply);
+    }
+    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(report.nodes[2].said, Said::Failed(Cause::Loading));
+    // The last two had not answered when it was lost: theirs are behind their SETs.
+    let released: Vec<bool> = (0..5).map(|node| !bench.said(node).is_empty()).collect();
+    assert_eq!(released, [false, true, false, false, false]);
+    assert_eq!(behind, [("n3", true), ("n4", true)]);
+}
+
+#[test]
+fn owed_is_not_due_while_the_lock_is_held_not_even_on_a_new_connection() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    for node in 0..3 {
+        bench.said(node);
+        bench.lose(node);
+    }
+    bench.pass(millis(500));
+    for node in [0, 1] {
+        assert!(bench.connect(node).is_empty(), "a live lock was released");
+    }
+    // n2 had not answered its SET: the connection is ended, and still nothing is released.
+    let said = bench.connect(2);
+    assert_eq!(said, [["CLIENT", "KILL", "ID", "3"]]);
+    bench.reply(2, ":1\r\n");
+    bench.tell_time(2);
+    assert!(bench.core.remaining(&lock, bench.now) > Duration::ZERO);
+    bench.core.release(lock, 2, bench.now);
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVALSHA"]);
+        bench.reply(node, if node == 2 { ":0\r\n" } else { ":1\r\n" });
+    }
+    let done = bench.completion().unwrap();
+    assert_eq!(done.result, Ok(Outcome::Released(Released::Released)));
+    bench.assert_idle();
+}
+
+#[test]
+fn the_earlier_connection_is_ended_before_debts_are_paid_and_they_are_paid_once() {
+    let mut bench = Bench::new(3);
+    bench.acquire();
+    for node in 0..3 {
+        bench.said(node);
+    }
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.completion().unwrap();
+    let said: Vec<String> = bench.connect(0).into_iter().map(|command| command.join(" ")).collect();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert_eq!(said[0], "CLIENT KILL ID 1");
+    assert!(said[1].starts_with("EVAL "), "a new connection may not know the script: {said:?}");
+    bench.reply(0, ":0\r\n:0\r\n");
+    bench.tell_time(0);
+    bench.pass(millis(200));
+    assert!(bench.said(0).is_empty(), "it was proved gone, and is paid once");
+    for node in [1, 2] {
+        bench.reply(node, "+OK\r\n:1\r\n");
+    }
+    bench.assert_idle();
+}
+
+#[test]
+fn where_the_earlier_connection_cannot_be_ended_the_release_is_said_twice() {
+    let mut bench = Bench::new(1);
+    bench.acquire();
+    bench.said(0);
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.completion().unwrap();
+    assert_eq!(bench.connect(0).len(), 2);
+    bench.reply(0, "-NOPERM not you\r\n:0\r\n");
+    bench.tell_time(0);
+    assert_eq!(bench.core.open_records(), 1, "its SET may still be executed");
+    bench.pass(millis(60));
+    assert_eq!(bench.names(0), ["EVAL"]);
+    bench.reply(0, ":1\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn another_process_behind_the_address_executes_nothing_of_the_earlier_connection() {
+    let mut bench = Bench::new(1);
+    bench.acquire();
+    bench.said(0);
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.completion().unwrap();
+    bench.set_info(0, &INFO_OLD.replace('R', "S"));
+    let said = bench.connect(0);
+    assert_eq!(said.len(), 1, "there is nobody to end: {said:?}");
+    assert_eq!(said[0][0], "EVAL", "but its data may have been kept");
+    bench.reply(0, ":1\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn a_release_that_is_refused_is_asked_again_and_lapses_with_its_ttl() {
+    let mut bench = Bench::with(1, |settings| settings.probe_interval = TTL * 100);
+    let lock = bench.hold(&[0]);
+    bench.core.release(lock, 2, bench.now);
+    let mut said = 0;
+    for _ in 0..200 {
+        for command in bench.names(0) {
+            assert!(command.starts_with("EVAL"));
+            said += 1;
+            bench.reply(0, "-BUSY a script runs\r\n");
+        }
+        bench.pass(millis(100));
+    }
+    let released = bench.completion().unwrap().result;
+    assert!(matches!(released, Ok(Outcome::Released(Released::Unconfirmed { .. }))));
+    assert!((10..=25).contains(&said), "{said} times in 10 s: at a bounded pace");
+    bench.assert_idle();
+}
+
+#[test]
+fn what_a_node_is_owed_is_given_up_when_it_was_away_for_ten_max_ttl() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.lose(2);
+    bench.core.let_go(&lock, bench.now);
+    for node in [0, 1] {
+        assert_eq!(bench.names(node), ["EVAL"]);
+        bench.reply(node, ":1\r\n");
+    }
+    assert_eq!(bench.core.open_records(), 1);
+    let node = redlatch::NodeId::new(2);
+    for _ in 0..700 {
+        bench.pass(Duration::from_secs(1));
+        for node in 0..2 {
+            if bench.names(node) == ["TIME"] {
+                bench.tell_time(node);
+            }
+        }
+        bench.actions();
+    }
+    bench.assert_idle();
+    assert_eq!(bench.core.debts_given_up(), 1);
+    let events: Vec<Event> = std::iter::from_fn(|| bench.core.poll_event()).collect();
+    assert!(events.contains(&Event::DebtsGivenUp { node, count: 1 }));
+}
+
+#[test]
+fn the_end_of_a_client_releases_what_was_not_handed_out() {
+    let mut bench = Bench::new(3);
+    let held = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    bench.core.acquire(b"won", TTL, Duration::ZERO, 2, bench.now).unwrap();
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, "+OK\r\n");
+    }
+    bench.core.acquire(b"asked", TTL, Duration::ZERO, 3, bench.now).unwrap();
+    bench.core.close(bench.now);
+    for node in 0..3 {
+        let said = bench.said(node);
+        let words: Vec<(&str, &str)> = said
+            .iter()
+            .map(|command| {
+                (command[0].as_str(), command[if command.len() == 5 { 3 } else { 1 }].as_str())
+            })
+            .collect();
+        assert_eq!(words, [("SET", "asked"), ("EVAL", "won"), ("EVAL", "asked")]);
+    }
+    assert!(bench.completion().is_none());
+    assert!(bench.core.remaining(&held, bench.now) > Duration::ZERO, "that one is the caller's");
+}

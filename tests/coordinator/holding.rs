@@ -1,0 +1,166 @@
+//! Extending and releasing: late answers, forgotten scripts, and a node's own compare-and-delete.
+
+use super::*;
+
+#[test]
+fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {
+    let mut bench = Bench::with(3, |settings| settings.reset_after = TTL);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    let before = bench.core.deadline(&lock).unwrap();
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVALSHA"]);
+    }
+    bench.reply(0, ":1\r\n");
+    bench.pass(millis(50));
+    assert!(bench.completion().is_none(), "too few answered: it is asked again");
+    assert_eq!(bench.core.deadline(&lock), Some(before));
+    // One of the others comes back just in time for the second round to be asked, and is slow.
+    bench.reply(1, ":1\r\n");
+    assert!(bench.completion().is_none(), "an answer to the first round was counted");
+    bench.pass(millis(50));
+    assert_eq!(bench.names(0), ["EVALSHA"]);
+    assert_eq!(bench.names(1), ["EVALSHA"]);
+    bench.reply(2, ":1\r\n");
+    bench.reply(0, ":1\r\n");
+    assert!(bench.completion().is_none(), "an answer to the first round was counted");
+    bench.reply(1, ":1\r\n");
+    let Ok(Outcome::Extended { deadline }) = bench.completion().unwrap().result else { panic!() };
+    assert!(deadline > before);
+}
+
+#[test]
+fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwhile() {
+    let mut bench = Bench::new(1);
+    let lock = bench.hold(&[0]);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    assert_eq!(bench.names(0), ["EVALSHA"]);
+    bench.reply(0, "-NOSCRIPT No matching script\r\n");
+    assert_eq!(bench.names(0), ["EVAL"]);
+    bench.reply(0, ":1\r\n");
+    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
+
+    bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
+    bench.said(0);
+    bench.core.release(lock, 4, bench.now);
+    assert_eq!(bench.names(0), ["EVAL"], "behind a question that is unanswered");
+    bench.reply(0, "-NOSCRIPT No matching script\r\n");
+    assert!(bench.said(0).is_empty(), "the repeat would overtake its release");
+    bench.reply(0, ":1\r\n");
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost(_))));
+    let released = bench.completion().unwrap().result;
+    assert_eq!(released, Ok(Outcome::Released(Released::Released)));
+    bench.assert_idle();
+}
+
+#[test]
+fn keys_that_are_gone_are_remembered_over_rounds_until_they_are_too_many() {
+    let mut bench = Bench::new(5);
+    let lock = bench.hold(&[0, 1, 2]);
+    for node in [3, 4] {
+        bench.said(node);
+        bench.reply(node, "+OK\r\n");
+    }
+    for gone in 0..3 {
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        for node in 0..5 {
+            let asked = bench.said(node).len();
+            // Behind the third the lock is lost, and released where it may be left.
+            let expected = usize::from(node >= gone) + usize::from(gone == 2 && node > 2);
+            assert_eq!(asked, expected, "n{node} in round {gone}");
+            for _ in 0..asked {
+                bench.reply(node, if node == gone { ":0\r\n" } else { ":1\r\n" });
+            }
+        }
+        let result = bench.completion().unwrap().result;
+        assert_eq!(result.is_ok(), gone < 2, "{result:?}");
+    }
+    assert_eq!(bench.core.remaining(&lock, bench.now), Duration::ZERO);
+    bench.assert_idle();
+}
+
+#[test]
+fn a_majority_that_agrees_behind_the_old_deadline_does_not_bring_the_lock_back() {
+    let mut bench = Bench::with(1, |settings| {
+        (settings.node_timeout, settings.probe_interval) = (TTL, TTL * 10);
+    });
+    let lock = bench.hold(&[0]);
+    let deadline = bench.core.deadline(&lock).unwrap();
+    bench.pass(Duration::from_secs(5));
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    bench.said(0);
+    bench.now = deadline;
+    // The answer is read before the timer of the deadline is looked at.
+    bench.reply(0, ":1\r\n");
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost(_))));
+    assert_eq!(bench.names(0), ["EVALSHA"], "what was prolonged is released");
+    bench.reply(0, ":1\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn a_native_release_that_did_nothing_asks_whose_key_it_is() {
+    let delifeq = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
+    for (exists, released) in [(":1", Released::TakenByOther), (":0", Released::AlreadyExpired)] {
+        let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
+        let lock = bench.hold(&[0]);
+        bench.core.release(lock, 2, bench.now);
+        assert_eq!(bench.names(0), ["DELIFEQ"]);
+        bench.reply(0, ":0\r\n");
+        assert_eq!(bench.names(0), ["EXISTS"]);
+        bench.reply(0, &format!("{exists}\r\n"));
+        assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Released(released)));
+        bench.assert_idle();
+    }
+    let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
+    let lock = bench.hold(&[0]);
+    bench.core.let_go(&lock, bench.now);
+    assert_eq!(bench.names(0), ["DELIFEQ"]);
+    bench.reply(0, ":0\r\n");
+    assert!(bench.said(0).is_empty(), "nobody waits for the difference");
+    bench.assert_idle();
+}
+
+#[test]
+fn a_native_release_that_is_not_permitted_goes_by_the_script() {
+    let delex = "*2\r\n_\r\n*1\r\n$5\r\ndelex\r\n";
+    let mut bench = Bench::of(1, INFO_OLD, delex, |_| {});
+    for native in [true, false] {
+        let lock = bench.hold(&[0]);
+        bench.core.release(lock, 2, bench.now);
+        if native {
+            assert_eq!(bench.names(0), ["DELEX"]);
+            bench.reply(0, "-NOPERM this user has no permissions to run 'delex'\r\n");
+            assert_eq!(bench.names(0), ["EVAL"]);
+        } else {
+            assert_eq!(bench.names(0), ["EVALSHA"], "it is not tried again");
+        }
+        bench.reply(0, ":1\r\n");
+        let released = bench.completion().unwrap().result;
+        assert_eq!(released, Ok(Outcome::Released(Released::Released)));
+    }
+    bench.assert_idle();
+}
+
+#[test]
+fn a_release_whose_connections_were_lost_is_said_again_in_time() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.pass(millis(600));
+    bench.core.release(lock, 2, bench.now);
+    for node in 0..3 {
+        bench.said(node);
+        bench.lose(node);
+    }
+    assert!(bench.completion().is_none(), "the next connections may be in time");
+    bench.pass(Duration::ZERO);
+    for node in 0..3 {
+        assert_eq!(bench.connect(node)[0][0], "EVAL");
+        bench.reply(node, ":1\r\n");
+    }
+    let released = bench.completion().unwrap().result;
+    assert_eq!(released, Ok(Outcome::Released(Released::Released)));
+    bench.assert_idle();
+}

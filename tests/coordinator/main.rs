@@ -1,0 +1,18 @@
+//! The core by hand: bytes and moments in, bytes and moments out, one rule a test. No socket, no
+//! clock, and every reply is written out, so that the order of what is said can be looked at.
+
+mod bench;
+mod debts;
+mod holding;
+mod silence;
+mod trust;
+
+use std::time::Duration;
+
+use bench::{Bench, INFO_OLD, TTL};
+use redlatch::proto::coordinator::Event;
+use redlatch::{Cause, Error, Outcome, Released, Said, Standing};
+
+fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}

@@ -1,0 +1,125 @@
+//! A node that does not answer: suspect, asked for nothing new, reset; and back when it answers.
+
+use super::*;
+use redlatch::NodeId;
+use redlatch::proto::coordinator::Action;
+
+#[test]
+fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.pass(millis(50));
+    assert_eq!(bench.standing(2), Standing::Suspect);
+    let second = bench.hold(&[0, 1]);
+    assert!(bench.said(2).is_empty(), "it is suspect");
+    // The release of a SET that is on its wire goes behind it; of one that is not, it waits.
+    bench.core.let_go(&lock, bench.now);
+    assert_eq!(bench.names(2), ["EVAL"]);
+    bench.core.let_go(&second, bench.now);
+    assert!(bench.said(2).is_empty());
+    bench.pass(millis(499));
+    assert!(bench.actions().is_empty());
+    bench.pass(millis(1));
+    let node = NodeId::new(2);
+    assert_eq!(bench.actions(), [Action::Disconnect(node), Action::Connect(node)]);
+}
+
+#[test]
+fn a_node_that_answers_again_is_ready_again_and_is_paid() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.pass(millis(40));
+    bench.reply(2, "+OK\r\n");
+    // Its SET is answered; then it falls silent on something else.
+    let other = bench.core.acquire(b"other", TTL, Duration::ZERO, 7, bench.now).unwrap();
+    for node in 0..3 {
+        bench.said(node);
+    }
+    bench.reply(0, "+OK\r\n");
+    bench.reply(1, "+OK\r\n");
+    bench.pass(millis(60));
+    assert_eq!(bench.standing(2), Standing::Suspect);
+    bench.core.let_go(&lock, bench.now);
+    assert!(bench.said(2).is_empty(), "nothing of this lock is unanswered there: it waits");
+    assert_eq!(bench.core.debts(NodeId::new(2)), 1);
+    bench.reply(2, "+OK\r\n");
+    assert_eq!(bench.standing(2), Standing::Ready);
+    assert_eq!(bench.names(2), ["EVAL"]);
+    bench.core.cancel(other, bench.now);
+    bench.reply(2, ":1\r\n");
+    assert!(bench.actions().is_empty(), "its connection was kept");
+}
+
+#[test]
+fn a_node_that_answers_a_little_all_the_time_is_suspect_when_it_falls_behind() {
+    let mut bench = Bench::new(3);
+    for _ in 0..10 {
+        bench.acquire();
+    }
+    assert_eq!(bench.names(2).len(), 10);
+    for _ in 0..4 {
+        bench.pass(millis(40));
+        bench.reply(2, "_\r\n");
+        assert_eq!(bench.standing(2), Standing::Ready);
+    }
+    bench.pass(millis(40));
+    bench.pass(millis(40));
+    assert_eq!(bench.standing(2), Standing::Suspect, "its oldest question is older than four");
+}
+
+#[test]
+fn questions_that_were_written_late_are_waited_for() {
+    let mut bench = Bench::new(3);
+    bench.acquire();
+    // The caller was away: what it asked is written only now, and cannot have been answered.
+    bench.now = bench.now.saturating_add(millis(500));
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["SET"]);
+    }
+    bench.core.handle_timeout(bench.now);
+    assert!(bench.completion().is_none());
+    bench.pass(millis(10));
+    bench.reply(0, "+OK\r\n");
+    bench.reply(1, "+OK\r\n");
+    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
+    assert_eq!(bench.standing(2), Standing::Ready);
+}
+
+#[test]
+fn an_idle_connection_is_asked_for_its_time_and_found_dead() {
+    let mut bench = Bench::new(1);
+    bench.pass(millis(4_999));
+    assert!(bench.said(0).is_empty());
+    bench.pass(millis(1));
+    assert_eq!(bench.names(0), ["TIME"]);
+    bench.tell_time(0);
+    bench.pass(Duration::from_secs(5));
+    assert_eq!(bench.names(0), ["TIME"]);
+    bench.pass(millis(50));
+    assert_eq!(bench.standing(0), Standing::Suspect);
+    bench.pass(millis(500));
+    let node = NodeId::new(0);
+    assert_eq!(bench.actions(), [Action::Disconnect(node), Action::Connect(node)]);
+}
+
+#[test]
+fn a_connection_that_was_good_is_replaced_at_once_and_one_that_was_not_with_growing_pauses() {
+    let mut bench = Bench::new(1);
+    bench.pass(Duration::from_secs(1));
+    bench.lose(0);
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.actions(), [Action::Connect(NodeId::new(0))]);
+    let mut pauses = Vec::new();
+    for _ in 0..12 {
+        bench.lose(0);
+        let lost_at = bench.now;
+        let due = bench.core.next_timeout().unwrap();
+        bench.pass(due.saturating_since(lost_at));
+        assert_eq!(bench.actions(), [Action::Connect(NodeId::new(0))]);
+        pauses.push(due.saturating_since(lost_at));
+    }
+    assert!(pauses[0] >= millis(10) && pauses[0] <= millis(20), "{pauses:?}");
+    assert!(pauses[8..].iter().all(|&p| p >= millis(250) && p <= millis(500)), "{pauses:?}");
+}

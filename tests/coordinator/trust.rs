@@ -1,0 +1,140 @@
+//! The restart guard: a node that may have forgotten a live lock denies, and does not grant.
+
+use super::*;
+use redlatch::NodeId;
+use redlatch::RestartGuard;
+use redlatch::proto::standing::Distrust;
+
+const MEMORY: Duration = Duration::from_millis(60_602);
+
+fn restarted(bench: &mut Bench, node: usize) {
+    bench.lose(node);
+    bench.pass(millis(600));
+    bench.set_info(node, &INFO_OLD.replace("RRR", "SSS"));
+    bench.connect(node);
+}
+
+#[test]
+fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgot_is_over() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
+    restarted(&mut bench, 0);
+    assert_eq!(bench.standing(0), Standing::Quarantined(bench.now.saturating_add(MEMORY)));
+    bench.acquire();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["SET"], "it may deny, so it is asked");
+    }
+    bench.reply(0, "+OK\r\n");
+    bench.reply(1, "+OK\r\n");
+    assert!(bench.completion().is_none(), "one grant of three counts");
+    bench.reply(2, "_\r\n");
+    let error = bench.completion().unwrap().result.unwrap_err();
+    assert!(matches!(error, Error::Contended(_)), "{error}");
+    let text = error.to_string();
+    let words = "n0 granted, which does not count yet (restart guard: it was restarted; \
+                 its grants count in 60.6 s)";
+    assert!(text.contains(words), "{text}");
+    assert!(bench.names(0)[0].starts_with("EVAL"), "and what it granted is released");
+    bench.names(1);
+    bench.reply(0, ":1\r\n");
+    bench.reply(1, ":1\r\n");
+    // A SET that was sent a moment before the end does not count either.
+    bench.pass(MEMORY - millis(1));
+    bench.acquire();
+    bench.names(0);
+    bench.pass(millis(1));
+    assert_eq!(bench.standing(0), Standing::Ready);
+    bench.reply(0, "+OK\r\n");
+    bench.names(1);
+    bench.reply(1, "+OK\r\n");
+    assert!(bench.completion().is_none(), "its SET was sent in quarantine");
+    bench.names(2);
+    bench.reply(2, "+OK\r\n");
+    assert!(bench.completion().unwrap().result.is_ok());
+    assert!(bench.acquire() != bench.acquire());
+}
+
+#[test]
+fn a_young_cluster_says_so_and_how_long_it_will_last() {
+    let young = INFO_OLD.replace("86400", "11");
+    let native = "*0\r\n";
+    let mut bench = Bench::of(3, &young, native, |s| s.probe_interval = MEMORY * 2);
+    let left = MEMORY - Duration::from_secs(10);
+    assert_eq!(bench.standing(0), Standing::Quarantined(bench.now.saturating_add(left)));
+    bench.acquire();
+    for node in 0..2 {
+        bench.names(node);
+        bench.reply(node, "+OK\r\n");
+    }
+    let error = bench.completion().unwrap().result.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum(_)), "it passes, so it is worth waiting: {error}");
+    let text = "restart guard: it was started a short while ago; its grants count in 50.6 s";
+    assert!(error.to_string().contains(text), "{error}");
+}
+
+#[test]
+fn a_flush_takes_back_grants_that_are_not_decided_yet() {
+    let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+    let mut bench = Bench::new(3);
+    bench.acquire();
+    for node in 0..3 {
+        bench.said(node);
+    }
+    bench.reply(0, "+OK\r\n");
+    bench.reply(0, flush);
+    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+    bench.reply(1, "+OK\r\n");
+    assert!(bench.completion().is_none(), "the first grant was taken back");
+    // The push comes before any later reply: this SET was executed behind the flush, and in it.
+    bench.reply(2, &format!("{flush}+OK\r\n"));
+    let error = bench.completion().unwrap().result.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+
+    let mut off = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
+    off.acquire();
+    for node in 0..3 {
+        off.said(node);
+    }
+    off.reply(0, "+OK\r\n");
+    off.reply(0, flush);
+    off.reply(1, "+OK\r\n");
+    assert!(off.completion().unwrap().result.is_ok(), "the guard is off");
+}
+
+#[test]
+fn a_clock_that_jumps_is_told_and_distrusted() {
+    for skew in [3_600_000_000, -3_600_000_000] {
+        let mut bench = Bench::new(1);
+        bench.pass(Duration::from_secs(5));
+        assert_eq!(bench.names(0), ["TIME"]);
+        bench.tell_time_of(0, skew);
+        let node = NodeId::new(0);
+        let events: Vec<Event> = std::iter::from_fn(|| bench.core.poll_event()).collect();
+        let jumped = events.iter().find_map(|event| match event {
+            Event::ClockJumped { node: n, nanos } if *n == node => Some(*nanos / 1_000_000_000),
+            _ => None,
+        });
+        let hours = jumped.expect("the jump is told");
+        assert!((3_590..=3_600).contains(&hours.abs()) && hours.signum() == skew.signum());
+        let why = Distrust::ClockJumped;
+        let until = bench.now.saturating_add(MEMORY);
+        assert!(events.contains(&Event::Distrusted { node, why, until }), "{events:?}");
+        assert_eq!(bench.standing(0), Standing::Quarantined(until));
+    }
+}
+
+#[test]
+fn a_quarantine_outlives_its_connection_and_a_good_node_is_not_punished_for_one() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
+    restarted(&mut bench, 0);
+    let Standing::Quarantined(until) = bench.standing(0) else { panic!() };
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.connect(0);
+    assert_eq!(bench.standing(0), Standing::Quarantined(until), "the same process as before");
+    bench.lose(1);
+    bench.pass(millis(600));
+    bench.connect(1);
+    assert_eq!(bench.standing(1), Standing::Ready);
+    bench.pass(MEMORY);
+    assert_eq!(bench.standing(0), Standing::Ready);
+}
