@@ -1,0 +1,434 @@
+//! A Redis master as a plain value: what it answers follows from the time and the bytes it is
+//! given. No socket, no clock, no thread, and no randomness but the seed.
+//!
+//! It answers as `redis-server` 7.0 does, byte for byte, for the commands that a lock needs; a test
+//! compares the two with random commands. Every other command is unknown to it. It is not a place
+//! for data: nothing bounds what it holds.
+//!
+//! The hazard is time. Each call says what time it is, and nothing happens between calls: a key is
+//! gone at its moment, not up to a millisecond later as on a real node, and is noticed only when a
+//! command looks at it, so a push about an expired key comes then or never. `now` is a moment on
+//! any monotonic clock; calls must not go back in it. A master's wall clock, which its ttls run
+//! on, is that clock plus an offset, and [`Master::step_wall_clock`] moves it as a careless
+//! operator would.
+//!
+//! ```
+//! use redlatch::proto::time::Instant;
+//! use redlatch::testing::master::Master;
+//!
+//! let now = Instant::from_nanos(0);
+//! let mut master = Master::new(1, now);
+//! let connection = master.connect();
+//! master.handle_bytes(now, connection, b"SET invoice:42 token NX PX 10000\r\n");
+//! let output = master.poll_output().expect("a reply");
+//! assert_eq!(output.bytes, b"+OK\r\n");
+//! assert_eq!(master.get(now, 0, b"invoice:42"), Some(&b"token"[..]));
+//! ```
+
+mod about;
+mod commands;
+mod keys;
+mod reply;
+mod request;
+mod scripts;
+mod session;
+mod tracking;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use self::keys::Database;
+use self::reply::Reply;
+use self::session::Connection;
+use self::tracking::Registrations;
+use crate::proto::time::Instant;
+
+/// As many databases as a server has that nobody configured.
+const DATABASES: usize = 16;
+/// A server takes the first two client ids for itself.
+const FIRST_CLIENT: u64 = 3;
+/// The wall clock at `now` zero, in Unix nanoseconds: a day in 2023, so that no ttl is before 1970.
+const WALL_CLOCK: i128 = 1_700_000_000_000_000_000;
+const MILLISECOND: i128 = 1_000_000;
+const SECOND: i128 = 1_000_000_000;
+
+/// One connection to a [`Master`], from its `connect` to its end. Never used twice, by one master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(u64);
+
+/// What a master has to say on one connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// The connection it is for.
+    pub connection: ConnectionId,
+    /// Replies and pushes, in order; may be empty when the connection closes.
+    pub bytes: Vec<u8>,
+    /// The master closes the connection behind these bytes, and has forgotten it.
+    pub closes: bool,
+}
+
+/// What a restarted master has in its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restart {
+    /// Nothing: a node without persistence.
+    Empty,
+    /// Every key it had, each with what is left of its ttl by now: an append-only file.
+    WithData,
+}
+
+/// The server that a [`Master`] passes for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Flavor {
+    /// Redis 7.0.15: what the comparison with a real server is made against.
+    #[default]
+    Redis70,
+    /// The same with `DELEX`, `CLIENT SETINFO` and the version of Redis 8.4.
+    Redis84,
+    /// The same with `DELIFEQ`, `CLIENT SETINFO` and the names and versions of Valkey 9.0.
+    Valkey90,
+}
+
+/// A state in which a master answers some commands with an error.
+///
+/// The texts and the commands concerned, also those inside a script, are those of a real server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// `-LOADING`: it reads its data after a start. `HELLO` and `INFO` work.
+    Loading,
+    /// `-BUSY`: a script runs for too long. `HELLO` and `AUTH` work.
+    Busy,
+    /// `-MISCONF`: it cannot save its data, and refuses writes.
+    Misconf,
+    /// `-NOREPLICAS`: fewer replicas than it was told to have, and it refuses writes.
+    NoReplicas,
+    /// `-OOM`: its memory is full, and it refuses what may need more.
+    OutOfMemory,
+    /// `-READONLY`: it is a replica, and says so in `HELLO` and `INFO`.
+    Replica,
+    /// `-MASTERDOWN`: it is a replica without its master, and not to answer from old data.
+    MasterDown,
+    /// New connections get this error line, unasked, and are closed. Without the leading `-`.
+    TurnsAway(String),
+    /// Calls of these commands, or of every command when none is named, get these bytes and have
+    /// no effect: a proxy in between, a missing permission, a lie.
+    Answers {
+        /// Names as in `COMMAND INFO`: `set`, `client|kill`.
+        commands: Vec<String>,
+        /// A whole reply with its end of line, or none at all.
+        reply: Vec<u8>,
+    },
+}
+
+/// A Redis master: its keys, its connections and what ails it. See the [module](self).
+#[derive(Debug, Clone)]
+pub struct Master {
+    seed: u64,
+    starts: u64,
+    wall_offset: i128,
+    /// The wall clock at the start, for the uptime.
+    started: i128,
+    databases: Vec<Database>,
+    /// The scripts it has loaded, by SHA1.
+    scripts: BTreeSet<&'static str>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    last_connection: u64,
+    /// What to take off a connection's number for its `CLIENT ID`, which starts over at a restart.
+    before_start: u64,
+    registrations: Registrations,
+    /// Connections with something to say, in the order in which they first had it.
+    speakers: VecDeque<ConnectionId>,
+    flavor: Flavor,
+    password: Option<Vec<u8>>,
+    troubles: Vec<Trouble>,
+    info: BTreeMap<String, String>,
+}
+
+impl Master {
+    /// A healthy, empty master that starts at `now`. The seed gives it its `run_id`: masters that
+    /// are meant to be different ones need different seeds.
+    pub fn new(seed: u64, now: Instant) -> Master {
+        let mut master = Master {
+            seed,
+            starts: 0,
+            wall_offset: WALL_CLOCK,
+            started: 0,
+            databases: vec![Database::default(); DATABASES],
+            scripts: BTreeSet::new(),
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            before_start: 0,
+            registrations: Registrations::default(),
+            speakers: VecDeque::new(),
+            flavor: Flavor::default(),
+            password: None,
+            troubles: Vec::new(),
+            info: BTreeMap::new(),
+        };
+        master.started = master.wall(now);
+        master
+    }
+
+    /// Opens a connection. When the master [turns it away](Trouble::TurnsAway) it says so at once.
+    pub fn connect(&mut self) -> ConnectionId {
+        self.last_connection += 1;
+        let id = ConnectionId(self.last_connection);
+        self.connections.insert(id, Connection::new(self.password.is_none()));
+        let refusal = self.troubles.iter().find_map(|trouble| match trouble {
+            Trouble::TurnsAway(line) => Some(Reply::error(line.as_str())),
+            _ => None,
+        });
+        if let Some(refusal) = refusal {
+            self.say(id, &refusal);
+            self.close(id);
+        }
+        id
+    }
+
+    /// The peer closed the connection: whatever it has not read is lost.
+    pub fn disconnect(&mut self, connection: ConnectionId) {
+        self.connections.remove(&connection);
+    }
+
+    /// Takes what arrived on a connection, in pieces of any size, and executes every request that
+    /// is complete. On a connection that is closed, bytes go nowhere.
+    pub fn handle_bytes(&mut self, now: Instant, connection: ConnectionId, bytes: &[u8]) {
+        let mut input = match self.connections.get_mut(&connection) {
+            Some(state) => std::mem::take(&mut state.input),
+            None => return,
+        };
+        input.extend_from_slice(bytes);
+        while self.open(connection).is_some() {
+            match request::next(&mut input, self.trusts(connection)) {
+                Ok(Some(words)) => self.execute(now, connection, &words),
+                Ok(None) => {
+                    if let Some(state) = self.open(connection) {
+                        state.input = input;
+                    }
+                    return;
+                }
+                Err(reason) => {
+                    let line = [b"ERR Protocol error: ", &reason[..]].concat();
+                    self.say(connection, &Reply::Error(line));
+                    self.close(connection);
+                }
+            }
+        }
+    }
+
+    /// What there is to send, one connection at a time, or `None` when all is said.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        while let Some(id) = self.speakers.pop_front() {
+            // It may have been disconnected since.
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.speaks = false;
+            let output = Output {
+                connection: id,
+                bytes: std::mem::take(&mut connection.output),
+                closes: connection.closing,
+            };
+            if output.closes {
+                self.connections.remove(&id);
+            } else if output.bytes.is_empty() {
+                continue;
+            }
+            return Some(output);
+        }
+        None
+    }
+
+    /// Ends the process and starts a new one: every connection closes without another word,
+    /// scripts and tracking are forgotten, the `run_id` is new and the uptime zero. What was
+    /// configured (flavor, password, troubles) stays.
+    pub fn restart(&mut self, now: Instant, memory: Restart) {
+        for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.hang_up(connection);
+        }
+        self.starts += 1;
+        self.started = self.wall(now);
+        self.before_start = self.last_connection;
+        self.scripts.clear();
+        self.registrations = Registrations::default();
+        if memory == Restart::Empty {
+            self.databases.fill(Database::default());
+        }
+    }
+
+    /// Makes it older than it is: `INFO` gives this uptime now. A restart ends that.
+    pub fn set_uptime(&mut self, now: Instant, seconds: u32) {
+        self.started = self.wall(now) - i128::from(seconds) * SECOND;
+    }
+
+    /// Sets the wall clock to this Unix time at `now`; ttls and uptime keep what is left of them.
+    pub fn set_wall_clock(&mut self, now: Instant, unix_nanoseconds: u64) {
+        let by = i128::from(unix_nanoseconds) - self.wall(now);
+        self.wall_offset += by;
+        self.started += by;
+        for database in &mut self.databases {
+            database.postpone(by);
+        }
+    }
+
+    /// Steps the wall clock by this many milliseconds, as an operator or a bad NTP server does:
+    /// a step forward ends ttls early and a step back prolongs them. The uptime goes with it.
+    pub fn step_wall_clock(&mut self, milliseconds: i64) {
+        self.wall_offset += i128::from(milliseconds) * MILLISECOND;
+    }
+
+    /// Passes for another server from now on.
+    pub fn set_flavor(&mut self, flavor: Flavor) {
+        self.flavor = flavor;
+    }
+
+    /// The password of the user `default`. Connections that are in need no password.
+    pub fn set_password(&mut self, password: Option<&str>) {
+        self.password = password.map(|password| password.as_bytes().to_vec());
+    }
+
+    /// What `INFO` gives for a field, whatever the truth is: `("cluster_enabled", "1")`. A field it
+    /// does not have is not added. `HELLO` follows `role` and `redis_mode`.
+    pub fn set_info(&mut self, field: &str, text: &str) {
+        self.info.insert(field.into(), text.into());
+    }
+
+    /// Has this trouble from now on, on top of any it has; the first that concerns a command
+    /// answers it.
+    pub fn suffer(&mut self, trouble: Trouble) {
+        self.troubles.push(trouble);
+    }
+
+    /// Every command gets this error line: `LOADING Redis is loading the dataset in memory`.
+    pub fn refuse_with(&mut self, error: &str) {
+        let reply = format!("-{error}\r\n").into_bytes();
+        self.suffer(Trouble::Answers { commands: Vec::new(), reply });
+    }
+
+    /// Is well again: no trouble any more.
+    pub fn serve(&mut self) {
+        self.troubles.clear();
+    }
+
+    /// The string at a key, if there is one by now.
+    pub fn get(&self, now: Instant, database: usize, key: &[u8]) -> Option<&[u8]> {
+        self.databases.get(database)?.text(key, self.wall(now))
+    }
+
+    /// As the command `PTTL`: the milliseconds a key has left, -1 without a ttl, -2 when absent.
+    pub fn pttl(&self, now: Instant, database: usize, key: &[u8]) -> i64 {
+        let wall = self.wall(now);
+        self.databases.get(database).map_or(-2, |database| database.pttl(key, wall))
+    }
+
+    /// The keys that are there by now, in order.
+    pub fn keys(&self, now: Instant, database: usize) -> Vec<Vec<u8>> {
+        let wall = self.wall(now);
+        self.databases.get(database).map(|database| database.keys(wall)).unwrap_or_default()
+    }
+}
+
+/// One command on its way: who asks for what, and when.
+struct Call<'a> {
+    /// Unix time in nanoseconds, by this master's wall clock.
+    wall: i128,
+    connection: ConnectionId,
+    words: &'a [Vec<u8>],
+}
+
+impl Master {
+    fn wall(&self, now: Instant) -> i128 {
+        i128::from(now.as_nanos()) + self.wall_offset
+    }
+
+    /// The connection, unless it is gone or about to close.
+    fn open(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(&id).filter(|connection| !connection.closing)
+    }
+
+    /// The connection a command runs on.
+    fn own(&mut self, call: &Call) -> &mut Connection {
+        self.connections.get_mut(&call.connection).expect("commands run on live connections")
+    }
+
+    /// Whether a connection need not authenticate (any more).
+    fn trusts(&self, id: ConnectionId) -> bool {
+        let authenticated = self.connections.get(&id).is_some_and(|state| state.authenticated);
+        authenticated || self.password.is_none()
+    }
+
+    fn is_replica(&self) -> bool {
+        let replica = |trouble: &Trouble| matches!(trouble, Trouble::Replica | Trouble::MasterDown);
+        self.troubles.iter().any(replica)
+    }
+
+    fn execute(&mut self, now: Instant, connection: ConnectionId, words: &[Vec<u8>]) {
+        let call = Call { wall: self.wall(now), connection, words };
+        let mut about_client = false;
+        if !words.is_empty() {
+            let (reply, command) = commands::run(self, &call);
+            self.say(connection, &reply);
+            about_client = command.is_some_and(|command| command.name.starts_with("client|"));
+        }
+        if let Some(state) = self.connections.get_mut(&connection) {
+            // `CLIENT CACHING YES` is about the next command that is not itself a `CLIENT`.
+            state.caching &= about_client;
+            let pushes = std::mem::take(&mut state.own_pushes);
+            let closing = std::mem::take(&mut state.closing_behind_reply);
+            for push in pushes {
+                self.push(connection, push);
+            }
+            if closing {
+                self.close(connection);
+            }
+        }
+    }
+
+    fn say(&mut self, id: ConnectionId, reply: &Reply) {
+        if let Some(connection) = self.open(id) {
+            let resp3 = connection.resp3;
+            reply.encode(resp3, &mut connection.output);
+            self.announce(id);
+        }
+    }
+
+    /// Tells a tracking connection that a key (or, `None`, everything) is not what it was.
+    fn push(&mut self, id: ConnectionId, key: Option<Vec<u8>>) {
+        // RESP2 has no way to say it.
+        if self.open(id).is_some_and(|connection| connection.resp3) {
+            self.say(id, &Reply::Invalidate(key));
+        }
+    }
+
+    /// Closes behind what was said.
+    fn close(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.open(id) {
+            connection.closing = true;
+            self.announce(id);
+        }
+    }
+
+    /// Closes without another word.
+    fn hang_up(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.output.clear();
+            connection.closing = true;
+            self.announce(id);
+        }
+    }
+
+    fn announce(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            if !connection.speaks {
+                connection.speaks = true;
+                self.speakers.push_back(id);
+            }
+        }
+    }
+
+    fn client_id(&self, connection: ConnectionId) -> u64 {
+        connection.0 - self.before_start + FIRST_CLIENT - 1
+    }
+
+    /// The connection with this `CLIENT ID`, whether or not there is one.
+    fn connection(&self, client_id: u64) -> Option<ConnectionId> {
+        let since_start = client_id.checked_sub(FIRST_CLIENT - 1)?;
+        self.before_start.checked_add(since_start).map(ConnectionId)
+    }
+}

@@ -1,0 +1,296 @@
+//! The table of commands, and what stands between a request and its command: is it known, has it
+//! enough words, may this connection, does a trouble answer in its place.
+
+use super::reply::{Reply, c_text};
+use super::{Call, Flavor, Master, Trouble};
+use super::{about, keys, scripts, session};
+
+/// What `COMMAND INFO` says of a command, and what runs it.
+pub(super) struct Command {
+    /// In small letters; a subcommand as `client|id`.
+    pub(super) name: &'static str,
+    /// The number of words, its name included; negative: at least that many.
+    pub(super) arity: i64,
+    pub(super) flags: u16,
+    pub(super) keys: Keys,
+    run: fn(&mut Master, &Call) -> Reply,
+}
+
+/// Which words of a request are keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys {
+    None,
+    First,
+    /// Every word but the first.
+    All,
+}
+
+pub(super) const WRITE: u16 = 1;
+pub(super) const READONLY: u16 = 1 << 1;
+pub(super) const DENYOOM: u16 = 1 << 2;
+pub(super) const NOSCRIPT: u16 = 1 << 3;
+pub(super) const LOADING: u16 = 1 << 4;
+pub(super) const STALE: u16 = 1 << 5;
+pub(super) const NO_AUTH: u16 = 1 << 6;
+pub(super) const ALLOW_BUSY: u16 = 1 << 7;
+pub(super) const ADMIN: u16 = 1 << 8;
+pub(super) const FAST: u16 = 1 << 9;
+
+/// How `COMMAND INFO` names the flags.
+pub(super) const FLAGS: [(u16, &str); 10] = [
+    (WRITE, "write"),
+    (READONLY, "readonly"),
+    (DENYOOM, "denyoom"),
+    (ADMIN, "admin"),
+    (NOSCRIPT, "noscript"),
+    (LOADING, "loading"),
+    (STALE, "stale"),
+    (FAST, "fast"),
+    (NO_AUTH, "no_auth"),
+    (ALLOW_BUSY, "allow_busy"),
+];
+
+const READS: u16 = READONLY | FAST;
+const ASIDE: u16 = LOADING | STALE;
+const SESSION: u16 = NOSCRIPT | LOADING | STALE;
+const GREETING: u16 = SESSION | FAST | NO_AUTH | ALLOW_BUSY;
+
+const fn command(
+    name: &'static str,
+    arity: i64,
+    flags: u16,
+    keys: Keys,
+    run: fn(&mut Master, &Call) -> Reply,
+) -> Command {
+    Command { name, arity, flags, keys, run }
+}
+
+/// In the order of their names, so that a simulation that lists them lists them alike.
+pub(super) const COMMANDS: &[Command] = &[
+    command("auth", -2, GREETING, Keys::None, session::auth),
+    command("client", -2, 0, Keys::None, container),
+    command("client|caching", 3, SESSION, Keys::None, session::caching),
+    command("client|getname", 2, SESSION, Keys::None, session::get_name),
+    command("client|id", 2, SESSION, Keys::None, session::id),
+    command("client|kill", -3, ADMIN | SESSION, Keys::None, session::kill),
+    command("client|setinfo", 4, SESSION, Keys::None, session::set_info),
+    command("client|setname", 3, SESSION, Keys::None, session::set_name),
+    command("client|tracking", -3, SESSION, Keys::None, session::tracking),
+    command("command", -1, ASIDE, Keys::None, about::command),
+    command("command|count", 2, ASIDE, Keys::None, about::count),
+    command("command|info", -2, ASIDE, Keys::None, about::command),
+    command("dbsize", 1, READS, Keys::None, keys::dbsize),
+    command("del", -2, WRITE, Keys::All, keys::del),
+    command("delex", -2, WRITE | FAST, Keys::First, keys::delex),
+    command("delifeq", 3, WRITE | FAST, Keys::First, keys::delifeq),
+    command("echo", 2, ASIDE | FAST, Keys::None, about::echo),
+    command("eval", -3, NOSCRIPT | STALE, Keys::None, scripts::eval),
+    command("evalsha", -3, NOSCRIPT | STALE, Keys::None, scripts::evalsha),
+    command("exists", -2, READS, Keys::All, keys::exists),
+    command("flushall", -1, WRITE, Keys::None, keys::flushall),
+    command("flushdb", -1, WRITE, Keys::None, keys::flushdb),
+    command("get", 2, READS, Keys::First, keys::get),
+    command("hello", -1, GREETING, Keys::None, session::hello),
+    command("info", -1, ASIDE, Keys::None, about::info),
+    command("lpush", -3, WRITE | DENYOOM | FAST, Keys::First, keys::lpush),
+    command("pexpire", -3, WRITE | FAST, Keys::First, keys::pexpire),
+    command("ping", -1, FAST, Keys::None, about::ping),
+    command("pttl", 2, READS, Keys::First, keys::pttl),
+    command("quit", -1, GREETING, Keys::None, session::quit),
+    command("reset", 1, GREETING, Keys::None, session::reset),
+    command("script", -2, 0, Keys::None, container),
+    command("script|exists", -3, NOSCRIPT, Keys::None, scripts::exists),
+    command("script|flush", -2, NOSCRIPT, Keys::None, scripts::flush),
+    command("script|load", 3, NOSCRIPT | STALE, Keys::None, scripts::load),
+    command("select", 2, ASIDE | FAST, Keys::None, session::select),
+    command("set", -3, WRITE | DENYOOM, Keys::First, keys::set),
+    command("time", 1, ASIDE | FAST, Keys::None, about::time),
+    command("ttl", 2, READS, Keys::First, keys::ttl),
+    command("type", 2, READS, Keys::First, keys::kind),
+    command("unlink", -2, WRITE | FAST, Keys::All, keys::del),
+];
+
+impl Command {
+    /// The keys among the words of a request.
+    fn keys_of<'a>(&self, words: &'a [Vec<u8>]) -> &'a [Vec<u8>] {
+        match self.keys {
+            Keys::None => &[],
+            Keys::First => &words[1..2],
+            Keys::All => &words[1..],
+        }
+    }
+
+    /// Runs it. When it is one that reads, `keys` are what the caller has read: for a command in a
+    /// script, all the keys of the script.
+    pub(super) fn execute(&self, master: &mut Master, call: &Call, keys: &[Vec<u8>]) -> Reply {
+        let reply = (self.run)(master, call);
+        if self.flags & READONLY != 0 {
+            master.register(call, keys);
+        }
+        reply
+    }
+
+    fn has_enough(&self, words: usize) -> bool {
+        i64::try_from(words)
+            .is_ok_and(|words| words == self.arity || self.arity < 0 && words >= -self.arity)
+    }
+}
+
+/// Answers one request; the command goes with it where one was found.
+pub(super) fn run(master: &mut Master, call: &Call) -> (Reply, Option<&'static Command>) {
+    let command = match find(master.flavor, call.words) {
+        Ok(command) => command,
+        Err(error) => return (error, None),
+    };
+    let reply = if !command.has_enough(call.words.len()) {
+        let name = command.name;
+        Reply::error(format!("ERR wrong number of arguments for '{name}' command"))
+    } else if !master.trusts(call.connection) && command.flags & NO_AUTH == 0 {
+        Reply::error("NOAUTH Authentication required.")
+    } else if let Some(refusal) = master.troubles.iter().find_map(|t| t.answer(command)) {
+        refusal
+    } else {
+        command.execute(master, call, command.keys_of(call.words))
+    };
+    (reply, Some(command))
+}
+
+/// The command that a request names, or the error that there is none.
+pub(super) fn find(flavor: Flavor, words: &[Vec<u8>]) -> Result<&'static Command, Reply> {
+    let first = words.first().map(Vec::as_slice).unwrap_or_default();
+    let base = if first.contains(&b'|') { None } else { named(flavor, first) };
+    match (base, words.get(1)) {
+        (None, _) => Err(unknown(first, &words[1..])),
+        (Some(base), Some(second)) if is_container(base) => {
+            let full = [first, b"|", second].concat();
+            named(flavor, &full).ok_or_else(|| {
+                let help = base.name.to_ascii_uppercase();
+                let after = format!("'. Try {help} HELP.");
+                Reply::error_about("ERR unknown subcommand '", shown(second, 128), &after)
+            })
+        }
+        (Some(base), _) => Ok(base),
+    }
+}
+
+/// Looks up a name as it stands in the table, in letters of any size.
+pub(super) fn named(flavor: Flavor, name: &[u8]) -> Option<&'static Command> {
+    let name = name.to_ascii_lowercase();
+    let place = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(&name)).ok()?;
+    Some(&COMMANDS[place]).filter(|command| flavor.knows(command.name))
+}
+
+/// Whether its second word is the name of a subcommand.
+pub(super) fn is_container(command: &Command) -> bool {
+    matches!(command.name, "client" | "command" | "script")
+}
+
+impl Trouble {
+    /// What this trouble answers in place of the command, if it does.
+    fn answer(&self, command: &Command) -> Option<Reply> {
+        let without = |flag: u16| command.flags & flag == 0;
+        let refused = match self {
+            Trouble::Loading => without(LOADING),
+            Trouble::Busy => without(ALLOW_BUSY),
+            Trouble::Misconf if command.name == "ping" => true,
+            Trouble::MasterDown if without(STALE) && without(WRITE) => {
+                return Some(Reply::error(MASTERDOWN));
+            }
+            Trouble::Answers { commands, reply } => {
+                let concerned =
+                    commands.is_empty() || commands.iter().any(|name| name == command.name);
+                return concerned.then(|| Reply::Raw(reply.clone()));
+            }
+            _ => return self.refuses_to_write(command, false),
+        };
+        refused.then(|| Reply::error(self.line()))
+    }
+
+    /// The same for a command inside a script, and for writes everywhere. A script that has
+    /// written something may go on when memory is full: half of it would be worse.
+    pub(super) fn refuses_to_write(&self, command: &Command, goes_on: bool) -> Option<Reply> {
+        let refused = match self {
+            Trouble::Misconf | Trouble::NoReplicas | Trouble::Replica | Trouble::MasterDown => {
+                command.flags & WRITE != 0
+            }
+            Trouble::OutOfMemory => command.flags & DENYOOM != 0 && !goes_on,
+            _ => false,
+        };
+        refused.then(|| Reply::error(self.line()))
+    }
+
+    fn line(&self) -> &'static str {
+        match self {
+            Trouble::Loading => "LOADING Redis is loading the dataset in memory",
+            Trouble::Busy => {
+                "BUSY Redis is busy running a script. \
+                 You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+            }
+            Trouble::Misconf => {
+                "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to \
+                 persist to disk. Commands that may modify the data set are disabled, because this \
+                 instance is configured to report errors during writes if RDB snapshotting fails \
+                 (stop-writes-on-bgsave-error option). Please check the Redis logs for details \
+                 about the RDB error."
+            }
+            Trouble::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
+            Trouble::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
+            Trouble::Replica | Trouble::MasterDown => {
+                "READONLY You can't write against a read only replica."
+            }
+            Trouble::TurnsAway(_) | Trouble::Answers { .. } => "ERR",
+        }
+    }
+}
+
+pub(super) const MASTERDOWN: &str =
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+
+impl Flavor {
+    fn knows(self, command: &str) -> bool {
+        match command {
+            "client|setinfo" => self != Flavor::Redis70,
+            "delex" => self == Flavor::Redis84,
+            "delifeq" => self == Flavor::Valkey90,
+            _ => true,
+        }
+    }
+}
+
+/// A container without a subcommand has too few words, so nothing ever runs it.
+fn container(_: &mut Master, _: &Call) -> Reply {
+    Reply::error("ERR syntax error")
+}
+
+fn unknown(name: &[u8], arguments: &[Vec<u8>]) -> Reply {
+    let mut line = b"ERR unknown command '".to_vec();
+    line.extend_from_slice(shown(name, 128));
+    line.extend_from_slice(b"', with args beginning with: ");
+    let start = line.len();
+    for argument in arguments {
+        let room = 128_usize.saturating_sub(line.len() - start);
+        if room == 0 {
+            break;
+        }
+        line.push(b'\'');
+        line.extend_from_slice(shown(argument, room));
+        line.extend_from_slice(b"' ");
+    }
+    Reply::Error(line)
+}
+
+/// As much of a word as an error shows.
+fn shown(word: &[u8], most: usize) -> &[u8] {
+    let text = c_text(word);
+    &text[..text.len().min(most)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted() {
+        assert!(COMMANDS.windows(2).all(|pair| pair[0].name < pair[1].name));
+    }
+}

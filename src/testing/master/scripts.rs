@@ -1,0 +1,226 @@
+//! The scripts a master can run: those of [`crate::proto::command`], each written again in Rust.
+//!
+//! Not Lua: a script it does not know is refused. To add one, put a line into [`KNOWN`] and write
+//! the function, a `redis.call` for a [`Sandbox::call`] in the same order, since that is also the
+//! order of their errors.
+
+use super::commands::{self, MASTERDOWN, WRITE};
+use super::reply::Reply;
+use super::request::integer;
+use super::{Call, Master, Trouble};
+use crate::proto::command::{EXTEND, RELEASE, Script};
+
+/// What a script answers: a number, or the error that ended it, not yet with where it happened.
+type Outcome = Result<i64, Reply>;
+
+type Run = fn(&mut Sandbox) -> Outcome;
+type Known = (Script, Run);
+
+const KNOWN: &[Known] = &[(RELEASE, release), (EXTEND, extend)];
+
+const NOSCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
+
+fn release(lua: &mut Sandbox) -> Outcome {
+    match lua.call(&[Some(b"GET"), lua.key(0)])? {
+        Reply::Null => Ok(0),
+        token if !token_is(&token, lua.argument(0)) => Ok(-1),
+        _ => lua.call(&[Some(b"DEL"), lua.key(0)]).map(|_| 1),
+    }
+}
+
+fn extend(lua: &mut Sandbox) -> Outcome {
+    match lua.call(&[Some(b"GET"), lua.key(0)])? {
+        Reply::Null => return Ok(0),
+        token if !token_is(&token, lua.argument(0)) => return Ok(-1),
+        _ => {}
+    }
+    let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
+    if left < lua.number_argument(1)? {
+        lua.call(&[Some(b"PEXPIRE"), lua.key(0), lua.argument(1)])?;
+    }
+    Ok(1)
+}
+
+/// One run of a script: its keys, its arguments, and the way to the commands.
+struct Sandbox<'a> {
+    master: &'a mut Master,
+    call: &'a Call<'a>,
+    keys: &'a [Vec<u8>],
+    arguments: &'a [Vec<u8>],
+    wrote: bool,
+}
+
+impl<'a> Sandbox<'a> {
+    /// `KEYS[index + 1]`, or nil.
+    fn key(&self, index: usize) -> Option<&'a [u8]> {
+        self.keys.get(index).map(Vec::as_slice)
+    }
+
+    /// `ARGV[index + 1]`, or nil.
+    fn argument(&self, index: usize) -> Option<&'a [u8]> {
+        self.arguments.get(index).map(Vec::as_slice)
+    }
+
+    /// `tonumber(ARGV[index + 1])`, about to be compared with a number.
+    fn number_argument(&self, index: usize) -> Result<f64, Reply> {
+        let nil = || Reply::error("ERR user_script:1: attempt to compare number with nil");
+        self.argument(index).and_then(to_number).ok_or_else(nil)
+    }
+
+    /// `redis.call(...)`, of a command that exists, with enough words.
+    fn call(&mut self, words: &[Option<&[u8]>]) -> Result<Reply, Reply> {
+        let nil =
+            || Reply::error("ERR Lua redis lib command arguments must be strings or integers");
+        let words: Option<Vec<Vec<u8>>> = words.iter().map(|word| word.map(Vec::from)).collect();
+        let words = words.ok_or_else(nil)?;
+        let command = commands::find(self.master.flavor, &words)?;
+        let refusal = |trouble: &Trouble| trouble.refuses_to_write(command, self.wrote);
+        if let Some(refusal) = self.master.troubles.iter().find_map(refusal) {
+            return Err(refusal);
+        }
+        self.wrote |= command.flags & WRITE != 0;
+        let inner = Call { wall: self.call.wall, connection: self.call.connection, words: &words };
+        match command.execute(self.master, &inner, self.keys) {
+            Reply::Error(line) => Err(Reply::Error(line)),
+            reply => Ok(reply),
+        }
+    }
+}
+
+pub(super) fn eval(master: &mut Master, call: &Call) -> Reply {
+    let known = KNOWN.iter().find(|(script, _)| script.source.as_bytes() == call.words[1]);
+    let Some((script, run)) = known else { return unknown_source() };
+    play(master, call, |master| {
+        master.scripts.insert(script.sha1);
+        Some((script, *run))
+    })
+}
+
+pub(super) fn evalsha(master: &mut Master, call: &Call) -> Reply {
+    let sha1 = call.words[1].to_ascii_lowercase();
+    if sha1.len() != 40 {
+        return Reply::error(NOSCRIPT);
+    }
+    play(master, call, |master| {
+        let loaded = |(script, _): &&Known| {
+            script.sha1.as_bytes() == sha1 && master.scripts.contains(script.sha1)
+        };
+        KNOWN.iter().find(loaded).map(|(script, run)| (script, *run))
+    })
+}
+
+pub(super) fn load(master: &mut Master, call: &Call) -> Reply {
+    match KNOWN.iter().find(|(script, _)| script.source.as_bytes() == call.words[2]) {
+        Some((script, _)) => {
+            master.scripts.insert(script.sha1);
+            Reply::bulk(script.sha1)
+        }
+        None => unknown_source(),
+    }
+}
+
+pub(super) fn exists(master: &mut Master, call: &Call) -> Reply {
+    let loaded = |sha1: &Vec<u8>| {
+        let sha1 = sha1.to_ascii_lowercase();
+        Reply::Integer(i64::from(master.scripts.iter().any(|own| own.as_bytes() == sha1)))
+    };
+    Reply::Array(call.words[2..].iter().map(loaded).collect())
+}
+
+pub(super) fn flush(master: &mut Master, call: &Call) -> Reply {
+    match &call.words[2..] {
+        [] => {}
+        [mode] if mode.eq_ignore_ascii_case(b"sync") || mode.eq_ignore_ascii_case(b"async") => {}
+        _ => return Reply::error("ERR SCRIPT FLUSH only support SYNC|ASYNC option"),
+    }
+    master.scripts.clear();
+    Reply::OK
+}
+
+/// Checks the number of keys, finds the script and runs it.
+fn play<'k>(
+    master: &mut Master,
+    call: &Call,
+    find: impl FnOnce(&mut Master) -> Option<(&'k Script, Run)>,
+) -> Reply {
+    let rest = &call.words[3..];
+    let Some(keys) = integer(&call.words[2]) else {
+        return Reply::error("ERR value is not an integer or out of range");
+    };
+    let (keys, arguments) = match usize::try_from(keys) {
+        Ok(keys) if keys <= rest.len() => rest.split_at(keys),
+        Ok(_) => return Reply::error("ERR Number of keys can't be greater than number of args"),
+        Err(_) => return Reply::error("ERR Number of keys can't be negative"),
+    };
+    let Some((script, run)) = find(master) else { return Reply::error(NOSCRIPT) };
+    if master.troubles.contains(&Trouble::MasterDown) {
+        return Reply::error(MASTERDOWN);
+    }
+    match run(&mut Sandbox { master, call, keys, arguments, wrote: false }) {
+        Ok(number) => Reply::Integer(number),
+        Err(Reply::Error(line)) => {
+            let place = format!(" script: {}, on @user_script:1.", script.sha1);
+            Reply::Error([&line[..], place.as_bytes()].concat())
+        }
+        Err(other) => other,
+    }
+}
+
+fn unknown_source() -> Reply {
+    Reply::error("ERR this master runs no Lua, and does not know that script")
+}
+
+/// `reply ~= ARGV[..]`, turned around: a string is no nil.
+fn token_is(reply: &Reply, token: Option<&[u8]>) -> bool {
+    matches!((reply, token), (Reply::Bulk(text), Some(token)) if text == token)
+}
+
+/// A reply as a Lua number, of which Lua 5.1 has this one kind.
+fn number(reply: &Reply) -> f64 {
+    match reply {
+        Reply::Integer(number) => *number as f64,
+        _ => f64::NAN,
+    }
+}
+
+/// `tonumber`: C's `strtod`, with white space around it, or whole hexadecimal numbers.
+fn to_number(text: &[u8]) -> Option<f64> {
+    let text = text.split(|byte| *byte == 0).next()?;
+    let text = std::str::from_utf8(text).ok()?.trim_matches(|c: char| c.is_ascii_whitespace());
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(rest) => (-1.0, rest),
+        None => (1.0, text.strip_prefix('+').unwrap_or(text)),
+    };
+    match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
+        Some(hex) => u32::from_str_radix(hex, 16).ok().map(|number| sign * f64::from(number)),
+        // A second sign is not for Rust's parser to accept.
+        None if digits.starts_with(['-', '+']) => None,
+        None => digits.parse::<f64>().ok().map(|number| sign * number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_lua() {
+        for (text, expected) in [
+            ("10", 10.0),
+            (" 1.5\t", 1.5),
+            (".5", 0.5),
+            ("5.", 5.0),
+            ("1e3", 1000.0),
+            ("-0x10", -16.0),
+            ("+7", 7.0),
+            ("10\0x", 10.0),
+            ("inf", f64::INFINITY),
+        ] {
+            assert_eq!(to_number(text.as_bytes()), Some(expected), "{text:?}");
+        }
+        assert!(to_number(b"nan").is_some_and(f64::is_nan));
+        for text in ["", " ", "abc", "1_0", "0x", "1e", "--1", "+-1", "1 2"] {
+            assert_eq!(to_number(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Who is to be told when a key changes: the table behind `CLIENT TRACKING`.
+//!
+//! A registration is used up by the first write, is about the key's name in every database, and
+//! outlives `CLIENT TRACKING OFF`: one that is on again by then is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Call, ConnectionId, Master};
+
+/// Which connections read which keys since they were last written.
+pub(super) type Registrations = BTreeMap<Vec<u8>, BTreeSet<ConnectionId>>;
+
+/// How a connection tracks what it reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mode {
+    pub(super) opt: Opt,
+    /// `NOLOOP`: it is not told of its own writes.
+    pub(super) silent_on_own: bool,
+}
+
+/// What `CLIENT CACHING` means for a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opt {
+    /// Every read registers.
+    All,
+    /// A read registers behind `CLIENT CACHING YES`.
+    In,
+    /// A read registers, but not behind `CLIENT CACHING NO`.
+    Out,
+}
+
+impl Master {
+    /// The caller has read these keys.
+    pub(super) fn register(&mut self, call: &Call, keys: &[Vec<u8>]) {
+        let connection = self.own(call);
+        let registers = match connection.tracking.map(|mode| mode.opt) {
+            None => false,
+            Some(Opt::All) => true,
+            Some(Opt::In) => connection.caching,
+            Some(Opt::Out) => !connection.caching,
+        };
+        if registers {
+            for key in keys {
+                self.registrations.entry(key.clone()).or_default().insert(call.connection);
+            }
+        }
+    }
+
+    /// A key was written, deleted or found expired during this call.
+    pub(super) fn invalidate(&mut self, call: &Call, key: &[u8]) {
+        for reader in self.registrations.remove(key).unwrap_or_default() {
+            let Some(connection) = self.open(reader) else { continue };
+            let Some(mode) = connection.tracking else { continue };
+            if reader != call.connection {
+                self.push(reader, Some(key.to_vec()));
+            } else if !mode.silent_on_own {
+                // The reply comes first.
+                connection.own_pushes.push(Some(key.to_vec()));
+            }
+        }
+    }
+
+    /// A database was emptied: everybody is told, also of their own flush, and not which one.
+    pub(super) fn invalidate_all(&mut self, call: &Call) {
+        self.registrations.clear();
+        for reader in self.connections.keys().copied().collect::<Vec<_>>() {
+            let Some(connection) = self.open(reader) else { continue };
+            if connection.tracking.is_none() {
+                continue;
+            }
+            if reader == call.connection {
+                connection.own_pushes.push(None);
+            } else {
+                self.push(reader, None);
+            }
+        }
+    }
+}
