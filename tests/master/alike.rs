@@ -1,0 +1,131 @@
+//! When a reply of the server's is what the master said, although it is not the same bytes.
+
+use std::collections::BTreeMap;
+
+use super::server::{Answer, frame_length};
+
+/// Whether the server answered what the master answers.
+pub fn alike(request: Option<&Vec<u8>>, master: &[u8], real: &Answer) -> bool {
+    let Answer::Frame(real) = real else { return false };
+    if master == real {
+        return true;
+    }
+    let request = request.map_or(&[][..], Vec::as_slice);
+    // A request of ours: `*n`, `$n`, the command.
+    let command = request.split(|byte| *byte == b'\n').nth(2).unwrap_or_default();
+    if master.starts_with(b"-") || real.starts_with(b"-") || master.first() != real.first() {
+        return false;
+    }
+    match command.to_ascii_uppercase().trim_ascii_end() {
+        b"PTTL" => near(master, real, 25),
+        b"TTL" => near(master, real, 1),
+        b"TIME" => near(&master[9..], &real[9..], 2),
+        b"INFO" => info_alike(master, real),
+        // Without names it is a list of all, and the master has fewer.
+        b"COMMAND" if matches!(request.get(1), Some(b'1' | b'2')) => true,
+        b"COMMAND" => commands_alike(master, real),
+        _ => false,
+    }
+}
+
+/// Whether two lines have numbers behind their first byte that differ by this much at most. The
+/// negative ones mean something.
+fn near(master: &[u8], real: &[u8], tolerance: i64) -> bool {
+    let number = |line: &[u8]| -> Option<i64> {
+        let digits = line.get(1..)?.split(|byte| *byte == b'\r').next()?;
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    };
+    match (number(master), number(real)) {
+        (Some(master), Some(real)) => {
+            master >= 0 && real >= 0 && (master - real).abs() <= tolerance
+        }
+        _ => false,
+    }
+}
+
+/// Whether the server has every field that the master has, in the same section, and says the same
+/// of those that are not about the process, its time or its history.
+fn info_alike(master: &[u8], real: &[u8]) -> bool {
+    const OWN: [&str; 9] = [
+        "process_id",
+        "run_id",
+        "tcp_port",
+        "server_time_usec",
+        "uptime_in_seconds",
+        "connected_clients",
+        "master_replid",
+        "master_replid2",
+        "second_repl_offset",
+    ];
+    let real = fields(real);
+    fields(master).iter().all(|(name, text)| match real.get(name) {
+        Some(same) => text == same || OWN.contains(&name.1.as_str()),
+        None => false,
+    })
+}
+
+/// The fields of `INFO`, by section and name.
+fn fields(info: &[u8]) -> BTreeMap<(String, String), String> {
+    let mut section = String::new();
+    let mut fields = BTreeMap::new();
+    for line in String::from_utf8_lossy(info).lines() {
+        let line = line.strip_prefix("txt:").unwrap_or(line);
+        if let Some(title) = line.strip_prefix("# ") {
+            title.clone_into(&mut section);
+        } else if let Some((name, text)) = line.split_once(':') {
+            fields.insert((section.clone(), name.to_owned()), text.to_owned());
+        }
+    }
+    fields
+}
+
+/// Whether `COMMAND INFO` says the same, as far as the master says anything: name, arity, flags it
+/// knows, where the keys are.
+fn commands_alike(master: &[u8], real: &[u8]) -> bool {
+    let (master, real) = (elements(master), elements(real));
+    master.len() == real.len()
+        && master.iter().zip(&real).all(|(master, real)| {
+            let (master, real) = (elements(master), elements(real));
+            let flags = |of: &[&[u8]]| {
+                let known = [
+                    "write",
+                    "readonly",
+                    "denyoom",
+                    "admin",
+                    "noscript",
+                    "loading",
+                    "stale",
+                    "fast",
+                    "no_auth",
+                    "allow_busy",
+                ];
+                let flags = of.get(2).map(|flags| elements(flags)).unwrap_or_default();
+                let mut flags: Vec<String> = flags
+                    .iter()
+                    .map(|flag| String::from_utf8_lossy(&flag[1..]).trim_end().to_owned())
+                    .filter(|flag| known.contains(&flag.as_str()))
+                    .collect();
+                flags.sort();
+                flags
+            };
+            master.len() == real.len()
+                && master.iter().take(2).eq(real.iter().take(2))
+                && flags(&master) == flags(&real)
+                && master.iter().skip(3).take(3).eq(real.iter().skip(3).take(3))
+        })
+}
+
+/// The elements of an aggregate; none of anything else.
+fn elements(frame: &[u8]) -> Vec<&[u8]> {
+    if !matches!(frame.first(), Some(b'*' | b'~')) {
+        return Vec::new();
+    }
+    let mut rest = &frame[frame.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1)..];
+    let mut elements = Vec::new();
+    while let Some(length) = frame_length(rest).filter(|_| !rest.is_empty()) {
+        let (element, behind) = rest.split_at(length);
+        elements.push(element);
+        rest = behind;
+    }
+    elements
+}

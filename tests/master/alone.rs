@@ -1,0 +1,194 @@
+//! What the master does that a server cannot be made to do beside it: restarts, clocks that jump,
+//! other servers' commands, lies.
+
+use std::time::Duration;
+
+use redlatch::proto::command::RELEASE;
+use redlatch::proto::time::Instant;
+use redlatch::testing::master::{ConnectionId, Flavor, Master, Output, Restart, Trouble};
+
+use super::server::request;
+
+const START: Instant = Instant::from_nanos(0);
+const A_SECOND_IN: Instant = Instant::from_nanos(1_000_000_000);
+
+fn ask(master: &mut Master, now: Instant, connection: ConnectionId, words: &[&str]) -> String {
+    master.handle_bytes(now, connection, &request(words));
+    let output = master.poll_output().expect("a reply");
+    assert_eq!((output.connection, output.closes), (connection, false));
+    String::from_utf8(output.bytes).expect("it is text")
+}
+
+/// A field of `INFO`.
+fn info(master: &mut Master, now: Instant, field: &str) -> String {
+    let connection = master.connect();
+    let text = ask(master, now, connection, &["INFO"]);
+    master.disconnect(connection);
+    let field = format!("{field}:");
+    let line = text.lines().find_map(|line| line.strip_prefix(&field));
+    line.expect("the field is there").to_owned()
+}
+
+#[test]
+fn a_key_is_gone_at_its_moment() {
+    let mut master = Master::new(1, START);
+    let connection = master.connect();
+    ask(&mut master, START, connection, &["SET", "k", "t", "PX", "10"]);
+    let moment = START.saturating_add(Duration::from_millis(10));
+    let before = Instant::from_nanos(moment.as_nanos() - 1);
+    assert_eq!(master.get(before, 0, b"k"), Some(&b"t"[..]));
+    assert_eq!(master.pttl(before, 0, b"k"), 0);
+    assert_eq!(master.keys(before, 0), [b"k"]);
+    assert_eq!(master.get(moment, 0, b"k"), None);
+    assert_eq!(master.pttl(moment, 0, b"k"), -2);
+    assert!(master.keys(moment, 0).is_empty());
+    assert_eq!(ask(&mut master, moment, connection, &["DBSIZE"]), ":1\r\n", "nobody looked yet");
+    assert_eq!(ask(&mut master, moment, connection, &["SET", "k", "u", "NX"]), "+OK\r\n");
+    assert_eq!(master.pttl(moment, 0, b"k"), -1);
+}
+
+#[test]
+fn a_restart_forgets_connections_and_scripts_and_perhaps_keys() {
+    for memory in [Restart::Empty, Restart::WithData] {
+        let mut master = Master::new(1, START);
+        let before = master.connect();
+        ask(&mut master, START, before, &["SET", "k", "t", "PX", "10000"]);
+        ask(&mut master, START, before, &["SCRIPT", "LOAD", RELEASE.source]);
+        let run_id = info(&mut master, START, "run_id");
+        master.handle_bytes(START, before, &request(&["PING"]));
+
+        master.restart(A_SECOND_IN, memory);
+        let end = Output { connection: before, bytes: Vec::new(), closes: true };
+        assert_eq!(master.poll_output(), Some(end), "and the PONG is lost");
+        assert_eq!(master.poll_output(), None);
+        master.handle_bytes(A_SECOND_IN, before, &request(&["PING"]));
+        assert_eq!(master.poll_output(), None);
+
+        let after = master.connect();
+        assert_ne!(before, after);
+        assert_eq!(ask(&mut master, A_SECOND_IN, after, &["CLIENT", "ID"]), ":3\r\n");
+        let evalsha = ["EVALSHA", RELEASE.sha1, "1", "k", "t"];
+        assert!(ask(&mut master, A_SECOND_IN, after, &evalsha).starts_with("-NOSCRIPT"));
+        let expected = if memory == Restart::Empty { -2 } else { 9000 };
+        assert_eq!(master.pttl(A_SECOND_IN, 0, b"k"), expected, "downtime counts");
+        assert_ne!(info(&mut master, A_SECOND_IN, "run_id"), run_id);
+        assert_eq!(info(&mut master, A_SECOND_IN, "uptime_in_seconds"), "0");
+    }
+}
+
+#[test]
+fn client_ids_are_those_of_this_start() {
+    let mut master = Master::new(1, START);
+    master.connect();
+    master.restart(START, Restart::Empty);
+    let (killer, victim) = (master.connect(), master.connect());
+    while master.poll_output().is_some() {}
+    assert_eq!(ask(&mut master, START, killer, &["CLIENT", "KILL", "ID", "5"]), ":0\r\n");
+    master.handle_bytes(START, killer, &request(&["CLIENT", "KILL", "ID", "4"]));
+    let closed = [master.poll_output(), master.poll_output()].map(|output| {
+        let output = output.expect("a reply and an end");
+        (output.connection, output.closes)
+    });
+    assert_eq!(closed, [(victim, true), (killer, false)]);
+}
+
+#[test]
+fn two_masters_have_two_names() {
+    let seeds = [0, 1, 2, u64::MAX];
+    let name = |seed| info(&mut Master::new(seed, START), A_SECOND_IN, "run_id");
+    let names = seeds.map(name);
+    for (index, seed) in seeds.into_iter().enumerate() {
+        assert!(names[index].len() == 40 && !names[..index].contains(&names[index]));
+        assert_eq!(names[index], name(seed), "and the same one again");
+    }
+}
+
+#[test]
+fn the_wall_clock_moves_ttls_and_uptime() {
+    let mut master = Master::new(1, START);
+    let connection = master.connect();
+    master.set_uptime(START, 100);
+    ask(&mut master, START, connection, &["SET", "k", "t", "PX", "10000"]);
+    master.set_wall_clock(A_SECOND_IN, 1_800_000_000_000_000_000);
+    assert_eq!(master.pttl(A_SECOND_IN, 0, b"k"), 9000, "setting the scene changes no ttl");
+    let time = ask(&mut master, A_SECOND_IN, connection, &["TIME"]);
+    assert_eq!(time, "*2\r\n$10\r\n1800000000\r\n$1\r\n0\r\n");
+    assert_eq!(info(&mut master, A_SECOND_IN, "uptime_in_seconds"), "101");
+
+    master.step_wall_clock(-3_600_000);
+    assert_eq!(master.pttl(A_SECOND_IN, 0, b"k"), 3_609_000);
+    assert_eq!(info(&mut master, A_SECOND_IN, "uptime_in_seconds"), "-3499");
+    master.step_wall_clock(3_609_000);
+    assert_eq!(master.pttl(A_SECOND_IN, 0, b"k"), -2);
+}
+
+#[test]
+fn native_compare_and_delete_is_for_those_that_have_it() {
+    let mut master = Master::new(1, START);
+    let connection = master.connect();
+    let mut all = |flavor| {
+        master.set_flavor(flavor);
+        [
+            &["DELIFEQ", "k", "t"][..],
+            &["DELEX", "k", "IFEQ", "t"],
+            &["CLIENT", "SETINFO", "LIB-NAME", "redlatch"],
+            &["COMMAND", "INFO", "delifeq", "delex"],
+        ]
+        .map(|words| {
+            ask(&mut master, START, connection, &["SET", "k", "t"]);
+            let other = [&words[..words.len() - 1], &["other"]].concat();
+            let refused = ask(&mut master, START, connection, &other);
+            assert!(master.get(START, 0, b"k").is_some(), "another's stays: {refused}");
+            ask(&mut master, START, connection, words).chars().take(4).collect::<String>()
+        })
+    };
+    assert_eq!(all(Flavor::Redis70), ["-ERR", "-ERR", "-ERR", "*2\r\n"]);
+    assert_eq!(all(Flavor::Redis84), ["-ERR", ":1\r\n", "+OK\r", "*2\r\n"]);
+    assert_eq!(all(Flavor::Valkey90), [":1\r\n", "-ERR", "+OK\r", "*2\r\n"]);
+    let info = ask(&mut master, START, connection, &["COMMAND", "INFO", "delifeq", "delex"]);
+    assert!(info.contains("delifeq") && info.ends_with("$-1\r\n"));
+}
+
+#[test]
+fn troubles_answer_in_place_of_commands_until_it_serves() {
+    let mut master = Master::new(1, START);
+    let connection = master.connect();
+    master.suffer(Trouble::Loading);
+    assert!(ask(&mut master, START, connection, &["SET", "k", "t"]).starts_with("-LOADING "));
+    assert!(ask(&mut master, START, connection, &["HELLO", "3"]).starts_with('%'));
+    assert_eq!(info(&mut master, START, "loading"), "1");
+
+    master.serve();
+    master.suffer(Trouble::Answers { commands: vec!["set".into()], reply: b":1\r\n".into() });
+    assert_eq!(ask(&mut master, START, connection, &["SET", "k", "t"]), ":1\r\n");
+    assert_eq!(ask(&mut master, START, connection, &["GET", "k"]), "_\r\n", "a lie has no effect");
+
+    master.serve();
+    master.suffer(Trouble::Answers { commands: Vec::new(), reply: Vec::new() });
+    master.handle_bytes(START, connection, &request(&["PING"]));
+    assert_eq!(master.poll_output(), None);
+
+    master.serve();
+    master.refuse_with("NOPERM this user has no permissions");
+    let refused = ask(&mut master, START, connection, &["PING"]);
+    assert_eq!(refused, "-NOPERM this user has no permissions\r\n");
+
+    master.serve();
+    master.suffer(Trouble::TurnsAway("ERR max number of clients reached".into()));
+    let away = master.connect();
+    let output = master.poll_output().expect("an error");
+    assert_eq!(output.bytes, b"-ERR max number of clients reached\r\n");
+    assert_eq!((output.connection, output.closes), (away, true));
+    assert_eq!(ask(&mut master, START, connection, &["PING"]), "+PONG\r\n", "who is in stays in");
+}
+
+#[test]
+fn info_says_what_it_was_told_to_say() {
+    let mut master = Master::new(1, START);
+    for (field, text) in [("cluster_enabled", "1"), ("role", "slave"), ("run_id", "same")] {
+        master.set_info(field, text);
+        assert_eq!(info(&mut master, START, field), text);
+    }
+    let connection = master.connect();
+    assert!(ask(&mut master, START, connection, &["HELLO"]).contains("$7\r\nreplica\r\n"));
+}

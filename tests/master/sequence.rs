@@ -1,0 +1,399 @@
+//! Random sequences of steps: a table of commands with blanks, and what goes into the blanks.
+//!
+//! No ttl here lies where the time a test takes could decide what happens: `SOON` is over after a
+//! wait and not before, `LATER` is longer than any test and longer each time it is used.
+
+use proptest::prelude::*;
+
+use redlatch::proto::command::{EXTEND, RELEASE, Script};
+use redlatch::testing::master::Trouble;
+
+/// The milliseconds of `SOON`.
+pub const SOON: u64 = 30;
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// Requests written at once on a connection; the master gets them in pieces of this size.
+    Send {
+        on: usize,
+        requests: Vec<Request>,
+        piece: usize,
+    },
+    /// Until every `SOON` is over.
+    Wait,
+    Reconnect {
+        on: usize,
+    },
+    /// Recover from every trouble, and have this one.
+    Trouble(Option<Trouble>),
+    Password(bool),
+}
+
+#[derive(Debug, Clone)]
+pub enum Request {
+    Words(Vec<Word>),
+    /// Bytes as they are.
+    Raw(&'static str),
+}
+
+#[derive(Clone)]
+pub enum Word {
+    Bytes(Vec<u8>),
+    /// The `CLIENT ID` of the connection it is sent on.
+    Own,
+    /// That of the other connection.
+    Other,
+    Later,
+    Soon,
+}
+
+impl std::fmt::Debug for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Word::Bytes(bytes) => write!(f, "{}", crate::server::show(bytes)),
+            Word::Own => f.write_str("OWN"),
+            Word::Other => f.write_str("OTHER"),
+            Word::Later => f.write_str("LATER"),
+            Word::Soon => f.write_str("SOON"),
+        }
+    }
+}
+
+pub fn steps() -> impl Strategy<Value = Vec<Step>> {
+    // A registration takes two requests, the second right behind the first.
+    let caching = request().prop_map(|read| vec![line("CLIENT CACHING YES"), read]);
+    let reads = prop_oneof![Just("PTTL k"), Just("GET k"), Just("EXISTS k other k")];
+    let registers = reads.prop_map(|read| vec![line("CLIENT CACHING YES"), line(read)]);
+    let group = prop_oneof![
+        16 => request().prop_map(|request| vec![request]),
+        1 => caching,
+        4 => registers,
+    ];
+    let send = (0..2_usize, proptest::collection::vec(group, 1..6), 1..40_usize);
+    let send =
+        send.prop_map(|(on, groups, piece)| Step::Send { on, requests: groups.concat(), piece });
+    let step = prop_oneof![
+        60 => send,
+        1 => Just(Step::Wait),
+        2 => (0..2_usize).prop_map(|on| Step::Reconnect { on }),
+        1 => trouble().prop_map(Step::Trouble),
+        1 => any::<bool>().prop_map(Step::Password),
+    ];
+    // Most sequences are about tracking, so they start with it.
+    let greeting = |on| {
+        proptest::bool::weighted(0.9).prop_map(move |greets| match greets {
+            true => vec![Step::Send { on, requests: vec![line("HELLO 3"), line(OPTIN)], piece: 9 }],
+            false => vec![],
+        })
+    };
+    let rest = proptest::collection::vec(step, 1..24);
+    (greeting(0), greeting(1), rest)
+        .prop_map(|(first, second, rest)| [first, second, rest].concat())
+}
+
+const OPTIN: &str = "CLIENT TRACKING ON OPTIN";
+
+fn trouble() -> impl Strategy<Value = Option<Trouble>> {
+    prop_oneof![
+        4 => Just(None),
+        1 => Just(Some(Trouble::Busy)),
+        1 => Just(Some(Trouble::Misconf)),
+        1 => Just(Some(Trouble::NoReplicas)),
+        1 => Just(Some(Trouble::OutOfMemory)),
+        1 => Just(Some(Trouble::Replica)),
+        1 => Just(Some(Trouble::MasterDown)),
+    ]
+}
+
+/// Commands and how often each is drawn. Words in capitals that [`blank`] knows are filled in.
+const COMMANDS: &[(u8, &str)] = &[
+    (12, "SET KEY TOKEN NX PX LATER"),
+    (4, "SET KEY TOKEN NX PX SOON"),
+    (3, "SET KEY TOKEN PX SOON"),
+    (3, "SET KEY TOKEN"),
+    (2, "SET KEY TOKEN OPTION"),
+    (2, "SET k TOKEN KEEPTTL"),
+    (3, "SET KEY TOKEN OPTION OPTION"),
+    (3, "SET KEY TOKEN OPTION UNIT LATER OPTION"),
+    (3, "SET KEY TOKEN OPTION UNIT NUMBER"),
+    (1, "SET KEY TOKEN UNIT LATER UNIT LATER"),
+    (3, "SET KEY TOKEN XX PX LATER GET"),
+    (6, "GET KEY"),
+    (6, "PTTL KEY"),
+    (2, "TTL KEY"),
+    (3, "EXISTS KEY KEY"),
+    (2, "TYPE KEY"),
+    (4, "DEL KEY"),
+    (1, "DEL KEY KEY KEY"),
+    (2, "UNLINK KEY"),
+    (2, "LPUSH KEY TOKEN TOKEN"),
+    (2, "DBSIZE"),
+    (3, "PEXPIRE KEY LATER"),
+    (3, "PEXPIRE KEY LATER FLAG"),
+    (1, "PEXPIRE KEY LATER FLAG FLAG"),
+    (1, "PEXPIRE KEY SOON"),
+    (2, "PEXPIRE KEY NUMBER"),
+    (8, "EVAL RELEASE 1 KEY TOKEN"),
+    (6, "EVALSHA RELEASE_SHA 1 KEY TOKEN"),
+    (6, "EVAL EXTEND 1 KEY TOKEN LATER"),
+    (6, "EVALSHA EXTEND_SHA 1 KEY TOKEN LATER"),
+    (2, "EVAL RELEASE COUNT KEY KEY TOKEN"),
+    (2, "EVAL EXTEND COUNT KEY KEY TOKEN LATER"),
+    (2, "EVAL EXTEND 1 KEY TOKEN NUMBER"),
+    (2, "EVALSHA EXTEND_SHA COUNT KEY KEY TOKEN NUMBER"),
+    (1, "EVALSHA TOKEN COUNT KEY"),
+    (1, "EVALSHA ffffffffffffffffffffffffffffffffffffffff COUNT KEY"),
+    (2, "SCRIPT LOAD RELEASE"),
+    (2, "SCRIPT LOAD EXTEND"),
+    (2, "SCRIPT EXISTS RELEASE_SHA TOKEN EXTEND_SHA"),
+    (1, "SCRIPT FLUSH"),
+    (1, "SCRIPT FLUSH MODE"),
+    (1, "SCRIPT JUNK"),
+    (5, "HELLO 3"),
+    (2, "HELLO 2"),
+    (1, "HELLO"),
+    (1, "HELLO NUMBER"),
+    (2, "HELLO 3 AUTH USER PASSWORD"),
+    (1, "HELLO 3 AUTH USER PASSWORD SETNAME NAME"),
+    (1, "HELLO 2 SETNAME NAME AUTH USER PASSWORD"),
+    (1, "HELLO 3 JUNK NAME"),
+    (2, "AUTH PASSWORD"),
+    (1, "AUTH USER PASSWORD"),
+    (1, "AUTH a b c"),
+    (2, "SELECT 1"),
+    (2, "SELECT 0"),
+    (1, "SELECT NUMBER"),
+    (3, "PING"),
+    (1, "PING TOKEN"),
+    (1, "ECHO TOKEN"),
+    (1, "TIME"),
+    (1, "INFO"),
+    (2, "INFO SECTION SECTION"),
+    (2, "CLIENT ID"),
+    (1, "CLIENT GETNAME"),
+    (1, "CLIENT SETNAME NAME"),
+    (1, "CLIENT SETINFO LIB-NAME TOKEN"),
+    (1, "CLIENT JUNK"),
+    (4, "CLIENT TRACKING ON OPTIN NOLOOP"),
+    (4, "CLIENT TRACKING ON OPTIN"),
+    (2, "CLIENT TRACKING ON"),
+    (1, "CLIENT TRACKING ON NOLOOP"),
+    (1, "CLIENT TRACKING ON OPTOUT"),
+    (2, "CLIENT TRACKING OFF"),
+    (2, "CLIENT TRACKING TRACK TRACK TRACK"),
+    (12, "CLIENT CACHING YES"),
+    (1, "CLIENT CACHING NO"),
+    (1, "CLIENT CACHING JUNK"),
+    (1, "CLIENT KILL ID OTHER"),
+    (1, "CLIENT KILL ID OWN"),
+    (1, "CLIENT KILL ID OWN SKIPME no"),
+    (1, "CLIENT KILL ID NUMBER"),
+    (1, "CLIENT KILL TYPE normal"),
+    (1, "CLIENT KILL TYPE pubsub SKIPME NO ID OTHER"),
+    (1, "CLIENT KILL TYPE JUNK"),
+    (1, "CLIENT KILL JUNK JUNK"),
+    (1, "CLIENT KILL 127.0.0.1:1"),
+    (1, "FLUSHALL"),
+    (1, "FLUSHDB"),
+    (1, "FLUSHALL MODE"),
+    (1, "RESET"),
+    (1, "QUIT"),
+    (1, "COMMAND INFO COMMAND_NAME COMMAND_NAME"),
+    (1, "COMMAND JUNK"),
+    (2, "JUNK KEY TOKEN"),
+    (1, "JUNK LONG KEY LONG TOKEN"),
+];
+
+const RAW: &[&str] = &[
+    "\r\n",
+    "PING\r\n",
+    "*0\r\n",
+    "*-1\r\n",
+    "*1\r\n$4\r\nPING\r\n",
+    "SET k \"t\\x41\\n\" nx px 100000\n",
+    "SET k 'it\\'s'\r\n",
+    "GET \t k\r\n",
+    "PING \"x\r\n",
+    "PING 'x'y\r\n",
+    "*2\r\n$4\r\nPINGxx$1\r\nyzz",
+    "*1\r\n$-1\r\n",
+    "*1\r\n$x\r\n",
+    "*1\r\n+PING\r\n",
+    "*1\r\n\r\n",
+    "*x\r\n",
+    "*+1\r\n",
+    "*2147483648\r\n",
+    "*11\r\n$1\r\na\r\n$20000\r\n",
+    "*1\r\n$536870913\r\n",
+    "*1\r\n$0\r\n\r\n",
+];
+
+fn request() -> impl Strategy<Value = Request> {
+    let total: u32 = COMMANDS.iter().map(|(weight, _)| u32::from(*weight)).sum();
+    let words = (0..total, proptest::array::uniform8(any::<u8>()), 0..100_u8);
+    let words = words.prop_map(|(mut pick, fills, twist)| {
+        let chosen = COMMANDS.iter().find(|(weight, _)| {
+            let here = pick < u32::from(*weight);
+            pick = pick.saturating_sub(u32::from(*weight));
+            here
+        });
+        twisted(fill(chosen.expect("it is less than their sum").1, &fills), twist)
+    });
+    let raw = (0..RAW.len()).prop_map(|index| Request::Raw(RAW[index]));
+    prop_oneof![60 => words, 1 => raw]
+}
+
+/// Sequences that chance would hardly find: steps behind each other, `A` and `B` for what is sent
+/// on which connection.
+pub const RARE: &[&str] = &[
+    // A replica hides a key whose time is over, and tells nobody.
+    "A HELLO 3; A CLIENT TRACKING ON; A SET k t PX SOON; A GET k; replica; wait; B GET k; \
+     B PTTL k; A DBSIZE; well; B DBSIZE; B EXISTS k; A PING",
+    // A write over a key whose time is over is two writes, and one registration.
+    "A HELLO 3; A CLIENT TRACKING ON; B SET k t PX SOON; A GET k; wait; B SET k u NX; A GET k; \
+     B PEXPIRE k 0; A PING",
+    "A HELLO 3; A CLIENT TRACKING ON NOLOOP; A SET k t PX SOON; A GET k; wait; A GET k; \
+     B SET k t; A PING",
+    "A SET k t PX SOON; wait; A EVAL RELEASE 1 k t; A SET k t PX SOON; wait; B DEL k; \
+     A SET k t PX SOON; wait; B PEXPIRE k LATER; B LPUSH k t; B TYPE k",
+    // Keys of every kind of end are gone from the count only when looked at.
+    "A SET k t PX SOON; A SET other t PXAT 1; wait; B DBSIZE; B PTTL k; B DBSIZE; B TTL other; \
+     B DBSIZE",
+    "A SET k t PX LATER; A SET k u KEEPTTL; B PTTL k; A SET k u XX KEEPTTL GET; B PTTL k; \
+     A SET k u; B PTTL k; A SET other u KEEPTTL; B PTTL other",
+    // A registration outlives the tracking, and RESET does not end it.
+    "A HELLO 3; A CLIENT TRACKING ON; A GET k; A CLIENT TRACKING OFF; A CLIENT TRACKING ON OPTIN; \
+     B SET k t; A PING; A RESET; A HELLO 3; A GET k; A CLIENT TRACKING ON; B SET k t; A PING",
+    "A HELLO 3; A CLIENT TRACKING ON; A GET k; A HELLO 2; B SET k t; A HELLO 3; B SET k t; A PING",
+    // Every database has its keys, and none its registrations.
+    "A HELLO 3; A CLIENT TRACKING ON; A GET k; B SELECT 3; B SET k t; A PING; A GET k; B FLUSHDB; \
+     A PING; B SELECT 0; B GET k",
+    // Every key of a script is read when it reads one.
+    "A HELLO 3; A CLIENT TRACKING ON; A EVAL EXTEND 2 k other t LATER; B SET other t; B SET k t; \
+     A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; B EVAL RELEASE 1 k t; A PING",
+    // The same on a replica and on one without its master, for own keys and for others'.
+    "A SET k t PX LATER; A SET other u; replica; A EVAL RELEASE 1 k t; A EVAL RELEASE 1 other t; \
+     A EVAL EXTEND 1 k t LATER; A EVAL EXTEND 1 nokey t LATER; orphan; A EVAL RELEASE 1 k t; \
+     A EVAL RELEASE 2 k; A EVALSHA RELEASE_SHA 1 k t; A SCRIPT FLUSH; A GET k; A SET k t; well",
+    "A SET k t PX LATER; full; A EVAL EXTEND 1 k t LATER; A PTTL k; A SET k t; \
+     A EVAL RELEASE 1 k t",
+    "A SET k t; lonely; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A EVAL RELEASE 1 k t",
+    "A SET k t; unsaved; A PING; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A DEL k; \
+     A GET k",
+    "A CLIENT SETNAME me; busy; A PING; A SET k t; A HELLO 3; A AUTH x; A CLIENT ID; B RESET; \
+     B QUIT",
+    // Who came while there was a password has not said it, also when it is gone.
+    "locked; A again; A HELLO 3; A GET k; unlocked; A GET k; A HELLO 3; A AUTH x; \
+     A AUTH default x; A HELLO 3; locked; A GET k; B GET k; A RESET; A GET k; A AUTH secret; \
+     A GET k; B RESET; B GET k",
+];
+
+/// The steps of a line of [`RARE`].
+pub fn parse(sequence: &str) -> Vec<Step> {
+    let step = |text: &str| match text.split_once(' ') {
+        Some(("A", "again")) => Step::Reconnect { on: 0 },
+        Some(("A", request)) => Step::Send { on: 0, requests: vec![line(request)], piece: 7 },
+        Some(("B", request)) => Step::Send { on: 1, requests: vec![line(request)], piece: 7 },
+        _ => match text {
+            "wait" => Step::Wait,
+            "locked" => Step::Password(true),
+            "unlocked" => Step::Password(false),
+            "well" => Step::Trouble(None),
+            "busy" => Step::Trouble(Some(Trouble::Busy)),
+            "unsaved" => Step::Trouble(Some(Trouble::Misconf)),
+            "lonely" => Step::Trouble(Some(Trouble::NoReplicas)),
+            "full" => Step::Trouble(Some(Trouble::OutOfMemory)),
+            "replica" => Step::Trouble(Some(Trouble::Replica)),
+            "orphan" => Step::Trouble(Some(Trouble::MasterDown)),
+            other => panic!("no step: {other}"),
+        },
+    };
+    sequence.split("; ").map(step).collect()
+}
+
+/// A request without blanks.
+fn line(text: &str) -> Request {
+    Request::Words(fill(text, &[0; 8]))
+}
+
+fn fill(template: &str, fills: &[u8; 8]) -> Vec<Word> {
+    let words = template.split(' ').zip(fills.iter().cycle());
+    words.map(|(word, fill)| blank(word, usize::from(*fill))).collect()
+}
+
+/// Now and then a word too few, a word too many, or small letters.
+fn twisted(mut words: Vec<Word>, twist: u8) -> Request {
+    match twist {
+        80..85 => drop(words.pop()),
+        85..90 => words.push(Word::Bytes(b"extra".to_vec())),
+        90..95 => {
+            for word in words.iter_mut().take(2) {
+                match word {
+                    // A script in small letters is another script.
+                    Word::Bytes(bytes) if bytes.len() < 50 => bytes.make_ascii_lowercase(),
+                    _ => {}
+                }
+            }
+        }
+        _ => {}
+    }
+    Request::Words(words)
+}
+
+fn blank(word: &str, fill: usize) -> Word {
+    let one_of = |words: &[&str]| Word::Bytes(words[fill % words.len()].as_bytes().to_vec());
+    let sha1 = |script: Script| match fill % 4 {
+        0 => Word::Bytes(script.sha1.to_uppercase().into_bytes()),
+        _ => Word::Bytes(script.sha1.as_bytes().to_vec()),
+    };
+    match word {
+        "KEY" => one_of(&["k", "k", "k", "a\r\nb\0c", "", "other"]),
+        "TOKEN" => one_of(&["t", "t", "t", "u", "\r\n$5\r\n\0", ""]),
+        "LATER" => Word::Later,
+        "SOON" => Word::Soon,
+        "OWN" => Word::Own,
+        "OTHER" => Word::Other,
+        "OPTION" => one_of(&["NX", "XX", "GET", "KEEPTTL", "nx", "get", "PX", "FOO"]),
+        "UNIT" => one_of(&["PX", "EX", "PXAT", "EXAT"]),
+        "NUMBER" => one_of(NUMBERS),
+        "COUNT" => one_of(&["0", "1", "2", "3", "4", "-1", "x", "9223372036854775807"]),
+        "FLAG" => one_of(&["NX", "XX", "GT", "LT", "gt", "no"]),
+        "TRACK" => one_of(&["ON", "OFF", "OPTIN", "OPTOUT", "NOLOOP", "what"]),
+        "MODE" => one_of(&["SYNC", "async", "now"]),
+        "USER" => one_of(&["default", "default", "nobody"]),
+        "PASSWORD" => one_of(&["secret", "secret", "wrong"]),
+        "NAME" => one_of(&["me", "", "a b", "\u{7f}"]),
+        "JUNK" => one_of(&["NOPE", "no\r\npe", "n\0pe", "", "client|id", "'", "\u{e9}"]),
+        "LONG" => Word::Bytes(vec![b'x'; [20, 127, 128, 129, 300][fill % 5]]),
+        "SECTION" => one_of(&["server", "memory", "Persistence", "replication", "cluster", "nope"]),
+        "COMMAND_NAME" => one_of(&["get", "SET", "evalsha", "client|id", "nope", "delifeq"]),
+        "RELEASE" => Word::Bytes(RELEASE.source.into()),
+        "EXTEND" => Word::Bytes(EXTEND.source.into()),
+        "RELEASE_SHA" => sha1(RELEASE),
+        "EXTEND_SHA" => sha1(EXTEND),
+        plain => Word::Bytes(plain.as_bytes().to_vec()),
+    }
+}
+
+/// Integers that are none, too large, or over at once; none that could be over in the middle.
+const NUMBERS: &[&str] = &[
+    "0",
+    "-1",
+    "x",
+    "",
+    "05",
+    "+5",
+    " 5",
+    "1.5",
+    "-0",
+    "0x10",
+    "1e9",
+    "nan",
+    "-inf",
+    "inf",
+    "4",
+    "9223372036854775807",
+    "9223372036854775",
+    "-9223372036854775808",
+    "99999999999999999999",
+];
