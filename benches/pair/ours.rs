@@ -1,0 +1,88 @@
+//! The engine, on a poller of the bench's own, as a program with its own loop would use it.
+
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token};
+use redlatch::{Config, Engine, Outcome, RestartGuard};
+
+use super::support::Fleet;
+use super::tally::Tally;
+use super::{Contender, TTL};
+
+/// The engine and its loop.
+pub struct Ours {
+    poll: Poll,
+    events: Events,
+    engine: Engine,
+    keys: Vec<String>,
+    asked: Vec<Instant>,
+}
+
+impl Ours {
+    /// Connects to the nodes and waits until each of them is ready.
+    pub fn connect(fleet: &Fleet, most: usize) -> Ours {
+        let config = Config::new(fleet.urls())
+            .expect("the urls of the fleet")
+            .restart_guard(RestartGuard::Off);
+        let poll = Poll::new().expect("a poller");
+        let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
+        let keys = (0..most).map(|slot| format!("ours:{slot:04}")).collect();
+        let asked = vec![Instant::now(); most];
+        let mut ours = Ours { poll, events: Events::with_capacity(64), engine, keys, asked };
+        let started = Instant::now();
+        while ours.engine.coordinator().ready().len() < fleet.len() {
+            ours.turn();
+            assert!(started.elapsed() < Duration::from_secs(5), "the nodes are not ready");
+        }
+        ours
+    }
+
+    fn turn(&mut self) {
+        let timeout = self.engine.prepare();
+        self.poll.poll(&mut self.events, timeout).expect("the poller works");
+        for event in &self.events {
+            self.engine.handle_event(event);
+        }
+    }
+
+    fn acquire(&mut self, slot: usize, now: Instant) {
+        self.asked[slot] = now;
+        self.engine.acquire(&self.keys[slot], TTL, slot as u64).expect("there is room");
+    }
+}
+
+impl Contender for Ours {
+    fn run(&mut self, in_flight: usize, tally: &mut Tally) {
+        for slot in 0..in_flight {
+            self.acquire(slot, Instant::now());
+        }
+        let mut open = in_flight;
+        while open > 0 {
+            while let Some(done) = self.engine.poll_completion() {
+                let slot = done.data as usize;
+                match done.result {
+                    Ok(Outcome::Acquired(lock)) => {
+                        tally.acquired(self.asked[slot]);
+                        self.engine.release(lock, done.data);
+                    }
+                    Ok(Outcome::Released(_)) => match tally.released() {
+                        Some(now) => self.acquire(slot, now),
+                        None => open -= 1,
+                    },
+                    other => panic!("a free key came to {other:?}"),
+                }
+            }
+            if open > 0 {
+                self.turn();
+            }
+        }
+        // The answers behind the majority: nodes that may be asked have them on their way.
+        let late = |engine: &Engine| {
+            let core = engine.coordinator();
+            core.ready().iter().any(|node| core.unanswered(node) > 0)
+        };
+        while late(&self.engine) {
+            self.turn();
+        }
+    }
+}
