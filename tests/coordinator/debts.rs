@@ -96,6 +96,34 @@ fn the_earlier_connection_is_ended_before_debts_are_paid_and_they_are_paid_once(
 }
 
 #[test]
+fn an_absent_key_proves_nothing_while_an_earlier_connection_may_still_set_it() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.lose(2);
+    bench.pass(millis(600));
+    assert_eq!(bench.connect(2).len(), 1, "the end of the earlier connection");
+    bench.reply(2, "-NOPERM not you\r\n");
+    bench.tell_time(2);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for (node, reply) in [(2, ":0\r\n"), (0, ":1\r\n"), (1, ":1\r\n")] {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    assert!(bench.completion().unwrap().result.is_ok());
+    bench.core.release(lock, 3, bench.now);
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVALSHA"], "n{node}");
+        bench.reply(node, ":1\r\n");
+    }
+    bench.pass(millis(60));
+    assert_eq!(bench.names(2), ["EVAL"], "it could not be ended: said twice");
+    bench.reply(2, ":0\r\n");
+    bench.completion().unwrap();
+    bench.assert_idle();
+}
+
+#[test]
 fn where_the_earlier_connection_cannot_be_ended_the_release_is_said_twice() {
     let mut bench = Bench::new(1);
     bench.acquire();

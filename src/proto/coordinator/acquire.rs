@@ -76,6 +76,7 @@ impl Coordinator {
     /// is asked: a minority's grants would only have to be given back.
     fn begin_attempt(&mut self, number: u32, now: Instant) {
         let mut askable = NodeSet::EMPTY;
+        self.records.get_mut(number).uncounted = NodeSet::EMPTY;
         for node in self.all_nodes().iter() {
             match self.may_ask(node) {
                 Ok(()) => {

@@ -156,8 +156,11 @@ impl Coordinator {
         }
         record.note_answer(now);
         if matches!(said, Said::Held | Said::Absent) {
-            record.owed.remove(node);
             record.absent.insert(node);
+            // What an earlier connection left unexecuted there may come yet.
+            if !record.unproven.contains(node) {
+                record.owed.remove(node);
+            }
         }
         let gone = record.absent.len();
         if current {
