@@ -164,3 +164,24 @@ fn a_release_whose_connections_were_lost_is_said_again_in_time() {
     assert_eq!(released, Ok(Outcome::Released(Released::Released)));
     bench.assert_idle();
 }
+
+#[test]
+fn an_extend_behind_one_that_was_taken_back_is_a_round_of_its_own() {
+    let mut bench = Bench::new(1);
+    let lock = bench.hold(&[0]);
+    let first = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    bench.core.cancel(first, bench.now);
+    bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
+    assert_eq!(bench.names(0), ["EVALSHA", "EVALSHA"]);
+    bench.reply(0, ":1\r\n");
+    bench.reply(0, ":1\r\n");
+    let done = bench.completion().unwrap();
+    assert_eq!((done.data, done.result.is_ok()), (3, true));
+    bench.core.release(lock, 4, bench.now);
+    bench.said(0);
+    bench.reply(0, ":1\r\n");
+    assert!(bench.completion().is_some());
+    bench.assert_idle();
+    // Nothing of the first one is left, to end the round of a record that is not there any more.
+    bench.pass(millis(50));
+}

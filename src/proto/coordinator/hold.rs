@@ -104,6 +104,8 @@ impl Coordinator {
     pub(super) fn begin_extend(&mut self, number: u32, now: Instant) {
         let ballot = Ballot::of_majority(self.nodes.len());
         let record = self.records.get_mut(number);
+        // That of an extend whose caller is gone may still run.
+        self.timers.clear_in(&mut record.round_timer);
         let ttl = record.ttl;
         record.round.follow(Purpose::Extend, ballot, now, ttl);
         let mut askable = NodeSet::EMPTY;
