@@ -11,6 +11,7 @@ mod listener;
 mod lock;
 mod monitor;
 mod process;
+mod proxy;
 mod redis;
 mod resp_client;
 
@@ -21,6 +22,7 @@ pub use listener::{CountingListener, Scripted};
 pub use lock::ServerLock;
 pub use monitor::Monitor;
 pub use process::Server;
+pub use proxy::{Cut, Proxy, Way};
 pub use redis::{Fleet, Node};
 pub use resp_client::{RespClient, Value, encode};
 

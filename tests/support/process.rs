@@ -63,10 +63,11 @@ impl Server {
 }
 
 /// How one server is started, the same way again after it was killed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Recipe {
     pub directory: PathBuf,
     pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
 }
 
 impl Recipe {
@@ -114,7 +115,7 @@ impl Process {
         if server.valkey || server.version >= (7, 0) {
             command.args(["--enable-debug-command", "yes"]);
         }
-        command.args(&recipe.arguments);
+        command.args(&recipe.arguments).envs(recipe.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         let child = command.spawn().expect("a server whose version was asked can be started");
         Process { child, port }

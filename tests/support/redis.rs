@@ -40,10 +40,16 @@ impl Fleet {
     /// With `--requirepass` the connections of the tests' own authenticate themselves.
     #[track_caller]
     pub fn with(n: usize, arguments: &[&str]) -> Fleet {
+        Fleet::with_environment(n, arguments, &[])
+    }
+
+    /// The same with variables in each server's environment.
+    #[track_caller]
+    pub fn with_environment(n: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Fleet {
         let lock = ServerLock::take();
         let directory = own_directory();
         let mut fleet = Fleet { nodes: Vec::new(), directory, lock };
-        let recipes: Vec<Recipe> = (0..n).map(|i| fleet.recipe(i, arguments)).collect();
+        let recipes: Vec<Recipe> = (0..n).map(|i| fleet.recipe(i, arguments, variables)).collect();
         let spawned: Vec<(Recipe, Process)> = recipes
             .into_iter()
             .map(|recipe| {
@@ -78,11 +84,13 @@ impl Fleet {
         running.flat_map(|(i, node)| node.keys().into_iter().map(move |key| (i, key))).collect()
     }
 
-    fn recipe(&self, index: usize, arguments: &[&str]) -> Recipe {
+    fn recipe(&self, index: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Recipe {
         let directory = self.directory.join(index.to_string());
         std::fs::create_dir(&directory).expect("a new directory can be written");
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        Recipe { directory, arguments }
+        let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+        let environment = variables.iter().map(own).collect();
+        Recipe { directory, arguments, environment }
     }
 }
 
@@ -183,12 +191,20 @@ impl Node {
     /// Kills it if it runs and starts it again, empty, on the same port with the same arguments.
     #[track_caller]
     pub fn restart(&self) {
+        self.restart_with(&[]);
+    }
+
+    /// The same with more arguments, which the next restart does not have.
+    #[track_caller]
+    pub fn restart_with(&self, arguments: &[&str]) {
+        let mut recipe = self.recipe.clone();
+        recipe.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
         self.kill();
         eventually(Duration::from_secs(20), "the port of a killed server is free again", || {
             is_free(self.port)
         });
-        let process = Process::spawn(&self.recipe, self.port);
-        let (process, client) = ready(&self.recipe, process, || self.port);
+        let process = Process::spawn(&recipe, self.port);
+        let (process, client) = ready(&recipe, process, || self.port);
         *held(&self.process) = Some(process);
         *held(&self.client) = Some(client);
     }

@@ -1,0 +1,427 @@
+//! What servers answer in every state they can be brought to: a minority of such nodes costs
+//! nothing, and a majority is an error that names each of them and why.
+
+use super::*;
+use redlatch::{Cause, Error, LockOptions, Released};
+use support::{RespClient, Value};
+
+/// A state of a server in which it is of no use.
+pub(super) struct Trouble {
+    pub cause: Cause,
+    pub provoke: fn(&Node),
+    pub heal: fn(&Node),
+    /// Whether a client notices that was connected before.
+    pub meets_the_connected: bool,
+}
+
+impl Trouble {
+    /// Provokes it on one node of three, then on a second, and looks at clients that were
+    /// connected before, between and behind.
+    pub fn show(&self, fleet: &Fleet, urls: &[String]) {
+        assert_eq!(fleet.len(), 3);
+        let before = client(config(urls));
+        (self.provoke)(&fleet[0]);
+        let between = Client::connect(config(urls)).unwrap();
+        self.costs_nothing(&before, "connected before");
+        self.costs_nothing(&between, "connected to two");
+        (self.provoke)(&fleet[1]);
+        let behind = Client::connect(config(urls)).unwrap();
+        if self.meets_the_connected {
+            self.is_named(&before, fleet);
+        } else {
+            self.costs_nothing(&before, "connected before, and it does not matter");
+        }
+        self.is_named(&behind, fleet);
+        (self.heal)(&fleet[0]);
+        (self.heal)(&fleet[1]);
+        for client in [&before, &between, &behind] {
+            let took = wait_ready(client, 3);
+            let guard = client.try_lock("healed", TTL).unwrap();
+            assert_eq!(guard.release().unwrap(), Released::Released);
+            println!("{}: healed, all ready after {took:?}", self.cause);
+        }
+        nothing_is_left(&[&before, &between, &behind], fleet);
+    }
+
+    pub fn costs_nothing(&self, client: &Client, who: &str) {
+        let start = Instant::now();
+        let mut guard = client.try_lock("a", TTL).unwrap_or_else(|e| panic!("{who}: {e}"));
+        let acquired = start.elapsed();
+        guard.extend(TTL).unwrap_or_else(|e| panic!("{who}: {e}"));
+        assert_eq!(guard.release().unwrap(), Released::Released, "{who}");
+        let took = start.elapsed();
+        println!("{}, {who}: acquired in {acquired:?}, all in {took:?}", self.cause);
+        assert!(took < NODE_TIMEOUT / 2, "{who}: {took:?}");
+    }
+
+    /// Two of three: both are in the error with the cause, at once or when the wait is over.
+    pub fn is_named(&self, client: &Client, fleet: &Fleet) {
+        let wait = millis(300);
+        let start = Instant::now();
+        let error = client.lock("a", LockOptions::ttl(TTL).wait(wait)).unwrap_err();
+        let took = start.elapsed();
+        println!("{error} (after {took:?})");
+        let text = error.to_string();
+        for node in [&fleet[0], &fleet[1]] {
+            let line = format!("127.0.0.1:{} {}", node.port(), self.cause);
+            assert!(text.contains(&line), "{text}");
+        }
+        if self.cause.is_permanent() {
+            assert!(matches!(error, Error::Config(_)), "{error:?}");
+            assert!(took < wait / 2, "an error of configuration was retried: {took:?}");
+        } else {
+            assert!(matches!(error, Error::NoQuorum(_)), "{error:?}");
+            assert!(took >= wait && took < NODE_TIMEOUT, "{took:?}");
+        }
+    }
+}
+
+pub(super) fn nothing_is_left(clients: &[&Client], fleet: &Fleet) {
+    for key in ["a", "healed"] {
+        eventually(2 * SECOND, "no key is left", || {
+            clients.iter().for_each(|client| client.drive(millis(1)).expect("the poller works"));
+            tokens(fleet, key).is_empty()
+        });
+    }
+}
+
+#[track_caller]
+pub(super) fn set(node: &Node, name: &str, value: &str) {
+    let reply = node.command(&["CONFIG", "SET", name, value]);
+    assert!(reply.is_ok(), "CONFIG SET {name} {value}: {reply:?}");
+}
+
+#[test]
+fn a_password_that_is_missing() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::NoAuth,
+        provoke: |node| set(node, "requirepass", "opensesame"),
+        heal: |node| set(node, "requirepass", ""),
+        meets_the_connected: false,
+    };
+    trouble.show(&fleet, &fleet.urls());
+}
+
+#[test]
+fn a_password_that_is_wrong_and_one_that_nobody_asked_for() {
+    let fleet = Fleet::start(3);
+    let urls = fleet.iter().map(|node| format!("redis://:guess@127.0.0.1:{}", node.port()));
+    // While none is set, any password is right.
+    let trouble = Trouble {
+        cause: Cause::WrongPassword,
+        provoke: |node| set(node, "requirepass", "opensesame"),
+        heal: |node| set(node, "requirepass", ""),
+        meets_the_connected: false,
+    };
+    trouble.show(&fleet, &urls.collect::<Vec<_>>());
+}
+
+#[test]
+fn memory_that_is_full() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::OutOfMemory,
+        provoke: |node| set(node, "maxmemory", "1"),
+        heal: |node| set(node, "maxmemory", "0"),
+        meets_the_connected: true,
+    };
+    trouble.show(&fleet, &fleet.urls());
+}
+
+#[test]
+fn too_few_replicas() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::NoReplicas,
+        provoke: |node| set(node, "min-replicas-to-write", "1"),
+        heal: |node| set(node, "min-replicas-to-write", "0"),
+        meets_the_connected: true,
+    };
+    trouble.show(&fleet, &fleet.urls());
+}
+
+#[test]
+fn a_disk_that_cannot_be_written() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::Misconf,
+        provoke: cannot_save,
+        heal: |node| set(node, "stop-writes-on-bgsave-error", "no"),
+        meets_the_connected: true,
+    };
+    trouble.show(&fleet, &fleet.urls());
+}
+
+/// Root may write anywhere, but nobody can rename a file over a directory.
+fn cannot_save(node: &Node) {
+    let directory = node.command(&["CONFIG", "GET", "dir"]).text_items().remove(1);
+    std::fs::create_dir(std::path::Path::new(&directory).join("dump.rdb")).expect("a new name");
+    set(node, "save", "3600 1");
+    set(node, "stop-writes-on-bgsave-error", "yes");
+    let started = node.command(&["BGSAVE"]);
+    assert!(matches!(started, Value::Simple(_)), "{started:?}");
+    eventually(5 * SECOND, "the save has failed", || node.info("rdb_last_bgsave_status") == "err");
+}
+
+#[test]
+fn a_replica() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::Replica,
+        provoke: becomes_a_replica,
+        heal: |node| assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok()),
+        meets_the_connected: true,
+    };
+    trouble.show(&fleet, &fleet.urls());
+}
+
+#[test]
+fn a_replica_that_tells_nothing_while_its_master_is_away() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::Replica,
+        provoke: |node| {
+            set(node, "replica-serve-stale-data", "no");
+            becomes_a_replica(node);
+        },
+        heal: |node| assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok()),
+        meets_the_connected: true,
+    };
+    trouble.show(&fleet, &fleet.urls());
+}
+
+/// Of a master that is not there, so that what it has stays.
+fn becomes_a_replica(node: &Node) {
+    assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
+}
+
+#[test]
+fn a_node_that_may_evict() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::Evicts,
+        provoke: |node| {
+            set(node, "maxmemory-policy", "allkeys-lru");
+            set(node, "maxmemory", "100mb");
+        },
+        heal: |node| set(node, "maxmemory-policy", "noeviction"),
+        meets_the_connected: false,
+    };
+    trouble.show(&fleet, &fleet.urls());
+    set(&fleet[0], "maxmemory-policy", "volatile-ttl");
+    let allowed = client(config(fleet.urls()).allow_eviction(true));
+    assert!(allowed.try_lock("a", TTL).is_ok());
+}
+
+#[test]
+fn too_many_clients() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::TooManyClients,
+        provoke: |node| set(node, "maxclients", "1"),
+        heal: |node| set(node, "maxclients", "1000"),
+        meets_the_connected: false,
+    };
+    trouble.show(&fleet, &fleet.urls());
+}
+
+#[test]
+fn a_script_without_end() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::Busy,
+        provoke: |node| drop(endless_script(node)),
+        heal: end_script,
+        meets_the_connected: true,
+    };
+    trouble.show(&fleet, &fleet.urls());
+}
+
+/// Returns when the server says that it is busy. SCRIPT KILL ends it.
+pub(super) fn endless_script(node: &Node) -> RespClient {
+    set(node, "lua-time-limit", "50");
+    let mut other = node.client();
+    other.send(&["EVAL", "while true do end", "0"]).expect("a running server reads");
+    eventually(
+        5 * SECOND,
+        "the server is busy",
+        || matches!(node.command(&["PING"]), Value::Error(text) if text.starts_with("BUSY")),
+    );
+    other
+}
+
+/// Returns when the server does what it is told again.
+pub(super) fn end_script(node: &Node) {
+    assert!(node.command(&["SCRIPT", "KILL"]).is_ok());
+    eventually(5 * SECOND, "the script has ended", || {
+        matches!(node.command(&["PING"]), Value::Simple(_))
+    });
+}
+
+#[test]
+fn a_node_in_cluster_mode() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::Cluster,
+        provoke: |node| node.restart_with(&["--cluster-enabled", "yes"]),
+        heal: Node::restart,
+        meets_the_connected: true,
+    };
+    trouble.show(&fleet, &fleet.urls());
+}
+
+#[test]
+fn a_node_that_loads() {
+    let fleet = Fleet::start(3);
+    let trouble = Trouble {
+        cause: Cause::Loading,
+        provoke: |node| loads_for(node, 20 * SECOND),
+        heal: Node::restart,
+        meets_the_connected: true,
+    };
+    trouble.show(&fleet, &fleet.urls());
+}
+
+#[test]
+fn two_of_three_that_load_for_three_seconds_and_a_lock_that_waits_for_ten() {
+    let fleet = Fleet::start(3);
+    let before = client(config(fleet.urls()));
+    loads_for(&fleet[0], 3 * SECOND);
+    loads_for(&fleet[1], 3 * SECOND);
+    let start = Instant::now();
+    let behind = Client::connect(config(fleet.urls())).unwrap();
+    for client in [&before, &behind] {
+        // The one that was connected has lost its connections, and has to meet the new servers.
+        client.drive(millis(200)).unwrap();
+        let error = client.try_lock("a", TTL).unwrap_err();
+        println!("{error} (after {:?})", start.elapsed());
+        assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+        assert!(error.to_string().contains("loading its data"), "{error}");
+    }
+    assert_eq!(fleet[0].info("loading"), "1");
+    let guard = behind.lock("a", LockOptions::ttl(TTL).wait(10 * SECOND)).unwrap();
+    println!("two of three load for 3 s: held after {:?}", start.elapsed());
+    assert!(start.elapsed() > SECOND, "they had loaded before it was asked for");
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    nothing_is_left(&[&before, &behind], &fleet);
+}
+
+/// Starts the node anew with so many keys on its disk, and so slow, that it loads for that long.
+fn loads_for(node: &Node, time: Duration) {
+    let keys = time.as_millis().to_string();
+    assert!(node.command(&["DEBUG", "POPULATE", &keys]).is_ok());
+    assert!(node.command(&["SAVE"]).is_ok());
+    // A millisecond for each key, and a look at the sockets behind every few dozen of them.
+    let slowly = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    node.restart_with(&slowly);
+}
+
+#[test]
+fn writes_that_are_paused() {
+    let fleet = Fleet::start(3);
+    let client = client(config(fleet.urls()));
+    let pause = |node: &Node, millis| {
+        assert!(node.command(&["CLIENT", "PAUSE", millis, "WRITE"]).is_ok());
+    };
+    pause(&fleet[0], "60000");
+    let start = Instant::now();
+    let guard = client.try_lock("a", TTL).unwrap();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    println!("one of three paused: acquired and released in {:?}", start.elapsed());
+    assert!(start.elapsed() < NODE_TIMEOUT / 2);
+    drop(client);
+
+    let client = Client::connect(config(fleet.urls()).node_timeout(millis(200))).unwrap();
+    wait_ready(&client, 3);
+    let start = Instant::now();
+    pause(&fleet[0], "3000");
+    pause(&fleet[1], "3000");
+    let error = client.try_lock("a", 60 * SECOND).unwrap_err();
+    println!("{error} (after {:?})", start.elapsed());
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    for node in [&fleet[0], &fleet[1]] {
+        let line = format!("127.0.0.1:{} {}", node.port(), Cause::Silent);
+        assert!(error.to_string().contains(&line), "{error}");
+    }
+    let guard = client.lock("a", LockOptions::ttl(60 * SECOND).wait(TTL)).unwrap();
+    println!("two of three paused for 3 s: held after {:?}", start.elapsed());
+    assert!(start.elapsed() >= 2 * SECOND, "it was not paused");
+    let token = guard.token().to_string().into_bytes();
+    assert!(tokens(&fleet, "a").iter().all(|held| *held == token), "an attempt outlived itself");
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    nothing_is_left(&[&client], &fleet);
+}
+
+#[test]
+fn a_key_that_is_a_list_is_anothers() {
+    let fleet = Fleet::start(3);
+    let client = client(config(fleet.urls()));
+    for node in [&fleet[0], &fleet[1]] {
+        node.command(&["RPUSH", "a", "x"]);
+    }
+    let error = client.try_lock("a", TTL).unwrap_err();
+    assert!(matches!(error, Error::Contended(_)), "{error}");
+    let guard = client.try_lock("b", TTL).unwrap();
+    let mut extended = client.try_lock("c", TTL).unwrap();
+    for node in &fleet {
+        node.command(&["DEL", "b", "c"]);
+        node.command(&["RPUSH", "b", "x"]);
+        node.command(&["RPUSH", "c", "x"]);
+    }
+    assert_eq!(guard.release().unwrap(), Released::TakenByOther);
+    let error = extended.extend(TTL).unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    drop(extended);
+    client.drive(millis(50)).unwrap();
+    let lengths = |key| fleet.iter().map(|node| node.command(&["LLEN", key]).int()).sum::<i64>();
+    assert_eq!((lengths("a"), lengths("b"), lengths("c")), (2, 3, 3), "another's key is untouched");
+}
+
+#[test]
+fn a_lock_that_is_held_when_memory_runs_out_is_extended_and_released() {
+    let fleet = Fleet::start(3);
+    let client = client(config(fleet.urls()));
+    let mut guard = client.try_lock("a", SECOND).unwrap();
+    fleet.iter().for_each(|node| set(node, "maxmemory", "1"));
+    guard.extend(TTL).unwrap();
+    assert!(guard.remaining() > 8 * SECOND);
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    nothing_is_left(&[&client], &fleet);
+}
+
+#[test]
+fn a_lock_that_is_held_when_the_nodes_refuse_writes_is_released_when_they_take_them_again() {
+    type Change = fn(&Node);
+    let fleet = Fleet::start(3);
+    let refusals: [(&str, Change, Change); 3] = [
+        (
+            "NOREPLICAS",
+            |node| set(node, "min-replicas-to-write", "1"),
+            |node| set(node, "min-replicas-to-write", "0"),
+        ),
+        ("MISCONF", cannot_save, |node| set(node, "stop-writes-on-bgsave-error", "no")),
+        ("READONLY", becomes_a_replica, |node| {
+            assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok());
+        }),
+    ];
+    let client = client(config(fleet.urls()).node_timeout(millis(300)));
+    for (name, refuse, accept) in refusals {
+        wait_ready(&client, 3);
+        let mut guard = client.try_lock("a", 60 * SECOND).unwrap();
+        drive_until(&client, SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+        [&fleet[0], &fleet[1]].into_iter().for_each(refuse);
+        let extended = guard.extend(SECOND);
+        // There is nothing to prolong, so nothing is written.
+        assert!(extended.is_ok(), "{name}: {extended:?}");
+        let released = guard.release().unwrap();
+        println!("{name}: release: {released:?}");
+        assert!(matches!(released, Released::Unconfirmed { .. }), "{name}: {released:?}");
+        client.drive(millis(300)).unwrap();
+        assert_eq!(tokens(&fleet, "a").len(), 2, "{name}: the third let go, the others cannot");
+        [&fleet[0], &fleet[1]].into_iter().for_each(accept);
+        let took =
+            drive_until(&client, 3 * SECOND, "all are paid", || tokens(&fleet, "a").is_empty());
+        println!("{name}: healed, the last key is gone after {took:?}");
+    }
+}

@@ -1,0 +1,154 @@
+//! Servers whose clocks are not ours: a clock that a small library, put between the server and the
+//! C library, moves while the server runs.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::*;
+use redlatch::{Engine, Event, Released};
+
+const DAY: i64 = 24 * 3600;
+
+/// Adds to the wall clock the seconds that stand in a file, which is read each time.
+const SHIM: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <time.h>
+static volatile long *offset;
+__attribute__((constructor)) static void begin(void) {
+    int file = open(getenv("CLOCK_OFFSET"), O_RDONLY);
+    void *page = mmap(0, sizeof(long), PROT_READ, MAP_SHARED, file, 0);
+    if (page != MAP_FAILED) offset = page;
+}
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    int (*real)(struct timeval *, void *) = dlsym(RTLD_NEXT, "gettimeofday");
+    int result = real(now, zone);
+    if (offset) now->tv_sec += *offset;
+    return result;
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(clock, now);
+    if (offset && clock == CLOCK_REALTIME) now->tv_sec += *offset;
+    return result;
+}
+time_t time(time_t *out) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (out) *out = now.tv_sec;
+    return now.tv_sec;
+}
+"#;
+
+/// Servers with a clock of their own.
+struct Elsewhere {
+    fleet: Fleet,
+    directory: PathBuf,
+}
+
+impl Elsewhere {
+    /// `offset`: how many seconds their clocks are ahead of ours.
+    fn start(n: usize, offset: i64) -> Elsewhere {
+        let name = format!("redlatch-clock-{}-{n}-{offset}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a temporary directory can be made");
+        let [source, library, file] = ["shim.c", "shim.so", "offset"].map(|it| directory.join(it));
+        std::fs::write(&source, SHIM).expect("a new file");
+        std::fs::write(&file, offset.to_ne_bytes()).expect("a new file");
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).arg("-ldl");
+        assert!(gcc.status().expect("gcc is installed").success(), "the shim is compiled");
+        let [library, file] = [library, file].map(|path| path.to_string_lossy().into_owned());
+        let variables = [("LD_PRELOAD", library.as_str()), ("CLOCK_OFFSET", file.as_str())];
+        Elsewhere { fleet: Fleet::with_environment(n, &[], &variables), directory }
+    }
+
+    fn set(&self, offset: i64) {
+        use std::io::Write;
+        let mut file = std::fs::File::options().write(true).open(self.directory.join("offset"));
+        let file = file.as_mut().expect("it was made with the servers");
+        file.write_all(&offset.to_ne_bytes()).expect("a file can be written");
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[test]
+#[ignore = "needs gcc: apt-get install gcc"]
+fn a_node_that_is_up_for_a_day_counts_at_once() {
+    let servers = Elsewhere::start(3, -DAY);
+    servers.set(0);
+    eventually(SECOND, "they are a day old", || {
+        servers.fleet[0].info("uptime_in_seconds").parse::<i64>().is_ok_and(|up| up >= DAY)
+    });
+    let settings = config(servers.fleet.urls()).restart_guard(RestartGuard::On);
+    let start = Instant::now();
+    let client = Client::connect(settings.max_ttl(600 * SECOND)).unwrap();
+    let guard = client.try_lock("a", TTL).unwrap();
+    println!("up for a day: connected and held after {:?}", start.elapsed());
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    // One that seems to be of tomorrow is as young as can be.
+    servers.set(-2 * DAY);
+    eventually(SECOND, "they are not born yet", || {
+        servers.fleet[0].info("uptime_in_seconds").starts_with('-')
+    });
+    let settings = config(servers.fleet.urls()).restart_guard(RestartGuard::On);
+    let client = Client::connect(settings).unwrap();
+    let error = client.try_lock("a", TTL).unwrap_err();
+    println!("{error}");
+    assert!(error.to_string().contains("its grants count in 60."), "{error}");
+}
+
+#[test]
+#[ignore = "needs gcc: apt-get install gcc"]
+fn a_clock_that_jumps_is_told_and_quarantined() {
+    for by in [3600, -3600, 5] {
+        let servers = Elsewhere::start(1, 0);
+        let settings = config(servers.fleet.urls()).restart_guard(RestartGuard::On);
+        let settings = settings.max_ttl(SECOND).probe_interval(millis(200));
+        let mut poll = mio::Poll::new().unwrap();
+        let mut events = mio::Events::with_capacity(64);
+        let mut engine = Engine::new(settings, poll.registry(), mio::Token(0)).unwrap();
+        let mut told = None;
+        let mut turn = |engine: &mut Engine| {
+            let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));
+            poll.poll(&mut events, Some(timeout)).unwrap();
+            events.iter().for_each(|event| drop(engine.handle_event(event)));
+        };
+        eventually(5 * SECOND, "it is trusted", || {
+            turn(&mut engine);
+            engine.standing(redlatch::NodeId::new(0)) == Standing::Ready
+        });
+        // For a while nothing is amiss.
+        let start = Instant::now();
+        while start.elapsed() < SECOND {
+            turn(&mut engine);
+            let new: Vec<Event> = std::iter::from_fn(|| engine.poll_event()).collect();
+            assert!(!new.iter().any(|it| matches!(it, Event::ClockJumped { .. })), "{new:?}");
+        }
+        let start = Instant::now();
+        servers.set(by);
+        eventually(5 * SECOND, "the jump is told", || {
+            turn(&mut engine);
+            while let Some(event) = engine.poll_event() {
+                if let Event::ClockJumped { nanos, .. } = event {
+                    told = Some(nanos);
+                }
+            }
+            told.is_some()
+        });
+        let nanos = told.expect("it was just told");
+        println!("a jump of {by} s: told as {nanos} ns after {:?}", start.elapsed());
+        assert!((nanos - by * 1_000_000_000).abs() < 1_000_000_000, "{nanos}");
+        let standing = engine.standing(redlatch::NodeId::new(0));
+        assert!(matches!(standing, Standing::Quarantined(_)), "{standing:?}");
+    }
+}

@@ -1,0 +1,177 @@
+//! A process that forks: whatever the child does with its copy of a client, the parent's lock and
+//! connections are as they were.
+//!
+//! The hazard is fork() among the threads of a test harness. So each test starts this test binary
+//! once more, for that test alone and without other threads, and that process forks.
+
+use std::process::Command;
+
+use super::*;
+use redlatch::{Completion, Engine, Error, Outcome, Released};
+use support::{Monitor, Way};
+
+/// The nodes, for the process that forks.
+const NODES: &str = "REDLATCH_TEST_FORK";
+
+/// Runs the test of this name once more in a process of its own, with these nodes.
+fn in_a_process_of_its_own(test: &str, urls: &[String]) {
+    let program = std::env::current_exe().expect("a test binary has a path");
+    let arguments = ["--exact", test, "--test-threads=1", "--nocapture"];
+    let output = Command::new(program).args(arguments).env(NODES, urls.join(" ")).output();
+    let output = output.expect("it can be started again");
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !errors.contains("panicked"), "{errors}");
+}
+
+/// The nodes, in the process that forks.
+fn nodes() -> Option<Vec<String>> {
+    let urls = std::env::var(NODES).ok()?;
+    Some(urls.split(' ').map(str::to_owned).collect())
+}
+
+/// Forks. True in the child, which has to come to [`end_of_child`]; the parent goes on when the
+/// child has ended well.
+#[track_caller]
+fn is_the_child() -> bool {
+    // SAFETY: this process runs one test and has no other thread that could hold a lock.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        return true;
+    }
+    assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
+    let mut status = 0;
+    // SAFETY: it waits for the child that was just made, and writes one number.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0), "the child failed");
+    false
+}
+
+fn end_of_child() -> ! {
+    // SAFETY: it ends the child at once; what the harness would still say is the parent's to say.
+    unsafe { libc::_exit(0) }
+}
+
+/// Who is connected, by the server's numbers.
+fn connections(fleet: &Fleet) -> Vec<Vec<String>> {
+    let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
+    fleet.iter().map(|node| node.client_list().iter().map(id).collect()).collect()
+}
+
+#[test]
+fn a_child_can_do_nothing_with_its_copy_of_a_client() {
+    if let Some(urls) = nodes() {
+        return the_client_forks(&urls);
+    }
+    let fleet = Fleet::start(3);
+    let monitors: Vec<Monitor> = fleet.iter().map(Node::monitor).collect();
+    let before = connections(&fleet);
+    let test = "fork::a_child_can_do_nothing_with_its_copy_of_a_client";
+    in_a_process_of_its_own(test, &fleet.urls());
+    for monitor in &monitors {
+        let lines = monitor.lines();
+        assert!(!lines.iter().any(|line| line.contains("of the child")), "{lines:?}");
+    }
+    assert_eq!(fleet.keys_everywhere(), []);
+    eventually(SECOND, "its connections are closed", || connections(&fleet) == before);
+}
+
+fn the_client_forks(urls: &[String]) {
+    let client = client(config(urls));
+    let mut guard = client.try_lock("a", TTL).unwrap();
+    let other = client.try_lock("b", TTL).unwrap();
+    if is_the_child() {
+        let refused = client.try_lock("of the child", TTL).unwrap_err();
+        assert!(matches!(refused, Error::Config(_)), "{refused}");
+        assert!(client.lock("of the child", TTL).is_err());
+        assert!(guard.check().is_err(), "the lock is the parent's");
+        let refused = guard.extend(TTL).unwrap_err();
+        assert!(matches!(refused, Error::Config(_) | Error::Lost(_)), "{refused}");
+        let _ = client.drive(millis(50));
+        println!("in the child: {refused}; a release: {:?}", other.release());
+        drop(guard);
+        drop(client);
+        end_of_child();
+    }
+    is_as_it_was(&client, &mut guard);
+    if is_the_child() {
+        // It looks at nothing before everything is dropped.
+        drop(other);
+        drop(guard);
+        drop(client);
+        end_of_child();
+    }
+    is_as_it_was(&client, &mut guard);
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(other.release().unwrap(), Released::Released);
+}
+
+fn is_as_it_was(client: &Client, guard: &mut redlatch::Guard<'_>) {
+    guard.check().unwrap();
+    assert_eq!(client.nodes(), [Standing::Ready; 3]);
+    guard.extend(TTL).unwrap();
+    for _ in 0..20 {
+        let another = client.try_lock("c", TTL).unwrap();
+        assert_eq!(another.release().unwrap(), Released::Released);
+    }
+    assert_eq!(client.nodes(), [Standing::Ready; 3]);
+}
+
+#[test]
+fn a_child_takes_no_answer_from_its_parents_connections() {
+    if let Some(urls) = nodes() {
+        return the_engine_forks(&urls);
+    }
+    let nodes = Proxied::start(3);
+    // The answers to the SETs come long after the fork.
+    let test = "fork::a_child_takes_no_answer_from_its_parents_connections";
+    nodes.proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(300)));
+    in_a_process_of_its_own(test, &nodes.urls());
+    assert!(nodes.proxies.iter().all(|proxy| proxy.accepted() == 1), "a connection was replaced");
+    eventually(2 * SECOND, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
+}
+
+/// An engine on a poller of its own, which forks while it waits for the answers.
+fn the_engine_forks(urls: &[String]) {
+    let mut poll = mio::Poll::new().unwrap();
+    let mut events = mio::Events::with_capacity(64);
+    let mut engine = Engine::new(config(urls), poll.registry(), mio::Token(0)).unwrap();
+    let mut turn = |engine: &mut Engine| {
+        let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));
+        poll.poll(&mut events, Some(timeout)).unwrap();
+        events.iter().for_each(|event| drop(engine.handle_event(event)));
+    };
+    eventually(5 * SECOND, "the nodes are ready", || {
+        turn(&mut engine);
+        engine.coordinator().ready().len() == 3
+    });
+    engine.acquire("a", TTL, 7).unwrap();
+    engine.prepare();
+    if is_the_child() {
+        // It turns on until the answers have come, and ends without a word to the nodes.
+        let start = Instant::now();
+        while start.elapsed() < millis(600) {
+            turn(&mut engine);
+            while let Some(Completion { data, result, .. }) = engine.poll_completion() {
+                assert!(result.is_err(), "{data}: the child has the parent's lock: {result:?}");
+            }
+        }
+        drop(engine);
+        end_of_child();
+    }
+    let mut completion = None;
+    eventually(5 * SECOND, "the parent has its answer", || {
+        turn(&mut engine);
+        completion = engine.poll_completion();
+        completion.is_some()
+    });
+    let Some(Completion { data: 7, result: Ok(Outcome::Acquired(lock)), .. }) = completion else {
+        panic!("{completion:?}")
+    };
+    assert_eq!(engine.coordinator().ready().len(), 3);
+    engine.release(lock, 8);
+    eventually(5 * SECOND, "and its release", || {
+        turn(&mut engine);
+        engine.poll_completion().is_some()
+    });
+}

@@ -1,0 +1,187 @@
+//! Nodes that are there and do not answer, or answer too slowly, or are not there at all: found,
+//! left alone, and taken back.
+
+use super::*;
+use redlatch::{LockOptions, Released};
+use rustix::time::{ClockId, clock_gettime};
+use support::Cut;
+
+/// One pair, and how long it took.
+#[track_caller]
+fn pair(client: &Client, key: &str) -> Duration {
+    let start = Instant::now();
+    let guard = client.try_lock(key, TTL).unwrap();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    start.elapsed()
+}
+
+#[test]
+fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
+    let nodes = Proxied::start(3);
+    let (timeout, interval, reset) = (millis(100), millis(400), millis(200));
+    let settings = config(nodes.urls()).node_timeout(timeout).probe_interval(interval);
+    let client = client(settings.reset_after(reset).connect_timeout(millis(500)));
+    client.drive(interval).unwrap();
+    nodes.proxies[0].vanish();
+    // Nobody asks anything: the question for the time finds it.
+    let gone = || client.nodes()[0] != Standing::Ready;
+    let found = drive_until(&client, 10 * (interval + timeout), "it is found", gone);
+    println!("half-open: found after {found:?} (interval {interval:?}, node timeout {timeout:?})");
+    let is_down = || !matches!(client.nodes()[0], Standing::Ready | Standing::Suspect);
+    let reset = drive_until(&client, 10 * reset, "it is given up", is_down);
+    println!("half-open: given up {reset:?} later");
+    let mut slowest = Duration::ZERO;
+    let mut most = 0;
+    let end = Instant::now() + 2 * SECOND;
+    while Instant::now() < end {
+        slowest = slowest.max(pair(&client, "a"));
+        client.drive(millis(5)).unwrap();
+        most = most.max(nodes.proxies[0].being_opened());
+        assert_ne!(client.nodes()[0], Standing::Ready);
+    }
+    println!("meanwhile: slowest pair {slowest:?}, at most {most} SYN in flight");
+    assert!(slowest < 10 * timeout, "the others waited for it");
+    assert_eq!(most, 1, "none, or more than one at a time");
+    nodes.proxies[0].come_back();
+    let back = wait_ready(&client, 3);
+    println!("half-open: back {back:?} after healing");
+    assert!(back < 2 * SECOND);
+    let guard = client.try_lock("a", TTL).unwrap();
+    drive_until(&client, SECOND, "all have it", || tokens(&nodes.fleet, "a").len() == 3);
+    drop(guard);
+    drive_until(&client, SECOND, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
+}
+
+#[test]
+fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
+    let nodes = Proxied::start(3);
+    let timeout = millis(100);
+    let client = client(config(nodes.urls()).node_timeout(timeout).reset_after(millis(200)));
+    let mut slowest = Duration::ZERO;
+    for round in 0..600 {
+        if round == 100 {
+            nodes.proxies[1].vanish();
+        }
+        if round == 400 {
+            nodes.proxies[1].come_back();
+        }
+        slowest = slowest.max(pair(&client, "a"));
+        client.drive(millis(1)).unwrap();
+    }
+    println!("vanished under load: slowest of 600 pairs {slowest:?}, {:?}", client.nodes());
+    assert!(slowest < timeout, "a majority was there all the time");
+    wait_ready(&client, 3);
+    drive_until(&client, SECOND, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
+}
+
+#[test]
+fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
+    let nodes = Proxied::start(3);
+    let limits = redlatch::proto::settings::Limits { asks: 400, ..Default::default() };
+    let settings = config(nodes.urls()).node_timeout(millis(50)).limits(limits);
+    let client = client(settings.reset_after(60 * SECOND));
+    nodes.proxies[0].trickle(Some(millis(40)));
+    let (mut slowest, mut suspect_after) = (Duration::ZERO, None);
+    let (start, mut pairs) = (Instant::now(), 0);
+    while start.elapsed() < 2 * SECOND {
+        // Behind its end each key is another one, so that nothing waits for the slow node.
+        slowest = slowest.max(pair(&client, &format!("key:{pairs}")));
+        pairs += 1;
+        if client.nodes()[0] == Standing::Suspect {
+            suspect_after.get_or_insert(start.elapsed());
+        }
+        client.drive(millis(1)).unwrap();
+    }
+    println!("trickling: {pairs} pairs, slowest {slowest:?}, suspect after {suspect_after:?}");
+    assert!(suspect_after.is_some(), "it was asked on and on");
+    nodes.proxies[0].trickle(None);
+    let back = wait_ready(&client, 3);
+    println!("trickling: back {back:?} after it stopped");
+    drive_until(&client, 2 * SECOND, "nothing is left", || {
+        nodes.fleet.keys_everywhere().is_empty()
+    });
+}
+
+#[test]
+fn a_stopped_node_is_given_up_and_taken_back() {
+    let fleet = Fleet::start(3);
+    let settings = config(fleet.urls()).node_timeout(millis(100)).reset_after(millis(200));
+    let client = client(settings.connect_timeout(millis(300)));
+    fleet[2].stop();
+    let guard = client.try_lock("a", 60 * SECOND).unwrap();
+    // The kernel accepts for a stopped server: a connection proves nothing.
+    drive_until(&client, 5 * SECOND, "it was given up and could not be made ready", || {
+        matches!(client.nodes()[2], Standing::Down(_))
+    });
+    client.drive(SECOND).unwrap();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    fleet[2].cont();
+    let back = wait_ready(&client, 3);
+    println!("stopped and continued: back after {back:?}");
+    drive_until(&client, 2 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    // Connections that were given up while it was stopped are closed there.
+    drive_until(&client, 5 * SECOND, "one is left", || fleet[2].client_list().len() == 1);
+}
+
+/// What this thread has run, by the kernel's count.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let nanos = u32::try_from(time.tv_nsec).expect("nanoseconds are below a second");
+    Duration::new(u64::try_from(time.tv_sec).expect("time runs forward"), nanos)
+}
+
+#[test]
+fn nodes_that_refuse_or_are_dead_burn_no_time() {
+    let nodes = Proxied::start(5);
+    nodes.proxies[1].vanish();
+    nodes.fleet[3].kill();
+    let mut urls = nodes.urls();
+    urls[3] = nodes.fleet[3].url();
+    let settings = config(urls).node_timeout(millis(50)).connect_timeout(millis(300));
+    let client = client_of(settings, 3);
+    let mut shares = Vec::new();
+    for what in ["from the start", "and with one cut again and again"] {
+        let (start, run) = (Instant::now(), thread_time());
+        while start.elapsed() < 2 * SECOND {
+            if shares.len() == 1 {
+                nodes.proxies[0].cut(Cut::Reset);
+            }
+            client.drive(millis(500)).unwrap();
+        }
+        let share = (thread_time() - run).as_secs_f64() / start.elapsed().as_secs_f64();
+        println!("one refused, one dead {what}: {:.3} % of a processor", 100.0 * share);
+        shares.push(share);
+    }
+    assert!(shares.iter().all(|&share| share < 0.05), "{shares:?}");
+    assert!(nodes.proxies[1].being_opened() <= 1);
+    pair(&client, "a");
+}
+
+/// A client that has as many nodes as are up.
+fn client_of(settings: Config, nodes: usize) -> Client {
+    let client = Client::connect(settings).expect("a good configuration");
+    wait_ready(&client, nodes);
+    client
+}
+
+#[test]
+fn a_wait_goes_on_through_a_majority_that_is_away() {
+    let nodes = Proxied::start(3);
+    let settings = config(nodes.urls()).node_timeout(millis(50)).connect_timeout(millis(200));
+    let client = client(settings);
+    nodes.proxies[..2].iter().for_each(Proxy::vanish);
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let_pass(SECOND);
+            nodes.proxies[..2].iter().for_each(Proxy::come_back);
+        });
+        let guard = client.lock("a", LockOptions::ttl(TTL).wait(TTL)).unwrap();
+        println!("a majority away for 1 s: held after {:?}", start.elapsed());
+        assert!(start.elapsed() >= SECOND && start.elapsed() < 5 * SECOND);
+        assert_eq!(guard.release().unwrap(), Released::Released);
+    });
+    drive_until(&client, 2 * SECOND, "nothing is left", || {
+        nodes.fleet.keys_everywhere().is_empty()
+    });
+}

@@ -1,0 +1,122 @@
+//! Users who may not do everything: what a lock can do without, and what it cannot.
+
+use super::answers::Trouble;
+use super::*;
+use redlatch::{Cause, Released};
+
+/// The nodes, each with a user of ours who may do everything yet.
+fn fleet_with_a_user() -> (Fleet, Vec<String>) {
+    let fleet = Fleet::start(3);
+    fleet.iter().for_each(|node| acl(node, &["on", ">opensesame", "~*", "&*", "+@all"]));
+    let url = |node: &Node| format!("redis://lock:opensesame@127.0.0.1:{}", node.port());
+    let urls = fleet.iter().map(url).collect();
+    (fleet, urls)
+}
+
+#[track_caller]
+fn acl(node: &Node, rules: &[&str]) {
+    let reply = node.command(&[&["ACL", "SETUSER", "lock"], rules].concat());
+    assert!(reply.is_ok(), "ACL SETUSER {rules:?}: {reply:?}");
+}
+
+#[test]
+fn a_user_without_set() {
+    let (fleet, urls) = fleet_with_a_user();
+    let trouble = Trouble {
+        cause: Cause::NoPermission,
+        provoke: |node| acl(node, &["-set"]),
+        heal: |node| acl(node, &["+set"]),
+        meets_the_connected: true,
+    };
+    trouble.show(&fleet, &urls);
+}
+
+#[test]
+fn a_user_of_other_keys() {
+    let (fleet, urls) = fleet_with_a_user();
+    let trouble = Trouble {
+        cause: Cause::NoPermission,
+        provoke: |node| acl(node, &["resetkeys", "~other:*"]),
+        heal: |node| acl(node, &["~*"]),
+        meets_the_connected: true,
+    };
+    trouble.show(&fleet, &urls);
+}
+
+#[test]
+fn a_user_who_is_not_known() {
+    let (fleet, _) = fleet_with_a_user();
+    let url = |node: &Node| format!("redis://lock:guess@127.0.0.1:{}", node.port());
+    let urls: Vec<String> = fleet.iter().map(url).collect();
+    let client = Client::connect(config(urls)).unwrap();
+    let start = Instant::now();
+    let error = client.lock("a", TTL).unwrap_err();
+    println!("{error} (after {:?})", start.elapsed());
+    assert!(matches!(error, redlatch::Error::Config(_)), "{error}");
+    assert!(error.to_string().contains(&Cause::WrongPassword.to_string()), "{error}");
+    assert!(start.elapsed() < SECOND);
+}
+
+/// Who may take a lock and not give it back must not take it.
+#[test]
+fn a_user_without_scripting() {
+    let (fleet, urls) = fleet_with_a_user();
+    let trouble = Trouble {
+        cause: Cause::NoPermission,
+        provoke: |node| acl(node, &["-@scripting"]),
+        heal: |node| acl(node, &["+@scripting"]),
+        meets_the_connected: false,
+    };
+    let before = client(config(&urls));
+    (trouble.provoke)(&fleet[0]);
+    trouble.costs_nothing(&before, "connected before");
+    let between = Client::connect(config(&urls)).unwrap();
+    trouble.costs_nothing(&between, "connected to two");
+    (trouble.provoke)(&fleet[1]);
+    let behind = Client::connect(config(&urls)).unwrap();
+    trouble.is_named(&behind, &fleet);
+    [&fleet[0], &fleet[1]].into_iter().for_each(trouble.heal);
+    answers::nothing_is_left(&[&before, &between, &behind], &fleet);
+}
+
+/// Nobody can find that out beforehand without writing a key. It is told, and the ttl ends it.
+#[test]
+fn a_user_whose_scripts_may_not_delete_is_told_that_nothing_was_released() {
+    let (fleet, urls) = fleet_with_a_user();
+    let client = client(config(&urls).node_timeout(millis(300)));
+    acl(&fleet[0], &["-del"]);
+    let guard = client.try_lock("a", SECOND).unwrap();
+    assert_eq!(guard.release().unwrap(), Released::Released, "a minority costs nothing");
+    acl(&fleet[1], &["-del"]);
+    drive_until(&client, 3 * SECOND, "the first is over", || tokens(&fleet, "a").is_empty());
+    let guard = client.try_lock("a", SECOND).unwrap();
+    let released = guard.release().unwrap();
+    println!("without DEL on two of three: {released:?}");
+    assert!(matches!(released, Released::Unconfirmed { .. }), "{released:?}");
+    drive_until(&client, 3 * SECOND, "the ttl is over", || tokens(&fleet, "a").is_empty());
+}
+
+/// Managed servers refuse some of these: each absence has a defined effect.
+#[test]
+fn what_a_lock_can_do_without() {
+    let (fleet, urls) = fleet_with_a_user();
+    let optional = ["client", "info", "script", "hello", "command", "time", "ping"];
+    let works = |without: &str| {
+        let client = client(config(&urls));
+        let mut guard = client.try_lock("a", TTL).unwrap_or_else(|e| panic!("{without}: {e}"));
+        guard.extend(TTL).unwrap_or_else(|e| panic!("{without}: {e}"));
+        assert_eq!(guard.release().unwrap(), Released::Released, "{without}");
+        client.drive(millis(20)).unwrap();
+        assert_eq!(client.nodes(), [Standing::Ready; 3], "{without}");
+        answers::nothing_is_left(&[&client], &fleet);
+    };
+    for name in optional {
+        fleet.iter().for_each(|node| acl(node, &[&format!("-{name}")]));
+        works(name);
+        fleet.iter().for_each(|node| acl(node, &[&format!("+{name}")]));
+    }
+    let all: Vec<String> = optional.iter().map(|name| format!("-{name}")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    fleet.iter().for_each(|node| acl(node, &all));
+    works("any of them");
+}

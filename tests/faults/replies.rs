@@ -1,0 +1,136 @@
+//! Replies that come late, in pieces, glued, or longer than anybody wants: each is the answer to
+//! its own question and to no other.
+
+use super::*;
+use redlatch::{Cause, Error, LockOptions, Released, Said};
+use support::{Canned, Reply, RespClient, Value, Way, healthy};
+
+/// A second opinion on the key, over connections of its own.
+fn held(looks: &mut [RespClient], key: &str) -> Vec<Vec<u8>> {
+    let values = looks.iter_mut().map(|look| look.command(&["GET", key]).expect("a reply"));
+    values
+        .filter_map(|value| if let Value::Bulk(token) = value { Some(token) } else { None })
+        .collect()
+}
+
+#[test]
+fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
+    const TIMEOUTS: usize = 1000;
+    let nodes = Proxied::start(3);
+    let timeout = millis(4);
+    let client = client(config(nodes.urls()).node_timeout(timeout).reset_after(5 * SECOND));
+    let mut looks: Vec<RespClient> = nodes.fleet.iter().map(Node::client).collect();
+    let slow = |by| nodes.proxies[..2].iter().for_each(|it| it.delay(Way::ToClient, by));
+    let (mut timeouts, mut calls, mut refused, mut in_spite) = (0, 0, 0, 0);
+    let start = Instant::now();
+    while timeouts < TIMEOUTS {
+        slow(timeout + millis(1));
+        match client.try_lock("late", TTL) {
+            Err(error) if is_timeout(&error) => timeouts += 1,
+            Err(Error::NoQuorum(_) | Error::Contended(_)) => refused += 1,
+            // Some get through: what was told before a node was suspect is still on its way.
+            Ok(_) => in_spite += 1,
+            Err(error) => panic!("{error}"),
+        }
+        slow(Duration::ZERO);
+        let wait = LockOptions::ttl(TTL).wait(5 * SECOND);
+        let mut guard = client.lock("good", wait).unwrap();
+        calls += 1;
+        let token = guard.token().to_string().into_bytes();
+        let tokens = held(&mut looks, "good");
+        assert!(tokens.len() >= 2 && tokens.iter().all(|held| *held == token), "call {calls}");
+        if calls % 7 == 0 {
+            guard.extend(TTL).unwrap();
+        }
+        // What is not confirmed in time is still released; nothing is ever another's here.
+        let released = guard.release().unwrap();
+        assert!(matches!(released, Released::Released | Released::Unconfirmed { .. }));
+    }
+    let took = start.elapsed();
+    println!("{timeouts} timeouts, {refused} refusals, {in_spite} locks in spite of the delay");
+    println!("and {calls} good calls between them in {took:?}");
+    drive_until(&client, 3 * SECOND, "nothing is left", || {
+        nodes.fleet.keys_everywhere().is_empty()
+    });
+    assert!(nodes.proxies.iter().all(|proxy| proxy.accepted() == 1), "a connection was replaced");
+}
+
+/// Whether it waited for nodes that had been asked.
+fn is_timeout(error: &Error) -> bool {
+    let Error::NoQuorum(report) = error else { return false };
+    report.nodes[2].said == Said::Granted
+        && report.nodes[..2].iter().all(|node| node.said == Said::Failed(Cause::Silent))
+}
+
+/// What a client meets in a fixed sequence of calls.
+fn walk(nodes: &Proxied) -> Vec<String> {
+    let client = client(config(nodes.urls()));
+    let mut seen = Vec::new();
+    for node in &nodes.fleet {
+        node.command(&["SET", "another's", "x"]);
+        node.command(&["SCRIPT", "FLUSH"]);
+    }
+    for _ in 0..5 {
+        let mut guard = client.try_lock("a", TTL).unwrap();
+        drive_until(&client, SECOND, "all have it", || tokens(&nodes.fleet, "a").len() == 3);
+        seen.push(format!("{:?}", guard.extend(TTL)));
+        seen.push(format!("{:?}", guard.release()));
+        let error = client.try_lock("another's", TTL).unwrap_err();
+        seen.push(format!("contended: {}", matches!(error, Error::Contended(_))));
+        let gone = client.try_lock("gone", TTL).unwrap();
+        drive_until(&client, SECOND, "all have it", || tokens(&nodes.fleet, "gone").len() == 3);
+        nodes.fleet.iter().for_each(|node| drop(node.command(&["DEL", "gone"])));
+        seen.push(format!("{:?}", gone.release()));
+    }
+    client.drive(millis(50)).unwrap();
+    seen.push(format!("{:?}", client.nodes()));
+    nodes.fleet.iter().for_each(|node| drop(node.command(&["DEL", "another's"])));
+    assert_eq!(nodes.fleet.keys_everywhere(), []);
+    assert!(nodes.proxies.iter().all(|proxy| proxy.accepted() == 1), "a connection was replaced");
+    seen
+}
+
+#[test]
+fn pieces_and_glue_make_no_difference() {
+    let plain = walk(&Proxied::start(3));
+    println!("{plain:?}");
+    let nodes = Proxied::start(3);
+    nodes.proxies.iter().for_each(Proxy::split_into_bytes);
+    assert_eq!(walk(&nodes), plain, "a byte at a time");
+    drop(nodes);
+    // What was asked within that time is answered in one piece.
+    let nodes = Proxied::start(3);
+    nodes.proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(10)));
+    assert_eq!(walk(&nodes), plain, "glued");
+}
+
+#[test]
+fn error_lines_of_any_length_are_no_votes_and_are_told_shortly() {
+    // The limit of a line is 64 KiB: one that is longer costs the connection.
+    let cases = [
+        (4_000, true, Cause::OutOfMemory),
+        (65_000, false, Cause::OutOfMemory),
+        (70_000, false, Cause::Garbage),
+    ];
+    for (length, dripping, cause) in cases {
+        let line = [b"-OOM ".to_vec(), vec![b'x'; length], b"\r\n".to_vec()].concat();
+        let reply = if dripping { Reply::Dripping(line) } else { Reply::Bytes(line) };
+        let ok = Reply::Bytes(b"+OK\r\n".to_vec());
+        let nodes = [reply.clone(), reply, ok].map(answering_set_with);
+        let client = client(config(nodes.iter().map(Canned::url)));
+        let start = Instant::now();
+        let error = client.try_lock("a", TTL).unwrap_err();
+        println!("{length} bytes: after {:?}: {} bytes", start.elapsed(), error.to_string().len());
+        let Error::NoQuorum(report) = &error else { panic!("{error}") };
+        let said: Vec<Said> = report.nodes.iter().take(2).map(|node| node.said).collect();
+        assert_eq!(said, [Said::Failed(cause); 2]);
+        assert!(error.to_string().len() < 2000, "an operator has to read it");
+    }
+}
+
+fn answering_set_with(reply: Reply) -> Canned {
+    Canned::start(move |command| match command[0].as_slice() {
+        b"SET" => reply.clone(),
+        _ => Reply::Bytes(healthy(command)),
+    })
+}

@@ -1,0 +1,220 @@
+//! The restart guard: a node that may have forgotten a live lock grants nothing until that lock is
+//! over.
+
+use super::*;
+use redlatch::{Cause, Error, Event, LockOptions, Released, Said};
+
+/// The longest ttl here, and so the length of a quarantine but for the drift.
+const MAX_TTL: Duration = SECOND;
+
+fn guarded(urls: Vec<String>, guard: RestartGuard) -> Config {
+    config(urls).max_ttl(MAX_TTL).restart_guard(guard).node_timeout(millis(500))
+}
+
+/// A client that trusts all of these nodes, which are old enough.
+fn trusting(fleet: &Fleet, guard: RestartGuard) -> Client {
+    client(guarded(fleet.urls(), guard))
+}
+
+fn forget_by_restart(node: &Node) {
+    node.restart();
+}
+
+fn forget_by_flush(node: &Node) {
+    assert!(node.command(&["FLUSHALL"]).is_ok());
+}
+
+fn forget_by_flush_of_another_database(node: &Node) {
+    assert!(node.command(&["DEL", "a"]).int() == 1);
+    let mut other = node.client();
+    assert!(other.command(&["SELECT", "7"]).expect("a reply").is_ok());
+    assert!(other.command(&["FLUSHDB"]).expect("a reply").is_ok());
+}
+
+/// A lock on a bare majority, one node of which forgets it. How long before its deadline another
+/// client got it, or how long behind.
+struct Handover {
+    first_remaining: Duration,
+    waited: Duration,
+}
+
+/// `knew`: the second client was connected before the node forgot.
+fn hand_over(guard: RestartGuard, forget: fn(&Node), knew: bool) -> Handover {
+    let fleet = Fleet::start(3);
+    let first = trusting(&fleet, guard);
+    let second = knew.then(|| trusting(&fleet, guard));
+    fleet[2].command(&["SET", "a", "another's"]);
+    let held = first.try_lock("a", MAX_TTL).unwrap();
+    drive_until(&first, SECOND, "two have it", || tokens(&fleet, "a").len() == 3);
+    forget(&fleet[1]);
+    fleet[2].command(&["DEL", "a"]);
+    let start = Instant::now();
+    let second = second.unwrap_or_else(|| Client::connect(guarded(fleet.urls(), guard)).unwrap());
+    let taken = second.lock("a", LockOptions::ttl(MAX_TTL).wait(TTL)).unwrap();
+    let handover = Handover { first_remaining: held.remaining(), waited: start.elapsed() };
+    println!(
+        "{guard:?}, known before: {knew}: the second one waited {:?}, the first one had {:?}",
+        handover.waited, handover.first_remaining,
+    );
+    assert_eq!(taken.release().unwrap(), Released::Released);
+    handover
+}
+
+#[test]
+fn a_restart_gives_nobody_a_lock_that_is_held() {
+    for knew in [true, false] {
+        let guarded = hand_over(RestartGuard::On, forget_by_restart, knew);
+        assert_eq!(guarded.first_remaining, Duration::ZERO, "two held it at once");
+        assert!(guarded.waited < 2 * MAX_TTL, "{:?}", guarded.waited);
+        // The same without the guard, so that this test can fail.
+        let unguarded = hand_over(RestartGuard::Off, forget_by_restart, knew);
+        assert!(!unguarded.first_remaining.is_zero(), "without the guard nothing was shown");
+    }
+}
+
+#[test]
+fn a_flush_gives_nobody_a_lock_that_is_held() {
+    let guarded = hand_over(RestartGuard::On, forget_by_flush, true);
+    assert_eq!(guarded.first_remaining, Duration::ZERO, "two held it at once");
+    let guarded = hand_over(RestartGuard::On, forget_by_flush_of_another_database, true);
+    assert_eq!(guarded.first_remaining, Duration::ZERO, "two held it at once");
+    let unguarded = hand_over(RestartGuard::Off, forget_by_flush, true);
+    assert!(!unguarded.first_remaining.is_zero(), "without the guard nothing was shown");
+}
+
+#[test]
+fn a_young_cluster_says_so_and_for_how_long() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(fleet.urls()).restart_guard(RestartGuard::On)).unwrap();
+    let start = Instant::now();
+    let error = client.lock("a", LockOptions::ttl(TTL).wait(millis(100))).unwrap_err();
+    println!("{error} (after {:?})", start.elapsed());
+    let Error::NoQuorum(report) = &error else { panic!("{error}") };
+    for node in &report.nodes {
+        assert!(matches!(node.said, Said::Failed(Cause::Quarantined) | Said::Nothing), "{node:?}");
+    }
+    let told = report.nodes.iter().filter_map(|node| node.detail.as_deref());
+    let told: Vec<&str> = told.filter(|detail| detail.contains("its grants count in ")).collect();
+    assert!(told.len() >= 2, "{error}");
+    drive_until(&client, SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+}
+
+/// What a quarantined node may do all the same.
+#[test]
+fn a_quarantined_node_denies_extends_and_releases() {
+    let fleet = Fleet::start(3);
+    let client = trusting(&fleet, RestartGuard::On);
+    let mut guard = client.try_lock("a", MAX_TTL).unwrap();
+    drive_until(&client, SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    // A flush of another database: all of them keep the key.
+    for node in &fleet {
+        let mut other = node.client();
+        assert!(other.command(&["SELECT", "7"]).expect("a reply").is_ok());
+        assert!(other.command(&["FLUSHDB"]).expect("a reply").is_ok());
+    }
+    let quarantined = |it: &Standing| matches!(it, Standing::Quarantined(_));
+    let all = || client.nodes().iter().all(quarantined);
+    drive_until(&client, SECOND, "all are quarantined", all);
+    let error = client.try_lock("a", MAX_TTL).unwrap_err();
+    assert!(matches!(error, Error::Contended(_)), "{error}");
+    let error = client.try_lock("b", MAX_TTL).unwrap_err();
+    println!("{error}");
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    guard.extend(MAX_TTL).unwrap();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    drive_until(&client, SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    let start = Instant::now();
+    let guard = client.lock("b", LockOptions::ttl(MAX_TTL).wait(TTL)).unwrap();
+    println!("trusted again after {:?}", start.elapsed());
+    assert!(start.elapsed() < 2 * MAX_TTL);
+    drop(guard);
+}
+
+#[test]
+fn a_node_that_was_promoted_is_not_trusted_by_its_uptime() {
+    let fleet = Fleet::start(3);
+    // Old enough for anybody.
+    drop(trusting(&fleet, RestartGuard::On));
+    for node in &fleet {
+        assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
+        assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok());
+    }
+    let client = Client::connect(guarded(fleet.urls(), RestartGuard::On)).unwrap();
+    let error = client.try_lock("a", MAX_TTL).unwrap_err();
+    println!("{error}");
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    assert!(error.to_string().contains("promoted"), "{error}");
+    let guard = client.lock("a", LockOptions::ttl(MAX_TTL).wait(TTL)).unwrap();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+}
+
+#[test]
+fn a_minority_that_restarts_costs_nothing() {
+    let fleet = Fleet::start(3);
+    let client = trusting(&fleet, RestartGuard::On);
+    let guard = client.try_lock("a", MAX_TTL).unwrap();
+    fleet[0].restart();
+    let start = Instant::now();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    let guard = client.try_lock("b", MAX_TTL).unwrap();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    println!("one of three restarted: a release and a pair in {:?}", start.elapsed());
+    assert!(start.elapsed() < millis(250));
+    let is_back = || matches!(client.nodes()[0], Standing::Quarantined(_));
+    let back = drive_until(&client, 5 * SECOND, "it is back, in quarantine", is_back);
+    println!("back, in quarantine, after {back:?}");
+    wait_ready(&client, 3);
+    drive_until(&client, SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+}
+
+#[test]
+fn two_addresses_of_one_server_are_refused_and_an_address_that_moves_has_no_vote() {
+    let nodes = Proxied::start(3);
+    let mut urls = nodes.urls();
+    urls[2] = nodes.fleet[0].url();
+    let error = Client::connect(config(urls)).unwrap_err();
+    println!("{error}");
+    assert!(matches!(error, Error::Config(_)), "{error}");
+    let client = client(config(nodes.urls()));
+    // The name of the third comes to mean the first.
+    nodes.proxies[2].lead_to(nodes.fleet[0].address());
+    nodes.proxies[2].cut(support::Cut::Reset);
+    drive_until(&client, SECOND, "it is rejected", || {
+        client.nodes()[2] == Standing::Rejected(Cause::SameServer)
+    });
+    nodes.fleet[1].command(&["SET", "a", "another's"]);
+    assert!(matches!(client.try_lock("a", TTL), Err(Error::Contended(_))), "one had two votes");
+    assert!(client.try_lock("b", TTL).is_ok());
+    nodes.proxies[2].lead_to(nodes.fleet[2].address());
+    let took = wait_ready(&client, 3);
+    println!("an address that moved back: ready after {took:?}");
+}
+
+#[test]
+fn what_happens_to_nodes_is_told() {
+    let fleet = Fleet::start(1);
+    let mut poll = mio::Poll::new().unwrap();
+    let mut events = mio::Events::with_capacity(64);
+    let settings = guarded(fleet.urls(), RestartGuard::On);
+    let mut engine = redlatch::Engine::new(settings, poll.registry(), mio::Token(0)).unwrap();
+    let mut told = Vec::new();
+    let mut tell_until = |wanted: fn(&Event) -> bool| {
+        eventually(5 * SECOND, "it is told", || {
+            let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));
+            poll.poll(&mut events, Some(timeout)).unwrap();
+            events.iter().for_each(|event| drop(engine.handle_event(event)));
+            let new: Vec<Event> = std::iter::from_fn(|| engine.poll_event()).collect();
+            told.extend_from_slice(&new);
+            new.iter().any(wanted)
+        });
+    };
+    let is_ready =
+        |event: &Event| matches!(event, Event::Standing { standing: Standing::Ready, .. });
+    tell_until(is_ready);
+    fleet[0].command(&["FLUSHALL"]);
+    tell_until(|event| matches!(event, Event::Distrusted { .. }));
+    tell_until(is_ready);
+    fleet[0].kill();
+    tell_until(|event| matches!(event, Event::Standing { standing: Standing::Down(_), .. }));
+    println!("{told:?}");
+}

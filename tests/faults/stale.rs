@@ -1,0 +1,196 @@
+//! A SET that timed out never outlives its attempt: however late it is executed, its release
+//! comes behind it.
+
+use super::*;
+use redlatch::Error;
+use support::Monitor;
+
+/// Far longer than any test waits: a key that goes does not go by its ttl.
+const LONG: Duration = Duration::from_secs(60);
+
+fn quick(urls: Vec<String>) -> Client {
+    client(config(urls).node_timeout(millis(100)))
+}
+
+#[track_caller]
+fn times_out(client: &Client, ttl: Duration) {
+    let start = Instant::now();
+    let error = client.try_lock("a", ttl).unwrap_err();
+    println!("timed out after {:?}", start.elapsed());
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+}
+
+fn monitors(fleet: &Fleet) -> Vec<Monitor> {
+    fleet.iter().map(Node::monitor).collect()
+}
+
+/// What was done to the key, in the server's order: the SETs, and releases of any form.
+fn done_to_the_key(monitor: &Monitor) -> Vec<&'static str> {
+    let lines = monitor.lines();
+    // What a script does inside is listed too, as done by `lua`.
+    let outer = lines.iter().filter(|line| line.contains("\"a\"") && !line.contains(" lua]"));
+    let what = outer.filter_map(|line| match line {
+        _ if line.contains("\"SET\"") => Some("SET"),
+        _ if line.contains("\"EVAL") || line.contains("\"DEL") => Some("release"),
+        _ => None,
+    });
+    what.collect()
+}
+
+/// Drives until no node has the key, then looks a while whether it stays so.
+#[track_caller]
+fn nothing_outlives_it(client: &Client, fleet: &Fleet) {
+    let took =
+        drive_until(client, 3 * SECOND, "the key is gone", || fleet.keys_everywhere().is_empty());
+    println!("nothing was left {took:?} after healing");
+    let end = Instant::now() + millis(600);
+    while Instant::now() < end {
+        client.drive(millis(10)).unwrap();
+        assert_eq!(fleet.keys_everywhere(), [], "a late SET left its key");
+    }
+}
+
+#[test]
+fn a_set_that_arrives_when_the_network_heals_is_followed_by_its_release() {
+    let nodes = Proxied::start(3);
+    let client = quick(nodes.urls());
+    let monitors = monitors(&nodes.fleet);
+    nodes.proxies[..2].iter().for_each(Proxy::hold);
+    times_out(&client, LONG);
+    client.drive(millis(200)).unwrap();
+    assert_eq!(done_to_the_key(&monitors[0]), [""; 0], "nothing came through");
+    nodes.proxies[..2].iter().for_each(Proxy::heal);
+    nothing_outlives_it(&client, &nodes.fleet);
+    for monitor in &monitors {
+        let done = done_to_the_key(monitor);
+        assert_eq!(done[..2], ["SET", "release"], "{done:?}");
+    }
+}
+
+#[test]
+fn a_set_that_is_later_than_the_next_connection_is_followed_by_a_release_too() {
+    let nodes = Proxied::start(3);
+    let client = quick(nodes.urls());
+    let monitors = monitors(&nodes.fleet);
+    nodes.proxies[..2].iter().for_each(Proxy::hold);
+    times_out(&client, LONG);
+    drive_until(&client, 5 * SECOND, "the silent connections are given up", || {
+        nodes.proxies[..2].iter().all(|proxy| proxy.accepted() >= 2)
+    });
+    // Of the old connections, the SET alone arrives, behind everything the new ones said.
+    nodes.proxies[..2].iter().for_each(|proxy| proxy.heal_with_stragglers(millis(400)));
+    let took = wait_ready(&client, 3);
+    println!("all ready {took:?} after healing");
+    nothing_outlives_it(&client, &nodes.fleet);
+    for monitor in &monitors[..2] {
+        // The old connection was ended before the SET came.
+        let done = done_to_the_key(monitor);
+        println!("{done:?}");
+        assert_eq!(done, ["release"], "{done:?}");
+    }
+    for node in &nodes.fleet {
+        let stats = node.command(&["INFO", "commandstats"]).text();
+        let kills = stats.lines().filter(|line| line.starts_with("cmdstat_client|kill:calls="));
+        println!("{:?}", kills.collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn where_the_old_connection_cannot_be_killed_the_debt_is_paid_twice() {
+    let nodes = Proxied::start(3);
+    for node in &nodes.fleet {
+        let rules = ["ACL", "SETUSER", "lock", "on", ">pw", "~*", "&*", "+@all", "-client"];
+        assert!(node.command(&rules).is_ok());
+    }
+    let urls = nodes.proxies.iter().map(|it| format!("redis://lock:pw@127.0.0.1:{}", it.port()));
+    let client = quick(urls.collect());
+    let monitors = monitors(&nodes.fleet);
+    nodes.proxies[..2].iter().for_each(Proxy::hold);
+    times_out(&client, LONG);
+    drive_until(&client, 5 * SECOND, "the silent connections are given up", || {
+        nodes.proxies[..2].iter().all(|proxy| proxy.accepted() >= 2)
+    });
+    // Sooner than the node timeout behind the first payment.
+    nodes.proxies[..2].iter().for_each(|proxy| proxy.heal_with_stragglers(millis(50)));
+    client.drive(millis(500)).unwrap();
+    for monitor in &monitors[..2] {
+        assert_eq!(done_to_the_key(monitor), ["release", "SET", "release"]);
+    }
+    nothing_outlives_it(&client, &nodes.fleet);
+}
+
+/// Stalls the node, and lets it do `then` before it looks at anybody else.
+fn stall(node: &Node, seconds: &str, then: &[&str]) -> support::RespClient {
+    let mut other = node.client();
+    let commands = [support::encode(&["DEBUG", "SLEEP", seconds]), support::encode(then)].concat();
+    std::io::Write::write_all(&mut other.socket(), &commands).expect("a running server reads");
+    // It is stalled when it has read them, which it does not answer.
+    let_pass(millis(50));
+    other
+}
+
+fn a_stall_leaves_nothing(then: &[&str], reset_after: Duration) {
+    let fleet = Fleet::start(3);
+    let settings = config(fleet.urls()).node_timeout(millis(100)).reset_after(reset_after);
+    let client = client(settings);
+    let monitors = monitors(&fleet);
+    let start = Instant::now();
+    let mut stalled = [0, 1].map(|index| stall(&fleet[index], "2", then));
+    // The ttl is over long before the SET is executed, and lives again from then on.
+    let ttl = SECOND;
+    times_out(&client, ttl);
+    while start.elapsed() < millis(1900) {
+        client.drive(millis(10)).unwrap();
+    }
+    println!("before the stall ends: {:?}", client.nodes());
+    for stalled in &mut stalled {
+        stalled.read().expect("the stall is over");
+        stalled.read().expect("and so is what follows it");
+    }
+    let took = drive_until(&client, ttl, "the key is gone", || fleet.keys_everywhere().is_empty());
+    println!("behind the stall: nothing was left after {took:?}");
+    assert!(took < ttl / 2, "it went by its ttl");
+    nothing_outlives_it(&client, &fleet);
+    for monitor in &monitors[..2] {
+        let done = done_to_the_key(monitor);
+        println!("{done:?}");
+        assert_eq!(done[..2], ["SET", "release"], "{done:?}");
+    }
+    wait_ready(&client, 3);
+    assert!(client.try_lock("a", TTL).is_ok());
+}
+
+#[test]
+fn a_server_that_stalls_for_longer_than_the_ttl() {
+    a_stall_leaves_nothing(&["PING"], 60 * SECOND);
+}
+
+#[test]
+fn a_server_that_stalls_while_the_next_connection_is_opened() {
+    a_stall_leaves_nothing(&["PING"], millis(200));
+}
+
+#[test]
+fn a_server_that_stalls_and_forgets_the_scripts() {
+    a_stall_leaves_nothing(&["SCRIPT", "FLUSH"], millis(200));
+    a_stall_leaves_nothing(&["SCRIPT", "FLUSH"], 60 * SECOND);
+}
+
+#[test]
+fn a_client_that_ends_leaves_nothing_on_a_stalled_server() {
+    let fleet = Fleet::start(3);
+    let client = quick(fleet.urls());
+    let mut stalled = [0, 1].map(|index| stall(&fleet[index], "1", &["SCRIPT", "FLUSH"]));
+    times_out(&client, LONG);
+    let guards = client.try_lock("b", LONG);
+    drop(guards);
+    drop(client);
+    for stalled in &mut stalled {
+        stalled.read().expect("the stall is over");
+    }
+    let start = Instant::now();
+    eventually(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    println!("the client is gone: nothing was left after {:?}", start.elapsed());
+    let_pass(millis(300));
+    assert_eq!(fleet.keys_everywhere(), []);
+}

@@ -1,0 +1,490 @@
+//! A TCP proxy in front of one node, and what a network does to connections: it delays, holds,
+//! cuts, splits, and vanishes.
+//!
+//! Three threads a connection: one reads in each direction, one writes in each, and between them
+//! lies a queue, which is what the controls act on. The one hazard: what it has read was taken
+//! from its sender for good, so bytes that are held count as being on their way.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_socket_linger;
+
+use super::eventually;
+use super::process::loopback;
+
+/// More than fit into a queue of length zero: the next one finds no place.
+const FILLERS: usize = 8;
+
+const BACKLOG: i32 = 128;
+
+/// Passes connections on to one address.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    listener: Arc<TcpListener>,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+    /// Connections that take the place which the next client would get.
+    fillers: Mutex<Vec<TcpStream>>,
+}
+
+/// Which way bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    ToNode = 0,
+    ToClient = 1,
+}
+
+/// How a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// What was sent before still arrives.
+    Fin,
+    /// A reset.
+    Reset,
+}
+
+#[derive(Debug)]
+struct Shared {
+    upstream: Mutex<SocketAddr>,
+    state: Mutex<State>,
+    changed: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    controls: Controls,
+    ending: bool,
+    /// Nobody is accepted.
+    vanished: bool,
+    fillers: Vec<SocketAddr>,
+    accepted: usize,
+    open: Vec<Weak<Pair>>,
+    pipes: Vec<[Pipe; 2]>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Controls {
+    delay: [Duration; 2],
+    holding: bool,
+    /// The pause between two replies.
+    trickle: Option<Duration>,
+    in_bytes: bool,
+}
+
+/// Both ends of one connection.
+#[derive(Debug)]
+struct Pair {
+    number: usize,
+    client: TcpStream,
+    /// Opened when bytes may pass.
+    node: OnceLock<TcpStream>,
+}
+
+/// What is on its way in one direction.
+#[derive(Debug, Default)]
+struct Pipe {
+    pieces: VecDeque<(Instant, Vec<u8>)>,
+    /// What may leave now.
+    head: Vec<u8>,
+    end: Option<Cut>,
+    not_before: Option<Instant>,
+    /// The proxy itself ended the connection.
+    cut: bool,
+}
+
+enum Step {
+    Bytes(Vec<u8>),
+    End(Cut),
+    /// Nothing to do before this moment, or before something changes.
+    Wait(Option<Instant>),
+}
+
+impl Proxy {
+    /// A proxy of this address, which passes everything on as it comes.
+    pub fn start(upstream: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback can be bound");
+        let port = listener.local_addr().expect("a bound socket has an address").port();
+        let listener = Arc::new(listener);
+        let shared = Arc::new(Shared {
+            upstream: Mutex::new(upstream),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            threads: Mutex::default(),
+        });
+        let (own, accepting) = (Arc::clone(&shared), Arc::clone(&listener));
+        let acceptor = Some(std::thread::spawn(move || accept(&accepting, &own)));
+        Proxy { port, listener, shared, acceptor, fillers: Mutex::default() }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `redis://127.0.0.1:PORT`
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// How many connections were accepted so far.
+    pub fn accepted(&self) -> usize {
+        self.shared.state().accepted
+    }
+
+    /// How many connections to it are being opened at this moment: SYNs without an answer.
+    pub fn being_opened(&self) -> usize {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+        let port = format!(":{:04X}", self.port);
+        let syn_sent = |line: &&str| {
+            let mut words = line.split_whitespace().skip(2);
+            words.next().is_some_and(|remote| remote.ends_with(&port)) && words.next() == Some("02")
+        };
+        table.lines().filter(syn_sent).count()
+    }
+
+    /// Everything that comes from now on arrives that much later.
+    pub fn delay(&self, way: Way, by: Duration) {
+        self.control(|controls| controls.delay[way as usize] = by);
+    }
+
+    /// Keeps everything and passes nothing on. Who connects is accepted and gets no further.
+    pub fn hold(&self) {
+        self.control(|controls| controls.holding = true);
+    }
+
+    /// Passes on what was kept, and what comes.
+    pub fn heal(&self) {
+        self.control(|controls| controls.holding = false);
+    }
+
+    /// Heals as a network that had lost packets: of a connection that its client has reset
+    /// meanwhile, only the first piece arrives, and `late`; what was written behind it had never
+    /// left the client's machine.
+    pub fn heal_with_stragglers(&self, late: Duration) {
+        let due = Instant::now() + late;
+        {
+            let mut state = self.shared.state();
+            for [to_node, _] in &mut state.pipes {
+                if to_node.end == Some(Cut::Reset) {
+                    to_node.pieces.truncate(1);
+                    to_node.pieces.iter_mut().for_each(|piece| piece.0 = due);
+                }
+            }
+        }
+        self.heal();
+    }
+
+    /// Connects to this address from now on; what is open stays where it is.
+    pub fn lead_to(&self, upstream: SocketAddr) {
+        *held(&self.shared.upstream) = upstream;
+    }
+
+    /// Lets one reply through in each `interval`; `None`: as they come.
+    pub fn trickle(&self, interval: Option<Duration>) {
+        self.control(|controls| controls.trickle = interval);
+    }
+
+    /// Every byte leaves alone, in both directions.
+    pub fn split_into_bytes(&self) {
+        self.control(|controls| controls.in_bytes = true);
+    }
+
+    /// Ends every connection, towards both sides, and returns when that was done.
+    pub fn cut(&self, how: Cut) {
+        let open: Vec<Weak<Pair>> = {
+            let mut state = self.shared.state();
+            let open = std::mem::take(&mut state.open);
+            for pair in open.iter().filter_map(Weak::upgrade) {
+                state.pipes[pair.number].iter_mut().for_each(|pipe| pipe.cut = true);
+                pair.end(how);
+            }
+            open
+        };
+        self.shared.changed.notify_all();
+        eventually(Duration::from_secs(5), "the connections are closed", || {
+            open.iter().all(|pair| pair.strong_count() == 0)
+        });
+    }
+
+    /// Is gone without a word: nothing passes, and who connects gets no answer to his SYN.
+    pub fn vanish(&self) {
+        self.hold();
+        self.shared.state().vanished = true;
+        rustix::net::listen(&self.listener, 0).expect("a listener's queue can be shortened");
+        let mut fillers = held(&self.fillers);
+        for _ in 0..FILLERS {
+            let address = loopback(self.port);
+            // The first one is taken by the acceptor, which then sees that it has to stop.
+            let patience = Duration::from_millis(100);
+            let Ok(filler) = TcpStream::connect_timeout(&address, patience) else { return };
+            let own = filler.local_addr().expect("a connected socket has an address");
+            self.shared.state().fillers.push(own);
+            fillers.push(filler);
+        }
+        panic!("a queue of length zero takes more than {FILLERS} connections");
+    }
+
+    /// The opposite of [`vanish`](Proxy::vanish).
+    pub fn come_back(&self) {
+        held(&self.fillers).clear();
+        rustix::net::listen(&self.listener, BACKLOG).expect("a listener's queue can be changed");
+        self.shared.state().vanished = false;
+        self.heal();
+    }
+
+    fn control(&self, change: impl FnOnce(&mut Controls)) {
+        change(&mut self.shared.state().controls);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        held(&self.fillers).clear();
+        let _ = rustix::net::listen(&self.listener, BACKLOG);
+        self.shared.state().ending = true;
+        self.shared.changed.notify_all();
+        // The acceptor is woken by one more connection; it looks at `ending` behind each.
+        let _ = TcpStream::connect_timeout(&loopback(self.port), Duration::from_secs(1));
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        for pair in self.shared.state().open.iter().filter_map(Weak::upgrade) {
+            pair.end(Cut::Fin);
+        }
+        // A thread that ends may have started others before it did.
+        loop {
+            let Some(thread) = held(&self.shared.threads).pop() else { return };
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Pair {
+    fn side(&self, way: Way) -> Option<&TcpStream> {
+        match way {
+            Way::ToClient => Some(&self.client),
+            Way::ToNode => self.node.get(),
+        }
+    }
+
+    fn end(&self, how: Cut) {
+        for stream in [Way::ToClient, Way::ToNode].into_iter().filter_map(|way| self.side(way)) {
+            let _ = match how {
+                Cut::Fin => stream.shutdown(Shutdown::Both),
+                Cut::Reset => {
+                    // It goes out when the last thread lets go of the socket. Ending the reads
+                    // wakes them and sends nothing.
+                    let _ = set_socket_linger(stream, Some(Duration::ZERO));
+                    stream.shutdown(Shutdown::Read)
+                }
+            };
+        }
+    }
+}
+
+impl Pipe {
+    fn step(&mut self, way: Way, controls: &Controls, now: Instant) -> Step {
+        if controls.holding {
+            return Step::Wait(None);
+        }
+        while self.pieces.front().is_some_and(|(due, _)| *due <= now) {
+            let (_, bytes) = self.pieces.pop_front().expect("it was just looked at");
+            self.head.extend(bytes);
+        }
+        if self.head.is_empty() {
+            return match (self.pieces.front(), self.end) {
+                (Some((due, _)), _) => Step::Wait(Some(*due)),
+                (None, Some(end)) => Step::End(end),
+                (None, None) => Step::Wait(None),
+            };
+        }
+        let (Some(interval), Way::ToClient) = (controls.trickle, way) else {
+            return Step::Bytes(std::mem::take(&mut self.head));
+        };
+        let wait_until = self.not_before.filter(|&moment| moment > now);
+        match (wait_until, reply_length(&self.head)) {
+            (Some(moment), _) => Step::Wait(Some(moment)),
+            (None, None) => Step::Wait(self.pieces.front().map(|(due, _)| *due)),
+            (None, Some(length)) => {
+                self.not_before = Some(now + interval);
+                Step::Bytes(self.head.drain(..length).collect())
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        held(&self.state)
+    }
+
+    /// Runs `work` on a thread that the proxy waits for when it is dropped.
+    fn spawn(self: &Arc<Self>, work: impl FnOnce(&Arc<Shared>) + Send + 'static) {
+        let own = Arc::clone(self);
+        let thread = std::thread::spawn(move || work(&own));
+        held(&self.threads).push(thread);
+    }
+
+    /// Waits until bytes may pass; false when the proxy or the connection has ended first.
+    fn wait_until_open(&self, number: usize) -> bool {
+        let mut state = self.state();
+        loop {
+            if state.ending || state.pipes[number][0].cut {
+                return false;
+            }
+            if !state.controls.holding {
+                return true;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// What is to be done next with one direction of a connection; `None`: it was cut.
+    fn next(&self, number: usize, way: Way) -> Option<Step> {
+        let mut state = self.state();
+        loop {
+            let State { controls, ending, pipes, .. } = &mut *state;
+            let pipe = &mut pipes[number][way as usize];
+            if *ending || pipe.cut {
+                return None;
+            }
+            let now = Instant::now();
+            state = match pipe.step(way, controls, now) {
+                Step::Wait(None) => {
+                    self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+                }
+                Step::Wait(Some(moment)) => {
+                    let left = moment.saturating_duration_since(now);
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                step => return Some(step),
+            };
+        }
+    }
+
+    fn push(&self, number: usize, way: Way, bytes: &[u8]) {
+        let mut state = self.state();
+        let due = Instant::now() + state.controls.delay[way as usize];
+        state.pipes[number][way as usize].pieces.push_back((due, bytes.to_vec()));
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    while let Ok((client, from)) = listener.accept() {
+        let mut state = shared.state();
+        while state.vanished && !state.ending {
+            state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.ending {
+            return;
+        }
+        if state.fillers.contains(&from) {
+            continue;
+        }
+        let _ = client.set_nodelay(true);
+        state.accepted += 1;
+        let number = state.pipes.len();
+        state.pipes.push(<[Pipe; 2]>::default());
+        let pair = Arc::new(Pair { number, client, node: OnceLock::new() });
+        state.open.retain(|pair| pair.strong_count() > 0);
+        state.open.push(Arc::downgrade(&pair));
+        drop(state);
+        shared.spawn(move |shared| connect(shared, pair));
+    }
+}
+
+/// Opens the other half of a connection and passes on in both directions.
+fn connect(shared: &Arc<Shared>, pair: Arc<Pair>) {
+    if !shared.wait_until_open(pair.number) {
+        return;
+    }
+    // Where nobody listens, the client's half is closed with the pair.
+    let Ok(node) = TcpStream::connect(*held(&shared.upstream)) else { return };
+    let _ = node.set_nodelay(true);
+    let _ = pair.node.set(node);
+    for way in [Way::ToNode, Way::ToClient] {
+        let (reading, writing) = (Arc::clone(&pair), Arc::clone(&pair));
+        shared.spawn(move |shared| read(shared, &reading, way));
+        shared.spawn(move |shared| write(shared, &writing, way));
+    }
+}
+
+fn read(shared: &Shared, pair: &Pair, way: Way) {
+    let from = if way == Way::ToNode { Some(&pair.client) } else { pair.node.get() };
+    let mut from = from.expect("both halves are open");
+    let mut buffer = [0; 16 * 1024];
+    let end = loop {
+        match from.read(&mut buffer) {
+            Ok(0) => break Cut::Fin,
+            Err(_) => break Cut::Reset,
+            Ok(count) => shared.push(pair.number, way, &buffer[..count]),
+        }
+    };
+    shared.state().pipes[pair.number][way as usize].end = Some(end);
+    shared.changed.notify_all();
+}
+
+fn write(shared: &Shared, pair: &Pair, way: Way) {
+    let mut to = pair.side(way).expect("both halves are open");
+    while let Some(step) = shared.next(pair.number, way) {
+        let written = match step {
+            Step::Bytes(bytes) if shared.state().controls.in_bytes => {
+                bytes.iter().try_for_each(|byte| {
+                    // A turn of the other side for each byte, without a clock.
+                    std::thread::yield_now();
+                    to.write_all(&[*byte])
+                })
+            }
+            Step::Bytes(bytes) => to.write_all(&bytes),
+            Step::End(Cut::Fin) => {
+                let _ = to.shutdown(Shutdown::Write);
+                return;
+            }
+            Step::End(Cut::Reset) => {
+                shared.state().pipes[pair.number].iter_mut().for_each(|pipe| pipe.cut = true);
+                shared.changed.notify_all();
+                pair.end(Cut::Reset);
+                return;
+            }
+            Step::Wait(_) => Ok(()),
+        };
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+/// The length of the first whole reply in `bytes`.
+fn reply_length(bytes: &[u8]) -> Option<usize> {
+    let line = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
+    let number = || std::str::from_utf8(&bytes[1..line - 2]).ok()?.parse::<i64>().ok();
+    let items = match bytes[0] {
+        b'$' | b'=' | b'!' => {
+            let length = number().and_then(|length| usize::try_from(length).ok());
+            let end = length.map_or(line, |length| line + length + 2);
+            return (bytes.len() >= end).then_some(end);
+        }
+        b'*' | b'~' | b'>' => number()?.max(0),
+        b'%' | b'|' => 2 * number()?,
+        _ => 0,
+    };
+    let mut end = line;
+    for _ in 0..items {
+        end += reply_length(bytes.get(end..)?)?;
+    }
+    Some(end)
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
