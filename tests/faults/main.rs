@@ -22,7 +22,7 @@ mod stale;
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Config, RestartGuard, Standing};
+use redlatch::{Client, Config, Engine, RestartGuard, Standing};
 use support::{Fleet, Node, Proxy, eventually};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -103,5 +103,37 @@ impl Proxied {
 
     fn urls(&self) -> Vec<String> {
         self.proxies.iter().map(Proxy::url).collect()
+    }
+}
+
+/// An engine on a poller of its own, as an embedder has it.
+struct Loop {
+    engine: Engine,
+    poll: mio::Poll,
+    events: mio::Events,
+}
+
+impl Loop {
+    fn new(config: Config) -> Loop {
+        let poll = mio::Poll::new().expect("a poller");
+        let engine = Engine::new(config, poll.registry(), mio::Token(0)).expect("good settings");
+        Loop { engine, poll, events: mio::Events::with_capacity(64) }
+    }
+
+    /// Prepares, sleeps for at most 10 ms, takes the events.
+    fn turn(&mut self) {
+        let timeout = self.engine.prepare().unwrap_or(millis(10)).min(millis(10));
+        self.poll.poll(&mut self.events, Some(timeout)).expect("the poller works");
+        for event in &self.events {
+            self.engine.handle_event(event);
+        }
+    }
+
+    #[track_caller]
+    fn turn_until(&mut self, what: &str, mut holds: impl FnMut(&mut Engine) -> bool) {
+        eventually(5 * SECOND, what, || {
+            self.turn();
+            holds(&mut self.engine)
+        });
     }
 }

@@ -193,16 +193,10 @@ fn two_addresses_of_one_server_are_refused_and_an_address_that_moves_has_no_vote
 #[test]
 fn what_happens_to_nodes_is_told() {
     let fleet = Fleet::start(1);
-    let mut poll = mio::Poll::new().unwrap();
-    let mut events = mio::Events::with_capacity(64);
-    let settings = guarded(fleet.urls(), RestartGuard::On);
-    let mut engine = redlatch::Engine::new(settings, poll.registry(), mio::Token(0)).unwrap();
+    let mut embedded = Loop::new(guarded(fleet.urls(), RestartGuard::On));
     let mut told = Vec::new();
     let mut tell_until = |wanted: fn(&Event) -> bool| {
-        eventually(5 * SECOND, "it is told", || {
-            let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));
-            poll.poll(&mut events, Some(timeout)).unwrap();
-            events.iter().for_each(|event| drop(engine.handle_event(event)));
+        embedded.turn_until("it is told", |engine| {
             let new: Vec<Event> = std::iter::from_fn(|| engine.poll_event()).collect();
             told.extend_from_slice(&new);
             new.iter().any(wanted)

@@ -121,7 +121,7 @@ fn where_the_old_connection_cannot_be_killed_the_debt_is_paid_twice() {
 
 /// Stalls the node, and lets it do `then` before it looks at anybody else.
 fn stall(node: &Node, seconds: &str, then: &[&str]) -> support::RespClient {
-    let mut other = node.client();
+    let other = node.client();
     let commands = [support::encode(&["DEBUG", "SLEEP", seconds]), support::encode(then)].concat();
     std::io::Write::write_all(&mut other.socket(), &commands).expect("a running server reads");
     // It is stalled when it has read them, which it does not answer.
