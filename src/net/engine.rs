@@ -193,6 +193,9 @@ impl Engine {
     /// To be called before every sleep: does what is due, writes what was asked, one write for
     /// each node, and says how long to sleep at most (`None`: until an event).
     pub fn prepare(&mut self) -> Option<Duration> {
+        if !self.is_ours() {
+            return self.coordinator.has_completions().then_some(Duration::ZERO);
+        }
         self.read_those_with_more();
         if self.coordinator.next_timeout().is_some_and(|due| due <= clock::now()) {
             // No timeout is believed before the sockets were looked at.
@@ -224,8 +227,8 @@ impl Engine {
 
     /// Whether this is the process that made the engine. The copy in a forked process can do
     /// nothing: its requests end as [`Error::Config`], and neither it nor its end touches a socket
-    /// or a lock of the parent. It finds out here, and in every [`flush`](Engine::flush) that has
-    /// something to write.
+    /// or a lock of the parent. It finds out here, before it reads or hands anything out, and in
+    /// every [`flush`](Engine::flush) that has something to write.
     pub fn is_ours(&mut self) -> bool {
         if std::process::id() == self.owner {
             return true;
@@ -246,6 +249,10 @@ impl Engine {
     /// Takes an event of the poller; `false` where it is not one of ours.
     pub fn handle_event(&mut self, event: &mio::event::Event) -> bool {
         let Some(node) = self.node_of(event.token()) else { return false };
+        // What a forked process read would be missing in its parent.
+        if !self.is_ours() {
+            return true;
+        }
         let socket = &mut self.sockets[node.index()];
         if socket.opening {
             self.look_whether_open(node);
@@ -269,6 +276,8 @@ impl Engine {
         if !self.coordinator.has_completions() {
             return None;
         }
+        // A lock that was granted before a fork is the parent's.
+        self.is_ours();
         self.coordinator.poll_completion(clock::now())
     }
 
