@@ -1,0 +1,220 @@
+//! What a lock costs in system calls, counted by strace: one write and one read for each node and
+//! question, the wake-ups, and nothing else.
+//!
+//! What is counted is one thread of a child, this binary once more, between two marks. The hazard
+//! is a count that is right by accident: a child that did less would pass, so it tells what it did.
+
+#![cfg(all(feature = "net", target_os = "linux"))]
+#![allow(clippy::disallowed_methods, reason = "a test waits for real servers, on a real clock")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token};
+use redlatch::{Config, Engine, Outcome};
+
+use support::Fleet;
+
+/// `in flight, pairs, url...`, separated by spaces: what the child is told.
+const TOLD: &str = "REDLATCH_TRACED_CHILD";
+
+/// Files that are looked for between the counted calls, and that nobody has.
+const BEGIN: &str = "/redlatch-mark-begin";
+const END: &str = "/redlatch-mark-end";
+
+const NODES: u64 = 5;
+const TTL: Duration = Duration::from_secs(10);
+
+#[test]
+#[ignore = "needs strace: apt-get install strace"]
+fn one_lock_in_flight_costs_a_write_and_a_read_for_each_question() {
+    let pairs = 1_000;
+    let calls = trace(1, pairs);
+    let questions = 2 * NODES * pairs;
+    assert_eq!(calls.of(WRITES), questions, "writes in {calls:?}");
+    // Fewer where a late answer arrives together with the next one.
+    assert!(calls.of(READS) <= questions, "reads in {calls:?}");
+    assert!(calls.of(READS) >= questions / 2, "reads in {calls:?}");
+    // At most one for each answer, where all of them arrive by themselves.
+    assert!(calls.of(WAITS) <= questions + 10, "wake-ups in {calls:?}");
+    assert!(calls.others().is_empty(), "calls that no lock needs: {:?}", calls.others());
+}
+
+#[test]
+#[ignore = "needs strace: apt-get install strace"]
+fn many_locks_in_flight_share_their_writes() {
+    let pairs = 10_240;
+    let calls = trace(512, pairs);
+    let questions = 2 * NODES * pairs;
+    let turns = calls.of(WAITS);
+    assert!(calls.of(WRITES) <= NODES * (turns + 1), "one write a node and turn: {calls:?}");
+    assert!(calls.of(READS) <= NODES * (turns + 1), "one read a node and turn: {calls:?}");
+    assert!(calls.of(WRITES) <= questions / 10, "{questions} questions: {calls:?}");
+    // Where a node lags behind, what is kept of its questions still grows: a few calls for memory.
+    let others: u64 = calls.others().iter().map(|(_, count)| **count).sum();
+    assert!(others <= pairs / 100, "calls that no lock needs: {:?}", calls.others());
+}
+
+/// The calls of one thread, by name.
+#[derive(Debug)]
+struct Calls(BTreeMap<String, u64>);
+
+const WRITES: &[&str] = &["write", "writev", "sendto", "sendmsg"];
+const READS: &[&str] = &["read", "readv", "recvfrom", "recvmsg"];
+const WAITS: &[&str] = &["epoll_wait", "epoll_pwait", "epoll_pwait2"];
+
+impl Calls {
+    /// What strace wrote of a thread, between the marks; `None` for a thread that set none.
+    fn between_marks(trace: &str) -> Option<Calls> {
+        let (_, marked) = trace.split_once(BEGIN)?;
+        let (marked, _) = marked.split_once(END).expect("the child came to its end");
+        let mut calls = BTreeMap::new();
+        // The first line is the rest of the mark's, the last one the beginning of the other's.
+        let lines: Vec<&str> = marked.lines().collect();
+        for line in &lines[1..lines.len() - 1] {
+            let name = line.split('(').next().unwrap_or(line);
+            *calls.entry(name.to_owned()).or_default() += 1;
+        }
+        Some(Calls(calls))
+    }
+
+    fn of(&self, names: &[&str]) -> u64 {
+        names.iter().filter_map(|&name| self.0.get(name)).sum()
+    }
+
+    fn others(&self) -> Vec<(&String, &u64)> {
+        let known = [WRITES, READS, WAITS].concat();
+        self.0.iter().filter(|(name, _)| !known.contains(&name.as_str())).collect()
+    }
+}
+
+/// Runs the child under strace and counts what it calls.
+fn trace(in_flight: usize, pairs: u64) -> Calls {
+    let fleet = Fleet::start(NODES as usize);
+    let directory = Directory::new(in_flight);
+    let mut strace = Command::new("strace");
+    // One file for each thread, so that no line of one breaks a line of another.
+    strace.args(["-ff", "-qq", "-e", "signal=none", "-o"]).arg(directory.0.join("thread"));
+    strace.arg(std::env::current_exe().expect("this binary has a path"));
+    strace.args(["--exact", "the_child_that_is_traced", "--ignored", "--nocapture"]);
+    strace.env(TOLD, format!("{in_flight} {pairs} {}", fleet.urls().join(" ")));
+    let output = strace.output().unwrap_or_else(|error| {
+        panic!("strace cannot be started ({error}); install it: apt-get install strace")
+    });
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains(&format!("{pairs} pairs")), "the child did its work: {said}");
+    let calls = directory.files().iter().find_map(|file| Calls::between_marks(file));
+    let calls = calls.expect("one thread of the child sets the marks");
+    println!("{pairs} pairs, {in_flight} in flight: {:?}", calls.0);
+    calls
+}
+
+/// A directory of the test's own, gone with it.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(in_flight: usize) -> Directory {
+        let name = format!("redlatch-strace-{}-{in_flight}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).expect("a temporary directory can be made");
+        Directory(path)
+    }
+
+    fn files(&self) -> Vec<String> {
+        let path: &Path = &self.0;
+        let entries = std::fs::read_dir(path).expect("an own directory can be read");
+        let read = |entry: std::io::Result<std::fs::DirEntry>| {
+            let bytes = std::fs::read(entry.expect("it is there").path()).expect("strace wrote it");
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        entries.map(read).collect()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+#[ignore = "needs strace: the tests above start it"]
+fn the_child_that_is_traced() {
+    let Ok(told) = std::env::var(TOLD) else { return };
+    let words: Vec<&str> = told.split(' ').collect();
+    let [in_flight, pairs] = [0, 1].map(|index| words[index].parse().expect("a number"));
+    let mut locks = Locks::connect(&words[2..], in_flight);
+    locks.pairs(2 * in_flight);
+    let _ = std::fs::metadata(BEGIN);
+    let done = locks.pairs(pairs);
+    let _ = std::fs::metadata(END);
+    println!("{done} pairs");
+}
+
+/// The engine and the loop of a program that uses it.
+struct Locks {
+    poll: Poll,
+    events: Events,
+    engine: Engine,
+    keys: Vec<String>,
+}
+
+impl Locks {
+    fn connect(urls: &[&str], in_flight: usize) -> Locks {
+        let config = Config::new(urls).expect("the urls of the fleet");
+        // Under strace everything is slow. Nobody is to be found silent for it.
+        let config = config.node_timeout(Duration::from_secs(5));
+        let poll = Poll::new().expect("a poller");
+        let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
+        let keys = (0..in_flight).map(|slot| format!("key:{slot:04}")).collect();
+        let mut locks = Locks { poll, events: Events::with_capacity(64), engine, keys };
+        let started = Instant::now();
+        while locks.engine.coordinator().ready().len() < urls.len() {
+            locks.turn();
+            assert!(started.elapsed() < Duration::from_secs(10), "the nodes are not ready");
+        }
+        locks
+    }
+
+    fn turn(&mut self) {
+        let timeout = self.engine.prepare();
+        self.poll.poll(&mut self.events, timeout).expect("the poller works");
+        for event in &self.events {
+            self.engine.handle_event(event);
+        }
+    }
+
+    fn acquire(&mut self, slot: u64) {
+        self.engine.acquire(&self.keys[slot as usize], TTL, slot).expect("there is room");
+    }
+
+    /// So many pairs with all keys in flight, up to the last answer of the last one.
+    fn pairs(&mut self, count: usize) -> usize {
+        let (mut begun, mut done) = (self.keys.len(), 0);
+        (0..begun as u64).for_each(|slot| self.acquire(slot));
+        while self.engine.coordinator().open_records() > 0 {
+            self.turn();
+            while let Some(end) = self.engine.poll_completion() {
+                match end.result {
+                    Ok(Outcome::Acquired(lock)) => {
+                        self.engine.release(lock, end.data);
+                    }
+                    Ok(Outcome::Released(_)) => {
+                        done += 1;
+                        if begun < count {
+                            begun += 1;
+                            self.acquire(end.data);
+                        }
+                    }
+                    other => panic!("a free key came to {other:?}"),
+                }
+            }
+        }
+        done
+    }
+}
