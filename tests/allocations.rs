@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll, Token};
 use redlatch::proto::coordinator::{Action, Coordinator};
 use redlatch::proto::settings::{NodeSettings, Settings};
-use redlatch::{Config, Engine, Lock, NodeId, Outcome, Standing};
+use redlatch::{Config, Engine, Lock, NodeId, Outcome, RestartGuard, Standing};
 
 use support::Fleet;
 
@@ -120,6 +120,7 @@ impl Ours {
     fn connect(fleet: &Fleet, in_flight: usize) -> Ours {
         // Nobody is found silent: a busy machine must not change what is counted.
         let config = Config::new(fleet.urls()).expect("the urls of the fleet");
+        let config = config.restart_guard(RestartGuard::Off);
         let config = config.node_timeout(Duration::from_secs(5));
         let poll = Poll::new().expect("a poller");
         let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
@@ -270,7 +271,7 @@ impl ByHand {
             let output = self.coordinator.output(node);
             let count = output.len();
             answer_commands(output, node, &mut self.replies);
-            self.coordinator.handle_sent(node, count);
+            self.coordinator.handle_sent(node, count, at(self.now));
             self.coordinator.handle_bytes(node, &self.replies, at(self.now));
         }
     }
@@ -298,7 +299,10 @@ fn answer_commands(mut commands: &[u8], node: NodeId, replies: &mut Vec<u8>) {
             b"EVALSHA" => replies.extend_from_slice(b":1\r\n"),
             b"HELLO" => replies.extend_from_slice(b"%1\r\n$2\r\nid\r\n:1\r\n"),
             b"INFO" => {
-                let info = format!("run_id:{:040}\r\nrole:master\r\n", node.index());
+                let info = format!(
+                    "run_id:{:040}\r\nuptime_in_seconds:86400\r\nrole:master\r\n",
+                    node.index()
+                );
                 replies.extend_from_slice(format!("${}\r\n{info}\r\n", info.len()).as_bytes());
             }
             b"SCRIPT" => replies.extend_from_slice(b"$3\r\nsha\r\n"),

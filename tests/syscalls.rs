@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
-use redlatch::{Config, Engine, Outcome};
+use redlatch::{Config, Engine, Outcome, RestartGuard};
 
 use support::Fleet;
 
@@ -41,6 +41,8 @@ fn one_lock_in_flight_costs_a_write_and_a_read_for_each_question() {
     assert!(calls.of(READS) >= questions / 2, "reads in {calls:?}");
     // At most one for each answer, where all of them arrive by themselves.
     assert!(calls.of(WAITS) <= questions + 10, "wake-ups in {calls:?}");
+    // Is this still the process that made the engine? Once a turn, before anything is written.
+    assert!(calls.of(PROCESS) <= calls.of(WAITS) + 2, "looks at the process in {calls:?}");
     assert!(calls.others().is_empty(), "calls that no lock needs: {:?}", calls.others());
 }
 
@@ -65,6 +67,7 @@ struct Calls(BTreeMap<String, u64>);
 
 const WRITES: &[&str] = &["write", "writev", "sendto", "sendmsg"];
 const READS: &[&str] = &["read", "readv", "recvfrom", "recvmsg"];
+const PROCESS: &[&str] = &["getpid"];
 const WAITS: &[&str] = &["epoll_wait", "epoll_pwait", "epoll_pwait2"];
 
 impl Calls {
@@ -87,7 +90,7 @@ impl Calls {
     }
 
     fn others(&self) -> Vec<(&String, &u64)> {
-        let known = [WRITES, READS, WAITS].concat();
+        let known = [WRITES, READS, WAITS, PROCESS].concat();
         self.0.iter().filter(|(name, _)| !known.contains(&name.as_str())).collect()
     }
 }
@@ -167,6 +170,7 @@ struct Locks {
 impl Locks {
     fn connect(urls: &[&str], in_flight: usize) -> Locks {
         let config = Config::new(urls).expect("the urls of the fleet");
+        let config = config.restart_guard(RestartGuard::Off).probe_interval(360 * TTL);
         // Under strace everything is slow. Nobody is to be found silent for it.
         let config = config.node_timeout(Duration::from_secs(5));
         let poll = Poll::new().expect("a poller");

@@ -5,6 +5,7 @@
 //! believed, everything that was asked is written at its end, one write for each node, and the
 //! clock is read anew before a lock is handed out.
 
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -67,7 +68,6 @@ const READS_A_TURN: usize = 16;
 /// It is `Send`: it may be made on one thread and used on another. It blocks only in
 /// [`new`](Engine::new), where names are looked up. Dropping it releases what it was asked for and
 /// did not hand out, as far as the sockets take it without waiting.
-#[derive(Debug)]
 pub struct Engine {
     coordinator: Coordinator,
     registry: Registry,
@@ -201,10 +201,10 @@ impl Engine {
             // No timeout is believed before the sockets were looked at.
             self.read_all();
             // What is written only now cannot have been answered yet.
-            self.flush();
+            self.write_out();
             self.coordinator.handle_timeout(clock::now());
         }
-        self.flush();
+        self.write_out();
         if self.coordinator.has_completions() || !self.more.is_empty() {
             return Some(Duration::ZERO);
         }
@@ -214,9 +214,12 @@ impl Engine {
 
     /// Writes what was asked, without doing what is due. It never waits.
     pub fn flush(&mut self) {
-        if self.has_output() && !self.is_ours() {
-            return;
+        if !self.has_output() || self.is_ours() {
+            self.write_out();
         }
+    }
+
+    fn write_out(&mut self) {
         loop {
             self.do_actions();
             if !self.write_all() {
@@ -227,8 +230,9 @@ impl Engine {
 
     /// Whether this is the process that made the engine. The copy in a forked process can do
     /// nothing: its requests end as [`Error::Config`], and neither it nor its end touches a socket
-    /// or a lock of the parent. It finds out here, before it reads or hands anything out, and in
-    /// every [`flush`](Engine::flush) that has something to write.
+    /// or a lock of the parent. It finds out here, in [`prepare`](Engine::prepare), and in every
+    /// [`flush`](Engine::flush) that has something to write: a loop that goes on in the child
+    /// begins with one of them, not with events of the turn in which it forked.
     pub fn is_ours(&mut self) -> bool {
         if std::process::id() == self.owner {
             return true;
@@ -249,10 +253,6 @@ impl Engine {
     /// Takes an event of the poller; `false` where it is not one of ours.
     pub fn handle_event(&mut self, event: &mio::event::Event) -> bool {
         let Some(node) = self.node_of(event.token()) else { return false };
-        // What a forked process read would be missing in its parent.
-        if !self.is_ours() {
-            return true;
-        }
         let socket = &mut self.sockets[node.index()];
         if socket.opening {
             self.look_whether_open(node);
@@ -276,8 +276,6 @@ impl Engine {
         if !self.coordinator.has_completions() {
             return None;
         }
-        // A lock that was granted before a fork is the parent's.
-        self.is_ours();
         self.coordinator.poll_completion(clock::now())
     }
 
@@ -424,6 +422,18 @@ impl Engine {
             }
         }
         lost
+    }
+}
+
+impl fmt::Debug for Engine {
+    /// What each node is to us, and how much is open: the bytes are nobody's business.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<Standing> = self.nodes().iter().map(|node| self.standing(node)).collect();
+        f.debug_struct("Engine")
+            .field("nodes", &nodes)
+            .field("open_records", &self.coordinator.open_records())
+            .field("open_ops", &self.coordinator.open_ops())
+            .finish_non_exhaustive()
     }
 }
 
