@@ -23,6 +23,9 @@ pub enum Step {
     Select,
     /// `INFO`: who it is and how it is set up.
     Info,
+    /// A script of ours without its arguments: it fails before it does anything, by an error of its
+    /// own. Only a user who may run no scripts hears of another.
+    Run,
     /// `SCRIPT LOAD`. Refused: scripts go by their source.
     Load,
     /// `COMMAND INFO`: has it a compare-and-delete of its own? Refused: the script is used.
@@ -132,6 +135,7 @@ impl Greeting {
         for script in [RELEASE, EXTEND] {
             say(Step::Load, &[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
         }
+        say(Step::Run, &[b"EVAL", RELEASE.source.as_bytes(), b"0"]);
         say(Step::Native, &[b"COMMAND", b"INFO", b"DELIFEQ", b"DELEX"]);
         if !old_words {
             // Opt-in: nothing is tracked that we do not name, and flushes are told all the same.
@@ -150,6 +154,8 @@ impl Greeting {
             (Step::Hello, Fact::Refused(Cause::UnknownCommand | Cause::NoPermission)) => {
                 self.hello_unknown = true;
             }
+            // It ran. Anything else stays in the way of every release.
+            (Step::Run, Fact::Refused(Cause::Other)) => {}
             // Without INFO nothing is known of it, and so it is distrusted; without the others the
             // source is sent each time, and a flush is not noticed.
             (
@@ -218,7 +224,7 @@ impl Step {
                 }))
             }
             (Step::Info, Reply::Bulk(text)) => Some(Fact::Info(Info::read(text))),
-            (Step::Load, Reply::Bulk(_)) => Some(Fact::Fine),
+            (Step::Load, Reply::Bulk(_)) | (Step::Run, Reply::Integer(_)) => Some(Fact::Fine),
             _ => None,
         }
     }
@@ -281,6 +287,7 @@ mod tests {
 
     const HELLO: (Step, Fact) = (Step::Hello, Fact::Hello { client_id: 9 });
     const LOADED: (Step, Fact) = (Step::Load, Fact::Fine);
+    const RAN: (Step, Fact) = (Step::Run, Fact::Refused(Cause::Other));
     const NATIVE: (Step, Fact) = (Step::Native, Fact::Native(None));
     const TRACKED: (Step, Fact) = (Step::Track, Fact::Fine);
 
@@ -294,7 +301,7 @@ mod tests {
             "# Server\r\nrun_id:{run_id}\r\nuptime_in_seconds:-3\r\nrole:master\r\nloading:0\r\n\
              maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\ncluster_enabled:0\r\n"
         );
-        let facts = [HELLO, (Step::Info, info(&text)), LOADED, LOADED, NATIVE, TRACKED];
+        let facts = [HELLO, (Step::Info, info(&text)), LOADED, LOADED, RAN, NATIVE, TRACKED];
         let Progress::Vetted(vetted) = end(&mut greeting, &facts) else { panic!("not vetted") };
         assert_eq!(vetted.client_id, Some(9));
         assert_eq!(vetted.info.run_id.unwrap(), run_id.as_bytes());
@@ -312,7 +319,7 @@ mod tests {
         for (text, cause) in cases {
             let mut greeting = Greeting::default();
             said(&mut greeting, &NodeSettings::new("a"));
-            let facts = [HELLO, (Step::Info, info(text)), LOADED, LOADED, NATIVE, TRACKED];
+            let facts = [HELLO, (Step::Info, info(text)), LOADED, LOADED, RAN, NATIVE, TRACKED];
             assert_eq!(end(&mut greeting, &facts), Progress::Rejected(cause), "{text}");
         }
     }
@@ -334,6 +341,7 @@ mod tests {
             (Step::Info, rest),
             (Step::Load, rest),
             (Step::Load, rest),
+            (Step::Run, rest),
             (Step::Native, rest),
             (Step::Track, rest),
         ];
@@ -349,12 +357,19 @@ mod tests {
         let rest = Fact::Refused(Cause::NoAuth);
         let unknown = (Step::Hello, Fact::Refused(Cause::UnknownCommand));
         let facts = [unknown, (Step::Info, rest), (Step::Load, rest), (Step::Load, rest)];
-        let facts = [&facts[..], &[(Step::Native, rest), (Step::Track, rest)]].concat();
+        let facts =
+            [&facts[..], &[(Step::Run, rest), (Step::Native, rest), (Step::Track, rest)]].concat();
         assert_eq!(end(&mut greeting, &facts), Progress::Again);
         let steps = said(&mut greeting, &node);
         assert_eq!(steps[0], (Step::Auth, "AUTH pw".into()));
-        let facts =
-            [(Step::Auth, Fact::Fine), (Step::Info, info("role:master")), LOADED, LOADED, NATIVE];
+        let facts = [
+            (Step::Auth, Fact::Fine),
+            (Step::Info, info("role:master")),
+            LOADED,
+            LOADED,
+            RAN,
+            NATIVE,
+        ];
         assert!(matches!(end(&mut greeting, &facts), Progress::Vetted(_)));
     }
 
@@ -379,7 +394,18 @@ mod tests {
         said(&mut greeting, &NodeSettings::new("a"));
         let refused = Fact::Refused(Cause::NoPermission);
         let facts = [HELLO, (Step::Info, refused), (Step::Load, refused), (Step::Load, refused)];
-        let facts = [&facts[..], &[(Step::Native, refused), (Step::Track, refused)]].concat();
+        let facts = [&facts[..], &[RAN, (Step::Native, refused), (Step::Track, refused)]].concat();
         assert!(matches!(end(&mut greeting, &facts), Progress::Vetted(_)));
+    }
+
+    #[test]
+    fn who_may_run_no_scripts_could_release_nothing() {
+        let mut greeting = Greeting::default();
+        said(&mut greeting, &NodeSettings::new("a"));
+        let refused = Fact::Refused(Cause::NoPermission);
+        let info = (Step::Info, info("role:master"));
+        let facts = [HELLO, info, (Step::Load, refused), (Step::Load, refused)];
+        let facts = [&facts[..], &[(Step::Run, refused), NATIVE, TRACKED]].concat();
+        assert_eq!(end(&mut greeting, &facts), Progress::Rejected(Cause::NoPermission));
     }
 }

@@ -87,6 +87,10 @@ fn greeting(command: &[Vec<u8>]) -> Option<Vec<u8>> {
         b"COMMAND" => Some(b"*2\r\n_\r\n_\r\n".to_vec()),
         b"CLIENT" => Some(b"+OK\r\n".to_vec()),
         b"TIME" => Some(b"*2\r\n$10\r\n1700000000\r\n$1\r\n7\r\n".to_vec()),
+        // A script without keys: may it be run at all?
+        b"EVAL" if command.get(2).is_some_and(|keys| keys == b"0") => {
+            Some(b"-ERR Lua redis lib command arguments must be strings or integers\r\n".to_vec())
+        }
         b"SCRIPT" => Some(b"$40\r\n0123456789012345678901234567890123456789\r\n".to_vec()),
         _ => None,
     }
