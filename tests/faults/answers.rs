@@ -331,6 +331,7 @@ fn writes_that_are_paused() {
     println!("one of three paused: acquired and released in {:?}", start.elapsed());
     assert!(start.elapsed() < NODE_TIMEOUT / 2);
     drop(client);
+    assert!(fleet[0].command(&["CLIENT", "UNPAUSE"]).is_ok());
 
     let client = Client::connect(config(fleet.urls()).node_timeout(millis(200))).unwrap();
     wait_ready(&client, 3);
