@@ -305,6 +305,7 @@ fn answer_commands(mut commands: &[u8], node: NodeId, replies: &mut Vec<u8>) {
                 );
                 replies.extend_from_slice(format!("${}\r\n{info}\r\n", info.len()).as_bytes());
             }
+            b"EVAL" => replies.extend_from_slice(b"-ERR no arguments\r\n"),
             b"SCRIPT" => replies.extend_from_slice(b"$3\r\nsha\r\n"),
             _ => replies.extend_from_slice(b"-ERR unknown command\r\n"),
         }

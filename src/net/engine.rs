@@ -200,6 +200,10 @@ impl Engine {
         if self.coordinator.next_timeout().is_some_and(|due| due <= clock::now()) {
             // No timeout is believed before the sockets were looked at.
             self.read_all();
+            // The kernel may take by now what it did not when it was asked last.
+            self.sockets
+                .iter_mut()
+                .for_each(|it| it.writable |= it.stream.is_some() && !it.opening);
             // What is written only now cannot have been answered yet.
             self.write_out();
             self.coordinator.handle_timeout(clock::now());
@@ -214,7 +218,8 @@ impl Engine {
 
     /// Writes what was asked, without doing what is due. It never waits.
     pub fn flush(&mut self) {
-        if !self.has_output() || self.is_ours() {
+        let idle = !self.has_output() && !self.coordinator.has_actions();
+        if idle || self.is_ours() {
             self.write_out();
         }
     }
@@ -276,6 +281,8 @@ impl Engine {
         if !self.coordinator.has_completions() {
             return None;
         }
+        // A lock that was granted before a fork is the parent's alone.
+        self.is_ours();
         self.coordinator.poll_completion(clock::now())
     }
 
@@ -329,6 +336,7 @@ impl Engine {
             Ok(stream) => {
                 socket.stream = Some(stream);
                 (socket.opening, socket.writable) = (true, false);
+                self.coordinator.handle_connecting(node, clock::now());
             }
             Err(error) => self.coordinator.handle_disconnected(node, &words(&error), clock::now()),
         }
@@ -443,7 +451,10 @@ impl Drop for Engine {
             return;
         }
         self.coordinator.close(clock::now());
-        self.flush();
+        self.write_out();
+        // A close with unread input is a reset, which would throw away what was just written.
+        self.read_all();
+        self.write_out();
         for node in self.nodes().iter() {
             if let Some(stream) = self.drop_stream(node) {
                 connect::finish(stream);

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::time::Instant;
 use super::timers::Timer;
 
 /// How often `max_ttl` a node may be away before what it is owed is given up: every key of ours on
@@ -22,6 +23,8 @@ pub struct Debt {
     pub record: u32,
     /// Its generation: the record's place may be used again before the debt's turn comes.
     pub generation: u64,
+    /// It is not paid before this moment.
+    pub not_before: Instant,
 }
 
 /// What is owed at one node.
@@ -71,7 +74,7 @@ mod tests {
     fn debts_are_paid_in_their_order_at_a_bounded_pace() {
         let mut debts = Debts::default();
         for record in 0..3 {
-            debts.push(Debt { record, generation: 1 });
+            debts.push(Debt { record, generation: 1, not_before: Instant::default() });
         }
         assert_eq!(debts.len(), 3);
         let order: Vec<u32> = std::iter::from_fn(|| debts.pop()).map(|d| d.record).collect();

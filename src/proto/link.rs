@@ -57,6 +57,15 @@ pub struct Ask {
     pub kind: Kind,
     /// When it was put into the outbox.
     pub asked_at: Instant,
+    /// When it was written; until then, when it was put into the outbox.
+    pub written_at: Instant,
+}
+
+impl Ask {
+    /// A question that is asked now.
+    pub const fn new(record: u32, round: u32, kind: Kind, now: Instant) -> Ask {
+        Ask { record, round, kind, asked_at: now, written_at: now }
+    }
 }
 
 /// What a reply means to the question it answers. Borrows nothing.
@@ -156,7 +165,7 @@ impl Link {
         self.outbox.advance(count);
         if self.outbox.is_empty() {
             let written = self.asks.len() - self.unwritten.min(self.asks.len());
-            self.asks.iter_mut().skip(written).for_each(|ask| ask.asked_at = now);
+            self.asks.iter_mut().skip(written).for_each(|ask| ask.written_at = now);
             self.unwritten = 0;
         }
     }
@@ -166,9 +175,9 @@ impl Link {
         self.asks.len()
     }
 
-    /// When the oldest unanswered question was asked.
+    /// When the oldest unanswered question was written.
     pub fn oldest_ask(&self) -> Option<Instant> {
-        self.asks.front().map(|ask| ask.asked_at)
+        self.asks.front().map(|ask| ask.written_at)
     }
 
     /// When the last answer came.
@@ -313,7 +322,7 @@ mod tests {
     fn link(kinds: &[Kind]) -> Link {
         let mut link = Link::default();
         for (index, &kind) in kinds.iter().enumerate() {
-            let ask = Ask { record: index as u32, round: 0, kind, asked_at: Instant::default() };
+            let ask = Ask::new(index as u32, 0, kind, Instant::default());
             link.ask(ask, |_| {});
         }
         link
@@ -422,7 +431,7 @@ mod tests {
     #[test]
     fn silence_counts_from_when_a_question_was_written() {
         let mut link = link(&[]);
-        let ask = Ask { record: 0, round: 0, kind: RELEASE, asked_at: Instant::default() };
+        let ask = Ask::new(0, 0, RELEASE, Instant::default());
         link.ask(ask, |out| out.extend_from_slice(b"abc"));
         link.sent(2, Instant::from_nanos(3));
         assert_eq!(link.oldest_ask(), Some(Instant::default()), "it is not written yet");

@@ -34,6 +34,8 @@ pub struct Record {
     pub token: Token,
     /// The ttl that was asked for last.
     pub ttl: Ttl,
+    /// The longest ttl that was asked for: an early ask may be executed last.
+    pub longest: Ttl,
     /// Up to when the lock may be believed in.
     pub deadline: Instant,
     /// Where it is in its life.
@@ -66,7 +68,7 @@ impl Record {
     /// A node answered an ask that may have created or prolonged the key: it executed it before
     /// `now`, so what it did is over a ttl, and the drift of its clock, later.
     pub fn note_answer(&mut self, now: Instant) {
-        let ttl = self.round.ttl.max(self.ttl);
+        let ttl = self.longest;
         let over = now.saturating_add(ttl.duration()).saturating_add(ttl.drift());
         self.lapses_at = self.lapses_at.max(over);
     }
@@ -117,6 +119,7 @@ impl Records {
             key: buffer,
             token,
             ttl: round.ttl,
+            longest: round.ttl,
             deadline: round.ttl.deadline(round.start),
             phase: Phase::Asking,
             asked: Outstanding::default(),

@@ -71,8 +71,9 @@ impl Bench {
         self.connections += 1;
         let hello = format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.connections);
         let info = format!("${}\r\n{}\r\n", self.info[node].len(), self.info[node]);
+        let ran = "-ERR Lua redis lib command arguments must be strings or integers\r\n";
         let sha = "$40\r\n0123456789012345678901234567890123456789\r\n";
-        self.reply(node, &format!("{hello}{info}{sha}{sha}{}+OK\r\n", self.native));
+        self.reply(node, &format!("{hello}{info}{sha}{sha}{ran}{}+OK\r\n", self.native));
         let mut said = self.said(node);
         if said.last().is_some_and(|last| last[0] == "TIME") {
             said.pop();
@@ -98,6 +99,11 @@ impl Bench {
         let mut actions = std::mem::take(&mut self.pending);
         actions.extend(std::iter::from_fn(|| self.core.poll_action()));
         actions
+    }
+
+    /// Puts back actions that were looked at and are to be done by somebody else.
+    pub fn put_back(&mut self, actions: Vec<Action>) {
+        self.pending.extend(actions);
     }
 
     /// Answers `TIME` by a clock that goes with ours, and whatever `skew` was added.

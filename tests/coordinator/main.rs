@@ -3,6 +3,7 @@
 
 mod bench;
 mod debts;
+mod hazards;
 mod holding;
 mod silence;
 mod trust;

@@ -203,7 +203,9 @@ impl Coordinator {
         };
         request.stage = Stage::Running { record: number };
         let record = self.records.get_mut(number);
-        if record.phase == Phase::Held {
+        if record.phase == Phase::Held && now >= record.deadline {
+            self.lose(number, now);
+        } else if record.phase == Phase::Held {
             self.begin_extend(number, now);
         } else if give_up {
             record.op = None;

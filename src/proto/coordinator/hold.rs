@@ -43,6 +43,7 @@ impl Coordinator {
         let op = self.ops.open(data, record.deadline, number);
         record.op = Some(op);
         record.ttl = ttl;
+        record.longest = record.longest.max(ttl);
         self.begin_extend(number, now);
         Ok(op)
     }
@@ -231,7 +232,7 @@ impl Coordinator {
     }
 
     /// The lock is lost now: what is owed falls due.
-    fn lose(&mut self, number: u32, now: Instant) {
+    pub(super) fn lose(&mut self, number: u32, now: Instant) {
         self.end_extend(number, now);
         self.end(number, now);
     }

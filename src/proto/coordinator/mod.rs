@@ -122,6 +122,11 @@ impl Coordinator {
         self.actions.pop_front()
     }
 
+    /// Whether [`poll_action`](Coordinator::poll_action) has something.
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+    }
+
     /// What is to be written to a node. Empty while it is not connected.
     pub fn output(&self, node: NodeId) -> &[u8] {
         self.nodes[node.index()].link.output()
@@ -190,6 +195,10 @@ impl Coordinator {
             let request = self.ops.close(op)?;
             let result = match request.stage {
                 Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
+                // Fetched too late: the lock that was prolonged is over again.
+                Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
+                    Err(Error::Lost(self.report_unasked(&[], now)))
+                }
                 Stage::Over(result) => result,
                 Stage::Running { .. } | Stage::Pausing { .. } => continue,
             };
@@ -200,15 +209,28 @@ impl Coordinator {
     /// The end: takes back every request, and releases what was won and not handed out. What is
     /// in the outboxes behind it needs no answer.
     pub fn close(&mut self, now: Instant) {
+        if std::mem::replace(&mut self.settings.attended, false) {
+            self.release_by_source(now);
+        }
+        for op in self.ops.all() {
+            self.cancel(op, now);
+        }
+    }
+
+    /// Says every unanswered release once more by its source: nobody will repeat one that went by
+    /// a SHA1 which the node forgot.
+    fn release_by_source(&mut self, now: Instant) {
         for number in self.records.numbers() {
-            let record = self.records.get_mut(number);
-            let handed_out = record.phase == Phase::Held && record.op.is_none();
-            if let (Phase::Asking | Phase::Held, false) = (record.phase, handed_out) {
-                record.op = None;
-                self.end_as(number, Form::Source, now);
+            let record = self.records.get(number);
+            if record.phase != Phase::Ending {
+                continue;
+            }
+            for node in record.releasing.iter() {
+                if self.nodes[node.index()].vetted.native.is_none() {
+                    self.ask(node, number, Kind::Release(Form::Source), now);
+                }
             }
         }
-        self.ops = Ops::default();
     }
 
     /// This is the copy of a forked process: its records, connections and debts are the parent's.
@@ -307,7 +329,7 @@ impl Coordinator {
                 record.releasing.insert(node);
             }
         }
-        let ask = Ask { record: number, round: record.round.number, kind, asked_at: now };
+        let ask = Ask::new(number, record.round.number, kind, now);
         let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
         self.nodes[node.index()].link.ask(ask, |out| match kind {
             Kind::Acquire => command::acquire(out, key, token, ttl),

@@ -140,8 +140,26 @@ impl Coordinator {
         self.actions.push_back(Action::Connect(node));
     }
 
+    /// The connection that was asked for is being opened only now: its time counts from here.
+    pub fn handle_connecting(&mut self, node: NodeId, now: Instant) {
+        if self.standing(node) == Standing::Connecting {
+            let timeout = self.settings.connect_timeout;
+            let it = &mut self.nodes[node.index()];
+            self.timers.clear_in(&mut it.connecting);
+            it.connecting = Some(self.timers.set_after(now, timeout, Due::Connecting { node }));
+        }
+    }
+
     pub(super) fn connecting_took_too_long(&mut self, node: NodeId, now: Instant) {
-        self.nodes[node.index()].connecting = None;
+        let it = &mut self.nodes[node.index()];
+        it.connecting = None;
+        // A greeting that was written late, because the caller was away, may be answered yet.
+        let asked_at = it.link.oldest_ask().filter(|_| it.standing == Standing::Greeting);
+        let until = asked_at.map_or(now, |at| at.saturating_add(self.settings.node_timeout));
+        if until > now {
+            it.connecting = Some(self.timers.set_at(until, Due::Connecting { node }));
+            return;
+        }
         self.actions.push_back(Action::Disconnect(node));
         let (cause, words) = (Cause::Unreachable, "no answer within the connect timeout");
         self.lose_connection(node, Standing::Down(cause), cause, words, now);
@@ -193,16 +211,16 @@ impl Coordinator {
         let asks = it.link.reset();
         self.plan_giving_up(node, now);
         let creating = |ask: &Ask| matches!(ask.kind, Kind::Acquire | Kind::Extend(_));
-        self.remember_connection(node, asks.iter().any(creating));
+        let provable = self.remember_connection(node, asks.iter().any(creating));
         for ask in asks {
             if ask.kind.is_about_a_record() {
-                self.ask_is_lost(node, ask, cause, now);
+                self.ask_is_lost(node, ask, cause, provable, now);
             }
         }
     }
 
     /// No answer to this question will come any more.
-    fn ask_is_lost(&mut self, node: NodeId, ask: Ask, cause: Cause, now: Instant) {
+    fn ask_is_lost(&mut self, node: NodeId, ask: Ask, cause: Cause, provable: bool, now: Instant) {
         let coming_back = self.nodes[node.index()].is_coming_back();
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
@@ -212,14 +230,14 @@ impl Coordinator {
                 record.asked.take(node);
                 record.unproven.insert(node);
                 let it = &mut self.nodes[node.index()];
-                if !it.earlier.is_empty() {
-                    it.unproven.push(Debt { record: ask.record, generation });
+                if provable {
+                    it.unproven.push(Debt { record: ask.record, generation, not_before: now });
                 }
             }
             _ => {
                 record.releasing.remove(node);
                 if record.owed.contains(node) {
-                    self.owe(node, ask.record);
+                    self.owe(node, ask.record, now);
                     // It is said again on the next connection, which may be in time.
                     vote &= !coming_back;
                 }
@@ -236,7 +254,7 @@ impl Coordinator {
         let it = &mut self.nodes[node.index()];
         let link = &mut it.link;
         it.greeting.begin(settings, |step, arguments| {
-            let ask = Ask { record: 0, round: 0, kind: Kind::Greet(step), asked_at: now };
+            let ask = Ask::new(0, 0, Kind::Greet(step), now);
             link.ask(ask, |out| command::encode(out, arguments));
         });
     }
@@ -279,7 +297,6 @@ impl Coordinator {
         let it = &mut self.nodes[node.index()];
         it.vetted = vetted;
         it.ready_since = Some(now);
-        it.failures = 0;
         it.trouble = Cause::Unreachable;
         it.words = "".into();
         it.debts.refused = 0;

@@ -34,15 +34,16 @@ impl Coordinator {
             };
             self.ask(node, number, Kind::Release(form), now);
         } else {
-            self.owe(node, number);
+            self.owe(node, number, now);
             self.plan_payment(node, now);
         }
     }
 
-    /// Lines a release up.
-    pub(super) fn owe(&mut self, node: NodeId, number: u32) {
+    /// Lines a release up, to be paid from `not_before` on.
+    pub(super) fn owe(&mut self, node: NodeId, number: u32, not_before: Instant) {
         let generation = self.records.get(number).generation;
-        self.nodes[node.index()].debts.push(Debt { record: number, generation });
+        let debt = Debt { record: number, generation, not_before };
+        self.nodes[node.index()].debts.push(debt);
     }
 
     /// A node answered a release.
@@ -68,7 +69,7 @@ impl Coordinator {
                 return;
             }
             (Said::Failed(_), _) if record.owed.contains(node) => {
-                self.owe(node, ask.record);
+                self.owe(node, ask.record, now);
                 self.payment_was_refused(node, now);
             }
             (Said::Failed(_), _) => {}
@@ -76,7 +77,9 @@ impl Coordinator {
             _ => self.acknowledged(node, ask.record, now),
         }
         let native = matches!(form, Form::Native(Native::Delifeq | Native::Delex));
-        if native && said == Said::Absent && self.wants_to_know(ask) {
+        // While it is still owed, the second release will tell whose key it is.
+        let settled = !self.records.get(ask.record).owed.contains(node);
+        if native && said == Said::Absent && settled && self.wants_to_know(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
             return;
         }
@@ -114,7 +117,8 @@ impl Coordinator {
         if record.unproven.remove(node) {
             // An earlier connection's SET may still be executed: it is said once more, later.
             record.note_answer(now);
-            self.owe(node, number);
+            let later = now.saturating_add(self.settings.node_timeout);
+            self.owe(node, number, later);
             self.plan_payment(node, now);
         } else {
             record.owed.remove(node);
@@ -127,7 +131,7 @@ impl Coordinator {
         let it = &mut self.nodes[node.index()];
         for &client_id in &it.earlier {
             let kind = Kind::Kill { client_id };
-            it.link.ask(Ask { record: 0, round: 0, kind, asked_at: now }, |out| {
+            it.link.ask(Ask::new(0, 0, kind, now), |out| {
                 let digits = client_id.to_string();
                 command::encode(out, &[b"CLIENT", b"KILL", b"ID", digits.as_bytes()]);
             });
@@ -137,7 +141,8 @@ impl Coordinator {
 
     /// A connection that had been ready is gone; `unproven`: with questions unanswered that a node
     /// may yet execute.
-    pub(super) fn remember_connection(&mut self, node: NodeId, unproven: bool) {
+    /// Returns whether its end can be proved later, by its number.
+    pub(super) fn remember_connection(&mut self, node: NodeId, unproven: bool) -> bool {
         let it = &mut self.nodes[node.index()];
         match it.vetted.client_id.take().filter(|_| unproven) {
             Some(client_id) => {
@@ -146,10 +151,16 @@ impl Coordinator {
                     it.unproven.clear();
                 }
                 it.earlier.insert(0, client_id);
+                true
             }
-            // It cannot be named, so it cannot be ended.
-            None if unproven => it.unproven.clear(),
-            None => {}
+            None => {
+                // It cannot be named, so it cannot be ended: nor can what is left of it be proved
+                // by the end of another.
+                if unproven {
+                    it.unproven.clear();
+                }
+                false
+            }
         }
     }
 
@@ -197,6 +208,11 @@ impl Coordinator {
             if !record.owed.contains(node) || record.releasing.contains(node) {
                 continue;
             }
+            if now < debt.not_before {
+                self.nodes[node.index()].debts.push(debt);
+                self.plan_payment(node, now);
+                continue;
+            }
             if record.has_lapsed(node, now) {
                 record.owed.remove(node);
                 self.finish(debt.record, debt.generation);
@@ -210,8 +226,7 @@ impl Coordinator {
     pub(super) fn plan_payment(&mut self, node: NodeId, now: Instant) {
         let it = &mut self.nodes[node.index()];
         if it.standing.is_usable() && it.debts.payment.is_none() {
-            let pause = it.debts.pause().max(self.settings.node_timeout);
-            let at = now.saturating_add(pause);
+            let at = now.saturating_add(it.debts.pause());
             it.debts.payment = Some(self.timers.set_at(at, Due::Payment { node }));
         }
     }

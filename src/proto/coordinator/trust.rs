@@ -17,11 +17,15 @@ impl Coordinator {
         let same =
             known.is_some_and(|known| known.run_id.is_some() && known.run_id == vetted.info.run_id);
         if known.is_some() && !same {
-            // Another process: whatever the old one had not executed, nobody will.
             if vetted.info.run_id.is_some() {
+                // Another process: whatever the old one had not executed, nobody will.
                 self.nothing_comes_late(node, now);
             }
-            self.nodes[node.index()].reading = None;
+            // Who it is now cannot be told: a number of an earlier connection may be a stranger's.
+            let it = &mut self.nodes[node.index()];
+            it.earlier.clear();
+            it.unproven.clear();
+            it.reading = None;
         }
         if let Some((length, why)) = standing::distrust(guard, known, &vetted.info, max_ttl) {
             self.quarantine(node, length, why, now);

@@ -61,7 +61,7 @@ impl Coordinator {
         if !it.standing.is_usable() || !it.link.has_room(&self.settings.limits) {
             return;
         }
-        let ask = Ask { record: 0, round: 0, kind: Kind::Probe, asked_at: now };
+        let ask = Ask::new(0, 0, Kind::Probe, now);
         it.link.ask(ask, |out| command::encode(out, &[b"TIME"]));
         self.watch_for_silence(node, now);
     }

@@ -1,0 +1,229 @@
+//! Rare orders of events, each of which once left a key, a record or a false answer behind.
+
+use super::*;
+use redlatch::NodeId;
+use redlatch::RestartGuard;
+use redlatch::proto::coordinator::Action;
+use redlatch::proto::settings::Settings;
+
+const NEVER: Duration = Duration::from_secs(3600);
+
+fn never_asked_for_its_time(settings: &mut Settings) {
+    settings.probe_interval = NEVER;
+}
+
+/// Answers everything that is said to n0 for a while.
+fn answer_everything(bench: &mut Bench, reply: &str) {
+    for _ in 0..100 {
+        bench.pass(millis(100));
+        for name in bench.names(0) {
+            match name.as_str() {
+                "TIME" => bench.tell_time(0),
+                _ => bench.reply(0, reply),
+            }
+        }
+        bench.completion();
+    }
+}
+
+#[test]
+fn a_second_payment_is_not_lost_while_it_is_asked_whose_key_it_is() {
+    let native = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
+    let mut bench = Bench::of(1, INFO_OLD, native, never_asked_for_its_time);
+    let (first, second) = (bench.hold(&[0]), bench.hold(&[0]));
+    for lock in [&first, &second] {
+        bench.core.extend(lock, TTL, 2, bench.now).unwrap();
+    }
+    bench.said(0);
+    bench.lose(0);
+    bench.pass(millis(30));
+    assert_eq!(bench.connect(0).len(), 1, "the end of the earlier connection");
+    bench.reply(0, "-NOPERM no\r\n");
+    bench.tell_time(0);
+    bench.core.let_go(&first, bench.now);
+    bench.said(0);
+    bench.reply(0, ":1\r\n");
+    bench.pass(millis(40));
+    assert_eq!(bench.names(0), ["EVALSHA"], "the extend of the second is asked again");
+    bench.reply(0, ":1\r\n");
+    bench.core.release(second, 3, bench.now);
+    bench.said(0);
+    bench.pass(millis(9));
+    bench.reply(0, ":0\r\n");
+    answer_everything(&mut bench, ":0\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn a_shorter_extend_does_not_shorten_what_an_earlier_ask_may_leave() {
+    let mut bench = Bench::with(3, |settings| {
+        never_asked_for_its_time(settings);
+        (settings.node_timeout, settings.reset_after) = (TTL, NEVER);
+    });
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.core.extend(&lock, millis(1000), 2, bench.now).unwrap();
+    for node in 0..2 {
+        bench.said(node);
+        bench.reply(node, ":1\r\n");
+    }
+    assert!(bench.completion().unwrap().result.is_ok());
+    // The SET of ten seconds is executed only when the lock is over, and its release is refused
+    // for longer than the ttl of the extend.
+    bench.pass(millis(9_000));
+    bench.reply(2, "+OK\r\n:1\r\n");
+    bench.core.let_go(&lock, bench.now);
+    bench.said(2);
+    bench.reply(2, "-BUSY a script runs\r\n");
+    bench.pass(millis(9_500));
+    assert!(bench.names(2).contains(&"EVAL".into()), "what it is owed lapsed too early");
+}
+
+#[test]
+fn an_extend_that_is_fetched_behind_its_deadline_is_no_extend() {
+    let mut bench = Bench::with(1, never_asked_for_its_time);
+    let lock = bench.hold(&[0]);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, ":1\r\n");
+    bench.pass(Duration::from_secs(30));
+    assert_eq!(bench.core.remaining(&lock, bench.now), Duration::ZERO);
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost(_))));
+}
+
+#[test]
+fn no_extend_is_written_behind_the_deadline_however_late_the_turn() {
+    let mut bench = Bench::with(3, never_asked_for_its_time);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, "-BUSY a script runs\r\n");
+    }
+    bench.pass(Duration::from_secs(20));
+    for node in 0..3 {
+        let said = bench.said(node);
+        assert_eq!(said.len(), 1, "the release alone: {said:?}");
+        assert_eq!(said[0].len(), 5, "a release has no ttl: {said:?}");
+    }
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost(_))));
+}
+
+#[test]
+fn the_end_of_a_client_leaves_a_lock_alone_that_is_being_extended() {
+    let mut bench = Bench::new(1);
+    let lock = bench.hold(&[0]);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    bench.said(0);
+    bench.core.close(bench.now);
+    assert!(bench.said(0).is_empty());
+    assert!(bench.core.remaining(&lock, bench.now) > Duration::ZERO);
+}
+
+#[test]
+fn the_end_of_a_client_says_a_release_by_its_source_that_went_by_its_sha1() {
+    let mut bench = Bench::new(1);
+    let lock = bench.hold(&[0]);
+    bench.core.release(lock, 2, bench.now);
+    assert_eq!(bench.names(0), ["EVALSHA"]);
+    bench.core.close(bench.now);
+    assert_eq!(bench.names(0), ["EVAL"], "nobody will read a NOSCRIPT");
+}
+
+#[test]
+fn a_node_that_breaks_right_behind_its_greeting_is_not_connected_to_again_and_again() {
+    let mut bench = Bench::new(1);
+    bench.lose(0);
+    let mut connections = 0;
+    for _ in 0..10_000 {
+        bench.pass(millis(1));
+        let actions = bench.actions();
+        if actions.contains(&Action::Connect(NodeId::new(0))) {
+            connections += 1;
+            bench.put_back(actions);
+            bench.connect(0);
+            bench.lose(0);
+        }
+    }
+    assert!((15..60).contains(&connections), "{connections} connections in 10 s");
+}
+
+#[test]
+fn no_connection_is_ended_by_its_number_where_the_process_may_be_another() {
+    let untold = "role:master\r\n";
+    let off = |settings: &mut Settings| settings.restart_guard = RestartGuard::Off;
+    let mut bench = Bench::of(1, untold, "*0\r\n", off);
+    bench.acquire();
+    bench.said(0);
+    bench.lose(0);
+    bench.pass(millis(600));
+    let said = bench.connect(0);
+    assert!(said.iter().all(|command| command[0] != "CLIENT"), "{said:?}");
+    bench.reply(0, ":0\r\n");
+    bench.tell_time(0);
+    answer_everything(&mut bench, ":0\r\n");
+    bench.completion();
+    bench.assert_idle();
+}
+
+#[test]
+fn a_clock_that_is_read_late_behind_a_write_is_no_jump() {
+    let mut bench = Bench::new(1);
+    bench.pass(Duration::from_secs(5));
+    let node = NodeId::new(0);
+    let length = bench.core.output(node).len();
+    let executed = bench.now;
+    // The node answers at once; we are preempted before we look at our clock.
+    bench.now = bench.now.saturating_add(millis(80));
+    bench.core.handle_sent(node, length, bench.now);
+    let late = bench.now.saturating_since(executed).as_micros() as i64;
+    bench.tell_time_of(0, -late);
+    assert_eq!(bench.standing(0), Standing::Ready);
+}
+
+#[test]
+fn what_is_said_twice_is_not_said_twice_at_once() {
+    let mut bench = Bench::with(1, |settings| {
+        never_asked_for_its_time(settings);
+        settings.reset_after = NEVER;
+    });
+    bench.acquire();
+    bench.said(0);
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.completion().unwrap();
+    assert_eq!(bench.connect(0).len(), 2, "the end of the earlier connection, and the release");
+    bench.pass(millis(50));
+    assert_eq!(bench.standing(0), Standing::Suspect);
+    bench.reply(0, "-NOPERM no\r\n:0\r\n");
+    assert!(bench.said(0).is_empty(), "two releases back to back prove no more than one");
+    bench.tell_time(0);
+    bench.pass(millis(60));
+    assert_eq!(bench.names(0), ["EVAL"]);
+    bench.reply(0, ":0\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn a_connection_that_was_begun_late_is_not_given_up_at_once() {
+    let mut bench = Bench::new(1);
+    bench.pass(Duration::from_secs(1));
+    bench.lose(0);
+    bench.pass(Duration::ZERO);
+    let node = NodeId::new(0);
+    assert_eq!(bench.actions(), [Action::Connect(node)]);
+    // The caller was away, and opens it only now.
+    bench.now = bench.now.saturating_add(Duration::from_secs(3));
+    bench.core.handle_connecting(node, bench.now);
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.standing(0), Standing::Connecting);
+    bench.pass(millis(990));
+    bench.core.handle_connected(node, bench.now);
+    bench.said(0);
+    bench.pass(millis(20));
+    assert_eq!(bench.standing(0), Standing::Greeting, "it was greeted 20 ms ago");
+    bench.pass(millis(40));
+    assert_eq!(bench.standing(0), Standing::Down(Cause::Unreachable));
+}
