@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{
-    CountingListener, Fleet, RespClient, Scripted, Server, ServerLock, Value, encode, eventually,
+    CountingListener, Cut, Fleet, Proxy, RespClient, Scripted, Server, ServerLock, Value, Way,
+    encode, eventually,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -269,6 +270,114 @@ fn a_script_answers_byte_by_byte_and_hangs_up() {
     // A script that waits is ended by the drop.
     let _waiting = TcpStream::connect(listener.address()).expect("it accepts");
     eventually(SOON, "the third is accepted", || listener.connections() == 3);
+}
+
+/// Sends everything back.
+fn echo() -> Scripted {
+    Scripted::start(|mut stream, _| {
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = stream.read(&mut buffer) {
+            let _ = stream.write_all(&buffer[..length]);
+        }
+    })
+}
+
+fn connect(proxy: &Proxy) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", proxy.port())).expect("it accepts");
+    stream.set_read_timeout(Some(SOON)).expect("a timeout can be set");
+    stream
+}
+
+#[test]
+fn a_proxy_passes_delays_and_cuts() {
+    let echo = echo();
+    let proxy = Proxy::start(echo.address());
+    let mut buffer = [0; 4];
+    for (how, ended) in [(Cut::Fin, None), (Cut::Reset, Some(ErrorKind::ConnectionReset))] {
+        let mut stream = connect(&proxy);
+        proxy.delay(Way::ToNode, Duration::from_millis(20));
+        proxy.delay(Way::ToClient, Duration::from_millis(30));
+        let start = Instant::now();
+        stream.write_all(b"ping").expect("it reads");
+        stream.read_exact(&mut buffer).expect("it comes back");
+        assert!(start.elapsed() >= Duration::from_millis(50), "{:?}", start.elapsed());
+        assert_eq!(&buffer, b"ping");
+        proxy.cut(how);
+        let read = stream.read(&mut buffer);
+        assert_eq!(read.as_ref().err().map(std::io::Error::kind), ended, "{how:?}: {read:?}");
+    }
+    assert_eq!(proxy.accepted(), 2);
+}
+
+#[test]
+fn a_proxy_keeps_what_it_holds_and_lets_stragglers_through() {
+    let counting = CountingListener::start();
+    let proxy = Proxy::start(counting.address());
+    let mut first = connect(&proxy);
+    first.write_all(&[1; 10]).expect("it reads");
+    eventually(SOON, "it arrives", || counting.bytes() == 10);
+    proxy.hold();
+    first.write_all(&[1; 20]).expect("it reads");
+    let mut second = connect(&proxy);
+    second.write_all(&[1; 100]).expect("the kernel takes it");
+    let_pass(Duration::from_millis(50));
+    assert_eq!((counting.bytes(), counting.connections(), proxy.accepted()), (10, 1, 2));
+    // Two pieces, and a reset behind them.
+    first.write_all(&[1; 1000]).expect("it reads");
+    rustix::net::sockopt::set_socket_linger(&first, Some(Duration::ZERO)).expect("an option");
+    drop(first);
+    let_pass(Duration::from_millis(50));
+    proxy.heal_with_stragglers(Duration::from_millis(200));
+    eventually(SOON, "the second one arrives", || counting.bytes() == 110);
+    eventually(SOON, "and so does the first piece of the first", || counting.bytes() == 130);
+    let_pass(Duration::from_millis(50));
+    assert_eq!(counting.bytes(), 130, "and no more");
+}
+
+#[test]
+fn a_proxy_that_vanishes_answers_no_syn() {
+    let echo = echo();
+    let proxy = Proxy::start(echo.address());
+    let mut stream = connect(&proxy);
+    proxy.vanish();
+    assert_eq!(proxy.being_opened(), 0);
+    let address = ([127, 0, 0, 1], proxy.port()).into();
+    std::thread::scope(|scope| {
+        let trying = scope.spawn(|| TcpStream::connect_timeout(&address, SOON / 10));
+        eventually(SOON, "a SYN is under way", || proxy.being_opened() == 1);
+        let error = trying.join().expect("it does not panic").expect_err("nobody answers");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    });
+    stream.write_all(b"ping").expect("the kernel takes it");
+    proxy.come_back();
+    let mut buffer = [0; 4];
+    stream.read_exact(&mut buffer).expect("what was held comes through");
+    let mut another = connect(&proxy);
+    another.write_all(b"pong").expect("it reads");
+    another.read_exact(&mut buffer).expect("it comes back");
+    assert_eq!((proxy.accepted(), &buffer), (2, b"pong"));
+}
+
+#[test]
+fn a_proxy_trickles_whole_replies() {
+    let replies = b"+OK\r\n%1\r\n$1\r\na\r\n*2\r\n:1\r\n$3\r\nx\r\n\r\n$-1\r\n:7\r\n";
+    let listener = Scripted::start(move |mut stream, _| {
+        let _ = stream.write_all(replies);
+        let _ = stream.read(&mut [0]);
+    });
+    let proxy = Proxy::start(listener.address());
+    let interval = Duration::from_millis(40);
+    proxy.trickle(Some(interval));
+    let start = Instant::now();
+    let mut stream = connect(&proxy);
+    let mut pieces: Vec<Vec<u8>> = Vec::new();
+    let mut buffer = [0; 100];
+    while pieces.concat().len() < replies.len() {
+        let length = stream.read(&mut buffer).expect("it goes on");
+        pieces.push(buffer[..length].to_vec());
+    }
+    assert_eq!(pieces.iter().map(Vec::len).collect::<Vec<_>>(), [5, 28, 5, 4]);
+    assert!(start.elapsed() >= 3 * interval);
 }
 
 fn let_pass(time: Duration) {

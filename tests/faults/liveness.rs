@@ -146,7 +146,7 @@ fn nodes_that_refuse_or_are_dead_burn_no_time() {
             if shares.len() == 1 {
                 nodes.proxies[0].cut(Cut::Reset);
             }
-            client.drive(millis(500)).unwrap();
+            client.drive(millis(400)).unwrap();
         }
         let share = (thread_time() - run).as_secs_f64() / start.elapsed().as_secs_f64();
         println!("one refused, one dead {what}: {:.3} % of a processor", 100.0 * share);

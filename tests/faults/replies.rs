@@ -18,7 +18,8 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
     const TIMEOUTS: usize = 1000;
     let nodes = Proxied::start(3);
     let timeout = millis(4);
-    let client = client(config(nodes.urls()).node_timeout(timeout).reset_after(5 * SECOND));
+    let settings = config(nodes.urls()).node_timeout(timeout).reset_after(5 * SECOND);
+    let client = client(settings.retry(millis(1), millis(3)));
     let mut looks: Vec<RespClient> = nodes.fleet.iter().map(Node::client).collect();
     let slow = |by| nodes.proxies[..2].iter().for_each(|it| it.delay(Way::ToClient, by));
     let (mut timeouts, mut calls, mut refused, mut in_spite) = (0, 0, 0, 0);

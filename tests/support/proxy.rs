@@ -61,8 +61,10 @@ struct Shared {
 struct State {
     controls: Controls,
     ending: bool,
-    /// Nobody is accepted.
+    /// Nobody is to be accepted.
     vanished: bool,
+    /// Nobody is accepted.
+    stopped: bool,
     fillers: Vec<SocketAddr>,
     accepted: usize,
     open: Vec<Weak<Pair>>,
@@ -220,9 +222,15 @@ impl Proxy {
         let mut fillers = held(&self.fillers);
         for _ in 0..FILLERS {
             let address = loopback(self.port);
-            // The first one is taken by the acceptor, which then sees that it has to stop.
+            // One of them wakes the acceptor, which then sees that it has to stop.
+            let stopped = self.shared.state().stopped;
             let patience = Duration::from_millis(100);
-            let Ok(filler) = TcpStream::connect_timeout(&address, patience) else { return };
+            let Ok(filler) = TcpStream::connect_timeout(&address, patience) else {
+                if stopped {
+                    return;
+                }
+                continue;
+            };
             let own = filler.local_addr().expect("a connected socket has an address");
             self.shared.state().fillers.push(own);
             fillers.push(filler);
@@ -383,8 +391,10 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     while let Ok((client, from)) = listener.accept() {
         let mut state = shared.state();
         while state.vanished && !state.ending {
+            state.stopped = true;
             state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.stopped = false;
         if state.ending {
             return;
         }
