@@ -264,7 +264,13 @@ fn a_node_in_cluster_mode() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
         cause: Cause::Cluster,
-        provoke: |node| node.restart_with(&["--cluster-enabled", "yes"]),
+        provoke: |node| {
+            // Where it would listen for its cluster is another's port, as likely as not.
+            let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback can be bound");
+            let port = free.local_addr().expect("a bound socket has an address").port();
+            drop(free);
+            node.restart_with(&["--cluster-enabled", "yes", "--cluster-port", &port.to_string()]);
+        },
         heal: Node::restart,
         meets_the_connected: true,
     };

@@ -18,7 +18,7 @@ fn pair(client: &Client, key: &str) -> Duration {
 #[test]
 fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
     let nodes = Proxied::start(3);
-    let (timeout, interval, reset) = (millis(100), millis(400), millis(200));
+    let (timeout, interval, reset) = (millis(300), millis(400), millis(200));
     let settings = config(nodes.urls()).node_timeout(timeout).probe_interval(interval);
     let client = client(settings.reset_after(reset).connect_timeout(millis(500)));
     client.drive(interval).unwrap();
@@ -55,7 +55,7 @@ fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
 #[test]
 fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
     let nodes = Proxied::start(3);
-    let timeout = millis(100);
+    let timeout = millis(500);
     let client = client(config(nodes.urls()).node_timeout(timeout).reset_after(millis(200)));
     let mut slowest = Duration::ZERO;
     for round in 0..600 {

@@ -65,7 +65,8 @@ fn is_timeout(error: &Error) -> bool {
 
 /// What a client meets in a fixed sequence of calls.
 fn walk(nodes: &Proxied) -> Vec<String> {
-    let client = client(config(nodes.urls()));
+    // A greeting of some thousand single bytes takes its time on a machine that is busy.
+    let client = client(config(nodes.urls()).connect_timeout(TTL));
     let mut seen = Vec::new();
     for node in &nodes.fleet {
         node.command(&["SET", "another's", "x"]);

