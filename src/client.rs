@@ -13,6 +13,7 @@ use mio::{Events, Poll, Token};
 use crate::config::{Config, LockOptions};
 use crate::net::clock;
 use crate::net::engine::Engine;
+use crate::net::names::Names;
 use crate::proto::error::{Cause, ConfigError, Error};
 use crate::proto::lock::{self, Lock};
 use crate::proto::node::NodeId;
@@ -58,6 +59,7 @@ struct Inner {
     events: Events,
     /// When the sockets were looked at last.
     looked_at: Instant,
+    names: Names,
     /// Key buffers of guards that are gone.
     spare_keys: Vec<Vec<u8>>,
 }
@@ -83,7 +85,7 @@ impl Client {
         let engine = Engine::new(config, poll.registry(), Token(0))?;
         let events = Events::with_capacity(EVENTS);
         let (looked_at, spare_keys) = (clock::now(), Vec::new());
-        let mut inner = Inner { engine, poll, events, looked_at, spare_keys };
+        let mut inner = Inner { engine, poll, events, looked_at, names: Names::new(), spare_keys };
         inner.wait_for_nodes(node_timeout, connect_timeout)?;
         inner.refuse_one_server_twice()?;
         Ok(Client { inner: RefCell::new(inner) })
@@ -164,6 +166,9 @@ impl Inner {
         if !self.engine.is_ours() {
             return Ok(());
         }
+        while let Some((node, addresses)) = self.names.found() {
+            self.engine.set_address(node, addresses);
+        }
         let timeout = self.engine.prepare().map_or(left, |timeout| timeout.min(left));
         match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
@@ -173,6 +178,11 @@ impl Inner {
             self.engine.handle_event(event);
         }
         self.looked_at = clock::now();
+        while let Some(node) = self.engine.take_stale() {
+            if let Some(lookup) = self.engine.lookup(node) {
+                self.names.begin(node, lookup);
+            }
+        }
         Ok(())
     }
 

@@ -1,11 +1,17 @@
 //! What a client is made with: the addresses of the nodes, and the settings. And what a lock is
 //! asked for with.
 
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::net::address::Address;
+use crate::net::address::{Address, Resolver};
+use crate::net::hook::Hook;
+#[cfg(feature = "tls")]
+use crate::net::tls::Tls;
 use crate::proto::error::ConfigError;
-use crate::proto::settings::{Limits, RestartGuard, Settings};
+use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
 
 /// Addresses and settings of a client.
 ///
@@ -21,10 +27,19 @@ use crate::proto::settings::{Limits, RestartGuard, Settings};
 pub struct Config {
     pub(crate) settings: Settings,
     pub(crate) addresses: Vec<Address>,
+    pub(crate) credentials: Option<AskForCredentials>,
+    pub(crate) resolver: Option<Resolver>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<Tls>,
 }
 
+/// Who we are to the node with this label; `None`: whom its URL says.
+pub(crate) type AskForCredentials = Hook<dyn Fn(&str) -> Option<Credentials> + Send + Sync>;
+
 impl Config {
-    /// The nodes at these URLs: `redis://[user[:password]@]host[:port][/db]`.
+    /// The nodes at these URLs: `redis://[user[:password]@]host[:port][/db]`, `rediss://...` for
+    /// the same over TLS (feature `tls`), or `redis+unix://[user[:password]@]/path[?db=N]`. User,
+    /// password and path are percent-encoded.
     ///
     /// Each has to be a master of its own, on a machine of its own: not replicas of each other,
     /// not the nodes of a cluster.
@@ -39,7 +54,14 @@ impl Config {
         let parsed: Result<Vec<_>, _> =
             urls.into_iter().map(|url| Address::parse(url.as_ref())).collect();
         let (addresses, nodes) = parsed?.into_iter().unzip();
-        let config = Config { settings: Settings::new(nodes), addresses };
+        let config = Config {
+            settings: Settings::new(nodes),
+            addresses,
+            credentials: None,
+            resolver: None,
+            #[cfg(feature = "tls")]
+            tls: None,
+        };
         config.settings.validate()?;
         Ok(config)
     }
@@ -103,6 +125,49 @@ impl Config {
     #[must_use]
     pub fn restart_guard(mut self, guard: RestartGuard) -> Config {
         self.settings.restart_guard = guard;
+        self
+    }
+
+    /// What our connections are called in the nodes' `CLIENT LIST`: `redlatch` unless set. Empty:
+    /// nothing. A node that takes no name is used all the same.
+    #[must_use]
+    pub fn client_name(mut self, name: impl Into<Box<str>>) -> Config {
+        self.settings.client_name = name.into();
+        self
+    }
+
+    /// Asks `ask` who we are, with the label of the node (`host:port`, `unix:/path`), each time a
+    /// connection opens: for passwords that change. `None` is whom its URL says. A connection that
+    /// is open stays what it is.
+    ///
+    /// It is asked on the loop, so it must not wait: let it hand out what something else fetched.
+    #[must_use]
+    pub fn credentials(
+        mut self,
+        ask: impl Fn(&str) -> Option<Credentials> + Send + Sync + 'static,
+    ) -> Config {
+        self.credentials = Some(Hook(Arc::new(ask)));
+        self
+    }
+
+    /// Looks names up with `look_up`, which gets the name and the port, instead of asking the
+    /// system: for service discovery, and for tests. It may wait. It is called where the client or
+    /// engine is made, and by [`Client`](crate::Client) on threads of their own behind failures.
+    #[must_use]
+    pub fn resolver(
+        mut self,
+        look_up: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> Config {
+        self.resolver = Some(Hook(Arc::new(look_up)));
+        self
+    }
+
+    /// Whom to trust at `rediss://` URLs, and who we are there: a [`Tls`], or an
+    /// `Arc<rustls::ClientConfig>`. Without it, such URLs are refused when the client is made.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: impl Into<Tls>) -> Config {
+        self.tls = Some(tls.into());
         self
     }
 

@@ -35,6 +35,7 @@
 //! # Features
 //!
 //! * `net` (default): the event loop and the blocking client. Without it there is `proto` alone.
+//! * `tls`: encrypted connections, `rediss://`, with rustls.
 //! * `testing`: in-process masters, for your own tests.
 //! * `cli`: the tool `redlatch`.
 #![forbid(unsafe_code)]
@@ -55,6 +56,10 @@ pub use client::{Client, DEFAULT_WAIT, Guard};
 #[cfg(feature = "net")]
 pub use config::{Config, LockOptions};
 #[cfg(feature = "net")]
+pub use net::address::Lookup;
+#[cfg(feature = "tls")]
+pub use net::tls::Tls;
+#[cfg(feature = "net")]
 pub use net::{clock, engine::Engine};
 pub use proto::coordinator::Event;
 pub use proto::error::{Busy, Cause, ConfigError, Error, NodeReport, Report, Said};
@@ -62,7 +67,7 @@ pub use proto::lock::{Lock, Token};
 pub use proto::node::{NodeId, NodeSet};
 pub use proto::ops::{Completion, Op, Outcome};
 pub use proto::round::Released;
-pub use proto::settings::RestartGuard;
+pub use proto::settings::{Credentials, RestartGuard};
 pub use proto::standing::Standing;
 pub use proto::time::{BadTtl, Instant, Ttl};
 

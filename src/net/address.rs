@@ -1,24 +1,54 @@
-//! Where a node is: `redis://[user[:password]@]host[:port][/db]`.
+//! Where a node is, as a URL:
 //!
-//! The hazard is a password in an error: whatever is said of a bad address is said without it.
+//! * `redis://[user[:password]@]host[:port][/db]`
+//! * `rediss://...`: the same over TLS
+//! * `redis+unix://[user[:password]@]/path[?db=N]`: a socket in the file system
+//!
+//! User, password and path are percent-encoded. The hazard is a password in an error: whatever is
+//! said of a bad address is said without it.
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 
+use super::hook::Hook;
 use crate::proto::error::ConfigError;
-use crate::proto::settings::{NodeSettings, Secret};
+use crate::proto::settings::{Credentials, NodeSettings, Secret};
 
 /// The port where the address names none.
 pub const DEFAULT_PORT: u16 = 6379;
 
 /// Where a node is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
-    /// A name or an IP address; IPv6 without its brackets.
-    pub host: Box<str>,
-    /// The TCP port.
-    pub port: u16,
+pub enum Address {
+    /// Somewhere on the network.
+    Tcp {
+        /// A name or an IP address; IPv6 without its brackets.
+        host: Box<str>,
+        /// The TCP port.
+        port: u16,
+        /// Whether what is said there is encrypted: `rediss://`.
+        tls: bool,
+    },
+    /// A socket in the file system of this machine.
+    Unix(PathBuf),
+}
+
+/// What the caller has to look names up: the name and its port in, addresses out.
+pub(crate) type Resolver = Hook<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
+
+/// A name that is to be looked up, on a thread that may wait for it.
+///
+/// [`Engine::lookup`](crate::Engine::lookup) makes one, and
+/// [`Engine::set_address`](crate::Engine::set_address) takes what it finds.
+#[derive(Debug, Clone)]
+pub struct Lookup {
+    host: Box<str>,
+    port: u16,
+    /// The system's where there is none.
+    resolver: Option<Resolver>,
 }
 
 impl Address {
@@ -32,47 +62,106 @@ impl Address {
             problem: problem.into(),
         };
         let (scheme, rest) = url.split_once("://").ok_or(bad("it does not begin with redis://"))?;
-        match scheme {
-            "redis" => {}
-            "rediss" | "redis+unix" => return Err(bad("this scheme is not supported yet")),
-            _ => return Err(bad("its scheme is not redis")),
-        }
-        if rest.contains(['?', '#']) {
-            return Err(bad("it has a query or a fragment, which mean nothing here"));
-        }
-        let (credentials, rest) = match rest.rsplit_once('@') {
-            Some((credentials, rest)) => (Some(credentials), rest),
-            None => (None, rest),
+        let parsed = match scheme {
+            "redis" => on_the_network(rest, false),
+            "rediss" if cfg!(feature = "tls") => on_the_network(rest, true),
+            "rediss" => Err("rediss:// needs the feature `tls` of redlatch"),
+            "redis+unix" => in_the_file_system(rest),
+            _ => Err("its scheme is none of redis, rediss and redis+unix"),
         };
-        let (place, db) = rest.split_once('/').unwrap_or((rest, ""));
-        let db = match db {
-            "" => 0,
-            digits => number(digits).ok_or(bad("its database is not a number"))?,
-        };
-        let (host, port) = host_and_port(place).map_err(bad)?;
-        let (user, password) = match credentials {
-            Some(credentials) => user_and_password(credentials).map_err(bad)?,
-            None => (None, None),
-        };
-        let address = Address { host: host.into(), port };
+        let (address, credentials, db) = parsed.map_err(bad)?;
+        let Credentials { user, password } = credentials;
         let label = address.label();
         Ok((address, NodeSettings { label, user, password, db }))
     }
 
-    /// What reports call it: `host:port`.
+    /// What reports call it: `host:port`, or `unix:/path`.
     pub fn label(&self) -> Box<str> {
-        let (host, port) = (&self.host, self.port);
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-            .into()
+        match self {
+            Address::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Address::Tcp { host, port, .. } => format!("{host}:{port}"),
+            Address::Unix(path) => format!("unix:{}", path.display()),
+        }
+        .into()
     }
 
-    /// Looks the name up. It may block for as long as a name server takes: never on the loop.
+    /// What has to be looked up to find the node: nothing where it is no name, but an address or a
+    /// path.
+    pub(crate) fn lookup(&self, resolver: Option<&Resolver>) -> Option<Lookup> {
+        match self {
+            Address::Tcp { host, .. } if host.parse::<std::net::IpAddr>().is_ok() => None,
+            Address::Tcp { host, port, .. } => {
+                Some(Lookup { host: host.clone(), port: *port, resolver: resolver.cloned() })
+            }
+            Address::Unix(_) => None,
+        }
+    }
+}
+
+impl Lookup {
+    /// The name.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Looks it up. It may block for as long as a name server takes: never on the loop.
     ///
     /// # Errors
-    /// What the system says of the name.
-    pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
-        Ok((&*self.host, self.port).to_socket_addrs()?.collect())
+    /// What the system, or the resolver of the configuration, says of the name.
+    pub fn run(&self) -> io::Result<Vec<SocketAddr>> {
+        match &self.resolver {
+            Some(resolver) => (resolver.0)(&self.host, self.port),
+            None => Ok((&*self.host, self.port).to_socket_addrs()?.collect()),
+        }
     }
+}
+
+type Parsed = (Address, Credentials, u32);
+
+fn on_the_network(rest: &str, tls: bool) -> Result<Parsed, &'static str> {
+    if rest.contains(['?', '#']) {
+        return Err("it has a query or a fragment, which mean nothing here");
+    }
+    let (credentials, rest) = match rest.rsplit_once('@') {
+        Some((credentials, rest)) => (user_and_password(credentials)?, rest),
+        None => (Credentials::default(), rest),
+    };
+    let (place, db) = rest.split_once('/').unwrap_or((rest, ""));
+    let db = if db.is_empty() { 0 } else { database(db)? };
+    let (host, port) = host_and_port(place)?;
+    Ok((Address::Tcp { host: host.into(), port, tls }, credentials, db))
+}
+
+fn in_the_file_system(rest: &str) -> Result<Parsed, &'static str> {
+    let slash = rest.find('/').ok_or("it has no path")?;
+    let (before, rest) = rest.split_at(slash);
+    let credentials = match before.strip_suffix('@') {
+        Some(credentials) => user_and_password(credentials)?,
+        None if before.is_empty() => Credentials::default(),
+        None => return Err("its path does not begin at the root: write redis+unix:///path"),
+    };
+    let (path, db) = match rest.split_once('?') {
+        None => (rest, 0),
+        Some((path, query)) => {
+            let digits = query.strip_prefix("db=").ok_or("its query is not ?db=N")?;
+            (path, database(digits)?)
+        }
+    };
+    if path.contains('#') {
+        return Err("it has a fragment, which means nothing here");
+    }
+    if path.ends_with('/') {
+        return Err("its path is no file");
+    }
+    let path = percent_decode_str(path).decode_utf8().map_err(|_| "its path is not UTF-8")?;
+    if path.contains('\0') {
+        return Err("its path has a zero byte in it");
+    }
+    Ok((Address::Unix(path.as_ref().into()), credentials, db))
+}
+
+fn database(digits: &str) -> Result<u32, &'static str> {
+    number(digits).ok_or("its database is not a number")
 }
 
 /// The URL as it may be shown.
@@ -119,10 +208,10 @@ fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
 
 /// Digits only: `parse` alone would take a sign.
 fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
-    digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
+    (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| digits.parse().ok())
+        .flatten()
 }
-
-type Credentials = (Option<Box<str>>, Option<Secret>);
 
 fn user_and_password(credentials: &str) -> Result<Credentials, &'static str> {
     let decode = |text: &str| -> Result<Box<str>, &'static str> {
@@ -134,7 +223,7 @@ fn user_and_password(credentials: &str) -> Result<Credentials, &'static str> {
         return Err("it has a user and no password: write user:password@, or :password@");
     };
     let user = if user.is_empty() { None } else { Some(decode(user)?) };
-    Ok((user, Some(Secret::new(decode(password)?))))
+    Ok(Credentials { user, password: Some(Secret::new(decode(password)?)) })
 }
 
 #[cfg(test)]
@@ -158,6 +247,37 @@ mod tests {
         assert_eq!((label.as_str(), user.as_deref()), ("h:1", Some("ann")));
         assert_eq!(password.as_deref(), Some("p@ss:w"));
         assert_eq!(parse("redis://:pw@h").3.as_deref(), Some("pw"));
+        assert_eq!(parse("redis+unix:///run/a%20b.sock"), plain("unix:/run/a b.sock", 0));
+        let (label, db, user, password) = parse("redis+unix://ann:p%2Fw@/run/@.sock?db=4");
+        assert_eq!((label.as_str(), db, user.as_deref()), ("unix:/run/@.sock", 4, Some("ann")));
+        assert_eq!(password.as_deref(), Some("p/w"));
+    }
+
+    #[test]
+    fn encryption_is_a_matter_of_the_scheme() {
+        let tls = Address::parse("rediss://h").map(|parsed| parsed.0);
+        if cfg!(feature = "tls") {
+            let address = Address::Tcp { host: "h".into(), port: 6379, tls: true };
+            assert_eq!(tls, Ok(address));
+        } else {
+            assert!(tls.unwrap_err().to_string().contains("feature `tls`"));
+        }
+    }
+
+    #[test]
+    fn only_names_are_looked_up() {
+        let lookup = |url: &str| {
+            let resolver: Resolver = Hook(std::sync::Arc::new(|host: &str, port| {
+                assert_eq!((host, port), ("h", 7));
+                Ok(vec![SocketAddr::from(([1, 2, 3, 4], port))])
+            }));
+            Address::parse(url).unwrap().0.lookup(Some(&resolver))
+        };
+        for url in ["redis://10.0.0.1", "redis://[::1]", "redis+unix:///s"] {
+            assert!(lookup(url).is_none(), "{url}");
+        }
+        let found = lookup("redis://h:7").unwrap().run().unwrap();
+        assert_eq!(found, [SocketAddr::from(([1, 2, 3, 4], 7))]);
     }
 
     #[test]
@@ -180,15 +300,29 @@ mod tests {
             "redis://h:7?db=2",
             "redis://a b",
             "redis://u@h",
-            "rediss://h",
-            "redis+unix:///s",
+            "redis+unix://",
+            "redis+unix:///",
+            "redis+unix://s",
+            "redis+unix://h/s",
+            "redis+unix:///s?x=1",
+            "redis+unix:///s?db=",
+            "redis+unix:///s?db=-1",
+            "redis+unix:///s#x",
+            "redis+unix:///%00",
         ];
         for url in bad {
             assert!(Address::parse(url).is_err(), "{url} was taken");
         }
-        for url in
-            ["redis://u:hunter2@h:x", "http://u:hunter2@h", "u:hunter2@h", "redis://u:hunter2@"]
-        {
+        for url in [
+            "redis://u:hunter2@h:x",
+            "http://u:hunter2@h",
+            "u:hunter2@h",
+            "redis://u:hunter2@",
+            "redis+unix://u:hunter2@h/s",
+            "redis+unix://u:/hunter2@/s",
+            "redis+unix://u:hunter2@/s?x",
+            "rediss://u:hunter2@h:x",
+        ] {
             let error = Address::parse(url).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
         }

@@ -1,15 +1,21 @@
-//! A node's way to an open socket: which address is next, the options, and the hard close.
+//! A node's way to an open socket: which address is next, the options, whether it is encrypted.
 //!
 //! When to connect is not decided here: proto says so, with its pauses.
 
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use mio::net::TcpStream;
+use mio::net::{TcpStream, UnixStream};
 use socket2::{SockRef, TcpKeepalive};
 
-use super::address::Address;
+use super::address::{Address, Lookup};
+use super::stream::Stream;
+#[cfg(feature = "tls")]
+use super::tls::Encryption;
+use crate::config::Config;
+use crate::proto::error::ConfigError;
 
 /// How long the kernel tries to get bytes acknowledged before it gives a connection up. Proto finds
 /// a silent node sooner; this ends connections to machines that are gone.
@@ -20,37 +26,79 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How often in a row a node cannot be made ready before its name is looked up again; and every
+/// so often from then on.
+const STALE_AFTER: u32 = 2;
+const STALE_EVERY: u32 = 8;
+
 /// Opens sockets to one node.
 #[derive(Debug)]
 pub struct Connector {
-    addresses: Vec<SocketAddr>,
-    next: usize,
-    /// Why there are no addresses.
-    problem: String,
+    place: Place,
+    /// The name to look up again.
+    lookup: Option<Lookup>,
+    #[cfg(feature = "tls")]
+    encryption: Option<Encryption>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Tcp {
+        addresses: Vec<SocketAddr>,
+        next: usize,
+        /// Why there are no addresses.
+        problem: String,
+    },
+    Unix(PathBuf),
 }
 
 impl Connector {
     /// Looks the address up, which may block. A name that is not found is no error here: the node
     /// is down.
-    pub fn new(address: &Address) -> Connector {
-        match address.resolve() {
-            Ok(addresses) if addresses.is_empty() => {
-                let problem = "its name has no address".into();
-                Connector { addresses, next: 0, problem }
+    ///
+    /// # Errors
+    /// Where it is to be encrypted and cannot be.
+    pub fn new(address: &Address, config: &Config) -> Result<Connector, ConfigError> {
+        let lookup = address.lookup(config.resolver.as_ref());
+        let place = match (address, &lookup) {
+            (Address::Unix(path), _) => Place::Unix(path.clone()),
+            (Address::Tcp { .. }, Some(lookup)) => {
+                let (addresses, problem) = match lookup.run() {
+                    Ok(found) => (found, "its name has no address".to_owned()),
+                    Err(error) => (Vec::new(), error.to_string()),
+                };
+                Place::Tcp { addresses, next: 0, problem }
             }
-            Ok(addresses) => Connector { addresses, next: 0, problem: String::new() },
-            Err(error) => Connector { addresses: Vec::new(), next: 0, problem: error.to_string() },
-        }
+            (Address::Tcp { host, port, .. }, None) => {
+                let ip = host.parse().expect("what is not looked up is an IP address");
+                let addresses = vec![SocketAddr::new(ip, *port)];
+                Place::Tcp { addresses, next: 0, problem: String::new() }
+            }
+        };
+        Ok(Connector {
+            place,
+            lookup,
+            #[cfg(feature = "tls")]
+            encryption: match address {
+                Address::Tcp { host, tls: true, .. } => {
+                    Some(Encryption::to(host, config.tls.as_ref())?)
+                }
+                _ => None,
+            },
+        })
     }
 
-    /// Begins to connect to the next of its addresses.
-    pub fn open(&mut self) -> io::Result<TcpStream> {
-        let count = self.addresses.len();
-        if count == 0 {
-            return Err(io::Error::new(io::ErrorKind::NotFound, self.problem.clone()));
-        }
-        let address = self.addresses[self.next % count];
-        self.next = (self.next + 1) % count;
+    /// Begins to connect, to the next of its addresses.
+    pub fn open(&mut self) -> io::Result<Stream> {
+        let (addresses, next) = match &mut self.place {
+            Place::Unix(path) => return UnixStream::connect(path).map(Stream::Unix),
+            Place::Tcp { addresses, problem, .. } if addresses.is_empty() => {
+                return Err(io::Error::new(io::ErrorKind::NotFound, problem.clone()));
+            }
+            Place::Tcp { addresses, next, .. } => (addresses, next),
+        };
+        let address = addresses[*next % addresses.len()];
+        *next = (*next + 1) % addresses.len();
         let stream = TcpStream::connect(address)?;
         // An option that a platform refuses costs latency or a later discovery, not safety.
         let socket = SockRef::from(&stream);
@@ -60,32 +108,57 @@ impl Connector {
         let _ = socket.set_tcp_keepalive(&keepalive);
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let _ = socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-        Ok(stream)
+        #[cfg(feature = "tls")]
+        if let Some(encryption) = &self.encryption {
+            return encryption.begin(stream).map(|stream| Stream::Tls(Box::new(stream)));
+        }
+        Ok(Stream::Tcp(stream))
+    }
+
+    /// The name that may lead elsewhere by now; nothing where it was given as an address.
+    pub fn lookup(&self) -> Option<&Lookup> {
+        self.lookup.as_ref()
+    }
+
+    /// Whether the name should be looked up again behind so many failures in a row.
+    pub fn is_stale(&self, failures: u32) -> bool {
+        let due = failures == STALE_AFTER || (failures > 0 && failures % STALE_EVERY == 0);
+        self.lookup.is_some() && due
+    }
+
+    /// Takes what the name leads to now. Nothing found is no news: the old ones are kept.
+    pub fn set_addresses(&mut self, found: Vec<SocketAddr>) {
+        if let Place::Tcp { addresses, next, .. } = &mut self.place {
+            if !found.is_empty() && *addresses != found {
+                (*addresses, *next) = (found, 0);
+            }
+        }
     }
 }
 
-/// Whether a connection that was begun is open.
-///
-/// # Errors
-/// What the system says of it when it failed.
-pub fn is_open(stream: &TcpStream) -> io::Result<bool> {
-    if let Some(error) = stream.take_error()? {
-        return Err(error);
-    }
-    match stream.peer_addr() {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
-        Err(error) => Err(error),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Closes so that nothing the kernel still holds arrives later than what the next connection
-/// says: a reset. Only where what is owed survives to be paid there.
-pub fn reset(stream: TcpStream) {
-    let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-}
+    #[test]
+    fn a_name_is_looked_up_again_behind_failures() {
+        let config = Config::new(["redis://localhost:1", "redis://127.0.0.1:2"]).unwrap();
+        let connector = |node: usize| Connector::new(&config.addresses[node], &config).unwrap();
+        let stale: Vec<u32> = (0..20).filter(|&n| connector(0).is_stale(n)).collect();
+        assert_eq!(stale, [2, 8, 16]);
+        assert!(!connector(1).is_stale(2), "an address leads nowhere else");
+    }
 
-/// Closes so that what was written still arrives: the end of a client.
-pub fn finish(stream: TcpStream) {
-    let _ = stream.shutdown(Shutdown::Write);
+    #[test]
+    fn what_is_found_later_replaces_what_was_found_before_and_nothing_does_not() {
+        let config = Config::new(["redis://localhost:1"]).unwrap();
+        let mut connector = Connector::new(&config.addresses[0], &config).unwrap();
+        let new = SocketAddr::from(([127, 0, 0, 1], 7));
+        for found in [vec![new], vec![]] {
+            connector.set_addresses(found);
+            assert!(
+                matches!(&connector.place, Place::Tcp { addresses, .. } if *addresses == [new])
+            );
+        }
+    }
 }

@@ -7,22 +7,25 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use rand::TryRng;
 use rand::rngs::SysRng;
 
-use super::connect::{self, Connector};
-use super::socket::{self, Readiness};
-use super::{address::Address, clock};
-use crate::config::{Config, LockOptions};
+use super::address::Lookup;
+use super::clock;
+use super::connect::Connector;
+use super::socket::Readiness;
+use super::stream::Stream;
+use crate::config::{AskForCredentials, Config, LockOptions};
 use crate::proto::coordinator::{Action, Coordinator, Event};
 use crate::proto::error::{ConfigError, Error};
 use crate::proto::lock::{self, Lock};
 use crate::proto::node::{NodeId, NodeSet};
 use crate::proto::ops::{Completion, Op};
+use crate::proto::settings::Credentials;
 use crate::proto::standing::Standing;
 use crate::proto::time::Instant;
 
@@ -76,6 +79,11 @@ pub struct Engine {
     scratch: Box<[u8]>,
     /// Nodes that had more to read than their turn allowed.
     more: NodeSet,
+    /// Nodes whose names may lead elsewhere by now; nobody was told yet.
+    stale: NodeSet,
+    credentials: Option<AskForCredentials>,
+    /// Who we are by the URLs, where somebody is asked who may say so.
+    by_url: Vec<Credentials>,
     /// The process that the sockets and what is held belong to.
     owner: u32,
 }
@@ -83,7 +91,7 @@ pub struct Engine {
 #[derive(Debug)]
 struct Socket {
     connector: Connector,
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
     /// The connection is not known to be open yet.
     opening: bool,
     /// The kernel may take more. It is not asked again before the poller says so.
@@ -105,20 +113,30 @@ impl Engine {
         let mut seed = [0; 32];
         SysRng.try_fill_bytes(&mut seed).map_err(|e| system("no randomness", &e))?;
         let registry = registry.try_clone().map_err(|e| system("no poller", &e))?;
+        config.settings.validate()?;
+        let connectors = config.addresses.iter().map(|address| Connector::new(address, &config));
+        let sockets = connectors.map(|connector| {
+            Ok(Socket { connector: connector?, stream: None, opening: false, writable: false })
+        });
+        let sockets = sockets.collect::<Result<Vec<_>, ConfigError>>()?;
+        let by_url = config
+            .settings
+            .nodes
+            .iter()
+            .map(|node| Credentials { user: node.user.clone(), password: node.password.clone() });
+        let by_url = by_url.collect();
+        // Made last: the time to connect runs from here.
         let coordinator = Coordinator::new(config.settings, seed, clock::now())?;
-        let socket = |address: &Address| Socket {
-            connector: Connector::new(address),
-            stream: None,
-            opening: false,
-            writable: false,
-        };
         Ok(Engine {
             coordinator,
             registry,
             base,
-            sockets: config.addresses.iter().map(socket).collect(),
+            sockets,
             scratch: vec![0; SCRATCH_BYTES].into(),
             more: NodeSet::EMPTY,
+            stale: NodeSet::EMPTY,
+            credentials: config.credentials,
+            by_url,
             owner: std::process::id(),
         })
     }
@@ -288,7 +306,33 @@ impl Engine {
 
     /// The next thing that happened to a node.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.coordinator.poll_event()
+        self.coordinator.poll_event().or_else(|| {
+            let node = self.take_stale()?;
+            Some(Event::AddressStale { node })
+        })
+    }
+
+    /// The node's name, to be looked up on a thread that may wait for it; `None` where its URL has
+    /// an address or a path. Behind [`Event::AddressStale`].
+    pub fn lookup(&self, node: NodeId) -> Option<Lookup> {
+        self.sockets.get(node.index())?.connector.lookup().cloned()
+    }
+
+    /// Where the node's name leads now. Its next connection goes there; one that is open stays.
+    /// None at all change nothing, and neither does anything for a node without a name.
+    pub fn set_address(&mut self, node: NodeId, addresses: Vec<SocketAddr>) {
+        if let Some(socket) = self.sockets.get_mut(node.index()) {
+            if socket.connector.lookup().is_some() {
+                socket.connector.set_addresses(addresses);
+            }
+        }
+    }
+
+    /// The next node whose name may lead elsewhere by now.
+    pub(crate) fn take_stale(&mut self) -> Option<NodeId> {
+        let node = self.stale.iter().next()?;
+        self.stale.remove(node);
+        Some(node)
     }
 
     /// What a node is to us at the moment.
@@ -317,7 +361,7 @@ impl Engine {
                 Action::Disconnect(node) => {
                     if let Some(stream) = self.drop_stream(node) {
                         // What is owed there is paid on the next connection.
-                        connect::reset(stream);
+                        stream.reset();
                     }
                 }
             }
@@ -326,7 +370,11 @@ impl Engine {
 
     fn open(&mut self, node: NodeId) {
         let token = Token(self.base.0 + node.index());
+        let failures = self.coordinator.failures(node);
         let socket = &mut self.sockets[node.index()];
+        if socket.connector.is_stale(failures) {
+            self.stale.insert(node);
+        }
         let opened = socket.connector.open().and_then(|mut stream| {
             let interest = Interest::READABLE | Interest::WRITABLE;
             self.registry.register(&mut stream, token, interest)?;
@@ -345,15 +393,26 @@ impl Engine {
     /// Whether the connection that was begun came to something.
     fn look_whether_open(&mut self, node: NodeId) {
         let socket = &mut self.sockets[node.index()];
-        let Some(stream) = &socket.stream else { return };
-        match connect::is_open(stream) {
+        let Some(stream) = &mut socket.stream else { return };
+        match stream.go_on() {
             Ok(false) => {}
             Ok(true) => {
+                if stream.may_hold_input() {
+                    self.more.insert(node);
+                }
                 (socket.opening, socket.writable) = (false, true);
+                self.ask_for_credentials(node);
                 self.coordinator.handle_connected(node, clock::now());
             }
             Err(error) => self.lost(node, &error),
         }
+    }
+
+    fn ask_for_credentials(&mut self, node: NodeId) {
+        let Some(ask) = &self.credentials else { return };
+        let label = &self.coordinator.settings().nodes[node.index()].label;
+        let credentials = (ask.0)(label).unwrap_or_else(|| self.by_url[node.index()].clone());
+        self.coordinator.set_credentials(node, credentials);
     }
 
     fn lost(&mut self, node: NodeId, error: &io::Error) {
@@ -361,7 +420,7 @@ impl Engine {
         self.coordinator.handle_disconnected(node, &words(error), clock::now());
     }
 
-    fn drop_stream(&mut self, node: NodeId) -> Option<TcpStream> {
+    fn drop_stream(&mut self, node: NodeId) -> Option<Stream> {
         let socket = &mut self.sockets[node.index()];
         (socket.opening, socket.writable) = (false, false);
         self.more.remove(node);
@@ -393,7 +452,7 @@ impl Engine {
             // One that proto has broken off is closed with the next actions.
             let connected = self.coordinator.standing(node).is_connected();
             let Some(stream) = socket.stream.as_mut().filter(|_| connected) else { return };
-            let (count, readiness) = socket::read(stream, &mut self.scratch, read_closed);
+            let (count, readiness) = stream.read(&mut self.scratch, read_closed);
             if count > 0 {
                 let bytes = &self.scratch[..count];
                 self.coordinator.handle_bytes(node, bytes, clock::now());
@@ -415,12 +474,12 @@ impl Engine {
             let socket = &mut self.sockets[node.index()];
             let output = self.coordinator.output(node);
             let Some(stream) = socket.stream.as_mut().filter(|_| socket.writable) else { continue };
-            if output.is_empty() {
+            if output.is_empty() && !stream.has_unsent() {
                 continue;
             }
-            match socket::write(stream, output) {
-                Ok(count) => {
-                    socket.writable = count == output.len();
+            match stream.write(output) {
+                Ok((count, all)) => {
+                    socket.writable = all;
                     self.coordinator.handle_sent(node, count, clock::now());
                 }
                 Err(error) => {
@@ -457,7 +516,7 @@ impl Drop for Engine {
         self.write_out();
         for node in self.nodes().iter() {
             if let Some(stream) = self.drop_stream(node) {
-                connect::finish(stream);
+                stream.finish();
             }
         }
     }

@@ -4,4 +4,9 @@ pub mod address;
 pub mod clock;
 mod connect;
 pub mod engine;
+pub(crate) mod hook;
+pub(crate) mod names;
 mod socket;
+mod stream;
+#[cfg(feature = "tls")]
+pub mod tls;

@@ -52,6 +52,8 @@ pub enum Cause {
     Quarantined,
     /// It is the server that another address of the list leads to.
     SameServer,
+    /// It has no database of that number.
+    NoDatabase,
     /// The client belongs to the process that this one was forked from.
     Forked,
     /// `-WRONGTYPE`: the key is not a string, so it is another's.
@@ -92,12 +94,15 @@ impl Cause {
 
     /// The cause of an error that has no word of its own but `ERR`.
     fn of_plain_error(text: &[u8]) -> Cause {
-        const TEXTS: [(&[u8], Cause); 6] = [
+        const TEXTS: [(&[u8], Cause); 9] = [
             (b"max number of clients", Cause::TooManyClients),
             (b"unknown command", Cause::UnknownCommand),
             (b"AUTH <password> called without", Cause::WrongPassword),
             (b"invalid password", Cause::WrongPassword),
             (b"The user executing the script", Cause::NoPermission),
+            (b"ACL failure in script", Cause::NoPermission),
+            (b"DB index is out of range", Cause::NoDatabase),
+            (b"invalid DB index", Cause::NoDatabase),
             (b"Client sent AUTH, but no password", Cause::WrongPassword),
         ];
         TEXTS.iter().find(|(start, _)| text.starts_with(start)).map_or(Cause::Other, |t| t.1)
@@ -115,6 +120,7 @@ impl Cause {
                 | Cause::Cluster
                 | Cause::Evicts
                 | Cause::SameServer
+                | Cause::NoDatabase
                 | Cause::Forked
                 | Cause::UnknownCommand
         )
@@ -159,6 +165,7 @@ impl Cause {
             Cause::Evicts => "may evict keys (maxmemory-policy)",
             Cause::Quarantined => "granted, which does not count yet",
             Cause::SameServer => "is the server of another address",
+            Cause::NoDatabase => "has no such database",
             Cause::Forked => "is the client of the process before the fork",
             Cause::WrongType => "holds something that is no lock",
             Cause::NoScript => "does not know the script",
@@ -347,6 +354,16 @@ pub enum ConfigError {
         /// What is wrong with it.
         problem: Box<str>,
     },
+    /// A name for our connections that no node takes.
+    ClientName {
+        /// The name.
+        given: Box<str>,
+    },
+    /// What encryption needs is not there, or is not what it should be.
+    Tls {
+        /// What is wrong.
+        problem: Box<str>,
+    },
     /// A ttl that leaves nothing or is too long.
     Ttl(BadTtl),
     /// A key that is longer than a key may be.
@@ -385,6 +402,10 @@ impl fmt::Display for ConfigError {
                 write!(f, "the node {label} is in the list twice: it would vote twice")
             }
             ConfigError::Address { given, problem } => write!(f, "address {given}: {problem}"),
+            ConfigError::ClientName { given } => {
+                write!(f, "client_name is {given:?}: it must be printable ASCII without spaces")
+            }
+            ConfigError::Tls { problem } => write!(f, "TLS: {problem}"),
             ConfigError::Ttl(bad) => bad.fmt(f),
             ConfigError::KeyTooLong { given, most } => {
                 write!(f, "a key of {given} bytes: the limit is {most}")
@@ -408,7 +429,9 @@ mod tests {
 
     #[test]
     fn an_error_is_known_by_its_first_word() {
-        let cases: [(&str, Cause); 14] = [
+        let cases: [(&str, Cause); 16] = [
+            ("ERR ACL failure in script: User a has no permissions", Cause::NoPermission),
+            ("ERR DB index is out of range", Cause::NoDatabase),
             ("OOM command not allowed when used memory > 'maxmemory'.", Cause::OutOfMemory),
             ("OOM", Cause::OutOfMemory),
             ("OOMPH", Cause::Other),

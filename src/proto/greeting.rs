@@ -2,7 +2,8 @@
 //! all.
 //!
 //! Everything is written at once: `HELLO` with the credentials, `SELECT`, `INFO`, the scripts, what
-//! the node has of its own to compare and delete with, and the wish to be told of flushes.
+//! the node has of its own to compare and delete with, the wish to be told of flushes, and what
+//! we are called.
 //! Where `HELLO` is unknown (before Redis 6) it is said again in the old words. Each command but
 //! the credentials may be refused by a managed server: its absence has a defined effect here.
 //! The hazard is a node taken for an independent master that is none.
@@ -32,6 +33,9 @@ pub enum Step {
     Native,
     /// `CLIENT TRACKING`: tell of flushes. Refused: a flush is not noticed.
     Track,
+    /// `CLIENT SETNAME`, `CLIENT SETINFO`: how an operator finds us in `CLIENT LIST`. Refused: we
+    /// are not called anything there.
+    Name,
 }
 
 /// How many hex digits a `run_id` has.
@@ -108,8 +112,8 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    /// Says everything at once. `say` puts one step into the outbox.
-    pub fn begin(&mut self, node: &NodeSettings, mut say: impl FnMut(Step, &[&[u8]])) {
+    /// Says everything at once. `name` is what we are called; `say` puts one step into the outbox.
+    pub fn begin(&mut self, node: &NodeSettings, name: &str, mut say: impl FnMut(Step, &[&[u8]])) {
         let old_words = self.hello_unknown;
         *self = Greeting::default();
         let mut say = |step, arguments: &[&[u8]]| {
@@ -141,6 +145,13 @@ impl Greeting {
             // Opt-in: nothing is tracked that we do not name, and flushes are told all the same.
             say(Step::Track, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]);
         }
+        if !name.is_empty() {
+            say(Step::Name, &[b"CLIENT", b"SETNAME", name.as_bytes()]);
+        }
+        let version = env!("CARGO_PKG_VERSION").as_bytes();
+        for (field, value) in [(&b"LIB-NAME"[..], &b"redlatch"[..]), (b"LIB-VER", version)] {
+            say(Step::Name, &[b"CLIENT", b"SETINFO", field, value]);
+        }
     }
 
     /// Takes an answer.
@@ -162,6 +173,8 @@ impl Greeting {
                 Step::Info | Step::Load | Step::Native | Step::Track,
                 Fact::Refused(Cause::NoPermission | Cause::UnknownCommand | Cause::Other),
             ) => {}
+            // Nothing hangs on the name.
+            (Step::Name, Fact::Refused(_)) => {}
             (_, Fact::Refused(cause)) => self.blame(cause),
         }
         match (self.unanswered, self.hello_unknown, self.trouble) {
@@ -211,7 +224,9 @@ impl Step {
                 }
                 Some(Fact::Hello { client_id })
             }
-            (Step::Auth | Step::Select | Step::Track, Reply::Simple(b"OK")) => Some(Fact::Fine),
+            (Step::Auth | Step::Select | Step::Track | Step::Name, Reply::Simple(b"OK")) => {
+                Some(Fact::Fine)
+            }
             (Step::Native, Reply::Array(commands)) => {
                 // One entry for each command that was named, null where it is unknown.
                 let known = |entry: Option<Reply<'_>>| matches!(entry, Some(Reply::Array(_)));
@@ -266,7 +281,7 @@ mod tests {
 
     fn said(greeting: &mut Greeting, node: &NodeSettings) -> Vec<(Step, String)> {
         let mut said = Vec::new();
-        greeting.begin(node, |step, arguments| {
+        greeting.begin(node, "me", |step, arguments| {
             let words: Vec<_> = arguments.iter().map(|a| String::from_utf8_lossy(a)).collect();
             said.push((step, words.join(" ")));
         });
@@ -290,6 +305,15 @@ mod tests {
     const RAN: (Step, Fact) = (Step::Run, Fact::Refused(Cause::Other));
     const NATIVE: (Step, Fact) = (Step::Native, Fact::Native(None));
     const TRACKED: (Step, Fact) = (Step::Track, Fact::Fine);
+    const NAMED: (Step, Fact) = (Step::Name, Fact::Fine);
+
+    /// What comes behind `INFO`, all of it well.
+    const REST: [(Step, Fact); 8] = [LOADED, LOADED, RAN, NATIVE, TRACKED, NAMED, NAMED, NAMED];
+
+    /// The same, refused.
+    fn all_refused(why: Cause) -> [(Step, Fact); 8] {
+        REST.map(|(step, _)| (step, Fact::Refused(why)))
+    }
 
     #[test]
     fn a_plain_master_is_vetted() {
@@ -301,7 +325,9 @@ mod tests {
             "# Server\r\nrun_id:{run_id}\r\nuptime_in_seconds:-3\r\nrole:master\r\nloading:0\r\n\
              maxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\ncluster_enabled:0\r\n"
         );
-        let facts = [HELLO, (Step::Info, info(&text)), LOADED, LOADED, RAN, NATIVE, TRACKED];
+        assert_eq!(steps[7].1, "CLIENT SETNAME me");
+        assert_eq!(steps[8].1, "CLIENT SETINFO LIB-NAME redlatch");
+        let facts = [&[HELLO, (Step::Info, info(&text))], &REST[..]].concat();
         let Progress::Vetted(vetted) = end(&mut greeting, &facts) else { panic!("not vetted") };
         assert_eq!(vetted.client_id, Some(9));
         assert_eq!(vetted.info.run_id.unwrap(), run_id.as_bytes());
@@ -319,7 +345,7 @@ mod tests {
         for (text, cause) in cases {
             let mut greeting = Greeting::default();
             said(&mut greeting, &NodeSettings::new("a"));
-            let facts = [HELLO, (Step::Info, info(text)), LOADED, LOADED, RAN, NATIVE, TRACKED];
+            let facts = [&[HELLO, (Step::Info, info(text))], &REST[..]].concat();
             assert_eq!(end(&mut greeting, &facts), Progress::Rejected(cause), "{text}");
         }
     }
@@ -335,16 +361,8 @@ mod tests {
         assert_eq!(steps[1], (Step::Select, "SELECT 3".into()));
         let refused = (Step::Hello, Fact::Refused(Cause::WrongPassword));
         let rest = Fact::Refused(Cause::NoAuth);
-        let facts = [
-            refused,
-            (Step::Select, rest),
-            (Step::Info, rest),
-            (Step::Load, rest),
-            (Step::Load, rest),
-            (Step::Run, rest),
-            (Step::Native, rest),
-            (Step::Track, rest),
-        ];
+        let facts = [refused, (Step::Select, rest), (Step::Info, rest)];
+        let facts = [&facts[..], &all_refused(Cause::NoAuth)].concat();
         assert_eq!(end(&mut greeting, &facts), Progress::Rejected(Cause::WrongPassword));
     }
 
@@ -356,20 +374,12 @@ mod tests {
         said(&mut greeting, &node);
         let rest = Fact::Refused(Cause::NoAuth);
         let unknown = (Step::Hello, Fact::Refused(Cause::UnknownCommand));
-        let facts = [unknown, (Step::Info, rest), (Step::Load, rest), (Step::Load, rest)];
-        let facts =
-            [&facts[..], &[(Step::Run, rest), (Step::Native, rest), (Step::Track, rest)]].concat();
+        let facts = [&[unknown, (Step::Info, rest)], &all_refused(Cause::NoAuth)[..]].concat();
         assert_eq!(end(&mut greeting, &facts), Progress::Again);
         let steps = said(&mut greeting, &node);
         assert_eq!(steps[0], (Step::Auth, "AUTH pw".into()));
-        let facts = [
-            (Step::Auth, Fact::Fine),
-            (Step::Info, info("role:master")),
-            LOADED,
-            LOADED,
-            RAN,
-            NATIVE,
-        ];
+        let facts = [(Step::Auth, Fact::Fine), (Step::Info, info("role:master"))];
+        let facts = [&facts[..], &[LOADED, LOADED, RAN, NATIVE, NAMED, NAMED, NAMED]].concat();
         assert!(matches!(end(&mut greeting, &facts), Progress::Vetted(_)));
     }
 
@@ -389,13 +399,21 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_info_or_script_is_used_all_the_same() {
-        let mut greeting = Greeting::default();
-        said(&mut greeting, &NodeSettings::new("a"));
-        let refused = Fact::Refused(Cause::NoPermission);
-        let facts = [HELLO, (Step::Info, refused), (Step::Load, refused), (Step::Load, refused)];
-        let facts = [&facts[..], &[RAN, (Step::Native, refused), (Step::Track, refused)]].concat();
-        assert!(matches!(end(&mut greeting, &facts), Progress::Vetted(_)));
+    fn what_a_managed_server_refuses_is_done_without_and_scripts_are_not() {
+        for why in [Cause::NoPermission, Cause::UnknownCommand] {
+            let refused = Fact::Refused(why);
+            let vetted = |run| {
+                let mut greeting = Greeting::default();
+                said(&mut greeting, &NodeSettings::new("a"));
+                let mut rest = all_refused(why);
+                rest[2].1 = run;
+                let facts = [&[HELLO, (Step::Info, refused)], &rest[..]].concat();
+                end(&mut greeting, &facts)
+            };
+            assert!(matches!(vetted(Fact::Fine), Progress::Vetted(_)));
+            assert!(matches!(vetted(Fact::Refused(Cause::Other)), Progress::Vetted(_)));
+            assert_eq!(vetted(refused), Progress::Rejected(why));
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::command::Form;
 use super::error::{Cause, Said};
 use super::greeting::{Fact, Step};
 use super::resp::{self, Elements, Malformed, Reply};
-use super::settings::Limits;
+use super::settings::{Limits, Secret};
 use super::time::Instant;
 
 /// What was asked.
@@ -116,7 +116,7 @@ impl fmt::Display for Fault {
 const KEPT_ERROR: usize = 160;
 
 /// The bytes of one connection.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Link {
     outbox: BytesMut,
     partial: BytesMut,
@@ -125,6 +125,21 @@ pub struct Link {
     unwritten: usize,
     last_answer: Instant,
     last_error: String,
+    /// A node or a proxy may repeat what it was told: an error with this in it is not kept.
+    secret: Option<Secret>,
+}
+
+/// The bytes are not shown: credentials are among them.
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("outbox", &self.outbox.len())
+            .field("partial", &self.partial.len())
+            .field("asks", &self.asks.len())
+            .field("unwritten", &self.unwritten)
+            .field("last_error", &self.last_error)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Link {
@@ -135,6 +150,11 @@ impl Link {
         self.partial.clear();
         self.unwritten = 0;
         std::mem::take(&mut self.asks)
+    }
+
+    /// No error is kept that repeats this.
+    pub fn hide(&mut self, secret: Option<Secret>) {
+        self.secret = secret;
     }
 
     /// Puts a question into the outbox.
@@ -215,7 +235,7 @@ impl Link {
                 return Ok(None);
             };
             if let Reply::Error(line) = reply {
-                keep_error(&mut self.last_error, line);
+                keep_error(&mut self.last_error, line, self.secret.as_ref());
             }
             let incoming = match reply {
                 Reply::Push(elements) => is_flush(elements).then_some(Incoming::Flushed),
@@ -307,9 +327,14 @@ fn said(kind: Kind, reply: &Reply<'_>) -> Option<Said> {
     }
 }
 
-fn keep_error(kept: &mut String, line: &[u8]) {
+/// Keeps the line, or no more than its first word where it repeats the secret. An unknown command
+/// is told together with its arguments.
+fn keep_error(kept: &mut String, line: &[u8], secret: Option<&Secret>) {
     kept.clear();
-    let line = &line[..line.len().min(KEPT_ERROR)];
+    let secret = secret.map_or(&[][..], |secret| secret.reveal().as_bytes());
+    let repeats = !secret.is_empty() && line.windows(secret.len()).any(|part| part == secret);
+    let most = if repeats { line.iter().position(|&byte| byte == b' ') } else { None };
+    let line = &line[..line.len().min(most.unwrap_or(KEPT_ERROR))];
     kept.extend(line.escape_ascii().map(char::from));
 }
 
@@ -464,5 +489,22 @@ mod tests {
         answers(&mut link, &line).unwrap();
         assert!(link.last_error().starts_with("ERR \\x1b[31mxxx"));
         assert!(link.last_error().len() < 2 * KEPT_ERROR);
+    }
+
+    #[test]
+    fn a_password_is_neither_shown_nor_kept() {
+        let mut link = link(&[]);
+        link.hide(Some(Secret::new("hunter2")));
+        let ask = Ask { record: 0, round: 0, kind: RELEASE, asked_at: NOW };
+        link.ask(ask, |out| out.extend_from_slice(b"AUTH hunter2"));
+        let padding = "x".repeat(KEPT_ERROR);
+        for line in ["args beginning with: 'hunter2'", &format!("{padding}hunter2")] {
+            link.asks.push_back(ask);
+            answers(&mut link, format!("-ERR {line}\r\n").as_bytes()).unwrap();
+            link.partial.extend_from_slice(b"hunter2");
+            assert_eq!(link.last_error(), "ERR");
+            assert!(!format!("{link:?}").contains("hunter2"));
+            link.partial.clear();
+        }
     }
 }

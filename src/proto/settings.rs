@@ -38,6 +38,27 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// Who we are to a node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Credentials {
+    /// The user; the node's default user where there is none.
+    pub user: Option<Box<str>>,
+    /// The password, where the node wants one.
+    pub password: Option<Secret>,
+}
+
+impl Credentials {
+    /// The node's default user, with this password.
+    pub fn password(password: impl Into<Box<str>>) -> Credentials {
+        Credentials { user: None, password: Some(Secret::new(password)) }
+    }
+
+    /// This user, with this password.
+    pub fn of(user: impl Into<Box<str>>, password: impl Into<Box<str>>) -> Credentials {
+        Credentials { user: Some(user.into()), ..Credentials::password(password) }
+    }
+}
+
 /// What proto needs to know of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSettings {
@@ -95,6 +116,9 @@ pub enum RestartGuard {
 pub struct Settings {
     /// The nodes, each an independent master.
     pub nodes: Vec<NodeSettings>,
+    /// What our connections are called in `CLIENT LIST`, where the nodes take a name; empty: no
+    /// name.
+    pub client_name: Box<str>,
     /// The longest ttl that may be asked for.
     pub max_ttl: Duration,
     /// How long a node may take to answer before the others decide without it.
@@ -129,6 +153,7 @@ impl Settings {
     pub fn new(nodes: Vec<NodeSettings>) -> Settings {
         Settings {
             nodes,
+            client_name: "redlatch".into(),
             max_ttl: Duration::from_secs(60),
             node_timeout: Duration::from_millis(50),
             connect_timeout: Duration::from_secs(1),
@@ -158,6 +183,9 @@ impl Settings {
             if self.nodes[..index].iter().any(|other| other.label == node.label) {
                 return Err(ConfigError::DuplicateNode { label: node.label.clone() });
             }
+        }
+        if !self.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(ConfigError::ClientName { given: self.client_name.clone() });
         }
         self.validate_times()
     }
@@ -204,6 +232,15 @@ mod tests {
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         assert_eq!(of(&labels[..32]).validate(), Ok(()));
         assert_eq!(of(&labels).validate(), Err(ConfigError::TooManyNodes { given: 33 }));
+    }
+
+    #[test]
+    fn a_name_that_no_node_takes_is_refused() {
+        let mut settings = of(&["a"]);
+        for (name, good) in [("", true), ("billing-7", true), ("a b", false), ("a\n", false)] {
+            settings.client_name = name.into();
+            assert_eq!(settings.validate().is_ok(), good, "{name:?}");
+        }
     }
 
     #[test]

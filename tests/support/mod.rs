@@ -21,7 +21,7 @@ pub use canned::{Canned, Reply, healthy};
 pub use listener::{CountingListener, Scripted};
 pub use lock::ServerLock;
 pub use monitor::Monitor;
-pub use process::Server;
+pub use process::{Server, free_port};
 pub use proxy::{Cut, Proxy, Way};
 pub use redis::{Fleet, Node};
 pub use resp_client::{RespClient, Value, encode};

@@ -213,7 +213,7 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// A port on which nobody listens at this moment.
-pub(super) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: OnceLock<AtomicU32> = OnceLock::new();
     let next = NEXT.get_or_init(|| {
         let somewhere = RandomState::new().build_hasher().finish() % u64::from(u32::MAX);

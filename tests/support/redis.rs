@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 use std::ops::Index;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,10 +46,26 @@ impl Fleet {
     /// The same with variables in each server's environment.
     #[track_caller]
     pub fn with_environment(n: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Fleet {
+        let arguments: Vec<String> = arguments.iter().map(|&it| it.to_owned()).collect();
+        Fleet::launch(n, |_, _| arguments.clone(), variables)
+    }
+
+    /// The same with arguments for each server, which may name files in its directory.
+    #[track_caller]
+    pub fn each(n: usize, arguments: impl Fn(usize, &Path) -> Vec<String>) -> Fleet {
+        Fleet::launch(n, arguments, &[])
+    }
+
+    #[track_caller]
+    fn launch(
+        n: usize,
+        arguments: impl Fn(usize, &Path) -> Vec<String>,
+        variables: &[(&str, &str)],
+    ) -> Fleet {
         let lock = ServerLock::take();
         let directory = own_directory();
         let mut fleet = Fleet { nodes: Vec::new(), directory, lock };
-        let recipes: Vec<Recipe> = (0..n).map(|i| fleet.recipe(i, arguments, variables)).collect();
+        let recipes: Vec<Recipe> = (0..n).map(|i| fleet.recipe(i, &arguments, variables)).collect();
         let spawned: Vec<(Recipe, Process)> = recipes
             .into_iter()
             .map(|recipe| {
@@ -84,10 +100,15 @@ impl Fleet {
         running.flat_map(|(i, node)| node.keys().into_iter().map(move |key| (i, key))).collect()
     }
 
-    fn recipe(&self, index: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Recipe {
+    fn recipe(
+        &self,
+        index: usize,
+        arguments: impl Fn(usize, &Path) -> Vec<String>,
+        variables: &[(&str, &str)],
+    ) -> Recipe {
         let directory = self.directory.join(index.to_string());
         std::fs::create_dir(&directory).expect("a new directory can be written");
-        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let arguments = arguments(index, &directory);
         let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
         let environment = variables.iter().map(own).collect();
         Recipe { directory, arguments, environment }
@@ -147,6 +168,11 @@ impl Node {
     /// `redis://127.0.0.1:PORT`
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Its own directory, with its log.
+    pub fn directory(&self) -> &Path {
+        &self.recipe.directory
     }
 
     /// Panics when it was killed.

@@ -33,6 +33,12 @@ pub enum Event {
         /// By how many nanoseconds; negative where it went back or stood still.
         nanos: i64,
     },
+    /// It could not be made ready several times in a row: its name may lead elsewhere by now. Told
+    /// by the engine, never by the core.
+    AddressStale {
+        /// The node.
+        node: NodeId,
+    },
     /// It was away so long that what it was owed was given up.
     DebtsGivenUp {
         /// The node.

@@ -5,6 +5,7 @@ use rand::RngExt;
 use super::super::debts::{Debt, Debts};
 use super::super::greeting::{Fact, Greeting, Progress, Step, Vetted};
 use super::super::link::{Fault, Link};
+use super::super::settings::Credentials;
 use super::super::standing::{self, Distrust, Identity, Reading};
 use super::*;
 
@@ -110,6 +111,12 @@ impl Node {
 }
 
 impl Coordinator {
+    /// Who we are to the node from its next connection on.
+    pub fn set_credentials(&mut self, node: NodeId, credentials: Credentials) {
+        let it = &mut self.settings.nodes[node.index()];
+        (it.user, it.password) = (credentials.user, credentials.password);
+    }
+
     /// The connection that was asked for is open.
     pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
         if self.standing(node) == Standing::Connecting {
@@ -253,7 +260,8 @@ impl Coordinator {
         let settings = &self.settings.nodes[node.index()];
         let it = &mut self.nodes[node.index()];
         let link = &mut it.link;
-        it.greeting.begin(settings, |step, arguments| {
+        link.hide(settings.password.clone());
+        it.greeting.begin(settings, &self.settings.client_name, |step, arguments| {
             let ask = Ask::new(0, 0, Kind::Greet(step), now);
             link.ask(ask, |out| command::encode(out, arguments));
         });

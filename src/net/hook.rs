@@ -1,0 +1,28 @@
+//! A function of the caller's that a configuration carries: shared by its copies, not shown, and
+//! equal only to itself.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A function of the caller's.
+pub(crate) struct Hook<F: ?Sized>(pub(crate) Arc<F>);
+
+impl<F: ?Sized> Clone for Hook<F> {
+    fn clone(&self) -> Hook<F> {
+        Hook(Arc::clone(&self.0))
+    }
+}
+
+impl<F: ?Sized> fmt::Debug for Hook<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a function")
+    }
+}
+
+impl<F: ?Sized> PartialEq for Hook<F> {
+    fn eq(&self, other: &Hook<F>) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<F: ?Sized> Eq for Hook<F> {}

@@ -1,0 +1,334 @@
+//! Encrypted connections: whom to trust, who we are, and a TLS session pumped over a socket that
+//! never waits.
+//!
+//! What is encrypted costs: the session allocates for each record it writes, and the handshake is
+//! computed on the loop (below a millisecond). The hazard is a socket that the poller said is
+//! readable and of which something decrypted stays behind: a read goes on until the socket is
+//! drained or the buffer is full.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+
+use mio::net::TcpStream;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore};
+
+use crate::proto::error::ConfigError;
+
+/// Whom to trust and who we are on encrypted connections: for
+/// [`Config::tls`](crate::Config::tls).
+///
+/// The CAs of the system are not used: the nodes are yours, and so is the CA that says so. A
+/// `rustls::ClientConfig` of your own may trust whomever you like.
+#[derive(Clone)]
+pub struct Tls {
+    config: Arc<ClientConfig>,
+}
+
+impl Tls {
+    /// Trusts nodes with a certificate of this CA, or of one of these (PEM).
+    ///
+    /// # Errors
+    /// When that is no PEM with certificates in it.
+    pub fn trusting(ca: &[u8]) -> Result<Tls, ConfigError> {
+        let config = builder(ca)?.with_no_client_auth();
+        Ok(Tls { config: Arc::new(config) })
+    }
+
+    /// The same, with a certificate of ours (PEM, with what leads up to the CA) and its key (PEM),
+    /// for nodes that want one.
+    ///
+    /// # Errors
+    /// When one of them is no such PEM, or the key does not belong to the certificate.
+    pub fn mutual(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Tls, ConfigError> {
+        let certificates = certificates(certificate, "the client certificate")?;
+        // What is wrong with a key is not told in the words of the parser, which has seen it.
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|_| bad("the client's key is no PEM with a private key"))?;
+        let config = builder(ca)?
+            .with_client_auth_cert(certificates, key)
+            .map_err(|error| bad(format!("the client certificate and its key: {error}")))?;
+        Ok(Tls { config: Arc::new(config) })
+    }
+}
+
+impl From<Arc<ClientConfig>> for Tls {
+    fn from(config: Arc<ClientConfig>) -> Tls {
+        Tls { config }
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+/// Two are equal when they are one.
+impl PartialEq for Tls {
+    fn eq(&self, other: &Tls) -> bool {
+        Arc::ptr_eq(&self.config, &other.config)
+    }
+}
+
+impl Eq for Tls {}
+
+type Builder = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
+
+fn builder(ca: &[u8]) -> Result<Builder, ConfigError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca, "the CA")? {
+        roots.add(certificate).map_err(|error| bad(format!("the CA: {error}")))?;
+    }
+    // Named, so that a program with two providers in it needs no default.
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| bad(error.to_string()))?;
+    Ok(builder.with_root_certificates(roots))
+}
+
+fn certificates(pem: &[u8], of: &str) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match read {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(bad(format!("{of}: no certificate in PEM"))),
+        Err(error) => Err(bad(format!("{of}: {error}"))),
+    }
+}
+
+fn bad(problem: impl Into<Box<str>>) -> ConfigError {
+    ConfigError::Tls { problem: problem.into() }
+}
+
+/// How the connections to one node are encrypted.
+#[derive(Debug)]
+pub(super) struct Encryption {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl Encryption {
+    /// For the node called `host`, whose certificate has to be for that name or IP address.
+    pub(super) fn to(host: &str, tls: Option<&Tls>) -> Result<Encryption, ConfigError> {
+        let Some(tls) = tls else {
+            return Err(bad(format!(
+                "{host} is to be encrypted (rediss://), and nothing says whom to trust: give \
+                 Config::tls a CA or a ClientConfig"
+            )));
+        };
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| bad(format!("no certificate can be for the name {host}")))?;
+        Ok(Encryption { config: Arc::clone(&tls.config), name })
+    }
+
+    /// Begins a session on a connection that is being opened.
+    pub(super) fn begin(&self, tcp: TcpStream) -> io::Result<TlsStream> {
+        let session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+            .map_err(|error| failed(&error))?;
+        Ok(TlsStream { tcp, session, failure: None })
+    }
+}
+
+/// A TLS session on a socket that never waits.
+#[derive(Debug)]
+pub struct TlsStream {
+    tcp: TcpStream,
+    session: ClientConnection,
+    /// What went wrong behind bytes that were still good: told by the next read.
+    failure: Option<io::Error>,
+}
+
+impl TlsStream {
+    /// The socket.
+    pub fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    /// The socket, for the poller.
+    pub fn tcp_mut(&mut self) -> &mut TcpStream {
+        &mut self.tcp
+    }
+
+    /// Goes on with the handshake as far as it goes without waiting; whether it is done.
+    ///
+    /// # Errors
+    /// Why it failed, in words for an operator.
+    pub fn shake_hands(&mut self) -> io::Result<bool> {
+        loop {
+            self.push()?;
+            if !self.session.is_handshaking() {
+                return Ok(true);
+            }
+            match self.pull() {
+                Ok((0, _)) => {
+                    let words = "closed by the node in the TLS handshake";
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, words));
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => {
+                    // The alert that tells the node.
+                    let _ = self.push();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Encrypts `bytes` and writes them, and what was left before: how many were taken, and
+    /// whether the kernel has everything. As long as the kernel keeps up it is one write.
+    ///
+    /// # Errors
+    /// When the connection failed.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<(usize, bool)> {
+        let mut taken = 0;
+        loop {
+            taken += self.session.writer().write(&bytes[taken..])?;
+            match self.push() {
+                Ok(true) if taken == bytes.len() => return Ok((taken, true)),
+                Ok(true) => {}
+                Ok(false) => return Ok((taken, false)),
+                // The alert that tells why may lie there unread.
+                Err(error) => return Err(self.pull().err().filter(is_of_tls).unwrap_or(error)),
+            }
+        }
+    }
+
+    /// Whether something is encrypted that the kernel has not.
+    pub fn has_unsent(&self) -> bool {
+        self.session.wants_write()
+    }
+
+    /// Says that nothing more comes, and closes so that it arrives.
+    ///
+    /// # Errors
+    /// When the connection failed before.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.session.send_close_notify();
+        let _ = self.push();
+        self.tcp.shutdown(Shutdown::Write)
+    }
+
+    /// Writes what is encrypted; whether the kernel took all of it.
+    fn push(&mut self) -> io::Result<bool> {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut self.tcp) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads once from the socket and decrypts; how much came, zero at the end, and whether that
+    /// was all there is.
+    fn pull(&mut self) -> io::Result<(usize, bool)> {
+        let mut socket = Noting { tcp: &mut self.tcp, drained: false };
+        let count = loop {
+            match self.session.read_tls(&mut socket) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
+        let drained = socket.drained;
+        self.session.process_new_packets().map_err(|error| failed(&error))?;
+        Ok((count, drained))
+    }
+}
+
+impl Read for TlsStream {
+    /// As of a plain socket: fewer bytes than asked for mean that it is drained.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (mut filled, mut drained) = (0, false);
+        loop {
+            match self.session.reader().read(&mut buffer[filled..]) {
+                Ok(0) => return Ok(filled),
+                Ok(count) => {
+                    filled += count;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if filled == 0 => return Err(error),
+                Err(_) => return Ok(filled),
+            }
+            match self.failure.take_if(|_| filled == 0) {
+                Some(error) => return Err(error),
+                None if drained || self.failure.is_some() => break,
+                None => {}
+            }
+            match self.pull() {
+                Ok((0, _)) if filled == 0 => return Ok(0),
+                Ok((0, _)) => break,
+                Ok((_, all)) => drained = all,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    let _ = self.push();
+                    self.failure = Some(error);
+                }
+            }
+        }
+        if filled == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(filled) }
+    }
+}
+
+/// Reads, and notes whether less came than was asked for.
+struct Noting<'a> {
+    tcp: &'a mut TcpStream,
+    drained: bool,
+}
+
+impl Read for Noting<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.tcp.read(buffer)?;
+        self.drained = count < buffer.len();
+        Ok(count)
+    }
+}
+
+fn is_of_tls(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+}
+
+/// Why a session failed, in words for an operator where those of the library are for its own.
+fn failed(error: &rustls::Error) -> io::Error {
+    let words = match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "its certificate is of an unknown CA".to_owned()
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            "it wants a client certificate".to_owned()
+        }
+        rustls::Error::AlertReceived(AlertDescription::UnknownCA) => {
+            "it does not know the CA of the client certificate".to_owned()
+        }
+        other => other.to_string(),
+    };
+    io::Error::new(io::ErrorKind::InvalidData, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_pem_is_refused_by_name() {
+        let problem = |result: Result<Tls, ConfigError>| result.unwrap_err().to_string();
+        let none = problem(Tls::trusting(b""));
+        assert_eq!(none, "TLS: the CA: no certificate in PEM");
+        let key = b"-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\n";
+        assert!(!problem(Tls::mutual(b"", key, key)).contains("hunter2"));
+    }
+
+    #[test]
+    fn nobody_is_trusted_by_himself() {
+        let error = Encryption::to("h", None).unwrap_err();
+        assert!(error.to_string().contains("whom to trust"), "{error}");
+    }
+}

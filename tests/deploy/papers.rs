@@ -1,0 +1,70 @@
+//! Certificate authorities and certificates, good and bad ones, made anew for each test.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+
+/// A certificate authority.
+pub struct Ca {
+    pub pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate and its key, in PEM.
+pub struct Paper {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl Ca {
+    pub fn new() -> Ca {
+        let mut params = CertificateParams::new([]).expect("no names are good names");
+        // Two of the same name would be told apart by their signatures only.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        params.distinguished_name.push(DnType::CommonName, format!("CA {number}"));
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        Ca { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// For this name or IP address.
+    pub fn paper(&self, name: &str) -> Paper {
+        self.sign(CertificateParams::new([name.to_owned()]).expect("a good name"))
+    }
+
+    /// The same, and its time is over.
+    pub fn expired(&self, name: &str) -> Paper {
+        let mut params = CertificateParams::new([name.to_owned()]).expect("a good name");
+        (params.not_before, params.not_after) =
+            (date_time_ymd(2001, 1, 1), date_time_ymd(2002, 1, 1));
+        self.sign(params)
+    }
+
+    fn sign(&self, params: CertificateParams) -> Paper {
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
+        Paper { certificate, key: key.serialize_pem() }
+    }
+
+    /// What a server is started with, to listen encrypted on `port` and to show `paper`.
+    /// `clients`: whether they have to show one of this CA.
+    pub fn arguments(&self, folder: &Path, port: u16, paper: &Paper, clients: &str) -> Vec<String> {
+        let file = |name: &str, text: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).expect("the server's directory can be written");
+            path.to_str().expect("a path in UTF-8").to_owned()
+        };
+        let port = port.to_string();
+        let files = [
+            ("--tls-ca-cert-file", file("ca.pem", &self.pem)),
+            ("--tls-cert-file", file("certificate.pem", &paper.certificate)),
+            ("--tls-key-file", file("key.pem", &paper.key)),
+            ("--tls-auth-clients", clients.to_owned()),
+            ("--tls-port", port),
+        ];
+        files.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+    }
+}
