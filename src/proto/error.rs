@@ -197,6 +197,15 @@ pub enum Said {
     Failed(Cause),
 }
 
+impl Said {
+    /// Whether it may be another answer when a script is sent by its source instead of its SHA1:
+    /// the node forgot it, or `EVALSHA` is what may not be.
+    pub(crate) const fn asks_for_the_source(self) -> bool {
+        let Said::Failed(cause) = self else { return false };
+        matches!(cause, Cause::NoScript | Cause::NoPermission | Cause::UnknownCommand)
+    }
+}
+
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -11,6 +11,7 @@ mod credentials;
 mod encrypted;
 #[cfg(feature = "tls")]
 mod papers;
+mod rights;
 
 use std::time::{Duration, Instant};
 

@@ -148,7 +148,7 @@ impl Coordinator {
         let generation = record.generation;
         record.asked.take(node);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
-        if said == Said::Failed(Cause::NoScript) && form == Form::Sha {
+        if said.asks_for_the_source() && form == Form::Sha {
             // Only while the answer is wanted, and so before any release was written: a repeat
             // that overtook its release would leave a key that nobody owns.
             if current && record.round.ballot().verdict() == Verdict::Undecided {

@@ -41,6 +41,8 @@ pub(super) struct Node {
     /// When it became ready.
     ready_since: Option<Instant>,
     greeting: Greeting,
+    /// What the node said to the first step that it was found wrong by.
+    refusal: Box<str>,
     /// Ends the pause before the next connection, or the time to become ready.
     connecting: Option<Timer>,
     /// Looks for silence.
@@ -71,6 +73,7 @@ impl Default for Node {
             unproven: Vec::new(),
             ready_since: None,
             greeting: Greeting::default(),
+            refusal: "".into(),
             connecting: None,
             silence: None,
             reset: None,
@@ -269,8 +272,14 @@ impl Coordinator {
 
     /// The node answered a step of the greeting.
     pub(super) fn greeted(&mut self, node: NodeId, step: Step, fact: Fact, now: Instant) {
-        let greeting = &mut self.nodes[node.index()].greeting;
-        match greeting.handle(step, fact, self.settings.allow_eviction) {
+        let it = &mut self.nodes[node.index()];
+        let good = it.greeting.trouble().is_none();
+        let progress = it.greeting.handle(step, fact, self.settings.allow_eviction);
+        if good && it.greeting.trouble().is_some() {
+            let refused = matches!(fact, Fact::Refused(_));
+            it.refusal = if refused { it.link.last_error() } else { "" }.into();
+        }
+        match progress {
             Progress::More => {}
             Progress::Again => self.greet(node, now),
             Progress::Rejected(cause) => self.reject(node, cause, now),
@@ -293,9 +302,9 @@ impl Coordinator {
     }
 
     fn reject(&mut self, node: NodeId, cause: Cause, now: Instant) {
-        let said = self.nodes[node.index()].link.last_error();
+        let said = std::mem::take(&mut self.nodes[node.index()].refusal);
         let says_it = Cause::of_error(said.as_bytes()) == cause;
-        let words: Box<str> = if says_it { said } else { "" }.into();
+        let words = if says_it { said } else { "".into() };
         self.actions.push_back(Action::Disconnect(node));
         self.lose_connection(node, Standing::Rejected(cause), cause, &words, now);
     }

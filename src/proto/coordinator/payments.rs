@@ -59,7 +59,7 @@ impl Coordinator {
         let generation = record.generation;
         record.releasing.remove(node);
         match (said, form) {
-            (Said::Failed(Cause::NoScript), Form::Sha) => {
+            (said, Form::Sha) if said.asks_for_the_source() => {
                 self.ask(node, ask.record, Kind::Release(Form::Source), now);
                 return;
             }

@@ -1,0 +1,207 @@
+//! Users with few rights, and servers that refuse half of their commands: what is done without, and
+//! what is an error that names it.
+
+use super::*;
+use redlatch::{Cause, Error, Said};
+
+/// The rule in README: a test compares the two.
+const RULE: &str = "~lock:* -@all +set +eval +evalsha +get +del +pttl +pexpire +exists +delifeq \
+                    +delex +select +info +time +script|load +command|info +client|tracking \
+                    +client|caching +client|kill +client|setname +client|setinfo";
+
+/// Words of the rule that only some servers know.
+const NOT_EVERYWHERE: [&str; 4] = ["+delifeq", "+delex", "+client|setinfo", "+command|info"];
+
+/// Gives the user `worker` these rights on every node, as far as the servers know the words.
+#[track_caller]
+fn grant(fleet: &Fleet, rule: &[&str]) {
+    for node in fleet {
+        let mut command = vec!["ACL", "SETUSER", "worker", "reset", "on", ">zebra"];
+        command.extend(rule);
+        let mut said = node.command(&command);
+        for word in NOT_EVERYWHERE {
+            let about_it = format!("{said:?}").to_lowercase().contains(word);
+            if about_it {
+                command.retain(|given| *given != word);
+                said = node.command(&command);
+            }
+        }
+        assert!(said.is_ok(), "{said:?}");
+    }
+}
+
+fn worker(fleet: &Fleet) -> Config {
+    config(fleet.iter().map(|node| url(node, "worker:zebra@", "/1")))
+}
+
+fn whole() -> Vec<&'static str> {
+    RULE.split_ascii_whitespace().collect()
+}
+
+fn without(word: &str) -> Vec<&'static str> {
+    let left: Vec<_> = whole().into_iter().filter(|given| *given != word).collect();
+    assert!(left.len() < whole().len(), "{word} is not in the rule");
+    left
+}
+
+/// What a lock on a key of the worker's goes through.
+#[track_caller]
+fn whole_life(client: &Client, without: &str) {
+    let wrong = |error: Error| -> ! { panic!("without {without}: {error}") };
+    let mut guard = client.lock("lock:a", TTL).unwrap_or_else(|e| wrong(e));
+    guard.extend(2 * TTL).unwrap_or_else(|e| wrong(e));
+    assert_eq!(guard.release(), Ok(Released::Released), "without {without}");
+}
+
+/// A node is silent, is given up and comes back: what it is owed is paid.
+#[track_caller]
+fn a_connection_is_replaced(fleet: &Fleet, client: &Client) {
+    fleet[0].stop();
+    drop(client.lock("lock:b", TTL).expect("two of three"));
+    eventually(10 * SECOND, "the silent connection is given up", || {
+        client.drive(millis(5)).expect("the poller works");
+        matches!(client.nodes()[0], Standing::Down(_) | Standing::Connecting)
+    });
+    fleet[0].cont();
+    eventually(10 * SECOND, "it is paid what it is owed", || {
+        client.drive(millis(5)).expect("the poller works");
+        client.nodes()[0] == Standing::Ready && fleet.keys_everywhere().is_empty()
+    });
+}
+
+#[test]
+fn the_rule_in_readme_is_all_it_takes() {
+    let readme = include_str!("../../README.md");
+    let told = readme.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains(RULE), "README does not tell the rule: {RULE}");
+    let fleet = Fleet::start(3);
+    grant(&fleet, &whole());
+    let client = ready(worker(&fleet));
+    whole_life(&client, "nothing");
+    let other = ready(worker(&fleet));
+    let guard = client.lock("lock:a", TTL).unwrap();
+    assert!(matches!(other.try_lock("lock:a", TTL), Err(Error::Contended(_))));
+    drop(guard);
+    a_connection_is_replaced(&fleet, &client);
+    // Nothing of all this was refused, but what this server has not.
+    for node in &fleet {
+        let log = format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
+        let known = NOT_EVERYWHERE.iter().map(|word| format!("\"{}\"", &word[1..]));
+        let refusals = log.matches("\"object\"").count();
+        let of_known: usize = known.map(|word| log.matches(&word).count()).sum();
+        assert_eq!(refusals, of_known, "refused: {log}");
+    }
+}
+
+#[test]
+fn what_a_lock_cannot_do_without_is_named() {
+    let fleet = Fleet::start(3);
+    for word in ["+set", "+eval", "~lock:*"] {
+        grant(&fleet, &without(word));
+        let client = Client::connect(worker(&fleet)).unwrap();
+        let error = client.lock("lock:a", TTL).unwrap_err();
+        assert!(matches!(error, Error::Config(_)), "without {word}: {error}");
+        let told = if word == "~lock:*" { "key" } else { &word[1..] };
+        assert!(error.to_string().contains("refuses permission"), "without {word}: {error}");
+        assert!(error.to_string().contains(told), "without {word}: {error}");
+        println!("without {word}: {error}");
+    }
+    // A key that the user may not touch.
+    grant(&fleet, &whole());
+    let client = ready(worker(&fleet));
+    let error = client.lock("invoice:42", TTL).unwrap_err();
+    assert!(matches!(error, Error::Config(_)), "{error}");
+    println!("a key of others: {error}");
+}
+
+/// Inside a script every command is looked at too.
+#[test]
+fn what_a_script_may_not_do_is_told_where_it_is_needed() {
+    let fleet = Fleet::start(3);
+    for word in ["+get", "+del", "+pttl", "+pexpire"] {
+        grant(&fleet, &without(word));
+        let client = ready(worker(&fleet));
+        let mut guard = client.lock("lock:a", SECOND).unwrap();
+        let extended = guard.extend(TTL);
+        if word == "+del" {
+            assert_eq!(extended, Ok(()));
+        } else {
+            let error = extended.unwrap_err();
+            assert!(matches!(error, Error::Config(_)), "without {word}: {error}");
+            let report = error.report().expect("nodes were asked");
+            let refused = Said::Failed(Cause::NoPermission);
+            assert!(report.nodes.iter().filter(|node| node.said == refused).count() >= 2);
+            println!("without {word}: {error}");
+        }
+        let released = guard.release().unwrap();
+        // Where the server compares and deletes by itself, its scripts need not.
+        let refused = matches!(released, Released::Unconfirmed { .. });
+        let native = support::Server::get().valkey;
+        assert_eq!(refused, matches!(word, "+get" | "+del") && !native, "without {word}");
+        drop(client);
+        for node in &fleet {
+            node.command(&["FLUSHALL"]);
+        }
+    }
+}
+
+#[test]
+fn what_a_lock_can_do_without_it_does_without() {
+    let fleet = Fleet::start(3);
+    let optional = [
+        "+evalsha",
+        "+exists",
+        "+delifeq",
+        "+delex",
+        "+info",
+        "+time",
+        "+script|load",
+        "+command|info",
+        "+client|tracking",
+        "+client|caching",
+        "+client|kill",
+        "+client|setname",
+        "+client|setinfo",
+    ];
+    for word in optional {
+        grant(&fleet, &without(word));
+        let client = ready(worker(&fleet));
+        for _ in 0..3 {
+            whole_life(&client, word);
+        }
+        eventually(5 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    }
+    // All of them at once.
+    let least: Vec<_> = whole().into_iter().filter(|word| !optional.contains(word)).collect();
+    grant(&fleet, &least);
+    let client = ready(worker(&fleet));
+    for _ in 0..3 {
+        whole_life(&client, "any");
+    }
+    a_connection_is_replaced(&fleet, &client);
+}
+
+/// Managed services take whole commands away.
+#[test]
+fn servers_without_config_client_info_script_command_and_hello_are_used() {
+    let commands = ["CONFIG", "CLIENT", "INFO", "SCRIPT", "COMMAND", "HELLO"];
+    let each = commands.iter().map(std::slice::from_ref).chain([&commands[..]]);
+    for gone in each {
+        let arguments: Vec<_> =
+            gone.iter().flat_map(|name| ["--rename-command", *name, ""]).collect();
+        let fleet = Fleet::with(3, &arguments);
+        let client = ready(config(fleet.urls()));
+        whole_life(&client, &gone.join(" "));
+        a_connection_is_replaced(&fleet, &client);
+    }
+}
+
+#[test]
+fn a_server_that_does_not_tell_its_age_is_distrusted_for_as_long_as_it_may_have_forgotten() {
+    let fleet = Fleet::with(1, &["--rename-command", "INFO", ""]);
+    let config = config(fleet.urls()).restart_guard(RestartGuard::On).max_ttl(SECOND);
+    let client = Client::connect(config).unwrap();
+    let error = client.try_lock("a", millis(100)).unwrap_err();
+    assert!(error.to_string().contains("does not tell how long it has been up"), "{error}");
+    assert!(client.lock("a", millis(900)).is_ok(), "it is trusted behind that");
+}
