@@ -495,7 +495,7 @@ mod tests {
     fn a_password_is_neither_shown_nor_kept() {
         let mut link = link(&[]);
         link.hide(Some(Secret::new("hunter2")));
-        let ask = Ask { record: 0, round: 0, kind: RELEASE, asked_at: NOW };
+        let ask = Ask::new(0, 0, RELEASE, NOW);
         link.ask(ask, |out| out.extend_from_slice(b"AUTH hunter2"));
         let padding = "x".repeat(KEPT_ERROR);
         for line in ["args beginning with: 'hunter2'", &format!("{padding}hunter2")] {
