@@ -512,8 +512,10 @@ impl Drop for Engine {
         self.coordinator.close(clock::now());
         self.write_out();
         // A close with unread input is a reset, which would throw away what was just written.
-        self.read_all();
-        self.write_out();
+        for socket in &mut self.sockets {
+            let Some(stream) = &mut socket.stream else { continue };
+            while let (1.., Readiness::More) = stream.read(&mut self.scratch, false) {}
+        }
         for node in self.nodes().iter() {
             if let Some(stream) = self.drop_stream(node) {
                 stream.finish();

@@ -423,7 +423,7 @@ mod tests {
         let refused = Fact::Refused(Cause::NoPermission);
         let info = (Step::Info, info("role:master"));
         let facts = [HELLO, info, (Step::Load, refused), (Step::Load, refused)];
-        let facts = [&facts[..], &[(Step::Run, refused), NATIVE, TRACKED]].concat();
+        let facts = [&facts[..], &[(Step::Run, refused)], &REST[3..]].concat();
         assert_eq!(end(&mut greeting, &facts), Progress::Rejected(Cause::NoPermission));
     }
 }

@@ -32,6 +32,9 @@ pub enum Kind {
     Greet(Step),
     /// `TIME`: does it answer, and has its clock jumped? It belongs to no record.
     Probe,
+    /// A release that is said once more at the end of a client: nobody waits for its answer. It
+    /// belongs to no record.
+    LastWord,
     /// `CLIENT KILL ID` of an earlier connection of ours. It belongs to no record.
     Kill {
         /// The earlier connection's number on the node.
@@ -42,7 +45,7 @@ pub enum Kind {
 impl Kind {
     /// Whether it is about a record.
     pub const fn is_about_a_record(self) -> bool {
-        !matches!(self, Kind::Greet(_) | Kind::Probe | Kind::Kill { .. })
+        !matches!(self, Kind::Greet(_) | Kind::Probe | Kind::LastWord | Kind::Kill { .. })
     }
 }
 
@@ -77,6 +80,8 @@ pub enum Answer {
     Fact(Fact),
     /// To `TIME`: microseconds on the node's clock, where it told.
     Time(Option<u64>),
+    /// To what nobody waits for.
+    Heard,
     /// To `CLIENT KILL`: whether the connection is known to be gone.
     Gone(bool),
 }
@@ -267,6 +272,7 @@ fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<Incoming, Fault> 
     let answer = match ask.kind {
         Kind::Greet(step) => step.read(reply).map(Answer::Fact),
         Kind::Probe => time(reply).map(Answer::Time),
+        Kind::LastWord => Some(Answer::Heard),
         Kind::Kill { .. } => match reply {
             // An old node says so by an error: refused, or no such client. Neither proves it.
             Reply::Error(_) => Some(Answer::Gone(false)),

@@ -72,8 +72,9 @@ impl Bench {
         let hello = format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.connections);
         let info = format!("${}\r\n{}\r\n", self.info[node].len(), self.info[node]);
         let ran = "-ERR Lua redis lib command arguments must be strings or integers\r\n";
+        let named = "+OK\r\n+OK\r\n+OK\r\n";
         let sha = "$40\r\n0123456789012345678901234567890123456789\r\n";
-        self.reply(node, &format!("{hello}{info}{sha}{sha}{ran}{}+OK\r\n", self.native));
+        self.reply(node, &format!("{hello}{info}{sha}{sha}{ran}{}+OK\r\n{named}", self.native));
         let mut said = self.said(node);
         if said.last().is_some_and(|last| last[0] == "TIME") {
             said.pop();

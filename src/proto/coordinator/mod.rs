@@ -226,8 +226,11 @@ impl Coordinator {
                 continue;
             }
             for node in record.releasing.iter() {
-                if self.nodes[node.index()].vetted.native.is_none() {
-                    self.ask(node, number, Kind::Release(Form::Source), now);
+                let it = &mut self.nodes[node.index()];
+                if it.vetted.native.is_none() {
+                    it.link.ask(Ask::new(0, 0, Kind::LastWord, now), |out| {
+                        command::release(out, Form::Source, &record.key, &record.token);
+                    });
                 }
             }
         }
@@ -336,7 +339,7 @@ impl Coordinator {
             Kind::Extend(form) => command::extend(out, form, key, token, ttl),
             Kind::Release(form) => command::release(out, form, key, token),
             Kind::Exists => command::encode(out, &[b"EXISTS", key]),
-            Kind::Greet(_) | Kind::Probe | Kind::Kill { .. } => {
+            Kind::Greet(_) | Kind::Probe | Kind::LastWord | Kind::Kill { .. } => {
                 unreachable!("{kind:?} belongs to no record")
             }
         });
@@ -367,6 +370,7 @@ impl Coordinator {
                 self.release_answered(node, ask, form, said, now);
             }
             (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
+            (Kind::LastWord, Answer::Heard) => {}
             (Kind::Probe, Answer::Time(micros)) => self.time_told(node, ask, micros, now),
             (Kind::Kill { client_id }, Answer::Gone(gone)) => {
                 self.kill_answered(node, client_id, gone, now);
