@@ -1,11 +1,12 @@
 //! When a reply of the server's is what the master said, although it is not the same bytes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::server::{Answer, frame_length};
 
-/// Whether the server answered what the master answers.
-pub fn alike(request: Option<&Vec<u8>>, master: &[u8], real: &Answer) -> bool {
+/// Whether the server answered what the master answers, when moments may differ by `slack`.
+pub fn alike(request: Option<&Vec<u8>>, master: &[u8], real: &Answer, slack: Duration) -> bool {
     let Answer::Frame(real) = real else { return false };
     if master == real {
         return true;
@@ -17,9 +18,10 @@ pub fn alike(request: Option<&Vec<u8>>, master: &[u8], real: &Answer) -> bool {
         return false;
     }
     match command.to_ascii_uppercase().trim_ascii_end() {
-        b"PTTL" => near(master, real, 25),
-        b"TTL" => near(master, real, 1),
-        b"TIME" => near(&master[9..], &real[9..], 2),
+        // Both sides round, the setting of a ttl and the looking at it.
+        b"PTTL" => near(master, real, 2 + slack.as_millis()),
+        b"TTL" => near(master, real, 1 + slack.as_millis().div_ceil(1000)),
+        b"TIME" => near(&master[9..], &real[9..], 1 + slack.as_millis().div_ceil(1000)),
         b"INFO" => info_alike(master, real),
         // Without names it is a list of all, and the master has fewer.
         b"COMMAND" if matches!(request.get(1), Some(b'1' | b'2')) => true,
@@ -30,14 +32,14 @@ pub fn alike(request: Option<&Vec<u8>>, master: &[u8], real: &Answer) -> bool {
 
 /// Whether two lines have numbers behind their first byte that differ by this much at most. The
 /// negative ones mean something.
-fn near(master: &[u8], real: &[u8], tolerance: i64) -> bool {
-    let number = |line: &[u8]| -> Option<i64> {
+fn near(master: &[u8], real: &[u8], tolerance: u128) -> bool {
+    let number = |line: &[u8]| -> Option<i128> {
         let digits = line.get(1..)?.split(|byte| *byte == b'\r').next()?;
         std::str::from_utf8(digits).ok()?.parse().ok()
     };
     match (number(master), number(real)) {
         (Some(master), Some(real)) => {
-            master >= 0 && real >= 0 && (master - real).abs() <= tolerance
+            master >= 0 && real >= 0 && (master - real).unsigned_abs() <= tolerance
         }
         _ => false,
     }

@@ -30,7 +30,7 @@ const PASSWORD: &str = "secret";
 const ENOUGH: u64 = 10_000;
 const ENOUGH_PUSHES: u64 = 300;
 
-/// A difference, and whether the test was so slow that it may be about a ttl that ran out.
+/// A difference, and whether things took so long that it may be about a ttl that ran out.
 struct Difference {
     what: String,
     unsure: bool,
@@ -60,9 +60,15 @@ struct Bench {
     soon_since: Option<time::Instant>,
     /// Whether a `SOON` may have been over before its wait.
     late: bool,
+    /// How long the slowest `send` of a sequence took: both sides executed it within that.
+    slack: Duration,
     later: u64,
+    /// A difference was found, and nobody knows how it left the server.
+    broken: bool,
     compared: u64,
     pushes: u64,
+    /// Sequences given up.
+    unsure: u64,
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test beside a real server lives in real time")]
@@ -101,9 +107,12 @@ impl Bench {
             password: false,
             soon_since: None,
             late: false,
+            slack: Duration::ZERO,
             later: 0,
+            broken: false,
             compared: 0,
             pushes: 0,
+            unsure: 0,
         }
     }
 
@@ -122,6 +131,10 @@ impl Bench {
 
     /// Both as new, but for what `run_id` and client ids tell.
     fn reset(&mut self) {
+        if std::mem::take(&mut self.broken) {
+            self.master.disconnect(self.admin.connection);
+            self.reopen_admin();
+        }
         self.set_trouble(None);
         self.set_password(false);
         for line in self.lines.iter_mut().filter_map(Option::take) {
@@ -137,6 +150,7 @@ impl Bench {
         self.lines = [Some(self.open()), Some(self.open())];
         self.soon_since = None;
         self.late = false;
+        self.slack = Duration::ZERO;
         self.later = 0;
     }
 
@@ -246,17 +260,18 @@ impl Bench {
         (0..2).try_for_each(|on| self.send(on, &[words(&["ECHO", "the end"])], 1))
     }
 
-    /// Plays again where a ttl may have run out when the sequence did not mean it to.
+    /// Plays again where a ttl may have run out when the sequence did not mean it to. On a machine
+    /// that is always too slow for a sequence, it proves nothing.
     fn play_until_sure(&mut self, steps: &[Step]) -> Result<(), String> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
+        for _ in 0..20 {
             match self.play(steps) {
                 Ok(()) => return Ok(()),
-                Err(Difference { unsure: true, .. }) if tries < 5 => {}
+                Err(Difference { unsure: true, .. }) => {}
                 Err(Difference { what, .. }) => return Err(what),
             }
         }
+        self.unsure += 1;
+        Ok(())
     }
 
     fn step(&mut self, step: &Step) -> Result<(), Difference> {
@@ -293,6 +308,7 @@ impl Bench {
             .map(|request| self.render(request, line.client_id, ids[1 - on]))
             .collect();
         let bytes = requests.concat();
+        let start = instant();
         line.wire.send(&bytes);
         let now = self.now();
         for piece in bytes.chunks(piece) {
@@ -305,12 +321,17 @@ impl Bench {
             bytes.extend_from_slice(&output.bytes);
             *closes |= output.closes;
         }
-        let compared = self.compare(on, &requests, &said);
-        compared.map_err(|what| Difference { what, unsure: self.is_late() })
+        let compared = self.compare(on, &requests, &said, start);
+        self.slack = self.slack.max(start.elapsed());
+        compared.map_err(|what| {
+            self.broken = true;
+            Difference { what, unsure: self.is_late() }
+        })
     }
 
+    /// Whether a `SOON` may have been over before its time: it was sent that long ago.
     fn is_late(&self) -> bool {
-        let late = |since: time::Instant| since.elapsed() > Duration::from_millis(SOON / 2);
+        let late = |since: time::Instant| since.elapsed() > Duration::from_millis(SOON - 2);
         self.late || self.soon_since.is_some_and(late)
     }
 
@@ -336,7 +357,13 @@ impl Bench {
     }
 
     /// Reads from the server as many replies and pushes as the master gave, and no less.
-    fn compare(&mut self, on: usize, requests: &[Vec<u8>], said: &Said) -> Result<(), String> {
+    fn compare(
+        &mut self,
+        on: usize,
+        requests: &[Vec<u8>],
+        said: &Said,
+        start: time::Instant,
+    ) -> Result<(), String> {
         let asked = self.lines[on].as_ref().map(|line| line.connection);
         let mut admin_closed = false;
         for (connection, (bytes, closes)) in said {
@@ -368,7 +395,7 @@ impl Bench {
                 let real = wire.frame();
                 self.compared += u64::from(request.is_some());
                 self.pushes += u64::from(request.is_none());
-                if !alike(request, frame, &real) {
+                if !alike(request, frame, &real, self.slack + start.elapsed()) {
                     let request = request.map_or("a push".into(), |request| show(request));
                     let master = show(frame);
                     let real = match real {
@@ -420,7 +447,7 @@ fn random_commands_get_the_same_replies() {
     let bench = RefCell::new(Bench::new());
     // A difference may cost seconds of waiting for a reply, and other tests wait for the lock.
     let config = Config {
-        cases: 400,
+        cases: 320,
         failure_persistence: None,
         max_shrink_time: 10_000,
         ..Config::default()
@@ -435,9 +462,10 @@ fn random_commands_get_the_same_replies() {
     if let Err(failure) = result {
         panic!("{failure}\n(seed {}, server 7.0 expected)", seed());
     }
-    let (compared, pushes) = (bench.borrow().compared, bench.borrow().pushes);
+    let Bench { compared, pushes, unsure, .. } = bench.into_inner();
     eprintln!("{compared} replies and {pushes} pushes compared, seed {}", seed());
     assert!(compared >= ENOUGH && pushes >= ENOUGH_PUSHES, "{compared} replies, {pushes} pushes");
+    assert!(unsure <= 4, "{unsure} sequences given up: this machine is too slow for them");
 }
 
 #[test]
@@ -449,6 +477,7 @@ fn rare_sequences_get_the_same_replies() {
             panic!("{sequence}\n{what}");
         }
     }
+    assert_eq!(bench.unsure, 0, "this machine is too slow for some of them");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use redlatch::proto::command::{EXTEND, RELEASE, Script};
 use redlatch::testing::master::Trouble;
 
 /// The milliseconds of `SOON`.
-pub const SOON: u64 = 30;
+pub const SOON: u64 = 50;
 
 #[derive(Debug, Clone)]
 pub enum Step {
@@ -265,6 +265,10 @@ pub const RARE: &[&str] = &[
     "A HELLO 3; A CLIENT TRACKING ON; A GET k; A CLIENT TRACKING OFF; A CLIENT TRACKING ON OPTIN; \
      B SET k t; A PING; A RESET; A HELLO 3; A GET k; A CLIENT TRACKING ON; B SET k t; A PING",
     "A HELLO 3; A CLIENT TRACKING ON; A GET k; A HELLO 2; B SET k t; A HELLO 3; B SET k t; A PING",
+    // What comes between CLIENT CACHING YES and the read it is about.
+    "A HELLO 3; A CLIENT TRACKING ON OPTIN; A CLIENT CACHING YES; A CLIENT ID extra; A GET k; \
+     B SET k t; A CLIENT CACHING YES; A blank; A GET k; B SET k t; A CLIENT CACHING YES; A CLIENT; \
+     A GET k; B SET k t; A CLIENT CACHING YES; A GET; A GET k; B SET k t; A PING",
     // Every database has its keys, and none its registrations.
     "A HELLO 3; A CLIENT TRACKING ON; A GET k; B SELECT 3; B SET k t; A PING; A GET k; B FLUSHDB; \
      A PING; B SELECT 0; B GET k",
@@ -291,6 +295,9 @@ pub const RARE: &[&str] = &[
 /// The steps of a line of [`RARE`].
 pub fn parse(sequence: &str) -> Vec<Step> {
     let step = |text: &str| match text.split_once(' ') {
+        Some(("A", "blank")) => {
+            Step::Send { on: 0, requests: vec![Request::Raw("\r\n")], piece: 7 }
+        }
         Some(("A", "again")) => Step::Reconnect { on: 0 },
         Some(("A", request)) => Step::Send { on: 0, requests: vec![line(request)], piece: 7 },
         Some(("B", request)) => Step::Send { on: 1, requests: vec![line(request)], piece: 7 },

@@ -1,0 +1,504 @@
+//! Masters on TCP ports of this machine, inside this process: for your own tests, and for a demo.
+//! They can be frozen, killed, restarted, delayed and made to refuse.
+//!
+//! Each is a [`Master`] behind a listener on 127.0.0.1, with a thread for each connection and two
+//! more; all of them sleep while nothing happens. It is not a Redis: it knows the commands of a
+//! lock, keeps everything in memory, has no password unless told, and ends when it is dropped.
+//!
+//! The hazard is the restart guard. These masters were started a moment ago, and a client that
+//! minds that gets no lock from them for its `max_ttl`: switch the guard off, or make the masters
+//! old with [`LocalMaster::set_uptime`].
+//!
+//! ```
+//! # #[cfg(feature = "net")]
+//! # fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use redlatch::testing::tcp::Masters;
+//! use redlatch::{Client, Config, RestartGuard};
+//!
+//! let masters = Masters::start(3)?;
+//! let config = Config::new(masters.urls())?.restart_guard(RestartGuard::Off);
+//! let client = Client::connect(config)?;
+//!
+//! masters[0].freeze();
+//! let guard = client.lock("invoice:42", Duration::from_secs(10))?; // two of three are enough
+//! assert!(masters[1].get(b"invoice:42").is_some());
+//!
+//! masters[1].kill();
+//! assert!(client.try_lock("invoice:43", Duration::from_secs(10)).is_err());
+//! # Ok(())
+//! # }
+//! # #[cfg(feature = "net")]
+//! # example().unwrap();
+//! ```
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::Index;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{self, Duration, SystemTime};
+
+use super::master::{ConnectionId, Master, Restart, Trouble};
+use crate::proto::time::Instant;
+
+/// Where to look for a free port. Not among those that a system gives to outgoing connections: a
+/// client that knocks at a dead master's port could be given that very port, and find itself.
+const PORTS: std::ops::Range<u16> = 12_000..20_000;
+
+/// How long a peer that does not read may hold a master up before it is disconnected.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// No delay is longer: a moment has to be found for every reply.
+const DELAY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long a master rests when it cannot accept a connection, for want of descriptors perhaps.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Several masters. Dropping them ends them.
+#[derive(Debug)]
+pub struct Masters {
+    all: Vec<LocalMaster>,
+}
+
+impl Masters {
+    /// Starts this many masters, each on a free port.
+    ///
+    /// # Errors
+    /// No free port, no more descriptors, no more threads.
+    pub fn start(count: usize) -> io::Result<Masters> {
+        let all = (0..count).map(|_| LocalMaster::start()).collect::<io::Result<_>>()?;
+        Ok(Masters { all })
+    }
+
+    /// The URL of each: `redis://127.0.0.1:PORT`.
+    pub fn urls(&self) -> Vec<String> {
+        self.all.iter().map(LocalMaster::url).collect()
+    }
+
+    /// One after the other.
+    pub fn iter(&self) -> std::slice::Iter<'_, LocalMaster> {
+        self.all.iter()
+    }
+}
+
+impl Index<usize> for Masters {
+    type Output = LocalMaster;
+
+    fn index(&self, index: usize) -> &LocalMaster {
+        &self.all[index]
+    }
+}
+
+impl<'a> IntoIterator for &'a Masters {
+    type Item = &'a LocalMaster;
+    type IntoIter = std::slice::Iter<'a, LocalMaster>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// One master on its port, which it keeps for life.
+#[derive(Debug)]
+pub struct LocalMaster {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    /// The thread that accepts while it runs. Held locked while it is killed or restarted.
+    acceptor: Mutex<Option<JoinHandle<()>>>,
+    courier: Option<JoinHandle<()>>,
+}
+
+impl LocalMaster {
+    fn start() -> io::Result<LocalMaster> {
+        let listener = listen()?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::new(address.port()));
+        let courier = {
+            let shared = Arc::clone(&shared);
+            named("courier", address).spawn(move || shared.deliver_late())?
+        };
+        let master = LocalMaster {
+            shared,
+            address,
+            acceptor: Mutex::new(None),
+            // From here on its drop ends the thread, whatever fails.
+            courier: Some(courier),
+        };
+        *master.acceptor() = Some(master.accept_on(listener)?);
+        Ok(master)
+    }
+
+    /// `redis://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// Where it listens while it lives.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops it, as SIGSTOP does: connections are made and bytes are taken, and nothing is executed
+    /// and nothing answered before [`thaw`](LocalMaster::thaw). Replies under way still arrive.
+    pub fn freeze(&self) {
+        self.shared.lock().frozen = true;
+    }
+
+    /// Lets it go on: everything that came meanwhile is executed now, also from connections that
+    /// were closed since.
+    pub fn thaw(&self) {
+        self.shared.lock().frozen = false;
+        self.shared.changed.notify_all();
+    }
+
+    /// Ends it, as SIGKILL does: its connections close without another word and its port refuses,
+    /// until [`restart`](LocalMaster::restart). A killed one stays dead.
+    pub fn kill(&self) {
+        self.end(&mut self.acceptor());
+    }
+
+    /// Starts it again on its port, after killing it if it runs: with a new `run_id` and an uptime
+    /// of zero, not frozen; with its delay and its troubles.
+    ///
+    /// # Errors
+    /// The port went to somebody else meanwhile.
+    pub fn restart(&self, memory: Restart) -> io::Result<()> {
+        let mut acceptor = self.acceptor();
+        self.end(&mut acceptor);
+        let listener = TcpListener::bind(self.address)?;
+        {
+            let mut state = self.shared.lock();
+            let now = self.shared.now();
+            state.master.restart(now, memory);
+            while state.master.poll_output().is_some() {}
+            state.frozen = false;
+        }
+        *acceptor = Some(self.accept_on(listener)?);
+        Ok(())
+    }
+
+    /// Has every reply and push from now on arrive this much later, as over a long wire. Commands
+    /// are executed when they come. Zero, as at the start: without any delay. At most a day.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.lock().delay = delay.min(DELAY_MAX);
+    }
+
+    /// Answers every command with this error line: `LOADING Redis is loading the dataset in
+    /// memory`.
+    pub fn refuse_with(&self, error: &str) {
+        self.with(|master, _| master.refuse_with(error));
+    }
+
+    /// Has this trouble from now on, on top of any it has.
+    pub fn suffer(&self, trouble: Trouble) {
+        self.with(|master, _| master.suffer(trouble));
+    }
+
+    /// Is well again: no trouble any more, and no [`refuse_with`](LocalMaster::refuse_with).
+    pub fn serve(&self) {
+        self.with(|master, _| master.serve());
+    }
+
+    /// The string at a key of database 0, if there is one.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Option<Vec<u8>> {
+        self.with(|master, now| master.get(now, 0, key.as_ref()).map(<[u8]>::to_vec))
+    }
+
+    /// As the command `PTTL` in database 0: the milliseconds a key has left, -1 without a ttl, -2
+    /// when absent.
+    pub fn pttl(&self, key: impl AsRef<[u8]>) -> i64 {
+        self.with(|master, now| master.pttl(now, 0, key.as_ref()))
+    }
+
+    /// The keys of database 0, in order.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        self.with(|master, now| master.keys(now, 0))
+    }
+
+    /// Makes it older than it is, by its own word. A restart ends that.
+    pub fn set_uptime(&self, seconds: u32) {
+        self.with(|master, now| master.set_uptime(now, seconds));
+    }
+
+    /// Does anything else with the [`Master`] behind it, between two commands, dead or alive: sets
+    /// a password, steps its clock, makes it pass for another server. Every other method of this
+    /// one waits until `act` is done, so `act` must not call them.
+    pub fn with<R>(&self, act: impl FnOnce(&mut Master, Instant) -> R) -> R {
+        let mut state = self.shared.lock();
+        let result = act(&mut state.master, self.shared.now());
+        self.shared.deliver(&mut state);
+        result
+    }
+
+    fn acceptor(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.acceptor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept_on(&self, listener: TcpListener) -> io::Result<JoinHandle<()>> {
+        let shared = Arc::clone(&self.shared);
+        let generation = shared.lock().generation;
+        named("listener", self.address).spawn(move || shared.accept(&listener, generation))
+    }
+
+    /// Ends the listener and all connections, and waits until their threads are gone.
+    fn end(&self, acceptor: &mut Option<JoinHandle<()>>) {
+        let Some(acceptor) = acceptor.take() else { return };
+        let readers = {
+            let mut state = self.shared.lock();
+            state.generation += 1;
+            state.late.clear();
+            for (_, wire) in std::mem::take(&mut state.wires) {
+                // It may be closed already. Its reader wakes and lets go of it.
+                let _ = wire.stream.shutdown(Shutdown::Both);
+            }
+            std::mem::take(&mut state.readers)
+        };
+        self.shared.changed.notify_all();
+        // The listener sleeps until somebody comes, so we do. Is it awake, it may refuse us.
+        let _ = TcpStream::connect_timeout(&self.address, WRITE_TIMEOUT);
+        for thread in readers.into_iter().chain([acceptor]) {
+            // It has said so itself if it panicked.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for LocalMaster {
+    fn drop(&mut self) {
+        self.kill();
+        self.shared.lock().over = true;
+        self.shared.changed.notify_all();
+        if let Some(courier) = self.courier.take() {
+            let _ = courier.join();
+        }
+    }
+}
+
+/// What the threads of one master share.
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// It was thawed, killed or dropped, or there is something to deliver later.
+    changed: Condvar,
+    started: time::Instant,
+}
+
+/// A master is one thread at heart: whoever has this is it.
+#[derive(Debug)]
+struct State {
+    master: Master,
+    /// Counts the kills. A thread of an earlier life ends when it sees a new number.
+    generation: u64,
+    frozen: bool,
+    over: bool,
+    delay: Duration,
+    wires: BTreeMap<ConnectionId, Wire>,
+    readers: Vec<JoinHandle<()>>,
+    /// What is to be written later, by when and in which order.
+    late: BTreeMap<(time::Instant, u64), Late>,
+    delayed: u64,
+}
+
+#[derive(Debug)]
+struct Wire {
+    stream: TcpStream,
+    /// How many replies are still to be written late, and when the last is due: nothing may
+    /// overtake them.
+    late: usize,
+    due: time::Instant,
+}
+
+#[derive(Debug)]
+struct Late {
+    connection: ConnectionId,
+    bytes: Vec<u8>,
+    closes: bool,
+}
+
+impl Shared {
+    fn new(port: u16) -> Shared {
+        let unix = unix_nanoseconds();
+        let start = Instant::from_nanos(0);
+        // Different masters need different seeds, also in two processes that start at once.
+        let seed = unix ^ u64::from(port) << 48 ^ u64::from(std::process::id()) << 16;
+        let mut master = Master::new(seed, start);
+        master.set_wall_clock(start, unix);
+        master.set_info("tcp_port", &port.to_string());
+        let state = State {
+            master,
+            generation: 0,
+            frozen: false,
+            over: false,
+            delay: Duration::ZERO,
+            wires: BTreeMap::new(),
+            readers: Vec::new(),
+            late: BTreeMap::new(),
+            delayed: 0,
+        };
+        Shared { state: Mutex::new(state), changed: Condvar::new(), started: clock() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A thread that panicked has said so; the others may as well end in order.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(0).saturating_add(self.started.elapsed())
+    }
+
+    /// The state as soon as the master may act, or `None` when this life of it is over.
+    fn act(&self, generation: u64) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.lock();
+        while state.frozen && state.generation == generation {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Some(state).filter(|state| state.generation == generation)
+    }
+
+    fn accept(self: &Arc<Shared>, listener: &TcpListener, generation: u64) {
+        loop {
+            let accepted = listener.accept().and_then(|(stream, peer)| {
+                stream.set_nodelay(true)?;
+                stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+                Ok((stream.try_clone()?, stream, peer))
+            });
+            let Some(mut state) = self.act(generation) else { return };
+            let Ok((input, stream, peer)) = accepted else {
+                let waited = self.changed.wait_timeout(state, ACCEPT_PAUSE);
+                drop(waited);
+                continue;
+            };
+            let connection = state.master.connect();
+            state.wires.insert(connection, Wire { stream, late: 0, due: clock() });
+            self.deliver(&mut state);
+            let shared = Arc::clone(self);
+            let read = move || shared.read(input, connection, generation);
+            state.readers.retain(|reader| !reader.is_finished());
+            match named("connection", peer).spawn(read) {
+                Ok(reader) => state.readers.push(reader),
+                Err(_) => state.close(connection),
+            }
+        }
+    }
+
+    fn read(&self, mut input: TcpStream, connection: ConnectionId, generation: u64) {
+        let mut chunk = [0; 16 * 1024];
+        loop {
+            let length = match input.read(&mut chunk) {
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => 0,
+            };
+            let Some(mut state) = self.act(generation) else { return };
+            if length == 0 {
+                state.close(connection);
+                return;
+            }
+            let now = self.now();
+            state.master.handle_bytes(now, connection, &chunk[..length]);
+            self.deliver(&mut state);
+        }
+    }
+
+    /// Writes what the master has to say, now or when it is due.
+    fn deliver(&self, state: &mut State) {
+        let now = clock();
+        while let Some(output) = state.master.poll_output() {
+            let (connection, bytes) = (output.connection, output.bytes);
+            let Some(wire) = state.wires.get_mut(&connection) else { continue };
+            if wire.late == 0 && state.delay.is_zero() {
+                state.write(connection, &bytes, output.closes);
+                continue;
+            }
+            wire.late += 1;
+            wire.due = wire.due.max(now + state.delay);
+            state.delayed += 1;
+            let late = Late { connection, bytes, closes: output.closes };
+            state.late.insert((wire.due, state.delayed), late);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The work of the courier: everything late, when it is due.
+    fn deliver_late(&self) {
+        let mut state = self.lock();
+        while !state.over {
+            let now = clock();
+            let next = state.late.first_key_value().map(|((due, _), _)| *due);
+            state = match next {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(due) if due > now => {
+                    let waited = self.changed.wait_timeout(state, due - now);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                Some(_) => {
+                    if let Some((_, late)) = state.late.pop_first() {
+                        if let Some(wire) = state.wires.get_mut(&late.connection) {
+                            wire.late -= 1;
+                        }
+                        state.write(late.connection, &late.bytes, late.closes);
+                    }
+                    state
+                }
+            };
+        }
+    }
+}
+
+impl State {
+    fn write(&mut self, connection: ConnectionId, bytes: &[u8], closes: bool) {
+        let Some(wire) = self.wires.get_mut(&connection) else { return };
+        // A blocking write is short only when its time was over.
+        let whole = wire.stream.write(bytes).is_ok_and(|written| written == bytes.len());
+        if !whole || closes {
+            self.close(connection);
+        }
+    }
+
+    /// Ends a connection. Its reader wakes, and the socket closes when that lets go of it.
+    fn close(&mut self, connection: ConnectionId) {
+        self.master.disconnect(connection);
+        if let Some(wire) = self.wires.remove(&connection) {
+            // The peer may have closed it first.
+            let _ = wire.stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// A listener on a port that is free and stays ours.
+fn listen() -> io::Result<TcpListener> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let count = PORTS.end - PORTS.start;
+    // Processes that start together begin at different ports.
+    let first = std::process::id().wrapping_mul(97) % u32::from(count);
+    let mut last_error = None;
+    for _ in 0..count {
+        let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u32::from(PORTS.start) + (first + step) % u32::from(count);
+        let port = u16::try_from(port).unwrap_or(PORTS.start);
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last_error = Some(error),
+        }
+    }
+    Err(last_error.unwrap_or_else(|| ErrorKind::AddrInUse.into()))
+}
+
+fn named(what: &str, address: SocketAddr) -> thread::Builder {
+    thread::Builder::new().name(format!("redlatch {what} {}", address.port()))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the clock of the library needs the feature net")]
+fn clock() -> time::Instant {
+    time::Instant::now()
+}
+
+#[expect(clippy::disallowed_methods, reason = "a server's TIME is the wall clock")]
+fn unix_nanoseconds() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
