@@ -128,6 +128,11 @@ impl Drop for Demo {
     }
 }
 
+/// No program can be found by its name.
+fn without_programs(command: &mut Command) {
+    command.env("PATH", "");
+}
+
 /// The process group of a process.
 fn group_of(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -157,6 +162,22 @@ fn assert_told(ended: &Ended) {
     assert!(!screen.contains('\x1b'), "no colours but on a terminal");
     let too_long = screen.lines().find(|line| line.chars().count() > 84);
     assert_eq!(too_long, None);
+}
+
+#[test]
+fn masters_inside_the_process_tell_the_story_with_nothing_installed() {
+    let ended = Demo::start_with(&[], without_programs).end();
+    assert_told(&ended);
+    assert!(ended.screen.contains("masters inside this process"));
+}
+
+#[test]
+fn masters_inside_the_process_end_when_the_reader_leaves() {
+    let mut demo = Demo::start_with(&[], without_programs);
+    assert!(demo.read_one_line_and_leave().contains("One lock"));
+    let ended = demo.end();
+    assert!(ended.status.success(), "{}: {}", ended.status, ended.errors);
+    assert_eq!(ended.errors, "");
 }
 
 #[test]
@@ -201,10 +222,7 @@ fn real_masters_end_when_the_demo_is_interrupted() {
 
 #[test]
 fn without_a_redis_server_real_says_how_to_get_one() {
-    let ended = Demo::start_with(&["--real"], |command| {
-        command.env("PATH", "");
-    })
-    .end();
+    let ended = Demo::start_with(&["--real"], without_programs).end();
     assert_eq!(ended.status.code(), Some(125));
     assert_eq!(ended.screen, "");
     assert!(ended.errors.contains("apt-get install redis-server"), "{}", ended.errors);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redlatch::{Client, Config, Error, Instant, LockOptions, Released, Token, clock};
 
-use super::{KEY, Stop, TTL};
+use super::{GRAIN, KEY, Stop, TTL};
 
 /// How long anything may take that bob does. Longer than the library waits for a lock.
 const PATIENCE: Duration = Duration::from_secs(12);
@@ -99,7 +99,7 @@ fn live(
     let at = clock::now();
     let (waited, left) = (at.saturating_since(start), guard.remaining());
     say(News::Has { at, waited, token: guard.token(), left });
-    while let Ok(order) = orders.recv() {
+    while let Some(order) = next_order(orders, &client) {
         let start = clock::now();
         match order {
             Order::Extend => {
@@ -115,4 +115,16 @@ fn live(
         }
     }
     Ok(())
+}
+
+/// What to do next; `None` when nobody is there to tell. Meanwhile bob's client pays what it owes:
+/// a frozen node that goes on may do the first half of what an old attempt had sent there.
+fn next_order(orders: &Receiver<Order>, client: &Client) -> Option<Order> {
+    loop {
+        match orders.try_recv() {
+            Ok(order) => return Some(order),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => client.drive(GRAIN).ok()?,
+        }
+    }
 }

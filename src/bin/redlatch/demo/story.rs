@@ -13,7 +13,7 @@ use redlatch::{
 use super::bob::{Bob, News};
 use super::masters::{COUNT, Masters, Seen};
 use super::screen::{Look, Screen, time};
-use super::{KEY, Stop, TTL};
+use super::{GRAIN, KEY, Stop, TTL};
 
 /// A key that nobody holds when it is asked for.
 const FREE_KEY: &str = "invoice:43";
@@ -26,9 +26,6 @@ const A_MOMENT: Duration = Duration::from_millis(400);
 
 /// How long the nodes may take until all is well again.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The grain of waiting for something that only a look at the nodes tells.
-const GRAIN: Duration = Duration::from_millis(2);
 
 // Nodes by their place in the list: the first that freezes, the one that is killed, and the one
 // with which the majority goes.
@@ -111,15 +108,16 @@ impl Story<'_> {
         self.owners.push((lock.token().to_string(), "alice"));
         let granted = format!("granted in {}, hers for {}", time(took), time(left));
         self.call("alice", "lock", KEY, &granted)?;
-        let holds = self.show(KEY)?;
-        let on = holds.iter().filter(|&&holds| holds == Holds::TokenOf("alice")).count();
+        let hers = |&holds: &Holds| holds == Holds::TokenOf("alice");
+        self.look_until(alice, |story| Ok(story.holds(KEY)?.iter().all(hers)))?;
+        self.show(KEY)?;
         let ttl = Ttl::new(TTL, self.config.settings().max_ttl);
         let drift = time(TTL - ttl.map_err(|error| failed("alice", &error.into()))?.usable());
         self.prose(&format!(
             "All five were asked at once to set the key if it is not there; the third yes decided, \
-             and {on} said yes in the end. The key dies by itself after {TTL:?}, should alice die. \
-             She counts those {TTL:?} from before her first byte left, and takes {drift} off for \
-             clocks that drift: she stops believing before the nodes do."
+             and the others came in behind it. The key dies by itself after {TTL:?}, should alice \
+             die. She counts those {TTL:?} from before her first byte left, and takes {drift} off \
+             for clocks that drift: she stops believing before the nodes do."
         ))?;
         drive(alice, A_MOMENT)?;
         Ok(lock)
@@ -198,6 +196,8 @@ impl Story<'_> {
         self.screen.quote(&error.to_string())?;
         until(alice, |nodes| count_ready(nodes) < COUNT / 2 + 1)?;
         self.try_in_vain(alice)?;
+        let left = |&holds: &Holds| holds == Holds::Stray;
+        self.look_until(alice, |story| Ok(!story.holds(FREE_KEY)?.iter().any(left)))?;
         self.show(FREE_KEY)?;
         let timeout = self.config.settings().node_timeout;
         self.prose(&format!(
@@ -248,13 +248,15 @@ impl Story<'_> {
         self.look_until(alice, |story| story.has_no_stray())?;
         self.show(KEY)?;
         self.show(FREE_KEY)?;
-        let (third, first) = (THIRD + 1, FIRST + 1);
+        let (third, first, killed) = (THIRD + 1, FIRST + 1, KILLED + 1);
         self.prose(&format!(
             "bob asked for {} in all and never was without his lock: the old deadline stood until \
              a quorum agreed to a new one. A frozen node does, when it goes on, whatever was sent \
              to it meanwhile. So node {third} set \"{FREE_KEY}\" for alice after all, and then \
              read what she had sent right behind: the release. Node {first} found hers of \
-             \"{KEY}\" waiting, too.",
+             \"{KEY}\" waiting, too. Node {killed} has forgotten what it granted. With the \
+             restart guard, the yes of a node that has just started counts only when every lock it \
+             may have forgotten is over; the guard is off here, where all five are new.",
             time(took)
         ))?;
         drive(alice, A_MOMENT)
@@ -309,12 +311,11 @@ impl Story<'_> {
     }
 
     /// Prints whose token each node holds at `key`.
-    fn show(&mut self, key: &str) -> Result<Vec<Holds>, Stop> {
+    fn show(&mut self, key: &str) -> Result<(), Stop> {
         let holds = self.holds(key)?;
         let words = holds.iter().map(|holds| holds.shown());
         let words: Vec<_> = words.map(|(word, look)| (word.to_string(), look)).collect();
-        self.screen.states(key, &words)?;
-        Ok(holds)
+        self.screen.states(key, &words)
     }
 
     fn holds(&mut self, key: &str) -> Result<Vec<Holds>, Stop> {
