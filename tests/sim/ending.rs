@@ -1,0 +1,187 @@
+//! The end of a run: everything is well again and nobody wants anything. What is left now is
+//! leaked; and everybody must be able to take everything.
+
+use redlatch::proto::standing::Standing;
+use redlatch::{Lock, NodeId, Outcome, Released};
+
+use crate::agenda::{MILLI, SECOND};
+use crate::client::instant;
+use crate::user::Purpose;
+use crate::world::World;
+
+impl World {
+    /// Nothing is asked, owed, lined up, waited for or left on any node.
+    pub fn check_that_nothing_is_left(&mut self) {
+        self.checker.all_answered();
+        for client in 0..self.clients.len() {
+            self.wait_for_answers(client);
+            let it = &self.clients[client].coordinator;
+            let nodes: Vec<NodeId> = (0..self.nodes.len()).map(NodeId::new).collect();
+            let sum = |count: &dyn Fn(NodeId) -> usize| -> usize {
+                nodes.iter().map(|&node| count(node)).sum()
+            };
+            let counts = [
+                ("open records", it.open_records()),
+                ("open requests", it.open_ops()),
+                ("debts", sum(&|node| it.debts(node))),
+                ("nodes not ready", sum(&|node| usize::from(!it.standing(node).is_usable()))),
+            ];
+            for (what, count) in counts {
+                if count > 0 {
+                    self.checker.violate(format!("client {client} is left with {count} {what}"));
+                }
+            }
+        }
+        self.check_that_no_key_is_left();
+    }
+
+    /// Every question is answered: each node has a moment without one. (They are asked for their
+    /// time now and then, also now.)
+    fn wait_for_answers(&mut self, client: usize) {
+        for node in 0..self.nodes.len() {
+            let mut waited = 0;
+            while self.clients[client].coordinator.unanswered(NodeId::new(node)) > 0 {
+                if waited == 100 {
+                    let words = format!("node {node} owes client {client} an answer");
+                    return self.checker.violate(words);
+                }
+                waited += 1;
+                self.run_until(self.agenda.now() + MILLI);
+            }
+        }
+    }
+
+    fn check_that_no_key_is_left(&mut self) {
+        for (number, node) in self.nodes.iter().enumerate() {
+            let clock = node.clock(self.agenda.now());
+            for key in node.master.keys(clock, 0) {
+                let token = node.master.get(clock, 0, &key).unwrap_or_default().to_vec();
+                let left = node.master.pttl(clock, 0, &key);
+                let (key_text, token_text) = (key.escape_ascii(), token.escape_ascii());
+                let words = format!(
+                    "leaked: node {number} holds \"{key_text}\" for {left} ms more: {token_text}"
+                );
+                if !self.excused.contains(&(number, key, token)) {
+                    self.checker.violate(words);
+                }
+            }
+        }
+    }
+
+    /// Each client in turn takes each key and gives it back.
+    pub fn let_everyone_take_every_key(&mut self) {
+        self.wait_for_the_excused();
+        self.wait_for_trust();
+        for client in 0..self.clients.len() {
+            for key in 0..self.keys.len() {
+                let Some(lock) = self.take(client, key) else { return };
+                let now = self.agenda.now();
+                let serial = self.next_serial();
+                let it = &mut self.clients[client];
+                let _ = it.coordinator.release(lock, serial, instant(now));
+                it.asked.insert(serial, Purpose::Errand);
+                self.checker.ask(serial, client, "release", now + SECOND, it.kept_waiting);
+                let answer = self.run_errand(client);
+                if !matches!(answer, Some(Ok(Outcome::Released(Released::Released)))) {
+                    let words = format!("client {client} cannot release {key}: {answer:?}");
+                    self.checker.violate(words);
+                }
+            }
+        }
+        // What came behind the majority is to be answered too.
+        self.run_until(self.agenda.now() + SECOND);
+        self.excused.clear();
+        self.check_that_nothing_is_left();
+    }
+
+    /// Excused locks are over with their ttl.
+    fn wait_for_the_excused(&mut self) {
+        let longest = self.nodes.iter().flat_map(|node| {
+            let clock = node.clock(self.agenda.now());
+            let keys = node.master.keys(clock, 0);
+            keys.into_iter().map(move |key| node.master.pttl(clock, 0, &key))
+        });
+        let longest = longest.max().unwrap_or(0).max(0) as u64;
+        // The node's clock may be slow.
+        let by = longest * MILLI + longest * MILLI / 50 + 2 * MILLI;
+        self.run_until(self.agenda.now() + by);
+    }
+
+    /// Nodes that may have forgotten something are trusted again.
+    fn wait_for_trust(&mut self) {
+        let standings = self.clients.iter().flat_map(|client| {
+            (0..self.nodes.len()).map(|node| client.coordinator.standing(NodeId::new(node)))
+        });
+        let last = standings.filter_map(|standing| match standing {
+            Standing::Quarantined(until) => Some(until.as_nanos()),
+            _ => None,
+        });
+        let last = last.max().unwrap_or(0);
+        self.run_until(last.max(self.agenda.now()) + MILLI);
+    }
+
+    fn take(&mut self, client: usize, key: usize) -> Option<Lock> {
+        let asked = self.acquire(client, key, self.long_ttl(), 0, Purpose::Errand);
+        let answer = match asked {
+            Ok(_) => self.run_errand(client),
+            Err(error) => Some(Err(error)),
+        };
+        if let Some(Ok(Outcome::Acquired(lock))) = answer {
+            return Some(lock);
+        }
+        if self.checker.violations().is_empty() || answer.is_some() {
+            self.checker.violate(format!("client {client} cannot take key {key}: {answer:?}"));
+        }
+        None
+    }
+
+    fn long_ttl(&self) -> u64 {
+        self.plan.settings.max_ttl.as_millis() as u64
+    }
+
+    /// Lets time pass until the simulation's own question is answered.
+    fn run_errand(&mut self, client: usize) -> Option<Result<Outcome, redlatch::Error>> {
+        self.rouse(client);
+        let give_up = self.agenda.now() + SECOND;
+        while self.clients[client].errand.is_none() && self.agenda.now() < give_up {
+            self.run_until(self.agenda.now() + MILLI);
+            if !self.is_going_on() {
+                break;
+            }
+        }
+        self.clients[client].errand.take()
+    }
+
+    /// The clients end, with requests under way: what they have asked for and not handed out goes
+    /// with them.
+    pub fn say_goodbye(&mut self) {
+        for client in 0..self.clients.len() {
+            for _ in 0..self.dice.below(3) {
+                let key = self.dice.place(self.keys.len());
+                // One that is refused for want of room is no matter here.
+                let _ = self.acquire(client, key, self.long_ttl(), SECOND, Purpose::Farewell);
+            }
+            self.rouse(client);
+        }
+        for client in 0..self.clients.len() {
+            let by = self.dice.below(3 * self.plan.latency.1);
+            self.run_until(self.agenda.now() + by);
+            self.end_client(client);
+        }
+        self.run_until(self.agenda.now() + SECOND);
+        self.check_that_no_key_is_left();
+    }
+
+    fn end_client(&mut self, client: usize) {
+        let now = self.agenda.now();
+        self.trace.note(now, || format!("client {client} ends"));
+        self.clients[client].coordinator.close(instant(now));
+        self.write_all(client);
+        for node in 0..self.nodes.len() {
+            if let Some(wire) = self.clients[client].wires[node].take() {
+                self.network.finish(wire, &mut self.agenda, &mut self.dice);
+            }
+        }
+        self.clients[client].gone = true;
+    }
+}

@@ -1,0 +1,316 @@
+//! What goes wrong, and how it gets well again. Which faults there are in a world, and how often,
+//! is the plan's; here they happen.
+
+use redlatch::NodeId;
+use redlatch::testing::master::{Restart, Trouble};
+
+use crate::agenda::{Event, MILLI, SECOND};
+use crate::network::Piece;
+use crate::plan::Memory;
+use crate::world::World;
+
+/// What can go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A connection is cut.
+    Cut,
+    /// Nothing arrives on a connection for a while.
+    Stall,
+    /// A node is stopped for a while.
+    Freeze,
+    /// A node is killed, and starts again a while later.
+    Kill,
+    /// A client is stopped for a while.
+    Stop,
+    /// A node refuses commands for a while.
+    Trouble,
+    /// A node's answers become errors on their way for a while, though it did what was asked.
+    Lie,
+    /// A node forgets the scripts.
+    ForgetScripts,
+    /// A node refuses connections for a while, and all it has are cut.
+    Refuse,
+    /// A node is flushed by an operator.
+    Flush,
+}
+
+impl Kind {
+    /// What can go wrong with anything else.
+    pub const USUAL: [Kind; 9] = [
+        Kind::Cut,
+        Kind::Stall,
+        Kind::Freeze,
+        Kind::Kill,
+        Kind::Stop,
+        Kind::Trouble,
+        Kind::Lie,
+        Kind::ForgetScripts,
+        Kind::Refuse,
+    ];
+}
+
+impl World {
+    /// Puts the next fault down.
+    pub fn plan_fault(&mut self) {
+        if self.plan.fault_pause > 0 {
+            let at = self.agenda.now() + self.dice.below(self.plan.fault_pause);
+            self.agenda.put(at, Event::Fault);
+        }
+    }
+
+    /// Something goes wrong.
+    pub fn go_wrong(&mut self) {
+        if self.healed {
+            return;
+        }
+        self.tally.faults += 1;
+        let node = self.dice.place(self.nodes.len());
+        match self.dice.weighted(&self.plan.faults) {
+            Kind::Cut => self.cut_one(),
+            Kind::Stall => self.stall_one(),
+            Kind::Freeze => self.freeze(node),
+            Kind::Kill => self.kill(node),
+            Kind::Stop => self.stop_one(),
+            Kind::Trouble => self.trouble(node),
+            Kind::Lie => self.lie(node),
+            Kind::ForgetScripts => self.forget_scripts(node),
+            Kind::Refuse => self.refuse(node),
+            Kind::Flush => self.flush(node),
+        }
+        self.plan_fault();
+    }
+
+    /// How long a fault lasts: a moment, about a node timeout, or long.
+    fn a_while(&mut self) -> u64 {
+        let timeout = self.plan.node_timeout();
+        let longest =
+            self.dice.weighted(&[(3, 5 * MILLI), (4, 2 * timeout), (2, 300 * MILLI), (1, SECOND)]);
+        self.dice.below(longest)
+    }
+
+    /// A wire that both ends use.
+    fn any_wire(&mut self) -> Option<usize> {
+        let wires = &self.network.wires;
+        let live: Vec<usize> =
+            (0..wires.len()).filter(|&at| !wires[at].left && !wires[at].cut).collect();
+        (!live.is_empty()).then(|| live[self.dice.place(live.len())])
+    }
+
+    fn cut_one(&mut self) {
+        let Some(wire) = self.any_wire() else { return };
+        self.trace.note(self.agenda.now(), || format!("FAULT cut wire {wire}"));
+        self.network.cut(wire, &mut self.agenda, &mut self.dice);
+    }
+
+    fn stall_one(&mut self) {
+        let Some(wire) = self.any_wire() else { return };
+        let by = self.a_while();
+        self.trace.note(self.agenda.now(), || format!("FAULT stall wire {wire} by {by} ns"));
+        self.network.stall(wire, by, &mut self.agenda);
+    }
+
+    fn freeze(&mut self, node: usize) {
+        let until = self.agenda.now() + self.a_while();
+        self.trace.note(self.agenda.now(), || format!("FAULT freeze node {node} until {until}"));
+        let it = &mut self.nodes[node];
+        it.frozen_until = it.frozen_until.max(until);
+        self.agenda.put(it.frozen_until, Event::Thaw { node });
+    }
+
+    fn kill(&mut self, node: usize) {
+        let until = self.agenda.now() + self.a_while();
+        self.trace.note(self.agenda.now(), || format!("FAULT kill node {node} until {until}"));
+        let it = &mut self.nodes[node];
+        it.down = true;
+        it.down_until = it.down_until.max(until);
+        // Whoever kills a stopped process has it gone at once.
+        it.frozen_until = 0;
+        self.agenda.put(it.down_until, Event::Start { node });
+        self.drop_connections(node);
+    }
+
+    /// The node's process is gone: what it had not read is lost, and its peers learn of it.
+    fn drop_connections(&mut self, node: usize) {
+        self.nodes[node].connections.clear();
+        for wire in 0..self.network.wires.len() {
+            let it = &mut self.network.wires[wire];
+            if it.node != node || it.ended {
+                continue;
+            }
+            it.ended = true;
+            it.to_node.lose();
+            it.backlog.clear();
+            it.backlog_ends = false;
+            if it.left || it.cut {
+                continue;
+            }
+            it.cut = true;
+            if self.dice.chance(300) {
+                it.to_client.lose();
+            }
+            let at = self.agenda.now() + self.dice.below(MILLI);
+            self.network.tell(wire, at, Piece::End("connection reset"), &mut self.agenda);
+        }
+    }
+
+    /// A killed node starts again.
+    pub fn start(&mut self, node: usize) {
+        let now = self.agenda.now();
+        let it = &mut self.nodes[node];
+        if !it.down || now < it.down_until {
+            return;
+        }
+        it.down = false;
+        let empty = self.plan.memory != Memory::Kept && self.dice.chance(500);
+        let memory = if empty { Restart::Empty } else { Restart::WithData };
+        it.master.restart(it.clock(now), memory);
+        while it.master.poll_output().is_some() {}
+        self.trace.note(now, || format!("node {node} starts again: {memory:?}"));
+    }
+
+    /// A frozen node goes on: it executes what has arrived, each connection's in its order, one
+    /// connection after the other in any.
+    pub fn thaw(&mut self, node: usize) {
+        let now = self.agenda.now();
+        if self.nodes[node].is_frozen(now) || self.nodes[node].down {
+            return;
+        }
+        self.trace.note(now, || format!("node {node} goes on"));
+        let wires = &self.network.wires;
+        let waits = |at: &usize| {
+            let it = &wires[*at];
+            it.node == node && !it.ended && (!it.backlog.is_empty() || it.backlog_ends)
+        };
+        let mut waiting: Vec<usize> = (0..wires.len()).filter(waits).collect();
+        self.dice.shuffle(&mut waiting);
+        for wire in waiting {
+            let bytes = std::mem::take(&mut self.network.wires[wire].backlog);
+            self.execute(wire, &bytes);
+            if self.network.wires[wire].backlog_ends {
+                self.end_at_node(wire);
+            }
+        }
+    }
+
+    fn stop_one(&mut self) {
+        let client = self.dice.place(self.clients.len());
+        let (now, by) = (self.agenda.now(), self.a_while());
+        self.trace.note(now, || format!("FAULT stop client {client} for {by} ns"));
+        self.clients[client].stop(now, by);
+    }
+
+    fn trouble(&mut self, node: usize) {
+        let (now, by) = (self.agenda.now(), self.a_while());
+        let answers = |reply: &str| Trouble::Answers {
+            commands: ["set", "eval", "evalsha"].map(String::from).into(),
+            reply: reply.as_bytes().into(),
+        };
+        let trouble = match self.dice.below(9) {
+            0 => Trouble::Loading,
+            1 => Trouble::Busy,
+            2 => Trouble::Misconf,
+            3 => Trouble::NoReplicas,
+            4 => Trouble::OutOfMemory,
+            5 => answers("-ERR a proxy of nobody's knowledge\r\n"),
+            6 => answers("$3\r\nyes\r\n"),
+            7 => Trouble::Answers {
+                commands: vec!["client|kill".into()],
+                reply: b"-NOPERM this user may not do that\r\n".into(),
+            },
+            _ => Trouble::TurnsAway("ERR max number of clients reached".into()),
+        };
+        let refuses_kill = match &trouble {
+            Trouble::Busy => true,
+            Trouble::Answers { commands, .. } => commands[0] == "client|kill",
+            _ => false,
+        };
+        self.trace.note(now, || format!("FAULT trouble at node {node} for {by} ns: {trouble:?}"));
+        let it = &mut self.nodes[node];
+        it.kills = it.kills && !refuses_kill;
+        it.master.suffer(trouble);
+        it.troubled_until = it.troubled_until.max(now + by);
+        self.agenda.put(it.troubled_until, Event::Recover { node });
+    }
+
+    /// A troubled node is well again.
+    pub fn recover(&mut self, node: usize) {
+        let it = &mut self.nodes[node];
+        if it.troubled_until <= self.agenda.now() {
+            it.master.serve();
+        }
+    }
+
+    fn lie(&mut self, node: usize) {
+        let until = self.agenda.now() + self.a_while();
+        self.trace.note(self.agenda.now(), || format!("FAULT node {node} lies until {until}"));
+        self.nodes[node].lies_until = until;
+    }
+
+    /// An operator makes a node forget the scripts, or all of them one after the other.
+    fn forget_scripts(&mut self, node: usize) {
+        let now = self.agenda.now();
+        let all = self.dice.chance(500);
+        self.trace.note(now, || format!("FAULT node {node} forgets the scripts; all: {all}"));
+        for (number, it) in self.nodes.iter_mut().enumerate() {
+            if all || number == node {
+                it.operate(now, b"SCRIPT FLUSH\r\n");
+            }
+        }
+    }
+
+    /// An operator flushes a node, while everybody is there to be told.
+    fn flush(&mut self, node: usize) {
+        let now = self.agenda.now();
+        let told = self.clients.iter().all(|client| {
+            let wire = client.wires[node].map(|wire| &self.network.wires[wire]);
+            client.coordinator.standing(NodeId::new(node)).is_usable()
+                && wire.is_some_and(|wire| !wire.cut && !wire.ended)
+        });
+        if told {
+            self.trace.note(now, || format!("FAULT node {node} is flushed"));
+            self.tally.flushes += 1;
+            self.nodes[node].operate(now, b"FLUSHALL\r\n");
+            self.deliver_answers(node);
+        }
+    }
+
+    fn refuse(&mut self, node: usize) {
+        let until = self.agenda.now() + self.a_while();
+        self.trace.note(self.agenda.now(), || format!("FAULT node {node} refuses until {until}"));
+        self.nodes[node].refuses_until = until;
+        for wire in 0..self.network.wires.len() {
+            if self.network.wires[wire].node == node {
+                self.network.cut(wire, &mut self.agenda, &mut self.dice);
+            }
+        }
+    }
+
+    /// From now on nothing goes wrong any more, and what did gets well.
+    pub fn heal(&mut self) {
+        let now = self.agenda.now();
+        self.trace.note(now, || "HEAL".into());
+        self.healed = true;
+        let weather = &mut self.network.weather;
+        weather.late.0 = 0;
+        // So slow that no answer came in time, it may have been until now.
+        weather.latency.1 = weather.latency.1.min(self.plan.node_timeout() / 5);
+        weather.latency.0 = weather.latency.0.min(weather.latency.1);
+        self.network.hurry(now + SECOND, &mut self.agenda);
+        for node in 0..self.nodes.len() {
+            let it = &mut self.nodes[node];
+            let (was_down, was_frozen) = (it.down, it.is_frozen(now));
+            (it.down_until, it.frozen_until) = (now, now);
+            (it.refuses_until, it.troubled_until, it.lies_until) = (now, now, now);
+            it.master.serve();
+            if was_down {
+                self.start(node);
+            } else if was_frozen {
+                self.thaw(node);
+            }
+        }
+        for client in 0..self.clients.len() {
+            self.wind_down(client);
+            self.rouse(client);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The simulation: several real coordinators against simulated masters, on simulated time, with
+//! everything going wrong that a network and its machines can do. One seed decides everything, so
+//! a seed that fails is a test case.
+//!
+//! ```text
+//! cargo test --all-features --test sim                  # the seeds from 0 on, as many as usual
+//! SIM_SEEDS=100000 cargo test --all-features --test sim # so many
+//! SIM_FROM=5000 cargo test --all-features --test sim    # from another one on
+//! SIM_SEED=1234 cargo test --all-features --test sim    # one, and its last events if it fails
+//! SIM_SEED=1234 SIM_LINES=9999 cargo test ...           # and more of them
+//! ```
+//!
+//! What is looked at, always: no two callers believe in a lock on one key at the same time; a lock
+//! that is believed in is on a majority of the masters; it is handed out before its deadline and
+//! not lost before it; every request has one answer in time. And at the end, when everything is
+//! well again: nothing is asked, owed or waited for, no key is left although its ttl is long, and
+//! everybody can take every key. A simulation in which nothing happens finds nothing, so the test
+//! also asks that everything that can happen did.
+
+mod agenda;
+mod checker;
+mod client;
+mod dice;
+mod ending;
+mod faults;
+mod network;
+mod node;
+mod plan;
+mod tally;
+mod trace;
+mod user;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use plan::Memory;
+use tally::Tally;
+use trace::Trace;
+use world::World;
+
+/// How many seeds are run unless somebody says otherwise.
+const SEEDS: u64 = 2_000;
+
+/// Runs a seed; what happened, or what happened that must not.
+fn run(seed: u64, trace: Trace) -> Result<Tally, String> {
+    run_with(seed, None, trace)
+}
+
+fn run_with(seed: u64, memory: Option<Memory>, trace: Trace) -> Result<Tally, String> {
+    let run = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(seed, memory, trace);
+        world.run();
+        match world.checker.violations() {
+            [] => Ok(world.tally),
+            violations => Err(violations.join("\n  ")),
+        }
+    }));
+    run.unwrap_or_else(|_| Err("a panic: its words are above".into()))
+}
+
+/// Runs a seed once more, for its last events.
+fn explain(seed: u64) -> String {
+    let trace = Trace::on();
+    let again = run(seed, trace.clone());
+    let words = again.err().unwrap_or_else(|| "it does not fail again!".into());
+    format!(
+        "the last events:\n{}seed {seed} fails: run it with SIM_SEED={seed}\n  {words}",
+        trace.text()
+    )
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+}
+
+#[test]
+fn no_seed_finds_two_holders_or_anything_left_behind() {
+    if let Some(seed) = number("SIM_SEED") {
+        if let Err(words) = run(seed, Trace::default()) {
+            panic!("{words}\n{}", explain(seed));
+        }
+        return;
+    }
+    let first = number("SIM_FROM").unwrap_or(0);
+    let seeds = number("SIM_SEEDS").unwrap_or(SEEDS);
+    let mut tally = Tally::default();
+    for seed in first..first + seeds {
+        match run(seed, Trace::default()) {
+            Ok(more) => tally.add(more),
+            Err(_) => panic!("{}\n({} seeds were fine before)", explain(seed), seed - first),
+        }
+    }
+    let counters = tally.counters();
+    let text: Vec<String> =
+        counters.iter().map(|(what, count)| format!("{count} {what}")).collect();
+    println!("{seeds} seeds: {}", text.join(", "));
+    for (what, count) in counters {
+        assert!(*count > 0 || seeds < SEEDS, "nothing of this happened: {what}");
+    }
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    for seed in 0..20 {
+        let [first, second] = [(); 2].map(|()| {
+            let trace = Trace::on();
+            let result = run(seed, trace.clone()).map(|mut tally| tally.counters().map(|c| *c.1));
+            (result, trace.text())
+        });
+        assert_eq!(first, second);
+    }
+}
+
+/// The simulation has to be able to fail: where nodes forget and nothing guards against it, it
+/// finds what has to happen.
+#[test]
+fn without_the_restart_guard_there_are_two_holders() {
+    let two = |words: &String| words.contains("two holders");
+    let found = (0..300).find(|&seed| {
+        run_with(seed, Some(Memory::Unguarded), Trace::default()).is_err_and(|e| two(&e))
+    });
+    assert!(found.is_some());
+}

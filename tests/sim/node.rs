@@ -1,0 +1,88 @@
+//! A master with what can happen to it: a clock that runs fast or slow, freezing, being killed and
+//! started again.
+//!
+//! A frozen node is a stopped process: the kernel still takes its connections and its bytes, and
+//! they are executed when it goes on.
+
+use std::collections::BTreeMap;
+
+use redlatch::Instant;
+use redlatch::testing::master::{ConnectionId, Flavor, Master};
+
+use crate::dice::Dice;
+
+/// What a clock may gain or lose, in millionths. The drift that is taken off a ttl covers a
+/// hundredth.
+const RATES: [i64; 5] = [0, 0, 9_900, -9_900, 3_000];
+
+/// Long before the simulation: the age of a master that has been up for a day.
+const A_DAY: u32 = 24 * 60 * 60;
+
+/// A master and its surroundings.
+#[derive(Debug)]
+pub struct Node {
+    /// What answers.
+    pub master: Master,
+    /// Which wire each of its connections is.
+    pub connections: BTreeMap<ConnectionId, usize>,
+    /// It is stopped up to this moment.
+    pub frozen_until: u64,
+    /// It does not run.
+    pub down: bool,
+    /// When it starts again.
+    pub down_until: u64,
+    /// Connections are refused up to this moment.
+    pub refuses_until: u64,
+    /// It answers with errors up to this moment.
+    pub troubled_until: u64,
+    /// Something in between makes errors of its answers up to this moment.
+    pub lies_until: u64,
+    /// It has ended every connection that it was told to end, at once.
+    pub kills: bool,
+    /// What its clock gains, in millionths.
+    rate: i64,
+}
+
+impl Node {
+    /// A healthy master that has been up for a day.
+    pub fn new(dice: &mut Dice) -> Node {
+        let mut master = Master::new(dice.any(), Instant::default());
+        master.set_uptime(Instant::default(), A_DAY);
+        master.set_flavor(dice.one_of(&[Flavor::Redis70, Flavor::Redis84, Flavor::Valkey90]));
+        Node {
+            master,
+            connections: BTreeMap::new(),
+            frozen_until: 0,
+            down: false,
+            down_until: 0,
+            refuses_until: 0,
+            troubled_until: 0,
+            lies_until: 0,
+            kills: true,
+            rate: dice.one_of(&RATES),
+        }
+    }
+
+    /// What its own clock shows.
+    pub fn clock(&self, now: u64) -> Instant {
+        let gained = i128::from(now) * i128::from(self.rate) / 1_000_000;
+        Instant::from_nanos((i128::from(now) + gained) as u64)
+    }
+
+    /// Whether it is stopped.
+    pub fn is_frozen(&self, now: u64) -> bool {
+        now < self.frozen_until
+    }
+
+    /// An operator on the spot says something.
+    pub fn operate(&mut self, now: u64, command: &[u8]) {
+        let operator = self.master.connect();
+        self.master.handle_bytes(self.clock(now), operator, command);
+        self.master.disconnect(operator);
+    }
+
+    /// Whether a key holds this token there.
+    pub fn holds(&self, now: u64, key: &[u8], token: &[u8]) -> bool {
+        self.master.get(self.clock(now), 0, key) == Some(token)
+    }
+}

@@ -1,0 +1,166 @@
+//! What a seed decides before anything happens: how many there are of everything, how fast the
+//! network is, what goes wrong and how often, and how the callers behave.
+
+use std::time::Duration;
+
+use redlatch::proto::settings::{Limits, NodeSettings, RestartGuard, Settings};
+
+use crate::agenda::{MICRO, MILLI, SECOND};
+use crate::dice::Dice;
+use crate::faults::Kind;
+
+/// What becomes of the keys of a node that is killed, and what guards against it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// They are kept; nothing has to be guarded against.
+    Kept,
+    /// They may be gone, and the restart guard is on.
+    Guarded,
+    /// They may be gone, and nothing guards: here locks cannot exclude each other.
+    Unguarded,
+}
+
+/// How long a ttl is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// As long as a round trip, or a node timeout: often over before it is won.
+    Short,
+    /// Long enough to be of use, over within a run.
+    Middle,
+    /// Far longer than a run and its end: a key that is left behind is seen.
+    Long,
+}
+
+/// What a seed decides before anything happens.
+#[derive(Debug)]
+pub struct Plan {
+    /// How many clients there are.
+    pub clients: usize,
+    /// How many masters.
+    pub nodes: usize,
+    /// How many users each client has: each wants one lock at a time.
+    pub users: usize,
+    /// How many keys they want.
+    pub keys: usize,
+    /// How long they go on, and things go wrong.
+    pub length: u64,
+    /// What the clients are made with.
+    pub settings: Settings,
+    /// The shortest and the longest way of a byte, each way, as a rule.
+    pub latency: (u64, u64),
+    /// How many pieces in a thousand are late, and by how much at most.
+    pub late: (u64, u64),
+    /// How long a step of a client takes at most, where it takes any time.
+    pub pace: u64,
+    /// The pause between two faults at most; zero: nothing goes wrong.
+    pub fault_pause: u64,
+    /// What goes wrong, and how often compared with the rest.
+    pub faults: Vec<(u64, Kind)>,
+    /// How long ttls are, and how often compared with the rest.
+    pub lengths: [(u64, Length); 3],
+    /// How many in a thousand acts of a holder prolong the lock.
+    pub extends: u64,
+    /// The longest pause of a user between two locks.
+    pub rest: u64,
+    /// What becomes of the keys of a node that is killed.
+    pub memory: Memory,
+}
+
+impl Plan {
+    /// Draws a plan. Unless it is said, nodes that forget are guarded against.
+    pub fn draw(memory: Option<Memory>, dice: &mut Dice) -> Plan {
+        let drawn = dice.weighted(&[(2, Memory::Kept), (1, Memory::Guarded)]);
+        let memory = memory.unwrap_or(drawn);
+        let nodes = dice.weighted(&[(4, 3), (2, 4), (4, 5)]);
+        let latency = dice.weighted(&[
+            (5, (20 * MICRO, 300 * MICRO)),
+            (3, (300 * MICRO, 3 * MILLI)),
+            (2, (2 * MILLI, 25 * MILLI)),
+        ]);
+        let faults = faults(memory, dice);
+        Plan {
+            clients: dice.weighted(&[(5, 2), (3, 3), (2, 4)]),
+            nodes,
+            users: dice.weighted(&[(5, 1), (3, 2), (1, 3)]),
+            keys: dice.weighted(&[(4, 1), (4, 2), (2, 4)]),
+            length: dice.between(150 * MILLI, 900 * MILLI),
+            settings: settings(nodes, memory, dice),
+            latency,
+            late: (dice.one_of(&[0, 0, 10, 50]), dice.one_of(&[10, 50, 200]) * MILLI),
+            pace: dice.one_of(&[0, 0, 100 * MICRO, 2 * MILLI]),
+            fault_pause: dice.one_of(&[0, 400, 200, 100, 60]) * MILLI,
+            faults,
+            lengths: [
+                (dice.one_of(&[0, 1, 6]), Length::Short),
+                (dice.one_of(&[1, 3]), Length::Middle),
+                (dice.one_of(&[1, 3]), Length::Long),
+            ],
+            extends: dice.one_of(&[100, 300, 800]),
+            rest: dice.one_of(&[2, 20, 100]) * MILLI,
+            memory,
+        }
+    }
+
+    /// A ttl, in milliseconds.
+    pub fn ttl(&self, dice: &mut Dice) -> u64 {
+        let drawn = match dice.weighted(&self.lengths) {
+            Length::Short => dice.between(3, 80),
+            Length::Middle => dice.between(80, 1000),
+            Length::Long => dice.between(30_000, 60_000),
+        };
+        drawn.min(self.settings.max_ttl.as_millis() as u64)
+    }
+
+    /// The node timeout, in nanoseconds.
+    pub fn node_timeout(&self) -> u64 {
+        self.settings.node_timeout.as_nanos() as u64
+    }
+}
+
+/// Each kind of fault is likely in some worlds and absent from others: what only shows when one
+/// thing goes wrong again and again would drown in a mixture of everything.
+fn faults(memory: Memory, dice: &mut Dice) -> Vec<(u64, Kind)> {
+    if memory == Memory::Guarded && dice.chance(150) {
+        // Who is told of a flush knows; who is not connected then, or loses the connection before
+        // it is told, cannot find out later. So here nothing is cut.
+        return vec![(3, Kind::Flush), (1, Kind::Stop), (1, Kind::ForgetScripts)];
+    }
+    let mut faults: Vec<(u64, Kind)> =
+        Kind::USUAL.iter().map(|&kind| (dice.one_of(&[0, 0, 1, 5]), kind)).collect();
+    if memory != Memory::Kept {
+        faults.push((3, Kind::Kill));
+    }
+    if faults.iter().all(|(weight, _)| *weight == 0) {
+        faults[0].0 = 1;
+    }
+    faults
+}
+
+fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
+    let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
+    let mut settings = Settings::new(labels.collect());
+    settings.node_timeout = Duration::from_millis(dice.one_of(&[10, 25, 50, 100]));
+    settings.connect_timeout = Duration::from_millis(dice.one_of(&[200, 1000]));
+    settings.retry.1 = Duration::from_millis(dice.one_of(&[5, 50]));
+    settings.reconnect.1 = Duration::from_millis(dice.one_of(&[50, 1000]));
+    settings.reset_after = Duration::from_millis(dice.one_of(&[60, 500]));
+    settings.probe_interval = Duration::from_millis(dice.one_of(&[200, 5000, 5000, 5000]));
+    settings.attended = dice.chance(800);
+    settings.restart_guard =
+        if memory == Memory::Guarded { RestartGuard::On } else { RestartGuard::Off };
+    if memory == Memory::Guarded {
+        // With the short one, nodes are trusted again while the run goes on.
+        settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 60_000]));
+    }
+    if dice.chance(100) {
+        // So little room that nodes are full, and that there is no record to be had.
+        let asks = dice.between(4, 12) as usize;
+        settings.limits = Limits { records: dice.between(4, 12) as usize, asks, outbox: 2_000 };
+    }
+    settings
+}
+
+/// How long it may take behind the last fault until nothing is left of it: longer than the longest
+/// pause before a connection, the longest ttl that is not long, and what is late; far shorter than
+/// a long ttl.
+pub const QUIET: u64 = 6 * SECOND;

@@ -1,0 +1,85 @@
+//! What happened in all runs, counted: a simulation in which nothing happens finds nothing, and
+//! nobody notices. So the test asks that each of these happened.
+
+/// How often things happened.
+#[derive(Debug, Default, Clone)]
+pub struct Tally {
+    /// Things that went wrong.
+    pub faults: u64,
+    /// Events.
+    pub events: u64,
+    /// Locks handed out.
+    pub handed_out: u64,
+    /// Acquires refused because others held the key.
+    pub contended: u64,
+    /// Acquires refused for want of answers.
+    pub no_quorum: u64,
+    /// Acquires that were granted too late.
+    pub expired: u64,
+    /// Requests refused before anything was sent.
+    pub busy: u64,
+    /// Locks prolonged.
+    pub extended: u64,
+    /// Extends of locks that were lost meanwhile.
+    pub lost: u64,
+    /// Locks given back, and known to be.
+    pub released: u64,
+    /// Locks given back when another had the key already.
+    pub taken_by_other: u64,
+    /// Locks given back when they were over.
+    pub already_expired: u64,
+    /// Locks given back to fewer than a majority of nodes.
+    pub unconfirmed: u64,
+    /// Requests taken back.
+    pub cancelled: u64,
+    /// Handles used long after their lock was over.
+    pub relics: u64,
+    /// Nodes seen to be suspect.
+    pub suspects: u64,
+    /// Nodes seen to be owed something.
+    pub debts: u64,
+    /// Nodes that were flushed.
+    pub flushes: u64,
+    /// Nodes whose grants did not count for a while.
+    pub distrusted: u64,
+    /// Locks that a node granted on a connection that its client had let go of.
+    pub stale: u64,
+    /// Of these, where the client had a newer connection that was ready.
+    pub stale_behind_newer: u64,
+}
+
+impl Tally {
+    /// The counters with their names.
+    pub fn counters(&mut self) -> [(&'static str, &mut u64); 21] {
+        [
+            ("faults", &mut self.faults),
+            ("events", &mut self.events),
+            ("locks handed out", &mut self.handed_out),
+            ("contended", &mut self.contended),
+            ("no quorum", &mut self.no_quorum),
+            ("expired", &mut self.expired),
+            ("busy", &mut self.busy),
+            ("extended", &mut self.extended),
+            ("lost", &mut self.lost),
+            ("released", &mut self.released),
+            ("taken by another", &mut self.taken_by_other),
+            ("already expired", &mut self.already_expired),
+            ("unconfirmed", &mut self.unconfirmed),
+            ("cancelled", &mut self.cancelled),
+            ("relics used", &mut self.relics),
+            ("suspect nodes", &mut self.suspects),
+            ("nodes owed something", &mut self.debts),
+            ("nodes flushed", &mut self.flushes),
+            ("nodes distrusted", &mut self.distrusted),
+            ("stale grants", &mut self.stale),
+            ("stale grants behind a newer connection", &mut self.stale_behind_newer),
+        ]
+    }
+
+    /// Adds another run's counters.
+    pub fn add(&mut self, mut other: Tally) {
+        for ((_, sum), (_, more)) in self.counters().into_iter().zip(other.counters()) {
+            *sum += *more;
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The last things that happened, in words. Words are slow, so a run writes none: one that failed
+//! is run again with the trace on, and since a seed is a run, it fails again.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use crate::agenda::MILLI;
+
+/// How much of a run's end is kept, unless `SIM_LINES` says otherwise.
+const LINES: usize = 250;
+
+/// A handle on the trace: whoever started the run keeps another, which survives a panic.
+#[derive(Debug, Clone, Default)]
+pub struct Trace(Option<Rc<RefCell<Lines>>>);
+
+#[derive(Debug)]
+struct Lines {
+    last: VecDeque<String>,
+    most: usize,
+}
+
+impl Trace {
+    /// A trace that keeps what it is told.
+    pub fn on() -> Trace {
+        let most = crate::number("SIM_LINES").map_or(LINES, |lines| lines as usize);
+        Trace(Some(Rc::new(RefCell::new(Lines { last: VecDeque::new(), most }))))
+    }
+
+    /// Writes a line, if anybody reads it.
+    pub fn note(&self, now: u64, words: impl FnOnce() -> String) {
+        if let Some(lines) = &self.0 {
+            let mut lines = lines.borrow_mut();
+            if lines.last.len() == lines.most {
+                lines.last.pop_front();
+            }
+            let (whole, part) = (now / MILLI, now % MILLI);
+            lines.last.push_back(format!("{whole:>7}.{part:06} ms  {}", words()));
+        }
+    }
+
+    /// The lines, oldest first.
+    pub fn text(&self) -> String {
+        let Some(lines) = &self.0 else { return String::new() };
+        lines.borrow().last.iter().map(|line| format!("{line}\n")).collect()
+    }
+}

@@ -1,0 +1,279 @@
+//! Clients and masters in one world: a run goes from event to event until it is over.
+
+use std::collections::BTreeSet;
+
+use redlatch::Instant;
+use redlatch::proto::coordinator::Coordinator;
+
+use crate::agenda::{Agenda, Event};
+use crate::checker::Checker;
+use crate::client::Client;
+use crate::dice::Dice;
+use crate::network::{Network, Piece, Weather};
+use crate::node::Node;
+use crate::plan::{Memory, Plan, QUIET};
+use crate::tally::Tally;
+use crate::trace::Trace;
+use crate::user::User;
+
+/// More events than any run needs: one that has more goes round in circles.
+const MOST_EVENTS: u64 = 400_000;
+
+/// Everything there is.
+#[derive(Debug)]
+pub struct World {
+    pub plan: Plan,
+    pub dice: Dice,
+    pub agenda: Agenda,
+    pub network: Network,
+    pub nodes: Vec<Node>,
+    pub clients: Vec<Client>,
+    pub keys: Vec<Vec<u8>>,
+    pub checker: Checker,
+    pub tally: Tally,
+    pub trace: Trace,
+    /// Nothing goes wrong any more.
+    pub healed: bool,
+    /// Locks (node, key, token) of which no client can be blamed that they stay until their ttl is
+    /// over: their node would not end the connection that they came on.
+    pub excused: BTreeSet<(usize, Vec<u8>, Vec<u8>)>,
+    serial: u64,
+}
+
+impl World {
+    /// The world of a seed; what becomes of keys is the seed's, or as it is said.
+    pub fn new(seed: u64, memory: Option<Memory>, trace: Trace) -> World {
+        let mut dice = Dice::new(seed);
+        let plan = Plan::draw(memory, &mut dice);
+        trace.note(0, || format!("{plan:?}"));
+        let nodes = (0..plan.nodes).map(|_| Node::new(&mut dice)).collect();
+        let clients = (0..plan.clients).map(|_| client(&plan, &mut dice)).collect();
+        let weather = Weather { latency: plan.latency, late: plan.late };
+        let keys = (0..plan.keys).map(|key| format!("key {key}").into_bytes()).collect();
+        World {
+            dice,
+            agenda: Agenda::default(),
+            network: Network { wires: Vec::new(), weather },
+            nodes,
+            clients,
+            keys,
+            checker: Checker::new(),
+            tally: Tally::default(),
+            trace,
+            healed: false,
+            excused: BTreeSet::new(),
+            serial: 0,
+            plan,
+        }
+    }
+
+    /// Lets it run to its end.
+    pub fn run(&mut self) {
+        for client in 0..self.clients.len() {
+            self.rouse(client);
+        }
+        self.plan_fault();
+        self.run_until(self.plan.length);
+        self.heal();
+        self.run_until(self.agenda.now() + QUIET);
+        self.check_that_nothing_is_left();
+        self.let_everyone_take_every_key();
+        self.say_goodbye();
+    }
+
+    /// Lets it run up to `end`.
+    pub fn run_until(&mut self, end: u64) {
+        while self.is_going_on() {
+            let Some(event) = self.agenda.next(end) else { return };
+            self.happen(event);
+        }
+    }
+
+    /// Counts another thing that happens; whether it may go on.
+    pub fn is_going_on(&mut self) -> bool {
+        self.tally.events += 1;
+        if self.tally.events == MOST_EVENTS {
+            self.checker.violate("it goes round in circles".into());
+        }
+        self.tally.events < MOST_EVENTS
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Client { client, wake } => self.go_on(client, wake),
+            Event::ToNode { wire } => self.arrive_at_node(wire),
+            Event::ToClient { wire } => self.arrive_at_client(wire),
+            Event::Fault => self.go_wrong(),
+            Event::Thaw { node } => self.thaw(node),
+            Event::Start { node } => self.start(node),
+            Event::Recover { node } => self.recover(node),
+            Event::Probe { belief } => self.probe(belief),
+        }
+    }
+
+    /// A number that no request had before.
+    pub fn next_serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    fn arrive_at_client(&mut self, wire: usize) {
+        let it = &mut self.network.wires[wire];
+        let mut came = false;
+        while let Some(piece) = it.to_client.arrived(self.agenda.now()) {
+            if !it.left {
+                it.inbox.push_back(piece);
+                came = true;
+            }
+        }
+        if came {
+            let client = it.client;
+            self.rouse(client);
+        }
+    }
+
+    fn arrive_at_node(&mut self, wire: usize) {
+        let now = self.agenda.now();
+        while let Some(piece) = self.network.wires[wire].to_node.arrived(now) {
+            let it = &mut self.network.wires[wire];
+            let frozen = self.nodes[it.node].is_frozen(now);
+            match piece {
+                _ if it.ended => {}
+                Piece::Bytes(bytes) if frozen => it.backlog.extend(bytes),
+                Piece::Bytes(bytes) => self.execute(wire, &bytes),
+                _ if frozen => it.backlog_ends = true,
+                _ => self.end_at_node(wire),
+            }
+        }
+    }
+
+    /// A node reads what came on a wire, executes it and answers.
+    pub fn execute(&mut self, wire: usize, bytes: &[u8]) {
+        let now = self.agenda.now();
+        let it = &mut self.network.wires[wire];
+        let number = it.node;
+        let node = &mut self.nodes[number];
+        let clock = node.clock(now);
+        let connection = *it.connection.get_or_insert_with(|| {
+            let connection = node.master.connect();
+            node.connections.insert(connection, wire);
+            connection
+        });
+        let stale = it.left || it.cut;
+        let client = it.client;
+        self.trace.note(now, || {
+            let text = words(bytes);
+            format!("node {number} executes for client {client} on wire {wire}: {text}")
+        });
+        let before = if stale { self.tokens_at(number) } else { Vec::new() };
+        let node = &mut self.nodes[number];
+        node.master.handle_bytes(clock, connection, bytes);
+        if stale {
+            self.look_at_stale_grants(wire, &before);
+        }
+        self.deliver_answers(number);
+    }
+
+    pub fn deliver_answers(&mut self, number: usize) {
+        while let Some(output) = self.nodes[number].master.poll_output() {
+            let Some(&wire) = self.nodes[number].connections.get(&output.connection) else {
+                continue;
+            };
+            let it = &self.network.wires[wire];
+            let reaches = !it.left && !it.cut;
+            let lies = self.agenda.now() < self.nodes[number].lies_until;
+            let bytes = if lies { lie(output.bytes) } else { output.bytes };
+            if reaches && !bytes.is_empty() {
+                self.network.answer(wire, &bytes, &mut self.agenda, &mut self.dice);
+            }
+            if output.closes {
+                self.nodes[number].connections.remove(&output.connection);
+                self.network.wires[wire].ended = true;
+            }
+            if reaches && output.closes {
+                self.network.close_by_node(wire, &mut self.agenda, &mut self.dice);
+            }
+        }
+    }
+
+    /// The node learns that a connection is over.
+    pub fn end_at_node(&mut self, wire: usize) {
+        let it = &mut self.network.wires[wire];
+        it.ended = true;
+        if let Some(connection) = it.connection {
+            let node = &mut self.nodes[it.node];
+            node.connections.remove(&connection);
+            node.master.disconnect(connection);
+        }
+    }
+
+    fn tokens_at(&self, number: usize) -> Vec<Option<Vec<u8>>> {
+        let node = &self.nodes[number];
+        let clock = node.clock(self.agenda.now());
+        self.keys.iter().map(|key| node.master.get(clock, 0, key).map(Vec::from)).collect()
+    }
+
+    /// What a node has granted on a connection that its client has lost. The client still has to
+    /// come and release it, or has ended the connection first. Where the node refused to end it,
+    /// nobody can be blamed for a grant behind the releases.
+    fn look_at_stale_grants(&mut self, wire: usize, before: &[Option<Vec<u8>>]) {
+        let it = &self.network.wires[wire];
+        let number = it.node;
+        let paid = self.clients[it.client].paid_on[number].is_some_and(|newer| newer > wire);
+        let after = self.tokens_at(number);
+        for (key, (before, after)) in before.iter().zip(after).enumerate() {
+            let Some(token) = after else { continue };
+            if before.as_ref() == Some(&token) {
+                continue;
+            }
+            self.tally.stale += 1;
+            let now = self.agenda.now();
+            self.trace.note(now, || format!("wire {wire}: stale grant of key {key}: {paid}"));
+            self.tally.stale_behind_newer += u64::from(paid);
+            if paid && !self.nodes[number].kills {
+                self.excused.insert((number, self.keys[key].clone(), token));
+            }
+        }
+    }
+
+    /// Looks whether a lock that somebody believes in is on a majority of the nodes, as long as
+    /// nodes forget nothing: what carries the promise, before it breaks in anybody's hands.
+    fn probe(&mut self, number: usize) {
+        let now = self.agenda.now();
+        let belief = self.checker.belief(number);
+        if now >= belief.until || self.plan.memory != Memory::Kept {
+            return;
+        }
+        let (key, who) = (&self.keys[belief.key], belief.who);
+        let on = self.nodes.iter().filter(|node| node.holds(now, key, &belief.token)).count();
+        let nodes = self.nodes.len();
+        if 2 * on <= nodes {
+            let key = belief.key;
+            self.checker
+                .violate(format!("{who:?} believes in key {key}, which is on {on} of {nodes}"));
+        }
+    }
+}
+
+fn client(plan: &Plan, dice: &mut Dice) -> Client {
+    let coordinator = Coordinator::new(plan.settings.clone(), dice.seed(), Instant::from_nanos(0))
+        .expect("the plan's settings can work");
+    let users = (0..plan.users).map(|_| User::new(dice.below(plan.rest))).collect();
+    Client::new(coordinator, plan.nodes, users)
+}
+
+/// What an intermediary without scruples makes of a yes.
+fn lie(bytes: Vec<u8>) -> Vec<u8> {
+    match &bytes[..] {
+        b"+OK\r\n" | b":1\r\n" => b"-ERR the other end is gone\r\n".to_vec(),
+        _ => bytes,
+    }
+}
+
+/// What is asked, in as few words as possible.
+fn words(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let marks = |line: &&str| !line.starts_with(['*', '$']) && !line.is_empty();
+    let short = |line: &str| line.chars().take(12).collect::<String>();
+    text.split("\r\n").filter(marks).map(short).collect::<Vec<_>>().join(" ")
+}
