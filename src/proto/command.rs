@@ -3,7 +3,7 @@
 //! Scripts answer 1 (done), 0 (the key is absent) or -1 (the key is another's). The hazard is a
 //! key with bytes that mean something in the protocol: every argument is sent with its length.
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 
 use super::lock::Token;
 use super::time::Ttl;
@@ -76,10 +76,10 @@ pub fn acquire(out: &mut BytesMut, key: &[u8], token: &Token, ttl: Ttl) {
     let mut digits = [0; 20];
     let millis = decimal(ttl.as_millis(), &mut digits);
     out.reserve(key.len() + 160);
-    out.put_slice(b"*6\r\n$3\r\nSET\r\n");
+    out.extend_from_slice(b"*6\r\n$3\r\nSET\r\n");
     put_bulk(out, key);
     put_bulk(out, token.as_bytes());
-    out.put_slice(b"$2\r\nNX\r\n$2\r\nPX\r\n");
+    out.extend_from_slice(b"$2\r\nNX\r\n$2\r\nPX\r\n");
     put_bulk(out, millis);
 }
 
@@ -108,27 +108,50 @@ pub fn extend(out: &mut BytesMut, form: Form, key: &[u8], token: &Token, ttl: Tt
 
 /// `EVALSHA sha 1 key argument...` up to the key, which follows, as the arguments do.
 fn put_script(out: &mut BytesMut, script: &Script, form: Form, arguments: usize) {
-    let (name, body) = match form {
-        Form::Sha => ("EVALSHA", script.sha1),
-        Form::Source | Form::Native(_) => ("EVAL", script.source),
-    };
     put_header(out, b'*', 4 + arguments);
-    put_bulk(out, name.as_bytes());
-    put_bulk(out, body.as_bytes());
-    out.put_slice(b"$1\r\n1\r\n");
+    match form {
+        Form::Sha => {
+            out.extend_from_slice(b"$7\r\nEVALSHA\r\n$40\r\n");
+            out.extend_from_slice(script.sha1.as_bytes());
+            out.extend_from_slice(b"\r\n$1\r\n1\r\n");
+        }
+        Form::Source | Form::Native(_) => {
+            put_bulk(out, b"EVAL");
+            put_bulk(out, script.source.as_bytes());
+            out.extend_from_slice(b"$1\r\n1\r\n");
+        }
+    }
 }
 
+// Inlined, so that the headers of constants and tokens are constants too.
+#[inline(always)]
 fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
     put_header(out, b'$', bytes.len());
-    out.put_slice(bytes);
-    out.put_slice(b"\r\n");
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
 }
 
+/// A line of a type and a length. Nearly every length has one digit or two: those are written as
+/// they are, in one piece.
+#[inline(always)]
 fn put_header(out: &mut BytesMut, kind: u8, length: usize) {
+    let digit = |n: usize| b'0' + n as u8;
+    match length {
+        0..10 => out.extend_from_slice(&[kind, digit(length), b'\r', b'\n']),
+        10..100 => {
+            let (tens, ones) = (digit(length / 10), digit(length % 10));
+            out.extend_from_slice(&[kind, tens, ones, b'\r', b'\n']);
+        }
+        _ => put_long_header(out, kind, length),
+    }
+}
+
+#[cold]
+fn put_long_header(out: &mut BytesMut, kind: u8, length: usize) {
     let mut digits = [0; 20];
-    out.put_u8(kind);
-    out.put_slice(decimal(length as u64, &mut digits));
-    out.put_slice(b"\r\n");
+    out.extend_from_slice(&[kind]);
+    out.extend_from_slice(decimal(length as u64, &mut digits));
+    out.extend_from_slice(b"\r\n");
 }
 
 /// The decimal digits of `number`, written at the end of `digits`: the hot path has no formatter.
@@ -167,6 +190,40 @@ mod tests {
             let sha1 = sha1_smol::Sha1::from(script.source).digest().to_string();
             assert_eq!(script.sha1, sha1, "{}", script.source);
         }
+    }
+
+    #[test]
+    fn what_is_written_in_pieces_is_what_its_arguments_are() {
+        let (token, sha) = (token(), |script: Script| script.sha1.as_bytes());
+        for length in (0..=120).chain([999, 1_000, 12_345]) {
+            let key = vec![b'k'; length];
+            let mut millis = 3;
+            while millis < 100_000_000 {
+                let ttl = Ttl::new(Duration::from_millis(millis), Duration::MAX).unwrap();
+                let digits = millis.to_string();
+                let set: [&[u8]; 6] =
+                    [b"SET", &key, token.as_bytes(), b"NX", b"PX", digits.as_bytes()];
+                let written = encoded(|out| acquire(out, &key, &token, ttl));
+                assert_eq!(written, plain(&set));
+                let words: [&[u8]; 6] =
+                    [b"EVALSHA", sha(EXTEND), b"1", &key, token.as_bytes(), digits.as_bytes()];
+                let written = encoded(|out| extend(out, Form::Sha, &key, &token, ttl));
+                assert_eq!(written, plain(&words));
+                millis *= 10;
+            }
+            let words: [&[u8]; 5] = [b"EVALSHA", sha(RELEASE), b"1", &key, token.as_bytes()];
+            let written = encoded(|out| release(out, Form::Sha, &key, &token));
+            assert_eq!(written, plain(&words));
+        }
+    }
+
+    /// A command as it travels, without any of the encoders.
+    fn plain(words: &[&[u8]]) -> String {
+        let bulks = words.iter().map(|word| {
+            let text = std::str::from_utf8(word).unwrap();
+            format!("${}\r\n{text}\r\n", word.len())
+        });
+        format!("*{}\r\n{}", words.len(), bulks.collect::<String>())
     }
 
     #[test]
