@@ -14,12 +14,14 @@ use crate::config::{Config, LockOptions};
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
+use crate::proto::coordinator::Event;
 use crate::proto::error::{Cause, ConfigError, Error};
 use crate::proto::lock::{self, Lock};
 use crate::proto::node::NodeId;
 use crate::proto::ops::{Op, Outcome};
 use crate::proto::round::Released;
 use crate::proto::standing::Standing;
+use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 
 /// How long [`Client::lock`] waits unless told.
@@ -120,6 +122,19 @@ impl Client {
         nodes.map(|index| engine.standing(NodeId::new(index))).collect()
     }
 
+    /// The next thing that happened to the nodes, of the last 256. Names that may lead elsewhere
+    /// are looked up by the client itself, and not told.
+    pub fn poll_event(&self) -> Option<Event> {
+        let mut inner = self.inner.borrow_mut();
+        inner.look_names_up();
+        inner.engine.poll_event()
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> Stats {
+        self.inner.borrow().engine.stats().clone()
+    }
+
     /// Reads and writes what there is to read and write until `limit` has passed: answers that
     /// nobody waits for, connections, what is owed.
     ///
@@ -178,12 +193,16 @@ impl Inner {
             self.engine.handle_event(event);
         }
         self.looked_at = clock::now();
+        self.look_names_up();
+        Ok(())
+    }
+
+    fn look_names_up(&mut self) {
         while let Some(node) = self.engine.take_stale() {
             if let Some(lookup) = self.engine.lookup(node) {
                 self.names.begin(node, lookup);
             }
         }
-        Ok(())
     }
 
     /// Between calls nobody looked: connections may have been closed meanwhile. Those that were

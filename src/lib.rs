@@ -69,6 +69,7 @@ pub use proto::ops::{Completion, Op, Outcome};
 pub use proto::round::Released;
 pub use proto::settings::{Credentials, RestartGuard};
 pub use proto::standing::Standing;
+pub use proto::stats::{NodeStats, RoundTrips, Stats};
 pub use proto::time::{BadTtl, Instant, Ttl};
 
 /// The examples of README, compiled.

@@ -27,6 +27,7 @@ use crate::proto::node::{NodeId, NodeSet};
 use crate::proto::ops::{Completion, Op};
 use crate::proto::settings::Credentials;
 use crate::proto::standing::Standing;
+use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 
 /// What is read at once. One for all sockets: it is empty again before the next one is read.
@@ -333,6 +334,11 @@ impl Engine {
         let node = self.stale.iter().next()?;
         self.stale.remove(node);
         Some(node)
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> &Stats {
+        self.coordinator.stats()
     }
 
     /// What a node is to us at the moment.

@@ -67,6 +67,36 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// All of them, in their order.
+    pub const ALL: [Cause; 26] = [
+        Cause::Unreachable,
+        Cause::Silent,
+        Cause::Lost,
+        Cause::Garbage,
+        Cause::Full,
+        Cause::Loading,
+        Cause::Busy,
+        Cause::Misconf,
+        Cause::NoReplicas,
+        Cause::OutOfMemory,
+        Cause::Replica,
+        Cause::TooManyClients,
+        Cause::NoAuth,
+        Cause::WrongPassword,
+        Cause::NoPermission,
+        Cause::Protected,
+        Cause::Cluster,
+        Cause::Evicts,
+        Cause::Quarantined,
+        Cause::SameServer,
+        Cause::NoDatabase,
+        Cause::Forked,
+        Cause::WrongType,
+        Cause::NoScript,
+        Cause::UnknownCommand,
+        Cause::Other,
+    ];
+
     /// The cause of an error reply, by its first word: the rest differs between servers.
     pub fn of_error(line: &[u8]) -> Cause {
         let (word, rest) = match line.iter().position(|&b| b == b' ') {

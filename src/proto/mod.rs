@@ -18,5 +18,6 @@ pub mod resp;
 pub mod round;
 pub mod settings;
 pub mod standing;
+pub mod stats;
 pub mod time;
 pub mod timers;

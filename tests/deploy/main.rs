@@ -9,6 +9,7 @@ mod support;
 mod credentials;
 #[cfg(feature = "tls")]
 mod encrypted;
+mod moves;
 #[cfg(feature = "tls")]
 mod papers;
 mod rights;

@@ -83,6 +83,7 @@ impl Coordinator {
                     askable.insert(node);
                 }
                 Err(cause) => {
+                    self.stats.failed(node, cause);
                     self.records.get_mut(number).round.cast(node, Said::Failed(cause));
                 }
             }
@@ -121,6 +122,9 @@ impl Coordinator {
         }
         if record.phase == Phase::Asking && record.round.number == ask.round {
             let uncounted = said == Said::Granted && record.uncounted.contains(node);
+            if uncounted {
+                self.stats.failed(node, Cause::Quarantined);
+            }
             let said = if uncounted { Said::Failed(Cause::Quarantined) } else { said };
             self.cast(ask.record, node, said, now);
         }
@@ -148,6 +152,7 @@ impl Coordinator {
     pub(super) fn hand_out(&mut self, number: u32) -> Lock {
         let record = self.records.get_mut(number);
         record.op = None;
+        self.stats.won += 1;
         handle_of(number, record)
     }
 
@@ -155,6 +160,7 @@ impl Coordinator {
     /// attempt or the end.
     pub(super) fn attempt_is_lost(&mut self, number: u32, now: Instant) {
         let error = self.refusal(number, now);
+        self.stats.attempt_is_lost(&error);
         let record = self.records.get_mut(number);
         let op = record.op.take();
         let next = op.and_then(|op| self.next_attempt(number, op, &error, now));

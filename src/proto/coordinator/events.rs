@@ -7,7 +7,7 @@ use super::super::standing::{Distrust, Standing};
 use super::super::time::Instant;
 use super::Coordinator;
 
-/// Something that happened to a node.
+/// Something that happened to a node, or to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// It is now this to us.
@@ -39,6 +39,17 @@ pub enum Event {
         /// The node.
         node: NodeId,
     },
+    /// Releases that it was owed, and that had to wait for it, were sent to it.
+    DebtsPaid {
+        /// The node.
+        node: NodeId,
+        /// How many releases.
+        count: u64,
+    },
+    /// So many nodes are ready that a lock can be had.
+    QuorumReady,
+    /// So few nodes are ready that no lock can be had.
+    QuorumGone,
     /// It was away so long that what it was owed was given up.
     DebtsGivenUp {
         /// The node.
@@ -71,10 +82,22 @@ impl Coordinator {
     }
 
     pub(super) fn set_standing(&mut self, node: NodeId, standing: Standing) {
-        let it = &mut self.nodes[node.index()].standing;
-        if *it != standing {
-            *it = standing;
-            self.tell(Event::Standing { node, standing });
+        if self.standing(node) == standing {
+            return;
         }
+        let was_quorum = self.is_quorum_ready();
+        self.nodes[node.index()].standing = standing;
+        self.tell(Event::Standing { node, standing });
+        match (was_quorum, self.is_quorum_ready()) {
+            (false, true) => self.tell(Event::QuorumReady),
+            (true, false) => self.tell(Event::QuorumGone),
+            _ => {}
+        }
+    }
+
+    /// Whether the nodes whose grants count are a quorum.
+    fn is_quorum_ready(&self) -> bool {
+        let ready = self.nodes.iter().filter(|node| node.standing == Standing::Ready);
+        ready.count() >= self.quorum
     }
 }

@@ -115,7 +115,10 @@ impl Coordinator {
             let said = match self.may_ask(node) {
                 _ if record.absent.contains(node) => Said::Absent,
                 _ if record.asked.is_full(node) => Said::Failed(Cause::Silent),
-                Err(cause) => Said::Failed(cause),
+                Err(cause) => {
+                    self.stats.failed(node, cause);
+                    Said::Failed(cause)
+                }
                 Ok(()) => {
                     askable.insert(node);
                     continue;

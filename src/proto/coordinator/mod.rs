@@ -29,6 +29,7 @@ use super::records::{Phase, Record, Records};
 use super::round::Purpose;
 use super::settings::{LONGEST_KEY, Settings};
 use super::standing::{Distrust, Standing};
+use super::stats::Stats;
 use super::time::{Instant, Ttl};
 use super::timers::{Timer, Timers};
 
@@ -85,6 +86,7 @@ pub struct Coordinator {
     timers: Timers<Due>,
     actions: VecDeque<Action>,
     events: Events,
+    stats: Stats,
     rng: StdRng,
 }
 
@@ -103,6 +105,7 @@ impl Coordinator {
             timers: Timers::new(),
             actions: VecDeque::new(),
             events: Events::default(),
+            stats: Stats::of(settings.nodes.len()),
             rng: StdRng::from_seed(seed),
             settings,
         };
@@ -302,7 +305,12 @@ impl Coordinator {
 
     /// How many debts were given up because their node was away too long.
     pub fn debts_given_up(&self) -> u64 {
-        self.nodes.iter().map(|node| node.debts_given_up).sum()
+        self.stats.nodes.iter().map(|node| node.debts_given_up).sum()
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
     }
 
     fn all_nodes(&self) -> NodeSet {
@@ -360,6 +368,10 @@ impl Coordinator {
 
     /// Gives an answer to the record it is about.
     fn route(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
+        if let Answer::Said(said) = answer {
+            let took = now.saturating_since(ask.asked_at);
+            self.stats.answered(node, ask.kind == Kind::Acquire, said, took);
+        }
         match (ask.kind, answer) {
             (Kind::Greet(step), Answer::Fact(fact)) => self.greeted(node, step, fact, now),
             (Kind::Acquire, Answer::Said(said)) => self.acquire_answered(node, ask, said, now),
@@ -420,6 +432,7 @@ impl Coordinator {
         let generation = record.generation;
         for node in record.round.ballot().undecided().iter() {
             if self.records.is_open(number, generation) {
+                self.stats.failed(node, Cause::Silent);
                 self.cast(number, node, Said::Failed(Cause::Silent), now);
             }
         }

@@ -33,7 +33,6 @@ pub(super) struct Node {
     /// What its clock said last.
     pub(super) reading: Option<Reading>,
     pub(super) debts: Debts,
-    pub(super) debts_given_up: u64,
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// What was asked on them and not answered.
@@ -68,7 +67,6 @@ impl Default for Node {
             trusted_from: None,
             reading: None,
             debts: Debts::default(),
-            debts_given_up: 0,
             earlier: Vec::new(),
             unproven: Vec::new(),
             ready_since: None,
@@ -196,6 +194,7 @@ impl Coordinator {
         now: Instant,
     ) {
         self.set_standing(node, standing);
+        self.stats.node(node).failures += 1;
         let random = self.rng.random();
         let it = &mut self.nodes[node.index()];
         it.trouble = cause;
@@ -235,6 +234,7 @@ impl Coordinator {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         let mut vote = record.round.number == ask.round;
+        self.stats.failed(node, cause);
         match ask.kind {
             Kind::Acquire | Kind::Extend(_) => {
                 record.asked.take(node);
@@ -319,6 +319,7 @@ impl Coordinator {
         it.debts.refused = 0;
         self.timers.clear_in(&mut it.connecting);
         self.timers.clear_in(&mut it.debts.giving_up);
+        self.stats.node(node).connections += 1;
         self.set_standing(node, self.usable_standing(node, now));
         self.settle_up(node, now);
         // Asked at once, so that there is something to compare the next one with.

@@ -193,14 +193,23 @@ impl Coordinator {
     /// Pays what the node is owed, in its order, as far as there is room. By the source: a new
     /// connection may be to a node that forgot the scripts, and nobody may be there to repeat it.
     pub(super) fn pay_debts(&mut self, node: NodeId, now: Instant) {
+        let count = self.pay_as_far_as_there_is_room(node, now);
+        if count > 0 {
+            self.stats.node(node).debts_paid += count;
+            self.tell(Event::DebtsPaid { node, count });
+        }
+    }
+
+    fn pay_as_far_as_there_is_room(&mut self, node: NodeId, now: Instant) -> u64 {
+        let mut count = 0;
         let lined_up = self.nodes[node.index()].debts.len();
         for _ in 0..lined_up {
             let room = self.nodes[node.index()].link.has_room_for_release(&self.settings.limits);
             if !room {
                 self.plan_payment(node, now);
-                return;
+                break;
             }
-            let Some(debt) = self.nodes[node.index()].debts.pop() else { return };
+            let Some(debt) = self.nodes[node.index()].debts.pop() else { break };
             if !self.records.is_open(debt.record, debt.generation) {
                 continue;
             }
@@ -218,8 +227,10 @@ impl Coordinator {
                 self.finish(debt.record, debt.generation);
             } else {
                 self.pay(node, debt.record, Form::Source, now);
+                count += 1;
             }
         }
+        count
     }
 
     /// Starts the pause before the next payment, unless it runs, or the next connection pays.
@@ -268,7 +279,7 @@ impl Coordinator {
             self.finish(debt.record, debt.generation);
         }
         if count > 0 {
-            self.nodes[node.index()].debts_given_up += count;
+            self.stats.node(node).debts_given_up += count;
             self.tell(Event::DebtsGivenUp { node, count });
         }
         self.plan_giving_up(node, now);

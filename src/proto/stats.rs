@@ -1,0 +1,165 @@
+//! Plain counters: what came of the attempts, and of each node its grants, denials, errors by
+//! cause, round trips, debts and connections. They only grow.
+//!
+//! Counting is an addition to a field that is there from the beginning: nothing is allocated. What
+//! becomes of the numbers is the reader's business: a log line or a metric is a few lines from
+//! here, and each program has a library of its own for it.
+
+use std::time::Duration;
+
+use super::error::{Cause, Error, Said};
+use super::node::NodeId;
+
+/// How many classes of round trips there are: the last one has no upper bound.
+pub const CLASSES: usize = 24;
+
+/// How many round trips took how long, in classes that double.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RoundTrips([u64; CLASSES]);
+
+impl RoundTrips {
+    /// Every class, shortest first: below how long, and how many. The first ends at 1 µs, each
+    /// following one at twice the one before, the last one never.
+    pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, u64)> + '_ {
+        self.0.iter().enumerate().map(|(class, &count)| {
+            let end = (class + 1 < CLASSES).then(|| Duration::from_micros(1 << class));
+            (end, count)
+        })
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    fn add(&mut self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        // As many classes up as the number has binary digits.
+        let class = (u64::BITS - micros.leading_zeros()) as usize;
+        self.0[class.min(CLASSES - 1)] += 1;
+    }
+}
+
+/// What is counted of one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodeStats {
+    /// Keys it granted.
+    pub grants: u64,
+    /// Keys it denied, because another holds them.
+    pub denials: u64,
+    /// From the writing of a question about a key to its answer.
+    pub round_trips: RoundTrips,
+    /// How often its connection became ready; all but the first are reconnects.
+    pub connections: u64,
+    /// How often a connection to it was lost, or could not be made ready.
+    pub failures: u64,
+    /// Releases that had to wait for it, and were sent to it later.
+    pub debts_paid: u64,
+    /// Releases that were given up because it was away too long.
+    pub debts_given_up: u64,
+    errors: [u64; Cause::ALL.len()],
+}
+
+impl NodeStats {
+    /// How often its vote was none that counts, for this cause.
+    pub fn errors(&self, cause: Cause) -> u64 {
+        self.errors[cause as usize]
+    }
+
+    /// Every cause that there was, and how often.
+    pub fn all_errors(&self) -> impl Iterator<Item = (Cause, u64)> + '_ {
+        let all = Cause::ALL.iter().map(|&cause| (cause, self.errors(cause)));
+        all.filter(|(_, count)| *count > 0)
+    }
+}
+
+/// What is counted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Attempts that were won in time.
+    pub won: u64,
+    /// Attempts that were lost to another.
+    pub contended: u64,
+    /// Attempts for which too few votes counted.
+    pub no_quorum: u64,
+    /// Attempts that were won too late.
+    pub expired: u64,
+    /// Attempts that could not be won as the nodes are configured.
+    pub misconfigured: u64,
+    /// Of each node, in the order of the list.
+    pub nodes: Vec<NodeStats>,
+}
+
+impl Stats {
+    pub(crate) fn of(nodes: usize) -> Stats {
+        Stats { nodes: vec![NodeStats::default(); nodes], ..Stats::default() }
+    }
+
+    pub(crate) fn node(&mut self, node: NodeId) -> &mut NodeStats {
+        &mut self.nodes[node.index()]
+    }
+
+    /// A node answered a question about a key: one to have it, or another one.
+    pub(crate) fn answered(&mut self, node: NodeId, to_acquire: bool, said: Said, took: Duration) {
+        let it = self.node(node);
+        it.round_trips.add(took);
+        match said {
+            Said::Granted if to_acquire => it.grants += 1,
+            Said::Held if to_acquire => it.denials += 1,
+            // The script is sent then: nobody hears of it.
+            Said::Failed(Cause::NoScript) => {}
+            Said::Failed(cause) => it.errors[cause as usize] += 1,
+            _ => {}
+        }
+    }
+
+    /// A node gave no answer that counts.
+    pub(crate) fn failed(&mut self, node: NodeId, cause: Cause) {
+        self.node(node).errors[cause as usize] += 1;
+    }
+
+    pub(crate) fn attempt_is_lost(&mut self, error: &Error) {
+        match error {
+            Error::Contended(_) => self.contended += 1,
+            Error::NoQuorum(_) => self.no_quorum += 1,
+            Error::Expired(_) => self.expired += 1,
+            _ => self.misconfigured += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_trip_is_counted_where_it_belongs() {
+        let mut trips = RoundTrips::default();
+        for micros in [0, 1, 2, 3, 1023, 1024, u64::MAX] {
+            trips.add(Duration::from_micros(micros));
+        }
+        let found: Vec<_> = trips.classes().filter(|(_, count)| *count > 0).collect();
+        let below = |micros| Some(Duration::from_micros(micros));
+        let expected =
+            [(below(1), 1), (below(2), 1), (below(4), 2), (below(1024), 1), (below(2048), 1)];
+        assert_eq!(found[..5], expected);
+        assert_eq!((found[5], trips.count()), ((None, 1), 7));
+    }
+
+    #[test]
+    fn every_cause_has_a_place_of_its_own() {
+        for (index, &cause) in Cause::ALL.iter().enumerate() {
+            assert_eq!(cause as usize, index);
+        }
+        let mut stats = Stats::of(2);
+        let node = NodeId::new(1);
+        stats.failed(node, Cause::Silent);
+        stats.answered(node, true, Said::Failed(Cause::Other), Duration::ZERO);
+        stats.answered(node, false, Said::Held, Duration::ZERO);
+        stats.answered(node, true, Said::Held, Duration::ZERO);
+        let it = stats.nodes[1];
+        let errors: Vec<_> = it.all_errors().collect();
+        assert_eq!(errors, [(Cause::Silent, 1), (Cause::Other, 1)]);
+        assert_eq!((it.denials, it.grants, it.round_trips.count()), (1, 0, 3));
+    }
+}
