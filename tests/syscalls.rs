@@ -7,6 +7,10 @@
 #![cfg(all(feature = "net", target_os = "linux"))]
 #![allow(clippy::disallowed_methods, reason = "a test waits for real servers, on a real clock")]
 
+#[cfg(feature = "tls")]
+#[path = "deploy/papers.rs"]
+#[allow(dead_code, reason = "only good certificates are needed here")]
+mod papers;
 mod support;
 
 use std::collections::BTreeMap;
@@ -21,6 +25,9 @@ use support::Fleet;
 
 /// `in flight, pairs, url...`, separated by spaces: what the child is told.
 const TOLD: &str = "REDLATCH_TRACED_CHILD";
+
+/// The file with the CA, where the nodes are encrypted.
+const TRUSTED: &str = "REDLATCH_TRACED_CHILD_TRUSTS";
 
 /// Files that are looked for between the counted calls, and that nobody has.
 const BEGIN: &str = "/redlatch-mark-begin";
@@ -63,6 +70,28 @@ fn many_locks_in_flight_share_their_writes() {
     assert!(others <= pairs / 100, "calls that no lock needs: {:?}", calls.others());
 }
 
+/// What is encrypted is still one write for each node and turn. It is decrypted in the same
+/// number of reads.
+#[cfg(feature = "tls")]
+#[test]
+#[ignore = "needs strace: apt-get install strace"]
+fn what_is_encrypted_costs_no_call_more() {
+    use support::free_port;
+
+    let (ca, pairs) = (papers::Ca::new(), 1_000);
+    let ports: Vec<u16> = (0..NODES).map(|_| free_port()).collect();
+    let fleet = Fleet::each(NODES as usize, |index, folder| {
+        ca.arguments(folder, ports[index], &ca.paper("127.0.0.1"), "no")
+    });
+    let urls: Vec<_> = ports.iter().map(|port| format!("rediss://127.0.0.1:{port}")).collect();
+    let ca_file = fleet[0].directory().join("ca.pem");
+    let calls = trace_at(&urls, Some(&ca_file), 1, pairs);
+    let questions = 2 * NODES * pairs;
+    assert_eq!(calls.of(WRITES), questions, "writes in {calls:?}");
+    assert!(calls.of(READS) <= questions, "reads in {calls:?}");
+    assert!(calls.of(READS) >= questions / 2, "reads in {calls:?}");
+}
+
 /// The calls of one thread, by name.
 #[derive(Debug)]
 struct Calls(BTreeMap<String, u64>);
@@ -100,13 +129,20 @@ impl Calls {
 /// Runs the child under strace and counts what it calls.
 fn trace(in_flight: usize, pairs: u64) -> Calls {
     let fleet = Fleet::start(NODES as usize);
+    trace_at(&fleet.urls(), None, in_flight, pairs)
+}
+
+fn trace_at(urls: &[String], ca: Option<&Path>, in_flight: usize, pairs: u64) -> Calls {
     let directory = Directory::new(in_flight);
     let mut strace = Command::new("strace");
     // One file for each thread, so that no line of one breaks a line of another.
     strace.args(["-ff", "-qq", "-e", "signal=none", "-o"]).arg(directory.0.join("thread"));
     strace.arg(std::env::current_exe().expect("this binary has a path"));
     strace.args(["--exact", "the_child_that_is_traced", "--ignored", "--nocapture"]);
-    strace.env(TOLD, format!("{in_flight} {pairs} {}", fleet.urls().join(" ")));
+    strace.env(TOLD, format!("{in_flight} {pairs} {}", urls.join(" ")));
+    if let Some(ca) = ca {
+        strace.env(TRUSTED, ca);
+    }
     let output = strace.output().unwrap_or_else(|error| {
         panic!("strace cannot be started ({error}); install it: apt-get install strace")
     });
@@ -175,6 +211,14 @@ impl Locks {
         let config = config.restart_guard(RestartGuard::Off).probe_interval(360 * TTL);
         // Under strace everything is slow. Nobody is to be found silent for it.
         let config = config.node_timeout(Duration::from_secs(5));
+        #[cfg(feature = "tls")]
+        let config = match std::env::var(TRUSTED) {
+            Ok(file) => {
+                let ca = std::fs::read(file).expect("the test wrote it");
+                config.tls(redlatch::Tls::trusting(&ca).expect("a CA"))
+            }
+            Err(_) => config,
+        };
         let poll = Poll::new().expect("a poller");
         let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
         let keys = (0..in_flight).map(|slot| format!("key:{slot:04}")).collect();

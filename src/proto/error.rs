@@ -135,6 +135,13 @@ impl Cause {
             (b"invalid DB index", Cause::NoDatabase),
             (b"Client sent AUTH, but no password", Cause::WrongPassword),
         ];
+        // Up to Redis 6 an error from inside a script comes wrapped.
+        const WRAPPED: &[u8] = b"The user executing the script can't run this command";
+        if text.starts_with(b"Error running script")
+            && text.windows(WRAPPED.len()).any(|part| part == WRAPPED)
+        {
+            return Cause::NoPermission;
+        }
         TEXTS.iter().find(|(start, _)| text.starts_with(start)).map_or(Cause::Other, |t| t.1)
     }
 
@@ -468,7 +475,11 @@ mod tests {
 
     #[test]
     fn an_error_is_known_by_its_first_word() {
-        let cases: [(&str, Cause); 16] = [
+        let wrapped = "ERR Error running script (call to f_0): @user_script:1: @user_script: 1: \
+                       The user executing the script can't run this command or subcommand";
+        let cases: [(&str, Cause); 18] = [
+            (wrapped, Cause::NoPermission),
+            ("ERR Error running script (call to f_0): x", Cause::Other),
             ("ERR ACL failure in script: User a has no permissions", Cause::NoPermission),
             ("ERR DB index is out of range", Cause::NoDatabase),
             ("OOM command not allowed when used memory > 'maxmemory'.", Cause::OutOfMemory),

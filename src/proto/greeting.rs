@@ -106,6 +106,8 @@ pub enum Progress {
 #[derive(Debug, Default)]
 pub struct Greeting {
     unanswered: usize,
+    /// `HELLO` had credentials with it.
+    hello_had_credentials: bool,
     hello_unknown: bool,
     trouble: Option<Cause>,
     vetted: Vetted,
@@ -124,6 +126,7 @@ impl Greeting {
         let user = node.user.as_deref().map(str::as_bytes);
         match (old_words, password, user) {
             (false, Some(password), user) => {
+                self.hello_had_credentials = true;
                 let user = user.unwrap_or(b"default");
                 say(Step::Hello, &[b"HELLO", b"3", b"AUTH", user, password]);
             }
@@ -163,6 +166,10 @@ impl Greeting {
             (_, Fact::Info(info)) => self.vet(info, allow_eviction),
             (_, Fact::Native(native)) => self.vetted.native = native,
             (Step::Hello, Fact::Refused(Cause::UnknownCommand | Cause::NoPermission)) => {
+                self.hello_unknown = true;
+            }
+            // Some servers ask who we are before they look whether they know the command.
+            (Step::Hello, Fact::Refused(Cause::NoAuth)) if self.hello_had_credentials => {
                 self.hello_unknown = true;
             }
             // It ran. Anything else stays in the way of every release.
@@ -373,9 +380,13 @@ mod tests {
         let mut greeting = Greeting::default();
         said(&mut greeting, &node);
         let rest = Fact::Refused(Cause::NoAuth);
-        let unknown = (Step::Hello, Fact::Refused(Cause::UnknownCommand));
-        let facts = [&[unknown, (Step::Info, rest)], &all_refused(Cause::NoAuth)[..]].concat();
-        assert_eq!(end(&mut greeting, &facts), Progress::Again);
+        for why in [Cause::UnknownCommand, Cause::NoAuth] {
+            greeting = Greeting::default();
+            said(&mut greeting, &node);
+            let unknown = (Step::Hello, Fact::Refused(why));
+            let facts = [&[unknown, (Step::Info, rest)], &all_refused(Cause::NoAuth)[..]].concat();
+            assert_eq!(end(&mut greeting, &facts), Progress::Again);
+        }
         let steps = said(&mut greeting, &node);
         assert_eq!(steps[0], (Step::Auth, "AUTH pw".into()));
         let facts = [(Step::Auth, Fact::Fine), (Step::Info, info("role:master"))];

@@ -5,6 +5,20 @@ use super::*;
 use redlatch::{Error, Tls};
 use support::free_port;
 
+/// Whether the server under test was built with TLS; otherwise says that a test is not run.
+fn can_encrypt() -> bool {
+    let server = support::Server::get();
+    // A wrong value of a directive that only such a server knows. Neither starts.
+    let mut attempt = std::process::Command::new(&server.binary);
+    let output = attempt.args(["--tls-auth-clients", "nonsense"]).output().expect("it was there");
+    let said = [output.stdout, output.stderr].concat();
+    let can = !String::from_utf8_lossy(&said).contains("Bad directive");
+    if !can {
+        println!("not run: {} was built without TLS", server.binary);
+    }
+    can
+}
+
 /// A fleet whose servers listen encrypted too, each on the port beside it in the list.
 fn fleet(ca: &Ca, papers: &[Paper], clients: &str) -> (Fleet, Vec<u16>) {
     let ports: Vec<u16> = papers.iter().map(|_| free_port()).collect();
@@ -42,6 +56,9 @@ fn refusals(config: Config) -> Vec<String> {
 
 #[test]
 fn a_private_ca_and_a_client_certificate_are_all_it_takes() {
+    if !can_encrypt() {
+        return;
+    }
     let ca = Ca::new();
     let (fleet, ports) = fleet(&ca, &good(&ca, 3), "yes");
     let own = ca.paper("client");
@@ -59,6 +76,9 @@ fn a_private_ca_and_a_client_certificate_are_all_it_takes() {
 
 #[test]
 fn plain_encrypted_and_local_nodes_make_one_quorum() {
+    if !can_encrypt() {
+        return;
+    }
     let ca = Ca::new();
     let papers = good(&ca, 3);
     let port = free_port();
@@ -85,6 +105,9 @@ fn plain_encrypted_and_local_nodes_make_one_quorum() {
 
 #[test]
 fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
+    if !can_encrypt() {
+        return;
+    }
     let (ca, other) = (Ca::new(), Ca::new());
     let papers = [ca.paper("db.example"), ca.expired("127.0.0.1"), other.paper("127.0.0.1")];
     let (fleet, ports) = fleet(&ca, &papers, "no");
@@ -97,6 +120,9 @@ fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
 
 #[test]
 fn a_node_that_wants_a_client_certificate_says_so() {
+    if !can_encrypt() {
+        return;
+    }
     let (ca, other) = (Ca::new(), Ca::new());
     let (fleet, ports) = fleet(&ca, &good(&ca, 3), "yes");
     let said = refusals(config(encrypted(&ports)).tls(Tls::trusting(ca.pem.as_bytes()).unwrap()));
@@ -110,6 +136,9 @@ fn a_node_that_wants_a_client_certificate_says_so() {
 
 #[test]
 fn encrypted_to_a_plain_port_and_plain_to_an_encrypted_one_end_at_the_deadline() {
+    if !can_encrypt() {
+        return;
+    }
     let ca = Ca::new();
     let (fleet, ports) = fleet(&ca, &good(&ca, 1), "no");
     let plain_port = [fleet[0].port()];
@@ -131,6 +160,9 @@ fn nobody_is_trusted_without_a_ca() {
 
 #[test]
 fn a_node_that_dies_while_encrypted_comes_back() {
+    if !can_encrypt() {
+        return;
+    }
     let ca = Ca::new();
     let (fleet, ports) = fleet(&ca, &good(&ca, 1), "no");
     let tls = Tls::trusting(ca.pem.as_bytes()).unwrap();

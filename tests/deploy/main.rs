@@ -13,6 +13,7 @@ mod moves;
 #[cfg(feature = "tls")]
 mod papers;
 mod rights;
+mod secrets;
 
 use std::time::{Duration, Instant};
 

@@ -205,3 +205,22 @@ fn a_server_that_does_not_tell_its_age_is_distrusted_for_as_long_as_it_may_have_
     assert!(error.to_string().contains("does not tell how long it has been up"), "{error}");
     assert!(client.lock("a", millis(900)).is_ok(), "it is trusted behind that");
 }
+
+/// A node that compares and deletes by itself is asked to.
+#[test]
+fn a_compare_and_delete_of_the_nodes_own_is_used() {
+    let fleet = Fleet::start(1);
+    let client = ready(config(fleet.urls()));
+    let monitor = fleet[0].monitor();
+    lock_extend_and_release(&client);
+    let lines = monitor.lines();
+    let server = support::Server::get();
+    let native = match (server.valkey, server.version) {
+        (true, version) if version >= (9, 0) => Some("\"DELIFEQ\""),
+        (false, version) if version >= (8, 4) => Some("\"DELEX\""),
+        _ => None,
+    };
+    let used = lines.iter().any(|line| native.is_some_and(|name| line.contains(name)));
+    assert_eq!(used, native.is_some(), "{lines:#?}");
+    println!("released by {}", native.unwrap_or("a script"));
+}

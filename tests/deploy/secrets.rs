@@ -1,0 +1,65 @@
+//! Passwords are in no output: this binary's other tests are run once more, and everything that
+//! they say is looked through.
+
+use std::process::Command;
+
+use super::credentials::PASSWORD;
+use super::*;
+use redlatch::Credentials;
+
+/// What a test that shows things prints, so that it is known that something was looked through.
+const SHOWN: &str = "shown: ";
+
+/// Everything that can be shown, at the moments when a password is nearest.
+#[test]
+fn what_can_be_shown() {
+    let fleet = Fleet::with(1, &["--requirepass", PASSWORD]);
+    let config = config([url(&fleet[0], ":op3n%3As%40same%2Fzebra@", "")])
+        .credentials(|_| Some(Credentials::of("default", PASSWORD)));
+    println!("{SHOWN}{config:?} {:?} {:?}", config.settings(), Credentials::password(PASSWORD));
+    for wrong in [":op3n%3As%40same%2Fzebra@h:x", "u:op3n:s@same/zebra@", "u:op3n:s@same/zebra@h/x"]
+    {
+        for scheme in ["redis://", "rediss://", "redis+unix://", "http://", ""] {
+            let error = Config::new([format!("{scheme}{wrong}")]).unwrap_err();
+            println!("{SHOWN}{error} {error:?}");
+        }
+    }
+    let mut poll = mio::Poll::new().unwrap();
+    let mut events = mio::Events::with_capacity(8);
+    let mut engine = redlatch::Engine::new(config, poll.registry(), mio::Token(0)).unwrap();
+    // Each step of the greeting, with the password in the outbox or not.
+    eventually(5 * SECOND, "the node is ready", || {
+        println!("{SHOWN}{engine:?} {:?}", engine.coordinator());
+        let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));
+        println!("{SHOWN}{engine:?} {:?}", engine.coordinator());
+        poll.poll(&mut events, Some(timeout)).unwrap();
+        for event in &events {
+            engine.handle_event(event);
+            println!("{SHOWN}{engine:?} {:?}", engine.coordinator());
+        }
+        while let Some(event) = engine.poll_event() {
+            println!("{SHOWN}{event:?}");
+        }
+        engine.coordinator().ready().len() == 1
+    });
+    println!("{SHOWN}{:?}", engine.stats());
+}
+
+/// Parts of [`PASSWORD`] too: a line may have been cut off in its middle.
+#[test]
+fn no_output_has_a_password_in_it() {
+    let binary = std::env::current_exe().expect("this binary has a path");
+    let mut tests = Command::new(binary);
+    tests.args(["credentials::", "secrets::what_can_be_shown", "rights::what_a_lock_cannot"]);
+    tests.args(["encrypted::", "--nocapture", "--test-threads", "1"]);
+    let output = tests.output().expect("this binary can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.lines().filter(|line| line.contains(SHOWN)).count() > 20, "nothing was shown");
+    for output in [said, String::from_utf8_lossy(&output.stderr)] {
+        for needle in ["zebra", "op3n", "PRIVATE KEY"] {
+            let found: Vec<_> = output.lines().filter(|line| line.contains(needle)).collect();
+            assert!(found.is_empty(), "{found:#?}");
+        }
+    }
+}
