@@ -95,6 +95,12 @@ fn a_node_that_repeats_what_it_was_told_does_not_make_us_repeat_it() {
     println!("{client:?}");
     let text = misconfigured(config(urls(&fleet, ":wrong-zebra@", "")), Cause::WrongPassword);
     assert!(!text.contains("wrong-zebra"), "{text}");
+    drop(fleet);
+    // Where AUTH is unknown too, its last words are our password.
+    let fleet = Fleet::with(1, &["--rename-command", "HELLO", "", "--rename-command", "AUTH", ""]);
+    let config = config(urls(&fleet, &format!(":{ENCODED}@"), ""));
+    let text = misconfigured(config, Cause::UnknownCommand);
+    assert!(!text.contains(PASSWORD), "{text}");
 }
 
 #[test]
