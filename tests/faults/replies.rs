@@ -38,8 +38,9 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
         let mut guard = client.lock("good", wait).unwrap();
         calls += 1;
         let token = guard.token().to_string().into_bytes();
-        let tokens = held(&mut looks, "good");
-        assert!(tokens.len() >= 2 && tokens.iter().all(|held| *held == token), "call {calls}");
+        // A third node may still hold the token of an earlier call, whose release it is owed.
+        let ours = held(&mut looks, "good").into_iter().filter(|held| *held == token).count();
+        assert!(ours >= 2, "call {calls}: {ours} of three hold its token");
         if calls % 7 == 0 {
             guard.extend(TTL).unwrap();
         }
