@@ -83,6 +83,16 @@ impl Client {
         }
     }
 
+    /// Another process takes its place, with another core.
+    pub fn begin_anew(&mut self, coordinator: Coordinator) {
+        self.coordinator = coordinator;
+        self.paid_on.fill(None);
+        self.relics.clear();
+        (self.errand, self.step, self.gone) = (None, Step::Idle, false);
+        // Whatever it was about to do, nobody does.
+        (self.wake, self.wake_at) = (self.wake + 1, u64::MAX);
+    }
+
     /// Keeps it from running for a while.
     pub fn stop(&mut self, now: u64, by: u64) {
         let from = self.stopped_until.max(now);
@@ -211,7 +221,8 @@ impl World {
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         self.dice.shuffle(&mut order);
         for node in order {
-            if let Some(wire) = self.clients[client].wires[node] {
+            let wire = self.clients[client].wires[node];
+            if let Some(wire) = wire.filter(|&wire| !self.network.wires[wire].inbox.is_empty()) {
                 self.read(client, node, wire);
             }
         }

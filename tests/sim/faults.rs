@@ -7,7 +7,7 @@ use redlatch::testing::master::{Restart, Trouble};
 use crate::agenda::{Event, MILLI, SECOND};
 use crate::network::Piece;
 use crate::plan::Memory;
-use crate::world::World;
+use crate::world::{World, coordinator};
 
 /// What can go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Kind {
     ForgetScripts,
     /// A node refuses connections for a while, and all it has are cut.
     Refuse,
+    /// A client dies, or ends in order, and begins anew.
+    Crash,
     /// A node is flushed by an operator.
     Flush,
 }
@@ -75,6 +77,7 @@ impl World {
             Kind::Lie => self.lie(node),
             Kind::ForgetScripts => self.forget_scripts(node),
             Kind::Refuse => self.refuse(node),
+            Kind::Crash => self.crash_one(),
             Kind::Flush => self.flush(node),
         }
         self.plan_fault();
@@ -199,6 +202,29 @@ impl World {
         self.clients[client].stop(now, by);
     }
 
+    /// A client's process is gone: its kernel sends what it was given, or nothing. Its successor
+    /// knows nothing of it.
+    fn crash_one(&mut self) {
+        let (client, now) = (self.dice.place(self.clients.len()), self.agenda.now());
+        let in_order = self.dice.chance(300);
+        self.trace.note(now, || format!("FAULT client {client} ends, in order: {in_order}"));
+        self.tally.crashes += 1;
+        for serial in std::mem::take(&mut self.clients[client].asked).into_keys() {
+            self.checker.cancel(serial);
+        }
+        for user in &mut self.clients[client].users {
+            if let Some(belief) = user.die(now + self.dice.below(self.plan.rest)) {
+                self.checker.end(now, belief);
+            }
+        }
+        self.end_client(client, in_order);
+        let successor = coordinator(&self.plan, now, &mut self.dice);
+        self.clients[client].begin_anew(successor);
+        let pause = self.dice.below(50 * MILLI);
+        self.clients[client].stop(now, pause);
+        self.rouse(client);
+    }
+
     fn trouble(&mut self, node: usize) {
         let (now, by) = (self.agenda.now(), self.a_while());
         let answers = |reply: &str| Trouble::Answers {
@@ -247,7 +273,7 @@ impl World {
     }
 
     /// An operator makes a node forget the scripts, or all of them one after the other.
-    fn forget_scripts(&mut self, node: usize) {
+    pub fn forget_scripts(&mut self, node: usize) {
         let now = self.agenda.now();
         let all = self.dice.chance(500);
         self.trace.note(now, || format!("FAULT node {node} forgets the scripts; all: {all}"));

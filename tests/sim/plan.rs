@@ -60,6 +60,8 @@ pub struct Plan {
     pub lengths: [(u64, Length); 3],
     /// How many in a thousand acts of a holder prolong the lock.
     pub extends: u64,
+    /// How many holders in a thousand keep the lock up to its end, where that is not too far.
+    pub patience: u64,
     /// The longest pause of a user between two locks.
     pub rest: u64,
     /// What becomes of the keys of a node that is killed.
@@ -77,14 +79,15 @@ impl Plan {
             (3, (300 * MICRO, 3 * MILLI)),
             (2, (2 * MILLI, 25 * MILLI)),
         ]);
-        let faults = faults(memory, dice);
+        let settings = settings(nodes, memory, dice);
+        let faults = faults(memory, &settings, dice);
         Plan {
             clients: dice.weighted(&[(5, 2), (3, 3), (2, 4)]),
             nodes,
             users: dice.weighted(&[(5, 1), (3, 2), (1, 3)]),
             keys: dice.weighted(&[(4, 1), (4, 2), (2, 4)]),
             length: dice.between(150 * MILLI, 900 * MILLI),
-            settings: settings(nodes, memory, dice),
+            settings,
             latency,
             late: (dice.one_of(&[0, 0, 10, 50]), dice.one_of(&[10, 50, 200]) * MILLI),
             pace: dice.one_of(&[0, 0, 100 * MICRO, 2 * MILLI]),
@@ -96,6 +99,7 @@ impl Plan {
                 (dice.one_of(&[1, 3]), Length::Long),
             ],
             extends: dice.one_of(&[100, 300, 800]),
+            patience: dice.one_of(&[100, 600]),
             rest: dice.one_of(&[2, 20, 100]) * MILLI,
             memory,
         }
@@ -119,7 +123,7 @@ impl Plan {
 
 /// Each kind of fault is likely in some worlds and absent from others: what only shows when one
 /// thing goes wrong again and again would drown in a mixture of everything.
-fn faults(memory: Memory, dice: &mut Dice) -> Vec<(u64, Kind)> {
+fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kind)> {
     if memory == Memory::Guarded && dice.chance(150) {
         // Who is told of a flush knows; who is not connected then, or loses the connection before
         // it is told, cannot find out later. So here nothing is cut.
@@ -129,6 +133,9 @@ fn faults(memory: Memory, dice: &mut Dice) -> Vec<(u64, Kind)> {
         Kind::USUAL.iter().map(|&kind| (dice.one_of(&[0, 0, 1, 5]), kind)).collect();
     if memory != Memory::Kept {
         faults.push((3, Kind::Kill));
+    }
+    if settings.max_ttl <= CRASHING {
+        faults.push((dice.one_of(&[0, 1, 3]), Kind::Crash));
     }
     if faults.iter().all(|(weight, _)| *weight == 0) {
         faults[0].0 = 1;
@@ -144,14 +151,18 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     settings.retry.1 = Duration::from_millis(dice.one_of(&[5, 50]));
     settings.reconnect.1 = Duration::from_millis(dice.one_of(&[50, 1000]));
     settings.reset_after = Duration::from_millis(dice.one_of(&[60, 500]));
-    settings.probe_interval = Duration::from_millis(dice.one_of(&[200, 5000, 5000, 5000]));
     settings.attended = dice.chance(800);
     settings.restart_guard =
         if memory == Memory::Guarded { RestartGuard::On } else { RestartGuard::Off };
     if memory == Memory::Guarded {
-        // With the short one, nodes are trusted again while the run goes on.
+        // With a short one, nodes are trusted again while the run goes on.
         settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 60_000]));
+    } else if dice.chance(200) {
+        settings.max_ttl = Duration::from_millis(300);
     }
+    // Not often where it may take a minute until a node is trusted: that would be many probes.
+    let often = settings.max_ttl <= CRASHING && dice.chance(300);
+    settings.probe_interval = Duration::from_millis(if often { 200 } else { 5000 });
     if dice.chance(100) {
         // So little room that nodes are full, and that there is no record to be had.
         let asks = dice.between(4, 12) as usize;
@@ -160,7 +171,11 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     settings
 }
 
+/// The longest ttl in a world where clients crash: what a dead client leaves behind is nobody's,
+/// and has to be over before the end of the run is looked at.
+const CRASHING: Duration = Duration::from_millis(300);
+
 /// How long it may take behind the last fault until nothing is left of it: longer than the longest
 /// pause before a connection, the longest ttl that is not long, and what is late; far shorter than
 /// a long ttl.
-pub const QUIET: u64 = 6 * SECOND;
+pub const QUIET: u64 = 5 * SECOND;

@@ -38,6 +38,8 @@ pub struct Tally {
     pub suspects: u64,
     /// Nodes seen to be owed something.
     pub debts: u64,
+    /// Clients that crashed or ended, and began anew.
+    pub crashes: u64,
     /// Nodes that were flushed.
     pub flushes: u64,
     /// Nodes whose grants did not count for a while.
@@ -50,7 +52,7 @@ pub struct Tally {
 
 impl Tally {
     /// The counters with their names.
-    pub fn counters(&mut self) -> [(&'static str, &mut u64); 21] {
+    pub fn counters(&mut self) -> [(&'static str, &mut u64); 22] {
         [
             ("faults", &mut self.faults),
             ("events", &mut self.events),
@@ -69,6 +71,7 @@ impl Tally {
             ("relics used", &mut self.relics),
             ("suspect nodes", &mut self.suspects),
             ("nodes owed something", &mut self.debts),
+            ("clients begun anew", &mut self.crashes),
             ("nodes flushed", &mut self.flushes),
             ("nodes distrusted", &mut self.distrusted),
             ("stale grants", &mut self.stale),

@@ -76,6 +76,17 @@ impl User {
     }
 }
 
+impl User {
+    /// Its process is gone; the next one begins at `at`. The belief it had, if it had one.
+    pub fn die(&mut self, at: u64) -> Option<usize> {
+        self.at = at;
+        match std::mem::replace(&mut self.state, State::Resting) {
+            State::Holding(held) => Some(held.belief),
+            _ => None,
+        }
+    }
+}
+
 /// A handle whose owner has forgotten it.
 #[derive(Debug)]
 pub struct Relic {
@@ -262,14 +273,15 @@ impl World {
     fn hold(&mut self, client: usize, user: usize, held: Held) {
         let now = self.agenda.now();
         let left = self.checker.belief(held.belief).until.saturating_sub(now);
-        let longest = match self.dice.below(8) {
-            0..2 => 2 * MILLI,
-            2..6 => left.min(100 * MILLI),
-            6 => left.min(300 * MILLI),
-            _ => (left + left / 4 + MILLI).min(300 * MILLI),
+        let to_the_end = left < 300 * MILLI && self.dice.chance(self.plan.patience);
+        let by = match self.dice.below(6) {
+            _ if to_the_end => left + self.dice.below(left / 4 + MILLI),
+            0 | 1 => self.dice.below(2 * MILLI),
+            2..5 => self.dice.below(left.min(100 * MILLI)),
+            _ => self.dice.below(left.min(300 * MILLI)),
         };
         let it = &mut self.clients[client].users[user];
-        it.at = now + self.dice.below(longest);
+        it.at = now + by;
         it.state = State::Holding(held);
     }
 

@@ -255,9 +255,14 @@ impl World {
     }
 }
 
+/// The coordinator of a client that begins now.
+pub fn coordinator(plan: &Plan, now: u64, dice: &mut Dice) -> Coordinator {
+    Coordinator::new(plan.settings.clone(), dice.seed(), Instant::from_nanos(now))
+        .expect("the plan's settings can work")
+}
+
 fn client(plan: &Plan, dice: &mut Dice) -> Client {
-    let coordinator = Coordinator::new(plan.settings.clone(), dice.seed(), Instant::from_nanos(0))
-        .expect("the plan's settings can work");
+    let coordinator = coordinator(plan, 0, dice);
     let users = (0..plan.users).map(|_| User::new(dice.below(plan.rest))).collect();
     Client::new(coordinator, plan.nodes, users)
 }
