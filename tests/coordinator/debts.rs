@@ -1,6 +1,8 @@
 //! What may be left on a node is released: behind the SET on the same wire, or first thing on the
 //! next connection, behind the end of the earlier one. And a live lock is not.
 
+use redlatch::proto::settings::Limits;
+
 use super::*;
 
 #[test]
@@ -230,4 +232,19 @@ fn the_end_of_a_client_releases_what_was_not_handed_out() {
     }
     assert!(bench.completion().is_none());
     assert!(bench.core.remaining(&held, bench.now) > Duration::ZERO, "that one is the caller's");
+}
+
+#[test]
+fn at_the_end_what_was_never_said_comes_before_what_is_repeated() {
+    let limits = Limits { asks: 4, ..Limits::default() };
+    let mut bench = Bench::with(1, |settings| settings.limits = limits);
+    bench.acquire();
+    let second = bench.acquire();
+    bench.core.cancel(second, bench.now);
+    assert_eq!(bench.names(0), ["SET", "SET", "EVAL"]);
+    bench.core.close(bench.now);
+    let said = bench.said(0);
+    let released: Vec<&str> = said.iter().map(|command| command[4].as_str()).collect();
+    assert_eq!(released.len(), 2, "the first request's release had no room: {said:?}");
+    assert_ne!(released[0], released[1]);
 }

@@ -212,22 +212,23 @@ impl Coordinator {
     /// The end: takes back every request, and releases what was won and not handed out. What is
     /// in the outboxes behind it needs no answer.
     pub fn close(&mut self, now: Instant) {
-        if std::mem::replace(&mut self.settings.attended, false) {
-            self.release_by_source(now);
-        }
+        let attended = std::mem::replace(&mut self.settings.attended, false);
+        let mut released = self.records.numbers();
+        released.retain(|&number| attended && self.records.get(number).phase == Phase::Ending);
+        // What was never said comes first: the repeats may take what room there is.
         for op in self.ops.all() {
             self.cancel(op, now);
         }
+        for number in released {
+            self.release_by_source(number, now);
+        }
     }
 
-    /// Says every unanswered release once more by its source: nobody will repeat one that went by
-    /// a SHA1 which the node forgot.
-    fn release_by_source(&mut self, now: Instant) {
-        for number in self.records.numbers() {
+    /// Says the unanswered releases of a record once more by their source: nobody will repeat one
+    /// that went by a SHA1 which the node forgot.
+    fn release_by_source(&mut self, number: u32, now: Instant) {
+        if self.records.contains(number) {
             let record = self.records.get(number);
-            if record.phase != Phase::Ending {
-                continue;
-            }
             for node in record.releasing.iter() {
                 let it = &mut self.nodes[node.index()];
                 if it.vetted.native.is_none() {
