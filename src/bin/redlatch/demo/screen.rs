@@ -59,12 +59,15 @@ impl Screen {
 
     /// Something to read.
     pub fn prose(&mut self, text: &str) -> Result<(), Stop> {
-        self.wrapped(text, " ", "  ")
+        self.wrapped(text.split_inclusive(' '), "  ")
     }
 
-    /// What somebody else's words are, broken only behind a comma.
+    /// An error with its report, broken only where the nodes begin and behind each of them.
     pub fn quote(&mut self, text: &str) -> Result<(), Stop> {
-        self.wrapped(text, ", ", "           ")
+        const KEY_ENDS: &str = "\": ";
+        let nodes = text.find(KEY_ENDS).map_or(0, |at| at + KEY_ENDS.len());
+        let (head, nodes) = text.split_at(nodes);
+        self.wrapped(std::iter::once(head).chain(nodes.split_inclusive(", ")), "           ")
     }
 
     /// Who did what, and what came of it.
@@ -83,9 +86,13 @@ impl Screen {
         self.line(line.trim_end())
     }
 
-    fn wrapped(&mut self, text: &str, between: &str, indent: &str) -> Result<(), Stop> {
+    fn wrapped<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = &'a str>,
+        indent: &str,
+    ) -> Result<(), Stop> {
         let mut line = String::from(indent);
-        for piece in text.split_inclusive(between) {
+        for piece in pieces {
             let width = line.chars().count() + piece.trim_end().chars().count();
             if width > COLUMNS && line.len() > indent.len() {
                 self.line(line.trim_end())?;
