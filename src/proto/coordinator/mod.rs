@@ -10,6 +10,7 @@ mod events;
 mod hold;
 mod nodes;
 mod payments;
+mod reports;
 mod trust;
 mod watch;
 
@@ -20,7 +21,7 @@ use rand::rngs::StdRng;
 
 use super::ballot::{Ballot, Verdict, majority};
 use super::command::{self, Form};
-use super::error::{Busy, Cause, ConfigError, Error, NodeReport, Report, Said};
+use super::error::{Busy, Cause, ConfigError, Error, Said};
 use super::link::{Answer, Ask, Incoming, Kind};
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet};
@@ -450,33 +451,6 @@ impl Coordinator {
             self.timers.clear_in(&mut record.deadline_timer);
             self.records.close(number);
         }
-    }
-
-    /// What every node said to the record's question.
-    fn report(&self, number: u32, now: Instant) -> Box<Report> {
-        let record = self.records.get(number);
-        let said = |node| record.round.said(node);
-        self.report_of(&record.key, said, now)
-    }
-
-    /// A report of a key about which nobody was asked.
-    pub fn report_unasked(&self, key: &[u8], now: Instant) -> Box<Report> {
-        self.report_of(key, |_| Said::Nothing, now)
-    }
-
-    /// A report of what keeps each node from being asked.
-    pub fn report_standings(&self, now: Instant) -> Box<Report> {
-        let said = |node| self.may_ask(node).map_or_else(Said::Failed, |()| Said::Nothing);
-        self.report_of(&[], said, now)
-    }
-
-    fn report_of(&self, key: &[u8], said: impl Fn(NodeId) -> Said, now: Instant) -> Box<Report> {
-        let nodes = self.all_nodes().iter().map(|node| {
-            let said = said(node);
-            let label = self.settings.nodes[node.index()].label.clone();
-            NodeReport { label, said, detail: self.nodes[node.index()].detail(said, now) }
-        });
-        Box::new(Report { key: key.into(), needed: self.quorum, nodes: nodes.collect() })
     }
 }
 
