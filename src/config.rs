@@ -11,6 +11,7 @@ use crate::net::hook::Hook;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::proto::error::ConfigError;
+use crate::proto::keeper::Keep;
 use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
 
 /// Addresses and settings of a client.
@@ -196,19 +197,29 @@ impl Config {
 pub struct LockOptions {
     pub(crate) ttl: Duration,
     pub(crate) wait: Option<Duration>,
+    pub(crate) keep: Option<Keep>,
 }
 
 impl LockOptions {
     /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. What the
     /// holder has is less, by a hundredth and 2 ms.
     pub fn ttl(ttl: Duration) -> LockOptions {
-        LockOptions { ttl, wait: None }
+        LockOptions { ttl, wait: None, keep: None }
     }
 
     /// Tries again until `wait` is over; zero is one attempt.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> LockOptions {
         self.wait = Some(wait);
+        self
+    }
+
+    /// Renews the lock by itself from the moment it is held: at a third of the ttl, until it is
+    /// released or lost, or as far as `keep` allows. A plain [`Duration`] is the longest time that
+    /// it may be held.
+    #[must_use]
+    pub fn keep(mut self, keep: impl Into<Keep>) -> LockOptions {
+        self.keep = Some(keep.into());
         self
     }
 }

@@ -52,7 +52,7 @@ pub mod proto;
 pub mod testing;
 
 #[cfg(feature = "net")]
-pub use client::{Client, DEFAULT_WAIT, Guard};
+pub use client::{Client, DEFAULT_WAIT, Guard, Happened, Notice};
 #[cfg(feature = "net")]
 pub use config::{Config, LockOptions};
 #[cfg(feature = "net")]
@@ -62,7 +62,9 @@ pub use net::tls::Tls;
 #[cfg(feature = "net")]
 pub use net::{clock, engine::Engine};
 pub use proto::coordinator::Event;
-pub use proto::error::{Busy, Cause, ConfigError, Error, NodeReport, Report, Said};
+pub use proto::error::{Busy, Cause, ConfigError, Error, Loss, NodeReport, Report, Said};
+pub use proto::inspection::{Finding, Inspection, NodeSight, Sight, Value};
+pub use proto::keeper::Keep;
 pub use proto::lock::{Lock, Token};
 pub use proto::node::{NodeId, NodeSet};
 pub use proto::ops::{Completion, Op, Outcome};

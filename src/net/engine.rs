@@ -22,6 +22,7 @@ use super::stream::Stream;
 use crate::config::{AskForCredentials, Config, LockOptions};
 use crate::proto::coordinator::{Action, Coordinator, Event};
 use crate::proto::error::{ConfigError, Error};
+use crate::proto::keeper::Keep;
 use crate::proto::lock::{self, Lock};
 use crate::proto::node::{NodeId, NodeSet};
 use crate::proto::ops::{Completion, Op};
@@ -143,7 +144,8 @@ impl Engine {
     }
 
     /// Asks for `key`: one attempt, unless the options have a wait. The completion brings `data`
-    /// back.
+    /// back. Where the lock is to be kept, it is followed by those of [`keep`](Engine::keep), with
+    /// the same `data`.
     ///
     /// # Errors
     /// Before anything is sent: a ttl or key that cannot be, or [`Error::Busy`].
@@ -153,9 +155,86 @@ impl Engine {
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, wait } = options.into();
+        let LockOptions { ttl, wait, keep } = options.into();
         let wait = wait.unwrap_or(Duration::ZERO);
-        self.coordinator.acquire(key.as_ref(), ttl, wait, data, clock::now())
+        self.coordinator.acquire_and_keep(key.as_ref(), ttl, wait, keep, data, clock::now())
+    }
+
+    /// Renews a lock from now on, by its present ttl, until it is released, given away or lost, or
+    /// as far as `keep` allows. The completions are [`Outcome::Expiring`](crate::Outcome), whenever
+    /// it comes near its deadline, and at last [`Error::Lost`], once, and before the deadline where
+    /// the loop turns in time. A lock that is released or given away has no further completion.
+    ///
+    /// # Errors
+    /// A `keep` that cannot be, or [`Error::Lost`].
+    pub fn keep(&mut self, lock: &Lock, keep: impl Into<Keep>, data: u64) -> Result<Op, Error> {
+        self.coordinator.keep(lock, keep.into(), data, clock::now())
+    }
+
+    /// Gives a lock away: its token is for another to [`adopt`](Engine::adopt). It is not renewed
+    /// any more and never released here; `None` where it was over. Questions about it that are not
+    /// answered yet may still prolong it: away with a lock while an extend is under way is away
+    /// with what that extend gives, too.
+    pub fn give_away(&mut self, lock: Lock) -> Option<lock::Token> {
+        self.coordinator.give_away(lock, clock::now())
+    }
+
+    /// Takes up the lock on `key` that was given away with `token`, under a new token: of two who
+    /// try with one token, one at most holds it. One attempt, whatever wait the options have.
+    ///
+    /// It ends as an acquire does, or as [`Error::Lost`] where the token does not hold the key on
+    /// enough nodes. Where the giver still believes in the lock, it is lost to them, which they
+    /// learn with their next extend: give it away first.
+    ///
+    /// # Errors
+    /// Before anything is sent: what cannot be, or [`Error::Busy`].
+    pub fn adopt(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        token: lock::Token,
+        options: impl Into<LockOptions>,
+        data: u64,
+    ) -> Result<Op, Error> {
+        let LockOptions { ttl, keep, .. } = options.into();
+        self.coordinator.adopt(key.as_ref(), token, ttl, keep, data, clock::now())
+    }
+
+    /// Prolongs `key` to at least `ttl` from now where it holds `token`, whoever took it: for
+    /// scripts. One round; nothing is released, whatever comes of it.
+    ///
+    /// # Errors
+    /// Before anything is sent: what cannot be, or [`Error::Busy`].
+    pub fn extend_token(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        token: lock::Token,
+        ttl: Duration,
+        data: u64,
+    ) -> Result<Op, Error> {
+        self.coordinator.extend_token(key.as_ref(), token, ttl, data, clock::now())
+    }
+
+    /// Looks what every node holds at `key`, changing nothing. It ends when all answered, or at
+    /// the node timeout.
+    ///
+    /// # Errors
+    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    pub fn inspect(&mut self, key: impl AsRef<[u8]>, data: u64) -> Result<Op, Error> {
+        self.coordinator.inspect(key.as_ref(), data, clock::now())
+    }
+
+    /// Deletes `key` on every node, whoever holds it. A holder goes on believing in the lock until
+    /// they notice, and meanwhile another can have it: this breaks what a lock promises. For an
+    /// operator who knows that the holder is gone.
+    ///
+    /// # Errors
+    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    pub fn dangerously_force_release(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        data: u64,
+    ) -> Result<Op, Error> {
+        self.coordinator.force_release(key.as_ref(), data, clock::now())
     }
 
     /// Prolongs a lock to at least `ttl` from now. While too few nodes answer they are asked

@@ -41,6 +41,17 @@ pub const EXTEND: Script = Script {
     sha1: "af1a383f43e82fcad9ae643947078c813a62c73d",
 };
 
+/// Takes a lock up again under a new token, and never shortens it.
+///
+/// `ARGV[1]` is the token it was given away with, `ARGV[2]` the new one, `ARGV[3]` the ttl in
+/// milliseconds. The new one is taken for the old: a repeat changes nothing.
+pub const ADOPT: &str = "local v = redis.call('GET', KEYS[1]) \
+    if not v then return 0 end \
+    if v ~= ARGV[1] and v ~= ARGV[2] then return -1 end \
+    local ttl = math.max(tonumber(ARGV[3]), redis.call('PTTL', KEYS[1])) \
+    redis.call('SET', KEYS[1], ARGV[2], 'XX', 'PX', string.format('%.0f', ttl)) \
+    return 1";
+
 /// How a compare-and-delete or an extend is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
@@ -94,6 +105,14 @@ pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &Token) {
             put_bulk(out, token.as_bytes());
         }
     }
+}
+
+/// The taking up: `old` becomes `new`. Always by its source: it is asked once in a lock's life.
+pub fn adopt(out: &mut BytesMut, key: &[u8], old: &Token, new: &Token, ttl: Ttl) {
+    let mut digits = [0; 20];
+    let millis = decimal(ttl.as_millis(), &mut digits);
+    let (source, old, new) = (ADOPT.as_bytes(), old.as_bytes(), new.as_bytes());
+    encode(out, &[b"EVAL", source, b"1", key, old, new, millis]);
 }
 
 /// The prolonging: to at least `ttl` from the moment the node runs it.

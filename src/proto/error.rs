@@ -292,6 +292,34 @@ impl fmt::Display for Report {
     }
 }
 
+/// Why a lock that was held is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Loss {
+    /// Its deadline came, and too few nodes had agreed to a later one.
+    Expired,
+    /// So many nodes say that the key is gone, or another's, that no majority holds it.
+    Gone,
+    /// It was held for as long as it may be: [`Keep::at_most`](super::keeper::Keep::at_most).
+    MaxHold,
+    /// It was prolonged as often as it may be:
+    /// [`Keep::extensions`](super::keeper::Keep::extensions).
+    Extensions,
+    /// It was over before: given back, given away or lost.
+    Over,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Loss::Expired => "its deadline came",
+            Loss::Gone => "its key is gone on too many nodes",
+            Loss::MaxHold => "it was held for as long as it may be",
+            Loss::Extensions => "it was extended as often as it may be",
+            Loss::Over => "it was over before",
+        })
+    }
+}
+
 /// Why there is no lock, or no longer one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
@@ -301,8 +329,13 @@ pub enum Error {
     NoQuorum(Box<Report>),
     /// A majority granted, but nothing was left of the ttl when it was known.
     Expired(Box<Report>),
-    /// The lock that was to be extended or released is not held any more.
-    Lost(Box<Report>),
+    /// The lock is not held any more.
+    Lost {
+        /// Why.
+        reason: Loss,
+        /// What every node said to the last question about it.
+        report: Box<Report>,
+    },
     /// No room for another request: nothing was sent.
     Busy(Busy),
     /// What was asked for, or how the client is configured, cannot work. It is never retried.
@@ -316,7 +349,7 @@ impl Error {
             Error::Contended(report)
             | Error::NoQuorum(report)
             | Error::Expired(report)
-            | Error::Lost(report)
+            | Error::Lost { report, .. }
             | Error::Config(ConfigError::Nodes(report)) => Some(report),
             Error::Busy(_) | Error::Config(_) => None,
         }
@@ -329,7 +362,7 @@ impl fmt::Display for Error {
             Error::Contended(report) => write!(f, "held by another: {report}"),
             Error::NoQuorum(report) => write!(f, "no quorum: {report}"),
             Error::Expired(report) => write!(f, "granted too late to be of use: {report}"),
-            Error::Lost(report) => write!(f, "the lock is lost: {report}"),
+            Error::Lost { reason, report } => write!(f, "the lock is lost ({reason}): {report}"),
             Error::Busy(busy) => busy.fmt(f),
             Error::Config(error) => error.fmt(f),
         }

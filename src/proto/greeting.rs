@@ -2,8 +2,9 @@
 //! all.
 //!
 //! Everything is written at once: `HELLO` with the credentials, `SELECT`, `INFO`, the scripts, what
-//! the node has of its own to compare and delete with, the wish to be told of flushes, and what
-//! we are called.
+//! the node has of its own to compare and delete with, the wish to be told of flushes and of keys
+//! that we name, and what we are called.
+//!
 //! Where `HELLO` is unknown (before Redis 6) it is said again in the old words. Each command but
 //! the credentials may be refused by a managed server: its absence has a defined effect here.
 //! The hazard is a node taken for an independent master that is none.
@@ -31,7 +32,8 @@ pub enum Step {
     Load,
     /// `COMMAND INFO`: has it a compare-and-delete of its own? Refused: the script is used.
     Native,
-    /// `CLIENT TRACKING`: tell of flushes. Refused: a flush is not noticed.
+    /// `CLIENT TRACKING`: tell of flushes, and of writes to keys that we name. Refused: neither is
+    /// noticed.
     Track,
     /// `CLIENT SETNAME`, `CLIENT SETINFO`: how an operator finds us in `CLIENT LIST`. Refused: we
     /// are not called anything there.
@@ -87,6 +89,8 @@ pub struct Vetted {
     pub info: Info,
     /// Its own compare-and-delete.
     pub native: Option<Native>,
+    /// It tells of writes to the keys that we name.
+    pub tracks: bool,
 }
 
 /// How the greeting goes on.
@@ -161,6 +165,7 @@ impl Greeting {
     pub fn handle(&mut self, step: Step, fact: Fact, allow_eviction: bool) -> Progress {
         self.unanswered = self.unanswered.saturating_sub(1);
         match (step, fact) {
+            (Step::Track, Fact::Fine) => self.vetted.tracks = true,
             (_, Fact::Fine) => {}
             (_, Fact::Hello { client_id }) => self.vetted.client_id = Some(client_id),
             (_, Fact::Info(info)) => self.vet(info, allow_eviction),

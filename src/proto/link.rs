@@ -13,6 +13,8 @@ use bytes::{Buf, BytesMut};
 use super::command::Form;
 use super::error::{Cause, Said};
 use super::greeting::{Fact, Step};
+use super::inspection::Value;
+use super::key::KeyHash;
 use super::resp::{self, Elements, Malformed, Reply};
 use super::settings::{Limits, Secret};
 use super::time::Instant;
@@ -24,10 +26,25 @@ pub enum Kind {
     Acquire,
     /// The extend script.
     Extend(Form),
+    /// `SET NX PX` of a lock that is held, on a node that lost its key.
+    Heal,
+    /// The script that takes a lock up again under a new token.
+    Adopt,
     /// The release script.
     Release(Form),
     /// `EXISTS`: behind a native release that answered nought, is it gone or another's?
     Exists,
+    /// `DEL`, whoever holds the key.
+    Delete,
+    /// `GET`: what does the node hold?
+    Look,
+    /// `PTTL`, behind `GET`: for how long?
+    LookLeft,
+    /// `CLIENT CACHING YES`: tell of the next key that is read. It belongs to no record.
+    Caching,
+    /// `PTTL`, which names the key to be told of. It belongs to no record: the one it names may be
+    /// over when the answer comes.
+    Register,
     /// A step of the greeting; it belongs to no record.
     Greet(Step),
     /// `TIME`: does it answer, and has its clock jumped? It belongs to no record.
@@ -45,7 +62,20 @@ pub enum Kind {
 impl Kind {
     /// Whether it is about a record.
     pub const fn is_about_a_record(self) -> bool {
-        !matches!(self, Kind::Greet(_) | Kind::Probe | Kind::LastWord | Kind::Kill { .. })
+        !matches!(
+            self,
+            Kind::Greet(_)
+                | Kind::Probe
+                | Kind::LastWord
+                | Kind::Kill { .. }
+                | Kind::Caching
+                | Kind::Register
+        )
+    }
+
+    /// Whether it may create the key, or prolong it: what is owed a release.
+    pub const fn may_create(self) -> bool {
+        matches!(self, Kind::Acquire | Kind::Extend(_) | Kind::Heal | Kind::Adopt)
     }
 }
 
@@ -82,6 +112,11 @@ pub enum Answer {
     Time(Option<u64>),
     /// To what nobody waits for.
     Heard,
+    /// To `GET`: what the node holds; an error has its cause.
+    Value(Result<Option<Value>, Cause>),
+    /// To `PTTL`: milliseconds, -1 where the key lives for ever, -2 where there is none; nothing
+    /// where it was refused.
+    Left(Option<i64>),
     /// To `CLIENT KILL`: whether the connection is known to be gone.
     Gone(bool),
 }
@@ -93,6 +128,9 @@ pub enum Incoming {
     Answer(Ask, Answer),
     /// Unasked: a database of the node was flushed.
     Flushed,
+    /// Unasked: somebody wrote to a key of this number that was named, or the node forgot that it
+    /// was named.
+    Written(KeyHash),
 }
 
 /// Why a connection cannot go on.
@@ -128,6 +166,8 @@ pub struct Link {
     asks: VecDeque<Ask>,
     /// How many of the asks, the youngest ones, are not written yet.
     unwritten: usize,
+    /// Keys that were written to, of a push that told of several.
+    written: Vec<KeyHash>,
     last_answer: Instant,
     last_error: String,
     /// A node or a proxy may repeat what it was told: an error with this in it is not kept.
@@ -153,6 +193,7 @@ impl Link {
     pub fn reset(&mut self) -> VecDeque<Ask> {
         self.outbox.clear();
         self.partial.clear();
+        self.written.clear();
         self.unwritten = 0;
         std::mem::take(&mut self.asks)
     }
@@ -225,6 +266,9 @@ impl Link {
         now: Instant,
     ) -> Result<Option<Incoming>, Fault> {
         loop {
+            if let Some(key) = self.written.pop() {
+                return Ok(Some(Incoming::Written(key)));
+            }
             let kept = !self.partial.is_empty();
             if kept {
                 self.partial.extend_from_slice(input);
@@ -243,7 +287,7 @@ impl Link {
                 keep_error(&mut self.last_error, line, self.secret.as_ref());
             }
             let incoming = match reply {
-                Reply::Push(elements) => is_flush(elements).then_some(Incoming::Flushed),
+                Reply::Push(elements) => told(elements, &mut self.written),
                 _ => Some(take(&mut self.asks, &reply)?),
             };
             if kept {
@@ -272,7 +316,9 @@ fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<Incoming, Fault> 
     let answer = match ask.kind {
         Kind::Greet(step) => step.read(reply).map(Answer::Fact),
         Kind::Probe => time(reply).map(Answer::Time),
-        Kind::LastWord => Some(Answer::Heard),
+        Kind::LastWord | Kind::Caching => Some(Answer::Heard),
+        Kind::Look => value(reply).map(Answer::Value),
+        Kind::LookLeft | Kind::Register => left(reply).map(Answer::Left),
         Kind::Kill { .. } => match reply {
             // An old node says so by an error: refused, or no such client. Neither proves it.
             Reply::Error(_) => Some(Answer::Gone(false)),
@@ -286,10 +332,43 @@ fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<Incoming, Fault> 
     Ok(Incoming::Answer(ask, answer))
 }
 
-/// `invalidate` of everything: what a node pushes when a database is flushed.
-fn is_flush(push: Elements<'_>) -> bool {
+/// What a node pushes: `invalidate` with the keys that were written to, or with nothing where a
+/// database was flushed. Pushes of other kinds tell nothing.
+fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
     let mut elements = push.iter();
-    elements.next() == Some(Reply::Bulk(b"invalidate")) && elements.next() == Some(Reply::Null)
+    if elements.next() != Some(Reply::Bulk(b"invalidate")) {
+        return None;
+    }
+    match elements.next()? {
+        Reply::Null => Some(Incoming::Flushed),
+        Reply::Array(keys) => {
+            written.extend(keys.iter().filter_map(|key| match key {
+                Reply::Bulk(key) => Some(KeyHash::of(key)),
+                _ => None,
+            }));
+            written.pop().map(Incoming::Written)
+        }
+        _ => None,
+    }
+}
+
+/// What `GET` tells.
+fn value(reply: &Reply<'_>) -> Option<Result<Option<Value>, Cause>> {
+    match *reply {
+        Reply::Bulk(bytes) => Some(Ok(Some(Value::of(bytes)))),
+        Reply::Null => Some(Ok(None)),
+        Reply::Error(line) => Some(Err(Cause::of_error(line))),
+        _ => None,
+    }
+}
+
+/// What `PTTL` tells.
+fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
+    match *reply {
+        Reply::Integer(millis) => Some(Some(millis)),
+        Reply::Error(_) => Some(None),
+        _ => None,
+    }
 }
 
 /// What `TIME` tells, in microseconds; it may be refused.
@@ -309,11 +388,19 @@ fn time(reply: &Reply<'_>) -> Option<Option<u64>> {
 
 /// What a reply says of the key; `None` where the command cannot give it.
 fn said(kind: Kind, reply: &Reply<'_>) -> Option<Said> {
-    let script = matches!(kind, Kind::Extend(_) | Kind::Release(_));
+    let script = matches!(kind, Kind::Extend(_) | Kind::Release(_) | Kind::Adopt);
     if kind == Kind::Exists {
         return match *reply {
             Reply::Integer(0) => Some(Said::Absent),
             Reply::Integer(1) => Some(Said::Held),
+            Reply::Error(line) => Some(Said::Failed(Cause::of_error(line))),
+            _ => None,
+        };
+    }
+    if kind == Kind::Delete {
+        return match *reply {
+            Reply::Integer(0) => Some(Said::Absent),
+            Reply::Integer(1) => Some(Said::Granted),
             Reply::Error(line) => Some(Said::Failed(Cause::of_error(line))),
             _ => None,
         };
@@ -437,6 +524,12 @@ mod tests {
         let mut input: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
         assert_eq!(link.next_incoming(&mut input, NOW), Ok(Some(Incoming::Flushed)));
         let mut input: &[u8] = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+        let written = |key: &[u8]| Ok(Some(Incoming::Written(KeyHash::of(key))));
+        assert_eq!(link.next_incoming(&mut input, NOW), written(b"k"));
+        let mut input: &[u8] = b">2\r\n$10\r\ninvalidate\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n";
+        assert_eq!(link.next_incoming(&mut input, NOW), written(b"b"));
+        assert_eq!(link.next_incoming(&mut input, NOW), written(b"a"));
+        let mut input: &[u8] = b">2\r\n$10\r\ninvalidate\r\n*0\r\n>1\r\n$4\r\nelse\r\n";
         assert_eq!(link.next_incoming(&mut input, NOW), Ok(None));
     }
 

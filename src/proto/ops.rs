@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use slab::Slab;
 
 use super::error::Error;
+use super::inspection::Inspection;
+use super::keeper::Keep;
 use super::lock::Lock;
 use super::round::Released;
 use super::time::Instant;
@@ -30,8 +32,16 @@ pub enum Outcome {
         /// The new deadline.
         deadline: Instant,
     },
+    /// The lock that is kept was not renewed until now, and ends at this moment unless it still is.
+    /// The request goes on.
+    Expiring {
+        /// The deadline.
+        deadline: Instant,
+    },
     /// The lock is given back.
     Released(Released),
+    /// What the nodes hold.
+    Inspected(Box<Inspection>),
 }
 
 /// The end of a request.
@@ -62,6 +72,25 @@ pub enum Stage {
         /// What the last attempt came to: the result, should the wait run out.
         last: Error,
     },
+    /// The lock was handed out, and is kept until it is lost.
+    Keeping {
+        /// Its record.
+        record: u32,
+    },
+    /// The same, and a warning is not handed out yet.
+    Expiring {
+        /// Its record.
+        record: u32,
+        /// When it ends.
+        deadline: Instant,
+    },
+    /// The nodes are looked at.
+    Looking {
+        /// The record that stands for the key.
+        record: u32,
+        /// What was seen until now.
+        seen: Box<Inspection>,
+    },
     /// Granted, and not handed out yet.
     Granted {
         /// The record that is held.
@@ -73,7 +102,7 @@ pub enum Stage {
 
 impl Stage {
     fn ends(&self) -> bool {
-        matches!(self, Stage::Granted { .. } | Stage::Over(_))
+        matches!(self, Stage::Granted { .. } | Stage::Expiring { .. } | Stage::Over(_))
     }
 }
 
@@ -87,6 +116,8 @@ pub struct Request {
     pub give_up_at: Instant,
     /// How many attempts were lost.
     pub lost: u32,
+    /// How the lock is kept once it is handed out.
+    pub keep: Option<Keep>,
     /// Where it is.
     pub stage: Stage,
 }
@@ -105,7 +136,7 @@ impl Ops {
         self.next_generation += 1;
         let generation = self.next_generation;
         let stage = Stage::Running { record };
-        let request = Request { generation, data, give_up_at, lost: 0, stage };
+        let request = Request { generation, data, give_up_at, lost: 0, keep: None, stage };
         Op { index: self.slab.insert(request) as u32, generation }
     }
 

@@ -3,8 +3,13 @@
 //! The hazard is a record that ends too early: a late grant would find nobody to release it. So a
 //! record outlives its caller, and its place is used again only under a new generation.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher};
+
 use slab::Slab;
 
+use super::error::Said;
+use super::key::KeyHash;
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet, Outstanding};
 use super::ops::Op;
@@ -21,6 +26,9 @@ pub enum Phase {
     Held,
     /// It is over: what is owed falls due. Only now may a release be written.
     Ending,
+    /// Its token is for another to use: nothing is owed for it, and nothing is written any more but
+    /// what its own caller asked to see or to delete.
+    Given,
 }
 
 /// What we know of one attempt.
@@ -48,10 +56,27 @@ pub struct Record {
     pub owed: NodeSet,
     /// Nodes whose connection was lost with such an ask unanswered: it may be executed at any time.
     pub unproven: NodeSet,
-    /// Nodes whose grant does not count: they were in quarantine when they were asked, or since.
+    /// Nodes whose grant does not count: they were in quarantine when they were asked, or since;
+    /// or, of an extend, they hold a key that was healed in quarantine.
     pub uncounted: NodeSet,
-    /// Nodes that answered an extend with absent or another's.
+    /// Nodes that answered an extend with absent or another's, and were not healed since.
     pub absent: NodeSet,
+    /// Those of them that answered another's.
+    pub taken: NodeSet,
+    /// Nodes with an unanswered heal.
+    pub healing: NodeSet,
+    /// Nodes that were healed in quarantine: what they grant does not count before it is over.
+    pub doubtful: NodeSet,
+    /// The token is another's: nothing is owed for it.
+    pub borrowed: bool,
+    /// The token that it is taken up with.
+    pub taken_up: Option<Box<Token>>,
+    /// The nodes are to tell of writes to the key.
+    pub tracked: bool,
+    /// How it is kept: its place among the kept.
+    pub kept: Option<u32>,
+    /// The next record of a key of the same number, among those that are looked for by it.
+    next_of_key: Option<u32>,
     /// When the key is gone on every node that answered, whatever becomes of its release.
     pub lapses_at: Instant,
     /// The question that is being asked, or was last.
@@ -73,6 +98,30 @@ impl Record {
         self.lapses_at = self.lapses_at.max(over);
     }
 
+    /// A node answered an extend with absent or another's.
+    pub fn is_not_there(&mut self, node: NodeId, said: Said) {
+        if self.healing.contains(node) {
+            // It was asked before the heal that is on its way.
+            return;
+        }
+        self.absent.insert(node);
+        if said == Said::Held {
+            self.taken.insert(node);
+        } else {
+            self.taken.remove(node);
+        }
+        // What an earlier connection left unexecuted there, or what was asked since, may come yet.
+        if !self.unproven.contains(node) && !self.asked.contains(node) {
+            self.owed.remove(node);
+        }
+    }
+
+    /// Its token is for another to use: nothing is owed for it from now on.
+    pub fn give_away(&mut self) {
+        self.phase = Phase::Given;
+        (self.owed, self.unproven) = (NodeSet::EMPTY, NodeSet::EMPTY);
+    }
+
     /// Whether what `node` is owed has become nothing: its key is gone by its ttl.
     pub fn has_lapsed(&self, node: NodeId, now: Instant) -> bool {
         let unknown = self.unproven.contains(node) || self.asked.contains(node);
@@ -82,7 +131,7 @@ impl Record {
     /// Whether nothing is asked, owed or waited for any more.
     pub fn is_finished(&self) -> bool {
         let open = !self.asked.is_empty() || !self.releasing.union(self.owed).is_empty();
-        self.phase == Phase::Ending && !open && self.op.is_none()
+        matches!(self.phase, Phase::Ending | Phase::Given) && !open && self.op.is_none()
     }
 }
 
@@ -95,6 +144,8 @@ const SPARE_KEY_BYTES: usize = 1024;
 #[derive(Debug)]
 pub struct Records {
     slab: Slab<Record>,
+    /// The first of the records with a key of that number. Those stand here that are kept.
+    by_key: HashMap<KeyHash, u32, BuildHasherDefault<DefaultHasher>>,
     spare: Vec<Vec<u8>>,
     next_generation: u64,
     most: usize,
@@ -103,7 +154,13 @@ pub struct Records {
 impl Records {
     /// Room for `most` records.
     pub fn new(most: usize) -> Records {
-        Records { slab: Slab::new(), spare: Vec::new(), next_generation: 0, most }
+        Records {
+            slab: Slab::new(),
+            by_key: HashMap::default(),
+            spare: Vec::new(),
+            next_generation: 0,
+            most,
+        }
     }
 
     /// Opens a record in the phase `Asking`; `None` when there is no room.
@@ -128,6 +185,14 @@ impl Records {
             unproven: NodeSet::EMPTY,
             uncounted: NodeSet::EMPTY,
             absent: NodeSet::EMPTY,
+            taken: NodeSet::EMPTY,
+            healing: NodeSet::EMPTY,
+            doubtful: NodeSet::EMPTY,
+            borrowed: false,
+            taken_up: None,
+            tracked: false,
+            kept: None,
+            next_of_key: None,
             lapses_at: Instant::default(),
             round,
             op: None,
@@ -175,6 +240,43 @@ impl Records {
     /// Whether there is a record of that number.
     pub fn contains(&self, number: u32) -> bool {
         self.slab.contains(number as usize)
+    }
+
+    /// From now on the record is found by its key.
+    pub fn index(&mut self, number: u32) {
+        let first = self.by_key.insert(KeyHash::of(&self.get(number).key), number);
+        self.get_mut(number).next_of_key = first;
+    }
+
+    /// The record is not found by its key any more.
+    pub fn unindex(&mut self, number: u32) {
+        let hash = KeyHash::of(&self.get(number).key);
+        let next = self.get_mut(number).next_of_key.take();
+        let before = self.with_key(hash).find(|&other| self.get(other).next_of_key == Some(number));
+        match (before, next) {
+            (Some(before), next) => self.get_mut(before).next_of_key = next,
+            (None, Some(next)) => {
+                self.by_key.insert(hash, next);
+            }
+            (None, None) => {
+                self.by_key.remove(&hash);
+            }
+        }
+    }
+
+    /// The record behind this one, of those with a key of the same number.
+    pub fn next_of_key(&self, number: u32) -> Option<u32> {
+        self.get(number).next_of_key
+    }
+
+    /// The records that are found by this number of their keys.
+    pub fn with_key(&self, hash: KeyHash) -> impl Iterator<Item = u32> {
+        let mut next = self.by_key.get(&hash).copied();
+        std::iter::from_fn(move || {
+            let number = next?;
+            next = self.get(number).next_of_key;
+            Some(number)
+        })
     }
 
     /// Closes a record; its place may be used again.
@@ -232,6 +334,25 @@ mod tests {
         assert_eq!(second, first, "the place is used again");
         assert_eq!(records.find(&handle), None);
         assert_eq!(records.get(second).key, b"b");
+    }
+
+    #[test]
+    fn records_are_found_by_their_keys() {
+        let mut records = Records::new(10);
+        let numbers = [&b"a"[..], b"b", b"a", b"a"].map(|key| open(&mut records, key).unwrap());
+        numbers.iter().for_each(|&number| records.index(number));
+        let found = |records: &Records, key: &[u8]| {
+            let mut found: Vec<u32> = records.with_key(KeyHash::of(key)).collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(found(&records, b"a"), [numbers[0], numbers[2], numbers[3]]);
+        for (gone, left) in [(2, vec![0, 3]), (3, vec![0]), (0, vec![])] {
+            records.unindex(numbers[gone]);
+            let left: Vec<u32> = left.into_iter().map(|index: usize| numbers[index]).collect();
+            assert_eq!(found(&records, b"a"), left);
+        }
+        assert_eq!(found(&records, b"b"), [numbers[1]]);
     }
 
     #[test]

@@ -13,6 +13,10 @@ pub enum Purpose {
     Acquire,
     /// May we keep it longer?
     Extend,
+    /// May we take it up, under a new token?
+    Adopt,
+    /// What is there?
+    Inspect,
     /// It is given back.
     Release,
 }
@@ -89,6 +93,11 @@ impl Round {
             self.said[node.index()] = Said::Failed(Cause::Quarantined);
         }
         self.ballot.withdraw(node)
+    }
+
+    /// Whether enough said yes.
+    pub fn is_won(&self) -> bool {
+        self.ballot.verdict() == Verdict::Won
     }
 
     /// The votes.

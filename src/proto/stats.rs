@@ -84,6 +84,12 @@ pub struct Stats {
     pub no_quorum: u64,
     /// Attempts that were won too late.
     pub expired: u64,
+    /// Renewals of kept locks that were won.
+    pub renewed: u64,
+    /// Kept locks that were lost.
+    pub lost: u64,
+    /// Keys of held locks that a node had lost, and took again.
+    pub healed: u64,
     /// Attempts that could not be won as the nodes are configured.
     pub misconfigured: u64,
     /// Of each node, in the order of the list.

@@ -113,6 +113,8 @@ fn an_absent_key_proves_nothing_while_an_earlier_connection_may_still_set_it() {
         bench.reply(node, reply);
     }
     assert!(bench.completion().unwrap().result.is_ok());
+    assert_eq!(bench.names(2), ["SET"], "it is healed");
+    bench.reply(2, "$-1\r\n");
     bench.core.release(lock, 3, bench.now);
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVALSHA"], "n{node}");

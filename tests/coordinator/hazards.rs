@@ -88,7 +88,7 @@ fn an_extend_that_is_fetched_behind_its_deadline_is_no_extend() {
     bench.reply(0, ":1\r\n");
     bench.pass(Duration::from_secs(30));
     assert_eq!(bench.core.remaining(&lock, bench.now), Duration::ZERO);
-    assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost(_))));
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn no_extend_is_written_behind_the_deadline_however_late_the_turn() {
         assert_eq!(said.len(), 1, "the release alone: {said:?}");
         assert_eq!(said[0].len(), 5, "a release has no ttl: {said:?}");
     }
-    assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost(_))));
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
 }
 
 #[test]

@@ -382,7 +382,7 @@ fn a_key_that_is_a_list_is_anothers() {
     }
     assert_eq!(guard.release().unwrap(), Released::TakenByOther);
     let error = extended.extend(TTL).unwrap_err();
-    assert!(matches!(error, Error::Lost(_)), "{error}");
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
     drop(extended);
     client.drive(millis(50)).unwrap();
     let lengths = |key| fleet.iter().map(|node| node.command(&["LLEN", key]).int()).sum::<i64>();

@@ -86,7 +86,7 @@ fn the_client_forks(urls: &[String]) {
         assert!(client.lock("of the child", TTL).is_err());
         assert!(guard.check().is_err(), "the lock is the parent's");
         let refused = guard.extend(TTL).unwrap_err();
-        assert!(matches!(refused, Error::Config(_) | Error::Lost(_)), "{refused}");
+        assert!(matches!(refused, Error::Config(_) | Error::Lost { .. }), "{refused}");
         let _ = client.drive(millis(50));
         println!("in the child: {refused}; a release: {:?}", other.release());
         drop(guard);

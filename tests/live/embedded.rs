@@ -75,7 +75,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
     // Its place may be another's by now: an old handle reaches nothing.
     embedded.engine.acquire("b", TTL, 2).unwrap();
     let Ok(Outcome::Acquired(other)) = embedded.completion().result else { panic!("no lock") };
-    assert!(matches!(embedded.engine.extend(&lock, TTL, 3), Err(Error::Lost(_))));
+    assert!(matches!(embedded.engine.extend(&lock, TTL, 3), Err(Error::Lost { .. })));
     embedded.engine.release(lock, 4);
     let done = embedded.completion();
     assert_eq!(done.data, 4);
@@ -96,7 +96,7 @@ fn a_release_while_an_extend_is_under_way_ends_both() {
     assert!(matches!(embedded.engine.extend(&lock, TTL, 3), Err(Error::Busy(_))));
     embedded.engine.release(lock, 4);
     let extended = embedded.completion();
-    assert!(matches!((extended.data, extended.result), (2, Err(Error::Lost(_)))));
+    assert!(matches!((extended.data, extended.result), (2, Err(Error::Lost { .. }))));
     let released = embedded.completion();
     assert_eq!(released.data, 4);
     assert_eq!(released.result, Ok(Outcome::Released(Released::Released)));

@@ -131,7 +131,7 @@ fn an_extend_of_a_key_that_is_gone_says_lost_and_creates_nothing() {
         node.command(&["DEL", "a"]);
     }
     let error = guard.extend(TTL).unwrap_err();
-    assert!(matches!(error, Error::Lost(_)), "{error}");
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
     assert!(guard.check().is_err() && guard.remaining().is_zero());
     client.drive(millis(20)).unwrap();
     nothing_is_left(&fleet, SECOND);
@@ -147,7 +147,7 @@ fn an_extend_is_asked_again_while_too_few_answer_and_ends_at_the_deadline() {
     fleet[0].stop();
     fleet[1].stop();
     let error = guard.extend(TTL).unwrap_err();
-    assert!(matches!(error, Error::Lost(_)), "{error}");
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
     assert!(redlatch::clock::now() >= deadline, "it gave up before the deadline");
     fleet[0].cont();
     fleet[1].cont();

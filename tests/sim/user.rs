@@ -242,6 +242,7 @@ impl World {
         *match result {
             Ok(Outcome::Acquired(_)) => &mut tally.handed_out,
             Ok(Outcome::Extended { .. }) => &mut tally.extended,
+            Ok(Outcome::Expiring { .. } | Outcome::Inspected(_)) => return,
             Ok(Outcome::Released(Released::Released)) => &mut tally.released,
             Ok(Outcome::Released(Released::TakenByOther)) => &mut tally.taken_by_other,
             Ok(Outcome::Released(Released::AlreadyExpired)) => &mut tally.already_expired,
@@ -249,7 +250,7 @@ impl World {
             Err(Error::Contended(_)) => &mut tally.contended,
             Err(Error::NoQuorum(_)) => &mut tally.no_quorum,
             Err(Error::Expired(_)) => &mut tally.expired,
-            Err(Error::Lost(_)) => &mut tally.lost,
+            Err(Error::Lost { .. }) => &mut tally.lost,
             Err(error @ (Error::Busy(_) | Error::Config(_))) => {
                 return self.checker.violate(format!("an answer that cannot be: {error}"));
             }
@@ -325,7 +326,7 @@ impl World {
                 self.note_request(client, serial, purpose, "extend", until);
             }
             Err(Error::Busy(Busy::Lock)) if held.extend.is_some() => {}
-            Err(Error::Lost(_)) if until <= now => {}
+            Err(Error::Lost { .. }) if until <= now => {}
             Err(error) => self.checker.violate(format!("an extend was refused: {error}")),
         }
         self.hold(client, user, held);

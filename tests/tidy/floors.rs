@@ -7,9 +7,20 @@ use super::paths::{Named, Place, module_of, paths};
 use super::source::Source;
 
 /// A module and all files below it share a floor and may name each other.
-const FLOORS: [(u8, &[&str]); 8] = [
-    (0, &["proto::time", "proto::node", "proto::settings", "proto::error", "proto::lock"]),
+const FLOORS: [(u8, &[&str]); 9] = [
+    (
+        0,
+        &[
+            "proto::time",
+            "proto::node",
+            "proto::settings",
+            "proto::error",
+            "proto::lock",
+            "proto::key",
+        ],
+    ),
     (1, &["proto::ballot", "proto::resp", "proto::command", "proto::stats", "testing::master"]),
+    (1, &["proto::inspection"]),
     (2, &["proto::link", "proto::greeting", "proto::standing", "proto::timers"]),
     (2, &["proto::records", "proto::round", "proto::debts"]),
     (2, &["proto::waiters", "proto::ops", "proto::keeper"]),

@@ -23,14 +23,33 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
+        self.acquire_and_keep(key, ttl, wait, None, data, now)
+    }
+
+    /// As [`acquire`](Coordinator::acquire); and the lock is kept from the moment it is handed out,
+    /// as by [`keep`](Coordinator::keep): the completion with the lock is followed by those of the
+    /// keeping, under the same op.
+    ///
+    /// # Errors
+    /// Before anything is sent: what cannot be, or [`Error::Busy`].
+    pub fn acquire_and_keep(
+        &mut self,
+        key: &[u8],
+        ttl: Duration,
+        wait: Duration,
+        keep: Option<Keep>,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
         let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
+        keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         check_key(key)?;
         self.check_room()?;
         let token = draw(&mut self.rng);
         let round = Round::acquire(self.nodes.len(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         let op = self.ops.open(data, now.saturating_add(wait), number);
-        self.records.get_mut(number).op = Some(op);
+        self.will_be_kept(number, op, keep);
         self.begin_attempt(number, now);
         Ok(op)
     }
@@ -38,26 +57,35 @@ impl Coordinator {
     /// Takes a request back: no completion follows. What it had won or may yet win is released.
     /// Nothing happens where it came to its end before.
     ///
-    /// An extend or a release that is cancelled goes on; only its caller is gone.
+    /// An extend or a release that is cancelled goes on; only its caller is gone. A lock whose
+    /// keeping is cancelled is renewed no more, and stays until its deadline.
     pub fn cancel(&mut self, op: Op, now: Instant) {
         let Some(request) = self.ops.close(op) else { return };
         let number = match request.stage {
             Stage::Over(_) => return,
             Stage::Running { record } | Stage::Granted { record } => record,
+            Stage::Looking { record, .. } => record,
+            Stage::Keeping { record } | Stage::Expiring { record, .. } => {
+                self.forget_keeping(record);
+                self.arm_deadline(record);
+                return;
+            }
             Stage::Pausing { record, timer, .. } => {
                 self.timers.clear(timer);
                 record
             }
         };
         let record = self.records.get_mut(number);
+        let generation = record.generation;
         record.op = None;
-        if record.round.purpose == Purpose::Acquire {
+        if matches!(record.round.purpose, Purpose::Acquire | Purpose::Adopt) {
             self.end(number, now);
         }
+        self.finish(number, generation);
     }
 
     /// Refuses when there are enough nodes, but too few of them have room.
-    fn check_room(&self) -> Result<(), Error> {
+    pub(super) fn check_room(&self) -> Result<(), Error> {
         let (mut with_room, mut full) = (0, 0);
         for node in self.all_nodes().iter() {
             match self.may_ask(node) {
@@ -74,7 +102,9 @@ impl Coordinator {
 
     /// Asks every node that may be asked; the others vote at once. Where they are too many, nobody
     /// is asked: a minority's grants would only have to be given back.
-    fn begin_attempt(&mut self, number: u32, now: Instant) {
+    pub(super) fn begin_attempt(&mut self, number: u32, now: Instant) {
+        let adopts = self.records.get(number).taken_up.is_some();
+        let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
         let mut askable = NodeSet::EMPTY;
         self.records.get_mut(number).uncounted = NodeSet::EMPTY;
         for node in self.all_nodes().iter() {
@@ -101,7 +131,7 @@ impl Coordinator {
             if !self.is_trusted(node) {
                 self.records.get_mut(number).uncounted.insert(node);
             }
-            self.ask(node, number, Kind::Acquire, now);
+            self.ask(node, number, kind, now);
         }
     }
 
@@ -120,6 +150,13 @@ impl Coordinator {
             // Granted, or an error that proves nothing: it stays owed.
             _ => record.note_answer(now),
         }
+        self.cast_grant(node, ask, said, now);
+        self.finish(ask.record, generation);
+    }
+
+    /// Casts what a node said to an attempt that is under way.
+    pub(super) fn cast_grant(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+        let record = self.records.get(ask.record);
         if record.phase == Phase::Asking && record.round.number == ask.round {
             let uncounted = said == Said::Granted && record.uncounted.contains(node);
             if uncounted {
@@ -128,7 +165,6 @@ impl Coordinator {
             let said = if uncounted { Said::Failed(Cause::Quarantined) } else { said };
             self.cast(ask.record, node, said, now);
         }
-        self.finish(ask.record, generation);
     }
 
     /// A majority granted: the lock is the engine's until it is handed out.
@@ -139,11 +175,9 @@ impl Coordinator {
             return;
         }
         record.phase = Phase::Held;
-        let (start, deadline) = (record.round.start, record.deadline);
-        let length = deadline.saturating_since(start);
-        let due = Due::Deadline { record: number };
-        record.deadline_timer = Some(self.timers.set_after(start, length, due));
-        if let Some(op) = record.op {
+        let op = record.op;
+        self.arm_deadline(number);
+        if let Some(op) = op {
             self.ops.move_to(op, Stage::Granted { record: number });
         }
     }
@@ -195,7 +229,9 @@ impl Coordinator {
         let ttl = self.records.get(number).ttl;
         let round = Round::acquire(self.nodes.len(), at, ttl);
         let next = self.records.open_again(number, token, round)?;
-        self.records.get_mut(next).op = Some(op);
+        let tracked = self.records.get(number).tracked;
+        let record = self.records.get_mut(next);
+        (record.op, record.tracked) = (Some(op), tracked);
         Some((next, self.timers.set_at(at, Due::Retry { op })))
     }
 
@@ -210,9 +246,10 @@ impl Coordinator {
         request.stage = Stage::Running { record: number };
         let record = self.records.get_mut(number);
         if record.phase == Phase::Held && now >= record.deadline {
-            self.lose(number, now);
+            self.lose(number, Loss::Expired, now);
         } else if record.phase == Phase::Held {
-            self.begin_extend(number, now);
+            let ttl = record.ttl;
+            self.begin_extend(number, ttl, now);
         } else if give_up {
             record.op = None;
             self.end(number, now);
@@ -232,6 +269,8 @@ impl Coordinator {
         let report = self.report(number, now);
         if round.count_failed(Cause::is_permanent) > spare {
             Error::Config(ConfigError::Nodes(report))
+        } else if round.purpose == Purpose::Adopt && round.ballot().denials().len() > spare {
+            Error::Lost { reason: Loss::Gone, report }
         } else if now >= record.deadline && round.ballot().denials().len() <= spare {
             Error::Expired(report)
         } else if round.ballot().errors().len() > spare {

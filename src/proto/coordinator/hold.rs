@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::super::keeper::TOLD_BEFORE;
 use super::super::round::Released;
 use super::*;
 
@@ -18,8 +19,9 @@ impl Coordinator {
         self.deadline(lock).map_or(Duration::ZERO, |deadline| deadline.saturating_since(now))
     }
 
-    /// Prolongs a lock to at least `ttl` from now. While too few nodes answer it is asked again,
-    /// up to the deadline that is in force; that one stays until a majority agreed to a later one.
+    /// Prolongs a lock to at least `ttl` from now; one that is kept, to its bound at most. While
+    /// too few nodes answer it is asked again, up to the deadline that is in force; that one stays
+    /// until a majority agreed to a later one.
     ///
     /// # Errors
     /// Before anything is sent: a ttl that cannot be, [`Error::Lost`] when the lock is over, or
@@ -34,7 +36,7 @@ impl Coordinator {
         let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
         let number = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         let Some(number) = number else {
-            return Err(Error::Lost(self.report_unasked(&[], now)));
+            return Err(self.lost_unasked(Loss::Over, &[], now));
         };
         let record = self.records.get_mut(number);
         if record.op.is_some() {
@@ -44,12 +46,13 @@ impl Coordinator {
         record.op = Some(op);
         record.ttl = ttl;
         record.longest = record.longest.max(ttl);
-        self.begin_extend(number, now);
+        self.begin_extend(number, ttl, now);
         Ok(op)
     }
 
     /// Gives a lock back. It ends when a majority let go of it, or at the node timeout; what is
-    /// owed then still goes out by itself. An extend that is under way ends as [`Error::Lost`].
+    /// owed then still goes out by itself. An extend that is under way ends as [`Error::Lost`], a
+    /// keeping without a word.
     ///
     /// A lock whose record is over by its deadline is `AlreadyExpired` without asking anybody:
     /// [`release_token`](Coordinator::release_token) asks.
@@ -60,7 +63,7 @@ impl Coordinator {
             self.ops.move_to(op, Stage::Over(Ok(Outcome::Released(Released::AlreadyExpired))));
             return op;
         };
-        self.end_extend(number, now);
+        self.end_extend(number, Loss::Over, now);
         let owed = self.records.get(number).owed;
         self.begin_release(number, owed, data, now)
     }
@@ -96,34 +99,43 @@ impl Coordinator {
     pub fn let_go(&mut self, lock: &Lock, now: Instant) {
         let held = self.records.find(lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         if let Some(number) = held {
-            self.end_extend(number, now);
+            self.end_extend(number, Loss::Over, now);
             self.end_as(number, Form::Source, now);
         }
     }
 
     /// Asks the nodes to prolong the key.
-    pub(super) fn begin_extend(&mut self, number: u32, now: Instant) {
+    pub(super) fn begin_extend(&mut self, number: u32, ttl: Ttl, now: Instant) {
+        let Some(ttl) = self.capped_ttl(number, ttl, now) else {
+            self.extend_is_of_no_use(number, ttl);
+            return;
+        };
         let ballot = Ballot::of_majority(self.nodes.len());
         let record = self.records.get_mut(number);
         // That of an extend whose caller is gone may still run.
         self.timers.clear_in(&mut record.round_timer);
-        let ttl = record.ttl;
+        record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
         let mut askable = NodeSet::EMPTY;
         for node in self.all_nodes().iter() {
+            let counts = self.extend_counts(node, number);
             let record = self.records.get(number);
             let said = match self.may_ask(node) {
-                _ if record.absent.contains(node) => Said::Absent,
-                _ if record.asked.is_full(node) => Said::Failed(Cause::Silent),
                 Err(cause) => {
                     self.stats.failed(node, cause);
                     Said::Failed(cause)
                 }
+                Ok(()) if record.asked.is_full(node) => Said::Failed(Cause::Silent),
                 Ok(()) => {
                     askable.insert(node);
-                    continue;
+                    if counts == Said::Granted {
+                        continue;
+                    }
+                    // It is asked all the same: whether it can be healed, and to keep what it has.
+                    counts
                 }
             };
+            let said = if counts == Said::Absent { counts } else { said };
             self.records.get_mut(number).round.cast(node, said);
         }
         let record = self.records.get_mut(number);
@@ -136,6 +148,7 @@ impl Coordinator {
         for node in askable.iter() {
             self.ask(node, number, Kind::Extend(Form::Sha), now);
         }
+        self.doubts_are_asked_about(number, askable);
     }
 
     /// A node answered an extend.
@@ -162,18 +175,21 @@ impl Coordinator {
         }
         record.note_answer(now);
         if matches!(said, Said::Held | Said::Absent) {
-            record.absent.insert(node);
-            // What an earlier connection left unexecuted there may come yet.
-            if !record.unproven.contains(node) {
-                record.owed.remove(node);
-            }
+            record.is_not_there(node, said);
         }
-        let gone = record.absent.len();
+        let uncounted = said == Said::Granted && record.uncounted.contains(node);
+        let (gone, was_won) = (record.absent.len(), record.round.is_won());
         if current {
+            let said = if uncounted { Said::Failed(Cause::Quarantined) } else { said };
             self.cast(ask.record, node, said, now);
         }
-        if gone > self.spare_nodes() && self.is_held(ask.record, generation) {
-            self.lose(ask.record, now);
+        if self.is_held(ask.record, generation) {
+            if gone > self.spare_nodes() {
+                self.lose(ask.record, Loss::Gone, now);
+            } else if current && was_won {
+                // It answered behind the majority.
+                self.heal(ask.record, now);
+            }
         }
         self.finish(ask.record, generation);
     }
@@ -182,17 +198,44 @@ impl Coordinator {
         let record = self.records.get_mut(number);
         if now >= record.deadline {
             // Decided too late: nobody may have believed in it between the two deadlines.
-            self.lose(number, now);
+            self.lose(number, Loss::Expired, now);
             return;
         }
         let (start, ttl) = (record.round.start, record.round.ttl);
         record.deadline = record.deadline.max(ttl.deadline(start));
-        self.timers.clear_in(&mut record.deadline_timer);
-        let deadline = record.deadline;
-        let (length, due) = (deadline.saturating_since(start), Due::Deadline { record: number });
-        record.deadline_timer = Some(self.timers.set_after(start, length, due));
+        let (deadline, generation) = (record.deadline, record.generation);
         if let Some(op) = record.op.take() {
             self.ops.move_to(op, Stage::Over(Ok(Outcome::Extended { deadline })));
+        }
+        if self.records.get(number).borrowed {
+            self.end(number, now);
+            return;
+        }
+        self.arm_deadline(number);
+        self.heal(number, now);
+        if self.is_held(number, generation) {
+            self.kept_is_extended(number, now);
+        }
+    }
+
+    /// Sets the timer of the deadline. A kept lock is lost a little before it, so that whoever
+    /// keeps it is told in time.
+    pub(super) fn arm_deadline(&mut self, number: u32) {
+        let record = self.records.get_mut(number);
+        self.timers.clear_in(&mut record.deadline_timer);
+        let start = record.round.start.min(record.deadline);
+        let early = if record.kept.is_some() { TOLD_BEFORE } else { Duration::ZERO };
+        let length = record.deadline.saturating_since(start).saturating_sub(early);
+        let due = Due::Deadline { record: number };
+        record.deadline_timer = Some(self.timers.set_after(start, length, due));
+    }
+
+    /// What of the ttl is left up to the bound of its keeping is too short to be asked for.
+    fn extend_is_of_no_use(&mut self, number: u32, asked: Ttl) {
+        if let Some(op) = self.records.get_mut(number).op.take() {
+            let asked = asked.duration();
+            let error = Error::Config(ConfigError::Ttl(BadTtl::TooShort { asked }));
+            self.ops.move_to(op, Stage::Over(Err(error)));
         }
     }
 
@@ -201,20 +244,37 @@ impl Coordinator {
     pub(super) fn extend_is_lost(&mut self, number: u32, now: Instant) {
         let spare = self.spare_nodes();
         let record = self.records.get(number);
-        if record.absent.len() > spare || now >= record.deadline {
-            self.lose(number, now);
+        if record.absent.len() > spare {
+            self.lose(number, Loss::Gone, now);
             return;
         }
-        let Some(op) = record.op else { return };
+        if now >= record.deadline {
+            self.lose(number, Loss::Expired, now);
+            return;
+        }
+        self.kept_is_not_extended(number, now);
+        let record = self.records.get(number);
+        let (borrowed, round_over) = (record.borrowed, record.op);
+        let Some(op) = round_over else { return };
         let report = self.report(number, now);
         if record.round.count_failed(Cause::is_permanent) > spare {
             self.records.get_mut(number).op = None;
             let error = Error::Config(ConfigError::Nodes(report));
             self.ops.move_to(op, Stage::Over(Err(error)));
+            if borrowed {
+                self.end(number, now);
+            }
             return;
         }
         // The pace of asking again is bounded by the node timeout. At the deadline there is no
         // next round: its own timer ends the lock.
+        if borrowed {
+            self.records.get_mut(number).op = None;
+            self.ops.move_to(op, Stage::Over(Err(Error::NoQuorum(report))));
+            self.end(number, now);
+            return;
+        }
+        let record = self.records.get(number);
         let at = now.saturating_add(self.settings.node_timeout).min(record.deadline);
         let timer = self.timers.set_at(at, Due::Retry { op });
         let last = Error::NoQuorum(report);
@@ -230,20 +290,21 @@ impl Coordinator {
         if matches!(stage, Some(Stage::Granted { .. })) {
             self.attempt_is_lost(number, now);
         } else {
-            self.lose(number, now);
+            self.lose(number, Loss::Expired, now);
         }
     }
 
     /// The lock is lost now: what is owed falls due.
-    pub(super) fn lose(&mut self, number: u32, now: Instant) {
-        self.end_extend(number, now);
+    pub(super) fn lose(&mut self, number: u32, reason: Loss, now: Instant) {
+        self.end_extend(number, reason, now);
+        self.end_keeping(number, reason, now);
         self.end(number, now);
     }
 
     /// Ends an extend that is under way, if there is one: its lock is over.
-    fn end_extend(&mut self, number: u32, now: Instant) {
+    pub(super) fn end_extend(&mut self, number: u32, reason: Loss, now: Instant) {
         let Some(op) = self.records.get_mut(number).op.take() else { return };
-        let error = Error::Lost(self.report(number, now));
+        let error = self.lost(number, reason, now);
         if let Some(Stage::Pausing { timer, .. }) = self.ops.get_mut(op).map(|r| &r.stage) {
             self.timers.clear(*timer);
         }
@@ -257,8 +318,14 @@ impl Coordinator {
     }
 
     pub(super) fn end_as(&mut self, number: u32, form: Form, now: Instant) {
+        self.forget_keeping(number);
         let record = self.records.get_mut(number);
-        record.phase = Phase::Ending;
+        if record.borrowed {
+            // It is another's: what is owed for it is theirs to pay.
+            record.give_away();
+        } else {
+            record.phase = Phase::Ending;
+        }
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
         let (owed, generation) = (record.owed, record.generation);
@@ -269,7 +336,13 @@ impl Coordinator {
     }
 
     /// Starts the round of a release: `electors` are asked, where they are owed it.
-    fn begin_release(&mut self, number: u32, electors: NodeSet, data: u64, now: Instant) -> Op {
+    pub(super) fn begin_release(
+        &mut self,
+        number: u32,
+        electors: NodeSet,
+        data: u64,
+        now: Instant,
+    ) -> Op {
         let op = self.ops.open(data, now, number);
         let needed = self.quorum.min(electors.len());
         let record = self.records.get_mut(number);
@@ -309,7 +382,7 @@ impl Coordinator {
         self.finish(number, generation);
     }
 
-    fn is_held(&self, number: u32, generation: u64) -> bool {
+    pub(super) fn is_held(&self, number: u32, generation: u64) -> bool {
         self.records.is_open(number, generation) && self.records.get(number).phase == Phase::Held
     }
 }

@@ -6,8 +6,12 @@
 //! reads and before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)).
 
 mod acquire;
+mod adopt;
 mod events;
+mod heal;
 mod hold;
+mod inspect;
+mod keep;
 mod nodes;
 mod payments;
 mod reports;
@@ -21,7 +25,8 @@ use rand::rngs::StdRng;
 
 use super::ballot::{Ballot, Verdict, majority};
 use super::command::{self, Form};
-use super::error::{Busy, Cause, ConfigError, Error, Said};
+use super::error::{Busy, Cause, ConfigError, Error, Loss, Said};
+use super::keeper::{Keep, Keeper};
 use super::link::{Answer, Ask, Incoming, Kind};
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet};
@@ -31,7 +36,7 @@ use super::round::Purpose;
 use super::settings::{LONGEST_KEY, Settings};
 use super::standing::{Distrust, Standing};
 use super::stats::Stats;
-use super::time::{Instant, Ttl};
+use super::time::{BadTtl, Instant, Ttl};
 use super::timers::{Timer, Timers};
 
 pub use events::Event;
@@ -62,6 +67,12 @@ enum Due {
     Reconnect { node: NodeId },
     /// The connection took too long to become ready.
     Connecting { node: NodeId },
+    /// A kept lock is renewed.
+    Renew { record: u32 },
+    /// A kept lock comes near its deadline.
+    Warn { record: u32 },
+    /// Somebody wrote to the key of a kept lock.
+    Look { record: u32 },
     /// Look whether the node is silent.
     Silence { node: NodeId },
     /// The suspect connection stays silent.
@@ -84,6 +95,7 @@ pub struct Coordinator {
     nodes: Vec<Node>,
     records: Records,
     ops: Ops,
+    keeper: Keeper,
     timers: Timers<Due>,
     actions: VecDeque<Action>,
     events: Events,
@@ -103,6 +115,7 @@ impl Coordinator {
             nodes: settings.nodes.iter().map(|_| Node::default()).collect(),
             records: Records::new(settings.limits.records),
             ops: Ops::default(),
+            keeper: Keeper::new(),
             timers: Timers::new(),
             actions: VecDeque::new(),
             events: Events::default(),
@@ -147,7 +160,11 @@ impl Coordinator {
         while self.nodes[node.index()].standing.is_connected() {
             match self.nodes[node.index()].link.next_incoming(&mut input, now) {
                 Ok(Some(Incoming::Answer(ask, answer))) => self.route(node, ask, answer, now),
-                Ok(Some(Incoming::Flushed)) => self.distrust(node, Distrust::Flushed, now),
+                Ok(Some(Incoming::Flushed)) => {
+                    self.distrust(node, Distrust::Flushed, now);
+                    self.all_were_written(node, now);
+                }
+                Ok(Some(Incoming::Written(key))) => self.was_written(node, key, now),
                 Ok(None) => break,
                 Err(fault) => {
                     self.break_off(node, fault, now);
@@ -174,6 +191,9 @@ impl Coordinator {
                 Due::Retry { op } => self.pause_is_over(op, now),
                 Due::Reconnect { node } => self.connect(node, now),
                 Due::Connecting { node } => self.connecting_took_too_long(node, now),
+                Due::Renew { record } => self.renewal_is_due(record, now),
+                Due::Warn { record } => self.warning_is_due(record),
+                Due::Look { record } => self.look_is_due(record, now),
                 Due::Silence { node } => self.look_for_silence(node, now),
                 Due::Reset { node } => self.reset_is_due(node, now),
                 Due::Probe { node } => self.probe_is_due(node, now),
@@ -196,15 +216,18 @@ impl Coordinator {
                     continue;
                 }
             }
+            if let Some(completion) = self.told_of_kept(op, now) {
+                return Some(completion);
+            }
             let request = self.ops.close(op)?;
             let result = match request.stage {
                 Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
                 // Fetched too late: the lock that was prolonged is over again.
                 Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
-                    Err(Error::Lost(self.report_unasked(&[], now)))
+                    Err(self.lost_unasked(Loss::Expired, &[], now))
                 }
                 Stage::Over(result) => result,
-                Stage::Running { .. } | Stage::Pausing { .. } => continue,
+                _ => continue,
             };
             return Some(Completion { op, data: request.data, result });
         }
@@ -245,6 +268,7 @@ impl Coordinator {
     /// Every request ends as [`ConfigError::Nodes`], now and from now on, and nothing is written.
     pub fn disown(&mut self, now: Instant) {
         self.records = Records::new(self.settings.limits.records);
+        self.keeper.clear();
         self.timers = Timers::new();
         self.actions.clear();
         self.nodes.iter_mut().for_each(|node| *node = Node::of_another_process());
@@ -328,31 +352,52 @@ impl Coordinator {
     /// and where its phase is looked at.
     fn ask(&mut self, node: NodeId, number: u32, kind: Kind, now: Instant) {
         let record = self.records.get_mut(number);
+        let phase = match kind {
+            Kind::Acquire | Kind::Adopt => Phase::Asking,
+            Kind::Extend(_) | Kind::Heal => Phase::Held,
+            Kind::Look | Kind::LookLeft | Kind::Delete => Phase::Given,
+            _ => Phase::Ending,
+        };
+        assert_eq!(record.phase, phase, "{kind:?}");
         match kind {
-            Kind::Acquire => assert_eq!(record.phase, Phase::Asking, "an acquire"),
-            Kind::Extend(_) => assert_eq!(record.phase, Phase::Held, "an extend"),
-            _ => assert_eq!(record.phase, Phase::Ending, "a release"),
-        }
-        match kind {
-            Kind::Acquire | Kind::Extend(_) => {
+            kind if kind.may_create() => {
                 record.asked.add(node);
-                record.owed.insert(node);
+                if !record.borrowed {
+                    record.owed.insert(node);
+                }
             }
+            Kind::Look | Kind::LookLeft => record.asked.add(node),
             _ => {
                 record.releasing.insert(node);
             }
         }
+        let names_it = record.tracked && kind.may_create();
         let ask = Ask::new(number, record.round.number, kind, now);
         let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
         self.nodes[node.index()].link.ask(ask, |out| match kind {
             Kind::Acquire => command::acquire(out, key, token, ttl),
             Kind::Extend(form) => command::extend(out, form, key, token, ttl),
             Kind::Release(form) => command::release(out, form, key, token),
-            Kind::Exists => command::encode(out, &[b"EXISTS", key]),
-            Kind::Greet(_) | Kind::Probe | Kind::LastWord | Kind::Kill { .. } => {
-                unreachable!("{kind:?} belongs to no record")
+            Kind::Heal => command::acquire(out, key, token, heal::ttl_of(record, now)),
+            Kind::Adopt => {
+                let old = record.taken_up.as_ref().expect("it is set before the nodes are asked");
+                command::adopt(out, key, old, token, ttl);
             }
+            Kind::Exists => command::encode(out, &[b"EXISTS", key]),
+            Kind::Delete => command::encode(out, &[b"DEL", key]),
+            Kind::Look => command::encode(out, &[b"GET", key]),
+            Kind::LookLeft => command::encode(out, &[b"PTTL", key]),
+            Kind::Greet(_)
+            | Kind::Probe
+            | Kind::LastWord
+            | Kind::Kill { .. }
+            | Kind::Caching
+            | Kind::Register => unreachable!("{kind:?} belongs to no record"),
         });
+        if names_it {
+            // What we write to a key ends that it is named, so it is named behind each write.
+            self.register(node, number, now);
+        }
         self.watch_for_silence(node, now);
     }
 
@@ -383,6 +428,13 @@ impl Coordinator {
             (Kind::Release(form), Answer::Said(said)) => {
                 self.release_answered(node, ask, form, said, now);
             }
+            (Kind::Heal, Answer::Said(said)) => self.heal_answered(node, ask, said, now),
+            (Kind::Adopt, Answer::Said(said)) => self.adopt_answered(node, ask, said, now),
+            (Kind::Delete, Answer::Said(said)) => self.delete_answered(node, ask, said, now),
+            (Kind::Look, Answer::Value(value)) => self.value_seen(node, ask, value, now),
+            (Kind::LookLeft, Answer::Left(left)) => self.left_seen(node, ask, left),
+            (Kind::Register, Answer::Left(left)) => self.registered(node, ask, left, now),
+            (Kind::Caching, Answer::Heard) => {}
             (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
             (Kind::LastWord, Answer::Heard) => {}
             (Kind::Probe, Answer::Time(micros)) => self.time_told(node, ask, micros, now),
@@ -407,11 +459,12 @@ impl Coordinator {
         let record = self.records.get_mut(number);
         self.timers.clear_in(&mut record.round_timer);
         match (record.round.purpose, record.round.ballot().verdict()) {
-            (Purpose::Acquire, Verdict::Won) => self.attempt_is_won(number, now),
-            (Purpose::Acquire, _) => self.attempt_is_lost(number, now),
+            (Purpose::Acquire | Purpose::Adopt, Verdict::Won) => self.attempt_is_won(number, now),
+            (Purpose::Acquire | Purpose::Adopt, _) => self.attempt_is_lost(number, now),
             (Purpose::Extend, Verdict::Won) => self.extend_is_won(number, now),
             (Purpose::Extend, _) => self.extend_is_lost(number, now),
             (Purpose::Release, _) => self.release_is_over(number),
+            (Purpose::Inspect, _) => self.inspection_is_over(number),
         }
     }
 
@@ -429,6 +482,10 @@ impl Coordinator {
         let until = until.min(record.deadline);
         if until > now {
             record.round_timer = Some(self.timers.set_at(until, Due::Round { record: number }));
+            return;
+        }
+        if record.round.purpose == Purpose::Inspect {
+            self.inspection_is_over(number);
             return;
         }
         let generation = record.generation;

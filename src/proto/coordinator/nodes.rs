@@ -219,7 +219,7 @@ impl Coordinator {
         it.connecting = Some(self.timers.set_at(now.saturating_add(pause), due));
         let asks = it.link.reset();
         self.plan_giving_up(node, now);
-        let creating = |ask: &Ask| matches!(ask.kind, Kind::Acquire | Kind::Extend(_));
+        let creating = |ask: &Ask| ask.kind.may_create();
         let provable = self.remember_connection(node, asks.iter().any(creating));
         for ask in asks {
             if ask.kind.is_about_a_record() {
@@ -236,8 +236,13 @@ impl Coordinator {
         let mut vote = record.round.number == ask.round;
         self.stats.failed(node, cause);
         match ask.kind {
-            Kind::Acquire | Kind::Extend(_) => {
+            Kind::Look | Kind::LookLeft => {
+                self.look_is_lost(node, ask.record, cause);
+                return;
+            }
+            kind if kind.may_create() => {
                 record.asked.take(node);
+                record.healing.remove(node);
                 record.unproven.insert(node);
                 let it = &mut self.nodes[node.index()];
                 if provable {

@@ -105,7 +105,7 @@ impl Coordinator {
         current && record.op.is_some()
     }
 
-    fn cast_release(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+    pub(super) fn cast_release(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
         let round = &self.records.get(ask.record).round;
         if round.purpose == Purpose::Release && round.number == ask.round {
             self.cast(ask.record, node, said, now);

@@ -84,6 +84,7 @@ impl Coordinator {
             if !self.records.contains(number) {
                 continue;
             }
+            self.doubt_heals(node, number);
             let record = self.records.get_mut(number);
             if record.phase != Phase::Asking {
                 continue;

@@ -1,8 +1,11 @@
 //! The blocking door: a client without a thread of its own, and the guard of a lock.
 //!
 //! It drives its engine only inside its calls. Between them nothing is read, written or renewed,
-//! which costs nothing and loses nothing: what the kernel holds is read before any timeout is
-//! believed.
+//! which costs nothing and loses nothing but what is kept: what the kernel holds is read before any
+//! timeout is believed.
+
+mod guard;
+mod notices;
 
 use std::cell::RefCell;
 use std::io;
@@ -16,7 +19,8 @@ use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::proto::coordinator::Event;
 use crate::proto::error::{Cause, ConfigError, Error};
-use crate::proto::lock::{self, Lock};
+use crate::proto::inspection::Inspection;
+use crate::proto::lock;
 use crate::proto::node::NodeId;
 use crate::proto::ops::{Op, Outcome};
 use crate::proto::round::Released;
@@ -27,7 +31,14 @@ use crate::proto::time::Instant;
 /// How long [`Client::lock`] waits unless told.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 
+pub use guard::Guard;
+use notices::Notices;
+pub use notices::{Happened, Notice};
+
 const EVENTS: usize = 64;
+
+/// A client that keeps locks looks at its sockets at most this often when it is asked about one.
+const LOOKED_AT: Duration = Duration::from_millis(1);
 
 /// Distributed locks, blocking.
 ///
@@ -62,6 +73,7 @@ struct Inner {
     /// When the sockets were looked at last.
     looked_at: Instant,
     names: Names,
+    notices: Notices,
     /// Key buffers of guards that are gone.
     spare_keys: Vec<Vec<u8>>,
 }
@@ -87,7 +99,8 @@ impl Client {
         let engine = Engine::new(config, poll.registry(), Token(0))?;
         let events = Events::with_capacity(EVENTS);
         let (looked_at, spare_keys) = (clock::now(), Vec::new());
-        let mut inner = Inner { engine, poll, events, looked_at, names: Names::new(), spare_keys };
+        let (names, notices) = (Names::new(), Notices::default());
+        let mut inner = Inner { engine, poll, events, looked_at, names, notices, spare_keys };
         inner.wait_for_nodes(node_timeout, connect_timeout)?;
         inner.refuse_one_server_twice()?;
         Ok(Client { inner: RefCell::new(inner) })
@@ -115,6 +128,91 @@ impl Client {
         self.acquire(key.as_ref(), LockOptions::ttl(ttl).wait(Duration::ZERO))
     }
 
+    /// Takes up the lock on `key` that was given away with `token`
+    /// ([`Guard::into_token`]), under a new token: of two who try with one token, one at most
+    /// holds it. One attempt, whatever wait the options have. Where the giver still believes in
+    /// the lock, it is lost to them, which they learn with their next extend.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] where the token does not hold the key on enough nodes, and what a lock may
+    /// fail by.
+    pub fn adopt(
+        &self,
+        key: impl AsRef<[u8]>,
+        token: lock::Token,
+        options: impl Into<LockOptions>,
+    ) -> Result<Guard<'_>, Error> {
+        let (key, options) = (key.as_ref(), options.into());
+        let mut inner = self.inner.borrow_mut();
+        inner.look_after_absence()?;
+        let number = inner.number_for(options);
+        let op = inner.engine.adopt(key, token, options, number.unwrap_or(0))?;
+        self.guard_of(&mut inner, op, key, number)
+    }
+
+    /// Prolongs `key` to at least `ttl` from now where it holds `token`, whoever took it, and
+    /// tells up to when: for scripts. Nothing is released, whatever comes of it.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] where the token does not hold the key on enough nodes; [`Error::NoQuorum`]
+    /// where too few answered.
+    pub fn extend_token(
+        &self,
+        key: impl AsRef<[u8]>,
+        token: lock::Token,
+        ttl: Duration,
+    ) -> Result<Instant, Error> {
+        match self.ask(|engine| engine.extend_token(key, token, ttl, 0))? {
+            Outcome::Extended { deadline } => Ok(deadline),
+            other => unreachable!("an extend ended as {other:?}"),
+        }
+    }
+
+    /// Releases `key` where it holds `token`, whoever took it: for scripts.
+    ///
+    /// # Errors
+    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    pub fn release_token(
+        &self,
+        key: impl AsRef<[u8]>,
+        token: lock::Token,
+    ) -> Result<Released, Error> {
+        match self.ask(|engine| engine.release_token(key, token, 0))? {
+            Outcome::Released(released) => Ok(released),
+            other => unreachable!("a release ended as {other:?}"),
+        }
+    }
+
+    /// Looks what every node holds at `key`, and for how long, changing nothing.
+    ///
+    /// # Errors
+    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    pub fn inspect(&self, key: impl AsRef<[u8]>) -> Result<Inspection, Error> {
+        match self.ask(|engine| engine.inspect(key, 0))? {
+            Outcome::Inspected(inspection) => Ok(*inspection),
+            other => unreachable!("a look ended as {other:?}"),
+        }
+    }
+
+    /// Deletes `key` on every node, whoever holds it. A holder goes on believing in the lock until
+    /// they notice, and meanwhile another can have it: this breaks what a lock promises. For an
+    /// operator who knows that the holder is gone.
+    ///
+    /// # Errors
+    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    pub fn dangerously_force_release(&self, key: impl AsRef<[u8]>) -> Result<Released, Error> {
+        match self.ask(|engine| engine.dangerously_force_release(key, 0))? {
+            Outcome::Released(released) => Ok(released),
+            other => unreachable!("a release ended as {other:?}"),
+        }
+    }
+
+    /// The next thing to tell of the locks that are kept ([`Guard::keep`]), of the last 256: a
+    /// deadline that comes near, or a loss. It is found out inside the calls of the client.
+    pub fn poll_notice(&self) -> Option<Notice> {
+        self.inner.borrow_mut().notices.poll()
+    }
+
     /// The standing of each node, in the order of the list.
     pub fn nodes(&self) -> Vec<Standing> {
         let engine = &self.inner.borrow().engine;
@@ -135,8 +233,8 @@ impl Client {
         self.inner.borrow().engine.stats().clone()
     }
 
-    /// Reads and writes what there is to read and write until `limit` has passed: answers that
-    /// nobody waits for, connections, what is owed.
+    /// Reads and writes what there is to read and write until `limit` has passed: renewals of the
+    /// locks that are kept, answers that nobody waits for, connections, what is owed.
     ///
     /// # Errors
     /// When the system's poller fails, and in a forked process.
@@ -148,8 +246,7 @@ impl Client {
         }
         loop {
             inner.turn(end)?;
-            // Nobody waits for these: whoever did gave up.
-            while inner.engine.poll_completion().is_some() {}
+            inner.take_completions();
             if clock::now() >= end {
                 // Nothing that the last answers gave rise to waits for the next call.
                 inner.engine.flush();
@@ -161,16 +258,38 @@ impl Client {
     fn acquire(&self, key: &[u8], options: LockOptions) -> Result<Guard<'_>, Error> {
         let mut inner = self.inner.borrow_mut();
         inner.look_after_absence()?;
-        let op = inner.engine.acquire(key, options, 0)?;
+        let number = inner.number_for(options);
+        let op = inner.engine.acquire(key, options, number.unwrap_or(0))?;
+        self.guard_of(&mut inner, op, key, number)
+    }
+
+    /// Waits for a lock that was asked for.
+    fn guard_of(
+        &self,
+        inner: &mut Inner,
+        op: Op,
+        key: &[u8],
+        number: Option<u64>,
+    ) -> Result<Guard<'_>, Error> {
         match inner.wait_for(op)? {
             Outcome::Acquired(lock) => {
                 let mut buffer = inner.spare_keys.pop().unwrap_or_default();
                 buffer.clear();
                 buffer.extend_from_slice(key);
-                Ok(Guard { client: self, key: buffer, lock: Some(lock) })
+                if let Some(number) = number {
+                    inner.notices.follow(number, key, lock.token());
+                }
+                Ok(Guard::new(self, buffer, lock, number))
             }
             other => unreachable!("an acquire ended as {other:?}"),
         }
+    }
+
+    fn ask(&self, ask: impl FnOnce(&mut Engine) -> Result<Op, Error>) -> Result<Outcome, Error> {
+        let mut inner = self.inner.borrow_mut();
+        inner.look_after_absence()?;
+        let op = ask(&mut inner.engine)?;
+        inner.wait_for(op)
     }
 }
 
@@ -194,6 +313,32 @@ impl Inner {
         }
         self.looked_at = clock::now();
         self.look_names_up();
+        Ok(())
+    }
+
+    /// What is told of the locks that are kept is noted; for the rest nobody waits: whoever did
+    /// gave up.
+    fn take_completions(&mut self) {
+        while let Some(done) = self.engine.poll_completion() {
+            self.notices.take(done.data, done.result);
+        }
+    }
+
+    /// The number for the notices of a lock that is to be kept.
+    fn number_for(&mut self, options: LockOptions) -> Option<u64> {
+        options.keep.map(|_| self.notices.next())
+    }
+
+    /// Does what is due for the locks that are kept, and reads what came in, without waiting.
+    fn look_after_kept(&mut self) -> Result<(), Error> {
+        let now = clock::now();
+        let due = self.engine.coordinator().next_timeout().is_some_and(|due| due <= now);
+        if due || now.saturating_since(self.looked_at) >= LOOKED_AT {
+            self.turn(now).map_err(|error| poller_failed(&error))?;
+            self.take_completions();
+            // What the answers gave rise to does not wait for the next call.
+            self.engine.flush();
+        }
         Ok(())
     }
 
@@ -245,6 +390,7 @@ impl Inner {
                     self.engine.flush();
                     return done.result;
                 }
+                self.notices.take(done.data, done.result);
             }
             if let Err(error) = self.turn(FOR_EVER) {
                 self.engine.cancel(op);
@@ -284,104 +430,4 @@ impl Inner {
 fn poller_failed(error: &io::Error) -> Error {
     let problem = format!("the system's poller failed: {error}").into();
     Error::Config(ConfigError::System { problem })
-}
-
-/// A lock that is held. Dropping it gives it back without waiting for an answer.
-///
-/// What it protects ends at its deadline, whoever still holds the guard: look at
-/// [`check`](Guard::check) before each side effect.
-#[derive(Debug)]
-#[must_use = "a guard that is dropped gives its lock back"]
-pub struct Guard<'a> {
-    client: &'a Client,
-    key: Vec<u8>,
-    /// `None` once it was given back.
-    lock: Option<Lock>,
-}
-
-impl Guard<'_> {
-    /// The key.
-    pub fn key(&self) -> &[u8] {
-        &self.key
-    }
-
-    /// What the key holds on the nodes that granted it.
-    pub fn token(&self) -> lock::Token {
-        self.lock().token()
-    }
-
-    /// How long the lock may still be believed in; zero once it is over. A local read.
-    pub fn remaining(&self) -> Duration {
-        self.client.inner.borrow().engine.remaining(self.lock())
-    }
-
-    /// When the lock ends, on the clock of [`clock::now`]; `None` once it is over.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.client.inner.borrow().engine.deadline(self.lock())
-    }
-
-    /// Whether the lock is still held. A local read.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] once it is over.
-    pub fn check(&self) -> Result<(), Error> {
-        let mut inner = self.client.inner.borrow_mut();
-        if inner.engine.is_ours() && !inner.engine.remaining(self.lock()).is_zero() {
-            return Ok(());
-        }
-        Err(Error::Lost(inner.engine.coordinator().report_unasked(&self.key, clock::now())))
-    }
-
-    /// Prolongs the lock to at least `ttl` from now; never shortens it. While too few nodes answer
-    /// they are asked again, up to the deadline that is in force.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] when it is over; a ttl that cannot be changes nothing.
-    pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
-        let mut inner = self.client.inner.borrow_mut();
-        inner.look_after_absence()?;
-        let op = inner.engine.extend(self.lock(), ttl, 0)?;
-        inner.wait_for(op).map(|_| ())
-    }
-
-    /// Gives the lock back, and tells what became of it. It waits for a majority, at most for the
-    /// node timeout; what is owed then still goes out by itself.
-    ///
-    /// # Errors
-    /// [`Error::Busy`] where there is no room to ask about a lock that was over before.
-    pub fn release(mut self) -> Result<Released, Error> {
-        let lock = self.lock.take().expect("it is taken only here and in drop");
-        let mut inner = self.client.inner.borrow_mut();
-        if let Err(error) = inner.look_after_absence() {
-            inner.engine.let_go(&lock);
-            return Err(error);
-        }
-        let op = match inner.engine.deadline(&lock) {
-            Some(_) => inner.engine.release(lock, 0),
-            // Its record is over, and with it the lock: whose key is it now?
-            None => inner.engine.release_token(&self.key, lock.token(), 0)?,
-        };
-        match inner.wait_for(op)? {
-            Outcome::Released(released) => Ok(released),
-            other => unreachable!("a release ended as {other:?}"),
-        }
-    }
-
-    fn lock(&self) -> &Lock {
-        self.lock.as_ref().expect("it is taken only where the guard ends")
-    }
-}
-
-impl Drop for Guard<'_> {
-    fn drop(&mut self) {
-        // A panic inside a call of the client leaves it borrowed: then the ttl ends the lock.
-        let Ok(mut inner) = self.client.inner.try_borrow_mut() else { return };
-        if let Some(lock) = self.lock.take() {
-            inner.engine.let_go(&lock);
-            inner.engine.flush();
-        }
-        if inner.spare_keys.len() < EVENTS {
-            inner.spare_keys.push(std::mem::take(&mut self.key));
-        }
-    }
 }

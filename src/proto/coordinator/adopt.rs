@@ -1,0 +1,167 @@
+//! Handing a lock on by its token, and what can be done with a token alone: taking the lock up,
+//! prolonging it; and ending a lock whoever holds it.
+//!
+//! The hazard is a token that is delivered twice: so taking up changes it, and only one of two who
+//! try can have a majority of the nodes.
+
+use std::time::Duration;
+
+use super::super::round::Round;
+use super::*;
+
+impl Coordinator {
+    /// Gives a lock away: its token is for another to [`adopt`](Coordinator::adopt). It is not
+    /// renewed any more, and nothing is ever released for it here. What is left of it is for the
+    /// other to use; `None` where it was over.
+    pub fn give_away(&mut self, lock: Lock, now: Instant) -> Option<Token> {
+        let number = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero())?;
+        self.end_extend(number, Loss::Over, now);
+        self.forget_keeping(number);
+        let record = self.records.get_mut(number);
+        record.give_away();
+        let generation = record.generation;
+        self.timers.clear_in(&mut record.round_timer);
+        self.timers.clear_in(&mut record.deadline_timer);
+        self.finish(number, generation);
+        Some(lock.token)
+    }
+
+    /// Takes up the lock on `key` that was given away with `token`: on each node that holds it, a
+    /// new token takes its place. Where the giver still believes in it, it is lost to them.
+    ///
+    /// One attempt, which ends as an acquire does; where the token holds the key on too few nodes,
+    /// as [`Error::Lost`]. What it changed is released then.
+    ///
+    /// # Errors
+    /// Before anything is sent: what cannot be, or [`Error::Busy`].
+    pub fn adopt(
+        &mut self,
+        key: &[u8],
+        token: Token,
+        ttl: Duration,
+        keep: Option<Keep>,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
+        keep.map_or(Ok(()), |keep| keep.check(ttl))?;
+        check_key(key)?;
+        self.check_room()?;
+        let fresh = draw(&mut self.rng);
+        let mut round = Round::acquire(self.nodes.len(), now, ttl);
+        round.purpose = Purpose::Adopt;
+        let number = self.records.open(key, fresh, round).ok_or(busy(Busy::Records))?;
+        // A node keeps the longer one of two ttls, and what it has cannot be known.
+        let longest = Ttl::new(self.settings.max_ttl, self.settings.max_ttl)?;
+        let op = self.ops.open(data, now, number);
+        let record = self.records.get_mut(number);
+        (record.taken_up, record.longest) = (Some(Box::new(token)), longest);
+        self.will_be_kept(number, op, keep);
+        self.begin_attempt(number, now);
+        Ok(op)
+    }
+
+    /// A node answered an adopt.
+    pub(super) fn adopt_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+        let record = self.records.get_mut(ask.record);
+        let generation = record.generation;
+        record.asked.take(node);
+        record.note_answer(now);
+        if matches!(said, Said::Held | Said::Absent) {
+            // The script looked, and left it.
+            record.owed.remove(node);
+        }
+        self.cast_grant(node, ask, said, now);
+        self.finish(ask.record, generation);
+    }
+
+    /// Prolongs `key` to at least `ttl` from now where it holds `token`, whoever took it: one
+    /// round, and nothing is released whatever comes of it. The deadline of the outcome is what a
+    /// majority agreed to.
+    ///
+    /// # Errors
+    /// Before anything is sent: what cannot be, or [`Error::Busy`].
+    pub fn extend_token(
+        &mut self,
+        key: &[u8],
+        token: Token,
+        ttl: Duration,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
+        check_key(key)?;
+        self.check_room()?;
+        let round = Round::acquire(self.nodes.len(), now, ttl);
+        let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
+        let op = self.ops.open(data, now, number);
+        let record = self.records.get_mut(number);
+        (record.phase, record.borrowed, record.op) = (Phase::Held, true, Some(op));
+        self.begin_extend(number, ttl, now);
+        Ok(op)
+    }
+
+    /// Deletes `key` on every node, whoever holds it. A holder who still believes in the lock goes
+    /// on until they notice: this breaks the promise of a lock.
+    ///
+    /// # Errors
+    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
+        let (number, op) = self.open_for_looking(key, data, now)?;
+        let ballot = Ballot::of_majority(self.nodes.len());
+        let record = self.records.get_mut(number);
+        let ttl = record.ttl;
+        record.round.follow(Purpose::Release, ballot, now, ttl);
+        for node in self.all_nodes().iter() {
+            if let Err(cause) = self.may_ask(node) {
+                self.records.get_mut(number).round.cast(node, Said::Failed(cause));
+            }
+        }
+        self.arm_round(number, now);
+        for node in self.all_nodes().iter() {
+            if self.may_ask(node).is_ok() {
+                self.ask(node, number, Kind::Delete, now);
+            }
+        }
+        let record = self.records.get(number);
+        if record.round.ballot().verdict() != Verdict::Undecided {
+            self.settle(number, now);
+        }
+        Ok(op)
+    }
+
+    /// A node answered a delete.
+    pub(super) fn delete_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+        let record = self.records.get_mut(ask.record);
+        let generation = record.generation;
+        record.releasing.remove(node);
+        self.cast_release(node, ask, said, now);
+        self.finish(ask.record, generation);
+    }
+
+    /// Opens a record that stands for a key, and for no lock.
+    pub(super) fn open_for_looking(
+        &mut self,
+        key: &[u8],
+        data: u64,
+        now: Instant,
+    ) -> Result<(u32, Op), Error> {
+        check_key(key)?;
+        self.check_room()?;
+        let ttl = Ttl::new(self.settings.max_ttl, self.settings.max_ttl)?;
+        let round = Round::acquire(self.nodes.len(), now, ttl);
+        let token = draw(&mut self.rng);
+        let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
+        let op = self.ops.open(data, now, number);
+        let record = self.records.get_mut(number);
+        record.give_away();
+        record.op = Some(op);
+        Ok((number, op))
+    }
+
+    pub(super) fn arm_round(&mut self, number: u32, now: Instant) {
+        let due = Due::Round { record: number };
+        let timer = self.timers.set_after(now, self.settings.node_timeout, due);
+        self.records.get_mut(number).round_timer = Some(timer);
+    }
+}

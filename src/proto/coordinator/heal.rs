@@ -1,0 +1,83 @@
+//! Healing: a node that lost the key of a lock that is held gets it again, behind an extend that
+//! was won.
+//!
+//! The hazard is a heal that undoes what somebody did on purpose, or that stands in for a lock the
+//! node forgot: so only after a majority agreed, never where another holds the key, and in
+//! quarantine it counts for nothing.
+
+use super::*;
+
+/// For how long a heal asks: what is left of the lock, so that no key outlives it.
+pub(super) fn ttl_of(record: &Record, now: Instant) -> Ttl {
+    left_of(record, now).expect("a heal is asked only where something is left")
+}
+
+fn left_of(record: &Record, now: Instant) -> Option<Ttl> {
+    let left = record.deadline.saturating_since(now);
+    Ttl::new(left, left).ok()
+}
+
+impl Coordinator {
+    /// How an extend of a node that says yes counts: not where it answered absent before and was
+    /// not healed, and not yet where it was healed in quarantine.
+    pub(super) fn extend_counts(&mut self, node: NodeId, number: u32) -> Said {
+        let trusted = self.is_trusted(node);
+        let record = self.records.get_mut(number);
+        record.uncounted.remove(node);
+        if record.absent.contains(node) {
+            return Said::Absent;
+        }
+        if trusted {
+            record.doubtful.remove(node);
+        } else if record.doubtful.contains(node) {
+            record.uncounted.insert(node);
+            return Said::Failed(Cause::Quarantined);
+        }
+        Said::Granted
+    }
+
+    /// Asks the nodes that lost the key of a lock that is held to take it again.
+    pub(super) fn heal(&mut self, number: u32, now: Instant) {
+        let record = self.records.get(number);
+        let absent = record.absent.minus(record.taken).minus(record.healing);
+        if record.borrowed || absent.is_empty() || left_of(record, now).is_none() {
+            return;
+        }
+        for node in absent.iter() {
+            let trusted = self.is_trusted(node);
+            if self.may_ask(node).is_err() || self.records.get(number).asked.is_full(node) {
+                continue;
+            }
+            let record = self.records.get_mut(number);
+            record.absent.remove(node);
+            record.healing.insert(node);
+            if !trusted {
+                record.doubtful.insert(node);
+            }
+            self.ask(node, number, Kind::Heal, now);
+        }
+    }
+
+    /// A node answered a heal. Whatever it said, the next extend tells what became of it.
+    pub(super) fn heal_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+        let record = self.records.get_mut(ask.record);
+        let generation = record.generation;
+        record.asked.take(node);
+        record.healing.remove(node);
+        record.note_answer(now);
+        if said == Said::Granted && record.phase == Phase::Held {
+            self.stats.healed += 1;
+        }
+        self.finish(ask.record, generation);
+    }
+
+    /// A node may have forgotten a live lock just now: what is being healed there may stand in for
+    /// that.
+    pub(super) fn doubt_heals(&mut self, node: NodeId, number: u32) {
+        let record = self.records.get_mut(number);
+        if record.healing.contains(node) {
+            record.doubtful.insert(node);
+            record.uncounted.insert(node);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Looking at a key on all nodes, changing nothing.
+
+use std::time::Duration;
+
+use super::super::inspection::{Inspection, NodeSight, Sight, Value};
+use super::*;
+
+impl Coordinator {
+    /// Looks what every node holds at `key`, and for how long. It ends when all of them answered,
+    /// or at the node timeout.
+    ///
+    /// # Errors
+    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
+        let (number, op) = self.open_for_looking(key, data, now)?;
+        let ballot = Ballot::of_majority(self.nodes.len());
+        let record = self.records.get_mut(number);
+        let ttl = record.ttl;
+        record.round.follow(Purpose::Inspect, ballot, now, ttl);
+        let nodes = self.all_nodes().iter().map(|node| self.not_seen(node, now)).collect();
+        let seen = Box::new(Inspection { key: key.into(), quorum: self.quorum, nodes });
+        self.ops.move_to(op, Stage::Looking { record: number, seen });
+        self.arm_round(number, now);
+        for node in self.all_nodes().iter() {
+            if self.may_ask(node).is_ok() {
+                self.ask(node, number, Kind::Look, now);
+                self.ask(node, number, Kind::LookLeft, now);
+            }
+        }
+        self.look_whether_all_is_seen(number);
+        Ok(op)
+    }
+
+    /// What is to be said of a node that does not answer.
+    fn not_seen(&self, node: NodeId, now: Instant) -> NodeSight {
+        let cause = self.may_ask(node).err().unwrap_or(Cause::Silent);
+        let detail = self.nodes[node.index()].detail(Said::Failed(cause), now);
+        let label = self.settings.nodes[node.index()].label.clone();
+        NodeSight { label, sight: Sight::Failed(cause), detail, took: Duration::ZERO }
+    }
+
+    /// A node told what it holds.
+    pub(super) fn value_seen(
+        &mut self,
+        node: NodeId,
+        ask: Ask,
+        value: Result<Option<Value>, Cause>,
+        now: Instant,
+    ) {
+        let sight = match value {
+            Ok(Some(value)) => Sight::Held { value, left: Some(Duration::ZERO) },
+            Ok(None) => Sight::Absent,
+            Err(cause) => Sight::Failed(cause),
+        };
+        let said = value.err().map_or(Said::Nothing, Said::Failed);
+        let detail = self.nodes[node.index()].detail(said, now);
+        let took = now.saturating_since(ask.asked_at);
+        if let Some(seen) = self.seen_by(ask.record, node) {
+            (seen.sight, seen.detail, seen.took) = (sight, detail, took);
+        }
+        self.look_answered(node, ask.record);
+    }
+
+    /// And for how long.
+    pub(super) fn left_seen(&mut self, node: NodeId, ask: Ask, left: Option<i64>) {
+        if let Some(seen) = self.seen_by(ask.record, node) {
+            match (&mut seen.sight, left) {
+                // It came to its end in between.
+                (sight @ Sight::Held { .. }, Some(-2)) => *sight = Sight::Absent,
+                (Sight::Held { left, .. }, Some(millis)) => {
+                    *left = u64::try_from(millis).ok().map(Duration::from_millis);
+                }
+                _ => {}
+            }
+        }
+        self.look_answered(node, ask.record);
+    }
+
+    /// No answer to a look will come any more.
+    pub(super) fn look_is_lost(&mut self, node: NodeId, number: u32, cause: Cause) {
+        if let Some(seen) = self.seen_by(number, node) {
+            seen.sight = Sight::Failed(cause);
+        }
+        self.look_answered(node, number);
+    }
+
+    fn seen_by(&mut self, number: u32, node: NodeId) -> Option<&mut NodeSight> {
+        let op = self.records.get(number).op?;
+        match &mut self.ops.get_mut(op)?.stage {
+            Stage::Looking { seen, .. } => seen.nodes.get_mut(node.index()),
+            _ => None,
+        }
+    }
+
+    fn look_answered(&mut self, node: NodeId, number: u32) {
+        let record = self.records.get_mut(number);
+        let generation = record.generation;
+        record.asked.take(node);
+        self.look_whether_all_is_seen(number);
+        self.finish(number, generation);
+    }
+
+    fn look_whether_all_is_seen(&mut self, number: u32) {
+        if self.records.get(number).asked.is_empty() {
+            self.inspection_is_over(number);
+        }
+    }
+
+    /// All is seen, or as much as there was time for.
+    pub(super) fn inspection_is_over(&mut self, number: u32) {
+        let record = self.records.get_mut(number);
+        self.timers.clear_in(&mut record.round_timer);
+        let generation = record.generation;
+        let Some(op) = record.op.take() else { return };
+        if let Some(request) = self.ops.get_mut(op) {
+            let stage = std::mem::replace(&mut request.stage, Stage::Running { record: number });
+            if let Stage::Looking { seen, .. } = stage {
+                self.ops.move_to(op, Stage::Over(Ok(Outcome::Inspected(seen))));
+            }
+        }
+        self.finish(number, generation);
+    }
+}

@@ -1,0 +1,284 @@
+//! Keeping locks: renewals, warnings, losses, and what is done when somebody writes to the key of a
+//! kept lock.
+//!
+//! The hazard is a renewal behind a release, which would prolong a key that is to go: a record
+//! that is not held has no keeping.
+
+use super::super::keeper::Kept;
+use super::super::key::KeyHash;
+use super::*;
+
+impl Coordinator {
+    /// Renews a lock from now on, by its present ttl, at a third of it, until it is released, given
+    /// away or lost, or as far as `keep` allows. The completions are
+    /// [`Expiring`](Outcome::Expiring), as often as it comes near its deadline, and at last
+    /// [`Error::Lost`], once, and before the deadline if it is fetched in time. A lock that is
+    /// released or given away needs none.
+    ///
+    /// A lock that is kept already is kept in this way from now on, and its former op is cancelled.
+    ///
+    /// # Errors
+    /// What cannot be, or [`Error::Lost`].
+    pub fn keep(&mut self, lock: &Lock, keep: Keep, data: u64, now: Instant) -> Result<Op, Error> {
+        let number = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
+        let Some(number) = number else {
+            return Err(self.lost_unasked(Loss::Over, &[], now));
+        };
+        keep.check(self.records.get(number).ttl)?;
+        if let Some(kept) = self.records.get(number).kept {
+            self.ops.close(self.keeper[kept as usize].op);
+            self.forget_keeping(number);
+        }
+        let op = self.ops.open(data, now, number);
+        self.begin_keeping(number, op, keep, now);
+        if !self.records.get(number).tracked {
+            self.records.get_mut(number).tracked = true;
+            for node in self.all_nodes().iter() {
+                if self.may_ask(node).is_ok() {
+                    self.register(node, number, now);
+                }
+            }
+        }
+        Ok(op)
+    }
+
+    /// A record that is being opened belongs to a request whose lock is to be kept.
+    pub(super) fn will_be_kept(&mut self, number: u32, op: Op, keep: Option<Keep>) {
+        let record = self.records.get_mut(number);
+        (record.op, record.tracked) = (Some(op), keep.is_some());
+        if let Some(request) = self.ops.get_mut(op) {
+            request.keep = keep;
+        }
+    }
+
+    /// What is told of a lock that is kept, without its request's coming to an end.
+    pub(super) fn told_of_kept(&mut self, op: Op, now: Instant) -> Option<Completion> {
+        let request = self.ops.get_mut(op)?;
+        let (data, keep) = (request.data, request.keep);
+        let outcome = match (&request.stage, keep) {
+            (&Stage::Expiring { record, deadline }, _) => {
+                request.stage = Stage::Keeping { record };
+                Outcome::Expiring { deadline }
+            }
+            (&Stage::Granted { record }, Some(keep)) => {
+                let lock = self.hand_out(record);
+                self.begin_keeping(record, op, keep, now);
+                Outcome::Acquired(lock)
+            }
+            _ => return None,
+        };
+        Some(Completion { op, data, result: Ok(outcome) })
+    }
+
+    fn begin_keeping(&mut self, number: u32, op: Op, keep: Keep, start: Instant) {
+        let record = self.records.get_mut(number);
+        let kept = Kept::new(op, keep, record.ttl, start);
+        record.deadline = kept.capped(record.deadline);
+        record.kept = Some(self.keeper.insert(kept) as u32);
+        self.records.index(number);
+        self.ops.move_to(op, Stage::Keeping { record: number });
+        self.arm_deadline(number);
+        self.plan_renewal(number);
+    }
+
+    /// The lock is not kept any more.
+    pub(super) fn forget_keeping(&mut self, number: u32) {
+        let Some(place) = self.records.get_mut(number).kept.take() else { return };
+        let mut kept = self.keeper.remove(place as usize);
+        for timer in [&mut kept.renewal, &mut kept.warning, &mut kept.look] {
+            self.timers.clear_in(timer);
+        }
+        self.records.unindex(number);
+        // Where it was lost, its end is waiting to be fetched.
+        let silent =
+            |stage: &Stage| matches!(stage, Stage::Keeping { .. } | Stage::Expiring { .. });
+        if self.ops.get_mut(kept.op).is_some_and(|request| silent(&request.stage)) {
+            self.ops.close(kept.op);
+        }
+    }
+
+    /// The lock is lost: whoever keeps it is told.
+    pub(super) fn end_keeping(&mut self, number: u32, reason: Loss, now: Instant) {
+        let record = self.records.get(number);
+        let Some(place) = record.kept else { return };
+        let kept = &self.keeper[place as usize];
+        let reason = if reason == Loss::Expired { kept.reason(record.deadline) } else { reason };
+        let op = kept.op;
+        let error = self.lost(number, reason, now);
+        self.stats.lost += 1;
+        self.ops.move_to(op, Stage::Over(Err(error)));
+        self.forget_keeping(number);
+    }
+
+    /// What an extend that wants `ttl` asks for: up to the bound of its keeping.
+    pub(super) fn capped_ttl(&self, number: u32, ttl: Ttl, now: Instant) -> Option<Ttl> {
+        match self.records.get(number).kept {
+            Some(place) => self.keeper[place as usize].capped_ttl(ttl, now),
+            None => Some(ttl),
+        }
+    }
+
+    /// An extend was won, by whomever it was asked for.
+    pub(super) fn kept_is_extended(&mut self, number: u32, now: Instant) {
+        let Some(place) = self.records.get(number).kept else { return };
+        let kept = &mut self.keeper[place as usize];
+        if kept.renewing {
+            kept.was_renewed();
+            self.stats.renewed += 1;
+        }
+        self.plan_renewal(number);
+        self.plan_look(number, now);
+    }
+
+    /// An extend was not won: it is tried again, at a bounded pace.
+    pub(super) fn kept_is_not_extended(&mut self, number: u32, now: Instant) {
+        let Some(place) = self.records.get(number).kept else { return };
+        let node_timeout = self.settings.node_timeout;
+        let kept = &mut self.keeper[place as usize];
+        if kept.renewal.is_none() {
+            let due = Due::Renew { record: number };
+            kept.renewal = Some(self.timers.set_after(now, node_timeout, due));
+        }
+        self.plan_look(number, now);
+    }
+
+    /// Sets the timers of the next renewal and of the warning, behind a round that was won.
+    fn plan_renewal(&mut self, number: u32) {
+        let record = self.records.get(number);
+        let (start, deadline) = (record.round.start, record.deadline);
+        let Some(place) = record.kept else { return };
+        let kept = &mut self.keeper[place as usize];
+        self.timers.clear_in(&mut kept.renewal);
+        self.timers.clear_in(&mut kept.warning);
+        if kept.wants_renewal(deadline) {
+            let (from, length) = kept.next_renewal(start);
+            let due = Due::Renew { record: number };
+            kept.renewal = Some(self.timers.set_after(from, length, due));
+        }
+        let length = kept.warns_at(deadline).saturating_since(start);
+        kept.warning = Some(self.timers.set_after(start, length, Due::Warn { record: number }));
+    }
+
+    pub(super) fn renewal_is_due(&mut self, number: u32, now: Instant) {
+        let busy = self.is_extending(number) || self.records.get(number).op.is_some();
+        let node_timeout = self.settings.node_timeout;
+        let place = self.records.get(number).kept.expect("its timers are cleared with the keeping");
+        let kept = &mut self.keeper[place as usize];
+        kept.renewal = None;
+        if busy {
+            let due = Due::Renew { record: number };
+            kept.renewal = Some(self.timers.set_after(now, node_timeout, due));
+        } else if let Some(ttl) = kept.renewal_ttl(now) {
+            kept.renewing = true;
+            self.begin_extend(number, ttl, now);
+        }
+    }
+
+    pub(super) fn warning_is_due(&mut self, number: u32) {
+        let record = self.records.get(number);
+        let place = record.kept.expect("its timers are cleared with the keeping");
+        let kept = &mut self.keeper[place as usize];
+        kept.warning = None;
+        self.ops.move_to(kept.op, Stage::Expiring { record: number, deadline: record.deadline });
+    }
+
+    /// Names the record's key to a node, to be told when somebody writes to it.
+    pub(super) fn register(&mut self, node: NodeId, number: u32, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        if !it.vetted.tracks {
+            return;
+        }
+        let record = self.records.get(number);
+        let ask = |kind| Ask::new(number, record.round.number, kind, now);
+        it.link.ask(ask(Kind::Caching), |out| {
+            command::encode(out, &[b"CLIENT", b"CACHING", b"YES"]);
+        });
+        it.link.ask(ask(Kind::Register), |out| command::encode(out, &[b"PTTL", &record.key]));
+    }
+
+    /// A key was named. One that is not there was deleted in between; a record that took the place
+    /// of the one that named it is looked after in vain.
+    pub(super) fn registered(&mut self, node: NodeId, ask: Ask, left: Option<i64>, now: Instant) {
+        let gone = left == Some(-2) && self.records.contains(ask.record);
+        if gone && !self.records.get(ask.record).absent.contains(node) {
+            self.is_doubted(node, ask.record, now);
+        }
+    }
+
+    /// Somebody wrote to a key on a node, or the node forgot that we named it.
+    pub(super) fn was_written(&mut self, node: NodeId, key: KeyHash, now: Instant) {
+        let mut next = self.records.with_key(key).next();
+        while let Some(number) = next {
+            next = self.records.next_of_key(number);
+            self.is_doubted(node, number, now);
+        }
+    }
+
+    /// Every key of a node may be gone.
+    pub(super) fn all_were_written(&mut self, node: NodeId, now: Instant) {
+        if self.keeper.is_empty() {
+            return;
+        }
+        for number in self.records.numbers() {
+            if self.records.contains(number) {
+                self.is_doubted(node, number, now);
+            }
+        }
+    }
+
+    fn is_doubted(&mut self, node: NodeId, number: u32, now: Instant) {
+        let Some(place) = self.records.get(number).kept else { return };
+        self.keeper[place as usize].doubted.insert(node);
+        self.plan_look(number, now);
+    }
+
+    /// These nodes are being asked: what was doubted of them is about to be known.
+    pub(super) fn doubts_are_asked_about(&mut self, number: u32, asked: NodeSet) {
+        let Some(place) = self.records.get(number).kept else { return };
+        let kept = &mut self.keeper[place as usize];
+        kept.doubted = kept.doubted.minus(asked);
+        if kept.doubted.is_empty() {
+            self.timers.clear_in(&mut kept.look);
+        }
+    }
+
+    /// Starts an extend because of doubted nodes, or plans it: at once where no majority may be
+    /// left, and never two at a time.
+    fn plan_look(&mut self, number: u32, now: Instant) {
+        let spare = self.spare_nodes();
+        let extending = self.is_extending(number);
+        let record = self.records.get(number);
+        let Some(place) = record.kept else { return };
+        let kept = &mut self.keeper[place as usize];
+        if kept.doubted.is_empty() || extending {
+            return;
+        }
+        let may_be_gone = kept.doubted.union(record.absent).len() > spare;
+        let at = kept.looks_at(may_be_gone, now);
+        if kept.look.is_none() || may_be_gone {
+            self.timers.clear_in(&mut kept.look);
+            kept.look = Some(self.timers.set_at(at, Due::Look { record: number }));
+        }
+    }
+
+    pub(super) fn look_is_due(&mut self, number: u32, now: Instant) {
+        let extending = self.is_extending(number);
+        let place = self.records.get(number).kept.expect("its timers are cleared with the keeping");
+        let kept = &mut self.keeper[place as usize];
+        kept.look = None;
+        if extending {
+            // Looked after again when that one ends.
+            return;
+        }
+        kept.looked_at = Some(now);
+        if let Some(ttl) = kept.renewal_ttl(now) {
+            kept.renewing = false;
+            self.begin_extend(number, ttl, now);
+        }
+    }
+
+    fn is_extending(&self, number: u32) -> bool {
+        let round = &self.records.get(number).round;
+        round.purpose == Purpose::Extend && round.ballot().verdict() == Verdict::Undecided
+    }
+}

@@ -1,0 +1,286 @@
+//! Keeping a lock: when it is renewed, how often at most, when a warning is due, and why it ends.
+//!
+//! The hazard is a holder that hangs and keeps its lock for ever: so keeping is always bounded, by
+//! a length or by a number of extensions, and no extension reaches beyond the bound.
+
+use std::time::Duration;
+
+use slab::Slab;
+
+use super::error::{ConfigError, Loss};
+use super::node::NodeSet;
+use super::ops::Op;
+use super::time::{Instant, Ttl, drift};
+use super::timers::Timer;
+
+/// A lock is renewed when this part of its ttl is over: two more tries fit in before it ends.
+const RENEWED_AFTER: u32 = 3;
+/// The grid that renewals fall on, as a part of the ttl: locks that were taken one by one are
+/// renewed together, in one write for each node.
+const GRID: u32 = 60;
+/// What was written to by somebody is looked after at most this often in a ttl: a node whose
+/// tracking table is too small tells of every key, all the time.
+const LOOKS: u32 = 20;
+/// How long before the deadline a loss is told at the latest: the poller sleeps whole milliseconds,
+/// and a turn of the loop takes its time.
+pub const TOLD_BEFORE: Duration = Duration::from_millis(2);
+
+/// How a lock is kept: how long at most, or how often it is extended, and when a warning comes.
+///
+/// ```
+/// use std::time::Duration;
+/// use redlatch::Keep;
+///
+/// let an_hour = Keep::at_most(Duration::from_secs(3600)).lead(Duration::from_secs(2));
+/// let three_times = Keep::extensions(3);
+/// # let _ = (an_hour, three_times);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    max_hold: Option<Duration>,
+    extensions: Option<u32>,
+    lead: Option<Duration>,
+}
+
+impl Keep {
+    /// For `max_hold` at most: the lock's deadline is never later than that.
+    pub const fn at_most(max_hold: Duration) -> Keep {
+        Keep { max_hold: Some(max_hold), extensions: None, lead: None }
+    }
+
+    /// For `count` extensions at most. Those that a change on a node gave rise to are not counted.
+    pub const fn extensions(count: u32) -> Keep {
+        Keep { max_hold: None, extensions: Some(count), lead: None }
+    }
+
+    /// For `count` extensions at most, whatever else bounds it.
+    #[must_use]
+    pub const fn with_extensions(mut self, count: u32) -> Keep {
+        self.extensions = Some(count);
+        self
+    }
+
+    /// Warns this long before the deadline, when the lock was not renewed until then. A third of
+    /// the ttl unless set, and at most half of it.
+    #[must_use]
+    pub const fn lead(mut self, lead: Duration) -> Keep {
+        self.lead = Some(lead);
+        self
+    }
+
+    /// Looks whether a lock of that ttl can be kept like this.
+    ///
+    /// # Errors
+    /// What of it cannot be.
+    pub fn check(&self, ttl: Ttl) -> Result<(), ConfigError> {
+        let setting = |name, given, must| Err(ConfigError::Setting { name, given, must });
+        match (self.max_hold, self.lead) {
+            (Some(given), _) if given < Ttl::SHORTEST => {
+                setting("max_hold", given, "at least 3 ms")
+            }
+            (_, Some(given)) if given > ttl.duration() / 2 => {
+                setting("lead", given, "at most half of the ttl")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl From<Duration> for Keep {
+    fn from(max_hold: Duration) -> Keep {
+        Keep::at_most(max_hold)
+    }
+}
+
+/// A lock that is kept.
+#[derive(Debug)]
+pub struct Kept {
+    /// Who is told.
+    pub op: Op,
+    /// What each renewal asks for.
+    ttl: Ttl,
+    /// The bound of its deadline.
+    until: Option<Instant>,
+    /// How many extensions are left.
+    extensions: Option<u32>,
+    lead: Duration,
+    /// The extend that is under way is a renewal.
+    pub renewing: bool,
+    /// Starts the next renewal.
+    pub renewal: Option<Timer>,
+    /// Tells that the deadline comes near.
+    pub warning: Option<Timer>,
+    /// Nodes on which somebody wrote to the key, and which were not asked since.
+    pub doubted: NodeSet,
+    /// When an extend was last started because of that.
+    pub looked_at: Option<Instant>,
+    /// Starts the next such extend.
+    pub look: Option<Timer>,
+}
+
+impl Kept {
+    /// A lock of that ttl, kept from `start` on.
+    pub fn new(op: Op, keep: Keep, ttl: Ttl, start: Instant) -> Kept {
+        Kept {
+            op,
+            ttl,
+            until: keep.max_hold.map(|length| start.saturating_add(length)),
+            extensions: keep.extensions,
+            lead: keep.lead.unwrap_or(ttl.duration() / RENEWED_AFTER),
+            renewing: false,
+            renewal: None,
+            warning: None,
+            doubted: NodeSet::EMPTY,
+            looked_at: None,
+            look: None,
+        }
+    }
+
+    /// `deadline`, or the bound where that is earlier.
+    pub fn capped(&self, deadline: Instant) -> Instant {
+        self.until.map_or(deadline, |until| until.min(deadline))
+    }
+
+    /// What an extend at `now` asks for, wanting `ttl`: never a moment beyond the bound. `None`:
+    /// nothing that would be of use.
+    pub fn capped_ttl(&self, ttl: Ttl, now: Instant) -> Option<Ttl> {
+        let left = self.until.map_or(Duration::MAX, |until| until.saturating_since(now));
+        Ttl::new(ttl.duration().min(left), ttl.duration()).ok()
+    }
+
+    /// What a renewal at `now` asks for.
+    pub fn renewal_ttl(&self, now: Instant) -> Option<Ttl> {
+        self.capped_ttl(self.ttl, now)
+    }
+
+    /// From when, and how long after that, the renewal behind a round that started at `start` is
+    /// due. Equal ttls have equal lengths.
+    pub fn next_renewal(&self, start: Instant) -> (Instant, Duration) {
+        let grid = u64::try_from((self.ttl.duration() / GRID).as_nanos()).unwrap_or(u64::MAX);
+        let from = start.as_nanos() - start.as_nanos() % grid.max(1);
+        (Instant::from_nanos(from), self.ttl.duration() / RENEWED_AFTER)
+    }
+
+    /// Whether a lock with that deadline is renewed again.
+    pub fn wants_renewal(&self, deadline: Instant) -> bool {
+        self.extensions != Some(0) && !self.is_at_its_bound(deadline)
+    }
+
+    /// A renewal was won.
+    pub fn was_renewed(&mut self) {
+        self.renewing = false;
+        self.extensions = self.extensions.map(|left| left.saturating_sub(1));
+    }
+
+    /// When the warning is due.
+    pub fn warns_at(&self, deadline: Instant) -> Instant {
+        Instant::from_nanos(deadline.as_nanos().saturating_sub(self.lead.as_nanos() as u64))
+    }
+
+    /// The earliest moment of the next extend because of `doubted` nodes: at once where a majority
+    /// may be gone, else a little later, together with what else there may be.
+    pub fn looks_at(&self, majority_may_be_gone: bool, now: Instant) -> Instant {
+        let pause = self.ttl.duration() / LOOKS;
+        let earliest = self.looked_at.map_or(now, |last| last.saturating_add(pause).max(now));
+        if majority_may_be_gone { earliest } else { earliest.max(now.saturating_add(pause)) }
+    }
+
+    /// Why a lock ends at that deadline.
+    pub fn reason(&self, deadline: Instant) -> Loss {
+        if self.is_at_its_bound(deadline) {
+            Loss::MaxHold
+        } else if self.extensions == Some(0) {
+            Loss::Extensions
+        } else {
+            Loss::Expired
+        }
+    }
+
+    /// Whether an extension could not move that deadline any further.
+    fn is_at_its_bound(&self, deadline: Instant) -> bool {
+        let most = drift(self.ttl.duration());
+        self.until.is_some_and(|until| until.saturating_since(deadline) <= most)
+    }
+}
+
+/// The locks that are kept.
+pub type Keeper = Slab<Kept>;
+
+#[cfg(test)]
+mod tests {
+    use super::super::ops::Ops;
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(9);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn ttl() -> Ttl {
+        Ttl::new(TTL, TTL).unwrap()
+    }
+
+    fn kept(keep: Keep) -> Kept {
+        Kept::new(Ops::default().open(0, Instant::default(), 0), keep, ttl(), at(1_000_000))
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused() {
+        let cases = [
+            (Keep::at_most(TTL), true),
+            (Keep::at_most(Duration::from_millis(2)), false),
+            (Keep::extensions(0), true),
+            (Keep::extensions(1).lead(TTL / 2), true),
+            (Keep::extensions(1).lead(TTL / 2 + Duration::from_nanos(1)), false),
+        ];
+        for (keep, good) in cases {
+            assert_eq!(keep.check(ttl()).is_ok(), good, "{keep:?}");
+        }
+    }
+
+    #[test]
+    fn renewals_of_one_moment_fall_together() {
+        let kept = kept(Keep::extensions(9));
+        let due = |millis| {
+            let (from, length) = kept.next_renewal(at(millis));
+            from.saturating_add(length)
+        };
+        assert_eq!(due(900_000), at(903_000));
+        assert_eq!(due(900_149), at(903_000));
+        assert_eq!(due(900_150), at(903_150));
+    }
+
+    #[test]
+    fn no_extension_reaches_beyond_the_bound() {
+        let kept = kept(Keep::at_most(Duration::from_secs(20)));
+        assert_eq!(kept.renewal_ttl(at(1_010_000)), Some(ttl()));
+        let last = kept.renewal_ttl(at(1_015_000)).unwrap();
+        assert_eq!(last.duration(), Duration::from_secs(5));
+        assert_eq!(kept.renewal_ttl(at(1_019_999)), None);
+        assert_eq!(kept.capped(at(1_030_000)), at(1_020_000));
+        assert!(kept.wants_renewal(at(1_018_900)));
+        let end = last.deadline(at(1_015_000));
+        assert!(!kept.wants_renewal(end));
+        assert_eq!(kept.reason(end), Loss::MaxHold);
+        assert_eq!(kept.reason(at(1_010_000)), Loss::Expired);
+    }
+
+    #[test]
+    fn extensions_are_counted() {
+        let mut kept = kept(Keep::extensions(1));
+        assert!(kept.wants_renewal(at(1)));
+        kept.was_renewed();
+        assert!(!kept.wants_renewal(at(1)));
+        assert_eq!(kept.reason(at(1)), Loss::Extensions);
+    }
+
+    #[test]
+    fn looks_are_few() {
+        let mut kept = kept(Keep::extensions(1));
+        assert_eq!(kept.looks_at(true, at(5_000)), at(5_000));
+        assert_eq!(kept.looks_at(false, at(5_000)), at(5_450));
+        kept.looked_at = Some(at(4_900));
+        assert_eq!(kept.looks_at(true, at(5_000)), at(5_350));
+    }
+}
