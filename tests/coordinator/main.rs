@@ -3,8 +3,11 @@
 
 mod bench;
 mod debts;
+mod handing;
 mod hazards;
+mod healing;
 mod holding;
+mod keeping;
 mod silence;
 mod trust;
 

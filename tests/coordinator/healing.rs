@@ -1,0 +1,116 @@
+//! Healing: nodes that lost the key of a lock that is held get it again.
+
+use super::*;
+
+fn extend(bench: &mut Bench, lock: &redlatch::Lock, replies: &[&str]) -> bool {
+    bench.core.extend(lock, TTL, 2, bench.now).unwrap();
+    for (node, reply) in replies.iter().enumerate() {
+        assert_eq!(bench.names(node), ["EVALSHA"], "n{node}");
+        bench.reply(node, reply);
+    }
+    bench.completion().expect("an end").result.is_ok()
+}
+
+#[test]
+fn behind_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    assert!(extend(&mut bench, &lock, &[":0\r\n", ":1\r\n", ":1\r\n"]));
+    let said = bench.said(0);
+    assert_eq!(said[0][..2], ["SET", "k"], "what is left of the lock, and not over another's");
+    assert_eq!((said[0][3].as_str(), said[0][5].as_str()), ("NX", "9898"));
+    assert!(bench.said(1).is_empty() && bench.said(2).is_empty());
+    bench.reply(0, "+OK\r\n");
+    assert_eq!(bench.core.stats().healed, 1);
+    // Now the other two are gone: without the healed one there would be no majority.
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":0\r\n", ":1\r\n"]));
+    bench.core.release(lock, 3, bench.now);
+    assert_eq!(bench.names(1), ["SET", "EVAL"], "the heal is released behind it");
+}
+
+#[test]
+fn a_node_that_answers_behind_the_majority_is_healed_too() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "$-1\r\n");
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
+    assert_eq!(bench.names(2), ["SET"]);
+}
+
+#[test]
+fn anothers_key_is_not_healed_before_it_is_gone() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "$-1\r\n");
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":-1\r\n"]));
+    assert!(bench.said(2).is_empty());
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
+    assert_eq!(bench.names(2), ["SET"]);
+}
+
+#[test]
+fn an_absence_that_was_seen_before_the_heal_says_nothing_against_it() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "$-1\r\n");
+    for round in 0..2 {
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        for node in 0..2 {
+            bench.said(node);
+            bench.reply(node, ":1\r\n");
+        }
+        assert!(bench.completion().unwrap().result.is_ok(), "round {round}");
+    }
+    assert_eq!(bench.names(2), ["EVALSHA", "EVALSHA"]);
+    bench.reply(2, ":0\r\n");
+    assert!(bench.said(2).is_empty(), "that was the round before");
+    bench.reply(2, ":0\r\n");
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.reply(2, "+OK\r\n");
+    assert!(extend(&mut bench, &lock, &[":0\r\n", ":1\r\n", ":1\r\n"]));
+}
+
+#[test]
+fn what_was_healed_in_quarantine_counts_when_that_is_over() {
+    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    assert!(matches!(bench.standing(2), Standing::Quarantined(_)));
+    // A key that survived counts, also in quarantine.
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
+    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.reply(2, "+OK\r\n");
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for (node, reply) in [":1\r\n", ":-1\r\n", ":1\r\n"].iter().enumerate() {
+        assert_eq!(bench.names(node), ["EVALSHA"], "it is prolonged there all the same");
+        bench.reply(node, reply);
+    }
+    assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
+    // Asked again, and won where the quarantine is over by then.
+    while matches!(bench.standing(2), Standing::Quarantined(_)) {
+        bench.pass(millis(40));
+        for node in 0..3 {
+            for command in bench.said(node) {
+                match command[0].as_str() {
+                    "TIME" => bench.tell_time(node),
+                    "EVALSHA" if node == 1 => bench.reply(node, ":-1\r\n"),
+                    _ => bench.reply(node, ":1\r\n"),
+                }
+            }
+        }
+    }
+    let result = bench.completion().expect("an end").result;
+    assert!(matches!(result, Err(Error::Lost { .. })), "the quarantine outlives the lock");
+}

@@ -1,0 +1,302 @@
+//! Keeping a lock: renewals, healing, what is done when somebody writes to the key, and how the
+//! loss is told.
+
+use super::*;
+use redlatch::proto::keeper::TOLD_BEFORE;
+use redlatch::{Keep, Lock, Loss, Op};
+
+/// What a renewal is on a node, and that it names the key behind it.
+const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
+/// Yes to a renewal, and the key is there.
+const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
+
+/// A lock of all nodes that is kept; what is said behind it is answered.
+fn keep(bench: &mut Bench, nodes: usize, keep: Keep) -> (Lock, Op) {
+    let wait = Duration::ZERO;
+    let op = bench.core.acquire_and_keep(b"k", TTL, wait, Some(keep), 7, bench.now).unwrap();
+    for node in 0..nodes {
+        assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"], "in one write");
+        bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
+    }
+    match bench.completion() {
+        Some(done) if done.op == op && done.data == 7 => match done.result {
+            Ok(Outcome::Acquired(lock)) => (lock, op),
+            other => panic!("no lock: {other:?}"),
+        },
+        other => panic!("no lock: {other:?}"),
+    }
+}
+
+fn hour() -> Keep {
+    Keep::at_most(Duration::from_secs(3600))
+}
+
+fn reason(bench: &mut Bench) -> Loss {
+    match bench.completion().expect("an end").result {
+        Err(Error::Lost { reason, .. }) => reason,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+fn push(key: &str) -> String {
+    format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n${}\r\n{key}\r\n", key.len())
+}
+
+/// Lets the time pass in steps that no silence can be found in.
+fn wait(bench: &mut Bench, by: Duration) {
+    let end = bench.now.saturating_add(by);
+    while bench.now < end {
+        bench.pass(end.saturating_since(bench.now).min(millis(40)));
+    }
+}
+
+/// Lets the time pass up to the next renewal, and answers it.
+fn renew(bench: &mut Bench, nodes: usize) {
+    while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
+        bench.pass(millis(10));
+    }
+    for node in 0..nodes {
+        let names: Vec<String> = bench.names(node).into_iter().filter(|n| n != "TIME").collect();
+        assert_eq!(names, RENEWAL, "n{node}");
+        bench.reply(node, YES);
+    }
+}
+
+fn quiet(settings: &mut redlatch::proto::settings::Settings) {
+    settings.probe_interval = Duration::from_secs(3000);
+}
+
+#[test]
+fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_behind_its_release() {
+    let mut bench = Bench::with(3, quiet);
+    let (lock, _) = keep(&mut bench, 3, hour());
+    let first = bench.core.deadline(&lock).unwrap();
+    wait(&mut bench, millis(3_100));
+    assert!(bench.said(0).is_empty(), "it is early");
+    let before = bench.now;
+    renew(&mut bench, 3);
+    assert!(bench.now.saturating_since(before) < millis(300), "it is late");
+    assert!(bench.core.deadline(&lock).unwrap() > first);
+    while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
+        bench.pass(millis(10));
+    }
+    for node in 0..3 {
+        assert_eq!(bench.names(node), RENEWAL, "and again");
+    }
+    bench.core.let_go(&lock, bench.now);
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVAL"], "behind a renewal that is not answered");
+        bench.reply(node, &format!("{YES}:1\r\n"));
+    }
+    wait(&mut bench, millis(20_000));
+    assert!(bench.said(0).is_empty() && bench.completion().is_none());
+    bench.assert_idle();
+}
+
+#[test]
+fn many_locks_are_renewed_together() {
+    let mut bench = Bench::with(1, quiet);
+    for index in 0..10_u64 {
+        let key = format!("k{index}");
+        let zero = Duration::ZERO;
+        bench.core.acquire_and_keep(key.as_bytes(), TTL, zero, Some(hour()), 1, bench.now).unwrap();
+        bench.said(0);
+        bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
+        bench.completion().unwrap();
+        bench.pass(millis(10));
+    }
+    let mut turns = 0;
+    for _ in 0..400 {
+        bench.pass(millis(10));
+        let said = bench.said(0).len();
+        turns += usize::from(said > 0);
+        (0..said / 3).for_each(|_| bench.reply(0, YES));
+    }
+    assert!((1..=2).contains(&turns), "{turns} turns for locks that are 100 ms apart");
+}
+
+#[test]
+fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_told_before_it() {
+    let mut bench = Bench::with(3, |settings| {
+        (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
+        quiet(settings);
+    });
+    let (lock, op) = keep(&mut bench, 3, hour());
+    let deadline = bench.core.deadline(&lock).unwrap();
+    wait(&mut bench, millis(3_500));
+    let until_warned = deadline.saturating_since(bench.now).saturating_sub(TTL / 3);
+    wait(&mut bench, until_warned + millis(1));
+    let warning = bench.completion().expect("a warning");
+    assert_eq!(warning.op, op);
+    assert_eq!(warning.result, Ok(Outcome::Expiring { deadline }));
+    let left = deadline.saturating_since(bench.now).saturating_sub(TOLD_BEFORE);
+    wait(&mut bench, left - millis(1));
+    assert!(bench.completion().is_none());
+    assert!(!bench.core.remaining(&lock, bench.now).is_zero());
+    bench.pass(millis(1));
+    assert!(bench.now < deadline);
+    assert_eq!(reason(&mut bench), Loss::Expired);
+    assert!(bench.core.remaining(&lock, bench.now).is_zero());
+    assert!(bench.completion().is_none(), "it is told once");
+    for node in 0..3 {
+        let names = bench.names(node);
+        assert_eq!(names.last().map(String::as_str), Some("EVAL"), "it is released: {names:?}");
+    }
+}
+
+#[test]
+fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
+    let mut bench = Bench::with(1, quiet);
+    let (lock, _) = keep(&mut bench, 1, Keep::extensions(1));
+    wait(&mut bench, millis(3_400));
+    for _ in 0..5 {
+        assert_eq!(bench.names(0), RENEWAL);
+        bench.reply(0, "-MISCONF disk\r\n+OK\r\n:5000\r\n");
+        assert!(bench.said(0).is_empty());
+        bench.pass(millis(50));
+    }
+    assert_eq!(bench.names(0), RENEWAL);
+    bench.reply(0, YES);
+    let deadline = bench.core.deadline(&lock).unwrap();
+    let left = deadline.saturating_since(bench.now);
+    wait(&mut bench, left - TTL / 4);
+    assert!(bench.said(0).is_empty(), "it was renewed as often as it may be");
+    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Expiring { .. })));
+    wait(&mut bench, TTL / 4);
+    assert_eq!(reason(&mut bench), Loss::Extensions, "failures are not counted");
+}
+
+#[test]
+fn no_extension_reaches_beyond_max_hold() {
+    let mut bench = Bench::with(1, quiet);
+    let start = bench.now;
+    let (lock, _) = keep(&mut bench, 1, Keep::at_most(Duration::from_secs(12)));
+    let end = start.saturating_add(Duration::from_secs(12));
+    let mut asked = Vec::new();
+    while !bench.core.remaining(&lock, bench.now).is_zero() {
+        bench.pass(millis(40));
+        for command in bench.said(0).into_iter().filter(|command| command[0] == "EVALSHA") {
+            if let Some(ttl) = command.get(5) {
+                let ttl = millis(ttl.parse().unwrap());
+                assert!(bench.now.saturating_add(ttl) <= end, "{ttl:?}");
+                asked.push(ttl);
+                bench.reply(0, YES);
+            }
+        }
+    }
+    assert!(bench.now > start.saturating_add(Duration::from_secs(11)), "{asked:?}");
+    assert!((1..=4).contains(&asked.len()), "{asked:?}");
+    assert_eq!(reason(&mut bench), Loss::MaxHold);
+}
+
+#[test]
+fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
+    let mut bench = Bench::with(5, quiet);
+    let (lock, _) = keep(&mut bench, 5, hour());
+    bench.pass(millis(10));
+    for node in [0, 1] {
+        bench.reply(node, &push("k"));
+        bench.pass(Duration::ZERO);
+        assert!(bench.said(node).is_empty(), "a majority holds it");
+    }
+    bench.reply(2, &push("another"));
+    bench.reply(2, &push("k"));
+    bench.pass(Duration::ZERO);
+    for node in 0..5 {
+        assert_eq!(bench.names(node), RENEWAL, "n{node}");
+    }
+    for node in 0..5 {
+        bench.reply(node, if node < 3 { ":0\r\n+OK\r\n:-2\r\n" } else { YES });
+    }
+    assert_eq!(reason(&mut bench), Loss::Gone);
+    assert!(bench.core.deadline(&lock).is_none());
+    for node in 0..5 {
+        let healed = bench.said(node).into_iter().any(|command| command[0] == "SET");
+        assert!(!healed, "a lost round heals nothing");
+    }
+}
+
+#[test]
+fn a_push_on_a_minority_is_looked_after_once_in_a_while() {
+    let mut bench = Bench::with(3, quiet);
+    keep(&mut bench, 3, Keep::extensions(1));
+    let mut extends = 0;
+    for _ in 0..100 {
+        bench.reply(0, &push("k"));
+        bench.pass(millis(20));
+        for node in 0..3 {
+            let asked = bench.said(node).iter().filter(|c| c[0] == "EVALSHA").count();
+            extends += asked;
+            (0..asked).for_each(|_| bench.reply(node, YES));
+        }
+    }
+    // 2 s are four twentieths of the ttl.
+    assert!((3 * 3..=3 * 5).contains(&extends), "{extends} extends");
+    assert_eq!(bench.core.stats().renewed, 0, "they are not counted as renewals");
+}
+
+#[test]
+fn a_flush_of_all_nodes_is_a_loss_at_once() {
+    let mut bench = Bench::with(3, quiet);
+    keep(&mut bench, 3, hour());
+    for node in 0..3 {
+        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    }
+    bench.pass(Duration::ZERO);
+    for node in 0..3 {
+        assert_eq!(bench.names(node), RENEWAL, "n{node}");
+    }
+    for node in 0..3 {
+        bench.reply(node, ":0\r\n+OK\r\n:-2\r\n");
+    }
+    assert_eq!(reason(&mut bench), Loss::Gone);
+    assert_eq!(bench.names(2), ["EVAL"], "its answer was not there yet");
+    bench.reply(2, ":0\r\n");
+    assert!((0..3).all(|node| bench.said(node).is_empty()), "no key comes back");
+    bench.assert_idle();
+}
+
+#[test]
+fn a_key_that_went_between_the_grant_and_its_naming_is_noticed() {
+    let mut bench = Bench::with(1, quiet);
+    let lock = bench.hold(&[0]);
+    bench.core.keep(&lock, hour(), 3, bench.now).unwrap();
+    assert_eq!(bench.names(0), ["CLIENT", "PTTL"]);
+    bench.reply(0, "+OK\r\n:-2\r\n");
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.names(0), RENEWAL);
+    bench.reply(0, ":0\r\n+OK\r\n:-2\r\n");
+    assert_eq!(reason(&mut bench), Loss::Gone);
+    bench.assert_idle();
+}
+
+#[test]
+fn keeping_that_is_cancelled_leaves_the_lock_until_its_deadline() {
+    let mut bench = Bench::with(1, quiet);
+    let (lock, op) = keep(&mut bench, 1, hour());
+    let deadline = bench.core.deadline(&lock);
+    bench.core.cancel(op, bench.now);
+    wait(&mut bench, millis(5_000));
+    assert!(bench.said(0).is_empty());
+    assert_eq!(bench.core.deadline(&lock), deadline);
+    let op = bench.core.keep(&lock, hour(), 9, bench.now).unwrap();
+    let again = bench.core.keep(&lock, Keep::extensions(0), 10, bench.now).unwrap();
+    assert_ne!(op, again);
+    assert_eq!(bench.core.open_ops(), 1, "the former keeping is over");
+    bench.core.let_go(&lock, bench.now);
+    bench.said(0);
+    bench.reply(0, ":1\r\n");
+    assert!(bench.completion().is_none());
+    bench.assert_idle();
+}
+
+#[test]
+fn a_keep_that_cannot_be_is_refused_before_anything_is_sent() {
+    let mut bench = Bench::with(1, quiet);
+    for bad in [Keep::at_most(millis(2)), hour().lead(TTL)] {
+        let asked = bench.core.acquire_and_keep(b"k", TTL, TTL, Some(bad), 7, bench.now);
+        assert!(matches!(asked, Err(Error::Config(_))), "{asked:?}");
+    }
+    assert!(bench.said(0).is_empty());
+    bench.assert_idle();
+}
