@@ -219,7 +219,7 @@ fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
 #[test]
 fn a_push_on_a_minority_is_looked_after_once_in_a_while() {
     let mut bench = Bench::with(3, quiet);
-    keep(&mut bench, 3, Keep::extensions(1));
+    let _kept = keep(&mut bench, 3, Keep::extensions(1));
     let mut extends = 0;
     for _ in 0..100 {
         bench.reply(0, &push("k"));
@@ -238,7 +238,7 @@ fn a_push_on_a_minority_is_looked_after_once_in_a_while() {
 #[test]
 fn a_flush_of_all_nodes_is_a_loss_at_once() {
     let mut bench = Bench::with(3, quiet);
-    keep(&mut bench, 3, hour());
+    let _kept = keep(&mut bench, 3, hour());
     for node in 0..3 {
         bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     }
