@@ -24,3 +24,4 @@ pub mod standing;
 pub mod stats;
 pub mod time;
 pub mod timers;
+pub mod waiters;

@@ -12,8 +12,9 @@ use super::inspection::Inspection;
 use super::keeper::Keep;
 use super::lock::Lock;
 use super::round::Released;
-use super::time::Instant;
+use super::time::{Instant, Ttl};
 use super::timers::Timer;
+use super::waiters::Waiting;
 
 /// A request under way, to cancel it by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,6 +63,15 @@ pub enum Stage {
     Running {
         /// The record.
         record: u32,
+    },
+    /// Behind others of this client that wait for the key, or hold it.
+    Queued {
+        /// The queue.
+        queue: u32,
+        /// What is to be asked for.
+        ttl: Ttl,
+        /// Ends the wait.
+        timer: Option<Timer>,
     },
     /// Between two attempts, or two rounds.
     Pausing {
@@ -114,8 +124,8 @@ pub struct Request {
     pub data: u64,
     /// No attempt is begun from this moment on.
     pub give_up_at: Instant,
-    /// How many attempts were lost.
-    pub lost: u32,
+    /// What it knows of a key that others hold.
+    pub waiting: Option<Box<Waiting>>,
     /// How the lock is kept once it is handed out.
     pub keep: Option<Keep>,
     /// Where it is.
@@ -136,7 +146,7 @@ impl Ops {
         self.next_generation += 1;
         let generation = self.next_generation;
         let stage = Stage::Running { record };
-        let request = Request { generation, data, give_up_at, lost: 0, keep: None, stage };
+        let request = Request { generation, data, give_up_at, waiting: None, keep: None, stage };
         Op { index: self.slab.insert(request) as u32, generation }
     }
 

@@ -4,12 +4,11 @@
 //! record outlives its caller, and its place is used again only under a new generation.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use slab::Slab;
 
 use super::error::Said;
-use super::key::KeyHash;
+use super::key::{HashOfIt, KeyHash};
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet, Outstanding};
 use super::ops::Op;
@@ -75,7 +74,11 @@ pub struct Record {
     pub tracked: bool,
     /// How it is kept: its place among the kept.
     pub kept: Option<u32>,
-    /// The next record of a key of the same number, among those that are looked for by it.
+    /// Who waits for the key behind this one.
+    pub queue: Option<u32>,
+    /// The number of the key, while the record is looked for by it.
+    found_by: Option<KeyHash>,
+    /// The next record of a key of the same number.
     next_of_key: Option<u32>,
     /// When the key is gone on every node that answered, whatever becomes of its release.
     pub lapses_at: Instant,
@@ -144,8 +147,9 @@ const SPARE_KEY_BYTES: usize = 1024;
 #[derive(Debug)]
 pub struct Records {
     slab: Slab<Record>,
-    /// The first of the records with a key of that number. Those stand here that are kept.
-    by_key: HashMap<KeyHash, u32, BuildHasherDefault<DefaultHasher>>,
+    /// The first of the records with a key of that number. Those stand here that ask for a lock or
+    /// hold one.
+    by_key: HashMap<KeyHash, u32, HashOfIt>,
     spare: Vec<Vec<u8>>,
     next_generation: u64,
     most: usize,
@@ -192,6 +196,8 @@ impl Records {
             taken_up: None,
             tracked: false,
             kept: None,
+            queue: None,
+            found_by: None,
             next_of_key: None,
             lapses_at: Instant::default(),
             round,
@@ -244,14 +250,17 @@ impl Records {
 
     /// From now on the record is found by its key.
     pub fn index(&mut self, number: u32) {
-        let first = self.by_key.insert(KeyHash::of(&self.get(number).key), number);
-        self.get_mut(number).next_of_key = first;
+        let hash = KeyHash::of(&self.get(number).key);
+        let first = self.by_key.insert(hash, number);
+        let record = self.get_mut(number);
+        (record.found_by, record.next_of_key) = (Some(hash), first);
     }
 
-    /// The record is not found by its key any more.
-    pub fn unindex(&mut self, number: u32) {
-        let hash = KeyHash::of(&self.get(number).key);
-        let next = self.get_mut(number).next_of_key.take();
+    /// The record is not found by its key any more. Whether it was.
+    pub fn unindex(&mut self, number: u32) -> bool {
+        let record = self.get_mut(number);
+        let Some(hash) = record.found_by.take() else { return false };
+        let next = record.next_of_key.take();
         let before = self.with_key(hash).find(|&other| self.get(other).next_of_key == Some(number));
         match (before, next) {
             (Some(before), next) => self.get_mut(before).next_of_key = next,
@@ -262,11 +271,12 @@ impl Records {
                 self.by_key.remove(&hash);
             }
         }
+        true
     }
 
-    /// The record behind this one, of those with a key of the same number.
-    pub fn next_of_key(&self, number: u32) -> Option<u32> {
-        self.get(number).next_of_key
+    /// A record that asks for this very key, or holds it.
+    pub fn occupant(&self, key: &[u8]) -> Option<u32> {
+        self.with_key(KeyHash::of(key)).find(|&number| self.get(number).key == key)
     }
 
     /// The records that are found by this number of their keys.

@@ -24,6 +24,8 @@ pub struct Bench {
     /// What was asked of whoever owns the sockets, and not done yet.
     pending: Vec<Action>,
     connections: i64,
+    /// How many keys were asked for.
+    keys: usize,
 }
 
 impl Bench {
@@ -48,7 +50,8 @@ impl Bench {
         let now = Instant::from_nanos(1_000_000_000_000);
         let core = Coordinator::new(settings, [9; 32], now).expect("good settings");
         let info = (0..nodes).map(|node| info.replace("RR0", &format!("RR{node}"))).collect();
-        let mut bench = Bench { core, now, native, info, pending: Vec::new(), connections: 0 };
+        let mut bench =
+            Bench { core, now, native, info, pending: Vec::new(), connections: 0, keys: 0 };
         for node in 0..nodes {
             bench.connect(node);
         }
@@ -152,8 +155,13 @@ impl Bench {
         self.core.standing(NodeId::new(node))
     }
 
+    /// Asks for a key that was not asked for: `k` the first time.
     pub fn acquire(&mut self) -> Op {
-        self.core.acquire(b"k", TTL, Duration::ZERO, 1, self.now).expect("it can be asked for")
+        self.keys += 1;
+        let number = self.keys - 1;
+        let key = if number == 0 { "k".to_string() } else { format!("k{number}") };
+        let key = key.as_bytes();
+        self.core.acquire(key, TTL, Duration::ZERO, 1, self.now).expect("it can be asked for")
     }
 
     pub fn completion(&mut self) -> Option<Completion> {

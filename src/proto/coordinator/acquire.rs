@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use rand::RngExt;
-
 use super::super::round::Round;
 use super::*;
 
 impl Coordinator {
-    /// Asks for `key`. One attempt; further ones behind random pauses until `wait` is over.
+    /// Asks for `key`. One attempt; further ones until `wait` is over, when the key may be free.
+    ///
+    /// Where this client waits for the key already, or holds it, it is waited for in order, and
+    /// nobody is asked meanwhile; without a wait it is [`Error::Contended`] at once.
     ///
     /// The completion brings `data` back. It may be there at once.
     ///
@@ -44,11 +45,16 @@ impl Coordinator {
         let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         check_key(key)?;
+        let give_up_at = now.saturating_add(wait);
+        if let Some(occupant) = self.records.occupant(key) {
+            return self.queue_up(occupant, ttl, give_up_at, keep, data, now);
+        }
         self.check_room()?;
         let token = draw(&mut self.rng);
         let round = Round::acquire(self.nodes.len(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
-        let op = self.ops.open(data, now.saturating_add(wait), number);
+        self.records.index(number);
+        let op = self.ops.open(data, give_up_at, number);
         self.will_be_kept(number, op, keep);
         self.begin_attempt(number, now);
         Ok(op)
@@ -63,6 +69,7 @@ impl Coordinator {
         let Some(request) = self.ops.close(op) else { return };
         let number = match request.stage {
             Stage::Over(_) => return,
+            Stage::Queued { queue, timer, .. } => return self.leave_queue(op, queue, timer),
             Stage::Running { record } | Stage::Granted { record } => record,
             Stage::Looking { record, .. } => record,
             Stage::Keeping { record } | Stage::Expiring { record, .. } => {
@@ -199,67 +206,67 @@ impl Coordinator {
         let op = record.op.take();
         let next = op.and_then(|op| self.next_attempt(number, op, &error, now));
         self.end(number, now);
-        let Some(op) = op else { return };
-        let stage = match next {
-            Some((record, timer)) => Stage::Pausing { record, timer, last: error },
-            None => Stage::Over(Err(error)),
-        };
-        self.ops.move_to(op, stage);
+        match (op, next) {
+            // Behind the releases: what is looked at is what they left.
+            (Some(op), Some(next)) => self.wait_for_it(op, next, error, now),
+            (Some(op), None) => self.ops.move_to(op, Stage::Over(Err(error))),
+            (None, _) => {}
+        }
     }
 
-    /// Opens the record of the next attempt, and starts the pause before it.
-    fn next_attempt(
-        &mut self,
-        number: u32,
-        op: Op,
-        error: &Error,
-        now: Instant,
-    ) -> Option<(u32, Timer)> {
+    /// Opens the record of the next attempt: it takes the place of this one.
+    fn next_attempt(&mut self, number: u32, op: Op, error: &Error, now: Instant) -> Option<u32> {
         let request = self.ops.get_mut(op)?;
         let passing = matches!(error, Error::Contended(_) | Error::NoQuorum(_) | Error::Expired(_));
         if !passing || now >= request.give_up_at {
             return None;
         }
-        request.lost = request.lost.saturating_add(1);
-        let give_up_at = request.give_up_at;
-        let (shortest, longest) = self.settings.retry;
-        let pause = self.rng.random_range(shortest..=longest);
-        let at = now.saturating_add(pause).min(give_up_at);
         let token = draw(&mut self.rng);
         let ttl = self.records.get(number).ttl;
-        let round = Round::acquire(self.nodes.len(), at, ttl);
+        let round = Round::acquire(self.nodes.len(), now, ttl);
         let next = self.records.open_again(number, token, round)?;
-        let tracked = self.records.get(number).tracked;
+        self.records.unindex(number);
+        self.records.index(next);
+        let record = self.records.get_mut(number);
+        let (tracked, queue) = (record.tracked, record.queue.take());
         let record = self.records.get_mut(next);
-        (record.op, record.tracked) = (Some(op), tracked);
-        Some((next, self.timers.set_at(at, Due::Retry { op })))
+        (record.op, record.tracked, record.queue) = (Some(op), tracked, queue);
+        Some(next)
     }
 
     /// The pause before an attempt, or before a round of an extend, is over.
     pub(super) fn pause_is_over(&mut self, op: Op, now: Instant) {
         let Some(request) = self.ops.get_mut(op) else { return };
         let give_up = now >= request.give_up_at;
-        let stage = std::mem::replace(&mut request.stage, Stage::Running { record: 0 });
-        let Stage::Pausing { record: number, last, .. } = stage else {
+        let Stage::Pausing { record: number, .. } = request.stage else {
             unreachable!("the timer of a pause is cleared with the pause")
         };
-        request.stage = Stage::Running { record: number };
         let record = self.records.get_mut(number);
+        if record.phase == Phase::Asking && !give_up {
+            self.waiter_is_due(op, number, now);
+            return;
+        }
+        let stage = std::mem::replace(&mut request.stage, Stage::Running { record: number });
         if record.phase == Phase::Held && now >= record.deadline {
             self.lose(number, Loss::Expired, now);
         } else if record.phase == Phase::Held {
             let ttl = record.ttl;
             self.begin_extend(number, ttl, now);
-        } else if give_up {
+        } else if let Stage::Pausing { last, .. } = stage {
             record.op = None;
             self.end(number, now);
             self.ops.move_to(op, Stage::Over(Err(last)));
-        } else {
-            let ttl = record.ttl;
-            record.round = Round::acquire(self.nodes.len(), now, ttl);
-            record.deadline = ttl.deadline(now);
-            self.begin_attempt(number, now);
         }
+    }
+
+    /// Begins the attempt that was waited for.
+    pub(super) fn attempt_again(&mut self, op: Op, number: u32, now: Instant) {
+        self.ops.move_to(op, Stage::Running { record: number });
+        let record = self.records.get_mut(number);
+        let ttl = record.ttl;
+        record.round = Round::acquire(self.nodes.len(), now, ttl);
+        record.deadline = ttl.deadline(now);
+        self.begin_attempt(number, now);
     }
 
     /// Why the attempt came to nothing.

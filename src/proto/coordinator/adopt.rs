@@ -22,6 +22,7 @@ impl Coordinator {
         let generation = record.generation;
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
+        self.vacate(number, false, now);
         self.finish(number, generation);
         Some(lock.token)
     }
@@ -56,6 +57,7 @@ impl Coordinator {
         let op = self.ops.open(data, now, number);
         let record = self.records.get_mut(number);
         (record.taken_up, record.longest) = (Some(Box::new(token)), longest);
+        self.records.index(number);
         self.will_be_kept(number, op, keep);
         self.begin_attempt(number, now);
         Ok(op)

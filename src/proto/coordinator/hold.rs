@@ -320,6 +320,7 @@ impl Coordinator {
     pub(super) fn end_as(&mut self, number: u32, form: Form, now: Instant) {
         self.forget_keeping(number);
         let record = self.records.get_mut(number);
+        let was_held = record.phase == Phase::Held;
         if record.borrowed {
             // It is another's: what is owed for it is theirs to pay.
             record.give_away();
@@ -332,6 +333,8 @@ impl Coordinator {
         for node in owed.iter() {
             self.pay(node, number, form, now);
         }
+        // Behind the releases, and in one write with them.
+        self.vacate(number, was_held, now);
         self.finish(number, generation);
     }
 

@@ -75,7 +75,6 @@ impl Coordinator {
         let kept = Kept::new(op, keep, record.ttl, start);
         record.deadline = kept.capped(record.deadline);
         record.kept = Some(self.keeper.insert(kept) as u32);
-        self.records.index(number);
         self.ops.move_to(op, Stage::Keeping { record: number });
         self.arm_deadline(number);
         self.plan_renewal(number);
@@ -88,7 +87,6 @@ impl Coordinator {
         for timer in [&mut kept.renewal, &mut kept.warning, &mut kept.look] {
             self.timers.clear_in(timer);
         }
-        self.records.unindex(number);
         // Where it was lost, its end is waiting to be fetched.
         let silent =
             |stage: &Stage| matches!(stage, Stage::Keeping { .. } | Stage::Expiring { .. });
@@ -199,29 +197,37 @@ impl Coordinator {
     /// A key was named. One that is not there was deleted in between; a record that took the place
     /// of the one that named it is looked after in vain.
     pub(super) fn registered(&mut self, node: NodeId, ask: Ask, left: Option<i64>, now: Instant) {
-        let gone = left == Some(-2) && self.records.contains(ask.record);
-        if gone && !self.records.get(ask.record).absent.contains(node) {
+        if !self.records.contains(ask.record) {
+            return;
+        }
+        let record = self.records.get(ask.record);
+        if record.phase == Phase::Asking {
+            self.waiter_looked(node, ask.record, left, now);
+        } else if left == Some(-2) && !record.absent.contains(node) {
             self.is_doubted(node, ask.record, now);
         }
     }
 
     /// Somebody wrote to a key on a node, or the node forgot that we named it.
     pub(super) fn was_written(&mut self, node: NodeId, key: KeyHash, now: Instant) {
-        let mut next = self.records.with_key(key).next();
-        while let Some(number) = next {
-            next = self.records.next_of_key(number);
-            self.is_doubted(node, number, now);
+        let mut found = std::mem::take(&mut self.found);
+        found.extend(self.records.with_key(key));
+        for number in found.drain(..) {
+            // What was done for the one before may have ended this one.
+            if self.records.contains(number) {
+                self.is_doubted(node, number, now);
+                self.waiter_is_told(node, number, now);
+            }
         }
+        self.found = found;
     }
 
     /// Every key of a node may be gone.
     pub(super) fn all_were_written(&mut self, node: NodeId, now: Instant) {
-        if self.keeper.is_empty() {
-            return;
-        }
         for number in self.records.numbers() {
             if self.records.contains(number) {
                 self.is_doubted(node, number, now);
+                self.waiter_is_told(node, number, now);
             }
         }
     }

@@ -14,8 +14,10 @@ mod inspect;
 mod keep;
 mod nodes;
 mod payments;
+mod queue;
 mod reports;
 mod trust;
+mod wait;
 mod watch;
 
 use std::collections::VecDeque;
@@ -38,6 +40,7 @@ use super::standing::{Distrust, Standing};
 use super::stats::Stats;
 use super::time::{BadTtl, Instant, Ttl};
 use super::timers::{Timer, Timers};
+use super::waiters::{Queues, RoundTrip};
 
 pub use events::Event;
 use events::Events;
@@ -63,6 +66,8 @@ enum Due {
     Deadline { record: u32 },
     /// The pause before the next attempt or round is over.
     Retry { op: Op },
+    /// The wait behind others of this client is over.
+    GiveUp { op: Op },
     /// The pause before the next connection is over.
     Reconnect { node: NodeId },
     /// The connection took too long to become ready.
@@ -96,6 +101,14 @@ pub struct Coordinator {
     records: Records,
     ops: Ops,
     keeper: Keeper,
+    queues: Queues,
+    /// Keys whose next waiter has its turn, and whether they were given back: none but while they
+    /// are handed over.
+    handing_over: Vec<(u32, bool)>,
+    /// Records that a push is about: none but while they are told.
+    found: Vec<u32>,
+    /// About how long a node takes to answer.
+    round_trip: RoundTrip,
     timers: Timers<Due>,
     actions: VecDeque<Action>,
     events: Events,
@@ -116,6 +129,10 @@ impl Coordinator {
             records: Records::new(settings.limits.records),
             ops: Ops::default(),
             keeper: Keeper::new(),
+            queues: Queues::new(),
+            handing_over: Vec::new(),
+            found: Vec::new(),
+            round_trip: RoundTrip::default(),
             timers: Timers::new(),
             actions: VecDeque::new(),
             events: Events::default(),
@@ -189,6 +206,7 @@ impl Coordinator {
                 Due::Round { record } => self.round_is_over(record, now),
                 Due::Deadline { record } => self.deadline_is_reached(record, now),
                 Due::Retry { op } => self.pause_is_over(op, now),
+                Due::GiveUp { op } => self.turn_never_came(op, now),
                 Due::Reconnect { node } => self.connect(node, now),
                 Due::Connecting { node } => self.connecting_took_too_long(node, now),
                 Due::Renew { record } => self.renewal_is_due(record, now),
@@ -239,6 +257,7 @@ impl Coordinator {
         let attended = std::mem::replace(&mut self.settings.attended, false);
         let mut released = self.records.numbers();
         released.retain(|&number| attended && self.records.get(number).phase == Phase::Ending);
+        self.send_queues_away(now);
         // What was never said comes first: the repeats may take what room there is.
         for op in self.ops.all() {
             self.cancel(op, now);
@@ -269,6 +288,7 @@ impl Coordinator {
     pub fn disown(&mut self, now: Instant) {
         self.records = Records::new(self.settings.limits.records);
         self.keeper.clear();
+        self.queues.clear();
         self.timers = Timers::new();
         self.actions.clear();
         self.nodes.iter_mut().for_each(|node| *node = Node::of_another_process());
@@ -418,6 +438,9 @@ impl Coordinator {
         if let Answer::Said(said) = answer {
             let took = now.saturating_since(ask.asked_at);
             self.stats.answered(node, ask.kind == Kind::Acquire, said, took);
+            if ask.kind == Kind::Acquire {
+                self.round_trip.add(took);
+            }
         }
         match (ask.kind, answer) {
             (Kind::Greet(step), Answer::Fact(fact)) => self.greeted(node, step, fact, now),

@@ -1,0 +1,141 @@
+//! The waiters of one key inside this client: served in order, and only the first asks the nodes.
+//!
+//! The hazard is a client that never lets go: a key that is handed over inside it is never free
+//! for others. So the number of times in a row is bounded, and then others really get a turn.
+
+use super::super::round::Round;
+use super::super::waiters::{self, Mode, Queue, Waiting};
+use super::*;
+
+impl Coordinator {
+    /// Lines a request up behind `occupant`, which has the key or asks for it.
+    pub(super) fn queue_up(
+        &mut self,
+        occupant: u32,
+        ttl: Ttl,
+        give_up_at: Instant,
+        keep: Option<Keep>,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        // Each of them is to have a record one day.
+        if self.ops.len() >= self.settings.limits.records {
+            return Err(busy(Busy::Records));
+        }
+        let op = self.ops.open(data, give_up_at, occupant);
+        if now >= give_up_at {
+            let error = Error::Contended(self.report_unasked(&self.records.get(occupant).key, now));
+            self.stats.attempt_is_lost(&error);
+            self.ops.move_to(op, Stage::Over(Err(error)));
+            return Ok(op);
+        }
+        let record = self.records.get_mut(occupant);
+        let queues = &mut self.queues;
+        let queue =
+            *record.queue.get_or_insert_with(|| queues.insert(Queue::new(&record.key, now)) as u32);
+        self.queues[queue as usize].waiting.push_back(op);
+        let for_ever = give_up_at == Instant::from_nanos(u64::MAX);
+        let timer = (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op }));
+        self.ops.move_to(op, Stage::Queued { queue, ttl, timer });
+        if let Some(request) = self.ops.get_mut(op) {
+            request.keep = keep;
+        }
+        Ok(op)
+    }
+
+    /// A request that is lined up was taken back.
+    pub(super) fn leave_queue(&mut self, op: Op, queue: u32, timer: Option<Timer>) {
+        let mut timer = timer;
+        self.timers.clear_in(&mut timer);
+        self.queues[queue as usize].waiting.retain(|&other| other != op);
+    }
+
+    /// Its wait is over before its turn came.
+    pub(super) fn turn_never_came(&mut self, op: Op, now: Instant) {
+        let Some(Stage::Queued { queue, .. }) = self.ops.get_mut(op).map(|r| &r.stage) else {
+            return;
+        };
+        let queue = *queue as usize;
+        self.queues[queue].waiting.retain(|&other| other != op);
+        let error = Error::Contended(self.report_unasked(&self.queues[queue].key, now));
+        self.ops.move_to(op, Stage::Over(Err(error)));
+    }
+
+    /// Those that are lined up are taken back: it is the end.
+    pub(super) fn send_queues_away(&mut self, now: Instant) {
+        for op in self.ops.all() {
+            if matches!(self.ops.get_mut(op).map(|r| &r.stage), Some(Stage::Queued { .. })) {
+                self.cancel(op, now);
+            }
+        }
+    }
+
+    /// The record has its key no more: the next one has its turn. `given_back`: by its holder.
+    pub(super) fn vacate(&mut self, number: u32, given_back: bool, now: Instant) {
+        if !self.records.unindex(number) {
+            return;
+        }
+        let Some(queue) = self.records.get_mut(number).queue.take() else { return };
+        self.handing_over.push((queue, given_back));
+        if self.handing_over.len() > 1 {
+            // It is being done further up: one whose attempt ends at once hands over in turn, and
+            // must not do so from within.
+            return;
+        }
+        while let Some(&(queue, given_back)) = self.handing_over.last() {
+            self.hand_over(queue, given_back, now);
+            // What was handed over from within stands behind it.
+            let done = self.handing_over.iter().position(|&(other, _)| other == queue);
+            done.map(|index| self.handing_over.remove(index));
+        }
+    }
+
+    fn hand_over(&mut self, queue: u32, given_back: bool, now: Instant) {
+        let Some(op) = self.queues[queue as usize].waiting.pop_front() else {
+            self.queues.remove(queue as usize);
+            return;
+        };
+        let (ttl, timer) = match self.ops.get_mut(op).map(|request| &request.stage) {
+            Some(&Stage::Queued { ttl, timer, .. }) => (ttl, timer),
+            _ => unreachable!("who is taken back, or gives up, leaves the queue"),
+        };
+        let mut timer = timer;
+        self.timers.clear_in(&mut timer);
+        let token = draw(&mut self.rng);
+        let round = Round::acquire(self.nodes.len(), now, ttl);
+        let key = &self.queues[queue as usize].key;
+        let Some(number) = self.records.open(key, token, round) else {
+            self.ops.move_to(op, Stage::Over(Err(busy(Busy::Records))));
+            self.handing_over.push((queue, given_back));
+            return;
+        };
+        self.records.index(number);
+        self.records.get_mut(number).queue = Some(queue);
+        self.ops.move_to(op, Stage::Running { record: number });
+        let keep = self.ops.get_mut(op).and_then(|request| request.keep);
+        self.will_be_kept(number, op, keep);
+        let queue = &mut self.queues[queue as usize];
+        if !given_back {
+            queue.ends_streak(now);
+            self.begin_attempt(number, now);
+        } else if queue.hands_over(now) {
+            self.leave_others_a_turn(op, number, now);
+        } else {
+            self.begin_attempt(number, now);
+        }
+    }
+
+    /// It begins to wait, though the key is free as far as we know.
+    fn leave_others_a_turn(&mut self, op: Op, number: u32, now: Instant) {
+        let mut waiting = Waiting::new(self.nodes.len(), now);
+        waiting.mode = Mode::Yielding;
+        if let Some(request) = self.ops.get_mut(op) {
+            request.waiting = Some(Box::new(waiting));
+        }
+        let key = &self.records.get(number).key;
+        let last = Error::Contended(self.report_unasked(key, now));
+        self.listen_everywhere(number, now);
+        let at = now.saturating_add(waiters::turn_of_others(self.round_trip.usual()));
+        self.pause_until(op, number, at, Some(last));
+    }
+}

@@ -1,0 +1,263 @@
+//! Waiting for a key that others hold: being told, looking, and asking again.
+//!
+//! The hazard is to believe what is told: a push may be lost, a node may lie or be frozen. So
+//! whatever is believed, the nodes are asked again after a bounded time.
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+use super::super::waiters::{self, Mode, NEVER, Waiting};
+use super::*;
+
+/// The bound of the pauses where we are told, in times of the one where we are not.
+const RARELY: u32 = 8;
+
+impl Coordinator {
+    /// An attempt was lost, and its record is followed by `number`: what does it wait for?
+    pub(super) fn wait_for_it(&mut self, op: Op, number: u32, last: Error, now: Instant) {
+        let nodes = self.nodes.len();
+        let contended = matches!(last, Error::Contended(_));
+        let told = contended && self.tell_us().len() >= self.quorum;
+        let round_trip = self.round_trip.usual();
+        let Some(request) = self.ops.get_mut(op) else { return };
+        let first = request.waiting.is_none();
+        let waiting = request.waiting.get_or_insert_with(|| Box::new(Waiting::new(nodes, now)));
+        let woken = std::mem::take(&mut waiting.woken);
+        let at = if !told {
+            waiting.mode = Mode::Polling;
+            let (shortest, longest) = self.settings.retry;
+            let (least, most) = waiting.next_poll(2 * shortest, longest);
+            now.saturating_add(self.rng.random_range(least..=most))
+        } else if woken && !first {
+            waiting.woke_in_vain();
+            waiting.mode = Mode::Deaf;
+            let most = waiting.window(round_trip, now);
+            now.saturating_add(self.rng.random_range(most / 2..=most))
+        } else {
+            self.listen_everywhere(number, now);
+            self.listen(op, now)
+        };
+        self.pause_until(op, number, at, Some(last));
+    }
+
+    /// The waiter listens from now on; up to when at most.
+    fn listen(&mut self, op: Op, now: Instant) -> Instant {
+        let (_, longest) = self.settings.retry;
+        let Some(waiting) = self.ops.get_mut(op).and_then(|request| request.waiting.as_mut())
+        else {
+            return now;
+        };
+        waiting.mode = Mode::Listening;
+        let (least, most) = waiting.next_poll(2 * longest, longest * RARELY);
+        waiting.poll_at = now.saturating_add(self.rng.random_range(least..=most));
+        waiting.wakes_at(self.quorum).min(waiting.poll_at)
+    }
+
+    /// Nodes that may be asked, and tell of writes to keys that were named.
+    fn tell_us(&self) -> NodeSet {
+        let tells =
+            |node: &NodeId| self.nodes[node.index()].vetted.tracks && self.may_ask(*node).is_ok();
+        self.all_nodes().iter().filter(tells).collect()
+    }
+
+    /// Names the key to every node that tells of it.
+    pub(super) fn listen_everywhere(&mut self, number: u32, now: Instant) {
+        if let Some(waiting) = self.waiting_of(number) {
+            waiting.free_at.fill(NEVER);
+        }
+        for node in self.tell_us().iter() {
+            self.register(node, number, now);
+            self.watch_for_silence(node, now);
+        }
+    }
+
+    fn waiting_of(&mut self, number: u32) -> Option<&mut Waiting> {
+        let op = self.records.get(number).op?;
+        let request = self.ops.get_mut(op)?;
+        let pausing = matches!(request.stage, Stage::Pausing { .. } | Stage::Running { .. });
+        request.waiting.as_deref_mut().filter(|_| pausing)
+    }
+
+    /// Sets the timer of a waiter; `last` is what its last attempt came to.
+    pub(super) fn pause_until(&mut self, op: Op, number: u32, at: Instant, last: Option<Error>) {
+        let Some(request) = self.ops.get_mut(op) else { return };
+        let at = at.min(request.give_up_at);
+        let timer = self.timers.set_at(at, Due::Retry { op });
+        match (&mut request.stage, last) {
+            (Stage::Pausing { timer: place, .. }, None) => *place = timer,
+            (stage, Some(last)) => *stage = Stage::Pausing { record: number, timer, last },
+            (_, None) => unreachable!("a waiter between two attempts has lost one"),
+        }
+    }
+
+    /// The timer of a waiter came due.
+    pub(super) fn waiter_is_due(&mut self, op: Op, number: u32, now: Instant) {
+        let quorum = self.quorum;
+        let Some(waiting) = self.waiting_of(number) else {
+            self.attempt_again(op, number, now);
+            return;
+        };
+        match waiting.mode {
+            Mode::Listening if waiting.wakes_at(quorum) <= now => {
+                self.wake(op, number, now);
+            }
+            Mode::Deaf | Mode::Holding { look: true } => {
+                let woken = waiting.mode != Mode::Deaf;
+                self.look_at_one(op, number, woken, now);
+            }
+            mode => {
+                let woken = matches!(mode, Mode::Holding { .. } | Mode::Looking { .. });
+                waiting.asks(woken);
+                self.attempt_again(op, number, now);
+            }
+        }
+    }
+
+    /// A majority can be free: it asks at once, or holds back a little where others seem to wait.
+    /// Its timer is not set.
+    fn wake(&mut self, op: Op, number: u32, now: Instant) {
+        let round_trip = self.round_trip.usual();
+        let Some(waiting) = self.waiting_of(number) else { return };
+        let most = waiting.hold_back(round_trip);
+        if most.is_zero() {
+            waiting.asks(true);
+            self.attempt_again(op, number, now);
+            return;
+        }
+        let pause = self.rng.random_range(Duration::ZERO..=most);
+        if let Some(waiting) = self.waiting_of(number) {
+            waiting.mode = Mode::Holding { look: pause > round_trip };
+        }
+        self.pause_until(op, number, now.saturating_add(pause), None);
+    }
+
+    /// Looks at one node, drawn at random, and names the key to it. Its timer is not set.
+    fn look_at_one(&mut self, op: Op, number: u32, woken: bool, now: Instant) {
+        let nodes: Vec<NodeId> = self.tell_us().iter().collect();
+        if nodes.is_empty() {
+            self.attempt_again(op, number, now);
+            return;
+        }
+        let node = nodes[self.rng.random_range(0..nodes.len())];
+        if let Some(waiting) = self.waiting_of(number) {
+            waiting.mode = Mode::Looking { node, woken };
+        }
+        self.register(node, number, now);
+        self.watch_for_silence(node, now);
+        let at = now.saturating_add(waiters::patience(self.round_trip.usual()));
+        self.pause_until(op, number, at, None);
+    }
+
+    /// The op that pauses before an attempt of this record, with its timer cleared.
+    fn interrupted(&mut self, number: u32) -> Option<Op> {
+        let op = self.records.get(number).op?;
+        let Stage::Pausing { timer, .. } = &self.ops.get_mut(op)?.stage else { return None };
+        let timer = *timer;
+        self.timers.clear(timer);
+        Some(op)
+    }
+
+    /// A node told how long the key lives there, and will tell when it is written to.
+    pub(super) fn waiter_looked(
+        &mut self,
+        node: NodeId,
+        number: u32,
+        left: Option<i64>,
+        now: Instant,
+    ) {
+        let free_at = match left {
+            Some(-2) => now,
+            // A node expires keys by whole milliseconds.
+            Some(millis @ 0..) => {
+                now.saturating_add(Duration::from_millis(millis.unsigned_abs().saturating_add(1)))
+            }
+            _ => NEVER,
+        };
+        let Some(waiting) = self.waiting_of(number) else { return };
+        let mode = waiting.mode;
+        match mode {
+            Mode::Looking { node: looked_at, woken } if looked_at == node => {
+                // The other nodes will be as this one.
+                waiting.free_at.fill(free_at);
+                self.look_answered_waiter(number, woken, free_at, now);
+            }
+            Mode::Listening | Mode::Yielding => {
+                waiting.free_at[node.index()] = free_at;
+                let seen = mode == Mode::Yielding && free_at > now && left.is_some();
+                if mode == Mode::Listening || seen {
+                    self.listen_on(number, now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What is believed of the nodes has changed: it wakes, or the timer is set anew.
+    fn listen_on(&mut self, number: u32, now: Instant) {
+        let quorum = self.quorum;
+        let Some(op) = self.interrupted(number) else { return };
+        let Some(waiting) = self.waiting_of(number) else { return };
+        let wakes_at = waiting.wakes_at(quorum);
+        if wakes_at <= now {
+            self.wake(op, number, now);
+            return;
+        }
+        let at = match waiting.mode {
+            Mode::Listening => wakes_at.min(waiting.poll_at),
+            _ => self.listen(op, now),
+        };
+        self.pause_until(op, number, at, None);
+    }
+
+    fn look_answered_waiter(&mut self, number: u32, woken: bool, free_at: Instant, now: Instant) {
+        let round_trip = self.round_trip.usual();
+        let Some(op) = self.interrupted(number) else { return };
+        let Some(waiting) = self.waiting_of(number) else { return };
+        if free_at <= now {
+            if !woken {
+                waiting.found_it_free();
+            }
+            waiting.asks(true);
+            self.attempt_again(op, number, now);
+        } else if woken && waiting.saw_it_held() {
+            waiting.asks(true);
+            self.attempt_again(op, number, now);
+        } else if woken || free_at == NEVER {
+            waiting.woke_in_vain();
+            waiting.mode = Mode::Deaf;
+            let most = waiting.window(round_trip, now);
+            let at = now.saturating_add(self.rng.random_range(most / 2..=most));
+            self.pause_until(op, number, at, None);
+        } else {
+            let at = self.listen(op, now);
+            self.pause_until(op, number, at, None);
+        }
+    }
+
+    /// Somebody wrote to the key on a node.
+    pub(super) fn waiter_is_told(&mut self, node: NodeId, number: u32, now: Instant) {
+        if self.records.get(number).phase != Phase::Asking {
+            return;
+        }
+        let Some(waiting) = self.waiting_of(number) else { return };
+        match waiting.mode {
+            Mode::Listening => {
+                if waiting.is_in_a_crowd() {
+                    // Named to one node only: it speaks for the others.
+                    waiting.free_at.fill(now);
+                } else {
+                    waiting.free_at[node.index()] = now;
+                }
+                self.listen_on(number, now);
+            }
+            // Ours is the write before: this is another's.
+            Mode::Yielding => {
+                if let Some(op) = self.interrupted(number) {
+                    self.look_at_one(op, number, false, now);
+                }
+            }
+            _ => {}
+        }
+    }
+}
