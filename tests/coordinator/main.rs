@@ -4,6 +4,7 @@
 mod bench;
 mod debts;
 mod handing;
+mod doubted;
 mod hazards;
 mod healing;
 mod holding;

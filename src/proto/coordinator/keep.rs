@@ -268,11 +268,12 @@ impl Coordinator {
     }
 
     pub(super) fn look_is_due(&mut self, number: u32, now: Instant) {
-        let extending = self.is_extending(number);
+        // One that the caller asked for and that pauses is about to ask by itself.
+        let busy = self.is_extending(number) || self.records.get(number).op.is_some();
         let place = self.records.get(number).kept.expect("its timers are cleared with the keeping");
         let kept = &mut self.keeper[place as usize];
         kept.look = None;
-        if extending {
+        if busy {
             // Looked after again when that one ends.
             return;
         }
