@@ -110,6 +110,8 @@ pub struct Kept {
     pub renewal: Option<Timer>,
     /// Tells that the deadline comes near.
     pub warning: Option<Timer>,
+    /// It was told, of the deadline that is in force.
+    pub warned: bool,
     /// Nodes on which somebody wrote to the key, and which were not asked since.
     pub doubted: NodeSet,
     /// When an extend was last started because of that.
@@ -130,6 +132,7 @@ impl Kept {
             renewing: false,
             renewal: None,
             warning: None,
+            warned: false,
             doubted: NodeSet::EMPTY,
             looked_at: None,
             look: None,
@@ -151,6 +154,15 @@ impl Kept {
     /// What a renewal at `now` asks for.
     pub fn renewal_ttl(&self, now: Instant) -> Option<Ttl> {
         self.capped_ttl(self.ttl, now)
+    }
+
+    /// What an extend because of `doubted` nodes asks for, of a lock that ends at `deadline`. It is
+    /// not counted: where the number of extensions is the bound, it prolongs nothing.
+    pub fn look_ttl(&self, deadline: Instant, now: Instant) -> Option<Ttl> {
+        match self.extensions {
+            Some(_) => Ttl::new(deadline.saturating_since(now), self.ttl.duration()).ok(),
+            None => self.renewal_ttl(now),
+        }
     }
 
     /// From when, and how long after that, the renewal behind a round that started at `start` is

@@ -58,3 +58,62 @@ fn a_look_leaves_an_extend_that_pauses_alone() {
     let done = bench.completion().unwrap();
     assert!(matches!((done.data, &done.result), (2, Ok(Outcome::Extended { .. }))), "{done:?}");
 }
+
+#[test]
+fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
+    for refuses in [false, true] {
+        let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+        let lock = kept(&mut bench, Keep::extensions(1));
+        let start = bench.now;
+        let mut told = Vec::new();
+        // Somebody writes to it all the time; or, what comes to the same, a node forgets its name.
+        for _ in 0..60 {
+            bench.reply(2, WRITTEN);
+            bench.pass(millis(500));
+            // Once it was renewed, the nodes may be busy for a moment.
+            let renewed = bench.core.stats().renewed == 1;
+            let busy = refuses && renewed && bench.core.remaining(&lock, bench.now) > TTL / 2;
+            answer(&mut bench, [if busy { BUSY } else { ":1\r\n" }; 3]);
+            told.extend(bench.completion().map(|done| (bench.now.saturating_since(start), done)));
+        }
+        let moments: Vec<Duration> = told.iter().map(|(moment, _)| *moment).collect();
+        println!("told after {moments:?}; {} renewals", bench.core.stats().renewed);
+        assert_eq!(bench.core.stats().renewed, 1);
+        assert_eq!(told.len(), 2, "a warning, and the loss: {told:?}");
+        let lost = &told[1].1.result;
+        assert!(matches!(lost, Err(Error::Lost { reason: Loss::Extensions, .. })), "{lost:?}");
+        assert!(moments[1] > TTL && moments[1] < 2 * TTL, "{moments:?}");
+    }
+}
+
+#[test]
+fn an_extend_that_prolongs_nothing_puts_no_renewal_off() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    for _ in 0..16 {
+        bench.pass(millis(600));
+        answer(&mut bench, [":1\r\n"; 3]);
+        bench.core.extend(&lock, millis(700), 2, bench.now).unwrap();
+        answer(&mut bench, [":1\r\n"; 3]);
+        assert!(bench.completion().unwrap().result.is_ok());
+    }
+    let left = bench.core.remaining(&lock, bench.now);
+    println!("{left:?} are left after {} renewals", bench.core.stats().renewed);
+    assert!(left > TTL / 2, "it was not renewed at a third of its ttl: {left:?} are left");
+}
+
+#[test]
+fn a_warning_comes_once_for_a_deadline() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let lock = kept(&mut bench, Keep::at_most(TTL));
+    bench.pass(millis(7_000));
+    answer(&mut bench, [":1\r\n"; 3]);
+    let warning = bench.completion().unwrap();
+    assert!(matches!(warning.result, Ok(Outcome::Expiring { .. })), "{warning:?}");
+    bench.reply(2, WRITTEN);
+    bench.pass(millis(500));
+    assert_eq!(answer(&mut bench, [":1\r\n"; 3]), 3, "the write is looked after");
+    bench.pass(Duration::ZERO);
+    assert!(bench.completion().is_none(), "it was told before");
+    assert!(!bench.core.remaining(&lock, bench.now).is_zero());
+}

@@ -202,7 +202,8 @@ impl Coordinator {
             return;
         }
         let (start, ttl) = (record.round.start, record.round.ttl);
-        record.deadline = record.deadline.max(ttl.deadline(start));
+        let before = record.deadline;
+        record.deadline = before.max(ttl.deadline(start));
         let (deadline, generation) = (record.deadline, record.generation);
         if let Some(op) = record.op.take() {
             self.ops.move_to(op, Stage::Over(Ok(Outcome::Extended { deadline })));
@@ -214,7 +215,7 @@ impl Coordinator {
         self.arm_deadline(number);
         self.heal(number, now);
         if self.is_held(number, generation) {
-            self.kept_is_extended(number, now);
+            self.kept_is_extended(number, deadline > before, now);
         }
     }
 

@@ -77,7 +77,7 @@ impl Coordinator {
         record.kept = Some(self.keeper.insert(kept) as u32);
         self.ops.move_to(op, Stage::Keeping { record: number });
         self.arm_deadline(number);
-        self.plan_renewal(number);
+        self.plan_renewal(number, true);
     }
 
     /// The lock is not kept any more.
@@ -116,15 +116,15 @@ impl Coordinator {
         }
     }
 
-    /// An extend was won, by whomever it was asked for.
-    pub(super) fn kept_is_extended(&mut self, number: u32, now: Instant) {
+    /// An extend was won, by whomever it was asked for; `moved`: its deadline is a later one.
+    pub(super) fn kept_is_extended(&mut self, number: u32, moved: bool, now: Instant) {
         let Some(place) = self.records.get(number).kept else { return };
         let kept = &mut self.keeper[place as usize];
         if kept.renewing {
             kept.was_renewed();
             self.stats.renewed += 1;
         }
-        self.plan_renewal(number);
+        self.plan_renewal(number, moved);
         self.plan_look(number, now);
     }
 
@@ -132,28 +132,37 @@ impl Coordinator {
     pub(super) fn kept_is_not_extended(&mut self, number: u32, now: Instant) {
         let Some(place) = self.records.get(number).kept else { return };
         let node_timeout = self.settings.node_timeout;
+        let deadline = self.records.get(number).deadline;
         let kept = &mut self.keeper[place as usize];
-        if kept.renewal.is_none() {
+        if kept.renewal.is_none() && kept.wants_renewal(deadline) {
             let due = Due::Renew { record: number };
             kept.renewal = Some(self.timers.set_after(now, node_timeout, due));
         }
         self.plan_look(number, now);
     }
 
-    /// Sets the timers of the next renewal and of the warning, behind a round that was won.
-    fn plan_renewal(&mut self, number: u32) {
+    /// Sets the timers of the next renewal and of the warning, behind a round that was won. Where
+    /// the deadline did not move, what is planned stays; and who was warned is not warned again
+    /// before a later warning is due.
+    fn plan_renewal(&mut self, number: u32, moved: bool) {
         let record = self.records.get(number);
         let (start, deadline) = (record.round.start, record.deadline);
         let Some(place) = record.kept else { return };
         let kept = &mut self.keeper[place as usize];
-        self.timers.clear_in(&mut kept.renewal);
-        self.timers.clear_in(&mut kept.warning);
-        if kept.wants_renewal(deadline) {
+        if moved {
+            self.timers.clear_in(&mut kept.renewal);
+        }
+        if kept.renewal.is_none() && kept.wants_renewal(deadline) {
             let (from, length) = kept.next_renewal(start);
             let due = Due::Renew { record: number };
             kept.renewal = Some(self.timers.set_after(from, length, due));
         }
         let length = kept.warns_at(deadline).saturating_since(start);
+        if !moved || (kept.warned && length.is_zero()) {
+            return;
+        }
+        kept.warned = false;
+        self.timers.clear_in(&mut kept.warning);
         kept.warning = Some(self.timers.set_after(start, length, Due::Warn { record: number }));
     }
 
@@ -176,7 +185,7 @@ impl Coordinator {
         let record = self.records.get(number);
         let place = record.kept.expect("its timers are cleared with the keeping");
         let kept = &mut self.keeper[place as usize];
-        kept.warning = None;
+        (kept.warning, kept.warned) = (None, true);
         self.ops.move_to(kept.op, Stage::Expiring { record: number, deadline: record.deadline });
     }
 
@@ -270,7 +279,9 @@ impl Coordinator {
     pub(super) fn look_is_due(&mut self, number: u32, now: Instant) {
         // One that the caller asked for and that pauses is about to ask by itself.
         let busy = self.is_extending(number) || self.records.get(number).op.is_some();
-        let place = self.records.get(number).kept.expect("its timers are cleared with the keeping");
+        let record = self.records.get(number);
+        let (place, deadline) = (record.kept, record.deadline);
+        let place = place.expect("its timers are cleared with the keeping");
         let kept = &mut self.keeper[place as usize];
         kept.look = None;
         if busy {
@@ -278,7 +289,7 @@ impl Coordinator {
             return;
         }
         kept.looked_at = Some(now);
-        if let Some(ttl) = kept.renewal_ttl(now) {
+        if let Some(ttl) = kept.look_ttl(deadline, now) {
             kept.renewing = false;
             self.begin_extend(number, ttl, now);
         }
