@@ -117,3 +117,29 @@ fn a_warning_comes_once_for_a_deadline() {
     assert!(bench.completion().is_none(), "it was told before");
     assert!(!bench.core.remaining(&lock, bench.now).is_zero());
 }
+
+#[test]
+fn what_the_client_itself_does_to_a_key_is_a_write_too() {
+    for how in ["delete", "take up", "release"] {
+        let mut bench = Bench::new(3);
+        let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+        let token = lock.token();
+        // The nodes do not tell us of our own writes.
+        let asked = match how {
+            "delete" => bench.core.force_release(b"k", 3, bench.now),
+            "take up" => bench.core.adopt(b"k", token, TTL, None, 3, bench.now),
+            _ => bench.core.release_token(b"k", token, 3, bench.now),
+        };
+        asked.unwrap();
+        for node in 0..3 {
+            assert_eq!(bench.names(node).len(), 1);
+            bench.reply(node, ":1\r\n");
+        }
+        assert_eq!(bench.completion().unwrap().data, 3);
+        bench.pass(Duration::ZERO);
+        let gone = if how == "take up" { ":-1\r\n" } else { ":0\r\n" };
+        assert!(answer(&mut bench, [gone; 3]) >= 3, "{how} is not looked after");
+        let lost = bench.completion().unwrap();
+        assert!(matches!((lost.data, &lost.result), (7, Err(Error::Lost { .. }))), "{lost:?}");
+    }
+}

@@ -73,6 +73,9 @@ impl Coordinator {
             // The script looked, and left it.
             record.owed.remove(node);
         }
+        if said == Said::Granted {
+            self.we_wrote(node, ask.record, now);
+        }
         self.cast_grant(node, ask, said, now);
         self.finish(ask.record, generation);
     }
@@ -137,6 +140,9 @@ impl Coordinator {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.releasing.remove(node);
+        if said == Said::Granted {
+            self.we_wrote(node, ask.record, now);
+        }
         self.cast_release(node, ask, said, now);
         self.finish(ask.record, generation);
     }

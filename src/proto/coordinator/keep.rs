@@ -231,6 +231,21 @@ impl Coordinator {
         self.found = found;
     }
 
+    /// A node did what was asked for `record`: a write of our own to its key, of which the node
+    /// does not tell us. Other records of that key may be kept.
+    pub(super) fn we_wrote(&mut self, node: NodeId, record: u32, now: Instant) {
+        if self.keeper.is_empty() {
+            return;
+        }
+        let mut next = self.records.with_key(KeyHash::of(&self.records.get(record).key)).next();
+        while let Some(number) = next {
+            next = self.records.next_of_key(number);
+            if number != record {
+                self.is_doubted(node, number, now);
+            }
+        }
+    }
+
     /// Every key of a node may be gone.
     pub(super) fn all_were_written(&mut self, node: NodeId, now: Instant) {
         for number in self.records.numbers() {

@@ -74,7 +74,12 @@ impl Coordinator {
             }
             (Said::Failed(_), _) => {}
             // Gone, or another's, or never there: nothing of ours is left there now.
-            _ => self.acknowledged(node, ask.record, now),
+            _ => {
+                if said == Said::Granted {
+                    self.we_wrote(node, ask.record, now);
+                }
+                self.acknowledged(node, ask.record, now);
+            }
         }
         let native = matches!(form, Form::Native(Native::Delifeq | Native::Delex));
         // While it is still owed, the second release will tell whose key it is.
