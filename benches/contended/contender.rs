@@ -1,0 +1,283 @@
+//! A contender: this program once more, in a process of its own, told by hidden arguments what it
+//! is.
+//!
+//! It connects, says so, and is told when to begin and when to stop. What it did it writes down in
+//! memory and hands over at its end: nothing but the lock goes on while it is measured. Its hazard
+//! is a parent that is gone: it ends with its input, or behind the end of its round.
+
+use std::io::{BufRead, Write, stdin, stdout};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::bare::Bare;
+use super::inside;
+use super::options::Kind;
+use super::ours::Ours;
+
+/// The first argument of a contender.
+const MARK: &str = "--contender";
+
+/// Room for what a round comes to, so that no list grows meanwhile.
+const ROOM: usize = 1 << 17;
+
+/// What a contender is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Role {
+    pub kind: Kind,
+    /// Its number among the contenders.
+    pub number: usize,
+    pub hold: Duration,
+    /// Between giving back and asking again, give or take a half.
+    pub rest: Duration,
+    /// How many requests it keeps under way inside one engine; 0: none, it takes locks one by one.
+    pub inside: usize,
+    /// Where two who take turns hear of each other: its own socket, and the other's.
+    pub turns: Option<(PathBuf, PathBuf)>,
+    pub key: String,
+    pub urls: Vec<String>,
+}
+
+/// One hold, or one wait that came to nothing; nanoseconds on the machine's monotonic clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hold {
+    /// Who, where one process has several contenders.
+    pub slot: u64,
+    pub asked: u64,
+    /// 0: it was still waited for at the end.
+    pub have: u64,
+    /// Before the first word about giving it back.
+    pub gave_back: u64,
+}
+
+/// What a contender did.
+#[derive(Debug, Default)]
+pub struct Diary {
+    pub holds: Vec<Hold>,
+    pub cpu: Duration,
+}
+
+/// Takes a lock and gives it back.
+pub trait Contender {
+    /// Waits for the lock for at most that long. With it, runs `held`, and gives it back. Whether
+    /// there was a lock.
+    fn hold(&mut self, wait: Duration, held: &mut dyn FnMut()) -> bool;
+}
+
+impl Role {
+    /// What the process is told to be on its command line; `None` where it is no contender.
+    pub fn read(arguments: &[String]) -> Option<Role> {
+        let [mark, kind, number, hold, rest, inside, own, other, key, urls @ ..] = arguments else {
+            return None;
+        };
+        let turns = (!own.is_empty()).then(|| (own.into(), other.into()));
+        let role = Role {
+            kind: Kind::named(kind)?,
+            number: number.parse().ok()?,
+            hold: Duration::from_nanos(hold.parse().ok()?),
+            rest: Duration::from_nanos(rest.parse().ok()?),
+            inside: inside.parse().ok()?,
+            turns,
+            key: key.clone(),
+            urls: urls.to_vec(),
+        };
+        (mark == MARK).then_some(role)
+    }
+
+    /// The command line of such a contender.
+    pub fn arguments(&self) -> Vec<String> {
+        let path = |path: &PathBuf| path.display().to_string();
+        let (own, other) =
+            self.turns.as_ref().map_or_else(Default::default, |(a, b)| (path(a), path(b)));
+        let mut arguments = vec![
+            MARK.to_owned(),
+            self.kind.name().to_owned(),
+            self.number.to_string(),
+            self.hold.as_nanos().to_string(),
+            self.rest.as_nanos().to_string(),
+            self.inside.to_string(),
+            own,
+            other,
+            self.key.clone(),
+        ];
+        arguments.extend(self.urls.iter().cloned());
+        arguments
+    }
+}
+
+/// The whole life of a contender.
+pub fn main(role: &Role) {
+    let mut diary = Diary { holds: Vec::with_capacity(ROOM), cpu: Duration::ZERO };
+    if role.inside > 0 {
+        let mut engine = inside::Inside::connect(role);
+        let Some(end) = wait_for_begin() else { return };
+        let cpu = process_cpu();
+        engine.run(end, &mut diary.holds);
+        diary.cpu = process_cpu().saturating_sub(cpu);
+        return hand_over(&diary);
+    }
+    let turns = role.turns.as_ref().map(Turns::open);
+    let mut contender: Box<dyn Contender> = match role.kind {
+        Kind::Ours | Kind::Polling => Box::new(Ours::connect(role)),
+        Kind::Bare => Box::new(Bare::connect(role, Duration::from_millis(5))),
+        Kind::Slow => Box::new(Bare::connect(role, Duration::from_millis(200))),
+    };
+    let Some(end) = wait_for_begin() else { return };
+    let cpu = process_cpu();
+    if role.turns.is_some() && role.number > 0 {
+        // The first one is to have it first.
+        std::thread::sleep(role.hold / 2);
+    }
+    contend(contender.as_mut(), role, turns.as_ref(), end, &mut diary.holds);
+    diary.cpu = process_cpu().saturating_sub(cpu);
+    drop(contender);
+    hand_over(&diary);
+}
+
+fn contend(
+    contender: &mut dyn Contender,
+    role: &Role,
+    turns: Option<&Turns>,
+    end: u64,
+    holds: &mut Vec<Hold>,
+) {
+    let mut dice = Dice::new(role.number as u64);
+    loop {
+        let asked = now();
+        if asked >= end {
+            return;
+        }
+        let (mut have, mut gave_back) = (0, 0);
+        let held = &mut || {
+            have = now();
+            let mut hold = role.hold;
+            if let Some(turns) = turns {
+                turns.forget();
+                turns.tell();
+                // So that a release meets a poller at any moment between two of its tries.
+                hold += hold.mul_f64(dice.below_one());
+            }
+            if hold > Duration::ZERO {
+                std::thread::sleep(hold);
+            }
+            gave_back = now();
+        };
+        let got = contender.hold(Duration::from_nanos(end - asked), held);
+        holds.push(Hold { slot: 0, asked, have, gave_back });
+        if !got || turns.is_some_and(|turns| !turns.wait(end)) {
+            return;
+        }
+        if role.rest > Duration::ZERO {
+            std::thread::sleep(role.rest.mul_f64(0.5 + dice.below_one()));
+        }
+    }
+}
+
+/// Says that the connections are there, and waits for the begin of the round; its end, `None` where
+/// nobody wants it.
+fn wait_for_begin() -> Option<u64> {
+    let told = (|| {
+        writeln!(stdout(), "ready")?;
+        stdout().flush()?;
+        let mut line = String::new();
+        stdin().lock().read_line(&mut line).map(|_| line)
+    })();
+    let line = told.ok()?;
+    let (begin, end) = line.trim().split_once(' ')?;
+    let (begin, end): (u64, u64) = (begin.parse().ok()?, end.parse().ok()?);
+    // All of them begin at one moment, however long it takes to tell them one by one.
+    std::thread::sleep(Duration::from_nanos(begin.saturating_sub(now())));
+    Some(end)
+}
+
+/// Hands over what was written down.
+fn hand_over(diary: &Diary) {
+    let mut bytes = Vec::with_capacity(32 * diary.holds.len() + 8);
+    bytes.extend((diary.cpu.as_nanos() as u64).to_le_bytes());
+    for hold in &diary.holds {
+        for number in [hold.slot, hold.asked, hold.have, hold.gave_back] {
+            bytes.extend(number.to_le_bytes());
+        }
+    }
+    stdout().write_all(&bytes).expect("the parent reads until the end");
+}
+
+impl Diary {
+    /// Reads what was handed over.
+    pub fn read(bytes: &[u8]) -> Diary {
+        let mut numbers = bytes
+            .chunks_exact(8)
+            .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+        let cpu = Duration::from_nanos(numbers.next().expect("a contender ends with its diary"));
+        let mut holds = Vec::new();
+        while let (Some(slot), Some(asked), Some(have), Some(gave_back)) =
+            (numbers.next(), numbers.next(), numbers.next(), numbers.next())
+        {
+            holds.push(Hold { slot, asked, have, gave_back });
+        }
+        Diary { holds, cpu }
+    }
+}
+
+/// Two who take turns: each hears when the other one has the lock.
+struct Turns {
+    own: UnixDatagram,
+    other: PathBuf,
+}
+
+impl Turns {
+    fn open((own, other): &(PathBuf, PathBuf)) -> Turns {
+        let own = UnixDatagram::bind(own).expect("the parent's directory can be written");
+        Turns { own, other: other.clone() }
+    }
+
+    /// Forgets what was told: who has the lock knows that the other one has not.
+    fn forget(&self) {
+        self.own.set_nonblocking(true).expect("an option of every socket");
+        while self.own.recv(&mut [0]).is_ok() {}
+        self.own.set_nonblocking(false).expect("an option of every socket");
+    }
+
+    /// Tells the other one who has it now.
+    fn tell(&self) {
+        // The other one may have ended.
+        let _ = self.own.send_to(&[1], &self.other);
+    }
+
+    /// Waits until the other one has it; `false` at the end of the round.
+    fn wait(&self, end: u64) -> bool {
+        let left = Duration::from_nanos(end.saturating_sub(now()).max(1));
+        self.own.set_read_timeout(Some(left)).expect("it is not zero");
+        self.own.recv(&mut [0]).is_ok()
+    }
+}
+
+/// Enough randomness for pauses.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Dice {
+        Dice((now() ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1)
+    }
+
+    pub fn below_one(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// One clock for all processes of the machine.
+pub fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// How long this process has run on a processor, in the program and in the kernel.
+fn process_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

@@ -1,0 +1,203 @@
+//! What the contenders' diaries come to: first of all that no two had the lock at one time, and
+//! then how fast it went round, what that cost, how long it was waited for, and how fairly.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::contender::{Diary, Hold};
+
+/// The longest wait that is told from longer ones.
+const LONGEST: Duration = Duration::from_secs(100);
+
+/// What was measured.
+pub struct Round {
+    pub begin: u64,
+    pub end: u64,
+    pub diaries: Vec<Diary>,
+    pub nodes_cpu: Duration,
+    pub round_trip: Duration,
+}
+
+/// What it came to. A field for each column, so that rounds can be put together.
+#[derive(Debug, Clone, Copy)]
+pub struct Figures {
+    /// How often somebody got it, and how often somebody else than the last one.
+    pub holds_per_s: f64,
+    pub changes_per_s: f64,
+    /// Of all contenders, and of all nodes, for each time that somebody got it.
+    pub cpu_us: f64,
+    pub node_cpu_us: f64,
+    /// From asking to having. The longest one may have been still under way at the end.
+    pub wait_p50_ms: f64,
+    pub wait_p99_ms: f64,
+    pub wait_max_ms: f64,
+    /// From giving back to the having of one who had asked before, in microseconds.
+    pub over_p50_us: f64,
+    pub over_p99_us: f64,
+    /// How many times each contender got it: the least, the most, and Jain's index (1: all alike).
+    pub least: f64,
+    pub most: f64,
+    pub jain: f64,
+    /// The part of the holds that came behind the hold of one who had asked later.
+    pub overtaken: f64,
+    pub round_trip_us: f64,
+}
+
+impl Round {
+    /// Panics where two had the lock at one time.
+    pub fn figures(&self, contenders: usize) -> Figures {
+        let mut holds = self.holds();
+        let open = holds.iter().filter(|(_, hold)| hold.have == 0);
+        let longest_open = open.map(|(_, hold)| self.end.saturating_sub(hold.asked)).max();
+        holds.retain(|(_, hold)| hold.have > 0);
+        holds.sort_by_key(|(_, hold)| hold.have);
+        exclude_each_other(&holds);
+        // What was got behind the end was got with fewer contenders.
+        holds.retain(|(_, hold)| hold.have <= self.end);
+
+        let (mut waits, mut overs) = (histogram(), histogram());
+        let mut wins = vec![0.0; contenders];
+        for (who, hold) in &holds {
+            waits.saturating_record(hold.have - hold.asked);
+            wins[*who] += 1.0;
+        }
+        let mut changes = 0.0;
+        for pair in holds.windows(2) {
+            let ((former, gave), (next, got)) = (pair[0], pair[1]);
+            if former != next {
+                changes += 1.0;
+                if got.asked < gave.gave_back {
+                    overs.saturating_record(got.have - gave.gave_back);
+                }
+            }
+        }
+        let count = holds.len() as f64;
+        let seconds = (self.end - self.begin) as f64 / 1e9;
+        let cpu: Duration = self.diaries.iter().map(|diary| diary.cpu).sum();
+        let squares: f64 = wins.iter().map(|wins| wins * wins).sum();
+        let at =
+            |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;
+        Figures {
+            holds_per_s: count / seconds,
+            changes_per_s: changes / seconds,
+            cpu_us: cpu.as_secs_f64() * 1e6 / count,
+            node_cpu_us: self.nodes_cpu.as_secs_f64() * 1e6 / count,
+            wait_p50_ms: at(&waits, 0.5) / 1e6,
+            wait_p99_ms: at(&waits, 0.99) / 1e6,
+            wait_max_ms: waits.max().max(longest_open.unwrap_or(0)) as f64 / 1e6,
+            over_p50_us: at(&overs, 0.5) / 1e3,
+            over_p99_us: at(&overs, 0.99) / 1e3,
+            least: wins.iter().copied().fold(f64::INFINITY, f64::min),
+            most: wins.iter().copied().fold(0.0, f64::max),
+            jain: count * count / (contenders as f64 * squares),
+            overtaken: overtaken(&holds) / count,
+            round_trip_us: self.round_trip.as_secs_f64() * 1e6,
+        }
+    }
+
+    /// Everything that anybody wrote down, and who.
+    fn holds(&self) -> Vec<(usize, Hold)> {
+        let inside = self.diaries.len() == 1;
+        let whose = |process: usize, hold: &Hold| if inside { hold.slot as usize } else { process };
+        let diaries = self.diaries.iter().enumerate();
+        let of = |(process, diary): (usize, &Diary)| -> Vec<(usize, Hold)> {
+            diary.holds.iter().map(|hold| (whose(process, hold), *hold)).collect()
+        };
+        diaries.flat_map(of).collect()
+    }
+}
+
+/// The lock is given back before the next one has it: one clock, so there is no doubt.
+fn exclude_each_other(holds: &[(usize, Hold)]) {
+    for pair in holds.windows(2) {
+        let ((former, gave), (next, got)) = (pair[0], pair[1]);
+        assert!(
+            gave.gave_back <= got.have,
+            "two had the lock: {former} until {}, {next} since {}",
+            gave.gave_back,
+            got.have
+        );
+    }
+}
+
+/// How many of them had asked before one who got it earlier.
+fn overtaken(holds: &[(usize, Hold)]) -> f64 {
+    let mut latest = 0;
+    let mut count = 0.0;
+    for (_, hold) in holds {
+        if hold.asked < latest {
+            count += 1.0;
+        }
+        latest = latest.max(hold.asked);
+    }
+    count
+}
+
+fn histogram() -> Histogram<u64> {
+    let longest = LONGEST.as_nanos() as u64;
+    Histogram::new_with_bounds(1, longest, 3).expect("these bounds are in order")
+}
+
+/// A name, and where the value is.
+type Column = (&'static str, fn(&Figures) -> f64);
+
+impl Figures {
+    /// Every column, in its order.
+    const COLUMNS: [Column; 14] = [
+        ("holds_per_s", |f| f.holds_per_s),
+        ("changes_per_s", |f| f.changes_per_s),
+        ("cpu_us", |f| f.cpu_us),
+        ("node_cpu_us", |f| f.node_cpu_us),
+        ("wait_p50_ms", |f| f.wait_p50_ms),
+        ("wait_p99_ms", |f| f.wait_p99_ms),
+        ("wait_max_ms", |f| f.wait_max_ms),
+        ("over_p50_us", |f| f.over_p50_us),
+        ("over_p99_us", |f| f.over_p99_us),
+        ("least", |f| f.least),
+        ("most", |f| f.most),
+        ("jain", |f| f.jain),
+        ("overtaken", |f| f.overtaken),
+        ("round_trip_us", |f| f.round_trip_us),
+    ];
+
+    /// Their names and values.
+    pub fn columns(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
+        Figures::COLUMNS.iter().map(|(name, of)| (*name, of(self)))
+    }
+
+    /// The medians of the rounds; of the longest wait, of the least and of the most the extremes.
+    pub fn together(rounds: &[Figures]) -> Figures {
+        let sorted = |of: fn(&Figures) -> f64| {
+            let mut values: Vec<f64> = rounds.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let median = |of: fn(&Figures) -> f64| {
+            let values = sorted(of);
+            let middle = values.len() / 2;
+            if values.len() % 2 == 1 {
+                values[middle]
+            } else {
+                (values[middle - 1] + values[middle]) / 2.0
+            }
+        };
+        let greatest = |of: fn(&Figures) -> f64| sorted(of).last().copied().unwrap_or(0.0);
+        Figures {
+            holds_per_s: median(|f| f.holds_per_s),
+            changes_per_s: median(|f| f.changes_per_s),
+            cpu_us: median(|f| f.cpu_us),
+            node_cpu_us: median(|f| f.node_cpu_us),
+            wait_p50_ms: median(|f| f.wait_p50_ms),
+            wait_p99_ms: median(|f| f.wait_p99_ms),
+            wait_max_ms: greatest(|f| f.wait_max_ms),
+            over_p50_us: median(|f| f.over_p50_us),
+            over_p99_us: median(|f| f.over_p99_us),
+            least: sorted(|f| f.least)[0],
+            most: greatest(|f| f.most),
+            jain: median(|f| f.jain),
+            overtaken: median(|f| f.overtaken),
+            round_trip_us: median(|f| f.round_trip_us),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! One key that several want: how fast it goes from one to the next, and what the waiting costs.
+//!
+//! Contenders are processes of their own, each with a connection to every node: they ask for one
+//! key, hold it for a while, give it back and ask again. Beside the library's waiting run its own
+//! polling (as a user who may not be told of changes) and a bare program that tries again every
+//! 5 ms, in short rounds one behind the other. The hazard is the machine: two cores carry the
+//! nodes and all contenders, so only figures of one run compare.
+//!
+//! `cargo bench --bench contended` starts five servers by itself. Options: `--case
+//! contended|turns|inside` (all three unless told: many contenders; two who take turns; many
+//! inside one engine), `--contenders N,..`, `--hold-ms F,..`, `--rest-ms F` (between giving
+//! back and asking again), `--nodes N`, `--rounds N`, `--seconds-per-round F`, `--only
+//! ours|polling|bare|slow`, `--json`.
+
+#![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
+
+mod bare;
+mod contender;
+mod figures;
+mod inside;
+mod options;
+mod ours;
+mod report;
+mod round;
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+use contender::Role;
+use figures::Figures;
+use options::{Case, Kind, Options};
+use support::Fleet;
+
+/// What a lock is asked for with; none lives long enough for it to matter.
+const TTL: Duration = Duration::from_secs(10);
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(role) = Role::read(&arguments) {
+        contender::main(&role);
+        return;
+    }
+    let options = match Options::read(arguments.into_iter()) {
+        Ok(options) => options,
+        Err(problem) => {
+            eprintln!("{problem}");
+            std::process::exit(2);
+        }
+    };
+    let fleet = Fleet::start(options.nodes);
+    round::forbid_tracking(&fleet);
+    report::begin(&options);
+    for case in &options.cases {
+        report::head(*case, &options);
+        for &contenders in case.contenders(&options) {
+            for &hold in case.holds(&options) {
+                let setting = Setting { case: *case, contenders, hold, rest: options.rest };
+                let kinds: Vec<(Kind, Vec<Figures>)> = measure(&fleet, &setting, &options);
+                report::show(&setting, &kinds, &options);
+            }
+        }
+    }
+}
+
+/// What the contenders of a round do.
+#[derive(Debug, Clone, Copy)]
+struct Setting {
+    case: Case,
+    contenders: usize,
+    hold: Duration,
+    /// Between giving back and asking again.
+    rest: Duration,
+}
+
+/// The rounds of every kind, in turns.
+fn measure(fleet: &Fleet, setting: &Setting, options: &Options) -> Vec<(Kind, Vec<Figures>)> {
+    let wanted = |kind: &Kind| options.only.is_none_or(|only| only == *kind);
+    let kinds = setting.case.kinds().iter().copied().filter(wanted);
+    let mut rounds: Vec<(Kind, Vec<Figures>)> = kinds.map(|kind| (kind, Vec::new())).collect();
+    for number in 0..options.rounds {
+        let count = rounds.len();
+        for place in 0..count {
+            // Every other round in the opposite order.
+            let place = if number % 2 == 0 { place } else { count - 1 - place };
+            let (kind, figures) = &mut rounds[place];
+            figures.push(round::run(fleet, *kind, setting, options.length));
+        }
+    }
+    rounds
+}

@@ -1,0 +1,149 @@
+//! What the bench was told on its command line, and what there is to choose from.
+
+use std::time::Duration;
+
+/// What the bench was told.
+#[derive(Debug)]
+pub struct Options {
+    pub cases: Vec<Case>,
+    pub contenders: Vec<usize>,
+    pub holds: Vec<Duration>,
+    pub rest: Duration,
+    pub nodes: usize,
+    pub rounds: usize,
+    pub length: Duration,
+    pub only: Option<Kind>,
+    pub json: bool,
+}
+
+/// Who contends with whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Case {
+    /// Processes that ask again as soon as they have given back.
+    Contended,
+    /// Two processes that take turns: who gave back asks again when the other one has it.
+    Turns,
+    /// Requests inside one engine.
+    Inside,
+}
+
+/// How a contender waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The library, as it comes.
+    Ours,
+    /// The library, where the nodes tell it of no changes.
+    Polling,
+    /// Raw sockets, and another try every 5 ms.
+    Bare,
+    /// The same, every 200 ms.
+    Slow,
+}
+
+impl Case {
+    const ALL: [Case; 3] = [Case::Contended, Case::Turns, Case::Inside];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Case::Contended => "contended",
+            Case::Turns => "turns",
+            Case::Inside => "inside",
+        }
+    }
+
+    /// Which ways of waiting there are to compare.
+    pub fn kinds(self) -> &'static [Kind] {
+        match self {
+            Case::Contended | Case::Turns => &Kind::ALL,
+            Case::Inside => &[Kind::Ours, Kind::Polling],
+        }
+    }
+
+    pub fn contenders(self, options: &Options) -> &[usize] {
+        if self == Case::Turns { &[2] } else { &options.contenders }
+    }
+
+    pub fn holds(self, options: &Options) -> &[Duration] {
+        match self {
+            Case::Contended => &options.holds,
+            // Long enough for the other one to be waiting by then.
+            Case::Turns => const { &[Duration::from_millis(10)] },
+            Case::Inside => const { &[Duration::ZERO] },
+        }
+    }
+}
+
+impl Kind {
+    pub const ALL: [Kind; 4] = [Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Ours => "ours",
+            Kind::Polling => "polling",
+            Kind::Bare => "bare",
+            Kind::Slow => "slow",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl Options {
+    /// Reads the arguments behind the program's name.
+    pub fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+        let mut options = Options {
+            cases: Case::ALL.to_vec(),
+            contenders: vec![2, 4, 16],
+            holds: [0, 1, 10].map(Duration::from_millis).to_vec(),
+            rest: Duration::ZERO,
+            nodes: 5,
+            rounds: 5,
+            length: Duration::from_secs(1),
+            only: None,
+            json: false,
+        };
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+            match argument.as_str() {
+                "--case" => options.cases = vec![case(&value()?)?],
+                "--contenders" => options.contenders = list(&value()?, positive)?,
+                "--hold-ms" => options.holds = list(&value()?, |text| length(text, 1e-3))?,
+                "--rest-ms" => options.rest = length(&value()?, 1e-3)?,
+                "--nodes" => options.nodes = positive(&value()?)?,
+                "--rounds" => options.rounds = positive(&value()?)?,
+                "--seconds-per-round" => options.length = length(&value()?, 1.0)?,
+                "--only" => options.only = Some(kind(&value()?)?),
+                "--json" => options.json = true,
+                // `cargo bench` says this to every bench.
+                "--bench" => {}
+                other => return Err(format!("unknown option {other}")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn case(text: &str) -> Result<Case, String> {
+    let found = Case::ALL.into_iter().find(|case| case.name() == text);
+    found.ok_or(format!("{text} is none of contended, turns and inside"))
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    Kind::named(text).ok_or(format!("{text} is none of ours, polling, bare and slow"))
+}
+
+fn list<T>(text: &str, one: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    text.split(',').map(one).collect()
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n| n > 0).ok_or(format!("{text} is not a positive number"))
+}
+
+fn length(text: &str, unit: f64) -> Result<Duration, String> {
+    let number = text.parse().ok().map(|number: f64| number * unit);
+    let length = number.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    length.ok_or(format!("{text} is not a length of time"))
+}

@@ -1,0 +1,46 @@
+//! The library's blocking client, as a program would use it: one call that waits.
+
+use std::time::Duration;
+
+use redlatch::{Client, Config, Error, LockOptions, RestartGuard, Standing};
+
+use super::TTL;
+use super::contender::{Contender, Role};
+use super::support::eventually;
+
+/// A client and its key.
+pub struct Ours {
+    client: Client,
+    key: String,
+}
+
+/// What the contenders are made with: everything as it comes.
+pub fn config(role: &Role) -> Config {
+    Config::new(&role.urls).expect("the urls of the fleet").restart_guard(RestartGuard::Off)
+}
+
+impl Ours {
+    /// Connects to the nodes and waits until each of them is ready.
+    pub fn connect(role: &Role) -> Ours {
+        let client = Client::connect(config(role)).expect("a good configuration");
+        eventually(Duration::from_secs(20), "the nodes are ready", || {
+            client.drive(Duration::from_millis(1)).expect("the poller works");
+            client.nodes().iter().all(|standing| *standing == Standing::Ready)
+        });
+        Ours { client, key: role.key.clone() }
+    }
+}
+
+impl Contender for Ours {
+    fn hold(&mut self, wait: Duration, held: &mut dyn FnMut()) -> bool {
+        match self.client.lock(&self.key, LockOptions::ttl(TTL).wait(wait)) {
+            Ok(guard) => {
+                held();
+                guard.release().expect("there is room for a release");
+                true
+            }
+            Err(error @ Error::Config(_)) => panic!("{error}"),
+            Err(_) => false,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! One round: contenders are started, begin at one moment, end at another, and hand over what they
+//! did.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Setting;
+use super::contender::{Diary, Role, now};
+use super::figures::{Figures, Round};
+use super::options::{Case, Kind};
+use super::support::{Fleet, Node};
+
+/// Who may not be told of changes: the library then has nothing but its own pauses.
+const POLLING: &str = "polling";
+
+/// How many questions the round trip is the median of.
+const PINGS: usize = 501;
+
+/// Makes the user on every node that cannot have its client track keys.
+pub fn forbid_tracking(fleet: &Fleet) {
+    let rules = ["on", ">pw", "~*", "&*", "+@all", "-client", "+client|kill", "+client|setname"];
+    for node in fleet {
+        let said = node.command(&[&["ACL", "SETUSER", POLLING], &rules[..]].concat());
+        assert!(said.is_ok(), "ACL SETUSER: {said:?}");
+    }
+}
+
+/// Runs a round and tells what it came to. Panics where two had the lock at one time.
+pub fn run(fleet: &Fleet, kind: Kind, setting: &Setting, length: Duration) -> Figures {
+    let roles = roles(fleet, kind, setting);
+    let mut contenders: Vec<Started> = roles.iter().map(Started::spawn).collect();
+    contenders.iter_mut().for_each(Started::wait_ready);
+    let round_trip = round_trip(&fleet[0]);
+    let nodes_before = cpu_of(fleet);
+    // Far enough away for each of them to have been told by then.
+    let begin = now() + 20_000_000;
+    let end = begin + length.as_nanos() as u64;
+    contenders.iter_mut().for_each(|contender| contender.tell(begin, end));
+    let diaries: Vec<Diary> = contenders.iter_mut().map(Started::diary).collect();
+    let nodes_cpu = cpu_of(fleet).saturating_sub(nodes_before);
+    for (own, _) in roles.iter().filter_map(|role| role.turns.as_ref()) {
+        let _ = std::fs::remove_file(own);
+    }
+    let round = Round { begin, end, diaries, nodes_cpu, round_trip };
+    round.figures(setting.contenders)
+}
+
+fn roles(fleet: &Fleet, kind: Kind, setting: &Setting) -> Vec<Role> {
+    static ROUND: AtomicU64 = AtomicU64::new(0);
+    let round = ROUND.fetch_add(1, Ordering::Relaxed);
+    let urls = fleet.iter().map(|node| match kind {
+        Kind::Polling => format!("redis://{POLLING}:pw@127.0.0.1:{}", node.port()),
+        Kind::Ours | Kind::Bare | Kind::Slow => node.url(),
+    });
+    let role = Role {
+        kind,
+        number: 0,
+        hold: setting.hold,
+        rest: setting.rest,
+        inside: if setting.case == Case::Inside { setting.contenders } else { 0 },
+        turns: None,
+        // What a round leaves behind is not in the way of the next one.
+        key: format!("contended:{round}"),
+        urls: urls.collect(),
+    };
+    let processes = if role.inside > 0 { 1 } else { setting.contenders };
+    let socket =
+        |number: usize| -> PathBuf { fleet[0].directory().join(format!("turns-{round}-{number}")) };
+    let one = |number: usize| {
+        let turns = setting.case == Case::Turns;
+        let turns = turns.then(|| (socket(number), socket(1 - number)));
+        Role { number, turns, ..role.clone() }
+    };
+    (0..processes).map(one).collect()
+}
+
+/// A contender that runs.
+struct Started {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Started {
+    fn spawn(role: &Role) -> Started {
+        let program = std::env::current_exe().expect("this program has a path");
+        let mut command = Command::new(program);
+        command.args(role.arguments()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("this program can be started again");
+        let output = child.stdout.take().expect("it was asked for");
+        Started { child, output: BufReader::new(output) }
+    }
+
+    fn wait_ready(&mut self) {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a pipe can be read");
+        assert_eq!(line, "ready\n", "a contender ended early");
+    }
+
+    fn tell(&mut self, begin: u64, end: u64) {
+        let input = self.child.stdin.as_mut().expect("it was asked for");
+        writeln!(input, "{begin} {end}").expect("a contender that is ready listens");
+    }
+
+    fn diary(&mut self) -> Diary {
+        let mut bytes = Vec::new();
+        self.output.read_to_end(&mut bytes).expect("a pipe can be read");
+        let status = self.child.wait().expect("it is our child");
+        assert!(status.success(), "a contender ended with {status}");
+        Diary::read(&bytes)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The median of the time from a question to its answer, while nobody else asks.
+fn round_trip(node: &Node) -> Duration {
+    let mut client = node.client();
+    let mut took: Vec<Duration> = (0..PINGS)
+        .map(|_| {
+            let asked = now();
+            client.command(&["PING"]).expect("a running server answers");
+            Duration::from_nanos(now() - asked)
+        })
+        .collect();
+    took.sort();
+    took[PINGS / 2]
+}
+
+/// What the servers have used of the processors until now.
+fn cpu_of(fleet: &Fleet) -> Duration {
+    let seconds = |node: &Node, name: &str| node.info(name).parse::<f64>().expect("a number");
+    let of = |node: &Node| seconds(node, "used_cpu_user") + seconds(node, "used_cpu_sys");
+    Duration::from_secs_f64(fleet.iter().map(of).sum())
+}
