@@ -3,8 +3,8 @@
 
 mod bench;
 mod debts;
-mod handing;
 mod doubted;
+mod handing;
 mod hazards;
 mod healing;
 mod holding;

@@ -219,31 +219,27 @@ impl Coordinator {
 
     /// Somebody wrote to a key on a node, or the node forgot that we named it.
     pub(super) fn was_written(&mut self, node: NodeId, key: KeyHash, now: Instant) {
+        self.tell_of_write(node, key, None, now);
+    }
+
+    /// A node did what was asked for `record`: a write of our own to its key, of which the node
+    /// does not tell us. Other records of that key may be kept, or wait for it.
+    pub(super) fn we_wrote(&mut self, node: NodeId, record: u32, now: Instant) {
+        let key = KeyHash::of(&self.records.get(record).key);
+        self.tell_of_write(node, key, Some(record), now);
+    }
+
+    fn tell_of_write(&mut self, node: NodeId, key: KeyHash, by: Option<u32>, now: Instant) {
         let mut found = std::mem::take(&mut self.found);
         found.extend(self.records.with_key(key));
         for number in found.drain(..) {
             // What was done for the one before may have ended this one.
-            if self.records.contains(number) {
+            if by != Some(number) && self.records.contains(number) {
                 self.is_doubted(node, number, now);
                 self.waiter_is_told(node, number, now);
             }
         }
         self.found = found;
-    }
-
-    /// A node did what was asked for `record`: a write of our own to its key, of which the node
-    /// does not tell us. Other records of that key may be kept.
-    pub(super) fn we_wrote(&mut self, node: NodeId, record: u32, now: Instant) {
-        if self.keeper.is_empty() {
-            return;
-        }
-        let mut next = self.records.with_key(KeyHash::of(&self.records.get(record).key)).next();
-        while let Some(number) = next {
-            next = self.records.next_of_key(number);
-            if number != record {
-                self.is_doubted(node, number, now);
-            }
-        }
     }
 
     /// Every key of a node may be gone.
