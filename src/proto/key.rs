@@ -16,6 +16,11 @@ impl KeyHash {
         hasher.write(key);
         KeyHash(hasher.finish())
     }
+
+    /// Its place in a table of that many.
+    pub const fn place(self, places: usize) -> usize {
+        (self.0 % places as u64) as usize
+    }
 }
 
 /// A map by the numbers of keys: they need no further hashing.

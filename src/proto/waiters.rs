@@ -10,18 +10,28 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use super::key::KeyHash;
 use super::node::NodeId;
 use super::ops::Op;
 use super::time::Instant;
 
 /// How often in a row a key is handed over inside one client before others get a turn.
-const STREAK: u32 = 200;
+const STREAK: u32 = 1000;
 /// And how long at most.
-const STREAK_TIME: Duration = Duration::from_millis(50);
-/// The longest a waiter of some age is deaf: so long others have to be left alone to have a turn.
-const WINDOW: Duration = Duration::from_millis(4);
-/// The longest a young waiter is deaf. Each time it grows older by this, its window is shorter.
-const WIDEST: Duration = Duration::from_millis(16);
+const STREAK_TIME: Duration = Duration::from_millis(200);
+/// The longest a waiter is deaf: so long others have to be left alone to have a turn.
+const WINDOW: Duration = Duration::from_millis(16);
+/// Each time a waiter grows older by this, its window is shorter: by the square of its ages, so that
+/// hardly anybody waits for long.
+const AGES: Duration = Duration::from_millis(24);
+/// How many keys are remembered for which others wait, too.
+const CROWDS: usize = 64;
+/// A crowd is taken for smaller by one each time this has passed.
+const DISPERSES: Duration = Duration::from_millis(20);
+/// The largest crowd that is told from larger ones, as the power of two.
+const LARGEST_CROWD: u32 = 8;
+/// For how many round trips at most a waiter holds back.
+const HELD_BACK: u32 = 16;
 /// What round trips are taken for: a loop that is busy must not make everybody wait for long.
 const ROUND_TRIPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
@@ -82,8 +92,6 @@ pub enum Mode {
     Looking {
         /// Which.
         node: NodeId,
-        /// It woke before; else it begins to listen.
-        woken: bool,
     },
     /// The client had the key for long: it leaves others a turn.
     Yielding,
@@ -101,21 +109,23 @@ pub struct Waiting {
     /// The attempt that is under way was begun by a wake.
     pub woken: bool,
     since: Instant,
+    listens_since: Instant,
     in_vain: u32,
     held_looks: u32,
     polls: u32,
 }
 
 impl Waiting {
-    /// It begins to wait.
-    pub fn new(nodes: usize, now: Instant) -> Waiting {
+    /// It begins to wait, in a crowd of that size or in none.
+    pub fn new(nodes: usize, crowd: u32, now: Instant) -> Waiting {
         Waiting {
             mode: Mode::Polling,
             free_at: vec![NEVER; nodes],
             poll_at: now,
             woken: false,
             since: now,
-            in_vain: 0,
+            listens_since: now,
+            in_vain: crowd,
             held_looks: 0,
             polls: 0,
         }
@@ -123,12 +133,17 @@ impl Waiting {
 
     /// It woke, and another was faster.
     pub fn woke_in_vain(&mut self) {
-        self.in_vain = (self.in_vain + 1).min(16);
+        self.in_vain = (self.in_vain + 1).min(LARGEST_CROWD);
     }
 
-    /// It found the key free when it did not expect to: there is room.
-    pub fn found_it_free(&mut self) {
-        self.in_vain /= 2;
+    /// It listens from now on.
+    pub fn begins_to_listen(&mut self, now: Instant) {
+        (self.mode, self.listens_since) = (Mode::Listening, now);
+    }
+
+    /// About how many others wait, as the power of two.
+    pub fn crowd(&self) -> u32 {
+        self.in_vain
     }
 
     /// Whether others seem to wait as well.
@@ -139,14 +154,18 @@ impl Waiting {
     /// For how long at most it is deaf.
     pub fn window(&self, round_trip: Duration, now: Instant) -> Duration {
         let age = now.saturating_since(self.since);
-        let times = u32::try_from(age.as_nanos() / WIDEST.as_nanos()).unwrap_or(u32::MAX);
-        let most = WIDEST / times.saturating_add(1);
+        let times = u32::try_from(age.as_nanos() / AGES.as_nanos()).unwrap_or(u32::MAX);
+        let most = WINDOW / times.saturating_mul(times).saturating_add(1);
         (2 * round_trip).saturating_mul(1 << self.in_vain).min(most)
     }
 
-    /// For how long at most it holds back when the key may be free.
-    pub fn hold_back(&self, round_trip: Duration) -> Duration {
-        round_trip * self.in_vain.min(4)
+    /// For how long at most it holds back when the key may be free. The longer it was held, the
+    /// more of the others are listening, too.
+    pub fn hold_back(&self, round_trip: Duration, now: Instant) -> Duration {
+        if self.in_vain == 0 {
+            return Duration::ZERO;
+        }
+        now.saturating_since(self.listens_since).min(HELD_BACK * round_trip)
     }
 
     /// A look said that the key is held. Whether to ask the nodes all the same: what one says may
@@ -176,6 +195,31 @@ impl Waiting {
         moments.copy_from_slice(&self.free_at);
         moments.sort_unstable();
         moments[quorum - 1]
+    }
+}
+
+/// The sizes of crowds for a few keys: who asks anew need not find it out anew.
+#[derive(Debug)]
+pub struct Crowds([(KeyHash, u32, Instant); CROWDS]);
+
+impl Crowds {
+    /// The crowd at a key, as it seemed last.
+    pub fn at(&self, key: KeyHash, now: Instant) -> u32 {
+        let (whose, size, seen_at) = self.0[key.place(CROWDS)];
+        let passed = now.saturating_since(seen_at).as_nanos() / DISPERSES.as_nanos();
+        let gone = u32::try_from(passed).unwrap_or(u32::MAX);
+        if whose == key { size.saturating_sub(gone) } else { 0 }
+    }
+
+    /// So it seems now.
+    pub fn note(&mut self, key: KeyHash, size: u32, now: Instant) {
+        self.0[key.place(CROWDS)] = (key, size, now);
+    }
+}
+
+impl Default for Crowds {
+    fn default() -> Crowds {
+        Crowds([(KeyHash::of(b""), 0, Instant::default()); CROWDS])
     }
 }
 
@@ -237,7 +281,7 @@ mod tests {
         assert!((0..STREAK).all(|_| !queue.hands_over(at(1))));
         assert!(queue.hands_over(at(1)));
         assert!(!queue.hands_over(at(1)), "a new one begins");
-        assert!(queue.hands_over(at(51)));
+        assert!(queue.hands_over(at(201)));
         assert!(!queue.hands_over(at(500)), "one hand-over is always had");
         queue.ends_streak(at(500));
         assert!(!queue.hands_over(at(5_000)));
@@ -245,27 +289,40 @@ mod tests {
 
     #[test]
     fn windows_grow_with_each_wake_in_vain_and_shrink_with_age() {
-        let mut waiting = Waiting::new(5, at(0));
+        let mut waiting = Waiting::new(5, 0, at(0));
         assert!(!waiting.is_in_a_crowd());
-        assert_eq!(waiting.hold_back(TRIP), Duration::ZERO);
+        assert_eq!(waiting.hold_back(TRIP, at(9)), Duration::ZERO);
         let mut before = waiting.window(TRIP, at(0));
         for _ in 0..20 {
             waiting.woke_in_vain();
             let window = waiting.window(TRIP, at(0));
-            assert!(window == WIDEST || window == 2 * before);
+            assert!(window == WINDOW || window == 2 * before || waiting.crowd() == LARGEST_CROWD);
             before = window;
         }
-        assert_eq!(before, WIDEST);
-        assert!(waiting.window(TRIP, at(48)) <= WINDOW, "an old one comes within others' pauses");
-        assert!(waiting.window(TRIP, at(10_000)) < TRIP);
-        assert_eq!(waiting.hold_back(TRIP), 4 * TRIP);
-        waiting.found_it_free();
-        assert_eq!(waiting.in_vain, 8);
+        assert_eq!(before, WINDOW, "others are left alone for so long");
+        assert_eq!(waiting.window(TRIP, at(24)), WINDOW / 2);
+        assert_eq!(waiting.window(TRIP, at(48)), WINDOW / 5);
+        assert!(waiting.window(TRIP, at(20_000)) < TRIP);
+        waiting.begins_to_listen(at(10));
+        assert_eq!(waiting.hold_back(TRIP, at(11)), Duration::from_millis(1));
+        assert_eq!(waiting.hold_back(TRIP, at(100)), HELD_BACK * TRIP);
+    }
+
+    #[test]
+    fn a_crowd_is_remembered_for_a_while() {
+        let (key, other) = (KeyHash::of(b"a"), KeyHash::of(b"b"));
+        let mut crowds = Crowds::default();
+        assert_eq!(crowds.at(key, at(1)), 0);
+        crowds.note(key, 3, at(100));
+        assert_eq!(crowds.at(key, at(119)), 3);
+        assert_eq!(crowds.at(key, at(140)), 1);
+        assert_eq!(crowds.at(key, at(10_000)), 0);
+        assert_eq!(crowds.at(other, at(100)), 0);
     }
 
     #[test]
     fn it_wakes_when_a_majority_can_be_free() {
-        let mut waiting = Waiting::new(5, at(0));
+        let mut waiting = Waiting::new(5, 0, at(0));
         assert_eq!(waiting.wakes_at(3), NEVER);
         for (node, millis) in [(0, 30), (1, 10), (4, 20)] {
             waiting.free_at[node] = at(millis);
@@ -277,7 +334,7 @@ mod tests {
 
     #[test]
     fn polls_grow_up_to_their_bound_and_every_third_look_is_overruled() {
-        let mut waiting = Waiting::new(1, at(0));
+        let mut waiting = Waiting::new(1, 0, at(0));
         let (shortest, longest) = (Duration::from_millis(5), Duration::from_millis(50));
         assert_eq!(waiting.next_poll(shortest, longest), (shortest / 2, shortest));
         (0..100).for_each(|_| assert!(waiting.next_poll(shortest, longest).1 <= longest));

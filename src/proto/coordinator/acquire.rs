@@ -183,6 +183,7 @@ impl Coordinator {
         }
         record.phase = Phase::Held;
         let op = record.op;
+        self.note_crowd(number, now);
         self.arm_deadline(number);
         if let Some(op) = op {
             self.ops.move_to(op, Stage::Granted { record: number });

@@ -40,7 +40,7 @@ use super::standing::{Distrust, Standing};
 use super::stats::Stats;
 use super::time::{BadTtl, Instant, Ttl};
 use super::timers::{Timer, Timers};
-use super::waiters::{Queues, RoundTrip};
+use super::waiters::{Crowds, Queues, RoundTrip};
 
 pub use events::Event;
 use events::Events;
@@ -102,6 +102,7 @@ pub struct Coordinator {
     ops: Ops,
     keeper: Keeper,
     queues: Queues,
+    crowds: Crowds,
     /// Keys whose next waiter has its turn, and whether they were given back: none but while they
     /// are handed over.
     handing_over: Vec<(u32, bool)>,
@@ -130,6 +131,7 @@ impl Coordinator {
             ops: Ops::default(),
             keeper: Keeper::new(),
             queues: Queues::new(),
+            crowds: Crowds::default(),
             handing_over: Vec::new(),
             found: Vec::new(),
             round_trip: RoundTrip::default(),

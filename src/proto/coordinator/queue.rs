@@ -127,14 +127,14 @@ impl Coordinator {
 
     /// It begins to wait, though the key is free as far as we know.
     fn leave_others_a_turn(&mut self, op: Op, number: u32, now: Instant) {
-        let mut waiting = Waiting::new(self.nodes.len(), now);
+        let mut waiting = Waiting::new(self.nodes.len(), 0, now);
         waiting.mode = Mode::Yielding;
         if let Some(request) = self.ops.get_mut(op) {
             request.waiting = Some(Box::new(waiting));
         }
         let key = &self.records.get(number).key;
         let last = Error::Contended(self.report_unasked(key, now));
-        self.listen_everywhere(number, now);
+        self.name_it(number, now);
         let at = now.saturating_add(waiters::turn_of_others(self.round_trip.usual()));
         self.pause_until(op, number, at, Some(last));
     }

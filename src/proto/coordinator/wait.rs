@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 
+use super::super::key::KeyHash;
 use super::super::waiters::{self, Mode, NEVER, Waiting};
 use super::*;
 
@@ -21,21 +22,27 @@ impl Coordinator {
         let told = contended && self.tell_us().len() >= self.quorum;
         let round_trip = self.round_trip.usual();
         let Some(request) = self.ops.get_mut(op) else { return };
+        let key = KeyHash::of(&self.records.get(number).key);
+        let crowd = self.crowds.at(key, now);
         let first = request.waiting.is_none();
-        let waiting = request.waiting.get_or_insert_with(|| Box::new(Waiting::new(nodes, now)));
-        let woken = std::mem::take(&mut waiting.woken);
+        let waiting =
+            request.waiting.get_or_insert_with(|| Box::new(Waiting::new(nodes, crowd, now)));
+        let woken = std::mem::take(&mut waiting.woken) || (first && crowd > 0);
         let at = if !told {
             waiting.mode = Mode::Polling;
             let (shortest, longest) = self.settings.retry;
             let (least, most) = waiting.next_poll(2 * shortest, longest);
             now.saturating_add(self.rng.random_range(least..=most))
-        } else if woken && !first {
-            waiting.woke_in_vain();
+        } else if woken {
+            if !first {
+                waiting.woke_in_vain();
+                self.crowds.note(key, waiting.crowd(), now);
+            }
             waiting.mode = Mode::Deaf;
             let most = waiting.window(round_trip, now);
             now.saturating_add(self.rng.random_range(most / 2..=most))
         } else {
-            self.listen_everywhere(number, now);
+            self.name_it(number, now);
             self.listen(op, now)
         };
         self.pause_until(op, number, at, Some(last));
@@ -48,7 +55,7 @@ impl Coordinator {
         else {
             return now;
         };
-        waiting.mode = Mode::Listening;
+        waiting.begins_to_listen(now);
         let (least, most) = waiting.next_poll(2 * longest, longest * RARELY);
         waiting.poll_at = now.saturating_add(self.rng.random_range(least..=most));
         waiting.wakes_at(self.quorum).min(waiting.poll_at)
@@ -61,15 +68,28 @@ impl Coordinator {
         self.all_nodes().iter().filter(tells).collect()
     }
 
-    /// Names the key to every node that tells of it.
-    pub(super) fn listen_everywhere(&mut self, number: u32, now: Instant) {
-        if let Some(waiting) = self.waiting_of(number) {
-            waiting.free_at.fill(NEVER);
+    /// Names the key to the nodes that tell of it: to all of them, or, in a crowd, to as many as are
+    /// a quorum, drawn at random. Every push costs the node and the waiter.
+    pub(super) fn name_it(&mut self, number: u32, now: Instant) {
+        let mut nodes: Vec<NodeId> = self.tell_us().iter().collect();
+        let quorum = self.quorum;
+        let Some(waiting) = self.waiting_of(number) else { return };
+        waiting.free_at.fill(NEVER);
+        let most = if waiting.is_in_a_crowd() { quorum } else { nodes.len() };
+        while nodes.len() > most {
+            nodes.swap_remove(self.rng.random_range(0..nodes.len()));
         }
-        for node in self.tell_us().iter() {
+        for node in nodes {
             self.register(node, number, now);
             self.watch_for_silence(node, now);
         }
+    }
+
+    /// A waiter has its lock: the crowd is smaller by one.
+    pub(super) fn note_crowd(&mut self, number: u32, now: Instant) {
+        let Some(waiting) = self.waiting_of(number) else { return };
+        let size = waiting.crowd().saturating_sub(1);
+        self.crowds.note(KeyHash::of(&self.records.get(number).key), size, now);
     }
 
     fn waiting_of(&mut self, number: u32) -> Option<&mut Waiting> {
@@ -99,12 +119,12 @@ impl Coordinator {
             return;
         };
         match waiting.mode {
-            Mode::Listening if waiting.wakes_at(quorum) <= now => {
-                self.wake(op, number, now);
-            }
-            Mode::Deaf | Mode::Holding { look: true } => {
-                let woken = waiting.mode != Mode::Deaf;
-                self.look_at_one(op, number, woken, now);
+            Mode::Listening if waiting.wakes_at(quorum) <= now => self.wake(op, number, now),
+            Mode::Holding { look: true } => self.look_at_one(op, number, now),
+            Mode::Deaf => {
+                self.name_it(number, now);
+                let at = self.listen(op, now);
+                self.pause_until(op, number, at, None);
             }
             mode => {
                 let woken = matches!(mode, Mode::Holding { .. } | Mode::Looking { .. });
@@ -119,7 +139,7 @@ impl Coordinator {
     fn wake(&mut self, op: Op, number: u32, now: Instant) {
         let round_trip = self.round_trip.usual();
         let Some(waiting) = self.waiting_of(number) else { return };
-        let most = waiting.hold_back(round_trip);
+        let most = waiting.hold_back(round_trip, now);
         if most.is_zero() {
             waiting.asks(true);
             self.attempt_again(op, number, now);
@@ -133,7 +153,7 @@ impl Coordinator {
     }
 
     /// Looks at one node, drawn at random, and names the key to it. Its timer is not set.
-    fn look_at_one(&mut self, op: Op, number: u32, woken: bool, now: Instant) {
+    fn look_at_one(&mut self, op: Op, number: u32, now: Instant) {
         let nodes: Vec<NodeId> = self.tell_us().iter().collect();
         if nodes.is_empty() {
             self.attempt_again(op, number, now);
@@ -141,7 +161,7 @@ impl Coordinator {
         }
         let node = nodes[self.rng.random_range(0..nodes.len())];
         if let Some(waiting) = self.waiting_of(number) {
-            waiting.mode = Mode::Looking { node, woken };
+            waiting.mode = Mode::Looking { node };
         }
         self.register(node, number, now);
         self.watch_for_silence(node, now);
@@ -175,20 +195,14 @@ impl Coordinator {
             _ => NEVER,
         };
         let Some(waiting) = self.waiting_of(number) else { return };
-        let mode = waiting.mode;
-        match mode {
-            Mode::Looking { node: looked_at, woken } if looked_at == node => {
-                // The other nodes will be as this one.
-                waiting.free_at.fill(free_at);
-                self.look_answered_waiter(number, woken, free_at, now);
+        waiting.free_at[node.index()] = free_at;
+        match waiting.mode {
+            Mode::Looking { node: looked_at } if looked_at == node => {
+                self.one_has_told(number, free_at <= now, now);
             }
-            Mode::Listening | Mode::Yielding => {
-                waiting.free_at[node.index()] = free_at;
-                let seen = mode == Mode::Yielding && free_at > now && left.is_some();
-                if mode == Mode::Listening || seen {
-                    self.listen_on(number, now);
-                }
-            }
+            Mode::Listening => self.listen_on(number, now),
+            // Another has it already: that was its turn.
+            Mode::Yielding if left.is_some() && free_at > now => self.listen_again(number, now),
             _ => {}
         }
     }
@@ -201,38 +215,35 @@ impl Coordinator {
         let wakes_at = waiting.wakes_at(quorum);
         if wakes_at <= now {
             self.wake(op, number, now);
-            return;
+        } else {
+            let at = wakes_at.min(waiting.poll_at);
+            self.pause_until(op, number, at, None);
         }
-        let at = match waiting.mode {
-            Mode::Listening => wakes_at.min(waiting.poll_at),
-            _ => self.listen(op, now),
-        };
+    }
+
+    fn listen_again(&mut self, number: u32, now: Instant) {
+        let Some(op) = self.interrupted(number) else { return };
+        self.name_it(number, now);
+        let at = self.listen(op, now);
         self.pause_until(op, number, at, None);
     }
 
-    fn look_answered_waiter(&mut self, number: u32, woken: bool, free_at: Instant, now: Instant) {
+    /// The node that was looked at told whether the key is free there.
+    fn one_has_told(&mut self, number: u32, free: bool, now: Instant) {
         let round_trip = self.round_trip.usual();
         let Some(op) = self.interrupted(number) else { return };
         let Some(waiting) = self.waiting_of(number) else { return };
-        if free_at <= now {
-            if !woken {
-                waiting.found_it_free();
-            }
+        // What one says may be wrong for ever: it delays an attempt, and does not prevent it.
+        if free || waiting.saw_it_held() {
             waiting.asks(true);
             self.attempt_again(op, number, now);
-        } else if woken && waiting.saw_it_held() {
-            waiting.asks(true);
-            self.attempt_again(op, number, now);
-        } else if woken || free_at == NEVER {
-            waiting.woke_in_vain();
-            waiting.mode = Mode::Deaf;
-            let most = waiting.window(round_trip, now);
-            let at = now.saturating_add(self.rng.random_range(most / 2..=most));
-            self.pause_until(op, number, at, None);
-        } else {
-            let at = self.listen(op, now);
-            self.pause_until(op, number, at, None);
+            return;
         }
+        waiting.woke_in_vain();
+        waiting.mode = Mode::Deaf;
+        let most = waiting.window(round_trip, now);
+        let at = now.saturating_add(self.rng.random_range(most / 2..=most));
+        self.pause_until(op, number, at, None);
     }
 
     /// Somebody wrote to the key on a node.
@@ -243,20 +254,11 @@ impl Coordinator {
         let Some(waiting) = self.waiting_of(number) else { return };
         match waiting.mode {
             Mode::Listening => {
-                if waiting.is_in_a_crowd() {
-                    // Named to one node only: it speaks for the others.
-                    waiting.free_at.fill(now);
-                } else {
-                    waiting.free_at[node.index()] = now;
-                }
+                waiting.free_at[node.index()] = now;
                 self.listen_on(number, now);
             }
             // Ours is the write before: this is another's.
-            Mode::Yielding => {
-                if let Some(op) = self.interrupted(number) {
-                    self.look_at_one(op, number, false, now);
-                }
-            }
+            Mode::Yielding => self.listen_again(number, now),
             _ => {}
         }
     }
