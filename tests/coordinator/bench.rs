@@ -26,6 +26,8 @@ pub struct Bench {
     connections: i64,
     /// How many keys were asked for.
     keys: usize,
+    /// What a node says to the wish to be told of writes.
+    tracking: &'static str,
 }
 
 impl Bench {
@@ -38,10 +40,26 @@ impl Bench {
         Bench::of(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", change)
     }
 
+    /// Nodes that do not tell of writes.
+    pub fn without_tracking(nodes: usize) -> Bench {
+        let refused = "-NOPERM no\r\n";
+        Bench::told(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", refused, |_| {})
+    }
+
     pub fn of(
         nodes: usize,
         info: &str,
         native: &'static str,
+        change: impl FnOnce(&mut Settings),
+    ) -> Bench {
+        Bench::told(nodes, info, native, "+OK\r\n", change)
+    }
+
+    fn told(
+        nodes: usize,
+        info: &str,
+        native: &'static str,
+        tracking: &'static str,
         change: impl FnOnce(&mut Settings),
     ) -> Bench {
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
@@ -50,8 +68,16 @@ impl Bench {
         let now = Instant::from_nanos(1_000_000_000_000);
         let core = Coordinator::new(settings, [9; 32], now).expect("good settings");
         let info = (0..nodes).map(|node| info.replace("RR0", &format!("RR{node}"))).collect();
-        let mut bench =
-            Bench { core, now, native, info, pending: Vec::new(), connections: 0, keys: 0 };
+        let mut bench = Bench {
+            core,
+            now,
+            native,
+            info,
+            pending: Vec::new(),
+            connections: 0,
+            keys: 0,
+            tracking,
+        };
         for node in 0..nodes {
             bench.connect(node);
         }
@@ -77,7 +103,10 @@ impl Bench {
         let ran = "-ERR Lua redis lib command arguments must be strings or integers\r\n";
         let named = "+OK\r\n+OK\r\n+OK\r\n";
         let sha = "$40\r\n0123456789012345678901234567890123456789\r\n";
-        self.reply(node, &format!("{hello}{info}{sha}{sha}{ran}{}+OK\r\n{named}", self.native));
+        self.reply(
+            node,
+            &format!("{hello}{info}{sha}{sha}{ran}{}{}{named}", self.native, self.tracking),
+        );
         let mut said = self.said(node);
         if said.last().is_some_and(|last| last[0] == "TIME") {
             said.pop();

@@ -11,6 +11,7 @@ mod holding;
 mod keeping;
 mod silence;
 mod trust;
+mod waiting;
 
 use std::time::Duration;
 

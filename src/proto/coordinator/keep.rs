@@ -225,6 +225,9 @@ impl Coordinator {
     /// A node did what was asked for `record`: a write of our own to its key, of which the node
     /// does not tell us. Other records of that key may be kept, or wait for it.
     pub(super) fn we_wrote(&mut self, node: NodeId, record: u32, now: Instant) {
+        if self.keeper.is_empty() && self.records.len() == 1 {
+            return;
+        }
         let key = KeyHash::of(&self.records.get(record).key);
         self.tell_of_write(node, key, Some(record), now);
     }
@@ -236,7 +239,7 @@ impl Coordinator {
             // What was done for the one before may have ended this one.
             if by != Some(number) && self.records.contains(number) {
                 self.is_doubted(node, number, now);
-                self.waiter_is_told(node, number, now);
+                self.waiter_is_told(node, number, by.is_some(), now);
             }
         }
         self.found = found;
@@ -247,7 +250,7 @@ impl Coordinator {
         for number in self.records.numbers() {
             if self.records.contains(number) {
                 self.is_doubted(node, number, now);
-                self.waiter_is_told(node, number, now);
+                self.waiter_is_told(node, number, false, now);
             }
         }
     }

@@ -246,8 +246,8 @@ impl Coordinator {
         self.pause_until(op, number, at, None);
     }
 
-    /// Somebody wrote to the key on a node.
-    pub(super) fn waiter_is_told(&mut self, node: NodeId, number: u32, now: Instant) {
+    /// Somebody wrote to the key on a node; `ours`: we did.
+    pub(super) fn waiter_is_told(&mut self, node: NodeId, number: u32, ours: bool, now: Instant) {
         if self.records.get(number).phase != Phase::Asking {
             return;
         }
@@ -257,8 +257,7 @@ impl Coordinator {
                 waiting.free_at[node.index()] = now;
                 self.listen_on(number, now);
             }
-            // Ours is the write before: this is another's.
-            Mode::Yielding => self.listen_again(number, now),
+            Mode::Yielding if !ours => self.listen_again(number, now),
             _ => {}
         }
     }

@@ -1,0 +1,310 @@
+//! Waiting for a key: the queue inside the client, being told, looking, and asking again.
+
+use super::*;
+use redlatch::proto::node::NodeId;
+use redlatch::{Lock, Op};
+
+const WAIT: Duration = Duration::from_secs(100);
+
+fn ask_for(bench: &mut Bench, data: u64, wait: Duration) -> Op {
+    bench.core.acquire(b"k", TTL, wait, data, bench.now).unwrap()
+}
+
+/// Every node says that another holds the key, and for how long.
+fn denied(bench: &mut Bench, lefts: &[i32]) {
+    for node in 0..lefts.len() {
+        assert_eq!(bench.names(node), ["SET"], "n{node}");
+    }
+    answer_denied(bench, lefts);
+}
+
+/// The same, where it was looked at that they are asked.
+fn answer_denied(bench: &mut Bench, lefts: &[i32]) {
+    for node in 0..lefts.len() {
+        bench.said(node);
+    }
+    for node in 0..lefts.len() {
+        bench.reply(node, "_\r\n");
+    }
+    for (node, left) in lefts.iter().enumerate() {
+        let said = bench.names(node);
+        assert_eq!(said[said.len() - 2..], ["CLIENT", "PTTL"], "behind its releases: {said:?}");
+        let released = ":0\r\n".repeat(said.len() - 2);
+        bench.reply(node, &format!("{released}+OK\r\n:{left}\r\n"));
+    }
+}
+
+fn push(bench: &mut Bench, node: usize) {
+    bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
+}
+
+fn acquired(bench: &mut Bench) -> (u64, Lock) {
+    let done = bench.completion().expect("a lock");
+    match done.result {
+        Ok(Outcome::Acquired(lock)) => (done.data, lock),
+        other => panic!("no lock: {other:?}"),
+    }
+}
+
+fn grant(bench: &mut Bench, nodes: usize) {
+    for node in 0..nodes {
+        bench.said(node);
+    }
+    for node in 0..nodes {
+        bench.reply(node, "+OK\r\n");
+    }
+}
+
+fn is_asking(bench: &mut Bench, node: usize) -> bool {
+    bench.names(node).iter().any(|name| name == "SET")
+}
+
+#[test]
+fn a_loser_is_told_and_asks_when_a_majority_can_be_free() {
+    let mut bench = Bench::new(5);
+    ask_for(&mut bench, 1, WAIT);
+    denied(&mut bench, &[9000; 5]);
+    for node in [0, 1] {
+        push(&mut bench, node);
+        bench.pass(millis(1));
+        assert!(!is_asking(&mut bench, node), "two of five are no majority");
+    }
+    push(&mut bench, 2);
+    for node in 0..5 {
+        assert_eq!(bench.names(node), ["SET"], "n{node}");
+        bench.reply(node, "+OK\r\n");
+    }
+    let (_, lock) = acquired(&mut bench);
+    bench.core.let_go(&lock, bench.now);
+    answer_releases(&mut bench, 5);
+}
+
+fn answer_releases(bench: &mut Bench, nodes: usize) {
+    for node in 0..nodes {
+        let said = bench.said(node).len();
+        bench.reply(node, &":1\r\n".repeat(said));
+    }
+    bench.assert_idle();
+}
+
+#[test]
+fn a_key_that_is_not_released_is_asked_for_when_it_expires_on_a_majority() {
+    let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
+    ask_for(&mut bench, 1, WAIT);
+    denied(&mut bench, &[100, 30, 60]);
+    bench.pass(millis(40));
+    assert!(!is_asking(&mut bench, 0), "one is free");
+    bench.pass(millis(20));
+    assert!(!is_asking(&mut bench, 0), "a node expires by whole milliseconds");
+    bench.pass(millis(1));
+    assert!(is_asking(&mut bench, 0), "two are");
+}
+
+#[test]
+fn what_was_released_in_between_is_asked_for_at_once() {
+    let mut bench = Bench::new(3);
+    ask_for(&mut bench, 1, WAIT);
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, "_\r\n");
+    }
+    for node in 0..2 {
+        bench.said(node);
+        bench.reply(node, "+OK\r\n:-2\r\n");
+    }
+    assert!(is_asking(&mut bench, 0));
+}
+
+#[test]
+fn a_push_that_is_lost_and_a_key_that_lives_for_ever_are_asked_about_in_a_bounded_time() {
+    let mut bench = Bench::new(3);
+    ask_for(&mut bench, 1, WAIT);
+    denied(&mut bench, &[-1; 3]);
+    let mut times = 0;
+    for _ in 0..100 {
+        bench.pass(millis(10));
+        if is_asking(&mut bench, 0) {
+            times += 1;
+            answer_denied(&mut bench, &[-1; 3]);
+        }
+    }
+    assert!((2..=8).contains(&times), "{times} times in a second");
+}
+
+#[test]
+fn where_nobody_tells_it_asks_again_behind_growing_pauses() {
+    // HELLO and the rest, but CLIENT TRACKING is refused.
+    let mut bench = Bench::without_tracking(3);
+    ask_for(&mut bench, 1, WAIT);
+    let (mut times, mut last, mut longest) = (0, bench.now, Duration::ZERO);
+    for _ in 0..1000 {
+        bench.pass(millis(1));
+        let mut asked = false;
+        for node in 0..3 {
+            for command in bench.said(node) {
+                assert!(command[0] != "PTTL", "{command:?}");
+                asked |= command[0] == "SET";
+                let reply = if command[0] == "SET" { "_\r\n" } else { ":0\r\n" };
+                bench.reply(node, reply);
+            }
+        }
+        if asked {
+            times += 1;
+            longest = longest.max(bench.now.saturating_since(last));
+            last = bench.now;
+        }
+    }
+    assert!((20..60).contains(&times), "{times} attempts in a second");
+    assert!(longest >= millis(25) && longest <= millis(52), "{longest:?}");
+}
+
+#[test]
+fn inside_a_client_waiters_are_served_in_order_and_nobody_else_asks() {
+    let mut bench = Bench::new(3);
+    for data in 1..=3 {
+        ask_for(&mut bench, data, WAIT);
+    }
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["SET"], "the first");
+        bench.reply(node, "+OK\r\n");
+    }
+    for data in 1..=3 {
+        let (served, lock) = acquired(&mut bench);
+        assert_eq!(served, data);
+        assert!(bench.completion().is_none());
+        bench.core.let_go(&lock, bench.now);
+        for node in 0..3 {
+            let said = bench.names(node);
+            let release = said[0].as_str();
+            assert!(release.starts_with("EVAL"), "{said:?}");
+            // In one write, and behind the release on each node.
+            assert_eq!(said.len(), if data < 3 { 2 } else { 1 });
+            bench.reply(node, ":1\r\n");
+        }
+        if data < 3 {
+            (0..3).for_each(|node| bench.reply(node, "+OK\r\n"));
+        }
+    }
+    bench.assert_idle();
+}
+
+#[test]
+fn one_attempt_for_a_key_that_this_client_has_is_refused_at_once() {
+    let mut bench = Bench::new(3);
+    let held = bench.hold(&[0, 1]);
+    bench.said(2);
+    ask_for(&mut bench, 5, Duration::ZERO);
+    let done = bench.completion().unwrap();
+    assert!(done.data == 5 && matches!(done.result, Err(Error::Contended(_))));
+    assert!((0..3).all(|node| bench.said(node).is_empty()), "nobody is asked");
+    // Another key of the client is nobody's business.
+    bench.core.acquire(b"other", TTL, Duration::ZERO, 6, bench.now).unwrap();
+    assert!(is_asking(&mut bench, 0));
+    assert!(!bench.core.remaining(&held, bench.now).is_zero());
+}
+
+#[test]
+fn a_lock_that_expires_gives_the_next_waiter_its_turn() {
+    let mut bench = Bench::with(1, |settings| settings.probe_interval = WAIT);
+    let _held = bench.hold(&[0]);
+    ask_for(&mut bench, 2, WAIT);
+    bench.pass(TTL);
+    let said = bench.names(0);
+    assert_eq!(said, ["EVALSHA", "SET"]);
+    bench.reply(0, ":0\r\n+OK\r\n");
+    let (served, lock) = acquired(&mut bench);
+    assert_eq!(served, 2);
+    bench.core.let_go(&lock, bench.now);
+    answer_releases(&mut bench, 1);
+}
+
+#[test]
+fn waits_that_are_taken_back_or_run_out_leave_nothing() {
+    let mut bench = Bench::with(1, |settings| settings.probe_interval = WAIT);
+    let lock = bench.hold(&[0]);
+    let first = ask_for(&mut bench, 2, Duration::MAX);
+    ask_for(&mut bench, 3, millis(20));
+    let third = ask_for(&mut bench, 4, WAIT);
+    bench.core.cancel(first, bench.now);
+    bench.pass(millis(20));
+    let done = bench.completion().unwrap();
+    assert!(done.data == 3 && matches!(done.result, Err(Error::Contended(_))));
+    bench.core.let_go(&lock, bench.now);
+    assert_eq!(bench.names(0), ["EVAL", "SET"]);
+    bench.reply(0, ":1\r\n");
+    bench.core.cancel(third, bench.now);
+    assert_eq!(bench.names(0), ["EVAL"]);
+    bench.reply(0, "+OK\r\n:1\r\n");
+    assert!(bench.completion().is_none());
+    bench.assert_idle();
+    // One that asks the nodes, and listens.
+    for how in 0..2 {
+        let op = ask_for(&mut bench, 2, if how == 0 { WAIT } else { millis(20) });
+        denied(&mut bench, &[9000]);
+        ask_for(&mut bench, 3, Duration::ZERO);
+        assert!(matches!(bench.completion().unwrap().result, Err(Error::Contended(_))));
+        if how == 0 {
+            bench.core.cancel(op, bench.now);
+        } else {
+            bench.pass(millis(20));
+            assert!(matches!(bench.completion().unwrap().result, Err(Error::Contended(_))));
+        }
+        bench.assert_idle();
+    }
+}
+
+#[test]
+fn at_the_end_nobody_gets_a_turn() {
+    let mut bench = Bench::new(1);
+    let op = ask_for(&mut bench, 1, WAIT);
+    ask_for(&mut bench, 2, WAIT);
+    let _ = op;
+    bench.core.close(bench.now);
+    assert_eq!(bench.names(0), ["SET", "EVAL"], "the one that was asked for");
+    bench.reply(0, "+OK\r\n:1\r\n");
+    bench.assert_idle();
+}
+
+/// Hands a key over inside one client until somebody is made to wait; how often that was.
+fn streak(bench: &mut Bench, by: Duration) -> u32 {
+    ask_for(bench, 0, WAIT);
+    ask_for(bench, 0, WAIT);
+    grant(bench, 1);
+    for count in 0..100_000 {
+        let (_, lock) = acquired(bench);
+        ask_for(bench, 0, WAIT);
+        bench.pass(by);
+        bench.core.let_go(&lock, bench.now);
+        let said = bench.names(0);
+        bench.reply(0, ":1\r\n");
+        if said[1] != "SET" {
+            assert_eq!(said[1..], ["CLIENT", "PTTL"], "it names the key");
+            return count;
+        }
+        bench.reply(0, "+OK\r\n");
+    }
+    panic!("nobody else ever had a turn");
+}
+
+#[test]
+fn behind_a_streak_others_have_a_turn() {
+    let quiet = |settings: &mut redlatch::proto::settings::Settings| {
+        settings.probe_interval = Duration::from_secs(3000);
+    };
+    let mut bench = Bench::with(1, quiet);
+    assert!(streak(&mut bench, Duration::from_micros(10)) <= 1001, "by its length");
+    bench.reply(0, "+OK\r\n:-2\r\n");
+    bench.pass(millis(15));
+    assert!(!is_asking(&mut bench, 0), "they need a moment to wake");
+    bench.pass(millis(20));
+    assert!(is_asking(&mut bench, 0), "nobody came");
+    let mut bench = Bench::with(1, quiet);
+    assert!(streak(&mut bench, millis(50)) <= 5, "by its time");
+    bench.reply(0, "+OK\r\n:9000\r\n");
+    bench.pass(millis(30));
+    assert!(!is_asking(&mut bench, 0), "another has it");
+    assert!(bench.core.output(NodeId::new(0)).is_empty());
+    bench.reply(0, "+OK\r\n:8970\r\n");
+    push(&mut bench, 0);
+    assert!(is_asking(&mut bench, 0), "and gave it back");
+}
