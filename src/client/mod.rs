@@ -234,7 +234,9 @@ impl Client {
     }
 
     /// Reads and writes what there is to read and write until `limit` has passed: renewals of the
-    /// locks that are kept, answers that nobody waits for, connections, what is owed.
+    /// locks that are kept, answers that nobody waits for, connections, what is owed. It returns
+    /// earlier when there is something new to tell ([`poll_notice`](Client::poll_notice)), so that
+    /// a loss is known before the deadline however long the limit is.
     ///
     /// # Errors
     /// When the system's poller fails, and in a forked process.
@@ -246,8 +248,7 @@ impl Client {
         }
         loop {
             inner.turn(end)?;
-            inner.take_completions();
-            if clock::now() >= end {
+            if inner.take_completions() || clock::now() >= end {
                 // Nothing that the last answers gave rise to waits for the next call.
                 inner.engine.flush();
                 return Ok(());
@@ -316,12 +317,14 @@ impl Inner {
         Ok(())
     }
 
-    /// What is told of the locks that are kept is noted; for the rest nobody waits: whoever did
-    /// gave up.
-    fn take_completions(&mut self) {
+    /// What is told of the locks that are kept is noted, and whether there was any; for the rest
+    /// nobody waits: whoever did gave up.
+    fn take_completions(&mut self) -> bool {
+        let mut any = false;
         while let Some(done) = self.engine.poll_completion() {
-            self.notices.take(done.data, done.result);
+            any |= self.notices.take(done.data, done.result);
         }
+        any
     }
 
     /// The number for the notices of a lock that is to be kept.

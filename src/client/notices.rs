@@ -65,12 +65,12 @@ impl Notices {
         self.followed.remove(&number);
     }
 
-    /// Takes note of what a keeping came to.
-    pub(super) fn take(&mut self, number: u64, result: Result<Outcome, Error>) {
-        let Some(followed) = self.followed.get_mut(&number) else { return };
+    /// Takes note of what a keeping came to; `false` where there is nothing to tell of it.
+    pub(super) fn take(&mut self, number: u64, result: Result<Outcome, Error>) -> bool {
+        let Some(followed) = self.followed.get_mut(&number) else { return false };
         let what = match result {
             Ok(Outcome::Expiring { deadline }) => Happened::Expiring { deadline },
-            Ok(_) => return,
+            Ok(_) => return false,
             Err(error) => {
                 followed.lost = Some(error.clone());
                 Happened::Lost(error)
@@ -80,6 +80,7 @@ impl Notices {
             self.untold.pop_front();
         }
         self.untold.push_back(Notice { key: followed.key.clone(), token: followed.token, what });
+        true
     }
 
     /// Why the lock of that number was lost, if it was.
