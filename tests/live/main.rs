@@ -10,13 +10,22 @@ mod support;
 
 mod embedded;
 mod guards;
+mod handing;
+mod healing;
+mod heard;
+mod inspecting;
+mod keeping;
 mod late;
+mod losing;
 mod many;
+mod paused;
 mod quorum;
+mod scripts;
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Config, Engine, NodeId, RestartGuard, Standing};
+use redlatch::{Client, Config, Engine, Error, Guard, Happened, LockOptions, NodeId};
+use redlatch::{RestartGuard, Standing, clock};
 use support::{Fleet, eventually};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -45,16 +54,89 @@ fn client(fleet: &Fleet) -> Client {
 /// What several tests ask of a client.
 trait Watched {
     fn wait_ready(&self, nodes: usize);
+    fn drive_until(&self, limit: Duration, what: &str, holds: impl FnMut() -> bool) -> Duration;
+    fn until_lost(&self, guard: &Guard<'_>) -> Told;
+}
+
+/// How the loss of a lock that was kept was told.
+#[derive(Debug)]
+struct Told {
+    error: Error,
+    /// Of which deadlines it was warned.
+    warnings: Vec<redlatch::Instant>,
+    /// When it was told.
+    at: redlatch::Instant,
+    /// The last deadline that was in force.
+    deadline: redlatch::Instant,
+}
+
+impl Told {
+    /// How long before the deadline, if it was before it.
+    fn before_the_deadline(&self) -> Option<Duration> {
+        let early = self.deadline.saturating_since(self.at);
+        (!early.is_zero()).then_some(early)
+    }
+
+    fn reason(&self) -> redlatch::Loss {
+        match self.error {
+            Error::Lost { reason, .. } => reason,
+            ref other => panic!("{other}"),
+        }
+    }
 }
 
 impl Watched for Client {
     /// Drives until `nodes` nodes are ready.
     fn wait_ready(&self, nodes: usize) {
-        eventually(5 * SECOND, "the nodes are ready", || {
-            self.drive(millis(1)).expect("the poller works");
+        self.drive_until(10 * SECOND, "the nodes are ready", || {
             self.nodes().iter().filter(|&&it| it == Standing::Ready).count() == nodes
         });
     }
+
+    /// Drives until `holds`, and returns how long that took.
+    #[track_caller]
+    fn drive_until(
+        &self,
+        limit: Duration,
+        what: &str,
+        mut holds: impl FnMut() -> bool,
+    ) -> Duration {
+        let start = Instant::now();
+        eventually(limit, what, || {
+            self.drive(millis(1)).expect("the poller works");
+            holds()
+        });
+        start.elapsed()
+    }
+
+    /// Drives until it is told that the lock is lost.
+    #[track_caller]
+    fn until_lost(&self, guard: &Guard<'_>) -> Told {
+        let mut deadline = guard.deadline().expect("it is held");
+        let mut warnings = Vec::new();
+        let start = Instant::now();
+        loop {
+            // It returns as soon as there is something to tell.
+            self.drive(millis(100)).expect("the poller works");
+            deadline = guard.deadline().unwrap_or(deadline);
+            while let Some(notice) = self.poll_notice() {
+                assert_eq!((&notice.key[..], notice.token), (guard.key(), guard.token()));
+                match notice.what {
+                    Happened::Expiring { deadline } => warnings.push(deadline),
+                    Happened::Lost(error) => {
+                        let at = clock::now();
+                        return Told { error, warnings, at, deadline };
+                    }
+                }
+            }
+            assert!(start.elapsed() < 30 * SECOND, "it was never told");
+        }
+    }
+}
+
+/// A lock that is kept for as long as a test may take.
+fn kept(ttl: Duration) -> LockOptions {
+    LockOptions::ttl(ttl).keep(3600 * SECOND)
 }
 
 /// The tokens that the key holds, one for each node that has it.
