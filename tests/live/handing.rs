@@ -1,1 +1,219 @@
-//! Placeholder of the module handing.
+//! A lock that is handed on by its token: one holder at most, and nothing of the giver's reaches
+//! the one who took it up.
+
+use std::sync::Barrier;
+
+use super::heard::{What, heard};
+use super::*;
+use redlatch::{Loss, Released, Token};
+use support::Node;
+
+fn wrong_token() -> Token {
+    Token::parse(&"0123456789".repeat(4)).expect("forty digits")
+}
+
+fn text(token: Token) -> Vec<u8> {
+    token.to_string().into_bytes()
+}
+
+#[track_caller]
+fn is_gone(error: &Error) {
+    println!("{error}");
+    assert!(matches!(error, Error::Lost { reason: Loss::Gone, .. }), "{error}");
+}
+
+#[test]
+fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
+    let fleet = Fleet::start(3);
+    let (giver, taker) = (client(&fleet), client(&fleet));
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    for keep in [false, true] {
+        let options = if keep { kept(2 * SECOND) } else { LockOptions::ttl(2 * SECOND) };
+        let given = giver.lock("a", options).unwrap().into_token().unwrap();
+        let start = Instant::now();
+        let guard = taker.adopt("a", given, kept(5 * SECOND)).unwrap();
+        println!("taken up in {:?}, {:?} are left", start.elapsed(), guard.remaining());
+        assert_ne!(guard.token(), given, "two who took it up would both hold it");
+        taker.drive_until(SECOND, "all have the new token", || {
+            tokens(&fleet, "a") == vec![text(guard.token()); 3]
+        });
+        // Whatever the giver does now, it does nothing to it: three renewals of its would be due.
+        giver.drive(SECOND).unwrap();
+        taker.drive(millis(100)).unwrap();
+        assert!(giver.poll_notice().is_none(), "who gave it away is told nothing");
+        guard.check().unwrap();
+        is_gone(&giver.adopt("a", given, TTL).unwrap_err());
+        assert_eq!(giver.release_token("a", given).unwrap(), Released::TakenByOther);
+        assert_eq!(guard.release().unwrap(), Released::Released);
+        nothing_is_left(&fleet, SECOND);
+        for monitor in &monitors {
+            let mut heard = heard(monitor);
+            heard.retain(|heard| heard.token == given.to_string() && heard.what == What::Release);
+            assert_eq!(heard.len(), 1, "the one that was asked for: {heard:?}");
+        }
+    }
+}
+
+#[test]
+fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
+    let fleet = Fleet::start(3);
+    let (giver, taker) = (client(&fleet), client(&fleet));
+    let guard = giver.try_lock("a", TTL).unwrap();
+    let token = guard.token();
+    giver.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    is_gone(&taker.adopt("a", wrong_token(), TTL).unwrap_err());
+    taker.drive(millis(50)).unwrap();
+    assert_eq!(tokens(&fleet, "a"), vec![text(token); 3], "it is untouched");
+    guard.check().unwrap();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    nothing_is_left(&fleet, SECOND);
+
+    let given = giver.try_lock("a", millis(200)).unwrap().into_token().unwrap();
+    nothing_is_left(&fleet, 2 * SECOND);
+    is_gone(&taker.adopt("a", given, TTL).unwrap_err());
+    // A key that is not there is not made.
+    taker.drive(millis(50)).unwrap();
+    assert_eq!(fleet.keys_everywhere(), []);
+    // Who gives away what is over is told so.
+    let over = giver.try_lock("a", millis(200)).unwrap();
+    nothing_is_left(&fleet, 2 * SECOND);
+    let error = over.into_token().unwrap_err();
+    assert!(matches!(error, Error::Lost { reason: Loss::Over, .. }), "{error}");
+}
+
+#[test]
+fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
+    let fleet = Fleet::start(3);
+    let (first, second) = (client(&fleet), client(&fleet));
+    // With its next extend, where it is not kept.
+    let mut guard = first.try_lock("a", TTL).unwrap();
+    first.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    let adopted = second.adopt("a", guard.token(), TTL).unwrap();
+    second.drive(millis(20)).unwrap();
+    is_gone(&guard.extend(TTL).unwrap_err());
+    assert!(guard.check().is_err());
+    assert_eq!(guard.release().unwrap(), Released::TakenByOther);
+    first.drive(millis(50)).unwrap();
+    assert_eq!(tokens(&fleet, "a"), vec![text(adopted.token()); 3]);
+    assert_eq!(adopted.release().unwrap(), Released::Released);
+    nothing_is_left(&fleet, SECOND);
+
+    // At once, where it is kept: by another client, and by another call of the same one.
+    let ttl = 30 * SECOND;
+    for by in [&second, &first] {
+        let guard = first.lock("a", kept(ttl)).unwrap();
+        first.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+        let start = Instant::now();
+        let adopted = by.adopt("a", guard.token(), ttl).unwrap();
+        let told = first.until_lost(&guard);
+        println!("taken up, ttl {ttl:?}: the first one is told after {:?}", start.elapsed());
+        assert!(start.elapsed() < SECOND, "told by its renewal");
+        assert_eq!(told.reason(), Loss::Gone);
+        drop(guard);
+        first.drive(millis(50)).unwrap();
+        second.drive(millis(50)).unwrap();
+        assert_eq!(tokens(&fleet, "a"), vec![text(adopted.token()); 3]);
+        adopted.check().unwrap();
+        assert_eq!(adopted.release().unwrap(), Released::Released);
+        nothing_is_left(&fleet, SECOND);
+    }
+}
+
+#[test]
+fn of_two_who_take_a_lock_up_with_one_token_one_at_most_holds_it() {
+    const ROUNDS: usize = 200;
+    let fleet = Fleet::start(5);
+    let giver = client(&fleet);
+    let start = Barrier::new(2);
+    let next = Barrier::new(3);
+    let given = std::sync::Mutex::new(wrong_token());
+    let config = config(&fleet);
+    let holders = std::thread::scope(|scope| {
+        let adopt = || {
+            let client = Client::connect(config.clone()).unwrap();
+            client.wait_ready(5);
+            let mut won = Vec::new();
+            for round in 0..ROUNDS {
+                next.wait();
+                let token = *given.lock().unwrap();
+                start.wait();
+                let adopted = client.adopt(format!("k{round}"), token, TTL);
+                won.push(adopted.is_ok());
+                if let Err(error) = &adopted {
+                    assert!(matches!(error, Error::Lost { .. } | Error::Contended(_)), "{error}");
+                }
+                client.drive(millis(5)).unwrap();
+                // Whoever holds it holds it on a majority, whatever the other one has released.
+                if let Ok(guard) = &adopted {
+                    let token = text(guard.token());
+                    let held = fleet.iter().filter_map(|node| node.get(guard.key()));
+                    assert!(held.filter(|held| *held == token).count() >= 3);
+                }
+                drop(adopted);
+                client.drive(millis(1)).unwrap();
+            }
+            won
+        };
+        let others = [scope.spawn(adopt), scope.spawn(adopt)];
+        for round in 0..ROUNDS {
+            let guard = giver.try_lock(format!("k{round}"), TTL).unwrap();
+            // Where a grant is still on its way, nobody finds the token.
+            giver.drive(millis(2)).unwrap();
+            *given.lock().unwrap() = guard.into_token().unwrap();
+            next.wait();
+        }
+        others.map(|other| other.join().unwrap())
+    });
+    let of_round = |round| holders.iter().filter(|won| won[round]).count();
+    let winners: Vec<usize> = (0..ROUNDS).map(of_round).collect();
+    let count = |n| winners.iter().filter(|&&winners| winners == n).count();
+    println!("of {ROUNDS}: none {}, one {}, two {}", count(0), count(1), count(2));
+    assert_eq!(count(2), 0, "two hold it at once");
+    assert!(count(1) > ROUNDS / 2, "nobody could take it up");
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn what_the_giver_left_unanswered_never_touches_who_took_it_up() {
+    let fleet = Fleet::start(3);
+    let patient = |urls: Vec<String>| {
+        let client = Client::connect(plain(urls).node_timeout(millis(200)).reset_after(TTL));
+        let client = client.unwrap();
+        client.wait_ready(3);
+        client
+    };
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    // Stopped before it is asked for the lock, while it is asked to extend it, and in between.
+    for when in ["acquire", "extend", "adopt"] {
+        let (giver, taker) = (patient(fleet.urls()), patient(fleet.urls()));
+        let stop = |at| (when == at).then(|| fleet[2].stop());
+        stop("acquire");
+        let mut guard = giver.lock("a", kept(TTL)).unwrap();
+        giver.drive(millis(20)).unwrap();
+        stop("extend");
+        guard.extend(TTL).unwrap();
+        let given = guard.into_token().unwrap();
+        stop("adopt");
+        let adopted = taker.adopt("a", given, kept(TTL)).unwrap();
+        // The giver finds the node silent, and ends; what it had asked there is in the node's hands.
+        giver.drive(millis(400)).unwrap();
+        drop(giver);
+        fleet[2].cont();
+        taker.wait_ready(3);
+        taker.drive(millis(300)).unwrap();
+        adopted.check().unwrap();
+        let token = text(adopted.token());
+        let held = tokens(&fleet, "a");
+        let theirs = held.iter().filter(|held| **held == token).count();
+        println!("stopped before the {when}: {theirs} nodes hold it for the taker");
+        assert_eq!(held[..2], [token.clone(), token]);
+        for monitor in &monitors {
+            let heard = heard(monitor);
+            let mut releases = heard.iter().filter(|heard| heard.what == What::Release);
+            assert!(releases.all(|heard| heard.token != given.to_string()), "{heard:?}");
+        }
+        assert_eq!(adopted.release().unwrap(), Released::Released);
+        drop(taker);
+        fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
+    }
+}
