@@ -210,7 +210,9 @@ impl Client {
     /// The next thing to tell of the locks that are kept ([`Guard::keep`]), of the last 256: a
     /// deadline that comes near, or a loss. It is found out inside the calls of the client.
     pub fn poll_notice(&self) -> Option<Notice> {
-        self.inner.borrow_mut().notices.poll()
+        let mut inner = self.inner.borrow_mut();
+        inner.take_completions();
+        inner.notices.poll()
     }
 
     /// The standing of each node, in the order of the list.
@@ -338,10 +340,11 @@ impl Inner {
         let due = self.engine.coordinator().next_timeout().is_some_and(|due| due <= now);
         if due || now.saturating_since(self.looked_at) >= LOOKED_AT {
             self.turn(now).map_err(|error| poller_failed(&error))?;
-            self.take_completions();
-            // What the answers gave rise to does not wait for the next call.
-            self.engine.flush();
         }
+        // A call that waited for something else may have left some, too.
+        self.take_completions();
+        // What the answers gave rise to does not wait for the next call.
+        self.engine.flush();
         Ok(())
     }
 
