@@ -1,1 +1,156 @@
-//! Placeholder of the module inspecting.
+//! Looking at a key from outside, and ending a lock whoever holds it.
+
+use super::heard::writes;
+use super::*;
+use redlatch::{Cause, ConfigError, Finding, Loss, Released, Sight, Value};
+use support::Node;
+
+/// What each node holds, in the order of the list.
+#[track_caller]
+fn sights(client: &Client, key: &str) -> (Finding, Vec<Sight>) {
+    let inspection = client.inspect(key).unwrap();
+    assert_eq!(&*inspection.key, key.as_bytes());
+    for node in &inspection.nodes {
+        // One that holds something else has said so.
+        let answered = !matches!(node.sight, Sight::Failed(cause) if cause != Cause::WrongType);
+        assert_eq!(answered, !node.took.is_zero(), "{node:?}");
+    }
+    (inspection.finding(), inspection.nodes.iter().map(|node| node.sight).collect())
+}
+
+fn held_for_ever(value: &[u8]) -> Sight {
+    Sight::Held { value: Value::of(value), left: None }
+}
+
+#[test]
+fn what_is_free_held_split_or_for_ever_is_seen_and_nothing_is_changed() {
+    let fleet = Fleet::start(3);
+    let (client, holder) = (client(&fleet), client(&fleet));
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    assert_eq!(sights(&client, "a"), (Finding::Free, vec![Sight::Absent; 3]));
+
+    let guard = holder.try_lock("a", TTL).unwrap();
+    holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    let before: Vec<i64> = fleet.iter().map(|node| node.pttl("a")).collect();
+    let (finding, seen) = sights(&client, "a");
+    let token = Value::of(guard.token().as_bytes());
+    println!("held: {finding:?}");
+    let Finding::Held { value, nodes: 3, left: Some(left) } = finding else { panic!() };
+    assert_eq!(value, token);
+    assert!(left <= TTL && left > TTL / 2);
+    for (sight, before) in seen.iter().zip(before) {
+        let Sight::Held { value, left: Some(left) } = sight else { panic!("{sight:?}") };
+        assert_eq!(*value, token);
+        assert!(left.as_millis() as i64 <= before && *left > TTL / 2, "{left:?} of {before}");
+    }
+    // It is seen by its holder, too.
+    assert!(matches!(sights(&holder, "a").0, Finding::Held { nodes: 3, .. }));
+    guard.check().unwrap();
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    nothing_is_left(&fleet, SECOND);
+
+    for (node, value) in [(0, "x"), (1, "y")] {
+        assert!(fleet[node].command(&["SET", "a", value]).is_ok());
+    }
+    let split = vec![held_for_ever(b"x"), held_for_ever(b"y"), Sight::Absent];
+    assert_eq!(sights(&client, "a"), (Finding::Split, split));
+    assert!(fleet[1].command(&["SET", "a", "x"]).is_ok());
+    let for_ever = Finding::Held { value: Value::of(b"x"), nodes: 2, left: None };
+    let seen = vec![held_for_ever(b"x"), held_for_ever(b"x"), Sight::Absent];
+    assert_eq!(sights(&client, "a"), (for_ever, seen));
+
+    for monitor in &monitors {
+        let lines = writes(monitor);
+        // The holder's, and the test's own.
+        let others = |line: &&String| !line.contains("\"SET\"") && !line.contains("\"EVAL");
+        let others: Vec<&String> = lines.iter().filter(others).collect();
+        assert_eq!(others, [""; 0], "to look was to write");
+    }
+    let error = client.inspect(vec![b'k'; 65 * 1024]).unwrap_err();
+    assert!(matches!(error, Error::Config(ConfigError::KeyTooLong { .. })), "{error}");
+}
+
+#[test]
+fn nodes_that_do_not_answer_and_keys_that_are_no_locks_are_seen_as_what_they_are() {
+    let fleet = Fleet::start(5);
+    let client = Client::connect(config(&fleet).node_timeout(millis(200))).unwrap();
+    client.wait_ready(5);
+    assert_eq!(fleet[0].command(&["RPUSH", "a", "1"]).int(), 1);
+    fleet[1].kill();
+    fleet[2].stop();
+    // The stopped one is waited for, for a node timeout.
+    let start = Instant::now();
+    let (finding, seen) = sights(&client, "a");
+    println!("two of five do not answer: {:?}: {finding:?}, {seen:?}", start.elapsed());
+    assert_eq!(seen[0], Sight::Failed(Cause::WrongType));
+    assert!(matches!(seen[1], Sight::Failed(Cause::Unreachable | Cause::Lost)), "{seen:?}");
+    assert_eq!(seen[2..], [Sight::Failed(Cause::Silent), Sight::Absent, Sight::Absent]);
+    assert_eq!(finding, Finding::Unknown);
+    fleet[0].command(&["DEL", "a"]);
+    assert_eq!(sights(&client, "a").0, Finding::Free);
+    let guard = client.try_lock("a", TTL).unwrap();
+    let token = Value::of(guard.token().as_bytes());
+    let (finding, _) = sights(&client, "a");
+    let Finding::Held { value, nodes: 3, left: Some(_) } = finding else { panic!("{finding:?}") };
+    assert_eq!(value, token);
+    let text = format!("{value}");
+    assert_eq!(text, guard.token().to_string(), "an operator can read it");
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    fleet[2].cont();
+}
+
+#[test]
+fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_told_at_once() {
+    let ttl = 30 * SECOND;
+    let fleet = Fleet::start(5);
+    let (holder, operator) = (client(&fleet), client(&fleet));
+    // By another client, and by another call of the holder's.
+    for by in [&operator, &holder] {
+        let guard = holder.lock("a", kept(ttl)).unwrap();
+        let plain = holder.try_lock("b", ttl).unwrap();
+        holder.drive_until(SECOND, "all have them", || fleet.keys_everywhere().len() == 10);
+        let start = Instant::now();
+        assert_eq!(by.dangerously_force_release("a").unwrap(), Released::Released);
+        let told = holder.until_lost(&guard);
+        println!("ended by force, ttl {ttl:?}: its holder is told after {:?}", start.elapsed());
+        assert!(start.elapsed() < SECOND, "told by its renewal");
+        assert_eq!(told.reason(), Loss::Gone);
+        by.drive_until(SECOND, "it is gone everywhere", || tokens(&fleet, "a").is_empty());
+        assert_eq!(by.dangerously_force_release("a").unwrap(), Released::AlreadyExpired);
+        // Nobody heals it, and the next one can have it.
+        holder.drive(millis(100)).unwrap();
+        assert_eq!(tokens(&fleet, "a"), [b""; 0]);
+        let next = operator.try_lock("a", TTL).unwrap();
+        assert_eq!(next.release().unwrap(), Released::Released);
+        // The other lock of the same holder is as it was.
+        plain.check().unwrap();
+        assert_eq!(plain.release().unwrap(), Released::Released);
+        nothing_is_left(&fleet, SECOND);
+    }
+    // A key without a ttl, a list, and nothing: whatever is there goes.
+    assert!(fleet[0].command(&["SET", "a", "x"]).is_ok());
+    assert_eq!(fleet[1].command(&["RPUSH", "a", "1"]).int(), 1);
+    let released = operator.dangerously_force_release("a").unwrap();
+    println!("a string, a list, and nothing: {released:?}");
+    operator.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+}
+
+#[test]
+fn a_release_by_force_that_no_majority_answers_is_unconfirmed() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(&fleet).node_timeout(millis(200))).unwrap();
+    client.wait_ready(3);
+    for node in &fleet {
+        assert!(node.command(&["SET", "a", "x"]).is_ok());
+    }
+    fleet[1].stop();
+    fleet[2].kill();
+    let released = client.dangerously_force_release("a").unwrap();
+    println!("{released:?}");
+    let Released::Unconfirmed { nodes } = released else { panic!("{released:?}") };
+    assert_eq!(nodes.iter().collect::<Vec<_>>(), [NodeId::new(1), NodeId::new(2)]);
+    assert_eq!(fleet[0].get("a"), None);
+    // What was written is executed when the node goes on.
+    fleet[1].cont();
+    client.drive_until(SECOND, "it is gone there, too", || fleet[1].get("a").is_none());
+}

@@ -234,3 +234,24 @@ fn an_extend_that_stopped_nodes_execute_behind_the_deadline_leaves_nothing() {
         assert_eq!(whats, [What::Extend, What::Release]);
     }
 }
+
+#[test]
+fn a_loss_that_another_call_found_out_is_told_by_the_next_look() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(&fleet).node_timeout(millis(50))).unwrap();
+    client.wait_ready(3);
+    for look_first in [true, false] {
+        let guard = client.lock("a", kept(millis(200))).unwrap();
+        let mut other = client.try_lock("b", millis(200)).unwrap();
+        // Nobody drives until both are over.
+        nothing_is_left(&fleet, 5 * SECOND);
+        assert!(matches!(other.extend(TTL), Err(Error::Lost { .. })));
+        let lost = |error| matches!(error, Error::Lost { reason: Loss::Expired, .. });
+        if look_first {
+            assert!(lost(guard.check().unwrap_err()), "{:?}", guard.check());
+        }
+        let notices = std::iter::from_fn(|| client.poll_notice());
+        let losses = notices.filter(|it| matches!(&it.what, Happened::Lost(e) if lost(e.clone())));
+        assert_eq!(losses.count(), 1);
+    }
+}

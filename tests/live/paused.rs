@@ -1,1 +1,133 @@
-//! Placeholder of the module paused.
+//! A holder whose process is stopped until its locks are over: the first look behind that says so.
+//!
+//! The holder is this test binary, started once more for that test alone.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::*;
+use redlatch::{Guard, Loss};
+
+/// The nodes, for the process that holds.
+const NODES: &str = "REDLATCH_TEST_HOLDER";
+
+/// What the holder says when it holds its locks.
+const HOLDING: &str = "holding";
+
+/// And when it knows that it does not any more.
+const BOTH_LOST: &str = "both are lost";
+
+/// How long the locks of the holder live.
+const SHORT: Duration = Duration::from_millis(1500);
+
+/// A process of ours, which does not outlive the test.
+struct Holder(Child);
+
+impl Holder {
+    fn start(test: &str, urls: &[String]) -> Holder {
+        let program = std::env::current_exe().expect("a test binary has a path");
+        let mut command = Command::new(program);
+        command.args(["--exact", test, "--test-threads=1", "--nocapture"]);
+        command.env(NODES, urls.join(" ")).stdout(Stdio::piped());
+        Holder(command.spawn().expect("it can be started again"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a child's pid is positive"), signal).expect("it runs");
+    }
+
+    /// Returns when the kernel says that it is stopped.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        eventually(5 * SECOND, "the holder is stopped", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()));
+            let stat = stat.expect("it was not waited for");
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        });
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_first_look_of_a_holder_that_was_stopped_past_its_ttl_says_lost() {
+    if let Ok(urls) = std::env::var(NODES) {
+        return the_holder(urls.split(' ').map(str::to_owned));
+    }
+    let fleet = Fleet::start(3);
+    let test = "paused::the_first_look_of_a_holder_that_was_stopped_past_its_ttl_says_lost";
+    let mut holder = Holder::start(test, &fleet.urls());
+    let mut lines = BufReader::new(holder.0.stdout.take().expect("it is piped")).lines();
+    let mut line = || lines.next().expect("it says more").expect("it can be read");
+    while !line().ends_with(HOLDING) {}
+    let client = client(&fleet);
+    assert!(client.try_lock("kept", TTL).is_err() && client.try_lock("plain", TTL).is_err());
+    client.drive(2 * SHORT).unwrap();
+    assert!(client.try_lock("kept", TTL).is_err(), "it holds them for more than a ttl");
+    holder.stop();
+    let start = Instant::now();
+    let ours = ["kept", "plain"].map(|key| client.lock(key, kept(TTL)).unwrap());
+    println!("stopped: its locks are ours after {:?}", start.elapsed());
+    // It sleeps on, while we hold them.
+    client.drive(SHORT).unwrap();
+    holder.signal(Signal::CONT);
+    let mut said = String::new();
+    while said != BOTH_LOST {
+        said = line();
+        println!("{said}");
+    }
+    assert!(holder.0.wait().expect("it ends").success(), "the holder failed");
+    client.drive(millis(50)).unwrap();
+    for guard in &ours {
+        let token = guard.token().to_string().into_bytes();
+        let held = fleet.iter().filter_map(|node| node.get(guard.key()));
+        assert!(held.filter(|held| *held == token).count() >= 2, "what it owes ended our lock");
+        guard.check().unwrap();
+    }
+}
+
+/// In the other process: holds two locks until it finds out that it was stopped.
+fn the_holder(urls: impl Iterator<Item = String>) {
+    let client = Client::connect(plain(urls).node_timeout(millis(500))).unwrap();
+    client.wait_ready(3);
+    let renewed = client.lock("kept", kept(SHORT)).unwrap();
+    let mut extended = client.try_lock("plain", SHORT).unwrap();
+    println!("\n{HOLDING}");
+    let mut before = clock::now();
+    loop {
+        let now = clock::now();
+        if now.saturating_since(before) >= SHORT {
+            return it_was_stopped(&client, &renewed, &extended);
+        }
+        before = now;
+        renewed.check().expect("it runs, and keeps it");
+        extended.check().expect("it runs, and extends it");
+        // The engine is not looked at between this and the next look.
+        client.drive(millis(5)).unwrap();
+        // Where it was stopped just here, this cannot say anything else than that, either.
+        let late = clock::now().saturating_since(before) >= SHORT;
+        assert!(extended.extend(SHORT).is_ok() || late);
+    }
+}
+
+fn it_was_stopped(client: &Client, renewed: &Guard<'_>, extended: &Guard<'_>) {
+    let (kept, plain) = (renewed.check(), extended.check());
+    println!("{kept:?}\n{plain:?}");
+    assert!(matches!(kept, Err(Error::Lost { reason: Loss::Expired, .. })), "{kept:?}");
+    assert!(matches!(plain, Err(Error::Lost { .. })), "{plain:?}");
+    assert!(
+        renewed.remaining().is_zero() && extended.deadline().is_none_or(|at| at < clock::now())
+    );
+    let lost = |notice: redlatch::Notice| matches!(notice.what, Happened::Lost(_));
+    let told = std::iter::from_fn(|| client.poll_notice()).filter(|it| lost(it.clone())).count();
+    assert_eq!(told, 1, "it is told once");
+    println!("{BOTH_LOST}");
+}

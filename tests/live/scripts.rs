@@ -1,1 +1,100 @@
-//! Placeholder of the module tokens.
+//! What a script can do that has a key and a token and nothing else: prolong the lock, and give it
+//! back.
+
+use super::heard::{What, heard};
+use super::*;
+use redlatch::{Loss, Released, Token};
+use support::Node;
+
+fn wrong_token() -> Token {
+    Token::parse(&"0123456789".repeat(4)).expect("forty digits")
+}
+
+#[test]
+fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
+    let fleet = Fleet::start(3);
+    let (holder, script) = (client(&fleet), client(&fleet));
+    let guard = holder.try_lock("a", 2 * SECOND).unwrap();
+    holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    let token = Token::parse(&guard.token().to_string()).expect("it reads back");
+    let before = clock::now();
+    let deadline = script.extend_token("a", token, TTL).unwrap();
+    assert!(deadline.saturating_since(before) > TTL / 2);
+    assert!(deadline.saturating_since(clock::now()) < TTL, "the drift is taken off");
+    for node in &fleet {
+        eventually(SECOND, "it is prolonged there", || node.pttl("a") > 9_000);
+    }
+    // It never shortens, and what it cannot do it does not do.
+    let shorter = script.extend_token("a", token, SECOND).unwrap();
+    assert!(shorter < deadline, "a majority agreed to no more than that");
+    for (token, key) in [(wrong_token(), "a"), (token, "b")] {
+        let error = script.extend_token(key, token, TTL).unwrap_err();
+        println!("{error}");
+        assert!(matches!(error, Error::Lost { reason: Loss::Gone, .. }), "{error}");
+    }
+    for ttl in [Duration::ZERO, millis(2), Duration::MAX] {
+        assert!(matches!(script.extend_token("a", token, ttl), Err(Error::Config(_))), "{ttl:?}");
+    }
+    script.drive(millis(50)).unwrap();
+    assert!(fleet.iter().all(|node| node.pttl("a") > 8_000), "it was shortened");
+    assert_eq!(fleet.keys_everywhere().len(), 3, "a key was made");
+    drop(script);
+    for monitor in &monitors {
+        let heard = heard(monitor);
+        let whats: Vec<What> = heard.iter().map(|heard| heard.what).collect();
+        assert!(whats.iter().all(|what| *what == What::Extend), "{heard:?}");
+        assert_eq!(whats.len(), 4);
+    }
+    // The holder's own deadline is what the holder asked for.
+    assert!(guard.remaining() <= 2 * SECOND);
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_script_that_hears_too_little_says_so_and_releases_nothing() {
+    let fleet = Fleet::start(3);
+    let holder = client(&fleet);
+    let script = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
+    script.wait_ready(3);
+    let guard = holder.try_lock("a", TTL).unwrap();
+    holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    fleet[0].stop();
+    fleet[1].stop();
+    let start = Instant::now();
+    let error = script.extend_token("a", guard.token(), TTL).unwrap_err();
+    println!("two of three stopped: after {:?}: {error}", start.elapsed());
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    fleet[0].cont();
+    fleet[1].cont();
+    script.wait_ready(3);
+    drop(script);
+    holder.drive(millis(100)).unwrap();
+    assert_eq!(tokens(&fleet, "a").len(), 3, "what it asked was released");
+    guard.check().unwrap();
+}
+
+#[test]
+fn a_lock_is_given_back_by_its_token_alone_and_not_by_another() {
+    let fleet = Fleet::start(3);
+    let (holder, script) = (client(&fleet), client(&fleet));
+    let ttl = 30 * SECOND;
+    for by in [&script, &holder] {
+        let guard = holder.lock("a", kept(ttl)).unwrap();
+        holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+        assert_eq!(by.release_token("a", wrong_token()).unwrap(), Released::TakenByOther);
+        by.drive(millis(50)).unwrap();
+        assert_eq!(tokens(&fleet, "a").len(), 3, "another's token released it");
+        guard.check().unwrap();
+        let start = Instant::now();
+        assert_eq!(by.release_token("a", guard.token()).unwrap(), Released::Released);
+        let told = holder.until_lost(&guard);
+        println!("ttl {ttl:?}: given back by its token: told after {:?}", start.elapsed());
+        assert!(start.elapsed() < SECOND, "told by its renewal");
+        assert_eq!(told.reason(), Loss::Gone);
+        let again = by.release_token("a", guard.token()).unwrap();
+        assert_eq!(again, Released::AlreadyExpired);
+        by.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    }
+}
