@@ -78,6 +78,7 @@ struct Controls {
     /// The pause between two replies.
     trickle: Option<Duration>,
     in_bytes: bool,
+    losing_pushes: bool,
 }
 
 /// Both ends of one connection.
@@ -201,6 +202,11 @@ impl Proxy {
         self.control(|controls| controls.in_bytes = true);
     }
 
+    /// Passes on every reply and no push, as if those had been lost.
+    pub fn lose_pushes(&self) {
+        self.control(|controls| controls.losing_pushes = true);
+    }
+
     /// Ends every connection, towards both sides, and returns when that was done.
     pub fn cut(&self, how: Cut) {
         let open: Vec<Weak<Pair>> = {
@@ -317,6 +323,10 @@ impl Pipe {
                 (None, None) => Step::Wait(None),
             };
         }
+        if controls.losing_pushes && way == Way::ToClient {
+            let replies = self.replies();
+            return if replies.is_empty() { Step::Wait(None) } else { Step::Bytes(replies) };
+        }
         let (Some(interval), Way::ToClient) = (controls.trickle, way) else {
             return Step::Bytes(std::mem::take(&mut self.head));
         };
@@ -329,6 +339,20 @@ impl Pipe {
                 Step::Bytes(self.head.drain(..length).collect())
             }
         }
+    }
+
+    /// Takes what is whole, and leaves pushes out of it.
+    fn replies(&mut self) -> Vec<u8> {
+        let mut replies = Vec::new();
+        while let Some(length) = reply_length(&self.head) {
+            let reply = self.head.drain(..length);
+            if reply.as_slice()[0] == b'>' {
+                drop(reply);
+            } else {
+                replies.extend(reply);
+            }
+        }
+        replies
     }
 }
 

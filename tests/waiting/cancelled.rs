@@ -1,0 +1,80 @@
+//! A wait that is given up, at any moment of it: nothing of it is left, neither here nor on the
+//! nodes.
+
+use super::*;
+
+const TIMES: u64 = 1_000;
+
+fn give_back(holder: &mut Loop, held: &mut Option<Lock>) {
+    if let Some(lock) = held.take() {
+        holder.engine.release(lock, 0);
+    }
+}
+
+/// The other one goes on meanwhile: it has releases to write.
+fn lock_beside(holder: &mut Loop, other: &mut Loop) -> Lock {
+    holder.engine.acquire("a", waiting(), 0).unwrap();
+    let start = Instant::now();
+    loop {
+        other.turn(Duration::ZERO);
+        holder.turn(Duration::ZERO);
+        while let Some(done) = holder.engine.poll_completion() {
+            if let Ok(Outcome::Acquired(lock)) = done.result {
+                return lock;
+            }
+        }
+        assert!(start.elapsed() < LOOKED_BY, "what was cancelled is in the way");
+    }
+}
+
+#[test]
+fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
+    let fleet = Fleet::start(5);
+    let mut dice = Dice::new();
+    let (mut holder, mut waiter) =
+        (Loop::new(config(fleet.urls())), Loop::new(config(fleet.urls())));
+    let mut held = None;
+    for time in 0..TIMES {
+        // The key is free, held, or comes free meanwhile, with or without others before it.
+        if held.is_none() && dice.below(4) > 0 {
+            held = Some(lock_beside(&mut holder, &mut waiter));
+        }
+        let others = dice.below(3);
+        let ops: Vec<Op> =
+            (0..=others).map(|_| waiter.engine.acquire("a", waiting(), time).unwrap()).collect();
+        let length = Duration::from_micros(dice.below(6_000));
+        let free = Duration::from_micros(dice.below(6_000));
+        let start = Instant::now();
+        while start.elapsed() < length {
+            waiter.turn(Duration::ZERO);
+            if start.elapsed() > free {
+                give_back(&mut holder, &mut held);
+            }
+            holder.turn(Duration::ZERO);
+            while holder.engine.poll_completion().is_some() {}
+        }
+        // In any order.
+        let first = dice.below(others + 1) as usize;
+        ops.iter().cycle().skip(first).take(ops.len()).for_each(|op| waiter.engine.cancel(*op));
+        assert!(waiter.engine.poll_completion().is_none(), "a completion of a cancelled wait");
+        assert_eq!(waiter.engine.coordinator().open_ops(), 0);
+        if time % 50 == 0 {
+            give_back(&mut holder, &mut held);
+            holder.comes_to_rest();
+            waiter.comes_to_rest();
+            nothing_is_left(&fleet);
+        }
+    }
+    give_back(&mut holder, &mut held);
+    holder.comes_to_rest();
+    waiter.comes_to_rest();
+    nothing_is_left(&fleet);
+    // And both are as they were.
+    let lock = waiter.lock("a");
+    waiter.engine.let_go(&lock);
+    waiter.comes_to_rest();
+    let lock = holder.lock("a");
+    holder.engine.let_go(&lock);
+    holder.comes_to_rest();
+    nothing_is_left(&fleet);
+}

@@ -1,0 +1,123 @@
+//! Many processes on one key while nodes stop, go on, die and come back: no two hold it at one
+//! time, and each gets its turn.
+//!
+//! The processes write what they held into one file; the checker reads nothing else. The hazard is
+//! a node that forgets: these write every key to a file of theirs before they answer, so that a
+//! key survives a kill, and the restart guard may be off.
+
+use std::collections::BTreeMap;
+
+use super::process::Process;
+use super::*;
+
+const PROCESSES: usize = 32;
+
+/// How long: a minute and more where somebody wants to know.
+const SECONDS: &str = "REDLATCH_TEST_WAITING_SECONDS";
+const SECONDS_UNLESS_TOLD: u64 = 6;
+
+/// A holder now and then keeps it to its end: that is the longest anybody should have to wait for
+/// anybody.
+const HELD: Duration = millis(300);
+
+/// A line of the file.
+#[derive(Debug, Clone, Copy)]
+struct Hold {
+    who: u32,
+    asked: u64,
+    /// 0: it came to nothing, because the time was over.
+    from: u64,
+    until: u64,
+}
+
+#[test]
+fn many_processes_share_a_key_while_nodes_come_and_go() {
+    let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "no"]);
+    let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
+    let length = Duration::from_secs(seconds.unwrap_or(SECONDS_UNLESS_TOLD));
+    let file = fleet[0].directory().join("holds");
+    std::fs::write(&file, "").expect("the fleet's directory can be written");
+    let mut processes: Vec<Process> =
+        (0..PROCESSES).map(|_| Process::begin(&fleet.urls())).collect();
+    processes.iter_mut().for_each(Process::wait_ready);
+    let begin = now();
+    let end = begin + length.as_nanos() as u64;
+    for process in &mut processes {
+        process.tell(&format!("contend a {} {end} {}", HELD.as_millis(), file.display()));
+    }
+    let troubles = trouble(&fleet, end);
+    for process in &mut processes {
+        assert_eq!(process.answer(), "done");
+    }
+    let text = std::fs::read_to_string(&file).expect("the file can be read");
+    let holds: Vec<Hold> = text.lines().map(read).collect();
+    println!("{} holds in {length:?}, with {troubles} troubles", holds.len());
+    no_two_at_one_time(&holds);
+    everyone_in_turn(&holds);
+    it_went_on(&holds, begin, end);
+    drop(processes);
+    eventually(5 * SECOND, "what is left ends with its ttl", || fleet.keys_everywhere().is_empty());
+}
+
+/// One of the nodes stops and goes on, or dies and comes back, again and again; how often.
+fn trouble(fleet: &Fleet, end: u64) -> usize {
+    let mut dice = Dice::new();
+    let mut troubles = 0;
+    while now() + SECOND.as_nanos() as u64 / 2 < end {
+        let node = &fleet[dice.below(fleet.len() as u64) as usize];
+        let length = millis(dice.below(250));
+        if dice.below(2) == 0 {
+            node.stop();
+            let_pass(length);
+            node.cont();
+        } else {
+            node.kill();
+            let_pass(length);
+            node.restart();
+        }
+        let_pass(millis(dice.below(250)));
+        troubles += 1;
+    }
+    troubles
+}
+
+fn read(line: &str) -> Hold {
+    let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [who, asked, from, until] = numbers[..] else { panic!("not a line of ours: {line}") };
+    Hold { who: who as u32, asked, from, until }
+}
+
+fn no_two_at_one_time(holds: &[Hold]) {
+    let mut held: Vec<&Hold> = holds.iter().filter(|hold| hold.from > 0).collect();
+    held.sort_by_key(|hold| hold.from);
+    for pair in held.windows(2) {
+        assert!(pair[0].until <= pair[1].from, "held by two: {pair:?}");
+    }
+}
+
+fn everyone_in_turn(holds: &[Hold]) {
+    let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
+    for hold in holds {
+        *turns.entry(hold.who).or_default() += usize::from(hold.from > 0);
+    }
+    let (least, most) = (turns.values().min(), turns.values().max());
+    println!("turns of {} processes: from {least:?} to {most:?}", turns.len());
+    assert_eq!(turns.len(), PROCESSES);
+    assert!(turns.values().all(|turns| *turns > 0), "{turns:?}");
+}
+
+/// There is no long time in which nobody got it.
+fn it_went_on(holds: &[Hold], begin: u64, end: u64) {
+    let waited = |hold: &Hold| if hold.from > 0 { hold.from } else { end }.max(hold.asked);
+    let longest_wait = holds.iter().map(|hold| waited(hold) - hold.asked).max().unwrap_or(0);
+    let mut moments: Vec<u64> =
+        holds.iter().map(|hold| hold.from).filter(|from| *from > 0 && *from < end).collect();
+    moments.extend([begin, end]);
+    moments.sort();
+    let gaps = moments.windows(2).map(|pair| pair[1] - pair[0]);
+    let longest_gap = Duration::from_nanos(gaps.max().unwrap_or(0));
+    let per_second = (moments.len() - 2) as f64 * 1e9 / (end - begin) as f64;
+    let longest_wait = Duration::from_nanos(longest_wait);
+    println!("{per_second:.0} holds/s; the longest wait {longest_wait:?}, gap {longest_gap:?}");
+    assert!(longest_gap < 10 * HELD, "nobody got it for {longest_gap:?}");
+}

@@ -1,0 +1,104 @@
+//! A holder that dies without a word: the next one has the lock as soon as that can be, and never
+//! before.
+
+use super::process::Process;
+use super::*;
+
+/// Behind the earliest moment at which a majority can be free: ten times what is expected.
+const SOON: Duration = millis(300);
+
+/// What the nodes round a time to live to, and how long it takes to ask.
+const LOOK: Duration = millis(2);
+
+/// When the key will be gone from a majority, by the nodes' own telling; on our clock.
+fn free_on_a_majority(fleet: &Fleet) -> u64 {
+    let mut ends: Vec<u64> = fleet
+        .iter()
+        .map(|node| {
+            let before = now();
+            let left = node.pttl("a");
+            before + millis(u64::try_from(left).unwrap_or(0)).as_nanos() as u64
+        })
+        .collect();
+    ends.sort();
+    ends[fleet.len() / 2]
+}
+
+/// Kills the holder and looks when the waiter has the lock.
+#[track_caller]
+fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline: u64) {
+    holder.kill();
+    let free = free_on_a_majority(fleet);
+    let had = waiter.had();
+    assert!(had.have > deadline, "held by two: {had:?}, until {deadline}");
+    let earliest = free - LOOK.as_nanos() as u64;
+    assert!(had.have >= earliest, "before a majority was free: {had:?}, {free}");
+    let late = Duration::from_nanos(had.have.saturating_sub(free));
+    println!("the next one has it {late:?} behind the earliest moment");
+    assert!(late < SOON, "{late:?}");
+    waiter.release();
+    nothing_is_left(fleet);
+}
+
+#[test]
+fn a_holder_that_dies_is_followed_at_its_expiry() {
+    let fleet = Fleet::start(5);
+    for ttl in [300, 700, 1_500] {
+        let (mut holder, mut waiter) =
+            (Process::start(&fleet.urls()), Process::start(&fleet.urls()));
+        let deadline = holder.lock("a", millis(ttl)).deadline;
+        waiter.ask("a", TTL);
+        let_pass(millis(30));
+        is_followed(&fleet, holder, waiter, deadline);
+    }
+}
+
+/// The waiter has seen a time to live that each renewal made wrong.
+#[test]
+fn a_holder_that_kept_its_lock_and_dies_is_followed_at_its_expiry() {
+    let fleet = Fleet::start(5);
+    let (mut holder, mut waiter) = (Process::start(&fleet.urls()), Process::start(&fleet.urls()));
+    let first = holder.lock("a", millis(600));
+    holder.keep();
+    waiter.ask("a", TTL);
+    let_pass(millis(1_500));
+    assert!(now() > first.deadline, "it was renewed");
+    is_followed(&fleet, holder, waiter, first.deadline);
+}
+
+/// Among many, one dies while it waits: the others go on.
+#[test]
+fn a_waiter_that_dies_is_nobody_s_trouble() {
+    let fleet = Fleet::start(5);
+    let mut holder = Process::start(&fleet.urls());
+    let mut waiters: Vec<Process> = (0..4).map(|_| Process::start(&fleet.urls())).collect();
+    holder.lock("a", TTL);
+    waiters.iter_mut().for_each(|waiter| waiter.ask("a", TTL));
+    let_pass(millis(100));
+    waiters[1].kill();
+    let mut gave_back = holder.release();
+    // Whoever has it says so; the order among processes is nobody's promise.
+    let mut rest: Vec<Process> =
+        waiters.into_iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, it)| it).collect();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for mut waiter in rest.drain(..) {
+            let tell = tell.clone();
+            scope.spawn(move || {
+                let had = waiter.had();
+                let gave_back = waiter.release();
+                tell.send((had.have, gave_back)).expect("it is listened to");
+            });
+        }
+    });
+    drop(tell);
+    let mut holds: Vec<(u64, u64)> = told.iter().collect();
+    holds.sort();
+    assert_eq!(holds.len(), 3);
+    for (have, next) in holds {
+        assert!(have >= gave_back, "held by two");
+        assert!(Duration::from_nanos(have - gave_back) < LOOKED_BY);
+        gave_back = next;
+    }
+    nothing_is_left(&fleet);
+}

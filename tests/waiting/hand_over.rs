@@ -1,0 +1,115 @@
+//! From the release of one process to the next one's having it, with and without being told.
+
+use super::process::Process;
+use super::*;
+
+const ROUNDS: usize = 40;
+
+/// What a hand-over takes at most in the middle, where waiters are told of it: ten round trips and
+/// what a busy machine adds to them. A waiter that looks again and again takes longer.
+const TOLD: Duration = millis(10);
+
+/// Two processes take turns; from giving back to having, each time. Every time the other one waits
+/// already, and `meanwhile` happens to it.
+fn hand_overs(
+    urls: &[String],
+    rounds: usize,
+    mut meanwhile: impl FnMut(&Process),
+) -> Vec<Duration> {
+    let mut processes = [Process::start(urls), Process::start(urls)];
+    let mut dice = Dice::new();
+    processes[0].lock("a", TTL);
+    let mut took: Vec<Duration> = (0..rounds)
+        .map(|round| {
+            let (holder, waiter) = (round % 2, 1 - round % 2);
+            processes[waiter].ask("a", TTL);
+            let_pass(millis(20 + dice.below(30)));
+            meanwhile(&processes[waiter]);
+            let gave_back = processes[holder].release();
+            let had = processes[waiter].had();
+            assert!(had.have >= gave_back, "held by two: since {had:?}, until {gave_back}");
+            Duration::from_nanos(had.have - gave_back)
+        })
+        .collect();
+    took.sort();
+    println!("hand-over: median {:?}, longest {:?}", took[rounds / 2], took[rounds - 1]);
+    took
+}
+
+fn median(took: &[Duration]) -> Duration {
+    took[took.len() / 2]
+}
+
+fn longest(took: &[Duration]) -> Duration {
+    took[took.len() - 1]
+}
+
+#[test]
+fn a_waiter_is_told_of_the_release() {
+    let fleet = Fleet::start(5);
+    let took = hand_overs(&fleet.urls(), ROUNDS, |_| {});
+    assert!(median(&took) < TOLD && longest(&took) < LOOKED_BY, "{took:?}");
+    nothing_is_left_but_the_last(&fleet);
+}
+
+#[test]
+fn a_waiter_whose_notifications_are_lost_looks_by_itself() {
+    let fleet = Fleet::start(5);
+    let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
+    proxies.iter().for_each(Proxy::lose_pushes);
+    let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+    let took = hand_overs(&urls, ROUNDS / 4, |_| {});
+    assert!(longest(&took) < LOOKED_BY, "{took:?}");
+    // Lost on all nodes but a majority, they are not missed.
+    drop(proxies);
+    let lossy: Vec<Proxy> = fleet.iter().take(2).map(|node| Proxy::start(node.address())).collect();
+    lossy.iter().for_each(Proxy::lose_pushes);
+    let urls = lossy.iter().map(Proxy::url).chain(fleet.iter().skip(2).map(Node::url));
+    fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+    let took = hand_overs(&urls.collect::<Vec<_>>(), ROUNDS, |_| {});
+    assert!(median(&took) < TOLD && longest(&took) < LOOKED_BY, "{took:?}");
+    nothing_is_left_but_the_last(&fleet);
+}
+
+#[test]
+fn a_waiter_who_may_not_be_told_looks_by_itself() {
+    let fleet = Fleet::start(5);
+    for node in &fleet {
+        let user = ["ACL", "SETUSER", "untold", "on", ">pw", "~*", "+@all", "-client|tracking"];
+        let said = node.command(&user);
+        assert!(said.is_ok(), "{said:?}");
+    }
+    let urls = fleet.iter().map(|node| format!("redis://untold:pw@127.0.0.1:{}", node.port()));
+    let took = hand_overs(&urls.collect::<Vec<_>>(), ROUNDS / 2, |_| {});
+    assert!(longest(&took) < LOOKED_BY, "{took:?}");
+    nothing_is_left_but_the_last(&fleet);
+}
+
+#[test]
+fn a_waiter_whose_connections_are_ended_registers_again() {
+    let fleet = Fleet::start(5);
+    // With them ends what it had registered for.
+    let end_all = |waiter: &Process| fleet.iter().for_each(|node| waiter.end_connection(node));
+    let took = hand_overs(&fleet.urls(), ROUNDS / 2, end_all);
+    assert!(longest(&took) < LOOKED_BY, "{took:?}");
+    // And those of single nodes, in turns.
+    fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+    let mut turn = 0;
+    let end_one = |waiter: &Process| {
+        turn = (turn + 1) % fleet.len();
+        waiter.end_connection(&fleet[turn]);
+    };
+    let took = hand_overs(&fleet.urls(), ROUNDS, end_one);
+    assert!(median(&took) < TOLD && longest(&took) < LOOKED_BY, "{took:?}");
+    nothing_is_left_but_the_last(&fleet);
+}
+
+/// The last one to have it was killed, and nobody else left anything.
+fn nothing_is_left_but_the_last(fleet: &Fleet) {
+    for (_, key) in fleet.keys_everywhere() {
+        assert_eq!(key, b"a");
+    }
+    let mut tokens: Vec<_> = fleet.iter().filter_map(|node| node.get("a")).collect();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 1, "{tokens:?}");
+}

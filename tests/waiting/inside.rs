@@ -1,0 +1,122 @@
+//! Many waiters inside one client: they are served in order, and do not keep others from their
+//! turn.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+const WAITERS: u64 = 100;
+
+/// How many locks in a row a client hands on among its own waiters at most, while others wait.
+const STREAK: usize = 32;
+
+#[test]
+fn a_hundred_waiters_in_one_client_are_served_in_order() {
+    let fleet = Fleet::start(5);
+    let (mut holder, mut crowd) =
+        (Loop::new(config(fleet.urls())), Loop::new(config(fleet.urls())));
+    let lock = holder.lock("a");
+    for data in 0..WAITERS {
+        crowd.engine.acquire("a", waiting(), data).unwrap();
+        // Their first attempts do not meet.
+        crowd.turn(millis(1));
+    }
+    crowd.turn_for(millis(100));
+    holder.engine.release(lock, 0);
+    holder.comes_to_rest();
+    let start = Instant::now();
+    let mut order = Vec::new();
+    crowd.turn_until("all of them had it", |engine| {
+        while let Some(done) = engine.poll_completion() {
+            match done.result {
+                Ok(Outcome::Acquired(lock)) => {
+                    order.push(done.data);
+                    engine.let_go(&lock);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        order.len() == WAITERS as usize
+    });
+    println!("{WAITERS} in {:?}", start.elapsed());
+    assert_eq!(order, (0..WAITERS).collect::<Vec<_>>());
+    crowd.comes_to_rest();
+    nothing_is_left(&fleet);
+}
+
+/// A hold: whether it was the single one's, since when it was asked for and held.
+#[derive(Debug, Clone, Copy)]
+struct Hold {
+    single: bool,
+    asked: u64,
+    have: u64,
+}
+
+#[test]
+fn a_single_waiter_beside_a_hundred_has_its_turn() {
+    let fleet = Fleet::start(5);
+    let crowd = Loop::new(config(fleet.urls()));
+    let single = Loop::new(config(fleet.urls()));
+    let holds = Mutex::new(Vec::new());
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| contend(crowd, WAITERS, false, &over, &holds));
+        scope.spawn(|| contend(single, 1, true, &over, &holds));
+        let enough = || {
+            let holds = holds.lock().expect("nobody panicked");
+            holds.iter().filter(|hold| hold.single).count() >= 20
+        };
+        let start = Instant::now();
+        while !enough() && start.elapsed() < 30 * SECOND {
+            let_pass(millis(5));
+        }
+        over.store(true, Ordering::SeqCst);
+    });
+    let mut holds = holds.into_inner().expect("nobody panicked");
+    holds.sort_by_key(|hold| hold.have);
+    let turns: Vec<Hold> = holds.iter().copied().filter(|hold| hold.single).collect();
+    let others = |turn: &Hold| {
+        let between = |hold: &&Hold| turn.asked < hold.have && hold.have < turn.have;
+        holds.iter().filter(between).count()
+    };
+    let before: Vec<usize> = turns.iter().map(others).collect();
+    println!("{} holds; before each of the single one's turns: {before:?}", holds.len());
+    assert!(turns.len() >= 20, "{} turns", turns.len());
+    assert!(before.iter().all(|others| *others <= 2 * STREAK), "{before:?}");
+    nothing_is_left(&fleet);
+}
+
+/// Keeps so many requests for the key under way until it is over.
+fn contend(
+    mut embedded: Loop,
+    waiters: u64,
+    single: bool,
+    over: &AtomicBool,
+    holds: &Mutex<Vec<Hold>>,
+) {
+    let mut asked = vec![0; waiters as usize];
+    let mut ops = vec![None; waiters as usize];
+    let ask = |embedded: &mut Loop, data: u64, asked: &mut [u64], ops: &mut [Option<Op>]| {
+        asked[data as usize] = now();
+        let op = embedded.engine.acquire("a", waiting(), data).expect("there is room");
+        ops[data as usize] = Some(op);
+    };
+    (0..waiters).for_each(|data| ask(&mut embedded, data, &mut asked, &mut ops));
+    while !over.load(Ordering::SeqCst) {
+        while let Some(done) = embedded.engine.poll_completion() {
+            match done.result {
+                Ok(Outcome::Acquired(lock)) => {
+                    let hold = Hold { single, asked: asked[done.data as usize], have: now() };
+                    holds.lock().expect("nobody panicked").push(hold);
+                    embedded.engine.release(lock, done.data);
+                }
+                Ok(Outcome::Released(_)) => ask(&mut embedded, done.data, &mut asked, &mut ops),
+                other => panic!("{other:?}"),
+            }
+        }
+        embedded.turn(millis(5));
+    }
+    ops.into_iter().flatten().for_each(|op| embedded.engine.cancel(op));
+    embedded.comes_to_rest();
+}

@@ -1,0 +1,110 @@
+//! One node of five is odd: it has a key without an end, or it is frozen. Waiting goes on over the
+//! other four.
+
+use super::process::Process;
+use super::*;
+
+const ROUNDS: usize = 20;
+
+/// As where all five are well.
+const SOON: Duration = millis(300);
+
+/// Two take turns, one always waiting; how long each hand-over took, in order of length.
+fn hand_overs(processes: &mut [Process; 2]) -> Vec<Duration> {
+    processes[0].lock("a", TTL);
+    let mut took: Vec<Duration> = (0..ROUNDS)
+        .map(|round| {
+            let (holder, waiter) = (round % 2, 1 - round % 2);
+            processes[waiter].ask("a", TTL);
+            let_pass(millis(30));
+            let gave_back = processes[holder].release();
+            let had = processes[waiter].had();
+            assert!(had.have >= gave_back, "held by two: since {had:?}, until {gave_back}");
+            Duration::from_nanos(had.have - gave_back)
+        })
+        .collect();
+    took.sort();
+    println!("hand-over: median {:?}, longest {:?}", took[ROUNDS / 2], took[ROUNDS - 1]);
+    processes[ROUNDS % 2].release();
+    took
+}
+
+#[test]
+fn a_key_without_an_end_on_one_node_is_outvoted() {
+    let fleet = Fleet::start(5);
+    fleet[2].command(&["SET", "a", "somebody's"]);
+    let mut processes = [Process::start(&fleet.urls()), Process::start(&fleet.urls())];
+    let monitor = fleet[2].monitor();
+    let start = Instant::now();
+    let took = hand_overs(&mut processes);
+    assert!(took[ROUNDS / 2] < SOON, "{took:?}");
+    assert_eq!(fleet[2].get("a").as_deref(), Some(&b"somebody's"[..]));
+    // Nobody runs against it without a pause.
+    let asked = monitor.lines().iter().filter(|line| line.contains("\"a\"")).count();
+    println!("{asked} questions about it in {:?}", start.elapsed());
+    assert!(asked < 100 * ROUNDS, "{asked} questions");
+    fleet[2].command(&["DEL", "a"]);
+    nothing_is_left(&fleet);
+}
+
+/// On a majority nobody gets it, however long is waited; and there is no running against it.
+#[test]
+fn a_key_without_an_end_on_a_majority_is_waited_for_in_peace() {
+    let fleet = Fleet::start(5);
+    for node in fleet.iter().take(3) {
+        node.command(&["SET", "a", "somebody's"]);
+    }
+    let mut waiter = Loop::new(config(fleet.urls()));
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    let op = waiter.engine.acquire("a", waiting(), 0).unwrap();
+    waiter.turn_for(SECOND);
+    assert!(waiter.engine.poll_completion().is_none());
+    for monitor in &monitors {
+        let asked = monitor.lines().iter().filter(|line| line.contains("\"a\"")).count();
+        assert!(asked < 1_000, "{asked} questions in a second");
+    }
+    for node in fleet.iter().take(3) {
+        node.command(&["DEL", "a"]);
+    }
+    let start = Instant::now();
+    let lock = waiter.locked(op);
+    assert!(start.elapsed() < LOOKED_BY, "{:?}", start.elapsed());
+    waiter.engine.let_go(&lock);
+    waiter.comes_to_rest();
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn a_frozen_node_is_waited_for_by_nobody() {
+    let fleet = Fleet::start(5);
+    let mut processes = [Process::start(&fleet.urls()), Process::start(&fleet.urls())];
+    fleet[4].stop();
+    let took = hand_overs(&mut processes);
+    assert!(took[ROUNDS / 2] < SOON, "{took:?}");
+    fleet[4].cont();
+    // Who is not driven pays when it is asked the next time.
+    let alive = fleet.iter().take(4);
+    nothing_is_left(alive);
+}
+
+#[test]
+fn a_node_that_freezes_while_it_is_waited_is_no_reason_to_wait() {
+    let fleet = Fleet::start(5);
+    let mut holder = Process::start(&fleet.urls());
+    let mut waiter = Process::start(&fleet.urls());
+    for frozen in 0..fleet.len() {
+        holder.lock("a", TTL);
+        waiter.ask("a", TTL);
+        let_pass(millis(50));
+        fleet[frozen].stop();
+        let gave_back = holder.release();
+        let had = waiter.had();
+        assert!(had.have >= gave_back, "held by two: since {had:?}, until {gave_back}");
+        let took = Duration::from_nanos(had.have - gave_back);
+        println!("without node {frozen}: {took:?}");
+        assert!(took < LOOKED_BY, "{took:?}");
+        waiter.release();
+        fleet[frozen].cont();
+        let_pass(millis(50));
+    }
+}

@@ -1,0 +1,249 @@
+//! A client in a process of its own: this test binary once more, told line by line what to do.
+//!
+//! Its lines go through the output of the test harness, so they begin with a mark. The hazard is a
+//! parent that is gone: the process ends with its input.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write, stdin};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use redlatch::{Client, Error, Guard, Standing};
+
+use super::*;
+
+/// The nodes, for the process.
+const NODES: &str = "REDLATCH_TEST_WAITING_NODES";
+
+/// Stands before everything that is said to the parent.
+const MARK: &str = "@ ";
+
+/// The process, seen from the test.
+pub struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+/// A lock that a process has: since when, and when it ends, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Had {
+    pub have: u64,
+    pub deadline: u64,
+}
+
+impl Process {
+    /// Starts one, and waits until all its nodes are ready.
+    #[track_caller]
+    pub fn start(urls: &[String]) -> Process {
+        let mut process = Process::begin(urls);
+        process.wait_ready();
+        process
+    }
+
+    /// Starts one, which says so when it is ready.
+    #[track_caller]
+    pub fn begin(urls: &[String]) -> Process {
+        let program = std::env::current_exe().expect("a test binary has a path");
+        let test = "process::in_a_process_of_its_own";
+        let mut command = Command::new(program);
+        command.args(["--exact", test, "--test-threads=1", "--nocapture"]);
+        command.env(NODES, urls.join(" ")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it can be started again");
+        let input = child.stdin.take().expect("it was asked for");
+        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
+        Process { child, input, output }
+    }
+
+    #[track_caller]
+    pub fn wait_ready(&mut self) {
+        assert_eq!(self.answer(), "ready");
+    }
+
+    /// Waits for the lock.
+    #[track_caller]
+    pub fn lock(&mut self, key: &str, ttl: Duration) -> Had {
+        self.ask(key, ttl);
+        self.had()
+    }
+
+    /// Begins to wait for the lock.
+    #[track_caller]
+    pub fn ask(&mut self, key: &str, ttl: Duration) {
+        self.tell(&format!("lock {key} {}", ttl.as_millis()));
+    }
+
+    /// The lock that was waited for.
+    #[track_caller]
+    pub fn had(&mut self) -> Had {
+        let line = self.answer();
+        let numbers: Vec<u64> =
+            line.split(' ').skip(1).filter_map(|word| word.parse().ok()).collect();
+        let [have, deadline] = numbers[..] else { panic!("no lock: {line}") };
+        Had { have, deadline }
+    }
+
+    /// Gives it back; the moment before that.
+    #[track_caller]
+    pub fn release(&mut self) -> u64 {
+        self.tell("release");
+        let line = self.answer();
+        let number = line.strip_prefix("released ").and_then(|number| number.parse().ok());
+        number.unwrap_or_else(|| panic!("not released: {line}"))
+    }
+
+    /// Keeps the lock that it has until it is killed.
+    #[track_caller]
+    pub fn keep(&mut self) {
+        self.tell("keep");
+        assert_eq!(self.answer(), "keeping");
+    }
+
+    #[track_caller]
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("the process listens");
+    }
+
+    /// The next thing it says.
+    #[track_caller]
+    pub fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let length = self.output.read_line(&mut line).expect("a pipe can be read");
+            assert!(length > 0, "the process ended");
+            if let Some((_, said)) = line.trim_end().split_once(MARK) {
+                return said.to_owned();
+            }
+        }
+    }
+
+    /// Ends its connection to a node, from the node's side.
+    #[track_caller]
+    pub fn end_connection(&self, node: &Node) {
+        let name = format!(" name={} ", name_of(self.child.id()));
+        for line in node.client_list().iter().filter(|line| line.contains(&name)) {
+            let id = line.split(' ').next().and_then(|word| word.strip_prefix("id="));
+            node.command(&["CLIENT", "KILL", "ID", id.expect("each line begins with it")]);
+        }
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What its connections are called.
+fn name_of(process: u32) -> String {
+    format!("waiting-{process}")
+}
+
+/// No test by itself: the life of the processes that the tests start.
+#[test]
+fn in_a_process_of_its_own() {
+    let Ok(urls) = std::env::var(NODES) else { return };
+    let urls: Vec<&str> = urls.split(' ').collect();
+    let config = config(&urls).client_name(name_of(std::process::id()));
+    let client = Client::connect(config).expect("a good configuration");
+    eventually(20 * SECOND, "the nodes are ready", || {
+        client.drive(millis(1)).expect("the poller works");
+        client.nodes().iter().all(|standing| *standing == Standing::Ready)
+    });
+    say("ready");
+    let mut held = None;
+    for line in stdin().lock().lines() {
+        let line = line.expect("a pipe can be read");
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["lock", key, ttl] => held = wait_for(&client, key, millis(number(ttl))),
+            ["release"] => {
+                let guard: Guard<'_> = held.take().expect("it is held");
+                let moment = now();
+                match guard.release() {
+                    Ok(_) => say(&format!("released {moment}")),
+                    Err(error) => say(&format!("{error}")),
+                }
+            }
+            ["keep"] => keep_on(&client, held.as_mut().expect("it is held")),
+            ["contend", key, ttl, end, file] => {
+                contend(&client, key, millis(number(ttl)), number(end), file);
+                say("done");
+            }
+            _ => panic!("what is {line}?"),
+        }
+    }
+}
+
+fn say(line: &str) {
+    println!("{MARK}{line}");
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().expect("a number")
+}
+
+fn wait_for<'a>(client: &'a Client, key: &str, ttl: Duration) -> Option<Guard<'a>> {
+    match client.lock(key, LockOptions::ttl(ttl).wait(60 * SECOND)) {
+        Ok(guard) => {
+            let have = now();
+            let deadline = guard.deadline().map_or(0, |deadline| deadline.as_nanos());
+            say(&format!("have {have} {deadline}"));
+            Some(guard)
+        }
+        Err(error) => {
+            say(&format!("{error}"));
+            None
+        }
+    }
+}
+
+fn keep_on(client: &Client, guard: &mut Guard<'_>) {
+    guard.keep(60 * SECOND).expect("it is held");
+    say("keeping");
+    loop {
+        client.drive(millis(5)).expect("the poller works");
+        guard.check().expect("it is kept");
+    }
+}
+
+/// Takes the lock and gives it back again and again, and writes every hold into the file: who,
+/// when it asked, from when and until when it held. A wait that came to nothing holds from 0.
+fn contend(client: &Client, key: &str, ttl: Duration, end: u64, file: &str) {
+    // Appended to by many: each line is one write.
+    let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
+    let who = std::process::id();
+    let mut dice = Dice(now().wrapping_mul(u64::from(who)) | 1);
+    loop {
+        let asked = now();
+        if asked >= end {
+            return;
+        }
+        let wait = Duration::from_nanos(end - asked);
+        let (from, until) = match client.lock(key, LockOptions::ttl(ttl).wait(wait)) {
+            Ok(guard) => {
+                let from = now();
+                let_pass(Duration::from_micros(dice.below(2_000)));
+                let deadline = guard.deadline().map_or(from, |deadline| deadline.as_nanos());
+                if dice.below(200) == 0 {
+                    // Nobody releases it: it is held up to its deadline.
+                    std::mem::forget(guard);
+                    (from, deadline)
+                } else {
+                    let until = now().min(deadline);
+                    drop(guard.release());
+                    (from, until)
+                }
+            }
+            Err(error @ Error::Config(_)) => panic!("{error}"),
+            Err(_) => (0, 0),
+        };
+        let line = format!("{who} {asked} {from} {until}\n");
+        file.write_all(line.as_bytes()).expect("the file can be written");
+    }
+}

@@ -1,0 +1,52 @@
+//! Who has to wait for nobody pays nothing for those who do: two commands a node, as ever.
+
+use super::*;
+
+const PAIRS: u64 = 20;
+
+#[test]
+fn a_free_key_costs_a_set_and_a_release_on_each_node() {
+    let fleet = Fleet::start(5);
+    let mut embedded = Loop::new(config(fleet.urls()));
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    let mut tokens = Vec::new();
+    for pair in 0..PAIRS {
+        // Willing to wait or not.
+        let options = if pair % 2 == 0 { LockOptions::ttl(TTL) } else { waiting() };
+        let op = embedded.engine.acquire("a", options, pair).expect("there is room");
+        let lock = embedded.locked(op);
+        tokens.push(lock.token().to_string());
+        // A release that overtakes answers goes in other words.
+        all_is_answered(&mut embedded);
+        embedded.engine.release(lock, pair);
+        embedded.comes_to_rest();
+        all_is_answered(&mut embedded);
+    }
+    // Nothing follows.
+    embedded.turn_for(millis(50));
+    drop(embedded);
+    for (node, monitor) in fleet.iter().zip(&monitors) {
+        let lines = monitor.lines();
+        // What a script does, and questions for the time, are not about this lock.
+        let asked = lines.iter().filter(|line| !line.contains(" lua] ") && !is(line, "TIME"));
+        let asked: Vec<&String> = asked.collect();
+        assert_eq!(asked.len(), 2 * PAIRS as usize, "{}: {lines:#?}", node.url());
+        for (pair, token) in asked.chunks(2).zip(&tokens) {
+            let set = format!("\"SET\" \"a\" \"{token}\" \"NX\" \"PX\" \"{}\"", TTL.as_millis());
+            assert!(pair[0].ends_with(&set), "{pair:?}");
+            let release = ["EVALSHA", "DELIFEQ", "DELEX"].iter().any(|name| is(pair[1], name));
+            assert!(release && pair[1].contains(token), "{pair:?}");
+        }
+    }
+}
+
+fn all_is_answered(embedded: &mut Loop) {
+    embedded.turn_until("all is answered", |engine| {
+        let core = engine.coordinator();
+        core.ready().iter().all(|node| core.unanswered(node) == 0)
+    });
+}
+
+fn is(line: &str, command: &str) -> bool {
+    line.contains(&format!("] \"{command}\""))
+}
