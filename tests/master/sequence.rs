@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 
-use redlatch::proto::command::{EXTEND, RELEASE, Script};
+use redlatch::proto::command::{ADOPT, EXTEND, RELEASE, Script};
 use redlatch::testing::master::Trouble;
 
 /// The milliseconds of `SOON`.
@@ -141,6 +141,9 @@ const COMMANDS: &[(u8, &str)] = &[
     (2, "EVAL EXTEND COUNT KEY KEY TOKEN LATER"),
     (2, "EVAL EXTEND 1 KEY TOKEN NUMBER"),
     (2, "EVALSHA EXTEND_SHA COUNT KEY KEY TOKEN NUMBER"),
+    (6, "EVAL ADOPT 1 KEY TOKEN TOKEN LATER"),
+    (1, "EVAL ADOPT COUNT KEY TOKEN TOKEN LATER"),
+    (2, "EVAL ADOPT 1 KEY TOKEN TOKEN NUMBER"),
     (1, "EVALSHA TOKEN COUNT KEY"),
     (1, "EVALSHA ffffffffffffffffffffffffffffffffffffffff COUNT KEY"),
     (2, "SCRIPT LOAD RELEASE"),
@@ -281,6 +284,15 @@ pub const RARE: &[&str] = &[
      A EVAL RELEASE 2 k; A EVALSHA RELEASE_SHA 1 k t; A SCRIPT FLUSH; A GET k; A SET k t; well",
     "A SET k t PX LATER; full; A EVAL EXTEND 1 k t LATER; A PTTL k; A SET k t; \
      A EVAL RELEASE 1 k t",
+    // A lock is taken up: what it had is not shortened, and whoever reads its key is told.
+    "A HELLO 3; A CLIENT TRACKING ON OPTIN NOLOOP; B SET k t PX LATER; A CLIENT CACHING YES; \
+     A PTTL k; B EVAL ADOPT 1 k t u 5; B PTTL k; B GET k; A CLIENT CACHING YES; A PTTL k; \
+     A EVAL ADOPT 1 k t x LATER; A EVAL ADOPT 1 k t u LATER; A PTTL k; B EVAL EXTEND 1 k u LATER; \
+     A PING; B EVAL ADOPT 1 other t u LATER; B SET other t; B EVAL ADOPT 1 other t u LATER; \
+     B PTTL other; B EVAL ADOPT 1 other t u nan; B EVAL ADOPT 1 other t u x; B EVAL ADOPT 1 other t; \
+     B SET other t; B EVAL ADOPT 1 other t u -inf; B EVAL ADOPT 1 other t; B EVAL ADOPT 1 other; \
+     B LPUSH l t; B EVAL ADOPT 1 l t u LATER; full; B EVAL ADOPT 1 k u t LATER; unsaved; \
+     B EVAL ADOPT 1 k u t LATER; B EVAL ADOPT 1 k x t LATER; well; B GET k",
     "A SET k t; lonely; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A EVAL RELEASE 1 k t",
     "A SET k t; unsaved; A PING; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A DEL k; \
      A GET k",
@@ -376,6 +388,7 @@ fn blank(word: &str, fill: usize) -> Word {
         "COMMAND_NAME" => one_of(&["get", "SET", "evalsha", "client|id", "nope", "delifeq"]),
         "RELEASE" => Word::Bytes(RELEASE.source.into()),
         "EXTEND" => Word::Bytes(EXTEND.source.into()),
+        "ADOPT" => Word::Bytes(ADOPT.into()),
         "RELEASE_SHA" => sha1(RELEASE),
         "EXTEND_SHA" => sha1(EXTEND),
         plain => Word::Bytes(plain.as_bytes().to_vec()),

@@ -8,7 +8,7 @@ use super::commands::{self, MASTERDOWN, WRITE};
 use super::reply::Reply;
 use super::request::integer;
 use super::{Call, Master, Trouble};
-use crate::proto::command::{EXTEND, RELEASE, Script};
+use crate::proto::command::{ADOPT, EXTEND, RELEASE, Script};
 
 /// What a script answers: a number, or the error that ended it, not yet with where it happened.
 type Outcome = Result<i64, Reply>;
@@ -16,7 +16,11 @@ type Outcome = Result<i64, Reply>;
 type Run = fn(&mut Sandbox) -> Outcome;
 type Known = (Script, Run);
 
-const KNOWN: &[Known] = &[(RELEASE, release), (EXTEND, extend)];
+const KNOWN: &[Known] = &[(RELEASE, release), (EXTEND, extend), (TAKE_UP, adopt)];
+
+/// Nobody asks for this one by its SHA1, but a server knows it by that all the same, and names it
+/// by that in its errors.
+const TAKE_UP: Script = Script { source: ADOPT, sha1: "acccbc6bc9be028785e4c4d478b9ae28645c5d2b" };
 
 const NOSCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
@@ -38,6 +42,27 @@ fn extend(lua: &mut Sandbox) -> Outcome {
     if left < lua.number_argument(1)? {
         lua.call(&[Some(b"PEXPIRE"), lua.key(0), lua.argument(1)])?;
     }
+    Ok(1)
+}
+
+fn adopt(lua: &mut Sandbox) -> Outcome {
+    match lua.call(&[Some(b"GET"), lua.key(0)])? {
+        Reply::Null => return Ok(0),
+        token if token_is(&token, lua.argument(0)) || token_is(&token, lua.argument(1)) => {}
+        _ => return Ok(-1),
+    }
+    let asked = lua.argument(2).and_then(to_number);
+    let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
+    let asked = asked.ok_or_else(|| {
+        let nil = "bad argument #1 to 'max' (number expected, got nil)";
+        Reply::error(format!("ERR user_script:1: {nil}"))
+    })?;
+    // `math.max`, which keeps a first one that is no number.
+    let ttl = if left > asked { left } else { asked };
+    let ttl = format!("{ttl:.0}").to_ascii_lowercase();
+    let words = [Some(&b"SET"[..]), lua.key(0), lua.argument(1)];
+    let options = [&b"XX"[..], b"PX", ttl.as_bytes()].map(Some);
+    lua.call(&[&words[..], &options[..]].concat())?;
     Ok(1)
 }
 
@@ -202,6 +227,14 @@ fn to_number(text: &[u8]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_script_stands_beside_its_sha1() {
+        for (script, _) in KNOWN {
+            let sha1 = sha1_smol::Sha1::from(script.source).digest().to_string();
+            assert_eq!(script.sha1, sha1, "{}", script.source);
+        }
+    }
 
     #[test]
     fn numbers_are_those_of_lua() {
