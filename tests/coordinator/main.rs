@@ -5,6 +5,7 @@ mod bench;
 mod debts;
 mod doubted;
 mod handing;
+mod found;
 mod hazards;
 mod healing;
 mod holding;

@@ -192,7 +192,8 @@ impl Coordinator {
     /// Names the record's key to a node, to be told when somebody writes to it.
     pub(super) fn register(&mut self, node: NodeId, number: u32, now: Instant) {
         let it = &mut self.nodes[node.index()];
-        if !it.vetted.tracks {
+        // The half of the place that is kept for releases is for releases.
+        if !it.vetted.tracks || !it.link.has_room(&self.settings.limits) {
             return;
         }
         let record = self.records.get(number);
