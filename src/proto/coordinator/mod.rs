@@ -341,6 +341,16 @@ impl Coordinator {
         self.ops.len()
     }
 
+    /// How many locks are kept.
+    pub fn kept_locks(&self) -> usize {
+        self.keeper.len()
+    }
+
+    /// How many timers are set, of whatever kind.
+    pub fn open_timers(&self) -> usize {
+        self.timers.len()
+    }
+
     /// How many questions to a node are unanswered.
     pub fn unanswered(&self, node: NodeId) -> usize {
         self.nodes[node.index()].link.unanswered()
@@ -502,7 +512,10 @@ impl Coordinator {
         // waited for, though not beyond the deadline.
         let links = &self.nodes;
         let undecided = record.round.ballot().undecided();
-        let written = undecided.iter().filter_map(|node| links[node.index()].link.oldest_ask());
+        // An inspection casts no votes: of the undecided, only some were asked.
+        let (inspects, asked) = (record.round.purpose == Purpose::Inspect, record.asked);
+        let waited_for = undecided.iter().filter(|&node| !inspects || asked.contains(node));
+        let written = waited_for.filter_map(|node| links[node.index()].link.oldest_ask());
         let until = written.max().map_or(now, |written| written.saturating_add(timeout));
         let until = until.min(record.deadline);
         if until > now {
