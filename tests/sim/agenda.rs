@@ -9,6 +9,17 @@ pub const MICRO: u64 = 1_000;
 pub const MILLI: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
+/// The nodes are well by turns, one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Turn {
+    /// Which one is well now.
+    pub node: usize,
+    /// How many turns follow; behind the last one all are well.
+    pub left: usize,
+    /// How long each lasts.
+    pub length: u64,
+}
+
 /// Something that happens at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
@@ -28,6 +39,8 @@ pub enum Event {
     Recover { node: usize },
     /// Look whether a lock that somebody believes in is on a majority of the nodes.
     Probe { belief: usize },
+    /// Another node is the one that is well.
+    Turn(Turn),
 }
 
 /// The events to come, and the time.

@@ -3,9 +3,12 @@
 //! callers are told, and what time it is.
 //!
 //! A caller that was told a deadline acts on it without asking again. So a belief lasts until the
-//! latest deadline that was told, unless its owner gave the lock back before.
+//! latest deadline that was told, unless its owner gave the lock back before, or was told that it
+//! is lost. Of a lock that is kept the loss is told once, and in time, with a warning before it.
 
 use std::collections::BTreeMap;
+
+use crate::agenda::MILLI;
 
 /// So many violations are reported of one run: the first tells the most.
 const REPORTED: usize = 5;
@@ -23,7 +26,48 @@ pub struct Belief {
     pub from: u64,
     /// The first moment at which its owner does not believe in it any more.
     pub until: u64,
+    /// An operator deleted its key on a node, on a minority of them: the owner may come to think
+    /// that it is lost, and early.
+    pub touched: bool,
+    /// An operator took it away behind its owner's back, on all nodes: another may have it now,
+    /// which is the operator's doing, and it must not come back.
+    pub forced: bool,
 }
+
+impl Belief {
+    /// Who believes in what from when until when.
+    pub fn new(who: (usize, usize), key: usize, token: Vec<u8>, from: u64, until: u64) -> Belief {
+        Belief { who, key, token, from, until, touched: false, forced: false }
+    }
+}
+
+/// A lock that is kept.
+#[derive(Debug)]
+struct Kept {
+    belief: usize,
+    /// How long before the deadline its owner wants a warning.
+    lead: u64,
+    /// One came since the deadline moved last.
+    warned: bool,
+    /// The deadline moved last at this moment, when the client had waited for so long in total.
+    moved: (u64, u64),
+    /// When the loss has to be told, had the client run all the time.
+    due: u64,
+    /// How long the client had been kept from running before, in total.
+    kept_waiting: u64,
+}
+
+/// How a kept lock was said to have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It came to a deadline.
+    Deadline,
+    /// Too many nodes do not have it any more.
+    Gone,
+}
+
+/// How long before its deadline a kept lock may be given up, so that the loss is told in time.
+pub const TOLD_BEFORE: u64 = 2 * MILLI;
 
 /// A request without an answer yet.
 #[derive(Debug)]
@@ -41,13 +85,19 @@ struct Asked {
 pub struct Checker {
     beliefs: Vec<Belief>,
     asked: BTreeMap<u64, Asked>,
+    kept: BTreeMap<u64, Kept>,
     violations: Vec<String>,
 }
 
 impl Checker {
     /// One that has been told nothing yet.
     pub fn new() -> Checker {
-        Checker { beliefs: Vec::new(), asked: BTreeMap::new(), violations: Vec::new() }
+        Checker {
+            beliefs: Vec::new(),
+            asked: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            violations: Vec::new(),
+        }
     }
 
     /// A lock was handed out, to be believed in up to `until`. Returns the belief's number.
@@ -63,21 +113,102 @@ impl Checker {
     }
 
     /// The owner was told a later deadline.
-    pub fn prolong(&mut self, now: u64, number: usize, until: u64) {
+    pub fn prolong(&mut self, now: u64, number: usize, until: u64, kept_waiting: u64) {
         let belief = &mut self.beliefs[number];
-        let was = belief.until;
+        let (was, who) = (belief.until, belief.who);
         belief.until = until.max(was);
+        let forced = belief.forced;
         if was <= now && now < until {
-            let who = belief.who;
             self.violate(format!("the lock of {who:?} came back behind its deadline"));
+        } else if forced {
+            self.violate(format!(
+                "{who:?} prolonged from {was} to {until} ns a lock that was taken away"
+            ));
         }
+        self.moved(now, number, kept_waiting);
         self.compare(number, now);
+    }
+
+    /// The owner has the lock kept for a while that ends before its deadline.
+    pub fn shorten(&mut self, now: u64, number: usize, until: u64, kept_waiting: u64) {
+        let belief = &mut self.beliefs[number];
+        belief.until = until.min(belief.until);
+        self.moved(now, number, kept_waiting);
+    }
+
+    /// The owner can see that the lock is lost.
+    pub fn lose(&mut self, now: u64, number: usize, kept_waiting: u64) {
+        self.end(now, number);
+        for kept in self.kept.values_mut().filter(|kept| kept.belief == number) {
+            if now < kept.due {
+                (kept.due, kept.kept_waiting) = (now, kept_waiting);
+            }
+        }
+    }
+
+    /// The deadline of a lock that may be kept moved.
+    fn moved(&mut self, now: u64, number: usize, kept_waiting: u64) {
+        let due = self.beliefs[number].until;
+        for kept in self.kept.values_mut().filter(|kept| kept.belief == number) {
+            (kept.warned, kept.moved) = (false, (now, kept_waiting));
+            (kept.due, kept.kept_waiting) = (due, kept_waiting);
+        }
+    }
+
+    /// The lock is kept from now on: its loss is to be told under this number.
+    pub fn keep(&mut self, serial: u64, number: usize, lead: u64, now: u64, kept_waiting: u64) {
+        let (due, moved) = (self.beliefs[number].until, (now, kept_waiting));
+        let kept = Kept { belief: number, lead, warned: false, moved, due, kept_waiting };
+        self.kept.insert(serial, kept);
+    }
+
+    /// A warning came that a kept lock ends at that moment.
+    pub fn warned(&mut self, serial: u64, deadline: u64) {
+        let Some(kept) = self.kept.get_mut(&serial) else {
+            return self.violate(format!("a warning of {serial}, which is not kept"));
+        };
+        kept.warned = true;
+        let until = self.beliefs[kept.belief].until;
+        if deadline > until {
+            self.violate(format!("{serial} is told of {deadline} ns, and ends at {until} ns"));
+        }
+    }
+
+    /// It was told that a kept lock is lost.
+    pub fn lost(&mut self, serial: u64, end: End, now: u64, kept_waiting: u64) {
+        let Some(kept) = self.kept.remove(&serial) else {
+            return self.violate(format!("the loss of {serial}, which is not kept (any more)"));
+        };
+        let belief = &self.beliefs[kept.belief];
+        let (who, until) = (belief.who, belief.until);
+        let waited = kept_waiting - kept.kept_waiting;
+        if now < until {
+            self.violate(format!("{who:?} is told of a loss, and still has the lock"));
+        }
+        if now > kept.due + waited {
+            let late = now - kept.due - waited;
+            self.violate(format!("the loss of {who:?} was told {late} ns late"));
+        }
+        // Who was kept from running may be told of the loss alone; and where there was no time for
+        // a warning there is none.
+        let warns_at = (kept.due + TOLD_BEFORE).saturating_sub(kept.lead);
+        let in_time = kept.lead > 2 * TOLD_BEFORE && warns_at > kept.moved.0;
+        let ran = kept_waiting == kept.moved.1;
+        if end == End::Deadline && ran && in_time && !kept.warned {
+            self.violate(format!("{who:?} lost its lock without a warning"));
+        }
     }
 
     /// The owner gave the lock back, or was told that it is lost.
     pub fn end(&mut self, now: u64, number: usize) {
         let belief = &mut self.beliefs[number];
         belief.until = belief.until.min(now);
+    }
+
+    /// An operator deletes the key of a lock on a minority of the nodes, or on all of them.
+    pub fn delete(&mut self, number: usize, on_all: bool) {
+        let belief = &mut self.beliefs[number];
+        (belief.touched, belief.forced) = (true, belief.forced || on_all);
     }
 
     /// A belief by its number.
@@ -88,8 +219,10 @@ impl Checker {
     /// Whether two believe in a key at the same time.
     fn compare(&mut self, number: usize, now: u64) {
         let new = &self.beliefs[number];
-        let overlaps =
-            |other: &Belief| other.key == new.key && other.until > now && new.until > now;
+        let overlaps = |other: &Belief| other.key == new.key && other.until > now && !other.forced;
+        if new.until <= now || new.forced {
+            return;
+        }
         let mut others = self.beliefs.iter().enumerate();
         let other = others.rfind(|(at, other)| *at != number && overlaps(other));
         if let Some((_, other)) = other {
@@ -116,6 +249,7 @@ impl Checker {
     /// A request was taken back: no answer may follow.
     pub fn cancel(&mut self, serial: u64) {
         self.asked.remove(&serial);
+        self.kept.remove(&serial);
     }
 
     /// An answer came.
@@ -143,6 +277,10 @@ impl Checker {
             self.violate(format!("never answered: {}", open.join(", ")));
         }
         self.asked.clear();
+        if !self.kept.is_empty() {
+            let serials: Vec<u64> = std::mem::take(&mut self.kept).into_keys().collect();
+            self.violate(format!("kept to the end: {serials:?}"));
+        }
     }
 
     /// Something happened that must not.
@@ -163,7 +301,7 @@ mod tests {
     use super::*;
 
     fn belief(who: usize, key: usize, from: u64, until: u64) -> Belief {
-        Belief { who: (who, 0), key, token: vec![who as u8], from, until }
+        Belief::new((who, 0), key, vec![who as u8], from, until)
     }
 
     #[test]
@@ -199,7 +337,7 @@ mod tests {
     fn a_longer_deadline_can_make_a_second_holder() {
         let mut checker = Checker::new();
         let first = checker.hand_out(10, belief(1, 7, 10, 100));
-        checker.prolong(50, first, 150);
+        checker.prolong(50, first, 150, 0);
         assert!(checker.violations().is_empty());
         checker.hand_out(149, belief(2, 7, 149, 200));
         assert_eq!(checker.violations().len(), 1);
@@ -209,7 +347,7 @@ mod tests {
     fn a_lock_that_comes_back_behind_its_deadline_is_found() {
         let mut checker = Checker::new();
         let first = checker.hand_out(10, belief(1, 7, 10, 100));
-        checker.prolong(100, first, 150);
+        checker.prolong(100, first, 150, 0);
         assert!(checker.violations()[0].contains("came back"));
     }
 
@@ -235,6 +373,71 @@ mod tests {
         checker.answer(1, 100, 5);
         checker.answer(2, 100, 5);
         assert_eq!(checker.violations().len(), 3);
+    }
+
+    /// A lock up to 90 ms that is kept under the number 1, with a warning 30 ms before its end.
+    fn kept() -> (Checker, usize) {
+        let mut checker = Checker::new();
+        let number = checker.hand_out(0, belief(1, 7, 0, 90 * MILLI));
+        checker.keep(1, number, 30 * MILLI, 0, 0);
+        (checker, number)
+    }
+
+    #[test]
+    fn the_loss_of_a_kept_lock_is_told_once_in_time_and_behind_a_warning() {
+        let (mut checker, number) = kept();
+        checker.warned(1, 90 * MILLI);
+        checker.lose(88 * MILLI, number, 0);
+        checker.lost(1, End::Deadline, 88 * MILLI, 0);
+        checker.all_answered();
+        assert_eq!(checker.violations(), [""; 0]);
+        checker.lost(1, End::Deadline, 88 * MILLI, 0);
+        checker.warned(1, 90 * MILLI);
+        assert_eq!(checker.violations().len(), 2, "behind the end");
+
+        let (mut checker, number) = kept();
+        checker.lose(88 * MILLI, number, 0);
+        checker.lost(1, End::Deadline, 88 * MILLI, 0);
+        assert!(checker.violations()[0].contains("without a warning"));
+
+        let (mut checker, number) = kept();
+        checker.lose(50 * MILLI, number, 0);
+        checker.lost(1, End::Gone, 51 * MILLI, 0);
+        assert!(checker.violations()[0].contains("1000000 ns late"));
+
+        let (mut checker, number) = kept();
+        checker.lose(50 * MILLI, number, 5);
+        checker.lost(1, End::Gone, 51 * MILLI, 5 + MILLI);
+        assert_eq!(checker.violations(), [""; 0], "it was kept from running");
+
+        let (mut checker, _) = kept();
+        checker.lost(1, End::Gone, 50 * MILLI, 0);
+        assert!(checker.violations()[0].contains("still has the lock"));
+
+        let (mut checker, _) = kept();
+        checker.all_answered();
+        assert_eq!(checker.violations(), ["kept to the end: [1]"]);
+    }
+
+    #[test]
+    fn a_warning_counts_until_the_deadline_moves() {
+        let (mut checker, number) = kept();
+        checker.warned(1, 90 * MILLI);
+        checker.prolong(70 * MILLI, number, 150 * MILLI, 0);
+        checker.lose(148 * MILLI, number, 0);
+        checker.lost(1, End::Deadline, 148 * MILLI, 0);
+        assert!(checker.violations()[0].contains("without a warning"));
+    }
+
+    #[test]
+    fn what_an_operator_took_away_another_may_have_and_it_does_not_come_back() {
+        let mut checker = Checker::new();
+        let first = checker.hand_out(10, belief(1, 7, 10, 100));
+        checker.delete(first, true);
+        checker.hand_out(20, belief(2, 7, 20, 200));
+        assert_eq!(checker.violations(), [""; 0]);
+        checker.prolong(50, first, 150, 0);
+        assert!(checker.violations()[0].contains("was taken away"));
     }
 
     #[test]

@@ -12,7 +12,8 @@ use redlatch::{Error, Instant, NodeId, Outcome};
 
 use crate::agenda::{Event, MICRO, MILLI};
 use crate::network::Piece;
-use crate::user::{Purpose, Relic, User};
+use crate::relic::Relic;
+use crate::user::{Purpose, User};
 use crate::world::World;
 
 /// Where a client is in its turn.
@@ -268,6 +269,7 @@ impl World {
         }
         self.look_at_standing(client, node);
         self.look_at_beliefs(client);
+        self.look_at_forced(client, node, wire);
     }
 
     fn do_actions(&mut self, client: usize) {
@@ -309,12 +311,13 @@ impl World {
             if !it.open || now < it.full_until {
                 continue;
             }
-            let coordinator = &mut self.clients[client].coordinator;
-            let output = coordinator.output(NodeId::new(node));
+            let output = self.clients[client].coordinator.output(NodeId::new(node)).to_vec();
             let mut count = output.len();
             if count == 0 {
                 continue;
             }
+            self.look_at_heals(client, &output);
+            let it = &mut self.network.wires[wire];
             if !self.healed && self.dice.chance(10) {
                 count = self.dice.place(count + 1);
                 it.full_until = now + 1 + self.dice.below(500 * MICRO);
@@ -323,6 +326,7 @@ impl World {
             if !it.cut && !it.ended {
                 self.network.send(wire, &output[..count], &mut self.agenda, &mut self.dice);
             }
+            let coordinator = &mut self.clients[client].coordinator;
             coordinator.handle_sent(NodeId::new(node), count, instant(now));
         }
     }

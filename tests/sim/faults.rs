@@ -34,11 +34,15 @@ pub enum Kind {
     Crash,
     /// A node is flushed by an operator.
     Flush,
+    /// A key is deleted on a node, where a majority still holds it.
+    Delete,
+    /// A key is deleted on all nodes, and then only one node at a time is well.
+    Force,
 }
 
 impl Kind {
     /// What can go wrong with anything else.
-    pub const USUAL: [Kind; 9] = [
+    pub const USUAL: [Kind; 10] = [
         Kind::Cut,
         Kind::Stall,
         Kind::Freeze,
@@ -48,6 +52,7 @@ impl Kind {
         Kind::Lie,
         Kind::ForgetScripts,
         Kind::Refuse,
+        Kind::Delete,
     ];
 }
 
@@ -79,6 +84,8 @@ impl World {
             Kind::Refuse => self.refuse(node),
             Kind::Crash => self.crash_one(),
             Kind::Flush => self.flush(node),
+            Kind::Delete => self.delete_one(node),
+            Kind::Force => self.force_one(),
         }
         self.plan_fault();
     }
@@ -209,12 +216,14 @@ impl World {
         let in_order = self.dice.chance(300);
         self.trace.note(now, || format!("FAULT client {client} ends, in order: {in_order}"));
         self.tally.crashes += 1;
+        let mut left = Vec::new();
         for serial in std::mem::take(&mut self.clients[client].asked).into_keys() {
             self.checker.cancel(serial);
         }
         for user in &mut self.clients[client].users {
-            if let Some(belief) = user.die(now + self.dice.below(self.plan.rest)) {
-                self.checker.end(now, belief);
+            if let Some(held) = user.die(now + self.dice.below(self.plan.rest)) {
+                self.checker.end(now, held.belief);
+                left.push((user.key, held.lock.token()));
             }
         }
         self.end_client(client, in_order);
@@ -223,6 +232,9 @@ impl World {
         let pause = self.dice.below(50 * MILLI);
         self.clients[client].stop(now, pause);
         self.rouse(client);
+        for (key, token) in left {
+            self.offer(key, token);
+        }
     }
 
     fn trouble(&mut self, node: usize) {

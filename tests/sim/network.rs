@@ -54,6 +54,11 @@ impl Pipe {
         }
     }
 
+    /// Whether nothing is on its way.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
     /// What is on its way never arrives.
     pub fn lose(&mut self) {
         self.pieces.clear();

@@ -39,6 +39,8 @@ pub struct Node {
     pub lies_until: u64,
     /// It has ended every connection that it was told to end, at once.
     pub kills: bool,
+    /// It is one of those that are not well while one node at a time is.
+    pub loads: bool,
     /// What its clock gains, in millionths.
     rate: i64,
 }
@@ -59,6 +61,7 @@ impl Node {
             troubled_until: 0,
             lies_until: 0,
             kills: true,
+            loads: false,
             rate: dice.one_of(&RATES),
         }
     }
@@ -79,6 +82,13 @@ impl Node {
         let operator = self.master.connect();
         self.master.handle_bytes(self.clock(now), operator, command);
         self.master.disconnect(operator);
+    }
+
+    /// For how long a key is there at least, in nanoseconds.
+    pub fn left(&self, now: u64, key: &[u8]) -> u64 {
+        let millis = self.master.pttl(self.clock(now), 0, key).max(0);
+        let nanos = i128::from(millis) * i128::from(crate::agenda::MILLI);
+        (nanos * 1_000_000 / i128::from(1_000_000 + self.rate)) as u64
     }
 
     /// Whether a key holds this token there.

@@ -60,6 +60,12 @@ pub struct Plan {
     pub lengths: [(u64, Length); 3],
     /// How many in a thousand acts of a holder prolong the lock.
     pub extends: u64,
+    /// How many in a thousand want their lock kept.
+    pub keeps: u64,
+    /// How many in a thousand acts of a holder give the lock away.
+    pub gives: u64,
+    /// How many in a thousand acts of one who has no lock only look.
+    pub looks: u64,
     /// How many holders in a thousand keep the lock up to its end, where that is not too far.
     pub patience: u64,
     /// The longest pause of a user between two locks.
@@ -81,7 +87,8 @@ impl Plan {
         ]);
         let settings = settings(nodes, memory, dice);
         let faults = faults(memory, &settings, dice);
-        Plan {
+        let forced = memory == Memory::Kept && dice.chance(120);
+        let mut plan = Plan {
             clients: dice.weighted(&[(5, 2), (3, 3), (2, 4)]),
             nodes,
             users: dice.weighted(&[(5, 1), (3, 2), (1, 3)]),
@@ -98,11 +105,31 @@ impl Plan {
                 (dice.one_of(&[1, 3]), Length::Middle),
                 (dice.one_of(&[1, 3]), Length::Long),
             ],
-            extends: dice.one_of(&[100, 300, 800]),
+            extends: dice.one_of(&[0, 100, 300, 800]),
+            keeps: dice.one_of(&[0, 300, 800]),
+            gives: dice.one_of(&[0, 0, 100, 400]),
+            looks: dice.one_of(&[0, 0, 50]),
             patience: dice.one_of(&[100, 600]),
             rest: dice.one_of(&[2, 20, 100]) * MILLI,
             memory,
+        };
+        if forced {
+            plan.let_operators_take_locks(dice);
         }
+        plan
+    }
+
+    /// A world of kept locks that operators take away; nothing else goes wrong there but what
+    /// keeps clients from seeing it, and there is time for several rounds within a ttl.
+    fn let_operators_take_locks(&mut self, dice: &mut Dice) {
+        self.settings.max_ttl = Duration::from_secs(60);
+        self.settings.limits = Limits::default();
+        self.settings.node_timeout = Duration::from_millis(dice.one_of(&[10, 25]));
+        self.latency = (20 * MICRO, 500 * MICRO);
+        (self.late, self.fault_pause) = ((0, 0), 60 * MILLI);
+        self.lengths = [(0, Length::Short), (5, Length::Middle), (1, Length::Long)];
+        (self.extends, self.keeps) = (dice.one_of(&[0, 300]), 900);
+        self.faults = vec![(4, Kind::Force), (1, Kind::Delete), (dice.below(2), Kind::Stop)];
     }
 
     /// A ttl, in milliseconds.
@@ -113,6 +140,13 @@ impl Plan {
             Length::Long => dice.between(30_000, 60_000),
         };
         drawn.min(self.settings.max_ttl.as_millis() as u64)
+    }
+
+    /// Whether nothing goes wrong, and nothing is slow or short.
+    pub fn is_untroubled(&self) -> bool {
+        let in_time = 2 * self.latency.1 + 2 * self.pace < self.node_timeout();
+        let room = self.settings.limits == Limits::default();
+        self.fault_pause == 0 && self.late.0 == 0 && self.pace == 0 && in_time && room
     }
 
     /// The node timeout, in nanoseconds.

@@ -48,11 +48,35 @@ pub struct Tally {
     pub stale: u64,
     /// Of these, where the client had a newer connection that was ready.
     pub stale_behind_newer: u64,
+    /// Locks that were kept, for a while.
+    pub kept: u64,
+    /// Times that a lock's deadline moved without its owner's doing.
+    pub prolonged: u64,
+    /// Warnings that a kept lock ends.
+    pub warnings: u64,
+    /// Kept locks that were lost.
+    pub kept_lost: u64,
+    /// Extends with too little left up to the bound of a keeping.
+    pub no_use: u64,
+    /// Locks that were given away.
+    pub given_away: u64,
+    /// Locks that were taken up.
+    pub adopted: u64,
+    /// Locks that were there no more when they were to be taken up.
+    pub adopted_in_vain: u64,
+    /// Looks at what the nodes hold.
+    pub inspected: u64,
+    /// Keys that an operator deleted on a node.
+    pub deleted: u64,
+    /// Locks that an operator took away.
+    pub forced: u64,
+    /// Keys that were set again where they had been lost.
+    pub healed: u64,
 }
 
 impl Tally {
     /// The counters with their names.
-    pub fn counters(&mut self) -> [(&'static str, &mut u64); 22] {
+    pub fn counters(&mut self) -> [(&'static str, &mut u64); 34] {
         [
             ("faults", &mut self.faults),
             ("events", &mut self.events),
@@ -76,6 +100,18 @@ impl Tally {
             ("nodes distrusted", &mut self.distrusted),
             ("stale grants", &mut self.stale),
             ("stale grants behind a newer connection", &mut self.stale_behind_newer),
+            ("locks kept", &mut self.kept),
+            ("locks prolonged by being kept", &mut self.prolonged),
+            ("warnings", &mut self.warnings),
+            ("kept locks lost", &mut self.kept_lost),
+            ("extends of no use", &mut self.no_use),
+            ("locks given away", &mut self.given_away),
+            ("locks taken up", &mut self.adopted),
+            ("taken up in vain", &mut self.adopted_in_vain),
+            ("inspections", &mut self.inspected),
+            ("keys deleted", &mut self.deleted),
+            ("locks taken away", &mut self.forced),
+            ("keys healed", &mut self.healed),
         ]
     }
 

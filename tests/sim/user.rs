@@ -1,16 +1,17 @@
-//! The callers: each wants one lock at a time, holds it for a while, prolongs it, gives it back in
-//! one of several ways, forgets it, takes its request back, acts too late.
+//! The callers: each wants one lock at a time, holds it for a while, prolongs it, has it kept,
+//! gives it back in one of several ways or away, forgets it, takes its request back, acts too late.
 //!
 //! Each user checks what it is told; what two users are told is compared by the checker.
 
 use std::time::Duration;
 
-use redlatch::{Busy, Completion, Error, Lock, Op, Outcome, Released};
+use redlatch::{BadTtl, Busy, Completion, ConfigError, Error, Keep, Lock, Op, Outcome, Released};
 
 use crate::agenda::{Event, MILLI, SECOND};
 use crate::checker::Belief;
 use crate::client::instant;
-use crate::plan::Memory;
+use crate::handing::Offer;
+use crate::keeping::{Bounds, Keeping};
 use crate::world::World;
 
 /// A lock that is dropped without a word has to be over before the end of a run is looked at.
@@ -21,7 +22,7 @@ const SLACK: u64 = 3 * MILLI;
 
 /// A release waits a node timeout for its answers, counted from when it was written last: it may
 /// be said again where a node forgot the script, or lost the connection a moment ago.
-const RELEASE_TIMEOUTS: u64 = 4;
+pub const RELEASE_TIMEOUTS: u64 = 4;
 
 /// What a request was made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,12 @@ pub enum Purpose {
     Extend { user: usize },
     /// A user gave it back.
     Release { user: usize },
+    /// A user has it kept, and is told of what becomes of it until it is over.
+    Keep { user: usize },
+    /// A user takes up a lock that another gave away.
+    Adopt { user: usize },
+    /// A user looks what the nodes hold.
+    Inspect { user: usize },
     /// Somebody used a handle that is long over.
     Relic,
     /// The simulation itself asks, and looks at the answer.
@@ -43,18 +50,41 @@ pub enum Purpose {
 /// A lock in a user's hands.
 #[derive(Debug)]
 pub struct Held {
-    lock: Lock,
-    belief: usize,
-    extend: Option<(Op, u64)>,
+    pub lock: Lock,
+    pub belief: usize,
+    pub extend: Option<(Op, u64)>,
     /// An extend that was taken back goes on: nobody knows how long the lock will last.
-    open_end: bool,
+    pub open_end: bool,
+    /// How it is kept, if it is.
+    pub keep: Option<Keeping>,
+    /// What was asked for last, in milliseconds.
+    pub ttl: u64,
+}
+
+/// A lock that is wanted: for how long, in milliseconds, and how it is to be kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish {
+    pub ttl: u64,
+    pub bounds: Option<Bounds>,
+}
+
+impl Wish {
+    /// A lock that is not kept.
+    pub fn of(ttl: u64) -> Wish {
+        Wish { ttl, bounds: None }
+    }
+
+    /// How it is to be kept.
+    pub fn keep(&self) -> Option<Keep> {
+        self.bounds.map(|bounds| bounds.keep)
+    }
 }
 
 /// What a user is doing.
 #[derive(Debug)]
-enum State {
+pub enum State {
     Resting,
-    Waiting { op: Op, serial: u64 },
+    Waiting { op: Op, serial: u64, wish: Wish },
     Holding(Held),
     Releasing { op: Op, serial: u64 },
 }
@@ -64,35 +94,27 @@ enum State {
 pub struct User {
     /// When it acts next, unless an answer comes before.
     pub at: u64,
-    state: State,
+    pub state: State,
     /// The key it wants or has, by its place in the list.
-    key: usize,
+    pub key: usize,
+    /// The lock it is about to take up.
+    pub bid: Option<Offer>,
 }
 
 impl User {
     /// One who begins at `at`.
     pub fn new(at: u64) -> User {
-        User { at, state: State::Resting, key: 0 }
+        User { at, state: State::Resting, key: 0, bid: None }
     }
-}
 
-impl User {
-    /// Its process is gone; the next one begins at `at`. The belief it had, if it had one.
-    pub fn die(&mut self, at: u64) -> Option<usize> {
-        self.at = at;
+    /// Its process is gone; the next one begins at `at`. What it held, if it held something.
+    pub fn die(&mut self, at: u64) -> Option<Held> {
+        (self.at, self.bid) = (at, None);
         match std::mem::replace(&mut self.state, State::Resting) {
-            State::Holding(held) => Some(held.belief),
+            State::Holding(held) => Some(held),
             _ => None,
         }
     }
-}
-
-/// A handle whose owner has forgotten it.
-#[derive(Debug)]
-pub struct Relic {
-    /// When it is used.
-    pub at: u64,
-    lock: Lock,
 }
 
 impl World {
@@ -121,7 +143,7 @@ impl World {
         it.at = u64::MAX;
         match std::mem::replace(&mut it.state, State::Resting) {
             State::Resting => self.begin(client, user),
-            State::Waiting { op, serial } | State::Releasing { op, serial } => {
+            State::Waiting { op, serial, .. } | State::Releasing { op, serial } => {
                 self.take_back(client, op, serial);
                 self.rest(client, user);
             }
@@ -129,7 +151,7 @@ impl World {
         }
     }
 
-    fn rest(&mut self, client: usize, user: usize) {
+    pub fn rest(&mut self, client: usize, user: usize) {
         let at = self.agenda.now() + self.dice.below(self.plan.rest);
         let it = &mut self.clients[client].users[user];
         (it.state, it.at) = (State::Resting, at);
@@ -140,24 +162,50 @@ impl World {
         if self.healed {
             return;
         }
-        let now = self.agenda.now();
+        if let Some(offer) = self.clients[client].users[user].bid.take() {
+            return self.take_up(client, user, offer);
+        }
         let key = self.dice.place(self.plan.keys);
-        let ttl = self.plan.ttl(&mut self.dice);
+        self.clients[client].users[user].key = key;
+        if self.dice.chance(self.plan.looks) {
+            return self.look_at_key(client, user, key);
+        }
+        let wish = self.wish();
         let wait = self.dice.weighted(&[(4, 0), (4, 50 * MILLI), (1, 300 * MILLI)]);
         let wait = self.dice.below(wait + 1);
-        self.clients[client].users[user].key = key;
-        match self.acquire(client, key, ttl, wait, Purpose::Acquire { user }) {
+        let asked = self.acquire(client, key, wish, wait, Purpose::Acquire { user });
+        self.wait_for(client, user, wish, wait, asked);
+    }
+
+    /// What a user wants, of any lock.
+    pub fn wish(&mut self) -> Wish {
+        let ttl = self.plan.ttl(&mut self.dice);
+        let keeps = self.dice.chance(self.plan.keeps);
+        Wish { ttl, bounds: keeps.then(|| self.draw_keep(ttl)) }
+    }
+
+    /// A user waits for an answer, or is refused.
+    pub fn wait_for(
+        &mut self,
+        client: usize,
+        user: usize,
+        wish: Wish,
+        wait: u64,
+        asked: Result<(Op, u64), Error>,
+    ) {
+        match asked {
             Ok((op, serial)) => {
                 let it = &mut self.clients[client].users[user];
-                it.state = State::Waiting { op, serial };
+                it.state = State::Waiting { op, serial, wish };
                 if self.dice.chance(150) {
-                    it.at = now + self.dice.below(wait + self.plan.node_timeout());
+                    let by = self.dice.below(wait + self.plan.node_timeout());
+                    it.at = self.agenda.now() + by;
                 }
             }
             Err(error) => {
                 self.tally.busy += 1;
                 if !matches!(error, Error::Busy(_)) {
-                    self.checker.violate(format!("an acquire was refused: {error}"));
+                    self.checker.violate(format!("a request was refused: {error}"));
                 }
                 self.rest(client, user);
             }
@@ -169,18 +217,19 @@ impl World {
         &mut self,
         client: usize,
         key: usize,
-        ttl: u64,
+        wish: Wish,
         wait: u64,
         purpose: Purpose,
     ) -> Result<(Op, u64), Error> {
         let now = self.agenda.now();
         let serial = self.next_serial();
         let it = &mut self.clients[client];
-        let (ttl, wait_for) = (Duration::from_millis(ttl), Duration::from_nanos(wait));
-        let asked = it.coordinator.acquire(&self.keys[key], ttl, wait_for, serial, instant(now));
+        let (ttl, wait_for) = (Duration::from_millis(wish.ttl), Duration::from_nanos(wait));
+        let (key_bytes, keep, at) = (&self.keys[key], wish.keep(), instant(now));
+        let asked = it.coordinator.acquire_and_keep(key_bytes, ttl, wait_for, keep, serial, at);
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);
-            format!("client {client} {purpose:?} #{serial} key {key} ttl {ttl:?}: {outcome:?}")
+            format!("client {client} {purpose:?} #{serial} key {key} {wish:?}: {outcome:?}")
         });
         let op = asked?;
         let due = now + wait + self.plan.node_timeout();
@@ -188,7 +237,8 @@ impl World {
         Ok((op, serial))
     }
 
-    fn note_request(
+    /// Notes that an answer is due.
+    pub fn note_request(
         &mut self,
         client: usize,
         serial: u64,
@@ -201,7 +251,7 @@ impl World {
         self.checker.ask(serial, client, what, due + SLACK, it.kept_waiting);
     }
 
-    fn take_back(&mut self, client: usize, op: Op, serial: u64) {
+    pub fn take_back(&mut self, client: usize, op: Op, serial: u64) {
         let now = self.agenda.now();
         self.trace.note(now, || format!("client {client} takes #{serial} back"));
         self.tally.cancelled += 1;
@@ -217,32 +267,55 @@ impl World {
             Ok(outcome) => format!("client {client} is told #{serial}: {outcome:?}"),
             Err(error) => format!("client {client} is told #{serial}: {error}"),
         });
+        let purpose = self.clients[client].asked.remove(&serial);
+        if let Some(Purpose::Keep { user }) = purpose {
+            return self.told_of_keeping(client, user, serial, done.result);
+        }
         self.checker.answer(serial, now, self.clients[client].kept_waiting);
-        self.count(&done.result);
-        match (self.clients[client].asked.remove(&serial), done.result) {
-            (Some(Purpose::Acquire { user }), Ok(Outcome::Acquired(lock))) => {
-                self.begin_to_hold(client, user, lock);
+        self.count(purpose, &done.result);
+        match (purpose, done.result) {
+            (
+                Some(Purpose::Acquire { user } | Purpose::Adopt { user }),
+                Ok(Outcome::Acquired(lock)),
+            ) => {
+                self.begin_to_hold(client, user, lock, done.op, serial);
+            }
+            (Some(Purpose::Inspect { user }), Ok(Outcome::Inspected(seen))) => {
+                self.seen(&seen);
+                self.rest(client, user);
             }
             (Some(Purpose::Extend { user }), result) => {
                 self.extended(client, user, serial, result);
             }
-            (Some(Purpose::Acquire { user } | Purpose::Release { user }), _) => {
-                self.rest(client, user);
-            }
+            (
+                Some(
+                    Purpose::Acquire { user }
+                    | Purpose::Release { user }
+                    | Purpose::Adopt { user }
+                    | Purpose::Inspect { user },
+                ),
+                _,
+            ) => self.rest(client, user),
             (Some(Purpose::Errand), result) => self.clients[client].errand = Some(result),
             (Some(Purpose::Farewell), Ok(Outcome::Acquired(lock))) => {
                 self.clients[client].coordinator.let_go(&lock, instant(now));
             }
-            (Some(Purpose::Relic | Purpose::Farewell) | None, _) => {}
+            (Some(Purpose::Relic | Purpose::Farewell | Purpose::Keep { .. }) | None, _) => {}
         }
     }
 
-    fn count(&mut self, result: &Result<Outcome, Error>) {
+    fn count(&mut self, purpose: Option<Purpose>, result: &Result<Outcome, Error>) {
         let tally = &mut self.tally;
+        let adopts = matches!(purpose, Some(Purpose::Adopt { .. }));
         *match result {
+            Ok(Outcome::Acquired(_)) if adopts => &mut tally.adopted,
+            Err(Error::Lost { .. }) if adopts => &mut tally.adopted_in_vain,
             Ok(Outcome::Acquired(_)) => &mut tally.handed_out,
             Ok(Outcome::Extended { .. }) => &mut tally.extended,
-            Ok(Outcome::Expiring { .. } | Outcome::Inspected(_)) => return,
+            Ok(Outcome::Inspected(_)) => &mut tally.inspected,
+            Ok(Outcome::Expiring { .. }) => {
+                return self.checker.violate("a warning for who keeps nothing".into());
+            }
             Ok(Outcome::Released(Released::Released)) => &mut tally.released,
             Ok(Outcome::Released(Released::TakenByOther)) => &mut tally.taken_by_other,
             Ok(Outcome::Released(Released::AlreadyExpired)) => &mut tally.already_expired,
@@ -251,31 +324,44 @@ impl World {
             Err(Error::NoQuorum(_)) => &mut tally.no_quorum,
             Err(Error::Expired(_)) => &mut tally.expired,
             Err(Error::Lost { .. }) => &mut tally.lost,
+            // Up to the bound of a keeping there may be too little left to ask for.
+            Err(Error::Config(ConfigError::Ttl(BadTtl::TooShort { .. })))
+                if matches!(purpose, Some(Purpose::Extend { .. })) =>
+            {
+                &mut tally.no_use
+            }
             Err(error @ (Error::Busy(_) | Error::Config(_))) => {
                 return self.checker.violate(format!("an answer that cannot be: {error}"));
             }
         } += 1;
     }
 
-    fn begin_to_hold(&mut self, client: usize, user: usize, lock: Lock) {
+    fn begin_to_hold(&mut self, client: usize, user: usize, lock: Lock, op: Op, serial: u64) {
         let now = self.agenda.now();
         let it = &self.clients[client];
+        let State::Waiting { wish, .. } = it.users[user].state else { return };
         let until = it.coordinator.deadline(&lock).map_or(0, |deadline| deadline.as_nanos());
         let (who, key) = ((client, user), it.users[user].key);
         let token = lock.token().as_bytes().to_vec();
-        let belief = self.checker.hand_out(now, Belief { who, key, token, from: now, until });
+        let belief = self.checker.hand_out(now, Belief::new(who, key, token, now, until));
         self.agenda.put(now, Event::Probe { belief });
         self.agenda.put(until.saturating_sub(1), Event::Probe { belief });
-        let held = Held { lock, belief, extend: None, open_end: false };
+        let (extend, open_end) = (None, false);
+        let mut held = Held { lock, belief, extend, open_end, keep: None, ttl: wish.ttl };
+        if let Some(bounds) = wish.bounds {
+            self.is_kept(client, user, &mut held, bounds, (op, serial));
+        }
         self.hold(client, user, held);
     }
 
     /// Keeps it for a while; sometimes for too long.
-    fn hold(&mut self, client: usize, user: usize, held: Held) {
+    pub fn hold(&mut self, client: usize, user: usize, held: Held) {
         let now = self.agenda.now();
+        let for_long = held.keep.is_some() && !self.healed && self.dice.chance(700);
         let left = self.checker.belief(held.belief).until.saturating_sub(now);
         let to_the_end = left < 300 * MILLI && self.dice.chance(self.plan.patience);
         let by = match self.dice.below(6) {
+            _ if for_long => self.dice.below(3 * held.ttl.min(200) * MILLI),
             _ if to_the_end => left + self.dice.below(left / 4 + MILLI),
             0 | 1 => self.dice.below(2 * MILLI),
             2..5 => self.dice.below(left.min(100 * MILLI)),
@@ -290,9 +376,16 @@ impl World {
     fn act_on(&mut self, client: usize, user: usize, held: Held) {
         let now = self.agenda.now();
         let left = self.checker.belief(held.belief).until.saturating_sub(now);
-        let may_forget = left < FORGETTABLE && held.extend.is_none() && !held.open_end;
+        let may_forget =
+            left < FORGETTABLE && held.extend.is_none() && !held.open_end && held.keep.is_none();
         if !self.healed && self.dice.chance(self.plan.extends) {
             return self.extend(client, user, held);
+        }
+        if !self.healed && self.dice.chance(self.plan.keeps / 3) {
+            return self.change_keeping(client, user, held);
+        }
+        if !self.healed && self.dice.chance(self.plan.gives) {
+            return self.give_away(client, user, held);
         }
         match self.dice.below(8) {
             0 if !self.healed && held.extend.is_some() => self.forget_extend(client, user, held),
@@ -300,7 +393,7 @@ impl World {
             3 if may_forget => self.release_by_token(client, user, held),
             4 | 5 => {
                 self.trace.note(now, || format!("client {client} user {user} lets go"));
-                self.checker.end(now, held.belief);
+                self.stop_to_believe(client, &held);
                 self.clients[client].coordinator.let_go(&held.lock, instant(now));
                 self.rest(client, user);
             }
@@ -308,9 +401,19 @@ impl World {
         }
     }
 
+    /// The owner gives it back: nothing is to be told of it any more.
+    pub fn stop_to_believe(&mut self, client: usize, held: &Held) {
+        self.checker.end(self.agenda.now(), held.belief);
+        if let Some(keep) = &held.keep {
+            self.checker.cancel(keep.serial);
+            self.clients[client].asked.remove(&keep.serial);
+        }
+    }
+
     fn extend(&mut self, client: usize, user: usize, mut held: Held) {
         let now = self.agenda.now();
-        let ttl = Duration::from_millis(self.plan.ttl(&mut self.dice));
+        let millis = self.plan.ttl(&mut self.dice);
+        let ttl = Duration::from_millis(millis);
         let serial = self.next_serial();
         let until = self.checker.belief(held.belief).until;
         let it = &mut self.clients[client];
@@ -321,7 +424,7 @@ impl World {
         });
         match asked {
             Ok(op) => {
-                held.extend = Some((op, serial));
+                (held.extend, held.ttl) = (Some((op, serial)), millis);
                 let purpose = Purpose::Extend { user };
                 self.note_request(client, serial, purpose, "extend", until);
             }
@@ -367,7 +470,7 @@ impl World {
         let now = self.agenda.now();
         let serial = self.next_serial();
         self.trace.note(now, || format!("client {client} user {user} releases #{serial}"));
-        self.checker.end(now, held.belief);
+        self.stop_to_believe(client, &held);
         let op = self.clients[client].coordinator.release(held.lock, serial, instant(now));
         let due = now + RELEASE_TIMEOUTS * self.plan.node_timeout();
         self.note_request(client, serial, Purpose::Release { user }, "release", due);
@@ -393,75 +496,6 @@ impl World {
             Err(_) => {
                 self.tally.busy += 1;
                 self.rest(client, user);
-            }
-        }
-    }
-
-    /// Drops the handle without a word; it may turn up again.
-    fn forget(&mut self, client: usize, user: usize, held: Held) {
-        let now = self.agenda.now();
-        self.trace.note(now, || format!("client {client} user {user} forgets its lock"));
-        let until = self.checker.belief(held.belief).until.max(now);
-        if self.dice.chance(600) {
-            let at = until + self.dice.below(300 * MILLI);
-            self.clients[client].relics.push(Relic { at, lock: held.lock });
-        }
-        self.rest(client, user);
-    }
-
-    /// Uses a handle that is over: it must do nothing.
-    fn use_relic(&mut self, client: usize, relic: Relic) {
-        let now = self.agenda.now();
-        self.tally.relics += 1;
-        let what = self.dice.below(4);
-        self.trace.note(now, || format!("client {client} uses a relic: {what}"));
-        let serial = self.next_serial();
-        let it = &mut self.clients[client];
-        if !it.coordinator.remaining(&relic.lock, instant(now)).is_zero() {
-            self.checker.violate(format!("client {client} believes in a lock that is over"));
-        }
-        match what {
-            0 => it.coordinator.let_go(&relic.lock, instant(now)),
-            1 => {
-                let ttl = Duration::from_secs(1);
-                if it.coordinator.extend(&relic.lock, ttl, serial, instant(now)).is_ok() {
-                    self.checker.violate(format!("client {client} extends a lock that is over"));
-                }
-            }
-            2 => {
-                let _ = it.coordinator.release(relic.lock, serial, instant(now));
-                let due = now + RELEASE_TIMEOUTS * self.plan.node_timeout();
-                self.note_request(client, serial, Purpose::Relic, "release", due);
-            }
-            _ => {}
-        }
-    }
-
-    /// What the coordinator says of the locks that its users hold.
-    pub fn look_at_beliefs(&mut self, client: usize) {
-        let now = self.agenda.now();
-        let it = &self.clients[client];
-        for (user, state) in it.users.iter().map(|user| &user.state).enumerate() {
-            let State::Holding(held) = state else { continue };
-            let (belief, who) = (held.belief, (client, user));
-            let until = self.checker.belief(belief).until;
-            match it.coordinator.deadline(&held.lock).map(|deadline| deadline.as_nanos()) {
-                Some(told) if told > until => {
-                    self.checker.prolong(now, belief, told);
-                    self.agenda.put(told - 1, Event::Probe { belief });
-                }
-                Some(told) if told < until => {
-                    self.checker.violate(format!("the deadline of {who:?} came nearer"));
-                }
-                None if now < until => {
-                    self.checker.end(now, belief);
-                    if self.plan.memory == Memory::Kept {
-                        let early = until - now;
-                        let words = format!("{who:?} lost its lock {early} ns before its deadline");
-                        self.checker.violate(words);
-                    }
-                }
-                _ => {}
             }
         }
     }

@@ -9,8 +9,10 @@ use crate::agenda::{Agenda, Event};
 use crate::checker::Checker;
 use crate::client::Client;
 use crate::dice::Dice;
+use crate::handing::Offer;
 use crate::network::{Network, Piece, Weather};
 use crate::node::Node;
+use crate::operator::Forced;
 use crate::plan::{Memory, Plan, QUIET};
 use crate::tally::Tally;
 use crate::trace::Trace;
@@ -37,6 +39,12 @@ pub struct World {
     /// Locks (node, key, token) of which no client can be blamed that they stay until their ttl is
     /// over: their node would not end the connection that they came on.
     pub excused: BTreeSet<(usize, Vec<u8>, Vec<u8>)>,
+    /// Tokens that were given away: nobody owes a release for them.
+    pub given: BTreeSet<Vec<u8>>,
+    /// What may be taken up.
+    pub offers: Vec<Offer>,
+    /// Locks that an operator took away behind their owners' backs.
+    pub forced: Vec<Forced>,
     serial: u64,
 }
 
@@ -62,6 +70,9 @@ impl World {
             trace,
             healed: false,
             excused: BTreeSet::new(),
+            given: BTreeSet::new(),
+            offers: Vec::new(),
+            forced: Vec::new(),
             serial: 0,
             plan,
         }
@@ -76,7 +87,11 @@ impl World {
         self.run_until(self.plan.length);
         self.heal();
         self.run_until(self.agenda.now() + QUIET);
+        if !self.is_going_on() {
+            return;
+        }
         self.check_that_nothing_is_left();
+        self.tally.healed = self.clients.iter().map(|it| it.coordinator.stats().healed).sum();
         self.let_everyone_take_every_key();
         self.say_goodbye();
     }
@@ -89,13 +104,14 @@ impl World {
         }
     }
 
-    /// Counts another thing that happens; whether it may go on.
+    /// Counts another thing that happens; whether it may go on. Behind the first violation it may
+    /// not: the events before that tell the most.
     pub fn is_going_on(&mut self) -> bool {
         self.tally.events += 1;
         if self.tally.events == MOST_EVENTS {
             self.checker.violate("it goes round in circles".into());
         }
-        self.tally.events < MOST_EVENTS
+        self.tally.events < MOST_EVENTS && self.checker.violations().is_empty()
     }
 
     fn happen(&mut self, event: Event) {
@@ -108,6 +124,7 @@ impl World {
             Event::Start { node } => self.start(node),
             Event::Recover { node } => self.recover(node),
             Event::Probe { belief } => self.probe(belief),
+            Event::Turn(turn) => self.take_turn(turn),
         }
     }
 
@@ -165,6 +182,7 @@ impl World {
             let text = words(bytes);
             format!("node {number} executes for client {client} on wire {wire}: {text}")
         });
+        self.note_absent(wire, bytes);
         let before = if stale { self.tokens_at(number) } else { Vec::new() };
         let node = &mut self.nodes[number];
         node.master.handle_bytes(clock, connection, bytes);
@@ -241,7 +259,7 @@ impl World {
     fn probe(&mut self, number: usize) {
         let now = self.agenda.now();
         let belief = self.checker.belief(number);
-        if now >= belief.until || self.plan.memory != Memory::Kept {
+        if now >= belief.until || belief.forced || self.plan.memory != Memory::Kept {
             return;
         }
         let (key, who) = (&self.keys[belief.key], belief.who);

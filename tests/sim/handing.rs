@@ -1,0 +1,114 @@
+//! Locks that are handed on: given away by one user and taken up by another one with the token, by
+//! two at once, or with a token that is long over; and those of a client that died.
+//!
+//! A token is offered only when nobody believes in its lock any more: whoever takes up a lock that
+//! its owner did not give away takes it from an owner who does not know.
+
+use std::time::Duration;
+
+use redlatch::proto::lock::Token;
+use redlatch::{Error, Inspection};
+
+use crate::agenda::{MICRO, MILLI};
+use crate::client::instant;
+use crate::user::{Held, Purpose, State};
+use crate::world::World;
+
+/// So many tokens are remembered, the latest ones.
+const REMEMBERED: usize = 6;
+
+/// A lock that may be taken up.
+#[derive(Debug, Clone, Copy)]
+pub struct Offer {
+    key: usize,
+    token: Token,
+}
+
+impl World {
+    /// A holder gives its lock away.
+    pub fn give_away(&mut self, client: usize, user: usize, held: Held) {
+        let now = self.agenda.now();
+        let until = self.checker.belief(held.belief).until;
+        let (token, key) = (held.lock.token(), self.clients[client].users[user].key);
+        self.trace.note(now, || format!("client {client} user {user} gives {key} away: {token}"));
+        self.stop_to_believe(client, &held);
+        let given = self.clients[client].coordinator.give_away(held.lock, instant(now));
+        match given {
+            Some(_) => {
+                self.tally.given_away += 1;
+                self.given.insert(token.as_bytes().to_vec());
+                self.offer(key, token);
+            }
+            None if until <= now => {}
+            None => self.checker.violate(format!("client {client} cannot give away what it has")),
+        }
+        self.rest(client, user);
+    }
+
+    /// Whoever held a lock does not any more, and another one may take it up.
+    pub fn offer(&mut self, key: usize, token: Token) {
+        let now = self.agenda.now();
+        let offer = Offer { key, token };
+        self.offers.push(offer);
+        if self.offers.len() > REMEMBERED {
+            self.offers.remove(0);
+        }
+        let takers = self.dice.weighted(&[(1, 0), (4, 1), (3, 2)]);
+        for _ in 0..takers {
+            let client = self.dice.place(self.clients.len());
+            let user = self.dice.place(self.plan.users);
+            let at = now + self.dice.one_of(&[0, 300 * MICRO, 20 * MILLI]);
+            let it = &mut self.clients[client].users[user];
+            if matches!(it.state, State::Resting) {
+                (it.bid, it.at) = (Some(offer), at);
+                self.rouse(client);
+            }
+        }
+    }
+
+    /// A user takes up a lock that was offered, mostly the one that it was told of.
+    pub fn take_up(&mut self, client: usize, user: usize, mut offer: Offer) {
+        if self.dice.chance(100) {
+            offer = self.offers[self.dice.place(self.offers.len())];
+        }
+        let now = self.agenda.now();
+        let wish = self.wish();
+        let serial = self.next_serial();
+        let it = &mut self.clients[client];
+        it.users[user].key = offer.key;
+        let key = &self.keys[offer.key];
+        let (ttl, keep) = (Duration::from_millis(wish.ttl), wish.keep());
+        let asked = it.coordinator.adopt(key, offer.token, ttl, keep, serial, instant(now));
+        self.trace.note(now, || {
+            let outcome = asked.as_ref().map_err(Error::to_string);
+            format!("client {client} user {user} adopts #{serial} {offer:?} {wish:?}: {outcome:?}")
+        });
+        if asked.is_ok() {
+            let due = now + self.plan.node_timeout();
+            self.note_request(client, serial, Purpose::Adopt { user }, "adopt", due);
+        }
+        self.wait_for(client, user, wish, 0, asked.map(|op| (op, serial)));
+    }
+
+    /// A user looks what the nodes hold.
+    pub fn look_at_key(&mut self, client: usize, user: usize, key: usize) {
+        let now = self.agenda.now();
+        let serial = self.next_serial();
+        let wish = self.wish();
+        let it = &mut self.clients[client];
+        let asked = it.coordinator.inspect(&self.keys[key], serial, instant(now));
+        self.trace.note(now, || format!("client {client} user {user} looks #{serial} at {key}"));
+        if asked.is_ok() {
+            let due = now + self.plan.node_timeout();
+            self.note_request(client, serial, Purpose::Inspect { user }, "inspect", due);
+        }
+        self.wait_for(client, user, wish, 0, asked.map(|op| (op, serial)));
+    }
+
+    /// What the nodes hold was seen.
+    pub fn seen(&mut self, seen: &Inspection) {
+        if seen.nodes.len() != self.nodes.len() {
+            self.checker.violate(format!("an inspection of too few nodes: {seen:?}"));
+        }
+    }
+}

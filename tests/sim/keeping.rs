@@ -1,0 +1,241 @@
+//! Locks that are kept: how users want them kept, what they are told of them, and what the
+//! coordinator says of every lock in somebody's hands at each moment.
+
+use std::time::Duration;
+
+use redlatch::{Error, Keep, Loss, Op, Outcome};
+
+use crate::agenda::{Event, MICRO, MILLI};
+use crate::checker::{End, TOLD_BEFORE};
+use crate::client::instant;
+use crate::plan::Memory;
+use crate::relic::Relic;
+use crate::user::{Held, Purpose, State};
+use crate::world::World;
+
+/// How a lock is kept.
+#[derive(Debug)]
+pub struct Keeping {
+    op: Op,
+    /// What it is told under.
+    pub serial: u64,
+    /// The moment beyond which it is not kept.
+    bound: u64,
+    /// What each renewal asks for, in milliseconds.
+    ttl: u64,
+}
+
+/// The parts of a [`Keep`], which keeps them to itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    pub keep: Keep,
+    max_hold: Option<u64>,
+    lead: u64,
+}
+
+impl World {
+    /// How a lock of that ttl is to be kept.
+    pub fn draw_keep(&mut self, ttl: u64) -> Bounds {
+        let length = ttl.min(300) * MILLI;
+        let count = self.dice.below(6) as u32;
+        let max_hold = self.dice.chance(500).then(|| 3 * MILLI + self.dice.below(3 * length));
+        let mut keep = match max_hold {
+            Some(nanos) => Keep::at_most(Duration::from_nanos(nanos)),
+            None => Keep::extensions(count),
+        };
+        if max_hold.is_some() && self.dice.chance(200) {
+            keep = keep.with_extensions(count);
+        }
+        let longest = ttl * MILLI / 2;
+        let lead = match self.dice.below(4) {
+            0 => self.dice.below(longest + 1),
+            1 => self.dice.below(longest.min(3 * MILLI) + 1),
+            _ => return Bounds { keep, max_hold, lead: ttl * MILLI / 3 },
+        };
+        Bounds { keep: keep.lead(Duration::from_nanos(lead)), max_hold, lead }
+    }
+
+    /// A lock in a user's hands is kept from now on.
+    pub fn is_kept(
+        &mut self,
+        client: usize,
+        user: usize,
+        held: &mut Held,
+        bounds: Bounds,
+        (op, serial): (Op, u64),
+    ) {
+        let now = self.agenda.now();
+        self.tally.kept += 1;
+        let it = &mut self.clients[client];
+        it.asked.insert(serial, Purpose::Keep { user });
+        let kept_waiting = it.kept_waiting;
+        self.checker.keep(serial, held.belief, bounds.lead, now, kept_waiting);
+        let bound = bounds.max_hold.map_or(u64::MAX, |length| now + length);
+        held.keep = Some(Keeping { op, serial, bound, ttl: held.ttl });
+    }
+
+    /// A holder has the lock kept, in this way and no other, or not any more.
+    pub fn change_keeping(&mut self, client: usize, user: usize, mut held: Held) {
+        if self.dice.chance(300) {
+            if let Some(keep) = held.keep.take() {
+                let now = self.agenda.now();
+                self.trace.note(now, || format!("client {client} user {user} keeps no more"));
+                self.checker.cancel(keep.serial);
+                let it = &mut self.clients[client];
+                it.asked.remove(&keep.serial);
+                it.coordinator.cancel(keep.op, instant(now));
+            }
+        } else {
+            self.keep(client, user, &mut held);
+        }
+        self.hold(client, user, held);
+    }
+
+    fn keep(&mut self, client: usize, user: usize, held: &mut Held) {
+        let now = self.agenda.now();
+        let serial = self.next_serial();
+        let bounds = self.draw_keep(held.ttl);
+        let until = self.checker.belief(held.belief).until;
+        let it = &mut self.clients[client];
+        let asked = it.coordinator.keep(&held.lock, bounds.keep, serial, instant(now));
+        self.trace.note(now, || {
+            let outcome = asked.as_ref().map_err(Error::to_string);
+            format!("client {client} user {user} keeps #{serial}: {bounds:?}: {outcome:?}")
+        });
+        match asked {
+            Ok(op) => {
+                let told = it.coordinator.deadline(&held.lock).map_or(now, |d| d.as_nanos());
+                let kept_waiting = it.kept_waiting;
+                if let Some(before) = held.keep.take() {
+                    it.asked.remove(&before.serial);
+                    self.checker.cancel(before.serial);
+                }
+                self.is_kept(client, user, held, bounds, (op, serial));
+                self.checker.shorten(now, held.belief, told, kept_waiting);
+            }
+            Err(Error::Lost { .. }) if until <= now => {}
+            Err(error) => self.checker.violate(format!("a keeping was refused: {error}")),
+        }
+    }
+
+    /// What a user is told of the lock that it keeps.
+    pub fn told_of_keeping(
+        &mut self,
+        client: usize,
+        user: usize,
+        serial: u64,
+        result: Result<Outcome, Error>,
+    ) {
+        let now = self.agenda.now();
+        match result {
+            Ok(Outcome::Expiring { deadline }) => {
+                self.tally.warnings += 1;
+                self.checker.warned(serial, deadline.as_nanos());
+                self.clients[client].asked.insert(serial, Purpose::Keep { user });
+                if self.dice.chance(300) {
+                    self.clients[client].users[user].at = now;
+                }
+            }
+            Err(Error::Lost { reason, .. }) => {
+                self.tally.kept_lost += 1;
+                let kept_waiting = self.clients[client].kept_waiting;
+                let end = if reason == Loss::Gone { End::Gone } else { End::Deadline };
+                self.checker.lost(serial, end, now, kept_waiting);
+                self.is_told_of_loss(client, user, serial, reason);
+            }
+            other => self.checker.violate(format!("{serial} is kept, and told {other:?}")),
+        }
+    }
+
+    /// Who kept a lock is told that it is lost, and stops.
+    fn is_told_of_loss(&mut self, client: usize, user: usize, serial: u64, reason: Loss) {
+        let state = std::mem::replace(&mut self.clients[client].users[user].state, State::Resting);
+        let State::Holding(held) = state else {
+            return self.checker.violate(format!("the loss {serial} of nobody's lock"));
+        };
+        let keep = held.keep.as_ref().filter(|keep| keep.serial == serial);
+        let Some(keep) = keep else {
+            return self.checker.violate(format!("the loss {serial} of another lock"));
+        };
+        if self.clients[client].coordinator.deadline(&held.lock).is_some() {
+            self.checker.violate(format!("{serial} is lost, and has a deadline"));
+        }
+        // Three tries fit between a renewal's time and the deadline.
+        let tries = keep.ttl * MILLI / 6 > self.plan.node_timeout() + self.plan.pace;
+        if reason == Loss::Expired && self.plan.is_untroubled() && tries && held.extend.is_none() {
+            self.checker.violate(format!("{serial} was not renewed, and nothing went wrong"));
+        }
+        if self.dice.chance(300) {
+            let at = self.agenda.now() + self.dice.below(100 * MILLI);
+            self.clients[client].relics.push(Relic { at, lock: held.lock });
+        }
+        self.rest(client, user);
+    }
+
+    /// What the coordinator says of the locks that its users hold.
+    pub fn look_at_beliefs(&mut self, client: usize) {
+        let now = self.agenda.now();
+        let it = &self.clients[client];
+        let kept_waiting = it.kept_waiting;
+        for (user, state) in it.users.iter().map(|user| &user.state).enumerate() {
+            let State::Holding(held) = state else { continue };
+            let (number, who) = (held.belief, (client, user));
+            let belief = self.checker.belief(number);
+            let (until, disturbed) = (belief.until, belief.touched);
+            let bound = held.keep.as_ref().map_or(u64::MAX, |keep| keep.bound);
+            match it.coordinator.deadline(&held.lock).map(|deadline| deadline.as_nanos()) {
+                Some(told) if told > until => {
+                    self.checker.prolong(now, number, told, kept_waiting);
+                    self.agenda.put(told - 1, Event::Probe { belief: number });
+                    self.tally.prolonged += u64::from(held.extend.is_none());
+                    if told > bound {
+                        let words = format!("{who:?} has a lock beyond its bound: {told} {bound}");
+                        self.checker.violate(words);
+                    }
+                }
+                Some(told) if told < until => {
+                    self.checker.violate(format!("the deadline of {who:?} came nearer"));
+                }
+                None if now < until => {
+                    self.checker.lose(now, number, kept_waiting);
+                    let early = until - now;
+                    let may_be = if held.keep.is_some() { TOLD_BEFORE } else { 0 };
+                    if self.plan.memory == Memory::Kept && !disturbed && early > may_be {
+                        let words = format!("{who:?} lost its lock {early} ns before its deadline");
+                        self.checker.violate(words);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A key that was lost is set again for what is left of its lock, not for longer: what is
+    /// about to be written to a node says so. Where nobody is ever late, that is known exactly.
+    pub fn look_at_heals(&mut self, client: usize, output: &[u8]) {
+        let now = self.agenda.now();
+        let it = &self.clients[client];
+        if it.kept_waiting > 0 || self.plan.pace > 0 {
+            return;
+        }
+        for user in &it.users {
+            let State::Holding(held) = &user.state else { continue };
+            let token = held.lock.token();
+            let Some(ttl) = set_ttl(output, token.as_bytes()) else { continue };
+            let left = self.checker.belief(held.belief).until.saturating_sub(now);
+            if ttl * MILLI > left + MILLI + 500 * MICRO {
+                let words = format!("client {client} heals for {ttl} ms, and has {left} ns left");
+                self.checker.violate(words);
+            }
+        }
+    }
+}
+
+/// For how many milliseconds `SET` is asked to hold the token, if it is.
+fn set_ttl(output: &[u8], token: &[u8]) -> Option<u64> {
+    const OPTIONS: &[u8] = b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n";
+    let at = output.windows(token.len()).position(|part| part == token)?;
+    let behind = output[at + token.len()..].strip_prefix(OPTIONS)?;
+    let digits = behind.split(|byte| *byte == b'\n').nth(1)?.strip_suffix(b"\r")?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}

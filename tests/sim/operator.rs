@@ -1,0 +1,182 @@
+//! Operators who delete the keys of locks that are held, behind their owners' backs.
+//!
+//! On a minority of the nodes it does no harm: whoever believes in the lock still has a majority,
+//! and never knows, or heals it. On all nodes it breaks the promise of a lock, and another may have
+//! it at once; what has to be kept then is that the lock does not come back, and that its owner
+//! stops to believe in it when enough nodes have said that it is gone, one after the other as they
+//! may be well. So from then on one node at a time is well for a while.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use redlatch::NodeId;
+use redlatch::testing::master::Trouble;
+
+use crate::agenda::{Event, Turn};
+use crate::user::{Held, State};
+use crate::world::World;
+
+/// A lock that an operator took away.
+#[derive(Debug)]
+pub struct Forced {
+    client: usize,
+    belief: usize,
+    key: Vec<u8>,
+    token: Vec<u8>,
+    /// The nodes that were asked for it since, on these wires, and answer that it is gone.
+    asked: BTreeMap<usize, usize>,
+    /// Those of them whose answer was read.
+    told: BTreeSet<usize>,
+}
+
+impl World {
+    /// A lock that somebody believes in, of whom nothing is under way that could change what the
+    /// nodes hold: its client, its user, its key.
+    fn a_quiet_lock(&mut self) -> Option<(usize, usize)> {
+        let client = self.dice.place(self.clients.len());
+        let user = self.dice.place(self.plan.users);
+        let it = &self.clients[client];
+        let State::Holding(held) = &it.users[user].state else { return None };
+        let quiet = (0..self.nodes.len()).all(|n| it.coordinator.unanswered(NodeId::new(n)) == 0);
+        let belief = self.checker.belief(held.belief);
+        let good = quiet && !it.gone && self.agenda.now() < belief.until && !belief.forced;
+        good.then_some((client, user))
+    }
+
+    fn held_by(&self, client: usize, user: usize) -> Option<&Held> {
+        match &self.clients[client].users[user].state {
+            State::Holding(held) => Some(held),
+            _ => None,
+        }
+    }
+
+    /// Somebody deletes a key on one node, where as many others hold it as its owner needs, for as
+    /// long as its owner believes in it.
+    pub fn delete_one(&mut self, node: usize) {
+        let now = self.agenda.now();
+        let Some((client, user)) = self.a_quiet_lock() else { return };
+        let Some(held) = self.held_by(client, user) else { return };
+        let number = held.belief;
+        let belief = self.checker.belief(number);
+        let (key, left) = (&self.keys[belief.key], belief.until - now);
+        let good = |at: usize| {
+            let it = &self.nodes[at];
+            it.holds(now, key, &belief.token) && it.left(now, key) >= left
+        };
+        let others = (0..self.nodes.len()).filter(|&at| at != node && good(at)).count();
+        let it = &self.nodes[node];
+        let reachable = !it.down && !it.is_frozen(now) && it.holds(now, key, &belief.token);
+        if 2 * others > self.nodes.len() && reachable {
+            let (key, token) = (key.clone(), belief.token.clone());
+            self.delete_at(node, &key);
+            // One in trouble may refuse.
+            if !self.nodes[node].holds(now, &key, &token) {
+                self.checker.delete(number, false);
+                self.tally.deleted += 1;
+            }
+        }
+    }
+
+    fn delete_at(&mut self, node: usize, key: &[u8]) {
+        let now = self.agenda.now();
+        let text = String::from_utf8_lossy(key);
+        self.trace.note(now, || format!("FAULT \"{text}\" is deleted at node {node}"));
+        let command = format!("DEL \"{text}\"\r\n");
+        self.nodes[node].operate(now, command.as_bytes());
+        self.deliver_answers(node);
+    }
+
+    /// Somebody deletes a key on all nodes that hold it for a lock that its owner believes in, and
+    /// then one node at a time is well.
+    pub fn force_one(&mut self) {
+        let now = self.agenda.now();
+        let Some((client, user)) = self.a_quiet_lock() else { return };
+        let Some(held) = self.held_by(client, user) else { return };
+        let number = held.belief;
+        let belief = self.checker.belief(number);
+        let (key, token) = (self.keys[belief.key].clone(), belief.token.clone());
+        // It would refuse.
+        let loads = self.nodes.iter().any(|node| node.loads);
+        // What an earlier connection left unexecuted may bring it back.
+        let pending = self.network.wires.iter().any(|wire| {
+            wire.client == client && !(wire.to_node.is_empty() && wire.backlog.is_empty())
+        });
+        if loads || pending {
+            return;
+        }
+        let on: Vec<usize> = (0..self.nodes.len())
+            .filter(|&node| self.nodes[node].holds(now, &key, &token))
+            .collect();
+        for node in on {
+            self.delete_at(node, &key);
+        }
+        self.checker.delete(number, true);
+        self.tally.forced += 1;
+        let (asked, told) = (BTreeMap::new(), BTreeSet::new());
+        self.forced.push(Forced { client, belief: number, key, token, asked, told });
+        let length = self.plan.node_timeout() + self.dice.below(self.plan.node_timeout());
+        let left = self.dice.place(3 * self.nodes.len());
+        let first = Turn { node: self.dice.place(self.nodes.len()), left, length };
+        self.take_turn(first);
+    }
+
+    /// Another node is the one that is well.
+    pub fn take_turn(&mut self, turn: Turn) {
+        let now = self.agenda.now();
+        let over = turn.left == 0 || self.healed;
+        self.trace.note(now, || format!("FAULT only node {} is well: {}", turn.node, !over));
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            node.master.serve();
+            node.loads = !over && number != turn.node;
+            if node.loads {
+                node.master.suffer(Trouble::Loading);
+            }
+        }
+        if !over {
+            let node = (turn.node + 1) % self.nodes.len();
+            let next = Turn { node, left: turn.left - 1, ..turn };
+            self.agenda.put(now + turn.length, Event::Turn(next));
+        }
+    }
+
+    /// A node is about to be asked for a lock that was taken away, and will say so.
+    pub fn note_absent(&mut self, wire: usize, bytes: &[u8]) {
+        if self.forced.is_empty() {
+            return;
+        }
+        let now = self.agenda.now();
+        let it = &self.network.wires[wire];
+        let node = &self.nodes[it.node];
+        for forced in self.forced.iter_mut().filter(|forced| forced.client == it.client) {
+            let has = |words: &[u8]| bytes.windows(words.len()).any(|part| part == words);
+            let gone = !node.loads && !node.holds(now, &forced.key, &forced.token);
+            if gone && has(b"EVALSHA") && has(&forced.token) && !has(b"\r\nNX\r\n") {
+                forced.asked.insert(it.node, wire);
+            }
+        }
+    }
+
+    /// Something was read from a node: too many of them may have said that a lock is gone.
+    pub fn look_at_forced(&mut self, client: usize, node: usize, wire: usize) {
+        let spare = (self.nodes.len() - 1) / 2;
+        let it = &self.clients[client];
+        let read = it.coordinator.unanswered(NodeId::new(node)) == 0;
+        for forced in self.forced.iter_mut().filter(|forced| forced.client == client) {
+            if !read || forced.asked.get(&node) != Some(&wire) {
+                continue;
+            }
+            forced.told.insert(node);
+            let holds = it.users.iter().any(|user| match &user.state {
+                State::Holding(held) if held.belief == forced.belief => {
+                    it.coordinator.deadline(&held.lock).is_some()
+                }
+                _ => false,
+            });
+            if holds && forced.told.len() > spare {
+                let told = &forced.told;
+                let words =
+                    format!("client {client} was told by nodes {told:?} that it lost a lock");
+                self.checker.violate(format!("{words}, and believes in it"));
+            }
+        }
+    }
+}
