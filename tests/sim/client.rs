@@ -316,7 +316,7 @@ impl World {
             if count == 0 {
                 continue;
             }
-            self.look_at_heals(client, &output);
+            self.look_at_heals(client, wire, &output);
             let it = &mut self.network.wires[wire];
             if !self.healed && self.dice.chance(10) {
                 count = self.dice.place(count + 1);

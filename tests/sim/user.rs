@@ -384,7 +384,8 @@ impl World {
         if !self.healed && self.dice.chance(self.plan.keeps / 3) {
             return self.change_keeping(client, user, held);
         }
-        if !self.healed && self.dice.chance(self.plan.gives) {
+        // Of one that is over, and kept, the loss is yet to be told.
+        if !self.healed && left > 0 && self.dice.chance(self.plan.gives) {
             return self.give_away(client, user, held);
         }
         match self.dice.below(8) {
