@@ -36,3 +36,42 @@ fn an_inspection_does_not_wait_for_a_node_that_it_did_not_ask() {
     let Ok(Outcome::Inspected(seen)) = done.result else { panic!() };
     assert_eq!(seen.nodes.len(), 3);
 }
+
+/// Three nodes that granted a lock which is kept.
+fn kept(keep: Keep) -> (Bench, redlatch::Lock) {
+    let mut bench = Bench::new(3);
+    bench.core.acquire_and_keep(b"k", TTL, Duration::ZERO, Some(keep), 1, bench.now).unwrap();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"]);
+        bench.reply(node, "+OK\r\n+OK\r\n:10000\r\n");
+    }
+    match bench.completion().map(|done| done.result) {
+        Some(Ok(Outcome::Acquired(lock))) => (bench, lock),
+        other => panic!("no lock: {other:?}"),
+    }
+}
+
+#[test]
+fn a_write_to_the_key_starts_no_extend_beside_one_that_is_about_to_be_asked_again() {
+    let (mut bench, lock) = kept(Keep::extensions(9));
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
+        let said = if node == 0 { ":1" } else { "-LOADING it is" };
+        bench.reply(node, &format!("{said}\r\n+OK\r\n:10000\r\n"));
+    }
+    for node in 0..3 {
+        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
+    }
+    bench.pass(millis(1));
+    assert!(bench.said(0).is_empty(), "it would run beside the one that pauses");
+    bench.pass(millis(49));
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
+        bench.reply(node, ":1\r\n+OK\r\n:10000\r\n");
+    }
+    let done = bench.completion().unwrap();
+    assert!(matches!((done.data, done.result), (2, Ok(Outcome::Extended { .. }))));
+    bench.pass(Duration::from_secs(1));
+    assert!(bench.said(0).is_empty());
+}
