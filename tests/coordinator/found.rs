@@ -75,3 +75,18 @@ fn a_write_to_the_key_starts_no_extend_beside_one_that_is_about_to_be_asked_agai
     bench.pass(Duration::from_secs(1));
     assert!(bench.said(0).is_empty());
 }
+
+#[test]
+fn an_extend_from_before_a_keeping_does_not_reach_beyond_its_bound() {
+    let mut bench = Bench::new(1);
+    let lock = bench.hold(&[0]);
+    bench.pass(Duration::from_secs(4));
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    let bound = bench.now.saturating_add(Duration::from_secs(1));
+    bench.core.keep(&lock, Keep::at_most(Duration::from_secs(1)), 3, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, ":1\r\n");
+    let done = bench.completion().unwrap();
+    assert!(matches!(done.result, Ok(Outcome::Extended { deadline }) if deadline == bound));
+    assert_eq!(bench.core.deadline(&lock), Some(bound));
+}

@@ -4,8 +4,8 @@
 mod bench;
 mod debts;
 mod doubted;
-mod handing;
 mod found;
+mod handing;
 mod hazards;
 mod healing;
 mod holding;

@@ -202,8 +202,10 @@ impl Coordinator {
             return;
         }
         let (start, ttl) = (record.round.start, record.round.ttl);
+        let agreed = self.capped_deadline(number, ttl.deadline(start));
+        let record = self.records.get_mut(number);
         let before = record.deadline;
-        record.deadline = before.max(ttl.deadline(start));
+        record.deadline = before.max(agreed);
         let (deadline, generation) = (record.deadline, record.generation);
         if let Some(op) = record.op.take() {
             self.ops.move_to(op, Stage::Over(Ok(Outcome::Extended { deadline })));

@@ -116,6 +116,15 @@ impl Coordinator {
         }
     }
 
+    /// `deadline`, or the bound of the lock's keeping where that is earlier: an extend may have
+    /// been asked for before the keeping began.
+    pub(super) fn capped_deadline(&self, number: u32, deadline: Instant) -> Instant {
+        match self.records.get(number).kept {
+            Some(place) => self.keeper[place as usize].capped(deadline),
+            None => deadline,
+        }
+    }
+
     /// An extend was won, by whomever it was asked for; `moved`: its deadline is a later one.
     pub(super) fn kept_is_extended(&mut self, number: u32, moved: bool, now: Instant) {
         let Some(place) = self.records.get(number).kept else { return };
