@@ -56,8 +56,6 @@ pub struct Tally {
     pub warnings: u64,
     /// Kept locks that were lost.
     pub kept_lost: u64,
-    /// Extends with too little left up to the bound of a keeping.
-    pub no_use: u64,
     /// Locks that were given away.
     pub given_away: u64,
     /// Locks that were taken up.
@@ -76,7 +74,7 @@ pub struct Tally {
 
 impl Tally {
     /// The counters with their names.
-    pub fn counters(&mut self) -> [(&'static str, &mut u64); 34] {
+    pub fn counters(&mut self) -> [(&'static str, &mut u64); 33] {
         [
             ("faults", &mut self.faults),
             ("events", &mut self.events),
@@ -104,7 +102,6 @@ impl Tally {
             ("locks prolonged by being kept", &mut self.prolonged),
             ("warnings", &mut self.warnings),
             ("kept locks lost", &mut self.kept_lost),
-            ("extends of no use", &mut self.no_use),
             ("locks given away", &mut self.given_away),
             ("locks taken up", &mut self.adopted),
             ("taken up in vain", &mut self.adopted_in_vain),

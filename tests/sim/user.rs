@@ -328,7 +328,7 @@ impl World {
             Err(Error::Config(ConfigError::Ttl(BadTtl::TooShort { .. })))
                 if matches!(purpose, Some(Purpose::Extend { .. })) =>
             {
-                &mut tally.no_use
+                return;
             }
             Err(error @ (Error::Busy(_) | Error::Config(_))) => {
                 return self.checker.violate(format!("an answer that cannot be: {error}"));
