@@ -153,6 +153,8 @@ pub struct Records {
     spare: Vec<Vec<u8>>,
     next_generation: u64,
     most: usize,
+    /// How many places are kept for those who wait for their turn.
+    reserved: usize,
 }
 
 impl Records {
@@ -164,12 +166,13 @@ impl Records {
             spare: Vec::new(),
             next_generation: 0,
             most,
+            reserved: 0,
         }
     }
 
     /// Opens a record in the phase `Asking`; `None` when there is no room.
     pub fn open(&mut self, key: &[u8], token: Token, round: Round) -> Option<u32> {
-        if self.slab.len() >= self.most {
+        if self.slab.len() + self.reserved >= self.most {
             return None;
         }
         let mut buffer = self.spare.pop().unwrap_or_default();
@@ -206,6 +209,18 @@ impl Records {
             deadline_timer: None,
         };
         Some(self.slab.insert(record) as u32)
+    }
+
+    /// Keeps a place for a record that is to be opened one day; whether there is one.
+    pub fn reserve(&mut self) -> bool {
+        let room = self.slab.len() + self.reserved < self.most;
+        self.reserved += usize::from(room);
+        room
+    }
+
+    /// Gives a place back that was kept.
+    pub fn give_up_reserved(&mut self) {
+        self.reserved -= 1;
     }
 
     /// Opens a record for the key of another one.
@@ -372,6 +387,10 @@ mod tests {
         open(&mut records, b"b").unwrap();
         assert_eq!(open(&mut records, b"c"), None);
         records.close(first);
+        assert!(records.reserve());
+        assert!(!records.reserve(), "that was the last place");
+        assert_eq!(open(&mut records, b"c"), None);
+        records.give_up_reserved();
         assert!(open(&mut records, b"c").is_some());
     }
 

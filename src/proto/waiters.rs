@@ -21,8 +21,8 @@ const STREAK: u32 = 1000;
 const STREAK_TIME: Duration = Duration::from_millis(200);
 /// The longest a waiter is deaf: so long others have to be left alone to have a turn.
 const WINDOW: Duration = Duration::from_millis(16);
-/// Each time a waiter grows older by this, its window is shorter: by the square of its ages, so that
-/// hardly anybody waits for long.
+/// Each time a waiter grows older by this, its window is shorter: by the square of its ages, so
+/// that hardly anybody waits for long.
 const AGES: Duration = Duration::from_millis(24);
 /// How many keys are remembered for which others wait, too.
 const CROWDS: usize = 64;

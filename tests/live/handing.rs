@@ -195,7 +195,8 @@ fn what_the_giver_left_unanswered_never_touches_who_took_it_up() {
         let given = guard.into_token().unwrap();
         stop("adopt");
         let adopted = taker.adopt("a", given, kept(TTL)).unwrap();
-        // The giver finds the node silent, and ends; what it had asked there is in the node's hands.
+        // The giver finds the node silent, and ends; what it had asked there is in the node's
+        // hands.
         giver.drive(millis(400)).unwrap();
         drop(giver);
         fleet[2].cont();

@@ -289,7 +289,8 @@ pub const RARE: &[&str] = &[
      A PTTL k; B EVAL ADOPT 1 k t u 5; B PTTL k; B GET k; A CLIENT CACHING YES; A PTTL k; \
      A EVAL ADOPT 1 k t x LATER; A EVAL ADOPT 1 k t u LATER; A PTTL k; B EVAL EXTEND 1 k u LATER; \
      A PING; B EVAL ADOPT 1 other t u LATER; B SET other t; B EVAL ADOPT 1 other t u LATER; \
-     B PTTL other; B EVAL ADOPT 1 other t u nan; B EVAL ADOPT 1 other t u x; B EVAL ADOPT 1 other t; \
+     B PTTL other; B EVAL ADOPT 1 other t u nan; B EVAL ADOPT 1 other t u x; \
+     B EVAL ADOPT 1 other t; \
      B SET other t; B EVAL ADOPT 1 other t u -inf; B EVAL ADOPT 1 other t; B EVAL ADOPT 1 other; \
      B LPUSH l t; B EVAL ADOPT 1 l t u LATER; full; B EVAL ADOPT 1 k u t LATER; unsaved; \
      B EVAL ADOPT 1 k u t LATER; B EVAL ADOPT 1 k x t LATER; well; B GET k",

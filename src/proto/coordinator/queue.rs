@@ -18,16 +18,16 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        // Each of them is to have a record one day.
-        if self.ops.len() >= self.settings.limits.records {
-            return Err(busy(Busy::Records));
-        }
         let op = self.ops.open(data, give_up_at, occupant);
         if now >= give_up_at {
             let error = Error::Contended(self.report_unasked(&self.records.get(occupant).key, now));
             self.stats.attempt_is_lost(&error);
             self.ops.move_to(op, Stage::Over(Err(error)));
             return Ok(op);
+        }
+        if !self.records.reserve() {
+            self.ops.close(op);
+            return Err(busy(Busy::Records));
         }
         let record = self.records.get_mut(occupant);
         let queues = &mut self.queues;
@@ -47,6 +47,7 @@ impl Coordinator {
     pub(super) fn leave_queue(&mut self, op: Op, queue: u32, timer: Option<Timer>) {
         let mut timer = timer;
         self.timers.clear_in(&mut timer);
+        self.records.give_up_reserved();
         self.queues[queue as usize].waiting.retain(|&other| other != op);
     }
 
@@ -56,6 +57,7 @@ impl Coordinator {
             return;
         };
         let queue = *queue as usize;
+        self.records.give_up_reserved();
         self.queues[queue].waiting.retain(|&other| other != op);
         let error = Error::Contended(self.report_unasked(&self.queues[queue].key, now));
         self.ops.move_to(op, Stage::Over(Err(error)));
@@ -104,11 +106,8 @@ impl Coordinator {
         let token = draw(&mut self.rng);
         let round = Round::acquire(self.nodes.len(), now, ttl);
         let key = &self.queues[queue as usize].key;
-        let Some(number) = self.records.open(key, token, round) else {
-            self.ops.move_to(op, Stage::Over(Err(busy(Busy::Records))));
-            self.handing_over.push((queue, given_back));
-            return;
-        };
+        self.records.give_up_reserved();
+        let number = self.records.open(key, token, round).expect("its place was kept for it");
         self.records.index(number);
         self.records.get_mut(number).queue = Some(queue);
         self.ops.move_to(op, Stage::Running { record: number });

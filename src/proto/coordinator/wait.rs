@@ -68,8 +68,8 @@ impl Coordinator {
         self.all_nodes().iter().filter(tells).collect()
     }
 
-    /// Names the key to the nodes that tell of it: to all of them, or, in a crowd, to as many as are
-    /// a quorum, drawn at random. Every push costs the node and the waiter.
+    /// Names the key to the nodes that tell of it: to all of them, or, in a crowd, to as many as
+    /// are a quorum, drawn at random. Every push costs the node and the waiter.
     pub(super) fn name_it(&mut self, number: u32, now: Instant) {
         let mut nodes: Vec<NodeId> = self.tell_us().iter().collect();
         let quorum = self.quorum;
