@@ -380,6 +380,23 @@ fn a_proxy_trickles_whole_replies() {
     assert!(start.elapsed() >= 3 * interval);
 }
 
+#[test]
+fn a_proxy_loses_pushes_and_nothing_else() {
+    // A push between two replies, one of which has a push's first byte in it.
+    let bytes: &[u8] = b"+OK\r\n>2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n$3\r\n>0\r\r\n";
+    let speaker = Scripted::start(move |mut stream, _| {
+        for byte in bytes {
+            std::thread::yield_now();
+            stream.write_all(&[*byte]).expect("the proxy reads");
+        }
+    });
+    let proxy = Proxy::start(speaker.address());
+    proxy.lose_pushes();
+    let mut said = Vec::new();
+    connect(&proxy).read_to_end(&mut said).expect("the speaker ends");
+    assert_eq!(said, b"+OK\r\n$3\r\n>0\r\r\n", "{}", said.escape_ascii());
+}
+
 fn let_pass(time: Duration) {
     let start = Instant::now();
     eventually(SOON, "time passes", || start.elapsed() > time);

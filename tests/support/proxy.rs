@@ -316,16 +316,18 @@ impl Pipe {
             let (_, bytes) = self.pieces.pop_front().expect("it was just looked at");
             self.head.extend(bytes);
         }
-        if self.head.is_empty() {
+        let losing = controls.losing_pushes && way == Way::ToClient;
+        let replies = if losing { self.replies() } else { Vec::new() };
+        if !replies.is_empty() {
+            return Step::Bytes(replies);
+        }
+        // What is left then is a part of a reply.
+        if self.head.is_empty() || losing {
             return match (self.pieces.front(), self.end) {
                 (Some((due, _)), _) => Step::Wait(Some(*due)),
                 (None, Some(end)) => Step::End(end),
                 (None, None) => Step::Wait(None),
             };
-        }
-        if controls.losing_pushes && way == Way::ToClient {
-            let replies = self.replies();
-            return if replies.is_empty() { Step::Wait(None) } else { Step::Bytes(replies) };
         }
         let (Some(interval), Way::ToClient) = (controls.trickle, way) else {
             return Step::Bytes(std::mem::take(&mut self.head));

@@ -121,3 +121,12 @@ fn it_went_on(holds: &[Hold], begin: u64, end: u64) {
     println!("{per_second:.0} holds/s; the longest wait {longest_wait:?}, gap {longest_gap:?}");
     assert!(longest_gap < 10 * HELD, "nobody got it for {longest_gap:?}");
 }
+
+#[test]
+fn two_who_hold_it_at_one_time_are_found() {
+    let hold = |who, from, until| Hold { who, asked: 0, from, until };
+    no_two_at_one_time(&[hold(1, 20, 30), hold(2, 10, 20), hold(3, 0, 0)]);
+    let both = [hold(1, 10, 21), hold(3, 0, 0), hold(2, 20, 30)];
+    let found = std::panic::catch_unwind(|| no_two_at_one_time(&both));
+    assert!(found.is_err());
+}
