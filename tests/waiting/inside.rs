@@ -9,7 +9,7 @@ use super::*;
 const WAITERS: u64 = 100;
 
 /// How many locks in a row a client hands on among its own waiters at most, while others wait.
-const STREAK: usize = 32;
+const STREAK: usize = 1000;
 
 #[test]
 fn a_hundred_waiters_in_one_client_are_served_in_order() {
