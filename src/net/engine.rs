@@ -15,6 +15,7 @@ use rand::TryRng;
 use rand::rngs::SysRng;
 
 use super::address::Lookup;
+use super::alarm::Alarm;
 use super::clock;
 use super::connect::Connector;
 use super::socket::Readiness;
@@ -78,6 +79,7 @@ pub struct Engine {
     registry: Registry,
     base: Token,
     sockets: Vec<Socket>,
+    alarm: Alarm,
     scratch: Box<[u8]>,
     /// Nodes that had more to read than their turn allowed.
     more: NodeSet,
@@ -102,7 +104,7 @@ struct Socket {
 
 impl Engine {
     /// An engine whose sockets are registered with `registry`, under one token for each node from
-    /// `base` on. It begins to connect with the first [`prepare`](Engine::prepare).
+    /// `base` on, and one more for a timer ([`owns`](Engine::owns) tells). It begins to connect with the first [`prepare`](Engine::prepare).
     ///
     /// Names are looked up here, which may block.
     ///
@@ -131,6 +133,7 @@ impl Engine {
         let coordinator = Coordinator::new(config.settings, seed, clock::now())?;
         Ok(Engine {
             coordinator,
+            alarm: Alarm::new(&registry, Token(base.0 + sockets.len())),
             registry,
             base,
             sockets,
@@ -310,8 +313,9 @@ impl Engine {
         if self.coordinator.has_completions() || !self.more.is_empty() {
             return Some(Duration::ZERO);
         }
-        let due = self.coordinator.next_timeout()?;
-        Some(due.saturating_since(clock::now()))
+        let (due, now) = (self.coordinator.next_timeout()?, clock::now());
+        self.alarm.wake_at(due, now);
+        Some(due.saturating_since(now))
     }
 
     /// Writes what was asked, without doing what is due. It never waits.
@@ -345,6 +349,7 @@ impl Engine {
             // Closed, and nothing else: a shutdown, or leaving the poller, would be the parent's.
             socket.stream = None;
         }
+        self.alarm.forget();
         self.more = NodeSet::EMPTY;
         false
     }
@@ -355,7 +360,7 @@ impl Engine {
 
     /// Takes an event of the poller; `false` where it is not one of ours.
     pub fn handle_event(&mut self, event: &mio::event::Event) -> bool {
-        let Some(node) = self.node_of(event.token()) else { return false };
+        let Some(node) = self.node_of(event.token()) else { return self.owns(event.token()) };
         let socket = &mut self.sockets[node.index()];
         if socket.opening {
             self.look_whether_open(node);
@@ -371,7 +376,7 @@ impl Engine {
 
     /// Whether events under `token` are ours.
     pub fn owns(&self, token: Token) -> bool {
-        self.node_of(token).is_some()
+        token.0.checked_sub(self.base.0).is_some_and(|index| index <= self.sockets.len())
     }
 
     /// The next request that came to its end. A lock is handed out only before its deadline.
@@ -606,6 +611,7 @@ impl Drop for Engine {
                 stream.finish();
             }
         }
+        self.alarm.leave(&self.registry);
     }
 }
 

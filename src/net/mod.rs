@@ -1,6 +1,7 @@
 //! Makes happen what proto decides: the clock, the addresses, the sockets, and the event loop.
 
 pub mod address;
+mod alarm;
 pub mod clock;
 mod connect;
 pub mod engine;

@@ -1,0 +1,154 @@
+//! A timer that wakes the poller to the microsecond, where the system has one: a poller's own
+//! timeout is whole milliseconds, rounded up, and a wait for another's lock is shorter than that.
+//!
+//! An alarm that comes early is harmless, and one that never comes is only late: the poller's
+//! timeout stands behind it.
+
+use std::io;
+use std::time::Duration;
+
+use mio::{Registry, Token};
+
+use crate::proto::time::Instant;
+
+/// Sleeps that are longer than this are not worth a system call for a millisecond.
+const SHORT: Duration = Duration::from_millis(10);
+
+/// Wakes the poller at a moment.
+#[derive(Debug)]
+pub struct Alarm {
+    timer: Option<timer::Timer>,
+    /// When it goes off; it may have done so.
+    set_to: Instant,
+}
+
+impl Alarm {
+    /// An alarm that wakes the poller of `registry` under `token`. Where the system refuses it,
+    /// there is none.
+    pub fn new(registry: &Registry, token: Token) -> Alarm {
+        let timer = timer::Timer::new(registry, token).ok();
+        Alarm { timer, set_to: Instant::default() }
+    }
+
+    /// Sees to it that the poller wakes at `due`, where the sleep until then is short.
+    pub fn wake_at(&mut self, due: Instant, now: Instant) {
+        let sleep = due.saturating_since(now);
+        let set = self.set_to > now && self.set_to <= due;
+        if sleep.is_zero() || sleep >= SHORT || set {
+            return;
+        }
+        if self.timer.as_ref().is_some_and(|timer| timer.set(sleep).is_ok()) {
+            self.set_to = due;
+        }
+    }
+
+    /// Leaves the poller.
+    pub fn leave(&mut self, registry: &Registry) {
+        if let Some(timer) = self.timer.take() {
+            timer.leave(registry);
+        }
+    }
+
+    /// Is closed, and nothing else: the poller is another process's.
+    pub fn forget(&mut self) {
+        self.timer = None;
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod timer {
+    use super::*;
+    use mio::Interest;
+    use mio::unix::SourceFd;
+    use rustix::time::{
+        Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+        timerfd_settime,
+    };
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    #[derive(Debug)]
+    pub struct Timer(OwnedFd);
+
+    impl Timer {
+        pub fn new(registry: &Registry, token: Token) -> io::Result<Timer> {
+            let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+            let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
+            // Told at each edge, so that it need not be read.
+            registry.register(&mut SourceFd(&timer.as_raw_fd()), token, Interest::READABLE)?;
+            Ok(Timer(timer))
+        }
+
+        pub fn set(&self, sleep: Duration) -> io::Result<()> {
+            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let (tv_sec, tv_nsec) = (sleep.as_secs() as i64, sleep.subsec_nanos().into());
+            let spec = Itimerspec { it_interval: zero, it_value: Timespec { tv_sec, tv_nsec } };
+            timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &spec)?;
+            Ok(())
+        }
+
+        pub fn leave(self, registry: &Registry) {
+            let _ = registry.deregister(&mut SourceFd(&self.0.as_raw_fd()));
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod timer {
+    use super::*;
+
+    /// There is none.
+    #[derive(Debug)]
+    pub enum Timer {}
+
+    impl Timer {
+        pub fn new(_: &Registry, _: Token) -> io::Result<Timer> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        pub fn set(&self, _: Duration) -> io::Result<()> {
+            match *self {}
+        }
+
+        pub fn leave(self, _: &Registry) {
+            match self {}
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::net::clock;
+    use mio::{Events, Poll};
+
+    #[test]
+    fn it_wakes_the_poller_each_time() {
+        let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));
+        let mut alarm = Alarm::new(poll.registry(), Token(7));
+        for _ in 0..3 {
+            let due = clock::now().saturating_add(Duration::from_micros(200));
+            alarm.wake_at(due, clock::now());
+            poll.poll(&mut events, Some(Duration::from_secs(20))).unwrap();
+            assert_eq!(events.iter().map(|event| event.token()).collect::<Vec<_>>(), [Token(7)]);
+            assert!(clock::now() >= due);
+        }
+        alarm.leave(poll.registry());
+    }
+
+    #[test]
+    fn it_is_set_only_for_short_sleeps_and_to_earlier_moments() {
+        let poll = Poll::new().unwrap();
+        let mut alarm = Alarm::new(poll.registry(), Token(7));
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        let mut set = |due, now| {
+            alarm.wake_at(at(due), at(now));
+            alarm.set_to
+        };
+        assert_eq!(set(2000, 1000), at(0));
+        assert_eq!(set(1005, 1000), at(1005));
+        assert_eq!(set(1007, 1000), at(1005));
+        assert_eq!(set(1003, 1000), at(1003));
+        assert_eq!(set(1007, 1004), at(1007));
+        assert_eq!(set(1000, 1004), at(1007));
+    }
+}
