@@ -37,7 +37,7 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 
 /// How many full buffers are read from one node before the others have their turn: a node that
 /// sends without end must not keep the loop.
-const READS_A_TURN: usize = 16;
+const READS_A_TURN: usize = 4;
 
 /// Distributed locks on the caller's `mio::Poll`.
 ///
@@ -104,7 +104,8 @@ struct Socket {
 
 impl Engine {
     /// An engine whose sockets are registered with `registry`, under one token for each node from
-    /// `base` on, and one more for a timer ([`owns`](Engine::owns) tells). It begins to connect with the first [`prepare`](Engine::prepare).
+    /// `base` on, and one more for a timer ([`owns`](Engine::owns) tells). It begins to connect
+    /// with the first [`prepare`](Engine::prepare).
     ///
     /// Names are looked up here, which may block.
     ///

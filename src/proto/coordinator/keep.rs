@@ -8,6 +8,10 @@ use super::super::keeper::Kept;
 use super::super::key::KeyHash;
 use super::*;
 
+/// How many locks are renewed in one turn: others wait for its end. What is due behind them is
+/// looked at in the next one, at once.
+pub(super) const RENEWALS_A_TURN: usize = 256;
+
 impl Coordinator {
     /// Renews a lock from now on, by its present ttl, at a third of it, until it is released, given
     /// away or lost, or as far as `keep` allows. The completions are

@@ -200,10 +200,12 @@ impl Coordinator {
         self.timers.next()
     }
 
-    /// Does what is due. Call it only when everything the sockets hold was read: an answer that
+    /// Does what is due, or much of it: then more is due at once. Call it only when everything the sockets hold was read: an answer that
     /// lies there is no silence.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(due) = self.timers.pop_due(now) {
+        let mut renewals = 0;
+        while renewals < keep::RENEWALS_A_TURN {
+            let Some(due) = self.timers.pop_due(now) else { return };
             match due {
                 Due::Round { record } => self.round_is_over(record, now),
                 Due::Deadline { record } => self.deadline_is_reached(record, now),
@@ -211,7 +213,10 @@ impl Coordinator {
                 Due::GiveUp { op } => self.turn_never_came(op, now),
                 Due::Reconnect { node } => self.connect(node, now),
                 Due::Connecting { node } => self.connecting_took_too_long(node, now),
-                Due::Renew { record } => self.renewal_is_due(record, now),
+                Due::Renew { record } => {
+                    renewals += 1;
+                    self.renewal_is_due(record, now);
+                }
                 Due::Warn { record } => self.warning_is_due(record),
                 Due::Look { record } => self.look_is_due(record, now),
                 Due::Silence { node } => self.look_for_silence(node, now),

@@ -1,0 +1,154 @@
+//! Many locks that one client holds and renews: what that costs in time on the processor, in
+//! memory, and in turns of the loop that others have to wait for.
+//!
+//! `cargo bench --bench kept` starts five servers by itself. Options: `--locks N` (100,000),
+//! `--ttl-s F` (30), `--seconds F` (40), `--nodes N` (5). The hazard is a loop that is too slow for
+//! its locks: every lock has to be there at the end, and none may have been lost on the way.
+
+#![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token};
+use redlatch::{Config, Engine, Keep, LockOptions, Outcome, RestartGuard};
+use rustix::time::{ClockId, clock_gettime};
+use support::Fleet;
+
+struct Options {
+    locks: u64,
+    ttl: Duration,
+    length: Duration,
+    nodes: usize,
+}
+
+fn main() {
+    let options = options();
+    let fleet = Fleet::start(options.nodes);
+    let before = resident();
+    let mut held = Held::new(&fleet, &options);
+    held.acquire_all(&options);
+    let memory = resident().saturating_sub(before);
+    println!(
+        "{} locks on {} nodes, ttl {:?}; {} bytes of memory a lock",
+        options.locks,
+        options.nodes,
+        options.ttl,
+        memory / options.locks
+    );
+    held.keep_for(options.length);
+    let missing = fleet.iter().map(|node| node.command(&["DBSIZE"]).int() as u64);
+    let missing: Vec<u64> = missing.map(|keys| options.locks.saturating_sub(keys)).collect();
+    assert!(missing.iter().all(|&missing| missing == 0), "keys are missing: {missing:?}");
+}
+
+fn options() -> Options {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let given = |name: &str| {
+        let at = arguments.iter().position(|argument| argument == name)?;
+        arguments.get(at + 1)?.parse::<f64>().ok()
+    };
+    Options {
+        locks: given("--locks").unwrap_or(100_000.0) as u64,
+        ttl: Duration::from_secs_f64(given("--ttl-s").unwrap_or(30.0)),
+        length: Duration::from_secs_f64(given("--seconds").unwrap_or(40.0)),
+        nodes: given("--nodes").unwrap_or(5.0) as usize,
+    }
+}
+
+/// An engine with its loop.
+struct Held {
+    engine: Engine,
+    poll: Poll,
+    events: Events,
+}
+
+impl Held {
+    fn new(fleet: &Fleet, options: &Options) -> Held {
+        let config = Config::new(fleet.urls()).expect("good addresses");
+        let config = config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(2));
+        let poll = Poll::new().expect("a poller");
+        let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
+        let mut held = Held { engine, poll, events: Events::with_capacity(64) };
+        while held.engine.coordinator().ready().len() < options.nodes {
+            held.turn();
+        }
+        held
+    }
+
+    /// One turn; how long it took but for its sleep.
+    fn turn(&mut self) -> Duration {
+        let start = Instant::now();
+        let timeout = self.engine.prepare().map(|sleep| sleep.min(Duration::from_millis(100)));
+        let prepared = start.elapsed();
+        self.poll.poll(&mut self.events, timeout).expect("a poller");
+        let woke = Instant::now();
+        for event in &self.events {
+            self.engine.handle_event(event);
+        }
+        prepared + woke.elapsed()
+    }
+
+    fn acquire_all(&mut self, options: &Options) {
+        let keep = Keep::at_most(Duration::from_secs(86_400));
+        let lock = LockOptions::ttl(options.ttl).keep(keep);
+        let (mut asked, mut had) = (0, 0);
+        while had < options.locks {
+            while asked < options.locks && asked < had + 5_000 {
+                self.engine.acquire(format!("kept:{asked}"), lock, asked).expect("there is room");
+                asked += 1;
+            }
+            self.turn();
+            while let Some(done) = self.engine.poll_completion() {
+                match done.result {
+                    Ok(Outcome::Acquired(_)) => had += 1,
+                    other => panic!("no lock: {other:?}"),
+                }
+            }
+        }
+    }
+
+    fn keep_for(&mut self, length: Duration) {
+        let (start, cpu) = (Instant::now(), on_the_processor());
+        let renewed = self.engine.stats().renewed;
+        let mut turns: Vec<Duration> = Vec::new();
+        // What a turn takes on a machine that has nothing else to do.
+        let mut longest_work = Duration::ZERO;
+        while start.elapsed() < length {
+            let used = on_the_processor();
+            turns.push(self.turn());
+            longest_work = longest_work.max(on_the_processor().saturating_sub(used));
+            if let Some(done) = self.engine.poll_completion() {
+                panic!("a lock was not kept: {:?}", done.result);
+            }
+        }
+        let cpu = on_the_processor().saturating_sub(cpu);
+        let renewed = self.engine.stats().renewed - renewed;
+        turns.sort_unstable();
+        let at = |part: f64| turns[((turns.len() - 1) as f64 * part) as usize];
+        println!(
+            "{renewed} renewals in {length:?}: {:.1} us of the processor each, {:.1} % of one; \
+             turns p50 {:?}, p99 {:?}, longest {:?}, of which on the processor at most \
+             {longest_work:?}",
+            cpu.as_secs_f64() * 1e6 / renewed.max(1) as f64,
+            100.0 * cpu.as_secs_f64() / length.as_secs_f64(),
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        );
+    }
+}
+
+fn on_the_processor() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Bytes of memory that the process has.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = text.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    pages * rustix::param::page_size() as u64
+}
