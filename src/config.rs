@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::net::address::{Address, Resolver};
+use crate::net::clock;
 use crate::net::hook::Hook;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::proto::error::ConfigError;
 use crate::proto::keeper::Keep;
 use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
+use crate::proto::time::Instant;
 
 /// Addresses and settings of a client.
 ///
@@ -89,8 +91,9 @@ impl Config {
         self
     }
 
-    /// The shortest and the longest pause before the next attempt for a key that is held. 5 and
-    /// 50 ms unless set.
+    /// The shortest and the longest pause before the next attempt for a key that is held, where the
+    /// nodes do not tell of its release; they grow from the one to the other. 5 and 50 ms unless
+    /// set. Where they tell, one is made behind eight of the longest pauses whatever was told.
     #[must_use]
     pub fn retry(mut self, shortest: Duration, longest: Duration) -> Config {
         self.settings.retry = (shortest, longest);
@@ -207,11 +210,23 @@ impl LockOptions {
         LockOptions { ttl, wait: None, keep: None }
     }
 
-    /// Tries again until `wait` is over; zero is one attempt.
+    /// Waits for the key for so long where others hold it; zero is one attempt.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> LockOptions {
         self.wait = Some(wait);
         self
+    }
+
+    /// Waits until this moment, on the clock of [`clock::now`].
+    #[must_use]
+    pub fn wait_until(self, moment: Instant) -> LockOptions {
+        self.wait(moment.saturating_since(clock::now()))
+    }
+
+    /// Waits until the lock is had, or cannot be had as things are configured.
+    #[must_use]
+    pub fn wait_for_ever(self) -> LockOptions {
+        self.wait(Duration::MAX)
     }
 
     /// Renews the lock by itself from the moment it is held: at a third of the ttl, until it is

@@ -5,7 +5,8 @@
 //! majority has decided it. A lock you are told you hold is one you hold: its deadline is counted
 //! from before the first byte was sent, on a clock that counts suspended time, with drift taken
 //! off. A frozen, dead or slow minority costs nothing, and what an attempt may have left on a node
-//! is released.
+//! is released. A lock can be kept: it is renewed, and its loss is told in time. Who waits for a
+//! lock is told of its release, and does not poll.
 //!
 //! # Doors
 //!

@@ -37,6 +37,9 @@ pub use notices::{Happened, Notice};
 
 const EVENTS: usize = 64;
 
+/// How long a waiter that is deaf leaves what comes in unread: each answer would wake the thread.
+const DEAF: Duration = Duration::from_millis(1);
+
 /// A client that keeps locks looks at its sockets at most this often when it is asked about one.
 const LOOKED_AT: Duration = Duration::from_millis(1);
 
@@ -106,7 +109,8 @@ impl Client {
         Ok(Client { inner: RefCell::new(inner) })
     }
 
-    /// Takes the lock on `key`, trying again for 10 s, or for the wait of the options.
+    /// Takes the lock on `key`, waiting for it for 10 s, or as the options say. The nodes tell when
+    /// it is released: it is not asked for all the time.
     ///
     /// # Errors
     /// Why there is no lock: the error of the last attempt.
@@ -306,7 +310,12 @@ impl Inner {
         while let Some((node, addresses)) = self.names.found() {
             self.engine.set_address(node, addresses);
         }
-        let timeout = self.engine.prepare().map_or(left, |timeout| timeout.min(left));
+        let mut timeout = self.engine.prepare().map_or(left, |timeout| timeout.min(left));
+        if self.engine.coordinator().is_deaf() && !timeout.is_zero() {
+            let slept = timeout.min(DEAF);
+            sleep(slept);
+            timeout -= slept;
+        }
         match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
             polled => polled?,
@@ -431,6 +440,14 @@ impl Inner {
             self.turn(until).map_err(|error| poller_failed(&error))?;
         }
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where a thread sleeps: it is the caller's"
+)]
+fn sleep(length: Duration) {
+    std::thread::sleep(length);
 }
 
 fn poller_failed(error: &io::Error) -> Error {

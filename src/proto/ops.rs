@@ -176,6 +176,11 @@ impl Ops {
         }
     }
 
+    /// Whether `test` holds for all requests.
+    pub fn all_are(&self, test: impl Fn(&Request) -> bool) -> bool {
+        self.slab.iter().all(|(_, request)| test(request))
+    }
+
     /// The handles of all requests.
     pub fn all(&self) -> Vec<Op> {
         let handle = |(index, request): (usize, &Request)| Op {

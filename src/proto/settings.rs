@@ -125,8 +125,9 @@ pub struct Settings {
     pub node_timeout: Duration,
     /// How long a connection may take until its node is ready: connect, greeting, vetting.
     pub connect_timeout: Duration,
-    /// The shortest and the longest pause before the next attempt for a key that is held. The
-    /// pause is drawn between them, so that two clients that split the vote do not meet again.
+    /// The shortest and the longest pause before the next attempt for a key that is held, where the
+    /// nodes do not tell of writes. The pauses grow from the one to the other, and each is drawn at
+    /// random, so that two clients that split the vote do not meet again.
     pub retry: (Duration, Duration),
     /// The shortest and the longest pause before a node is connected to again: doubled each time,
     /// and drawn from its upper half.

@@ -19,17 +19,21 @@ use super::time::Instant;
 const STREAK: u32 = 1000;
 /// And how long at most.
 const STREAK_TIME: Duration = Duration::from_millis(200);
-/// The longest a waiter is deaf: so long others have to be left alone to have a turn.
-const WINDOW: Duration = Duration::from_millis(16);
-/// Each time a waiter grows older by this, its window is shorter: by the square of its ages, so
-/// that hardly anybody waits for long.
-const AGES: Duration = Duration::from_millis(24);
+/// The longest a waiter is deaf whose turn it is about: so long, and a little, others have to be
+/// left alone to have a turn.
+const WINDOW: Duration = Duration::from_millis(2);
+/// The longest a waiter is deaf before its turn.
+const NOT_YET: Duration = Duration::from_millis(500);
 /// How many keys are remembered for which others wait, too.
 const CROWDS: usize = 64;
-/// A crowd is taken for smaller by one each time this has passed.
-const DISPERSES: Duration = Duration::from_millis(20);
-/// The largest crowd that is told from larger ones, as the power of two.
-const LARGEST_CROWD: u32 = 8;
+/// What was seen of a crowd is forgotten after this time.
+const FORGOTTEN: Duration = Duration::from_millis(500);
+/// The part of the usual wait for which it is not its turn: so few are awake at a time.
+const TURN: (u32, u32) = (19, 20);
+/// How often in a row a waiter asks before it listens.
+const TRIES: u32 = 3;
+/// Behind usual waits of so many round trips it listens at once.
+const LONG_WAIT: u32 = 200;
 /// For how many round trips at most a waiter holds back.
 const HELD_BACK: u32 = 16;
 /// What round trips are taken for: a loop that is busy must not make everybody wait for long.
@@ -111,13 +115,16 @@ pub struct Waiting {
     since: Instant,
     listens_since: Instant,
     in_vain: u32,
+    /// How long others waited for this key: so long it is not its turn.
+    usual: Duration,
     held_looks: u32,
+    tries: u32,
     polls: u32,
 }
 
 impl Waiting {
-    /// It begins to wait, in a crowd of that size or in none.
-    pub fn new(nodes: usize, crowd: u32, now: Instant) -> Waiting {
+    /// It begins to wait for a key for which one waits that long as a rule.
+    pub fn new(nodes: usize, usual: Duration, now: Instant) -> Waiting {
         Waiting {
             mode: Mode::Polling,
             free_at: vec![NEVER; nodes],
@@ -125,44 +132,63 @@ impl Waiting {
             woken: false,
             since: now,
             listens_since: now,
-            in_vain: crowd,
+            in_vain: 0,
+            usual,
             held_looks: 0,
+            tries: 0,
             polls: 0,
         }
     }
 
     /// It woke, and another was faster.
     pub fn woke_in_vain(&mut self) {
-        self.in_vain = (self.in_vain + 1).min(LARGEST_CROWD);
+        self.in_vain = (self.in_vain + 1).min(8);
+    }
+
+    /// Whether it is better to be told than to ask: the one who has the key seems to keep it. A key
+    /// that goes from one to the next all the time is sooner had by asking.
+    pub fn had_better_listen(&self, round_trip: Duration) -> bool {
+        self.tries >= TRIES || self.usual > LONG_WAIT * round_trip
     }
 
     /// It listens from now on.
     pub fn begins_to_listen(&mut self, now: Instant) {
-        (self.mode, self.listens_since) = (Mode::Listening, now);
+        (self.mode, self.listens_since, self.tries) = (Mode::Listening, now, 0);
     }
 
-    /// About how many others wait, as the power of two.
-    pub fn crowd(&self) -> u32 {
-        self.in_vain
+    fn age(&self, now: Instant) -> Duration {
+        now.saturating_since(self.since)
+    }
+
+    /// How long it had to wait because of others who wait. One that had it at once when its turn
+    /// came could have come sooner.
+    pub fn waited_among_others(&self, now: Instant) -> Option<Duration> {
+        let age = self.age(now);
+        match (self.in_vain, self.usual.is_zero()) {
+            (0, true) => None,
+            (0, false) => Some(age / 2),
+            _ => Some(age),
+        }
     }
 
     /// Whether others seem to wait as well.
     pub fn is_in_a_crowd(&self) -> bool {
-        self.in_vain > 0
+        self.in_vain > 0 || !self.usual.is_zero()
     }
 
-    /// For how long at most it is deaf.
-    pub fn window(&self, round_trip: Duration, now: Instant) -> Duration {
-        let age = now.saturating_since(self.since);
-        let times = u32::try_from(age.as_nanos() / AGES.as_nanos()).unwrap_or(u32::MAX);
-        let most = WINDOW / times.saturating_mul(times).saturating_add(1);
-        (2 * round_trip).saturating_mul(1 << self.in_vain).min(most)
+    /// For how long, at least and at most, it is deaf: until about its turn, where it can tell, and
+    /// then for short times that grow with each wake in vain.
+    pub fn window(&self, round_trip: Duration, now: Instant) -> (Duration, Duration) {
+        let turn = (self.usual * TURN.0 / TURN.1).min(NOT_YET);
+        let early = turn.saturating_sub(self.age(now));
+        let most = round_trip.saturating_mul(1 << self.in_vain).min(WINDOW);
+        if early > most { (early * 7 / 8, early * 9 / 8) } else { (most / 2, most) }
     }
 
     /// For how long at most it holds back when the key may be free. The longer it was held, the
     /// more of the others are listening, too.
     pub fn hold_back(&self, round_trip: Duration, now: Instant) -> Duration {
-        if self.in_vain == 0 {
+        if !self.is_in_a_crowd() {
             return Duration::ZERO;
         }
         now.saturating_since(self.listens_since).min(HELD_BACK * round_trip)
@@ -178,6 +204,7 @@ impl Waiting {
     /// It asks the nodes.
     pub fn asks(&mut self, woken: bool) {
         self.woken = woken;
+        self.tries += u32::from(woken);
         self.held_looks = 0;
     }
 
@@ -198,28 +225,29 @@ impl Waiting {
     }
 }
 
-/// The sizes of crowds for a few keys: who asks anew need not find it out anew.
+/// How long one waits for a few keys as a rule: who asks anew need not find it out anew.
 #[derive(Debug)]
-pub struct Crowds([(KeyHash, u32, Instant); CROWDS]);
+pub struct Crowds([(KeyHash, Duration, Instant); CROWDS]);
 
 impl Crowds {
-    /// The crowd at a key, as it seemed last.
-    pub fn at(&self, key: KeyHash, now: Instant) -> u32 {
-        let (whose, size, seen_at) = self.0[key.place(CROWDS)];
-        let passed = now.saturating_since(seen_at).as_nanos() / DISPERSES.as_nanos();
-        let gone = u32::try_from(passed).unwrap_or(u32::MAX);
-        if whose == key { size.saturating_sub(gone) } else { 0 }
+    /// How long one waited for a key of late.
+    pub fn at(&self, key: KeyHash, now: Instant) -> Duration {
+        let (whose, wait, seen_at) = self.0[key.place(CROWDS)];
+        let known = whose == key && now.saturating_since(seen_at) < FORGOTTEN;
+        if known { wait } else { Duration::ZERO }
     }
 
-    /// So it seems now.
-    pub fn note(&mut self, key: KeyHash, size: u32, now: Instant) {
-        self.0[key.place(CROWDS)] = (key, size, now);
+    /// One waited so long for it, among others.
+    pub fn note(&mut self, key: KeyHash, wait: Duration, now: Instant) {
+        let before = self.at(key, now);
+        let usual = if before.is_zero() { wait } else { (3 * before + wait) / 4 };
+        self.0[key.place(CROWDS)] = (key, usual, now);
     }
 }
 
 impl Default for Crowds {
     fn default() -> Crowds {
-        Crowds([(KeyHash::of(b""), 0, Instant::default()); CROWDS])
+        Crowds([(KeyHash::of(b""), Duration::ZERO, Instant::default()); CROWDS])
     }
 }
 
@@ -228,7 +256,7 @@ pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// How long others are left alone to have a turn.
 pub fn turn_of_others(round_trip: Duration) -> Duration {
-    WINDOW + 2 * round_trip
+    2 * (WINDOW + round_trip)
 }
 
 /// How long a look may take before it is taken for unanswered.
@@ -288,41 +316,48 @@ mod tests {
     }
 
     #[test]
-    fn windows_grow_with_each_wake_in_vain_and_shrink_with_age() {
-        let mut waiting = Waiting::new(5, 0, at(0));
+    fn it_is_deaf_until_its_turn_and_then_for_short_times_that_grow() {
+        let mut waiting = Waiting::new(5, Duration::ZERO, at(0));
         assert!(!waiting.is_in_a_crowd());
         assert_eq!(waiting.hold_back(TRIP, at(9)), Duration::ZERO);
         let mut before = waiting.window(TRIP, at(0));
+        assert_eq!(before, (TRIP / 2, TRIP));
         for _ in 0..20 {
             waiting.woke_in_vain();
             let window = waiting.window(TRIP, at(0));
-            assert!(window == WINDOW || window == 2 * before || waiting.crowd() == LARGEST_CROWD);
+            assert!(window.1 == WINDOW || window.1 == 2 * before.1);
             before = window;
         }
-        assert_eq!(before, WINDOW, "others are left alone for so long");
-        assert_eq!(waiting.window(TRIP, at(24)), WINDOW / 2);
-        assert_eq!(waiting.window(TRIP, at(48)), WINDOW / 5);
-        assert!(waiting.window(TRIP, at(20_000)) < TRIP);
+        assert_eq!(before, (WINDOW / 2, WINDOW));
         waiting.begins_to_listen(at(10));
         assert_eq!(waiting.hold_back(TRIP, at(11)), Duration::from_millis(1));
         assert_eq!(waiting.hold_back(TRIP, at(100)), HELD_BACK * TRIP);
+        let waiting = Waiting::new(5, Duration::from_millis(10), at(0));
+        assert!(waiting.is_in_a_crowd());
+        let millis = Duration::from_millis;
+        let left = Duration::from_micros(8_500);
+        assert_eq!(waiting.window(TRIP, at(1)), (left * 7 / 8, left * 9 / 8));
+        assert_eq!(waiting.window(TRIP, at(10)), (TRIP / 2, TRIP));
+        let waiting = Waiting::new(5, Duration::from_secs(10), at(0));
+        assert!(waiting.window(TRIP, at(0)).0 <= NOT_YET);
     }
 
     #[test]
-    fn a_crowd_is_remembered_for_a_while() {
+    fn a_usual_wait_is_remembered_for_a_while() {
         let (key, other) = (KeyHash::of(b"a"), KeyHash::of(b"b"));
+        let (none, millis) = (Duration::ZERO, Duration::from_millis);
         let mut crowds = Crowds::default();
-        assert_eq!(crowds.at(key, at(1)), 0);
-        crowds.note(key, 3, at(100));
-        assert_eq!(crowds.at(key, at(119)), 3);
-        assert_eq!(crowds.at(key, at(140)), 1);
-        assert_eq!(crowds.at(key, at(10_000)), 0);
-        assert_eq!(crowds.at(other, at(100)), 0);
+        assert_eq!(crowds.at(key, at(1)), none);
+        crowds.note(key, millis(8), at(100));
+        assert_eq!(crowds.at(key, at(100)), millis(8));
+        crowds.note(key, millis(16), at(100));
+        assert_eq!(crowds.at(key, at(599)), millis(10));
+        assert_eq!((crowds.at(key, at(600)), crowds.at(other, at(100))), (none, none));
     }
 
     #[test]
     fn it_wakes_when_a_majority_can_be_free() {
-        let mut waiting = Waiting::new(5, 0, at(0));
+        let mut waiting = Waiting::new(5, Duration::ZERO, at(0));
         assert_eq!(waiting.wakes_at(3), NEVER);
         for (node, millis) in [(0, 30), (1, 10), (4, 20)] {
             waiting.free_at[node] = at(millis);
@@ -334,7 +369,7 @@ mod tests {
 
     #[test]
     fn polls_grow_up_to_their_bound_and_every_third_look_is_overruled() {
-        let mut waiting = Waiting::new(1, 0, at(0));
+        let mut waiting = Waiting::new(1, Duration::ZERO, at(0));
         let (shortest, longest) = (Duration::from_millis(5), Duration::from_millis(50));
         assert_eq!(waiting.next_poll(shortest, longest), (shortest / 2, shortest));
         (0..100).for_each(|_| assert!(waiting.next_poll(shortest, longest).1 <= longest));

@@ -294,7 +294,7 @@ fn behind_a_streak_others_have_a_turn() {
     let mut bench = Bench::with(1, quiet);
     assert!(streak(&mut bench, Duration::from_micros(10)) <= 1001, "by its length");
     bench.reply(0, "+OK\r\n:-2\r\n");
-    bench.pass(millis(15));
+    bench.pass(millis(4));
     assert!(!is_asking(&mut bench, 0), "they need a moment to wake");
     bench.pass(millis(20));
     assert!(is_asking(&mut bench, 0), "nobody came");

@@ -3,6 +3,8 @@
 //! The hazard is a client that never lets go: a key that is handed over inside it is never free
 //! for others. So the number of times in a row is bounded, and then others really get a turn.
 
+use std::time::Duration;
+
 use super::super::round::Round;
 use super::super::waiters::{self, Mode, Queue, Waiting};
 use super::*;
@@ -126,7 +128,7 @@ impl Coordinator {
 
     /// It begins to wait, though the key is free as far as we know.
     fn leave_others_a_turn(&mut self, op: Op, number: u32, now: Instant) {
-        let mut waiting = Waiting::new(self.nodes.len(), 0, now);
+        let mut waiting = Waiting::new(self.nodes.len(), Duration::ZERO, now);
         waiting.mode = Mode::Yielding;
         if let Some(request) = self.ops.get_mut(op) {
             request.waiting = Some(Box::new(waiting));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rand::RngExt;
 
 use super::super::key::KeyHash;
+use super::super::ops::Request;
 use super::super::waiters::{self, Mode, NEVER, Waiting};
 use super::*;
 
@@ -15,6 +16,17 @@ use super::*;
 const RARELY: u32 = 8;
 
 impl Coordinator {
+    /// Whether all that is open are waiters that do not want to be told of anything for a while:
+    /// then answers that are still on their way need wake nobody.
+    pub fn is_deaf(&self) -> bool {
+        let deaf = |request: &Request| {
+            let mode = request.waiting.as_ref().map(|waiting| waiting.mode);
+            let quiet = matches!(mode, Some(Mode::Deaf | Mode::Polling | Mode::Holding { .. }));
+            quiet && matches!(request.stage, Stage::Pausing { .. })
+        };
+        self.keeper.is_empty() && !self.ops.is_empty() && self.ops.all_are(deaf)
+    }
+
     /// An attempt was lost, and its record is followed by `number`: what does it wait for?
     pub(super) fn wait_for_it(&mut self, op: Op, number: u32, last: Error, now: Instant) {
         let nodes = self.nodes.len();
@@ -23,11 +35,11 @@ impl Coordinator {
         let round_trip = self.round_trip.usual();
         let Some(request) = self.ops.get_mut(op) else { return };
         let key = KeyHash::of(&self.records.get(number).key);
-        let crowd = self.crowds.at(key, now);
+        let usual = self.crowds.at(key, now);
         let first = request.waiting.is_none();
         let waiting =
-            request.waiting.get_or_insert_with(|| Box::new(Waiting::new(nodes, crowd, now)));
-        let woken = std::mem::take(&mut waiting.woken) || (first && crowd > 0);
+            request.waiting.get_or_insert_with(|| Box::new(Waiting::new(nodes, usual, now)));
+        let woken = std::mem::take(&mut waiting.woken) || (first && !usual.is_zero());
         let at = if !told {
             waiting.mode = Mode::Polling;
             let (shortest, longest) = self.settings.retry;
@@ -36,11 +48,10 @@ impl Coordinator {
         } else if woken {
             if !first {
                 waiting.woke_in_vain();
-                self.crowds.note(key, waiting.crowd(), now);
             }
             waiting.mode = Mode::Deaf;
-            let most = waiting.window(round_trip, now);
-            now.saturating_add(self.rng.random_range(most / 2..=most))
+            let (least, most) = waiting.window(round_trip, now);
+            now.saturating_add(self.rng.random_range(least..=most))
         } else {
             self.name_it(number, now);
             self.listen(op, now)
@@ -85,11 +96,12 @@ impl Coordinator {
         }
     }
 
-    /// A waiter has its lock: the crowd is smaller by one.
+    /// A waiter has its lock: so long one waits.
     pub(super) fn note_crowd(&mut self, number: u32, now: Instant) {
         let Some(waiting) = self.waiting_of(number) else { return };
-        let size = waiting.crowd().saturating_sub(1);
-        self.crowds.note(KeyHash::of(&self.records.get(number).key), size, now);
+        if let Some(wait) = waiting.waited_among_others(now) {
+            self.crowds.note(KeyHash::of(&self.records.get(number).key), wait, now);
+        }
     }
 
     fn waiting_of(&mut self, number: u32) -> Option<&mut Waiting> {
@@ -113,7 +125,7 @@ impl Coordinator {
 
     /// The timer of a waiter came due.
     pub(super) fn waiter_is_due(&mut self, op: Op, number: u32, now: Instant) {
-        let quorum = self.quorum;
+        let (quorum, round_trip) = (self.quorum, self.round_trip.usual());
         let Some(waiting) = self.waiting_of(number) else {
             self.attempt_again(op, number, now);
             return;
@@ -121,13 +133,14 @@ impl Coordinator {
         match waiting.mode {
             Mode::Listening if waiting.wakes_at(quorum) <= now => self.wake(op, number, now),
             Mode::Holding { look: true } => self.look_at_one(op, number, now),
-            Mode::Deaf => {
+            Mode::Deaf if waiting.had_better_listen(round_trip) => {
                 self.name_it(number, now);
                 let at = self.listen(op, now);
                 self.pause_until(op, number, at, None);
             }
             mode => {
-                let woken = matches!(mode, Mode::Holding { .. } | Mode::Looking { .. });
+                let polls = matches!(mode, Mode::Polling | Mode::Listening | Mode::Yielding);
+                let woken = !polls;
                 waiting.asks(woken);
                 self.attempt_again(op, number, now);
             }
@@ -241,8 +254,8 @@ impl Coordinator {
         }
         waiting.woke_in_vain();
         waiting.mode = Mode::Deaf;
-        let most = waiting.window(round_trip, now);
-        let at = now.saturating_add(self.rng.random_range(most / 2..=most));
+        let (least, most) = waiting.window(round_trip, now);
+        let at = now.saturating_add(self.rng.random_range(least..=most));
         self.pause_until(op, number, at, None);
     }
 
