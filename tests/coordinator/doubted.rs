@@ -143,3 +143,20 @@ fn what_the_client_itself_does_to_a_key_is_a_write_too() {
         assert!(matches!((lost.data, &lost.result), (7, Err(Error::Lost { .. }))), "{lost:?}");
     }
 }
+
+#[test]
+fn a_key_that_is_being_healed_is_not_looked_after() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
+        let said = if node < 2 { ":1\r\n+OK\r\n:9999\r\n" } else { ":0\r\n+OK\r\n:-2\r\n" };
+        bench.reply(node, said);
+    }
+    assert!(bench.completion().unwrap().result.is_ok());
+    assert_eq!(bench.names(2), ["SET", "CLIENT", "PTTL"]);
+    bench.reply(2, "+OK\r\n+OK\r\n:9999\r\n");
+    bench.pass(TTL / 10);
+    assert_eq!(answer(&mut bench, [":1\r\n"; 3]), 0, "there is nothing to be found out");
+}

@@ -217,8 +217,8 @@ impl Coordinator {
         it.link.ask(ask(Kind::Register), |out| command::encode(out, &[b"PTTL", &record.key]));
     }
 
-    /// A key was named. One that is not there was deleted in between; a record that took the place
-    /// of the one that named it is looked after in vain.
+    /// A key was named. One that is not there was deleted in between, unless that is known, and it
+    /// is healed; a record that took the place of the one that named it is looked after in vain.
     pub(super) fn registered(&mut self, node: NodeId, ask: Ask, left: Option<i64>, now: Instant) {
         if !self.records.contains(ask.record) {
             return;
@@ -226,7 +226,7 @@ impl Coordinator {
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking {
             self.waiter_looked(node, ask.record, left, now);
-        } else if left == Some(-2) && !record.absent.contains(node) {
+        } else if left == Some(-2) && !record.absent.union(record.healing).contains(node) {
             self.is_doubted(node, ask.record, now);
         }
     }
