@@ -83,11 +83,12 @@ fn a_node_that_restarts_empty_is_healed_behind_the_next_extend_that_is_won() {
     for node in &fleet {
         node.restart();
         assert_eq!(node.keys(), [b""; 0]);
-        let renewed = client.stats().renewed;
+        let monitor = node.monitor();
         let what = "it has the key again";
         let took = client.drive_until(SHORT, what, || node.get("a").as_ref() == Some(&token));
         println!("ttl {SHORT:?}: restarted empty: healed after {took:?}");
-        assert!(client.stats().renewed > renewed, "before a majority agreed");
+        let whats: Vec<What> = heard(&monitor).iter().map(|heard| heard.what).collect();
+        assert_eq!(whats[..2], [What::Extend, What::Set], "not by an extend that found it absent");
         client.wait_ready(3);
     }
     // All three have lost it meanwhile, one by one.
