@@ -27,9 +27,11 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
         let what = "it has the key again";
         let took = client.drive_until(SHORT, what, || node.get("a").as_ref() == Some(&token));
         println!("kept, ttl {SHORT:?}: deleted on one of five: healed after {took:?}");
-        // No key of ours outlives what the others hold.
+        // It asks for what is left of the lock, so by the drift less than what the others hold.
+        let others = fleet.iter().filter(|other| other.port() != node.port());
+        let others = others.map(|other| other.pttl("a")).min().unwrap_or_default();
         let left = node.pttl("a");
-        assert!(left > 0 && left <= SHORT.as_millis() as i64, "{left} ms are left");
+        assert!(left > 0 && left + 20 <= others, "{left} ms are left, of {others}");
         guard.check().unwrap();
     }
     assert!(client.stats().healed >= 10, "{}", client.stats().healed);
