@@ -119,57 +119,67 @@ fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
     }
 }
 
+/// What came of an adopt: on how many nodes its holder has the key then, or why there is none.
+type Adopted = Result<usize, Error>;
+
+/// Takes a lock up when the other one does. It panics nowhere: the others would wait for ever.
+fn take_up_together(client: &Client, key: &str, token: Token, fleet: &Fleet) -> Adopted {
+    let guard = client.adopt(key, token, TTL)?;
+    let _ = client.drive(millis(5));
+    let token = text(guard.token());
+    Ok(fleet.iter().filter(|node| node.get(key).as_ref() == Some(&token)).count())
+}
+
 #[test]
 fn of_two_who_take_a_lock_up_with_one_token_one_at_most_holds_it() {
     const ROUNDS: usize = 200;
     let fleet = Fleet::start(5);
-    let giver = client(&fleet);
-    let start = Barrier::new(2);
-    let next = Barrier::new(3);
+    let clients = [client(&fleet), client(&fleet), client(&fleet)];
+    let [giver, first, second] = clients;
+    let together = Barrier::new(3);
     let given = std::sync::Mutex::new(wrong_token());
-    let config = config(&fleet);
-    let holders = std::thread::scope(|scope| {
-        let adopt = || {
-            let client = Client::connect(config.clone()).unwrap();
-            client.wait_ready(5);
-            let mut won = Vec::new();
-            for round in 0..ROUNDS {
-                next.wait();
-                let token = *given.lock().unwrap();
-                start.wait();
-                let adopted = client.adopt(format!("k{round}"), token, TTL);
-                won.push(adopted.is_ok());
-                if let Err(error) = &adopted {
-                    assert!(matches!(error, Error::Lost { .. } | Error::Contended(_)), "{error}");
-                }
-                client.drive(millis(5)).unwrap();
-                // Whoever holds it holds it on a majority, whatever the other one has released.
-                if let Ok(guard) = &adopted {
-                    let token = text(guard.token());
-                    let held = fleet.iter().filter_map(|node| node.get(guard.key()));
-                    assert!(held.filter(|held| *held == token).count() >= 3);
-                }
-                drop(adopted);
-                client.drive(millis(1)).unwrap();
+    let outcomes = std::thread::scope(|scope| {
+        let adopt = |client: Client| {
+            let (together, given, fleet) = (&together, &given, &fleet);
+            move || -> Vec<Adopted> {
+                let round = |round| {
+                    together.wait();
+                    let token = *given.lock().expect("nobody panics with it");
+                    let adopted = take_up_together(&client, &format!("k{round}"), token, fleet);
+                    let _ = client.drive(millis(1));
+                    together.wait();
+                    adopted
+                };
+                (0..ROUNDS).map(round).collect()
             }
-            won
         };
-        let others = [scope.spawn(adopt), scope.spawn(adopt)];
+        let others = [first, second].map(|client| scope.spawn(adopt(client)));
         for round in 0..ROUNDS {
-            let guard = giver.try_lock(format!("k{round}"), TTL).unwrap();
+            let guard = giver.try_lock(format!("k{round}"), TTL);
             // Where a grant is still on its way, nobody finds the token.
-            giver.drive(millis(2)).unwrap();
-            *given.lock().unwrap() = guard.into_token().unwrap();
-            next.wait();
+            let _ = giver.drive(millis(2));
+            let token = guard.and_then(Guard::into_token).unwrap_or(wrong_token());
+            *given.lock().expect("nobody panics with it") = token;
+            together.wait();
+            together.wait();
         }
-        others.map(|other| other.join().unwrap())
+        others.map(|other| other.join().expect("it panics nowhere"))
     });
-    let of_round = |round| holders.iter().filter(|won| won[round]).count();
-    let winners: Vec<usize> = (0..ROUNDS).map(of_round).collect();
-    let count = |n| winners.iter().filter(|&&winners| winners == n).count();
-    println!("of {ROUNDS}: none {}, one {}, two {}", count(0), count(1), count(2));
-    assert_eq!(count(2), 0, "two hold it at once");
-    assert!(count(1) > ROUNDS / 2, "nobody could take it up");
+    let mut count = [0; 3];
+    for (a, b) in outcomes[0].iter().zip(&outcomes[1]) {
+        count[[a, b].iter().filter(|adopted| adopted.is_ok()).count()] += 1;
+        for adopted in [a, b] {
+            match adopted {
+                // Whatever the other one has released, it has a majority.
+                Ok(nodes) => assert!(*nodes >= 3, "held on {nodes} nodes"),
+                Err(Error::Lost { .. } | Error::Contended(_)) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+    println!("of {ROUNDS}: none {}, one {}, two {}", count[0], count[1], count[2]);
+    assert_eq!(count[2], 0, "two hold it at once");
+    assert!(count[1] > ROUNDS / 2, "nobody could take it up");
     nothing_is_left(&fleet, SECOND);
 }
 

@@ -236,6 +236,28 @@ fn an_extend_that_stopped_nodes_execute_behind_the_deadline_leaves_nothing() {
 }
 
 #[test]
+fn an_extend_whose_answers_are_read_behind_the_old_deadline_is_lost_and_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::new(config(&fleet));
+    embedded.engine.acquire("a", millis(1500), 1).unwrap();
+    let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
+    eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    embedded.engine.extend(&lock, LONG, 2).unwrap();
+    embedded.engine.prepare();
+    // All three agree at once; the caller looks at it when the lock was over for a moment.
+    for node in &fleet {
+        eventually(SECOND, "it is prolonged there", || node.pttl("a") > 20_000);
+    }
+    eventually(5 * SECOND, "it is over", || embedded.engine.remaining(&lock).is_zero());
+    let done = embedded.completion();
+    let Err(Error::Lost { reason: Loss::Expired, .. }) = done.result else { panic!("{done:?}") };
+    assert!(embedded.engine.remaining(&lock).is_zero());
+    embedded.turn();
+    let left = nothing_is_left(&fleet, SECOND);
+    println!("what was prolonged in vain is gone after {left:?}");
+}
+
+#[test]
 fn a_loss_that_another_call_found_out_is_told_by_the_next_look() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(50))).unwrap();
