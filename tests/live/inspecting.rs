@@ -127,11 +127,13 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_told_at_on
         assert_eq!(plain.release().unwrap(), Released::Released);
         nothing_is_left(&fleet, SECOND);
     }
-    // A key without a ttl, a list, and nothing: whatever is there goes.
-    assert!(fleet[0].command(&["SET", "a", "x"]).is_ok());
+    // Keys without a ttl, a list, and nothing: whatever is there goes, and on every node.
+    for node in [0, 3, 4] {
+        assert!(fleet[node].command(&["SET", "a", "x"]).is_ok());
+    }
     assert_eq!(fleet[1].command(&["RPUSH", "a", "1"]).int(), 1);
     let released = operator.dangerously_force_release("a").unwrap();
-    println!("a string, a list, and nothing: {released:?}");
+    println!("strings, a list, and nothing: {released:?}");
     operator.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
