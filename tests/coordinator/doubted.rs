@@ -160,3 +160,69 @@ fn a_key_that_is_being_healed_is_not_looked_after() {
     bench.pass(TTL / 10);
     assert_eq!(answer(&mut bench, [":1\r\n"; 3]), 0, "there is nothing to be found out");
 }
+
+/// Lets five ttls pass, in which a node that is asked for the key again has no memory for it.
+/// Returns how many extends that were in a ttl.
+fn pace(bench: &mut Bench, nodes: &[usize]) -> usize {
+    let end = bench.now.saturating_add(TTL * 5);
+    let mut extends = 0;
+    while bench.now < end {
+        bench.pass(millis(20));
+        for &node in nodes {
+            for command in bench.said(node) {
+                let is_the_third = node == 2;
+                extends += usize::from(command[0] == "EVALSHA" && !is_the_third);
+                bench.reply(
+                    node,
+                    match (command[0].as_str(), is_the_third) {
+                        ("CLIENT", _) => "+OK\r\n",
+                        ("SET", _) => {
+                            "-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+                        }
+                        ("PTTL", true) => ":-2\r\n",
+                        ("PTTL", false) => ":9999\r\n",
+                        (_, true) => ":0\r\n",
+                        (_, false) => ":1\r\n",
+                    },
+                );
+            }
+        }
+    }
+    assert!(bench.core.poll_completion(bench.now).is_none(), "it is renewed in time");
+    extends / 2 / 5
+}
+
+#[test]
+fn a_node_that_cannot_be_asked_does_not_keep_the_looks_going() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let _lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    bench.reply(2, WRITTEN);
+    bench.lose(2);
+    let extends = pace(&mut bench, &[0, 1]);
+    assert!((2..=4).contains(&extends), "{extends} extends in a ttl");
+}
+
+#[test]
+fn a_node_that_refuses_to_be_healed_does_not_keep_the_looks_going() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let _lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    bench.reply(2, WRITTEN);
+    let extends = pace(&mut bench, &[0, 1, 2]);
+    assert!((2..=4).contains(&extends), "{extends} extends in a ttl");
+}
+
+#[test]
+fn a_node_that_refused_to_be_healed_counts_as_one_that_has_not_the_key() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    answer(&mut bench, [":0\r\n", ":1\r\n", ":1\r\n"]);
+    assert_eq!(bench.names(0), ["SET", "CLIENT", "PTTL"], "its key is gone");
+    bench.reply(0, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+    bench.completion().unwrap().result.unwrap();
+    // And now that of another one: who would be left is no majority.
+    bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
+    answer(&mut bench, [BUSY, ":0\r\n", ":1\r\n"]);
+    let mut ends = std::iter::from_fn(|| bench.completion()).map(|done| done.result);
+    assert!(ends.any(|end| matches!(end, Err(Error::Lost { reason: Loss::Gone, .. }))));
+}

@@ -58,15 +58,20 @@ impl Coordinator {
         }
     }
 
-    /// A node answered a heal. Whatever it said, the next extend tells what became of it.
+    /// A node answered a heal. Where it refused, the key is as absent as it was; otherwise the next
+    /// extend tells what became of it.
     pub(super) fn heal_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
         record.healing.remove(node);
         record.note_answer(now);
-        if said == Said::Granted && record.phase == Phase::Held {
-            self.stats.healed += 1;
+        match said {
+            Said::Granted if record.phase == Phase::Held => self.stats.healed += 1,
+            Said::Failed(_) => {
+                record.absent.insert(node);
+            }
+            _ => {}
         }
         self.finish(ask.record, generation);
     }

@@ -116,6 +116,7 @@ impl Coordinator {
         self.timers.clear_in(&mut record.round_timer);
         record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
+        self.doubts_are_asked_about(number);
         let mut askable = NodeSet::EMPTY;
         for node in self.all_nodes().iter() {
             let counts = self.extend_counts(node, number);
@@ -148,7 +149,6 @@ impl Coordinator {
         for node in askable.iter() {
             self.ask(node, number, Kind::Extend(Form::Sha), now);
         }
-        self.doubts_are_asked_about(number, askable);
     }
 
     /// A node answered an extend.

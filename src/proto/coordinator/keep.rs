@@ -275,14 +275,13 @@ impl Coordinator {
         self.plan_look(number, now);
     }
 
-    /// These nodes are being asked: what was doubted of them is about to be known.
-    pub(super) fn doubts_are_asked_about(&mut self, number: u32, asked: NodeSet) {
+    /// All nodes are about to be asked, and what was doubted of them to be known. One that cannot be
+    /// asked now would keep the looks going for as long as it is away: the next renewal asks it.
+    pub(super) fn doubts_are_asked_about(&mut self, number: u32) {
         let Some(place) = self.records.get(number).kept else { return };
         let kept = &mut self.keeper[place as usize];
-        kept.doubted = kept.doubted.minus(asked);
-        if kept.doubted.is_empty() {
-            self.timers.clear_in(&mut kept.look);
-        }
+        kept.doubted = NodeSet::EMPTY;
+        self.timers.clear_in(&mut kept.look);
     }
 
     /// Starts an extend because of doubted nodes, or plans it: at once where no majority may be
