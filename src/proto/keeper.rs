@@ -165,8 +165,15 @@ impl Kept {
         }
     }
 
-    /// From when, and how long after that, the renewal behind a round that started at `start` is
-    /// due. Equal ttls have equal lengths.
+    /// From when the ttl counts of a lock with that deadline, whoever asked for it: a caller's
+    /// extend may have been for less than a renewal asks for, or for more.
+    pub fn counts_from(&self, deadline: Instant) -> Instant {
+        let usable = u64::try_from(self.ttl.usable().as_nanos()).unwrap_or(u64::MAX);
+        Instant::from_nanos(deadline.as_nanos().saturating_sub(usable))
+    }
+
+    /// From when, and how long after that, the renewal of a ttl that counts from `start` is due.
+    /// Equal ttls have equal lengths.
     pub fn next_renewal(&self, start: Instant) -> (Instant, Duration) {
         let grid = u64::try_from((self.ttl.duration() / GRID).as_nanos()).unwrap_or(u64::MAX);
         let from = start.as_nanos() - start.as_nanos() % grid.max(1);
@@ -261,6 +268,16 @@ mod tests {
         assert_eq!(due(900_000), at(903_000));
         assert_eq!(due(900_149), at(903_000));
         assert_eq!(due(900_150), at(903_150));
+    }
+
+    #[test]
+    fn a_ttl_counts_from_when_it_would_have_been_asked_for() {
+        let kept = kept(Keep::extensions(9));
+        assert_eq!(kept.counts_from(ttl().deadline(at(1_000_000))), at(1_000_000));
+        let longer = Ttl::new(2 * TTL, 2 * TTL).unwrap();
+        let later = kept.counts_from(longer.deadline(at(1_000_000)));
+        assert_eq!(later, at(1_008_910), "the drift is longer, too");
+        assert_eq!(kept.counts_from(at(1)), Instant::default());
     }
 
     #[test]

@@ -4,11 +4,11 @@
 use super::*;
 use redlatch::{Keep, Lock, Loss};
 
-const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
+pub const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
 const WRITTEN: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 
 /// A lock on all three nodes that is kept, with nothing unanswered.
-fn kept(bench: &mut Bench, keep: Keep) -> Lock {
+pub fn kept(bench: &mut Bench, keep: Keep) -> Lock {
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n");
@@ -21,7 +21,7 @@ fn kept(bench: &mut Bench, keep: Keep) -> Lock {
 }
 
 /// Every node answers what it was asked: `said` to an extend. Returns how many extends those were.
-fn answer(bench: &mut Bench, said: [&str; 3]) -> usize {
+pub fn answer(bench: &mut Bench, said: [&str; 3]) -> usize {
     let mut extends = 0;
     for (node, said) in said.into_iter().enumerate() {
         for command in bench.said(node) {

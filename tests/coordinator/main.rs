@@ -10,6 +10,7 @@ mod hazards;
 mod healing;
 mod holding;
 mod keeping;
+mod renewing;
 mod silence;
 mod trust;
 mod waiting;

@@ -166,9 +166,15 @@ impl Coordinator {
             self.timers.clear_in(&mut kept.renewal);
         }
         if kept.renewal.is_none() && kept.wants_renewal(deadline) {
-            let (from, length) = kept.next_renewal(start);
+            let counts_from = kept.counts_from(deadline);
+            let (from, length) = kept.next_renewal(counts_from);
             let due = Due::Renew { record: number };
-            kept.renewal = Some(self.timers.set_after(from, length, due));
+            // The lane of a length is for those that are set in their order.
+            kept.renewal = Some(if counts_from == start {
+                self.timers.set_after(from, length, due)
+            } else {
+                self.timers.set_at(from.saturating_add(length), due)
+            });
         }
         let length = kept.warns_at(deadline).saturating_since(start);
         if !moved || (kept.warned && length.is_zero()) {

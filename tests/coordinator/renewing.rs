@@ -1,0 +1,75 @@
+//! When kept locks are renewed, beside what the caller asks for by itself, and what is told of it.
+
+use super::doubted::{BUSY, answer, kept};
+use super::*;
+use redlatch::{Keep, Lock};
+
+const YES: [&str; 3] = [":1\r\n"; 3];
+
+/// Nodes that nobody asks for their time.
+fn quiet() -> Bench {
+    Bench::with(3, |settings| settings.probe_interval = TTL * 100)
+}
+
+/// For ever, as far as these tests go.
+fn long() -> Keep {
+    Keep::at_most(TTL * 100)
+}
+
+/// Lets the time pass, with a yes to everything. Returns how many extends that were on each node.
+fn pass(bench: &mut Bench, by: Duration) -> usize {
+    let end = bench.now.saturating_add(by);
+    let mut extends = 0;
+    while bench.now < end {
+        bench.pass(end.saturating_since(bench.now).min(millis(20)));
+        extends += answer(bench, YES);
+    }
+    extends / 3
+}
+
+/// The caller extends the lock, and is told that it is extended.
+fn extend(bench: &mut Bench, lock: &Lock, ttl: Duration) {
+    bench.core.extend(lock, ttl, 2, bench.now).unwrap();
+    answer(bench, YES);
+    let done = bench.completion().expect("an end");
+    assert!(matches!((done.data, &done.result), (2, Ok(Outcome::Extended { .. }))), "{done:?}");
+}
+
+#[test]
+fn a_lock_that_was_extended_by_little_is_renewed_when_a_third_of_its_ttl_is_over() {
+    let mut bench = quiet();
+    let lock = kept(&mut bench, long());
+    for _ in 0..4 {
+        pass(&mut bench, millis(3_000));
+        let left = bench.core.remaining(&lock, bench.now);
+        extend(&mut bench, &lock, left + millis(200));
+    }
+    let left = bench.core.remaining(&lock, bench.now);
+    assert!(left > TTL / 3, "{left:?} are left after {} renewals", bench.core.stats().renewed);
+}
+
+#[test]
+fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_prolong() {
+    let mut bench = quiet();
+    let lock = kept(&mut bench, long());
+    extend(&mut bench, &lock, TTL * 3);
+    assert_eq!(pass(&mut bench, TTL * 2), 0, "it had that much anyway");
+    assert_eq!(pass(&mut bench, TTL / 2), 1);
+    let left = bench.core.remaining(&lock, bench.now);
+    assert!(left > TTL / 2, "{left:?} are left");
+}
+
+#[test]
+fn a_keeping_that_begins_behind_an_extend_that_was_lost_renews_in_time() {
+    let mut bench = quiet();
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    pass(&mut bench, millis(9_000));
+    let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    answer(&mut bench, [BUSY; 3]);
+    bench.core.cancel(op, bench.now);
+    bench.core.keep(&lock, long(), 3, bench.now).unwrap();
+    pass(&mut bench, millis(2_000));
+    assert!(!bench.core.remaining(&lock, bench.now).is_zero(), "{:?}", bench.completion());
+}
