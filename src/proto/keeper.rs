@@ -21,6 +21,9 @@ const GRID: u32 = 60;
 /// What was written to by somebody is looked after at most this often in a ttl: a node whose
 /// tracking table is too small tells of every key, all the time.
 const LOOKS: u32 = 20;
+/// The shortest ttl of a lock that is kept: at a shorter one there would be no time for an answer
+/// between the renewal and the moment at which the loss is told.
+const SHORTEST: Duration = Duration::from_millis(10);
 /// How long before the deadline a loss is told at the latest: the poller sleeps whole milliseconds,
 /// and a turn of the loop takes its time.
 pub const TOLD_BEFORE: Duration = Duration::from_millis(2);
@@ -75,6 +78,9 @@ impl Keep {
     pub fn check(&self, ttl: Ttl) -> Result<(), ConfigError> {
         let setting = |name, given, must| Err(ConfigError::Setting { name, given, must });
         match (self.max_hold, self.lead) {
+            _ if ttl.duration() < SHORTEST => {
+                setting("the ttl of a lock that is kept", ttl.duration(), "at least 10 ms")
+            }
             (Some(given), _) if given < Ttl::SHORTEST => {
                 setting("max_hold", given, "at least 3 ms")
             }
@@ -256,6 +262,13 @@ mod tests {
         for (keep, good) in cases {
             assert_eq!(keep.check(ttl()).is_ok(), good, "{keep:?}");
         }
+        // Between a renewal and the loss there is time for an answer.
+        let shortest = Ttl::new(SHORTEST, TTL).unwrap();
+        let told = shortest.usable() - TOLD_BEFORE;
+        assert!(told > SHORTEST / RENEWED_AFTER + Duration::from_millis(2));
+        let shorter = Ttl::new(SHORTEST - Duration::from_millis(1), TTL).unwrap();
+        let keep = Keep::extensions(1);
+        assert!(keep.check(shortest).is_ok() && keep.check(shorter).is_err());
     }
 
     #[test]

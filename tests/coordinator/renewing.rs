@@ -2,7 +2,7 @@
 
 use super::doubted::{BUSY, answer, kept};
 use super::*;
-use redlatch::{Keep, Lock};
+use redlatch::{Keep, Lock, Loss};
 
 const YES: [&str; 3] = [":1\r\n"; 3];
 
@@ -72,4 +72,18 @@ fn a_keeping_that_begins_behind_an_extend_that_was_lost_renews_in_time() {
     bench.core.keep(&lock, long(), 3, bench.now).unwrap();
     pass(&mut bench, millis(2_000));
     assert!(!bench.core.remaining(&lock, bench.now).is_zero(), "{:?}", bench.completion());
+}
+
+#[test]
+fn a_ttl_that_is_over_before_it_can_be_renewed_is_not_kept() {
+    let mut bench = quiet();
+    for (ttl, good) in [(3, false), (5, false), (9, false), (10, true)] {
+        let ttl = millis(ttl);
+        let asked = bench.core.acquire_and_keep(b"k", ttl, TTL, Some(long()), 7, bench.now);
+        assert_eq!(asked.is_ok(), good, "{asked:?}");
+        if let Err(error) = asked {
+            assert!(error.to_string().contains("ttl"), "{error}");
+            assert!(bench.said(0).is_empty());
+        }
+    }
 }
