@@ -223,7 +223,8 @@ impl Kept {
 
     /// Whether an extension could not move that deadline any further.
     fn is_at_its_bound(&self, deadline: Instant) -> bool {
-        let most = drift(self.ttl.duration());
+        // What an extension up to the bound leaves: the drift, and what a ttl is rounded down by.
+        let most = drift(self.ttl.duration()) + Duration::from_millis(1);
         self.until.is_some_and(|until| until.saturating_since(deadline) <= most)
     }
 }

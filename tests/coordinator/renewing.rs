@@ -75,6 +75,33 @@ fn a_keeping_that_begins_behind_an_extend_that_was_lost_renews_in_time() {
 }
 
 #[test]
+fn a_lock_that_was_kept_for_as_long_as_it_may_be_is_lost_for_that_reason_at_any_ttl() {
+    for hold in 100..140 {
+        let mut bench = quiet();
+        let (ttl, keep) = (millis(20), Keep::at_most(millis(hold)));
+        bench.core.acquire_and_keep(b"k", ttl, ttl, Some(keep), 7, bench.now).unwrap();
+        let (mut lost, mut renewals) = (None, 0);
+        while lost.is_none() {
+            for node in 0..3 {
+                for command in bench.said(node) {
+                    renewals += usize::from(node == 0 && command[0] == "EVALSHA");
+                    let said = if command[0] == "SET" { "+OK\r\n" } else { ":1\r\n" };
+                    bench.reply(node, said);
+                }
+            }
+            lost = std::iter::from_fn(|| bench.completion()).find_map(|done| done.result.err());
+            bench.pass(Duration::from_micros(100));
+        }
+        assert!(
+            matches!(lost, Some(Error::Lost { reason: Loss::MaxHold, .. })),
+            "{hold}: {lost:?}"
+        );
+        // What is left of the last millisecond is not asked for again and again.
+        assert!(renewals <= hold as usize / 7 + 1, "{hold}: {renewals} renewals");
+    }
+}
+
+#[test]
 fn a_ttl_that_is_over_before_it_can_be_renewed_is_not_kept() {
     let mut bench = quiet();
     for (ttl, good) in [(3, false), (5, false), (9, false), (10, true)] {
