@@ -91,8 +91,6 @@ pub enum Stage {
     Expiring {
         /// Its record.
         record: u32,
-        /// When it ends.
-        deadline: Instant,
     },
     /// The nodes are looked at.
     Looking {

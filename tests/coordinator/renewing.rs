@@ -114,3 +114,41 @@ fn a_ttl_that_is_over_before_it_can_be_renewed_is_not_kept() {
         }
     }
 }
+
+#[test]
+fn a_warning_that_nobody_fetched_is_not_told_once_the_lock_was_renewed() {
+    let mut bench = quiet();
+    let lock = kept(&mut bench, long());
+    bench.pass(millis(3_400));
+    answer(&mut bench, [BUSY; 3]);
+    // Asked again; and the warning is due.
+    bench.pass(millis(3_300));
+    assert!(bench.core.has_completions());
+    answer(&mut bench, YES);
+    assert!(bench.completion().is_none(), "it is not true any more");
+    // The next one comes all the same.
+    bench.pass(millis(3_400));
+    answer(&mut bench, [BUSY; 3]);
+    bench.pass(millis(3_300));
+    let deadline = bench.core.deadline(&lock).unwrap();
+    assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Expiring { deadline }));
+    assert!(bench.completion().is_none());
+}
+
+#[test]
+fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
+    let mut bench = quiet();
+    let lock = kept(&mut bench, long());
+    for by in [6_700, 300] {
+        bench.pass(millis(by));
+        answer(&mut bench, [BUSY; 3]);
+    }
+    let left = bench.core.remaining(&lock, bench.now);
+    // By so little that it comes near its deadline all the same.
+    bench.core.extend(&lock, left + millis(200), 2, bench.now).unwrap();
+    answer(&mut bench, YES);
+    let deadline = bench.core.deadline(&lock).unwrap();
+    assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Expiring { deadline }));
+    assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Extended { deadline }));
+    assert!(bench.completion().is_none());
+}

@@ -60,9 +60,9 @@ impl Coordinator {
         let request = self.ops.get_mut(op)?;
         let (data, keep) = (request.data, request.keep);
         let outcome = match (&request.stage, keep) {
-            (&Stage::Expiring { record, deadline }, _) => {
+            (&Stage::Expiring { record }, _) => {
                 request.stage = Stage::Keeping { record };
-                Outcome::Expiring { deadline }
+                Outcome::Expiring { deadline: self.records.get(record).deadline }
             }
             (&Stage::Granted { record }, Some(keep)) => {
                 let lock = self.hand_out(record);
@@ -181,6 +181,11 @@ impl Coordinator {
             return;
         }
         kept.warned = false;
+        let told = self.ops.get_mut(kept.op).map(|request| &mut request.stage);
+        if let Some(stage @ Stage::Expiring { .. }) = told {
+            // Nobody fetched the warning, and it is not true any more.
+            *stage = Stage::Keeping { record: number };
+        }
         self.timers.clear_in(&mut kept.warning);
         kept.warning = Some(self.timers.set_after(start, length, Due::Warn { record: number }));
     }
@@ -205,7 +210,7 @@ impl Coordinator {
         let place = record.kept.expect("its timers are cleared with the keeping");
         let kept = &mut self.keeper[place as usize];
         (kept.warning, kept.warned) = (None, true);
-        self.ops.move_to(kept.op, Stage::Expiring { record: number, deadline: record.deadline });
+        self.ops.move_to(kept.op, Stage::Expiring { record: number });
     }
 
     /// Names the record's key to a node, to be told when somebody writes to it.
