@@ -152,3 +152,21 @@ fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
     assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Extended { deadline }));
     assert!(bench.completion().is_none());
 }
+
+#[test]
+fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it() {
+    for in_flight in [false, true] {
+        let mut bench = quiet();
+        let lock = kept(&mut bench, Keep::extensions(1));
+        bench.pass(millis(3_400));
+        if !in_flight {
+            answer(&mut bench, [BUSY; 3]);
+        }
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        answer(&mut bench, YES);
+        assert!(bench.completion().unwrap().result.is_ok());
+        assert_eq!(bench.core.stats().renewed, 0, "in flight: {in_flight}");
+        assert_eq!(pass(&mut bench, millis(3_400)), 1, "in flight: {in_flight}");
+        assert_eq!(bench.core.stats().renewed, 1);
+    }
+}

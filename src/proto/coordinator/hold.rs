@@ -46,6 +46,7 @@ impl Coordinator {
         record.op = Some(op);
         record.ttl = ttl;
         record.longest = record.longest.max(ttl);
+        self.caller_extends(number);
         self.begin_extend(number, ttl, now);
         Ok(op)
     }

@@ -112,6 +112,13 @@ impl Coordinator {
         self.forget_keeping(number);
     }
 
+    /// The caller extends it: what is won by that is no renewal.
+    pub(super) fn caller_extends(&mut self, number: u32) {
+        if let Some(place) = self.records.get(number).kept {
+            self.keeper[place as usize].renewing = false;
+        }
+    }
+
     /// What an extend that wants `ttl` asks for: up to the bound of its keeping.
     pub(super) fn capped_ttl(&self, number: u32, ttl: Ttl, now: Instant) -> Option<Ttl> {
         match self.records.get(number).kept {
@@ -147,6 +154,7 @@ impl Coordinator {
         let node_timeout = self.settings.node_timeout;
         let deadline = self.records.get(number).deadline;
         let kept = &mut self.keeper[place as usize];
+        kept.renewing = false;
         if kept.renewal.is_none() && kept.wants_renewal(deadline) {
             let due = Due::Renew { record: number };
             kept.renewal = Some(self.timers.set_after(now, node_timeout, due));
