@@ -41,6 +41,8 @@ pub struct Record {
     pub token: Token,
     /// The ttl that was asked for last.
     pub ttl: Ttl,
+    /// The ttl that its caller asked for and that its deadline came from.
+    pub lasts: Ttl,
     /// The longest ttl that was asked for: an early ask may be executed last.
     pub longest: Ttl,
     /// Up to when the lock may be believed in.
@@ -183,6 +185,7 @@ impl Records {
             key: buffer,
             token,
             ttl: round.ttl,
+            lasts: round.ttl,
             longest: round.ttl,
             deadline: round.ttl.deadline(round.start),
             phase: Phase::Asking,

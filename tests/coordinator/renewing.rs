@@ -170,3 +170,17 @@ fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it()
         assert_eq!(bench.core.stats().renewed, 1);
     }
 }
+
+#[test]
+fn a_lock_is_kept_by_the_ttl_that_its_deadline_came_from() {
+    // An extend that prolonged nothing says nothing about how long the lock is to last.
+    for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
+        let mut bench = quiet();
+        let lock = bench.hold(&[0, 1]);
+        bench.said(2);
+        bench.reply(2, "+OK\r\n");
+        extend(&mut bench, &lock, extended_to);
+        bench.core.keep(&lock, long(), 7, bench.now).unwrap();
+        assert_eq!(pass(&mut bench, ttl), 3, "renewals at each third of {ttl:?}");
+    }
+}

@@ -209,6 +209,9 @@ impl Coordinator {
         record.deadline = before.max(agreed);
         let (deadline, generation) = (record.deadline, record.generation);
         if let Some(op) = record.op.take() {
+            if deadline > before {
+                record.lasts = record.ttl;
+            }
             self.ops.move_to(op, Stage::Over(Ok(Outcome::Extended { deadline })));
         }
         if self.records.get(number).borrowed {

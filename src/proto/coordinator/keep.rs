@@ -13,8 +13,8 @@ use super::*;
 pub(super) const RENEWALS_A_TURN: usize = 256;
 
 impl Coordinator {
-    /// Renews a lock from now on, by its present ttl, at a third of it, until it is released, given
-    /// away or lost, or as far as `keep` allows. The completions are
+    /// Renews a lock from now on, by the ttl that its deadline came from and at a third of it, until
+    /// it is released, given away or lost, or as far as `keep` allows. The completions are
     /// [`Expiring`](Outcome::Expiring), as often as it comes near its deadline, and at last
     /// [`Error::Lost`], once, and before the deadline if it is fetched in time. A lock that is
     /// released or given away needs none.
@@ -28,7 +28,7 @@ impl Coordinator {
         let Some(number) = number else {
             return Err(self.lost_unasked(Loss::Over, &[], now));
         };
-        keep.check(self.records.get(number).ttl)?;
+        keep.check(self.records.get(number).lasts)?;
         if let Some(kept) = self.records.get(number).kept {
             self.ops.close(self.keeper[kept as usize].op);
             self.forget_keeping(number);
@@ -76,7 +76,7 @@ impl Coordinator {
 
     fn begin_keeping(&mut self, number: u32, op: Op, keep: Keep, start: Instant) {
         let record = self.records.get_mut(number);
-        let kept = Kept::new(op, keep, record.ttl, start);
+        let kept = Kept::new(op, keep, record.lasts, start);
         record.deadline = kept.capped(record.deadline);
         record.kept = Some(self.keeper.insert(kept) as u32);
         self.ops.move_to(op, Stage::Keeping { record: number });
