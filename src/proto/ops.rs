@@ -104,13 +104,23 @@ pub enum Stage {
         /// The record that is held.
         record: u32,
     },
+    /// Extended, and not handed out yet: until then it may be prolonged again, or be over.
+    Extended {
+        /// The record that was extended.
+        record: u32,
+        /// Its generation: it may end before.
+        generation: u64,
+        /// The deadline that came of it.
+        deadline: Instant,
+    },
     /// Over, and not handed out yet.
     Over(Result<Outcome, Error>),
 }
 
 impl Stage {
     fn ends(&self) -> bool {
-        matches!(self, Stage::Granted { .. } | Stage::Expiring { .. } | Stage::Over(_))
+        let unfetched = matches!(self, Stage::Expiring { .. } | Stage::Extended { .. });
+        unfetched || matches!(self, Stage::Granted { .. } | Stage::Over(_))
     }
 }
 

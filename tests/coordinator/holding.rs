@@ -1,6 +1,7 @@
 //! Extending and releasing: late answers, forgotten scripts, and a node's own compare-and-delete.
 
 use super::*;
+use redlatch::{Keep, Loss};
 
 #[test]
 fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {
@@ -184,4 +185,35 @@ fn an_extend_behind_one_that_was_taken_back_is_a_round_of_its_own() {
     bench.assert_idle();
     // Nothing of the first one is left, to end the round of a record that is not there any more.
     bench.pass(millis(50));
+}
+
+/// A yes of n0 to every extend, and whatever else it is asked.
+fn yes(bench: &mut Bench) {
+    for name in bench.names(0) {
+        let extend = name == "EVALSHA";
+        bench.reply(0, if extend { ":1\r\n" } else { ":9999\r\n" });
+    }
+}
+
+#[test]
+fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
+    let mut bench = Bench::with(1, |settings| settings.probe_interval = TTL * 100);
+    let lock = bench.hold(&[0]);
+    bench.core.keep(&lock, Keep::at_most(TTL * 100), 3, bench.now).unwrap();
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    let begin = bench.now;
+    while bench.now.saturating_since(begin) < TTL * 2 {
+        yes(&mut bench);
+        bench.pass(millis(20));
+    }
+    let deadline = bench.core.deadline(&lock).expect("it is renewed");
+    let extended = bench.completion().unwrap();
+    assert_eq!((extended.data, extended.result), (2, Ok(Outcome::Extended { deadline })));
+    // Behind the end of the lock it is as late as it ever was.
+    bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
+    yes(&mut bench);
+    bench.now = bench.now.saturating_add(TTL);
+    let late = bench.completion().unwrap();
+    assert_eq!(late.data, 4);
+    assert!(matches!(late.result, Err(Error::Lost { reason: Loss::Expired, .. })), "{late:?}");
 }

@@ -68,7 +68,7 @@ impl Coordinator {
     pub fn cancel(&mut self, op: Op, now: Instant) {
         let Some(request) = self.ops.close(op) else { return };
         let number = match request.stage {
-            Stage::Over(_) => return,
+            Stage::Over(_) | Stage::Extended { .. } => return,
             Stage::Queued { queue, timer, .. } => return self.leave_queue(op, queue, timer),
             Stage::Running { record } | Stage::Granted { record } => record,
             Stage::Looking { record, .. } => record,

@@ -212,7 +212,7 @@ impl Coordinator {
             if deadline > before {
                 record.lasts = record.ttl;
             }
-            self.ops.move_to(op, Stage::Over(Ok(Outcome::Extended { deadline })));
+            self.ops.move_to(op, Stage::Extended { record: number, generation, deadline });
         }
         if self.records.get(number).borrowed {
             self.end(number, now);
@@ -223,6 +223,23 @@ impl Coordinator {
         if self.is_held(number, generation) {
             self.kept_is_extended(number, deadline > before, now);
         }
+    }
+
+    /// What an extend came to, which is fetched only now: the lock may have been prolonged since, or
+    /// be over again.
+    pub(super) fn extended(
+        &self,
+        number: u32,
+        generation: u64,
+        deadline: Instant,
+        now: Instant,
+    ) -> Result<Outcome, Error> {
+        let held = self.is_held(number, generation);
+        let deadline = if held { self.records.get(number).deadline } else { deadline };
+        if now >= deadline {
+            return Err(self.lost_unasked(Loss::Expired, &[], now));
+        }
+        Ok(Outcome::Extended { deadline })
     }
 
     /// Sets the timer of the deadline. A kept lock is lost a little before it, so that whoever

@@ -247,9 +247,8 @@ impl Coordinator {
             let request = self.ops.close(op)?;
             let result = match request.stage {
                 Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
-                // Fetched too late: the lock that was prolonged is over again.
-                Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
-                    Err(self.lost_unasked(Loss::Expired, &[], now))
+                Stage::Extended { record, generation, deadline } => {
+                    self.extended(record, generation, deadline, now)
                 }
                 Stage::Over(result) => result,
                 _ => continue,
