@@ -149,3 +149,28 @@ fn force_release_deletes_whoever_holds_it() {
     bench.reply(2, ":1\r\n");
     bench.assert_idle();
 }
+
+#[test]
+fn an_extend_by_a_token_that_is_taken_back_leaves_no_record_whatever_comes_of_it() {
+    let mut bench = Bench::new(3);
+    for replies in [["-BUSY a\r\n"; 3], [":1\r\n"; 3], [":0\r\n"; 3], ["-NOPERM a\r\n"; 3]] {
+        let op = bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
+        bench.core.cancel(op, bench.now);
+        for (node, reply) in replies.iter().enumerate() {
+            while !bench.said(node).is_empty() {
+                bench.reply(node, reply);
+            }
+        }
+        bench.assert_idle();
+    }
+    let op = bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
+    bench.core.cancel(op, bench.now);
+    for node in 0..3 {
+        bench.said(node);
+    }
+    bench.pass(millis(50));
+    for node in 0..3 {
+        bench.reply(node, ":1\r\n");
+    }
+    bench.assert_idle();
+}

@@ -277,28 +277,31 @@ impl Coordinator {
             return;
         }
         self.kept_is_not_extended(number, now);
+        self.tell_or_pause(number, now);
+        // Of another's lock there is one round, also when its caller is gone.
+        if self.records.get(number).borrowed {
+            self.end(number, now);
+        }
+    }
+
+    /// The caller of an extend that was not won is told so, where it is not asked again.
+    fn tell_or_pause(&mut self, number: u32, now: Instant) {
         let record = self.records.get(number);
-        let (borrowed, round_over) = (record.borrowed, record.op);
-        let Some(op) = round_over else { return };
+        let Some(op) = record.op else { return };
         let report = self.report(number, now);
-        if record.round.count_failed(Cause::is_permanent) > spare {
+        let permanent = record.round.count_failed(Cause::is_permanent) > self.spare_nodes();
+        if permanent || record.borrowed {
+            let error = if permanent {
+                Error::Config(ConfigError::Nodes(report))
+            } else {
+                Error::NoQuorum(report)
+            };
             self.records.get_mut(number).op = None;
-            let error = Error::Config(ConfigError::Nodes(report));
             self.ops.move_to(op, Stage::Over(Err(error)));
-            if borrowed {
-                self.end(number, now);
-            }
             return;
         }
         // The pace of asking again is bounded by the node timeout. At the deadline there is no
         // next round: its own timer ends the lock.
-        if borrowed {
-            self.records.get_mut(number).op = None;
-            self.ops.move_to(op, Stage::Over(Err(Error::NoQuorum(report))));
-            self.end(number, now);
-            return;
-        }
-        let record = self.records.get(number);
         let at = now.saturating_add(self.settings.node_timeout).min(record.deadline);
         let timer = self.timers.set_at(at, Due::Retry { op });
         let last = Error::NoQuorum(report);
