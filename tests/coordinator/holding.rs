@@ -217,3 +217,32 @@ fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
     assert_eq!(late.data, 4);
     assert!(matches!(late.result, Err(Error::Lost { reason: Loss::Expired, .. })), "{late:?}");
 }
+
+#[test]
+fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    let extend = |bench: &mut Bench, lock| {
+        bench.core.extend(lock, TTL, 2, bench.now).unwrap();
+        assert_eq!(bench.names(2), ["EVALSHA"]);
+        for node in 0..2 {
+            bench.said(node);
+            bench.reply(node, ":1\r\n");
+        }
+        bench.completion().unwrap().result.unwrap();
+    };
+    extend(&mut bench, &lock);
+    bench.reply(2, "-NOSCRIPT No matching script\r\n");
+    assert_eq!(bench.names(2), ["EVAL"], "the key there would end at its first deadline");
+    bench.reply(2, ":0\r\n");
+    assert_eq!(bench.names(2), ["SET"], "and nobody would know that it is gone");
+    bench.reply(2, "+OK\r\n");
+    // Behind the release it would leave a key that nobody owns.
+    extend(&mut bench, &lock);
+    bench.core.let_go(&lock, bench.now);
+    assert_eq!(bench.names(2), ["EVAL"]);
+    bench.reply(2, "-NOSCRIPT No matching script\r\n");
+    assert!(bench.said(2).is_empty());
+}

@@ -166,9 +166,10 @@ impl Coordinator {
         record.asked.take(node);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
         if said.asks_for_the_source() && form == Form::Sha {
-            // Only while the answer is wanted, and so before any release was written: a repeat
-            // that overtook its release would leave a key that nobody owns.
-            if current && record.round.ballot().verdict() == Verdict::Undecided {
+            // Also where a majority has agreed: the key is to be prolonged there, too, or healed.
+            // But never behind a release, and none was written while the lock is held: a repeat
+            // that overtook it would leave a key that nobody owns.
+            if current {
                 self.ask(node, ask.record, Kind::Extend(Form::Source), now);
             }
             self.finish(ask.record, generation);
