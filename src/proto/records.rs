@@ -12,7 +12,7 @@ use super::key::{HashOfIt, KeyHash};
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet, Outstanding};
 use super::ops::Op;
-use super::round::Round;
+use super::round::{Purpose, Round};
 use super::time::{Instant, Ttl};
 use super::timers::Timer;
 
@@ -125,6 +125,16 @@ impl Record {
     pub fn give_away(&mut self) {
         self.phase = Phase::Given;
         (self.owed, self.unproven) = (NodeSet::EMPTY, NodeSet::EMPTY);
+    }
+
+    /// Whether anybody still wants to know what its round comes to: a record may be over, or given
+    /// away, while what was asked for it is on its way.
+    pub fn is_deciding(&self) -> bool {
+        match self.round.purpose {
+            Purpose::Acquire | Purpose::Adopt => self.phase == Phase::Asking,
+            Purpose::Extend => self.phase == Phase::Held,
+            Purpose::Release | Purpose::Inspect => true,
+        }
     }
 
     /// Whether what `node` is owed has become nothing: its key is gone by its ttl.

@@ -227,3 +227,41 @@ fn a_connection_that_was_begun_late_is_not_given_up_at_once() {
     bench.pass(millis(40));
     assert_eq!(bench.standing(0), Standing::Down(Cause::Unreachable));
 }
+
+#[test]
+fn a_question_that_is_lost_behind_the_end_of_its_lock_decides_nothing_any_more() {
+    for what in ["let go", "given away", "cancelled"] {
+        let mut bench = Bench::with(3, |settings| {
+            never_asked_for_its_time(settings);
+            settings.reset_after = NEVER;
+        });
+        if what == "cancelled" {
+            let op = bench.acquire();
+            (0..3).for_each(|node| drop(bench.said(node)));
+            bench.core.cancel(op, bench.now);
+        } else {
+            let lock = bench.hold(&[0, 1]);
+            bench.said(2);
+            bench.reply(2, "+OK\r\n");
+            bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+            (0..3).for_each(|node| drop(bench.said(node)));
+            if what == "given away" {
+                bench.core.give_away(lock, bench.now).unwrap();
+            } else {
+                bench.core.let_go(&lock, bench.now);
+            }
+            let done = bench.completion().unwrap();
+            assert!(matches!(done.result, Err(Error::Lost { .. })), "{done:?}");
+        }
+        let before = bench.core.stats().clone();
+        bench.pass(TTL * 2);
+        (0..3).for_each(|node| bench.lose(node));
+        let owed = usize::from(what != "given away");
+        for node in (0..3).map(NodeId::new) {
+            assert_eq!(bench.core.debts(node), owed, "{what}: it is paid once on {node:?}");
+        }
+        let after = bench.core.stats();
+        assert_eq!((after.no_quorum, after.expired), (before.no_quorum, before.expired), "{what}");
+        assert!(bench.completion().is_none());
+    }
+}

@@ -486,9 +486,9 @@ impl Coordinator {
 
     /// Casts what a node said in the record's round, and settles what that decides.
     fn cast(&mut self, number: u32, node: NodeId, said: Said, now: Instant) {
-        let round = &mut self.records.get_mut(number).round;
-        let before = round.ballot().verdict();
-        if before == Verdict::Undecided && round.cast(node, said) != Verdict::Undecided {
+        let record = self.records.get_mut(number);
+        let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
+        if open && record.round.cast(node, said) != Verdict::Undecided {
             self.settle(number, now);
         }
     }
