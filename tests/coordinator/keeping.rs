@@ -283,6 +283,8 @@ fn keeping_that_is_cancelled_leaves_the_lock_until_its_deadline() {
     let again = bench.core.keep(&lock, Keep::extensions(0), 10, bench.now).unwrap();
     assert_ne!(op, again);
     assert_eq!(bench.core.open_ops(), 1, "the former keeping is over");
+    assert_eq!(bench.names(0), ["CLIENT", "PTTL"], "somebody wants to be told again");
+    bench.reply(0, "+OK\r\n:5000\r\n");
     bench.core.let_go(&lock, bench.now);
     bench.said(0);
     bench.reply(0, ":1\r\n");

@@ -184,3 +184,25 @@ fn a_lock_is_kept_by_the_ttl_that_its_deadline_came_from() {
         assert_eq!(pass(&mut bench, ttl), 3, "renewals at each third of {ttl:?}");
     }
 }
+
+#[test]
+fn a_lock_whose_keeping_was_cancelled_is_not_named_any_more() {
+    let mut bench = quiet();
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    let named = |bench: &mut Bench| (0..3).all(|node| bench.names(node) == ["CLIENT", "PTTL"]);
+    bench.core.keep(&lock, long(), 3, bench.now).unwrap();
+    assert!(named(&mut bench));
+    let op = bench.core.keep(&lock, long(), 3, bench.now).unwrap();
+    assert!((0..3).all(|node| bench.said(node).is_empty()), "it is named already");
+    bench.core.cancel(op, bench.now);
+    bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
+    assert!((0..3).all(|node| bench.names(node) == ["EVALSHA"]), "nobody wants to be told");
+    for node in 0..3 {
+        bench.reply(node, "+OK\r\n:9999\r\n:1\r\n");
+    }
+    bench.completion().unwrap().result.unwrap();
+    bench.core.keep(&lock, long(), 3, bench.now).unwrap();
+    assert!(named(&mut bench), "now somebody does");
+}

@@ -29,14 +29,15 @@ impl Coordinator {
             return Err(self.lost_unasked(Loss::Over, &[], now));
         };
         keep.check(self.records.get(number).lasts)?;
+        let named = self.records.get(number).tracked;
         if let Some(kept) = self.records.get(number).kept {
             self.ops.close(self.keeper[kept as usize].op);
             self.forget_keeping(number);
         }
         let op = self.ops.open(data, now, number);
         self.begin_keeping(number, op, keep, now);
-        if !self.records.get(number).tracked {
-            self.records.get_mut(number).tracked = true;
+        self.records.get_mut(number).tracked = true;
+        if !named {
             for node in self.all_nodes().iter() {
                 if self.may_ask(node).is_ok() {
                     self.register(node, number, now);
@@ -84,9 +85,11 @@ impl Coordinator {
         self.plan_renewal(number, true);
     }
 
-    /// The lock is not kept any more.
+    /// The lock is not kept any more, and nobody wants to be told of writes to its key.
     pub(super) fn forget_keeping(&mut self, number: u32) {
-        let Some(place) = self.records.get_mut(number).kept.take() else { return };
+        let record = self.records.get_mut(number);
+        let Some(place) = record.kept.take() else { return };
+        record.tracked = false;
         let mut kept = self.keeper.remove(place as usize);
         for timer in [&mut kept.renewal, &mut kept.warning, &mut kept.look] {
             self.timers.clear_in(timer);
