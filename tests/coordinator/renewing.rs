@@ -206,3 +206,18 @@ fn a_lock_whose_keeping_was_cancelled_is_not_named_any_more() {
     bench.core.keep(&lock, long(), 3, bench.now).unwrap();
     assert!(named(&mut bench), "now somebody does");
 }
+
+#[test]
+fn nodes_that_do_not_answer_when_a_key_is_named_are_found_silent() {
+    let mut bench = quiet();
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    bench.pass(millis(100));
+    bench.core.keep(&lock, long(), 3, bench.now).unwrap();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
+    }
+    (0..6).for_each(|_| bench.pass(millis(20)));
+    assert!((0..3).all(|node| bench.standing(node) == Standing::Suspect));
+}

@@ -41,6 +41,7 @@ impl Coordinator {
             for node in self.all_nodes().iter() {
                 if self.may_ask(node).is_ok() {
                     self.register(node, number, now);
+                    self.watch_for_silence(node, now);
                 }
             }
         }
