@@ -101,6 +101,8 @@ impl From<Duration> for Keep {
 /// A lock that is kept.
 #[derive(Debug)]
 pub struct Kept {
+    /// Its record.
+    pub record: u32,
     /// Who is told.
     pub op: Op,
     /// What each renewal asks for.
@@ -128,8 +130,9 @@ pub struct Kept {
 
 impl Kept {
     /// A lock of that ttl, kept from `start` on.
-    pub fn new(op: Op, keep: Keep, ttl: Ttl, start: Instant) -> Kept {
+    pub fn new(record: u32, op: Op, keep: Keep, ttl: Ttl, start: Instant) -> Kept {
         Kept {
+            record,
             op,
             ttl,
             until: keep.max_hold.map(|length| start.saturating_add(length)),
@@ -248,7 +251,7 @@ mod tests {
     }
 
     fn kept(keep: Keep) -> Kept {
-        Kept::new(Ops::default().open(0, Instant::default(), 0), keep, ttl(), at(1_000_000))
+        Kept::new(0, Ops::default().open(0, Instant::default(), 0), keep, ttl(), at(1_000_000))
     }
 
     #[test]

@@ -198,6 +198,14 @@ impl Ops {
         self.slab.iter().map(handle).collect()
     }
 
+    /// The records of those that wait for a key between two attempts.
+    pub fn waiting(&self) -> impl Iterator<Item = u32> {
+        self.slab.iter().filter_map(|(_, request)| match request.stage {
+            Stage::Pausing { record, .. } if request.waiting.is_some() => Some(record),
+            _ => None,
+        })
+    }
+
     /// Whether an end is to be handed out.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()

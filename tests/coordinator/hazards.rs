@@ -265,3 +265,44 @@ fn a_question_that_is_lost_behind_the_end_of_its_lock_decides_nothing_any_more()
         assert!(bench.completion().is_none());
     }
 }
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "what is measured is our own time")]
+fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_of_one() {
+    let mut bench = Bench::new(3);
+    let keep = Some(redlatch::Keep::at_most(NEVER));
+    bench.core.acquire_and_keep(b"k", TTL, TTL, keep, 1, bench.now).unwrap();
+    for _ in 0..20_000 {
+        bench.acquire();
+    }
+    let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+    let mut took = [1, 65_536 / flush.len()].map(|count| {
+        let bytes = flush.repeat(count);
+        bench.now = bench.now.saturating_add(millis(1));
+        let start = std::time::Instant::now();
+        bench.reply(0, &bytes);
+        start.elapsed()
+    });
+    println!("one: {:?}, as many as are read at once: {:?}", took[0], took[1]);
+    took[0] = took[0].max(millis(1));
+    // Each of them used to cost what the one does.
+    assert!(took[1] < took[0] * 100, "{took:?}");
+}
+
+#[test]
+fn a_flush_is_told_to_those_who_keep_the_key_and_to_those_who_wait_for_it() {
+    let mut bench = Bench::with(1, never_asked_for_its_time);
+    let keep = Some(redlatch::Keep::at_most(NEVER));
+    bench.core.acquire_and_keep(b"a", TTL, NEVER, keep, 1, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
+    bench.completion().unwrap().result.unwrap();
+    bench.core.acquire(b"b", TTL, NEVER, 2, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, "$-1\r\n");
+    assert_eq!(bench.names(0), ["CLIENT", "PTTL"], "another has it");
+    bench.reply(0, "+OK\r\n:9999\r\n");
+    bench.reply(0, &">2\r\n$10\r\ninvalidate\r\n_\r\n".repeat(3));
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.names(0), ["SET", "EVALSHA", "CLIENT", "PTTL"]);
+}

@@ -78,7 +78,7 @@ impl Coordinator {
 
     fn begin_keeping(&mut self, number: u32, op: Op, keep: Keep, start: Instant) {
         let record = self.records.get_mut(number);
-        let kept = Kept::new(op, keep, record.lasts, start);
+        let kept = Kept::new(number, op, keep, record.lasts, start);
         record.deadline = kept.capped(record.deadline);
         record.kept = Some(self.keeper.insert(kept) as u32);
         self.ops.move_to(op, Stage::Keeping { record: number });
@@ -282,14 +282,21 @@ impl Coordinator {
         self.found = found;
     }
 
-    /// Every key of a node may be gone.
+    /// Every key of a node may be gone: those are told who keep a lock, or wait for one.
     pub(super) fn all_were_written(&mut self, node: NodeId, now: Instant) {
-        for number in self.records.numbers() {
+        let mut found = std::mem::take(&mut self.found);
+        found.extend(self.keeper.iter().map(|(_, kept)| kept.record));
+        for number in found.drain(..) {
+            self.is_doubted(node, number, now);
+        }
+        found.extend(self.ops.waiting());
+        for number in found.drain(..) {
+            // What was done for the one before may have ended this one.
             if self.records.contains(number) {
-                self.is_doubted(node, number, now);
                 self.waiter_is_told(node, number, false, now);
             }
         }
+        self.found = found;
     }
 
     fn is_doubted(&mut self, node: NodeId, number: u32, now: Instant) {

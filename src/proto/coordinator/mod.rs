@@ -175,21 +175,25 @@ impl Coordinator {
 
     /// Takes what was read from a node.
     pub fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
-        let mut input = bytes;
+        let (mut input, mut flushed) = (bytes, false);
         while self.nodes[node.index()].standing.is_connected() {
             match self.nodes[node.index()].link.next_incoming(&mut input, now) {
                 Ok(Some(Incoming::Answer(ask, answer))) => self.route(node, ask, answer, now),
                 Ok(Some(Incoming::Flushed)) => {
                     self.distrust(node, Distrust::Flushed, now);
-                    self.all_were_written(node, now);
+                    flushed = true;
                 }
                 Ok(Some(Incoming::Written(key))) => self.was_written(node, key, now),
                 Ok(None) => break,
                 Err(fault) => {
                     self.break_off(node, fault, now);
-                    return;
+                    break;
                 }
             }
+        }
+        if flushed {
+            // Once for all that it told: a node that tells of nothing else costs no more than that.
+            self.all_were_written(node, now);
         }
         self.heard_of(node, now);
     }
