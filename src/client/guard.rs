@@ -3,10 +3,12 @@
 //! The hazard is a guard that outlives its lock: what it protects ends at the deadline, whoever
 //! still holds the guard.
 
+use std::cell::RefMut;
 use std::time::Duration;
 
 use super::{Client, EVENTS};
 use crate::net::clock;
+use crate::net::engine::Engine;
 use crate::proto::error::{Error, Loss};
 use crate::proto::keeper::Keep;
 use crate::proto::lock::{self, Lock};
@@ -44,14 +46,16 @@ impl<'a> Guard<'a> {
         self.lock().token()
     }
 
-    /// How long the lock may still be believed in; zero once it is over. A local read.
+    /// How long the lock may still be believed in; zero once it is over, and in a forked process.
+    /// A local read.
     pub fn remaining(&self) -> Duration {
-        self.client.inner.borrow().engine.remaining(self.lock())
+        self.engine_of_this_process().remaining(self.lock())
     }
 
-    /// When the lock ends, on the clock of [`clock::now`]; `None` once it is over.
+    /// When the lock ends, on the clock of [`clock::now`]; `None` once it is over, and in a forked
+    /// process.
     pub fn deadline(&self) -> Option<Instant> {
-        self.client.inner.borrow().engine.deadline(self.lock())
+        self.engine_of_this_process().deadline(self.lock())
     }
 
     /// Whether the lock is still held. A local read; of a lock that is kept it also does what is
@@ -87,6 +91,8 @@ impl<'a> Guard<'a> {
     /// A `keep` that cannot be, or [`Error::Lost`].
     pub fn keep(&mut self, keep: impl Into<Keep>) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
+        // In a forked process the engine knows of no lock from here on.
+        inner.engine.is_ours();
         let number = inner.notices.next();
         let lock = self.lock.as_ref().expect("it is taken only where the guard ends");
         inner.engine.keep(lock, keep, number)?;
@@ -145,6 +151,13 @@ impl<'a> Guard<'a> {
             Outcome::Released(released) => Ok(released),
             other => unreachable!("a release ended as {other:?}"),
         }
+    }
+
+    /// The engine; in a forked process it has found out by now that it knows of no lock.
+    fn engine_of_this_process(&self) -> RefMut<'_, Engine> {
+        let mut engine = RefMut::map(self.client.inner.borrow_mut(), |inner| &mut inner.engine);
+        engine.is_ours();
+        engine
     }
 
     fn lock(&self) -> &Lock {

@@ -95,6 +95,17 @@ fn the_client_forks(urls: &[String]) {
     }
     is_as_it_was(&client, &mut guard);
     if is_the_child() {
+        // It asks its copy of the guard, and nothing else.
+        assert_eq!((guard.remaining(), guard.deadline()), (Duration::ZERO, None));
+        end_of_child();
+    }
+    if is_the_child() {
+        let refused = guard.keep(TTL * 10).expect_err("the lock is the parent's to keep");
+        assert!(matches!(refused, Error::Lost { .. }), "{refused}");
+        end_of_child();
+    }
+    is_as_it_was(&client, &mut guard);
+    if is_the_child() {
         // It looks at nothing before everything is dropped.
         drop(other);
         drop(guard);
