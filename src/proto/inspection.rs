@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::error::Cause;
 
-/// How much of a value is kept. A token of ours has 40 bytes; what other programs write there may
-/// be longer, and is cut.
-const KEPT: usize = 56;
+/// How much of a value is asked for and kept. A token of ours has 40 bytes; what other programs
+/// write there may be longer than any reply should be, and is cut.
+pub const KEPT: usize = 56;
 
 /// What a node holds at a key, or the beginning of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

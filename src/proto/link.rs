@@ -36,9 +36,9 @@ pub enum Kind {
     Exists,
     /// `DEL`, whoever holds the key.
     Delete,
-    /// `GET`: what does the node hold?
+    /// `GETRANGE`: what does the node hold?
     Look,
-    /// `PTTL`, behind `GET`: for how long?
+    /// `PTTL`, behind it: for how long?
     LookLeft,
     /// `CLIENT CACHING YES`: tell of the next key that is read. It belongs to no record.
     Caching,
@@ -112,7 +112,7 @@ pub enum Answer {
     Time(Option<u64>),
     /// To what nobody waits for.
     Heard,
-    /// To `GET`: what the node holds; an error has its cause.
+    /// To `GETRANGE`: what the node holds, nothing where that is absent; an error has its cause.
     Value(Result<Option<Value>, Cause>),
     /// To `PTTL`: milliseconds, -1 where the key lives for ever, -2 where there is none; nothing
     /// where it was refused.
@@ -352,7 +352,7 @@ fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
     }
 }
 
-/// What `GET` tells.
+/// What `GETRANGE` tells.
 fn value(reply: &Reply<'_>) -> Option<Result<Option<Value>, Cause>> {
     match *reply {
         Reply::Bulk(bytes) => Some(Ok(Some(Value::of(bytes)))),

@@ -100,7 +100,7 @@ fn a_token_is_prolonged_without_being_owed() {
 fn a_look_tells_what_every_node_holds() {
     let mut bench = Bench::new(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
-    assert_eq!(bench.names(0), ["GET", "PTTL"]);
+    assert_eq!(bench.names(0), ["GETRANGE", "PTTL"]);
     bench.said(1);
     bench.reply(0, "$1\r\nx\r\n:500\r\n");
     bench.reply(1, "$1\r\nx\r\n:-1\r\n");
@@ -172,5 +172,32 @@ fn an_extend_by_a_token_that_is_taken_back_leaves_no_record_whatever_comes_of_it
     for node in 0..3 {
         bench.reply(node, ":1\r\n");
     }
+    bench.assert_idle();
+}
+
+#[test]
+fn a_look_asks_for_the_beginning_of_a_value_and_tells_an_empty_one_from_none() {
+    let mut bench = Bench::new(4);
+    bench.core.inspect(b"k", 5, bench.now).unwrap();
+    for node in 0..4 {
+        let said = bench.said(node);
+        assert_eq!(said, [vec!["GETRANGE", "k", "0", "55"], vec!["PTTL", "k"]]);
+    }
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n:-1\r\n";
+    let beginning = format!("$56\r\n{}\r\n:500\r\n", "x".repeat(56));
+    for (node, reply) in
+        [&beginning, "$0\r\n\r\n:-2\r\n", "$0\r\n\r\n:700\r\n", wrong].into_iter().enumerate()
+    {
+        bench.reply(node, reply);
+    }
+    let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
+    let sights: Vec<Sight> = seen.nodes.iter().map(|node| node.sight).collect();
+    let held = |value: &[u8], left| Sight::Held {
+        value: redlatch::Value::of(value),
+        left: Some(millis(left)),
+    };
+    let expected =
+        [held(&[b'x'; 56], 500), Sight::Absent, held(b"", 700), Sight::Failed(Cause::WrongType)];
+    assert_eq!(sights, expected);
     bench.assert_idle();
 }

@@ -2,7 +2,7 @@
 //! what is an error that names it.
 
 use super::*;
-use redlatch::{Cause, Error, Said};
+use redlatch::{Cause, Error, Said, Sight};
 
 /// The rule in README: a test compares the two.
 const RULE: &str = "~lock:* -@all +set +eval +evalsha +get +del +pttl +pexpire +exists +delifeq \
@@ -179,6 +179,24 @@ fn what_a_lock_can_do_without_it_does_without() {
         whole_life(&client, "any");
     }
     a_connection_is_replaced(&fleet, &client);
+}
+
+#[test]
+fn only_who_looks_at_locks_needs_a_right_for_it() {
+    let fleet = Fleet::start(3);
+    for (may, extra) in [(false, &[][..]), (true, &["+getrange"][..])] {
+        grant(&fleet, &[&whole()[..], extra].concat());
+        let client = ready(worker(&fleet));
+        let guard = client.lock("lock:a", TTL).unwrap();
+        let seen = client.inspect("lock:a").unwrap();
+        for node in &seen.nodes {
+            let refused = node.sight == Sight::Failed(Cause::NoPermission);
+            assert_eq!(refused, !may, "{node:?}");
+            let told = node.detail.as_deref().unwrap_or_default().contains("getrange");
+            assert_eq!(told, !may, "{node:?}");
+        }
+        guard.release().unwrap();
+    }
 }
 
 /// Managed services take whole commands away.

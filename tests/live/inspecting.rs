@@ -71,6 +71,20 @@ fn what_is_free_held_split_or_for_ever_is_seen_and_nothing_is_changed() {
 }
 
 #[test]
+fn a_value_of_any_length_is_seen_by_its_beginning() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let long = "x".repeat(3 << 20);
+    assert!(fleet[0].command(&["SET", "a", long.as_str()]).is_ok());
+    assert!(fleet[1].command(&["SET", "a", ""]).is_ok());
+    let (finding, seen) = sights(&client, "a");
+    let beginning = held_for_ever(&long.as_bytes()[..56]);
+    assert_eq!(seen, [beginning, held_for_ever(b""), Sight::Absent]);
+    assert_eq!(finding, Finding::Split);
+    assert_eq!(client.nodes(), [Standing::Ready; 3], "a connection was lost to it");
+}
+
+#[test]
 fn nodes_that_do_not_answer_and_keys_that_are_no_locks_are_seen_as_what_they_are() {
     let fleet = Fleet::start(5);
     let client = Client::connect(config(&fleet).node_timeout(millis(200))).unwrap();

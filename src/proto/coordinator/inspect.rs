@@ -2,8 +2,22 @@
 
 use std::time::Duration;
 
-use super::super::inspection::{Inspection, NodeSight, Sight, Value};
+use bytes::BytesMut;
+
+use super::super::inspection::{Inspection, KEPT, NodeSight, Sight, Value};
 use super::*;
+
+/// `GETRANGE key 0 55`: the beginning of what is there. `GET` would bring all of it, and a value of
+/// a megabyte is more than a reply may be.
+pub(super) fn ask_what_is_there(out: &mut BytesMut, key: &[u8]) {
+    let last = (KEPT - 1).to_string();
+    command::encode(out, &[b"GETRANGE", key, b"0", last.as_bytes()]);
+}
+
+/// What `PTTL` told of a key that is there; `None`: for ever.
+fn time_left(millis: i64) -> Option<Duration> {
+    u64::try_from(millis).ok().map(Duration::from_millis)
+}
 
 impl Coordinator {
     /// Looks what every node holds at `key`, and for how long. It ends when all of them answered,
@@ -48,8 +62,11 @@ impl Coordinator {
         now: Instant,
     ) {
         let sight = match value {
-            Ok(Some(value)) => Sight::Held { value, left: Some(Duration::ZERO) },
-            Ok(None) => Sight::Absent,
+            Ok(Some(value)) if !value.as_bytes().is_empty() => {
+                Sight::Held { value, left: Some(Duration::ZERO) }
+            }
+            // Or an empty one: that is told by how long it lives.
+            Ok(_) => Sight::Absent,
             Err(cause) => Sight::Failed(cause),
         };
         let said = value.err().map_or(Said::Nothing, Said::Failed);
@@ -65,10 +82,12 @@ impl Coordinator {
     pub(super) fn left_seen(&mut self, node: NodeId, ask: Ask, left: Option<i64>) {
         if let Some(seen) = self.seen_by(ask.record, node) {
             match (&mut seen.sight, left) {
-                // It came to its end in between.
+                // Absent, or it came to its end in between.
                 (sight @ Sight::Held { .. }, Some(-2)) => *sight = Sight::Absent,
-                (Sight::Held { left, .. }, Some(millis)) => {
-                    *left = u64::try_from(millis).ok().map(Duration::from_millis);
+                (Sight::Absent, Some(-2)) => {}
+                (Sight::Held { left, .. }, Some(millis)) => *left = time_left(millis),
+                (sight @ Sight::Absent, Some(millis)) => {
+                    *sight = Sight::Held { value: Value::of(b""), left: time_left(millis) };
                 }
                 _ => {}
             }

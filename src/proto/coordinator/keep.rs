@@ -13,8 +13,8 @@ use super::*;
 pub(super) const RENEWALS_A_TURN: usize = 256;
 
 impl Coordinator {
-    /// Renews a lock from now on, by the ttl that its deadline came from and at a third of it, until
-    /// it is released, given away or lost, or as far as `keep` allows. The completions are
+    /// Renews a lock from now on, by the ttl that its deadline came from and at a third of it:
+    /// until it is released, given away or lost, or as far as `keep` allows. The completions are
     /// [`Expiring`](Outcome::Expiring), as often as it comes near its deadline, and at last
     /// [`Error::Lost`], once, and before the deadline if it is fetched in time. A lock that is
     /// released or given away needs none.
@@ -305,8 +305,8 @@ impl Coordinator {
         self.plan_look(number, now);
     }
 
-    /// All nodes are about to be asked, and what was doubted of them to be known. One that cannot be
-    /// asked now would keep the looks going for as long as it is away: the next renewal asks it.
+    /// All nodes are about to be asked, and what was doubted of them to be known. One that cannot
+    /// be asked now would keep the looks going while it is away: the next renewal asks it.
     pub(super) fn doubts_are_asked_about(&mut self, number: u32) {
         let Some(place) = self.records.get(number).kept else { return };
         let kept = &mut self.keeper[place as usize];

@@ -425,7 +425,7 @@ impl Coordinator {
             }
             Kind::Exists => command::encode(out, &[b"EXISTS", key]),
             Kind::Delete => command::encode(out, &[b"DEL", key]),
-            Kind::Look => command::encode(out, &[b"GET", key]),
+            Kind::Look => inspect::ask_what_is_there(out, key),
             Kind::LookLeft => command::encode(out, &[b"PTTL", key]),
             Kind::Greet(_)
             | Kind::Probe

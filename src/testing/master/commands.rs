@@ -90,6 +90,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("flushall", -1, WRITE, Keys::None, keys::flushall),
     command("flushdb", -1, WRITE, Keys::None, keys::flushdb),
     command("get", 2, READS, Keys::First, keys::get),
+    command("getrange", 4, READONLY, Keys::First, keys::getrange),
     command("hello", -1, GREETING, Keys::None, session::hello),
     command("info", -1, ASIDE, Keys::None, about::info),
     command("lpush", -3, WRITE | DENYOOM | FAST, Keys::First, keys::lpush),

@@ -123,6 +123,25 @@ pub(super) fn get(master: &mut Master, call: &Call) -> Reply {
     }
 }
 
+pub(super) fn getrange(master: &mut Master, call: &Call) -> Reply {
+    let (Some(first), Some(last)) = (integer(&call.words[2]), integer(&call.words[3])) else {
+        return Reply::error(NOT_INTEGER);
+    };
+    let text = match master.text_at(call, &call.words[1]) {
+        Ok(text) => text.unwrap_or_default(),
+        Err(error) => return error,
+    };
+    if first < 0 && last < 0 && first > last {
+        return Reply::Bulk(Vec::new());
+    }
+    // Negative ones count from the end, and none leads out of the text.
+    let length = text.len() as i64;
+    let from_start = |index: i64| if index < 0 { (length + index).max(0) } else { index };
+    let (first, last) = (from_start(first), from_start(last).min(length - 1));
+    let inside = first <= last && length > 0;
+    Reply::Bulk(if inside { text[first as usize..=last as usize].to_vec() } else { Vec::new() })
+}
+
 /// The options of `SET`.
 #[derive(Default)]
 struct Options<'a> {
