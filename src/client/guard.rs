@@ -16,7 +16,11 @@ use crate::proto::ops::Outcome;
 use crate::proto::round::Released;
 use crate::proto::time::Instant;
 
-/// A lock that is held. Dropping it gives it back without waiting for an answer.
+/// A lock that is held. Dropping it gives it back without waiting for an answer: the releases are
+/// written, as far as the nodes are connected and the sockets take them. To a node that is not, or
+/// whose connection is lost before it read its release, it goes out inside a later call of the
+/// client ([`Client::drive`] is one that does nothing else), and where there is none the key stays
+/// there for its ttl.
 ///
 /// What it protects ends at its deadline, whoever still holds the guard: look at
 /// [`check`](Guard::check) before each side effect.
@@ -131,7 +135,12 @@ impl<'a> Guard<'a> {
     }
 
     /// Gives the lock back, and tells what became of it. It waits for a majority, at most for the
-    /// node timeout; what is owed then still goes out by itself.
+    /// node timeout.
+    ///
+    /// What is owed to the other nodes then goes out inside later calls of the client, whichever
+    /// they are: it has no thread of its own. A client that is not called again leaves the key on
+    /// a node that was away, or whose connection was lost in the meantime, until its ttl is over;
+    /// give it a [`Client::drive`] of a node timeout where that matters.
     ///
     /// # Errors
     /// [`Error::Busy`] where there is no room to ask about a lock that was over before.

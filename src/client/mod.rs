@@ -244,6 +244,10 @@ impl Client {
     /// earlier when there is something new to tell ([`poll_notice`](Client::poll_notice)), so that
     /// a loss is known before the deadline however long the limit is.
     ///
+    /// Between the calls of a client nothing of this is done. A release that is owed to a node
+    /// which was away, or whose connection was lost since, is written here or in the next call of
+    /// another kind, and where there is none, never: the key stays there for its ttl.
+    ///
     /// # Errors
     /// When the system's poller fails, and in a forked process.
     pub fn drive(&self, limit: Duration) -> io::Result<()> {

@@ -28,7 +28,8 @@ const SHORTEST: Duration = Duration::from_millis(10);
 /// and a turn of the loop takes its time.
 pub const TOLD_BEFORE: Duration = Duration::from_millis(2);
 
-/// How a lock is kept: how long at most, or how often it is extended, and when a warning comes.
+/// How a lock is kept: how long at most, or how often it is extended, and when a warning comes. Its
+/// ttl has to be 10 ms at least.
 ///
 /// ```
 /// use std::time::Duration;

@@ -30,7 +30,8 @@ pub enum Released {
     AlreadyExpired,
     /// Another holds the key: it was lost before it was given back. The other's key is untouched.
     TakenByOther,
-    /// Fewer than a quorum answered in time. The releases stay owed and go out by themselves.
+    /// Fewer than a quorum answered in time. The releases stay owed, and go out by themselves for
+    /// as long as somebody drives the client.
     Unconfirmed {
         /// The nodes that are not known to have let go.
         nodes: NodeSet,

@@ -226,8 +226,8 @@ impl Coordinator {
         }
     }
 
-    /// What an extend came to that is fetched only now: since then the lock may have been prolonged,
-    /// or be over again.
+    /// What an extend came to that is fetched only now: since then the lock may have been
+    /// prolonged, or be over again.
     pub(super) fn extended(
         &self,
         number: u32,
