@@ -41,7 +41,7 @@ pub struct Record {
     pub token: Token,
     /// The ttl that was asked for last.
     pub ttl: Ttl,
-    /// The ttl that its caller asked for and that its deadline came from.
+    /// The ttl that its caller asked for last, but for what would not prolong it.
     pub lasts: Ttl,
     /// The longest ttl that was asked for: an early ask may be executed last.
     pub longest: Ttl,

@@ -172,7 +172,7 @@ fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it()
 }
 
 #[test]
-fn a_lock_is_kept_by_the_ttl_that_its_deadline_came_from() {
+fn a_lock_is_kept_by_the_ttl_that_it_was_to_have() {
     // An extend that prolonged nothing says nothing about how long the lock is to last.
     for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
         let mut bench = quiet();

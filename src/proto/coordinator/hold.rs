@@ -45,6 +45,9 @@ impl Coordinator {
         let op = self.ops.open(data, record.deadline, number);
         record.op = Some(op);
         record.ttl = ttl;
+        if ttl.deadline(now) > record.deadline {
+            record.lasts = ttl;
+        }
         record.longest = record.longest.max(ttl);
         self.caller_extends(number);
         self.begin_extend(number, ttl, now);
@@ -210,9 +213,6 @@ impl Coordinator {
         record.deadline = before.max(agreed);
         let (deadline, generation) = (record.deadline, record.generation);
         if let Some(op) = record.op.take() {
-            if deadline > before {
-                record.lasts = record.ttl;
-            }
             self.ops.move_to(op, Stage::Extended { record: number, generation, deadline });
         }
         if self.records.get(number).borrowed {

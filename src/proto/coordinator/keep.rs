@@ -13,11 +13,11 @@ use super::*;
 pub(super) const RENEWALS_A_TURN: usize = 256;
 
 impl Coordinator {
-    /// Renews a lock from now on, by the ttl that its deadline came from and at a third of it:
-    /// until it is released, given away or lost, or as far as `keep` allows. The completions are
-    /// [`Expiring`](Outcome::Expiring), as often as it comes near its deadline, and at last
-    /// [`Error::Lost`], once, and before the deadline if it is fetched in time. A lock that is
-    /// released or given away needs none.
+    /// Renews a lock from now on, by its ttl (the one that was asked for last, but for an extend
+    /// that prolongs nothing) and at a third of it: until it is released, given away or lost, or as
+    /// far as `keep` allows. The completions are [`Expiring`](Outcome::Expiring), as often as it
+    /// comes near its deadline, and at last [`Error::Lost`], once, and before the deadline if it is
+    /// fetched in time. A lock that is released or given away needs none.
     ///
     /// A lock that is kept already is kept in this way from now on, and its former op is cancelled.
     ///
