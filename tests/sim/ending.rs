@@ -164,7 +164,9 @@ impl World {
                 let key = self.dice.place(self.keys.len());
                 // One that is refused for want of room is no matter here.
                 let mut wish = Wish::of(self.long_ttl());
-                wish.bounds = self.dice.chance(300).then(|| self.draw_keep(wish.ttl));
+                if self.dice.chance(300) {
+                    wish.bounds = self.draw_keep(wish.ttl);
+                }
                 let _ = self.acquire(client, key, wish, SECOND, Purpose::Farewell);
             }
             self.rouse(client);

@@ -13,6 +13,9 @@ use crate::relic::Relic;
 use crate::user::{Held, Purpose, State};
 use crate::world::World;
 
+/// The shortest ttl of a lock that is kept, in milliseconds.
+const SHORTEST_KEPT: u64 = 10;
+
 /// How a lock is kept.
 #[derive(Debug)]
 pub struct Keeping {
@@ -34,8 +37,11 @@ pub struct Bounds {
 }
 
 impl World {
-    /// How a lock of that ttl is to be kept.
-    pub fn draw_keep(&mut self, ttl: u64) -> Bounds {
+    /// How a lock of that ttl is to be kept; one that is shorter than that cannot be.
+    pub fn draw_keep(&mut self, ttl: u64) -> Option<Bounds> {
+        if ttl < SHORTEST_KEPT {
+            return None;
+        }
         let length = ttl.min(300) * MILLI;
         let count = self.dice.below(6) as u32;
         let max_hold = self.dice.chance(500).then(|| 3 * MILLI + self.dice.below(3 * length));
@@ -50,9 +56,9 @@ impl World {
         let lead = match self.dice.below(4) {
             0 => self.dice.below(longest + 1),
             1 => self.dice.below(longest.min(3 * MILLI) + 1),
-            _ => return Bounds { keep, max_hold, lead: ttl * MILLI / 3 },
+            _ => return Some(Bounds { keep, max_hold, lead: ttl * MILLI / 3 }),
         };
-        Bounds { keep: keep.lead(Duration::from_nanos(lead)), max_hold, lead }
+        Some(Bounds { keep: keep.lead(Duration::from_nanos(lead)), max_hold, lead })
     }
 
     /// A lock in a user's hands is kept from now on.
@@ -94,7 +100,7 @@ impl World {
     fn keep(&mut self, client: usize, user: usize, held: &mut Held) {
         let now = self.agenda.now();
         let serial = self.next_serial();
-        let bounds = self.draw_keep(held.ttl);
+        let Some(bounds) = self.draw_keep(held.ttl) else { return };
         let until = self.checker.belief(held.belief).until;
         let it = &mut self.clients[client];
         let asked = it.coordinator.keep(&held.lock, bounds.keep, serial, instant(now));

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use redlatch::proto::time::Ttl;
 use redlatch::{BadTtl, Busy, Completion, ConfigError, Error, Keep, Lock, Op, Outcome, Released};
 
 use crate::agenda::{Event, MILLI, SECOND};
@@ -181,7 +182,7 @@ impl World {
     pub fn wish(&mut self) -> Wish {
         let ttl = self.plan.ttl(&mut self.dice);
         let keeps = self.dice.chance(self.plan.keeps);
-        Wish { ttl, bounds: keeps.then(|| self.draw_keep(ttl)) }
+        Wish { ttl, bounds: if keeps { self.draw_keep(ttl) } else { None } }
     }
 
     /// A user waits for an answer, or is refused.
@@ -418,6 +419,7 @@ impl World {
         let serial = self.next_serial();
         let until = self.checker.belief(held.belief).until;
         let it = &mut self.clients[client];
+        let before = it.coordinator.deadline(&held.lock);
         let asked = it.coordinator.extend(&held.lock, ttl, serial, instant(now));
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);
@@ -425,7 +427,12 @@ impl World {
         });
         match asked {
             Ok(op) => {
-                (held.extend, held.ttl) = (Some((op, serial)), millis);
+                held.extend = Some((op, serial));
+                let agreed = Ttl::new(ttl, ttl).map(|ttl| ttl.deadline(instant(now)));
+                if agreed.is_ok_and(|agreed| before.is_some_and(|before| agreed > before)) {
+                    // What prolongs nothing is not what it is kept by.
+                    held.ttl = millis;
+                }
                 let purpose = Purpose::Extend { user };
                 self.note_request(client, serial, purpose, "extend", until);
             }
