@@ -39,6 +39,8 @@ pub enum Event {
     Recover { node: usize },
     /// Look whether a lock that somebody believes in is on a majority of the nodes.
     Probe { belief: usize },
+    /// Look whether a lock that was given away is still there to be taken up.
+    ProbeGiven { handed: usize },
     /// Another node is the one that is well.
     Turn(Turn),
 }

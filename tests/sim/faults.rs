@@ -129,6 +129,11 @@ impl World {
 
     fn kill(&mut self, node: usize) {
         let until = self.agenda.now() + self.a_while();
+        self.kill_until(node, until);
+    }
+
+    /// A node is killed, and starts again at that moment.
+    pub fn kill_until(&mut self, node: usize, until: u64) {
         self.trace.note(self.agenda.now(), || format!("FAULT kill node {node} until {until}"));
         let it = &mut self.nodes[node];
         it.down = true;
@@ -171,7 +176,8 @@ impl World {
             return;
         }
         it.down = false;
-        let empty = self.plan.memory != Memory::Kept && self.dice.chance(500);
+        let empty =
+            self.plan.memory != Memory::Kept && (self.plan.directed || self.dice.chance(500));
         let memory = if empty { Restart::Empty } else { Restart::WithData };
         it.master.restart(it.clock(now), memory);
         while it.master.poll_output().is_some() {}

@@ -9,8 +9,9 @@ use std::time::Duration;
 use redlatch::proto::lock::Token;
 use redlatch::{Error, Inspection};
 
-use crate::agenda::{MICRO, MILLI};
+use crate::agenda::{Event, MICRO, MILLI};
 use crate::client::instant;
+use crate::plan::Memory;
 use crate::user::{Held, Purpose, State};
 use crate::world::World;
 
@@ -24,23 +25,51 @@ pub struct Offer {
     token: Token,
 }
 
+/// A lock that was given away.
+#[derive(Debug)]
+pub struct Handed {
+    offer: Offer,
+    until: u64,
+    /// Somebody has asked for it.
+    asked: bool,
+}
+
 impl World {
     /// A holder gives its lock away.
     pub fn give_away(&mut self, client: usize, user: usize, held: Held) {
         let now = self.agenda.now();
         let (token, key) = (held.lock.token(), self.clients[client].users[user].key);
         self.trace.note(now, || format!("client {client} user {user} gives {key} away: {token}"));
+        let belief = self.checker.belief(held.belief);
+        let (until, disturbed) = (belief.until, belief.touched);
         self.stop_to_believe(client, &held);
         let given = self.clients[client].coordinator.give_away(held.lock, instant(now));
         match given {
             Some(_) => {
                 self.tally.given_away += 1;
                 self.given.insert(token.as_bytes().to_vec());
+                let asked = disturbed || self.plan.memory != Memory::Kept;
+                let at = now + self.dice.below(until - now);
+                self.agenda.put(at, Event::ProbeGiven { handed: self.handed.len() });
+                self.handed.push(Handed { offer: Offer { key, token }, until, asked });
                 self.offer(key, token);
             }
             None => self.checker.violate(format!("client {client} cannot give away what it has")),
         }
         self.rest(client, user);
+    }
+
+    /// A lock that was given away stays where it is for as long as its giver could have believed
+    /// in it, unless somebody has asked for it.
+    pub fn probe_given(&mut self, handed: usize) {
+        let now = self.agenda.now();
+        let Handed { offer, until, asked } = &self.handed[handed];
+        let (key, token) = (&self.keys[offer.key], offer.token.as_bytes());
+        let on = self.nodes.iter().filter(|node| node.holds(now, key, token)).count();
+        if !asked && now < *until && 2 * on <= self.nodes.len() {
+            let words = format!("what was given away is on {on} nodes only: {offer:?}");
+            self.checker.violate(words);
+        }
     }
 
     /// Whoever held a lock does not any more, and another one may take it up.
@@ -69,6 +98,9 @@ impl World {
         if self.dice.chance(100) {
             offer = self.offers[self.dice.place(self.offers.len())];
         }
+        let token = offer.token;
+        let known = self.handed.iter_mut().filter(|handed| handed.offer.token == token);
+        known.for_each(|handed| handed.asked = true);
         let now = self.agenda.now();
         let wish = self.wish();
         let serial = self.next_serial();

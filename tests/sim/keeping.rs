@@ -74,9 +74,12 @@ impl World {
         self.tally.kept += 1;
         let it = &mut self.clients[client];
         it.asked.insert(serial, Purpose::Keep { user });
-        let kept_waiting = it.kept_waiting;
-        self.checker.keep(serial, held.belief, bounds.lead, now, kept_waiting);
+        self.checker.keep(serial, held.belief, bounds.lead, now, it.kept_waiting);
         let bound = bounds.max_hold.map_or(u64::MAX, |length| now + length);
+        let deadline = it.coordinator.deadline(&held.lock).map_or(0, |d| d.as_nanos());
+        if deadline > bound {
+            self.checker.violate(format!("{serial} is kept up to {bound}, and has {deadline}"));
+        }
         held.keep = Some(Keeping { op, serial, bound, ttl: held.ttl });
     }
 

@@ -21,6 +21,7 @@ mod agenda;
 mod checker;
 mod client;
 mod dice;
+mod directed;
 mod ending;
 mod faults;
 mod handing;

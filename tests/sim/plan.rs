@@ -72,6 +72,8 @@ pub struct Plan {
     pub rest: u64,
     /// What becomes of the keys of a node that is killed.
     pub memory: Memory,
+    /// A test says who does what.
+    pub directed: bool,
 }
 
 impl Plan {
@@ -112,10 +114,26 @@ impl Plan {
             patience: dice.one_of(&[100, 600]),
             rest: dice.one_of(&[2, 20, 100]) * MILLI,
             memory,
+            directed: false,
         };
         if forced {
             plan.let_operators_take_locks(dice);
         }
+        plan
+    }
+
+    /// A world of three nodes and two clients with a user each, where nothing happens by itself,
+    /// and the nodes are guarded against restarts.
+    pub fn directed() -> Plan {
+        let mut plan = Plan::draw(Some(Memory::Guarded), &mut Dice::new(0));
+        (plan.clients, plan.nodes, plan.users, plan.keys) = (2, 3, 1, 1);
+        let labels = (0..plan.nodes).map(|node| NodeSettings::new(format!("n{node}")));
+        plan.settings = Settings::new(labels.collect());
+        plan.settings.max_ttl = Duration::from_millis(300);
+        plan.settings.node_timeout = Duration::from_millis(100);
+        plan.settings.reconnect = (Duration::from_millis(1), Duration::from_millis(2));
+        (plan.latency, plan.late, plan.pace) = ((20 * MICRO, 100 * MICRO), (0, 0), 0);
+        (plan.fault_pause, plan.rest, plan.directed) = (0, u64::MAX / 4, true);
         plan
     }
 

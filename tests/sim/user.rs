@@ -369,7 +369,7 @@ impl World {
             _ => self.dice.below(left.min(300 * MILLI)),
         };
         let it = &mut self.clients[client].users[user];
-        it.at = now + by;
+        it.at = if self.plan.directed { u64::MAX } else { now + by };
         it.state = State::Holding(held);
     }
 

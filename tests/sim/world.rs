@@ -9,7 +9,7 @@ use crate::agenda::{Agenda, Event};
 use crate::checker::Checker;
 use crate::client::Client;
 use crate::dice::Dice;
-use crate::handing::Offer;
+use crate::handing::{Handed, Offer};
 use crate::network::{Network, Piece, Weather};
 use crate::node::Node;
 use crate::operator::Forced;
@@ -43,6 +43,8 @@ pub struct World {
     pub given: BTreeSet<Vec<u8>>,
     /// What may be taken up.
     pub offers: Vec<Offer>,
+    /// All locks that were given away.
+    pub handed: Vec<Handed>,
     /// Locks that an operator took away behind their owners' backs.
     pub forced: Vec<Forced>,
     serial: u64,
@@ -53,6 +55,11 @@ impl World {
     pub fn new(seed: u64, memory: Option<Memory>, trace: Trace) -> World {
         let mut dice = Dice::new(seed);
         let plan = Plan::draw(memory, &mut dice);
+        World::of(plan, dice, trace)
+    }
+
+    /// The world of a plan.
+    pub fn of(plan: Plan, mut dice: Dice, trace: Trace) -> World {
         trace.note(0, || format!("{plan:?}"));
         let nodes = (0..plan.nodes).map(|_| Node::new(&mut dice)).collect();
         let clients = (0..plan.clients).map(|_| client(&plan, &mut dice)).collect();
@@ -72,6 +79,7 @@ impl World {
             excused: BTreeSet::new(),
             given: BTreeSet::new(),
             offers: Vec::new(),
+            handed: Vec::new(),
             forced: Vec::new(),
             serial: 0,
             plan,
@@ -124,6 +132,7 @@ impl World {
             Event::Start { node } => self.start(node),
             Event::Recover { node } => self.recover(node),
             Event::Probe { belief } => self.probe(belief),
+            Event::ProbeGiven { handed } => self.probe_given(handed),
             Event::Turn(turn) => self.take_turn(turn),
         }
     }
