@@ -225,9 +225,9 @@ impl Kept {
         }
     }
 
-    /// Whether an extension could not move that deadline any further.
+    /// Whether an extension could not move that deadline any further: what is asked for up to the
+    /// bound is whole milliseconds, and less drift.
     fn is_at_its_bound(&self, deadline: Instant) -> bool {
-        // What an extension up to the bound leaves: the drift, and what a ttl is rounded down by.
         let most = drift(self.ttl.duration()) + Duration::from_millis(1);
         self.until.is_some_and(|until| until.saturating_since(deadline) <= most)
     }
@@ -311,6 +311,18 @@ mod tests {
         assert!(!kept.wants_renewal(end));
         assert_eq!(kept.reason(end), Loss::MaxHold);
         assert_eq!(kept.reason(at(1_010_000)), Loss::Expired);
+    }
+
+    #[test]
+    fn what_rounding_leaves_up_to_the_bound_is_nothing_to_ask_for() {
+        let kept = kept(Keep::at_most(Duration::from_secs(20)));
+        let now = at(1_011_100).saturating_add(Duration::from_nanos(1));
+        let last = kept.renewal_ttl(now).unwrap();
+        assert_eq!(last.as_millis(), 8_899);
+        assert!(!kept.wants_renewal(last.deadline(now)));
+        assert_eq!(kept.reason(last.deadline(now)), Loss::MaxHold);
+        let now = at(1_011_000).saturating_add(Duration::from_nanos(1));
+        assert!(!kept.wants_renewal(kept.renewal_ttl(now).unwrap().deadline(now)));
     }
 
     #[test]
