@@ -1,8 +1,11 @@
 //! The end of a run: everything is well again and nobody wants anything. What is left now is
 //! leaked; and everybody must be able to take everything.
 
+use std::time::Duration;
+
+use redlatch::proto::coordinator::Coordinator;
 use redlatch::proto::standing::Standing;
-use redlatch::{Lock, NodeId, Outcome, Released};
+use redlatch::{Error, Finding, Inspection, Instant, Lock, NodeId, Outcome, Released, Value};
 
 use crate::agenda::{MILLI, SECOND};
 use crate::client::instant;
@@ -79,6 +82,8 @@ impl World {
         for client in 0..self.clients.len() {
             for key in 0..self.keys.len() {
                 let Some(lock) = self.take(client, key) else { return };
+                let lock = if key == 0 { self.meddle(client, lock) } else { Some(lock) };
+                let Some(lock) = lock else { return };
                 let now = self.agenda.now();
                 let serial = self.next_serial();
                 let it = &mut self.clients[client];
@@ -139,12 +144,64 @@ impl World {
         None
     }
 
+    /// Another client does with a lock what can be done by its token, and without it. At last it
+    /// is nobody's, and back in its owner's hands.
+    fn meddle(&mut self, owner: usize, lock: Lock) -> Option<Lock> {
+        let client = (owner + 1) % self.clients.len();
+        let (ttl, token) = (Duration::from_millis(self.long_ttl()), lock.token());
+        let extended = self.errand(client, |core, key, serial, at| {
+            core.extend_token(key, token, ttl, serial, at).map(|_| ())
+        });
+        if !matches!(extended, Some(Ok(Outcome::Extended { .. }))) {
+            self.checker.violate(format!("client {client} cannot extend by token: {extended:?}"));
+        }
+        let seen =
+            self.errand(client, |core, key, serial, at| core.inspect(key, serial, at).map(|_| ()));
+        let whose = |seen: &Inspection| match seen.finding() {
+            Finding::Held { value, .. } => value == Value::of(token.as_bytes()),
+            _ => false,
+        };
+        if !matches!(&seen, Some(Ok(Outcome::Inspected(seen))) if whose(seen)) {
+            self.checker.violate(format!("client {client} does not see {token}: {seen:?}"));
+        }
+        let forced = self.errand(client, |core, key, serial, at| {
+            core.force_release(key, serial, at).map(|_| ())
+        });
+        if !matches!(forced, Some(Ok(Outcome::Released(Released::Released)))) {
+            self.checker.violate(format!("client {client} cannot force a release: {forced:?}"));
+        }
+        let now = self.agenda.now();
+        self.clients[owner].coordinator.let_go(&lock, instant(now));
+        self.take(owner, 0)
+    }
+
+    /// Asks for something about the first key, and waits for the answer.
+    fn errand(
+        &mut self,
+        client: usize,
+        ask: impl FnOnce(&mut Coordinator, &[u8], u64, Instant) -> Result<(), Error>,
+    ) -> Option<Result<Outcome, Error>> {
+        let now = self.agenda.now();
+        let serial = self.next_serial();
+        let it = &mut self.clients[client];
+        let asked = ask(&mut it.coordinator, &self.keys[0], serial, instant(now));
+        it.asked.insert(serial, Purpose::Errand);
+        self.checker.ask(serial, client, "errand", now + SECOND, it.kept_waiting);
+        match asked {
+            Ok(()) => self.run_errand(client),
+            Err(error) => {
+                self.checker.cancel(serial);
+                Some(Err(error))
+            }
+        }
+    }
+
     fn long_ttl(&self) -> u64 {
         self.plan.settings.max_ttl.as_millis() as u64
     }
 
     /// Lets time pass until the simulation's own question is answered.
-    fn run_errand(&mut self, client: usize) -> Option<Result<Outcome, redlatch::Error>> {
+    fn run_errand(&mut self, client: usize) -> Option<Result<Outcome, Error>> {
         self.rouse(client);
         let give_up = self.agenda.now() + SECOND;
         while self.clients[client].errand.is_none() && self.agenda.now() < give_up {
