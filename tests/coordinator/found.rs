@@ -90,3 +90,16 @@ fn an_extend_from_before_a_keeping_does_not_reach_beyond_its_bound() {
     assert!(matches!(done.result, Ok(Outcome::Extended { deadline }) if deadline == bound));
     assert_eq!(bench.core.deadline(&lock), Some(bound));
 }
+
+#[test]
+fn a_lock_that_is_kept_anew_behind_a_bound_is_renewed_before_its_deadline() {
+    let (mut bench, lock) = kept(Keep::at_most(Duration::from_secs(1)));
+    bench.pass(millis(500));
+    bench.core.keep(&lock, Keep::extensions(3), 2, bench.now).unwrap();
+    bench.pass(millis(1));
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
+        bench.reply(node, ":1\r\n+OK\r\n:10000\r\n");
+    }
+    assert!(bench.core.remaining(&lock, bench.now) > Duration::from_secs(9));
+}
