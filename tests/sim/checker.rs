@@ -51,6 +51,8 @@ struct Kept {
     warned: bool,
     /// The deadline moved last at this moment, when the client had waited for so long in total.
     moved: (u64, u64),
+    /// It can be seen that it is lost.
+    lost: bool,
     /// When the loss has to be told, had the client run all the time.
     due: u64,
     /// How long the client had been kept from running before, in total.
@@ -140,6 +142,7 @@ impl Checker {
     pub fn lose(&mut self, now: u64, number: usize, kept_waiting: u64) {
         self.end(now, number);
         for kept in self.kept.values_mut().filter(|kept| kept.belief == number) {
+            kept.lost = true;
             if now < kept.due {
                 (kept.due, kept.kept_waiting) = (now, kept_waiting);
             }
@@ -158,8 +161,18 @@ impl Checker {
     /// The lock is kept from now on: its loss is to be told under this number.
     pub fn keep(&mut self, serial: u64, number: usize, lead: u64, now: u64, kept_waiting: u64) {
         let (due, moved) = (self.beliefs[number].until, (now, kept_waiting));
-        let kept = Kept { belief: number, lead, warned: false, moved, due, kept_waiting };
+        let (warned, lost) = (false, false);
+        let kept = Kept { belief: number, lead, warned, moved, lost, due, kept_waiting };
         self.kept.insert(serial, kept);
+    }
+
+    /// Its owner wants to hear no more of it.
+    pub fn unkeep(&mut self, serial: u64, now: u64, kept_waiting: u64) {
+        let Some(kept) = self.kept.remove(&serial) else { return };
+        if kept.lost && now > kept.due + (kept_waiting - kept.kept_waiting) {
+            let who = self.beliefs[kept.belief].who;
+            self.violate(format!("{who:?} was not told that its lock is lost"));
+        }
     }
 
     /// A warning came that a kept lock ends at that moment.
@@ -413,6 +426,11 @@ mod tests {
         let (mut checker, _) = kept();
         checker.lost(1, End::Gone, 50 * MILLI, 0);
         assert!(checker.violations()[0].contains("still has the lock"));
+
+        let (mut checker, number) = kept();
+        checker.lose(50 * MILLI, number, 5);
+        checker.unkeep(1, 60 * MILLI, 5);
+        assert!(checker.violations()[0].contains("was not told"));
 
         let (mut checker, _) = kept();
         checker.all_answered();

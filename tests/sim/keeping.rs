@@ -89,8 +89,8 @@ impl World {
             if let Some(keep) = held.keep.take() {
                 let now = self.agenda.now();
                 self.trace.note(now, || format!("client {client} user {user} keeps no more"));
-                self.checker.cancel(keep.serial);
                 let it = &mut self.clients[client];
+                self.checker.unkeep(keep.serial, now, it.kept_waiting);
                 it.asked.remove(&keep.serial);
                 it.coordinator.cancel(keep.op, instant(now));
             }
@@ -117,7 +117,7 @@ impl World {
                 let kept_waiting = it.kept_waiting;
                 if let Some(before) = held.keep.take() {
                     it.asked.remove(&before.serial);
-                    self.checker.cancel(before.serial);
+                    self.checker.unkeep(before.serial, now, kept_waiting);
                 }
                 self.is_kept(client, user, held, bounds, (op, serial));
                 self.checker.shorten(now, held.belief, told, kept_waiting);

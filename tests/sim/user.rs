@@ -407,8 +407,10 @@ impl World {
     pub fn stop_to_believe(&mut self, client: usize, held: &Held) {
         self.checker.end(self.agenda.now(), held.belief);
         if let Some(keep) = &held.keep {
-            self.checker.cancel(keep.serial);
-            self.clients[client].asked.remove(&keep.serial);
+            let now = self.agenda.now();
+            let it = &mut self.clients[client];
+            self.checker.unkeep(keep.serial, now, it.kept_waiting);
+            it.asked.remove(&keep.serial);
         }
     }
 
