@@ -93,6 +93,8 @@ impl World {
                 self.checker.unkeep(keep.serial, now, it.kept_waiting);
                 it.asked.remove(&keep.serial);
                 it.coordinator.cancel(keep.op, instant(now));
+                // A renewal that is under way goes on.
+                held.open_end = true;
             }
         } else {
             self.keep(client, user, &mut held);
