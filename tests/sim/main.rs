@@ -12,10 +12,16 @@
 //!
 //! What is looked at, always: no two callers believe in a lock on one key at the same time; a lock
 //! that is believed in is on a majority of the masters; it is handed out before its deadline and
-//! not lost before it; every request has one answer in time. And at the end, when everything is
-//! well again: nothing is asked, owed or waited for, no key is left although its ttl is long, and
-//! everybody can take every key. A simulation in which nothing happens finds nothing, so the test
-//! also asks that everything that can happen did.
+//! not lost before it; every request has one answer in time. Of locks that are kept: the loss is
+//! told once, in time and behind a warning; no deadline is beyond the bound; where nothing goes
+//! wrong they are renewed. Of locks that are given away: they stay to be taken up, by one. Of locks
+//! that an operator takes away: they do not come back, and their owners stop to believe in them
+//! when enough nodes have said so.
+//!
+//! And at the end, when everything is well again: nothing is asked, owed, kept or waited for, no
+//! key is left although its ttl is long, and everybody can take every key. A simulation in which
+//! nothing happens finds nothing, so the test also asks that everything that can happen did. What
+//! chance hardly ever finds is told step by step in `directed`.
 
 mod agenda;
 mod checker;
