@@ -104,14 +104,12 @@ pub enum Stage {
         /// The record that is held.
         record: u32,
     },
-    /// Extended, and not handed out yet: until then it may be prolonged again, or be over.
+    /// The lock was extended, which is not handed out yet: it may be lost before.
     Extended {
-        /// The record that was extended.
+        /// The record that was held.
         record: u32,
-        /// Its generation: it may end before.
+        /// Its generation.
         generation: u64,
-        /// The deadline that came of it.
-        deadline: Instant,
     },
     /// Over, and not handed out yet.
     Over(Result<Outcome, Error>),
@@ -119,8 +117,8 @@ pub enum Stage {
 
 impl Stage {
     fn ends(&self) -> bool {
-        let unfetched = matches!(self, Stage::Expiring { .. } | Stage::Extended { .. });
-        unfetched || matches!(self, Stage::Granted { .. } | Stage::Over(_))
+        let ended = matches!(self, Stage::Granted { .. } | Stage::Extended { .. } | Stage::Over(_));
+        ended || matches!(self, Stage::Expiring { .. })
     }
 }
 

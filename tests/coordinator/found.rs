@@ -103,3 +103,19 @@ fn a_lock_that_is_kept_anew_behind_a_bound_is_renewed_before_its_deadline() {
     }
     assert!(bench.core.remaining(&lock, bench.now) > Duration::from_secs(9));
 }
+
+#[test]
+fn an_extend_that_was_won_is_not_told_of_a_lock_that_was_lost_since() {
+    let (mut bench, lock) = kept(Keep::at_most(Duration::from_secs(1)));
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, ":1\r\n+OK\r\n:10000\r\n");
+    }
+    // A kept lock ends a little before its deadline, and its keys are released then.
+    bench.pass(millis(998));
+    assert!(bench.core.deadline(&lock).is_none());
+    let told: Vec<_> = std::iter::from_fn(|| bench.completion()).collect();
+    assert!(told.iter().all(|done| matches!(done.result, Err(Error::Lost { .. }))), "{told:?}");
+    assert_eq!(told.len(), 2);
+}

@@ -211,11 +211,14 @@ impl Coordinator {
         let record = self.records.get_mut(number);
         let before = record.deadline;
         record.deadline = before.max(agreed);
-        let (deadline, generation) = (record.deadline, record.generation);
+        let (deadline, generation, borrowed) =
+            (record.deadline, record.generation, record.borrowed);
         if let Some(op) = record.op.take() {
-            self.ops.move_to(op, Stage::Extended { record: number, generation, deadline });
+            let over = Stage::Over(Ok(Outcome::Extended { deadline }));
+            let held = Stage::Extended { record: number, generation };
+            self.ops.move_to(op, if borrowed { over } else { held });
         }
-        if self.records.get(number).borrowed {
+        if borrowed {
             self.end(number, now);
             return;
         }
@@ -226,17 +229,18 @@ impl Coordinator {
         }
     }
 
-    /// What an extend came to that is fetched only now: since then the lock may have been
-    /// prolonged, or be over again.
-    pub(super) fn extended(
+    /// What is told of an extend that was won, at the last moment: the lock may have been lost or
+    /// given back since.
+    pub(super) fn told_of_extend(
         &self,
         number: u32,
         generation: u64,
-        deadline: Instant,
         now: Instant,
     ) -> Result<Outcome, Error> {
-        let held = self.is_held(number, generation);
-        let deadline = if held { self.records.get(number).deadline } else { deadline };
+        if !self.is_held(number, generation) {
+            return Err(self.lost_unasked(Loss::Over, &[], now));
+        }
+        let deadline = self.records.get(number).deadline;
         if now >= deadline {
             return Err(self.lost_unasked(Loss::Expired, &[], now));
         }

@@ -251,8 +251,12 @@ impl Coordinator {
             let request = self.ops.close(op)?;
             let result = match request.stage {
                 Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
-                Stage::Extended { record, generation, deadline } => {
-                    self.extended(record, generation, deadline, now)
+                Stage::Extended { record, generation } => {
+                    self.told_of_extend(record, generation, now)
+                }
+                // Fetched too late: what was prolonged by its token is over again.
+                Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
+                    Err(self.lost_unasked(Loss::Expired, &[], now))
                 }
                 Stage::Over(result) => result,
                 _ => continue,
