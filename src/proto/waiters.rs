@@ -334,7 +334,6 @@ mod tests {
         assert_eq!(waiting.hold_back(TRIP, at(100)), HELD_BACK * TRIP);
         let waiting = Waiting::new(5, Duration::from_millis(10), at(0));
         assert!(waiting.is_in_a_crowd());
-        let millis = Duration::from_millis;
         let left = Duration::from_micros(8_500);
         assert_eq!(waiting.window(TRIP, at(1)), (left * 7 / 8, left * 9 / 8));
         assert_eq!(waiting.window(TRIP, at(10)), (TRIP / 2, TRIP));
