@@ -214,8 +214,14 @@ fn counting_is_right_under_many_locks() {
         turn(&mut engine);
         engine.coordinator().ready().len() == 1
     });
+    // Others hold 40 of them.
+    for number in 60..100 {
+        fleet.iter().for_each(|node| {
+            node.command(&["SET", &number.to_string(), "another's"]);
+        });
+    }
     for number in 0..100 {
-        let key = format!("{}", number % 60);
+        let key = format!("{number}");
         engine.acquire(key, LockOptions::ttl(TTL), number).unwrap();
     }
     let (mut won, mut lost) = (0, 0);

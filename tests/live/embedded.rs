@@ -107,6 +107,7 @@ fn a_release_while_an_extend_is_under_way_ends_both() {
 fn events_of_others_are_left_alone() {
     let fleet = Fleet::start(1);
     let embedded = Loop::new(config(&fleet));
-    assert!(embedded.engine.owns(mio::Token(1000)));
-    assert!(!embedded.engine.owns(mio::Token(1001)) && !embedded.engine.owns(mio::Token(999)));
+    let owns = |token| embedded.engine.owns(mio::Token(token));
+    assert!(owns(1000) && owns(1001), "a node, and the timer");
+    assert!(!owns(1002) && !owns(999));
 }

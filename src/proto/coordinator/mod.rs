@@ -204,8 +204,8 @@ impl Coordinator {
         self.timers.next()
     }
 
-    /// Does what is due, or much of it: then more is due at once. Call it only when everything the sockets hold was read: an answer that
-    /// lies there is no silence.
+    /// Does what is due, or much of it: then more is due at once. Call it only when everything the
+    /// sockets hold was read: an answer that lies there is no silence.
     pub fn handle_timeout(&mut self, now: Instant) {
         let mut renewals = 0;
         while renewals < keep::RENEWALS_A_TURN {
