@@ -33,8 +33,9 @@ use tally::{Figures, Tally};
 /// What a lock is asked for with; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
 
-/// Pairs before the first round: connections, caches and buffers get their size.
-const WARM_UP: Duration = Duration::from_millis(300);
+/// Pairs before the first round: connections, caches and buffers get their size, and a frozen node
+/// is found silent.
+const WARM_UP: Duration = Duration::from_millis(1_200);
 
 /// Takes and gives back locks.
 trait Contender {

@@ -21,9 +21,12 @@ pub struct Ours {
 impl Ours {
     /// Connects to the nodes and waits until each of them is ready.
     pub fn connect(fleet: &Fleet, most: usize) -> Ours {
+        // What is measured is the way of a pair. On a machine that is busy with other things a node
+        // must not be found silent for it: the floor waits for ever.
         let config = Config::new(fleet.urls())
             .expect("the urls of the fleet")
-            .restart_guard(RestartGuard::Off);
+            .restart_guard(RestartGuard::Off)
+            .node_timeout(Duration::from_secs(1));
         let poll = Poll::new().expect("a poller");
         let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
         let keys = (0..most).map(|slot| format!("ours:{slot:04}")).collect();

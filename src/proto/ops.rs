@@ -143,6 +143,8 @@ pub struct Request {
 pub struct Ops {
     slab: Slab<Request>,
     ready: VecDeque<Op>,
+    /// How many of them have begun to wait for a key that others hold.
+    waiters: usize,
     next_generation: u64,
 }
 
@@ -212,7 +214,24 @@ impl Ops {
     /// Takes a request out; `None` when it was cancelled or answered.
     pub fn close(&mut self, op: Op) -> Option<Request> {
         self.get_mut(op)?;
-        Some(self.slab.remove(op.index as usize))
+        let request = self.slab.remove(op.index as usize);
+        self.waiters -= usize::from(request.waiting.is_some());
+        Some(request)
+    }
+
+    /// What a request knows of a key that others hold; made by `begin` where it begins to wait.
+    pub fn waiter(&mut self, op: Op, begin: impl FnOnce() -> Waiting) -> Option<&mut Waiting> {
+        let request = self.slab.get_mut(op.index as usize)?;
+        if request.generation != op.generation {
+            return None;
+        }
+        self.waiters += usize::from(request.waiting.is_none());
+        Some(request.waiting.get_or_insert_with(|| Box::new(begin())))
+    }
+
+    /// Whether none has begun to wait for a key that others hold.
+    pub fn nobody_waits(&self) -> bool {
+        self.waiters == 0
     }
 
     /// How many requests are under way or wait to be handed out.

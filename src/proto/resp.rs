@@ -266,6 +266,7 @@ impl std::error::Error for Malformed {}
 /// told at the first byte which rules a reply out, except that a double, a big number, a verbatim
 /// string and the count of an aggregate that is too deep are looked at when they are whole. More
 /// input never makes it well again.
+#[inline]
 pub fn decode<'a>(input: &'a [u8], limits: &Limits) -> Result<Step<'a>, Malformed> {
     if let Some(step) = usual(input, limits) {
         return Ok(step);

@@ -262,7 +262,7 @@ impl Coordinator {
     /// A node did what was asked for `record`: a write of our own to its key, of which the node
     /// does not tell us. Other records of that key may be kept, or wait for it.
     pub(super) fn we_wrote(&mut self, node: NodeId, record: u32, now: Instant) {
-        if self.keeper.is_empty() && self.records.len() == 1 {
+        if self.keeper.is_empty() && self.ops.nobody_waits() {
             return;
         }
         let key = KeyHash::of(&self.records.get(record).key);

@@ -128,10 +128,11 @@ impl Coordinator {
 
     /// It begins to wait, though the key is free as far as we know.
     fn leave_others_a_turn(&mut self, op: Op, number: u32, now: Instant) {
-        let mut waiting = Waiting::new(self.nodes.len(), Duration::ZERO, now);
+        let nodes = self.nodes.len();
+        let mut waiting = Waiting::new(nodes, Duration::ZERO, now);
         waiting.mode = Mode::Yielding;
-        if let Some(request) = self.ops.get_mut(op) {
-            request.waiting = Some(Box::new(waiting));
+        if let Some(place) = self.ops.waiter(op, || Waiting::new(nodes, Duration::ZERO, now)) {
+            *place = waiting;
         }
         let key = &self.records.get(number).key;
         let last = Error::Contended(self.report_unasked(key, now));

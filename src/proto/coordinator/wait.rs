@@ -33,12 +33,12 @@ impl Coordinator {
         let contended = matches!(last, Error::Contended(_));
         let told = contended && self.tell_us().len() >= self.quorum;
         let round_trip = self.round_trip.usual();
-        let Some(request) = self.ops.get_mut(op) else { return };
         let key = KeyHash::of(&self.records.get(number).key);
         let usual = self.crowds.at(key, now);
+        let Some(request) = self.ops.get_mut(op) else { return };
         let first = request.waiting.is_none();
-        let waiting =
-            request.waiting.get_or_insert_with(|| Box::new(Waiting::new(nodes, usual, now)));
+        let begin = || Waiting::new(nodes, usual, now);
+        let Some(waiting) = self.ops.waiter(op, begin) else { return };
         let woken = std::mem::take(&mut waiting.woken) || (first && !usual.is_zero());
         let at = if !told {
             waiting.mode = Mode::Polling;
