@@ -190,6 +190,14 @@ impl Kept {
         (Instant::from_nanos(from), self.ttl.duration() / RENEWED_AFTER)
     }
 
+    /// When a lock with that deadline is renewed, whoever asked for it: as long before it as if the
+    /// whole ttl had been asked for. The ttl may count from before the beginning of time.
+    pub fn renews_before(&self, deadline: Instant) -> Instant {
+        let before = self.ttl.usable().saturating_sub(self.ttl.duration() / RENEWED_AFTER);
+        let before = u64::try_from(before.as_nanos()).unwrap_or(u64::MAX);
+        Instant::from_nanos(deadline.as_nanos().saturating_sub(before))
+    }
+
     /// Whether a lock with that deadline is renewed again.
     pub fn wants_renewal(&self, deadline: Instant) -> bool {
         self.extensions != Some(0) && !self.is_at_its_bound(deadline)
@@ -295,7 +303,9 @@ mod tests {
         let longer = Ttl::new(2 * TTL, 2 * TTL).unwrap();
         let later = kept.counts_from(longer.deadline(at(1_000_000)));
         assert_eq!(later, at(1_008_910), "the drift is longer, too");
+        assert_eq!(kept.renews_before(longer.deadline(at(1_000_000))), at(1_011_910));
         assert_eq!(kept.counts_from(at(1)), Instant::default());
+        assert_eq!(kept.renews_before(at(1)), Instant::default(), "it is late already");
     }
 
     #[test]

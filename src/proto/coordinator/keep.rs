@@ -185,7 +185,7 @@ impl Coordinator {
             kept.renewal = Some(if counts_from == start {
                 self.timers.set_after(from, length, due)
             } else {
-                self.timers.set_at(from.saturating_add(length), due)
+                self.timers.set_at(kept.renews_before(deadline), due)
             });
         }
         let length = kept.warns_at(deadline).saturating_since(start);
