@@ -304,7 +304,14 @@ impl Records {
 
     /// A record that asks for this very key, or holds it.
     pub fn occupant(&self, key: &[u8]) -> Option<u32> {
-        self.with_key(KeyHash::of(key)).find(|&number| self.get(number).key == key)
+        // Two may have it: one that takes it up stands beside those who hold it or wait for it.
+        let waited_for = |number: &u32| {
+            let record = self.get(*number);
+            let asks = record.phase == Phase::Asking && record.round.purpose == Purpose::Acquire;
+            record.queue.is_some() || asks
+        };
+        let all = || self.with_key(KeyHash::of(key)).filter(|&number| self.get(number).key == key);
+        all().find(waited_for).or_else(|| all().next())
     }
 
     /// The records that are found by this number of their keys.

@@ -23,7 +23,7 @@ const STREAK_TIME: Duration = Duration::from_millis(200);
 /// left alone to have a turn.
 const WINDOW: Duration = Duration::from_millis(2);
 /// The longest a waiter is deaf before its turn.
-const NOT_YET: Duration = Duration::from_millis(500);
+const NOT_YET: Duration = Duration::from_millis(200);
 /// How many keys are remembered for which others wait, too.
 const CROWDS: usize = 64;
 /// What was seen of a crowd is forgotten after this time.
@@ -48,6 +48,8 @@ pub struct Queue {
     pub waiting: VecDeque<Op>,
     /// How often it was handed over in a row, and since when.
     streak: (u32, Instant),
+    /// Up to when others are left a turn.
+    pub others_until: Instant,
 }
 
 /// The queues, by number.
@@ -56,19 +58,32 @@ pub type Queues = Slab<Queue>;
 impl Queue {
     /// Nobody behind the one that has the key now.
     pub fn new(key: &[u8], now: Instant) -> Queue {
-        Queue { key: key.to_vec(), waiting: VecDeque::new(), streak: (0, now) }
+        Queue {
+            key: key.to_vec(),
+            waiting: VecDeque::new(),
+            streak: (0, now),
+            others_until: Instant::default(),
+        }
     }
 
     /// It is handed over once more. Whether the next one has to leave others a turn first.
     pub fn hands_over(&mut self, now: Instant) -> bool {
         let (count, since) = self.streak;
-        let over = count >= STREAK || now.saturating_since(since) >= STREAK_TIME;
-        if count == 0 || over {
-            self.streak = (u32::from(!over), now);
-        } else {
-            self.streak.0 += 1;
+        if count == 0 {
+            // One hand-over is always had.
+            self.streak = (1, now);
+            return false;
         }
-        over && count > 0
+        let over = count >= STREAK || now.saturating_since(since) >= STREAK_TIME;
+        self.streak = if over { (0, now) } else { (count + 1, since) };
+        over
+    }
+
+    /// One does not wait any more. Those who were first are so first, as a rule.
+    pub fn leave(&mut self, op: Op) {
+        if let Some(place) = self.waiting.iter().position(|&other| other == op) {
+            self.waiting.remove(place);
+        }
     }
 
     /// It came to the next one in another way.

@@ -13,6 +13,7 @@ mod keeping;
 mod renewing;
 mod silence;
 mod trust;
+mod turns;
 mod waiting;
 
 use std::time::Duration;

@@ -46,6 +46,7 @@ impl Coordinator {
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         check_key(key)?;
         let give_up_at = now.saturating_add(wait);
+        self.end_what_is_over(key, now);
         if let Some(occupant) = self.records.occupant(key) {
             return self.queue_up(occupant, ttl, give_up_at, keep, data, now);
         }
@@ -58,6 +59,18 @@ impl Coordinator {
         self.will_be_kept(number, op, keep);
         self.begin_attempt(number, now);
         Ok(op)
+    }
+
+    /// A lock on `key` whose deadline has passed, and whose timer was not looked at yet.
+    fn end_what_is_over(&mut self, key: &[u8], now: Instant) {
+        let over = |number: &u32| {
+            let record = self.records.get(*number);
+            record.phase == Phase::Held && now >= record.deadline
+        };
+        if let Some(number) = self.records.occupant(key).filter(over) {
+            self.timers.clear_in(&mut self.records.get_mut(number).deadline_timer);
+            self.deadline_is_reached(number, now);
+        }
     }
 
     /// Takes a request back: no completion follows. What it had won or may yet win is released.

@@ -462,7 +462,8 @@ impl Coordinator {
         if let Answer::Said(said) = answer {
             let took = now.saturating_since(ask.asked_at);
             self.stats.answered(node, ask.kind == Kind::Acquire, said, took);
-            if ask.kind == Kind::Acquire {
+            // Who answers behind the majority is waited for by nobody.
+            if ask.kind == Kind::Acquire && self.records.get(ask.record).is_deciding() {
                 self.round_trip.add(took);
             }
         }

@@ -50,7 +50,7 @@ impl Coordinator {
         let mut timer = timer;
         self.timers.clear_in(&mut timer);
         self.records.give_up_reserved();
-        self.queues[queue as usize].waiting.retain(|&other| other != op);
+        self.queues[queue as usize].leave(op);
     }
 
     /// Its wait is over before its turn came.
@@ -60,7 +60,7 @@ impl Coordinator {
         };
         let queue = *queue as usize;
         self.records.give_up_reserved();
-        self.queues[queue].waiting.retain(|&other| other != op);
+        self.queues[queue].leave(op);
         let error = Error::Contended(self.report_unasked(&self.queues[queue].key, now));
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
@@ -95,6 +95,16 @@ impl Coordinator {
     }
 
     fn hand_over(&mut self, queue: u32, given_back: bool, now: Instant) {
+        // One whose wait is over, and whose timer was not looked at yet, has no turn any more.
+        while let Some(&op) = self.queues[queue as usize].waiting.front() {
+            let Some(request) = self.ops.get_mut(op).filter(|it| it.give_up_at <= now) else {
+                break;
+            };
+            if let Stage::Queued { timer, .. } = &mut request.stage {
+                self.timers.clear_in(timer);
+            }
+            self.turn_never_came(op, now);
+        }
         let Some(op) = self.queues[queue as usize].waiting.pop_front() else {
             self.queues.remove(queue as usize);
             return;
@@ -115,11 +125,16 @@ impl Coordinator {
         self.ops.move_to(op, Stage::Running { record: number });
         let keep = self.ops.get_mut(op).and_then(|request| request.keep);
         self.will_be_kept(number, op, keep);
+        let round_trip = self.round_trip.usual();
         let queue = &mut self.queues[queue as usize];
-        if !given_back {
+        if now < queue.others_until {
+            // Who left it to them gave up meanwhile.
+            self.leave_others_a_turn(op, number, now);
+        } else if !given_back {
             queue.ends_streak(now);
             self.begin_attempt(number, now);
         } else if queue.hands_over(now) {
+            queue.others_until = now.saturating_add(waiters::turn_of_others(round_trip));
             self.leave_others_a_turn(op, number, now);
         } else {
             self.begin_attempt(number, now);

@@ -36,7 +36,7 @@ impl Coordinator {
         let key = KeyHash::of(&self.records.get(number).key);
         let usual = self.crowds.at(key, now);
         let Some(request) = self.ops.get_mut(op) else { return };
-        let first = request.waiting.is_none();
+        let (first, give_up_at) = (request.waiting.is_none(), request.give_up_at);
         let begin = || Waiting::new(nodes, usual, now);
         let Some(waiting) = self.ops.waiter(op, begin) else { return };
         let woken = std::mem::take(&mut waiting.woken) || (first && !usual.is_zero());
@@ -51,7 +51,9 @@ impl Coordinator {
             }
             waiting.mode = Mode::Deaf;
             let (least, most) = waiting.window(round_trip, now);
-            now.saturating_add(self.rng.random_range(least..=most))
+            // Whoever waits for a shorter time than others did is to be told, too.
+            let left = give_up_at.saturating_since(now) / 4;
+            now.saturating_add(self.rng.random_range(least..=most).min(left))
         } else {
             self.name_it(number, now);
             self.listen(op, now)
@@ -79,14 +81,14 @@ impl Coordinator {
         self.all_nodes().iter().filter(tells).collect()
     }
 
-    /// Names the key to the nodes that tell of it: to all of them, or, in a crowd, to as many as
-    /// are a quorum, drawn at random. Every push costs the node and the waiter.
+    /// Names the key to the nodes that tell of it: to all of them, or, in a crowd, to one more
+    /// than a quorum, drawn at random. Every push costs the node and the waiter.
     pub(super) fn name_it(&mut self, number: u32, now: Instant) {
         let mut nodes: Vec<NodeId> = self.tell_us().iter().collect();
         let quorum = self.quorum;
         let Some(waiting) = self.waiting_of(number) else { return };
         waiting.free_at.fill(NEVER);
-        let most = if waiting.is_in_a_crowd() { quorum } else { nodes.len() };
+        let most = if waiting.is_in_a_crowd() { quorum + 1 } else { nodes.len() };
         while nodes.len() > most {
             nodes.swap_remove(self.rng.random_range(0..nodes.len()));
         }

@@ -1,0 +1,158 @@
+//! Who has a turn, and who has none any more: what a review of the waiting found.
+
+use super::*;
+use redlatch::{Lock, Op};
+
+const WAIT: Duration = Duration::from_secs(100);
+
+fn quiet(settings: &mut redlatch::proto::settings::Settings) {
+    settings.probe_interval = Duration::from_secs(3000);
+}
+
+fn ask_for(bench: &mut Bench, data: u64, wait: Duration) -> Op {
+    bench.core.acquire(b"k", TTL, wait, data, bench.now).unwrap()
+}
+
+fn acquired(bench: &mut Bench) -> (u64, Lock) {
+    let done = bench.completion().expect("a lock");
+    match done.result {
+        Ok(Outcome::Acquired(lock)) => (done.data, lock),
+        other => panic!("no lock: {other:?}"),
+    }
+}
+
+/// Answers all that is said to a node, until nothing more is.
+fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
+    loop {
+        let said = bench.said(node);
+        for command in &said {
+            let reply = match command[0].as_str() {
+                "SET" => format!("{set}\r\n"),
+                "CLIENT" => "+OK\r\n".to_string(),
+                "PTTL" => format!(":{left}\r\n"),
+                _ if set == "+OK" => ":1\r\n".to_string(),
+                _ => ":0\r\n".to_string(),
+            };
+            bench.reply(node, &reply);
+        }
+        if said.is_empty() {
+            return;
+        }
+    }
+}
+
+/// Hands the key over once inside the client, and says whether the next one asked at once.
+fn hand_over(bench: &mut Bench, held_for: Duration) -> bool {
+    let (_, lock) = acquired(bench);
+    ask_for(bench, 0, WAIT);
+    bench.pass(held_for);
+    bench.core.let_go(&lock, bench.now);
+    let said = bench.names(0);
+    bench.reply(0, ":1\r\n");
+    if said[1] == "SET" {
+        bench.reply(0, "+OK\r\n");
+    }
+    said[1] == "SET"
+}
+
+#[test]
+fn a_streak_of_long_holds_ends_too() {
+    let mut bench = Bench::with(1, quiet);
+    ask_for(&mut bench, 0, WAIT);
+    ask_for(&mut bench, 0, WAIT);
+    answer(&mut bench, 0, "+OK", "-2");
+    let count = (0..100).take_while(|_| hand_over(&mut bench, millis(250))).count();
+    assert!(count < 5, "{count} holds of 250 ms in a row");
+}
+
+#[test]
+fn the_turn_of_others_is_theirs_also_where_who_left_it_gives_up() {
+    let mut bench = Bench::with(1, quiet);
+    ask_for(&mut bench, 0, WAIT);
+    let yielding = [ask_for(&mut bench, 0, WAIT), ask_for(&mut bench, 0, WAIT)];
+    answer(&mut bench, 0, "+OK", "-2");
+    assert!(hand_over(&mut bench, millis(250)));
+    assert!(!hand_over(&mut bench, millis(250)), "the turn is others'");
+    answer(&mut bench, 0, "+OK", "-2");
+    yielding.iter().for_each(|&op| bench.core.cancel(op, bench.now));
+    bench.pass(Duration::from_micros(100));
+    assert!(bench.names(0).iter().all(|name| name != "SET"), "it is others' still");
+}
+
+#[test]
+fn a_lock_that_is_over_is_in_nobodys_way() {
+    let mut bench = Bench::new(1);
+    let lock = bench.hold(&[0]);
+    // Nothing was looked at meanwhile.
+    bench.now = bench.now.saturating_add(TTL);
+    assert!(bench.core.remaining(&lock, bench.now).is_zero());
+    ask_for(&mut bench, 5, Duration::ZERO);
+    assert!(bench.completion().is_none());
+    assert_eq!(bench.names(0), ["EVALSHA", "SET"]);
+}
+
+#[test]
+fn a_wait_that_is_over_has_no_turn() {
+    let mut bench = Bench::with(1, quiet);
+    let lock = bench.hold(&[0]);
+    ask_for(&mut bench, 2, millis(20));
+    bench.now = bench.now.saturating_add(millis(500));
+    bench.core.let_go(&lock, bench.now);
+    assert_eq!(bench.names(0), ["EVAL"]);
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Contended(_))));
+}
+
+#[test]
+fn one_who_takes_the_lock_up_does_not_split_the_line() {
+    let mut bench = Bench::with(1, quiet);
+    let lock = bench.hold(&[0]);
+    let token = bench.core.give_away(lock, bench.now).unwrap();
+    ask_for(&mut bench, 1, WAIT);
+    ask_for(&mut bench, 2, WAIT);
+    answer(&mut bench, 0, "_", "9000");
+    bench.core.adopt(b"k", token, TTL, None, 9, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, ":1\r\n");
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        let (data, lock) = acquired(&mut bench);
+        order.push(data);
+        if data == 9 {
+            ask_for(&mut bench, 3, WAIT);
+        }
+        bench.core.let_go(&lock, bench.now);
+        for _ in 0..30 {
+            answer(&mut bench, 0, "+OK", "-2");
+            bench.pass(Duration::from_micros(200));
+        }
+    }
+    assert_eq!(order, [9, 1, 2, 3]);
+}
+
+#[test]
+fn who_waits_for_less_than_is_usual_is_told_too() {
+    let mut bench = Bench::with(1, quiet);
+    let push = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+    ask_for(&mut bench, 1, WAIT);
+    answer(&mut bench, 0, "_", "9000");
+    // It wakes in vain, and has the key after 3 s: so long one waits.
+    bench.reply(0, push);
+    for _ in 0..60 {
+        answer(&mut bench, 0, "_", "9000");
+        bench.pass(millis(50));
+    }
+    while !bench.core.has_completions() {
+        answer(&mut bench, 0, "+OK", "-2");
+        bench.pass(millis(1));
+    }
+    let (_, lock) = acquired(&mut bench);
+    bench.core.let_go(&lock, bench.now);
+    answer(&mut bench, 0, "+OK", "-2");
+    ask_for(&mut bench, 2, millis(120));
+    answer(&mut bench, 0, "_", "9000");
+    for _ in 0..110 {
+        bench.pass(millis(1));
+        answer(&mut bench, 0, "+OK", "-2");
+    }
+    assert_eq!(acquired(&mut bench).0, 2, "the key was free all the time");
+}
