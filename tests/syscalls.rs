@@ -43,8 +43,9 @@ fn one_lock_in_flight_costs_a_write_and_a_read_for_each_question() {
     let calls = trace(1, pairs);
     let questions = 2 * NODES * pairs;
     assert_eq!(calls.of(WRITES), questions, "writes in {calls:?}");
-    // Fewer where a late answer arrives together with the next one.
-    assert!(calls.of(READS) <= questions, "reads in {calls:?}");
+    // Fewer where a late answer arrives together with the next one; a few in vain, before a timer
+    // of the client's own is believed.
+    assert!(calls.of(READS) <= questions + pairs / 100, "reads in {calls:?}");
     assert!(calls.of(READS) >= questions / 2, "reads in {calls:?}");
     // At most one for each answer, where all of them arrive by themselves.
     assert!(calls.of(WAITS) <= questions + 10, "wake-ups in {calls:?}");
@@ -90,7 +91,7 @@ fn what_is_encrypted_costs_no_call_more() {
     let calls = trace_at(&urls, Some(&ca_file), 1, pairs);
     let questions = 2 * NODES * pairs;
     assert_eq!(calls.of(WRITES), questions, "writes in {calls:?}");
-    assert!(calls.of(READS) <= questions, "reads in {calls:?}");
+    assert!(calls.of(READS) <= questions + pairs / 100, "reads in {calls:?}");
     assert!(calls.of(READS) >= questions / 2, "reads in {calls:?}");
 }
 
