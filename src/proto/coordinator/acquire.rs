@@ -61,11 +61,12 @@ impl Coordinator {
         Ok(op)
     }
 
-    /// A lock on `key` whose deadline has passed, and whose timer was not looked at yet.
+    /// Ends a lock on `key` whose deadline has passed, and whose timer was not looked at yet. Not
+    /// one that is kept: its loss is told in the course of driving.
     fn end_what_is_over(&mut self, key: &[u8], now: Instant) {
         let over = |number: &u32| {
             let record = self.records.get(*number);
-            record.phase == Phase::Held && now >= record.deadline
+            record.phase == Phase::Held && now >= record.deadline && record.kept.is_none()
         };
         if let Some(number) = self.records.occupant(key).filter(over) {
             self.timers.clear_in(&mut self.records.get_mut(number).deadline_timer);
