@@ -276,9 +276,8 @@ impl Records {
         self.slab.contains(number as usize)
     }
 
-    /// From now on the record is found by its key.
-    pub fn index(&mut self, number: u32) {
-        let hash = KeyHash::of(&self.get(number).key);
+    /// From now on the record is found by its key, whose number is `hash`.
+    pub fn index(&mut self, number: u32, hash: KeyHash) {
         let first = self.by_key.insert(hash, number);
         let record = self.get_mut(number);
         (record.found_by, record.next_of_key) = (Some(hash), first);
@@ -303,14 +302,14 @@ impl Records {
     }
 
     /// A record that asks for this very key, or holds it.
-    pub fn occupant(&self, key: &[u8]) -> Option<u32> {
+    pub fn occupant(&self, key: &[u8], hash: KeyHash) -> Option<u32> {
         // Two may have it: one that takes it up stands beside those who hold it or wait for it.
         let waited_for = |number: &u32| {
             let record = self.get(*number);
             let asks = record.phase == Phase::Asking && record.round.purpose == Purpose::Acquire;
             record.queue.is_some() || asks
         };
-        let all = || self.with_key(KeyHash::of(key)).filter(|&number| self.get(number).key == key);
+        let all = || self.with_key(hash).filter(|&number| self.get(number).key == key);
         all().find(waited_for).or_else(|| all().next())
     }
 
@@ -385,7 +384,10 @@ mod tests {
     fn records_are_found_by_their_keys() {
         let mut records = Records::new(10);
         let numbers = [&b"a"[..], b"b", b"a", b"a"].map(|key| open(&mut records, key).unwrap());
-        numbers.iter().for_each(|&number| records.index(number));
+        for number in numbers {
+            let hash = KeyHash::of(&records.get(number).key);
+            records.index(number, hash);
+        }
         let found = |records: &Records, key: &[u8]| {
             let mut found: Vec<u32> = records.with_key(KeyHash::of(key)).collect();
             found.sort_unstable();

@@ -201,3 +201,22 @@ fn a_look_asks_for_the_beginning_of_a_value_and_tells_an_empty_one_from_none() {
     assert_eq!(sights, expected);
     bench.assert_idle();
 }
+
+#[test]
+fn a_node_in_quarantine_hands_nothing_on() {
+    // What it holds may have been healed there in the place of a lock that it forgot: the one who
+    // takes the lock up cannot know, so its yes does not count.
+    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+    bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    for (node, reply) in [":1\r\n", ":1\r\n", ":-1\r\n"].iter().enumerate() {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    let result = bench.completion().unwrap().result;
+    assert!(result.is_err(), "one that counts, one that does not, and one against: {result:?}");
+    for node in [0, 1] {
+        assert_eq!(bench.names(node), ["EVALSHA"], "what it changed is released, also there");
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::super::key::KeyHash;
 use super::super::round::Round;
 use super::*;
 
@@ -46,32 +47,34 @@ impl Coordinator {
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         check_key(key)?;
         let give_up_at = now.saturating_add(wait);
-        self.end_what_is_over(key, now);
-        if let Some(occupant) = self.records.occupant(key) {
+        // Looked at once: this is the way of every lock.
+        let hash = KeyHash::of(key);
+        if let Some(occupant) = self.occupant(key, hash, now) {
             return self.queue_up(occupant, ttl, give_up_at, keep, data, now);
         }
         self.check_room()?;
         let token = draw(&mut self.rng);
         let round = Round::acquire(self.nodes.len(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
-        self.records.index(number);
+        self.records.index(number, hash);
         let op = self.ops.open(data, give_up_at, number);
         self.will_be_kept(number, op, keep);
         self.begin_attempt(number, now);
         Ok(op)
     }
 
-    /// Ends a lock on `key` whose deadline has passed, and whose timer was not looked at yet. Not
-    /// one that is kept: its loss is told in the course of driving.
-    fn end_what_is_over(&mut self, key: &[u8], now: Instant) {
-        let over = |number: &u32| {
-            let record = self.records.get(*number);
-            record.phase == Phase::Held && now >= record.deadline && record.kept.is_none()
-        };
-        if let Some(number) = self.records.occupant(key).filter(over) {
-            self.timers.clear_in(&mut self.records.get_mut(number).deadline_timer);
-            self.deadline_is_reached(number, now);
+    /// The record that asks for `key`, or holds it. A lock whose deadline has passed, and whose
+    /// timer was not looked at yet, is ended first, unless it is kept: the loss of such a one is
+    /// told in the course of driving.
+    fn occupant(&mut self, key: &[u8], hash: KeyHash, now: Instant) -> Option<u32> {
+        let number = self.records.occupant(key, hash)?;
+        let record = self.records.get_mut(number);
+        if record.phase != Phase::Held || now < record.deadline || record.kept.is_some() {
+            return Some(number);
         }
+        self.timers.clear_in(&mut record.deadline_timer);
+        self.deadline_is_reached(number, now);
+        self.records.occupant(key, hash)
     }
 
     /// Takes a request back: no completion follows. What it had won or may yet win is released.
@@ -240,8 +243,9 @@ impl Coordinator {
         let ttl = self.records.get(number).ttl;
         let round = Round::acquire(self.nodes.len(), now, ttl);
         let next = self.records.open_again(number, token, round)?;
+        let hash = KeyHash::of(&self.records.get(next).key);
         self.records.unindex(number);
-        self.records.index(next);
+        self.records.index(next, hash);
         let record = self.records.get_mut(number);
         let (tracked, queue) = (record.tracked, record.queue.take());
         let record = self.records.get_mut(next);

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::super::key::KeyHash;
 use super::super::round::Round;
 use super::*;
 
@@ -57,7 +58,7 @@ impl Coordinator {
         let op = self.ops.open(data, now, number);
         let record = self.records.get_mut(number);
         (record.taken_up, record.longest) = (Some(Box::new(token)), longest);
-        self.records.index(number);
+        self.records.index(number, KeyHash::of(key));
         self.will_be_kept(number, op, keep);
         self.begin_attempt(number, now);
         Ok(op)

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::super::key::KeyHash;
 use super::super::round::Round;
 use super::super::waiters::{self, Mode, Queue, Waiting};
 use super::*;
@@ -118,9 +119,10 @@ impl Coordinator {
         let token = draw(&mut self.rng);
         let round = Round::acquire(self.nodes.len(), now, ttl);
         let key = &self.queues[queue as usize].key;
+        let hash = KeyHash::of(key);
         self.records.give_up_reserved();
         let number = self.records.open(key, token, round).expect("its place was kept for it");
-        self.records.index(number);
+        self.records.index(number, hash);
         self.records.get_mut(number).queue = Some(queue);
         self.ops.move_to(op, Stage::Running { record: number });
         let keep = self.ops.get_mut(op).and_then(|request| request.keep);
