@@ -114,3 +114,41 @@ fn what_was_healed_in_quarantine_counts_when_that_is_over() {
     let result = bench.completion().expect("an end").result;
     assert!(matches!(result, Err(Error::Lost { .. })), "the quarantine outlives the lock");
 }
+
+#[test]
+fn a_heal_that_is_under_way_when_a_node_forgets_counts_for_nothing_either() {
+    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
+    assert_eq!(bench.names(2), ["SET"]);
+    // The node forgets, perhaps another's live lock, and executes the heal behind that.
+    bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n");
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for (node, reply) in [":1\r\n", ":-1\r\n", ":1\r\n"].iter().enumerate() {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
+}
+
+#[test]
+fn what_was_asked_behind_an_absence_is_owed_until_it_is_answered() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "$-1\r\n");
+    for _ in 0..2 {
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        for node in 0..2 {
+            bench.said(node);
+            bench.reply(node, ":1\r\n");
+        }
+        assert!(bench.completion().unwrap().result.is_ok());
+    }
+    assert_eq!(bench.names(2), ["EVALSHA", "EVALSHA"]);
+    bench.reply(2, ":-1\r\n");
+    bench.core.let_go(&lock, bench.now);
+    assert_eq!(bench.names(2), ["EVAL"], "the second one is not answered");
+}
