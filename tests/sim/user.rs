@@ -314,8 +314,8 @@ impl World {
             Ok(Outcome::Acquired(_)) => &mut tally.handed_out,
             Ok(Outcome::Extended { .. }) => &mut tally.extended,
             Ok(Outcome::Inspected(_)) => &mut tally.inspected,
-            Ok(Outcome::Expiring { .. }) => {
-                return self.checker.violate("a warning for who keeps nothing".into());
+            Ok(Outcome::Expiring { .. } | Outcome::Renewed { .. }) => {
+                return self.checker.violate("a notice for who keeps nothing".into());
             }
             Ok(Outcome::Released(Released::Released)) => &mut tally.released,
             Ok(Outcome::Released(Released::TakenByOther)) => &mut tally.taken_by_other,
