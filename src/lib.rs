@@ -58,6 +58,8 @@ pub use client::{Client, DEFAULT_WAIT, Guard, Happened, Notice};
 pub use config::{Config, LockOptions};
 #[cfg(feature = "net")]
 pub use net::address::Lookup;
+#[cfg(all(feature = "net", any(target_os = "linux", target_os = "android")))]
+pub use net::embed::{Asking, Embedded};
 #[cfg(feature = "tls")]
 pub use net::tls::Tls;
 #[cfg(feature = "net")]

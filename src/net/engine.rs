@@ -277,6 +277,13 @@ impl Engine {
         self.coordinator.let_go(lock, clock::now());
     }
 
+    /// Takes every request back and gives every lock back, handed out or not: for an orderly end.
+    /// Drive the engine on until [`Coordinator::open_records`] is zero, and nothing is left on any
+    /// node; what it counts otherwise are keys that may be left on some node until their ttl ends.
+    pub fn let_all_go(&mut self) {
+        self.coordinator.let_all_go(clock::now());
+    }
+
     /// Takes a request back: no completion follows, and what it won or may yet win is released.
     pub fn cancel(&mut self, op: Op) {
         self.coordinator.cancel(op, clock::now());
@@ -311,12 +318,38 @@ impl Engine {
             self.coordinator.handle_timeout(clock::now());
         }
         self.write_out();
+        self.plan_sleep()
+    }
+
+    /// Writes what was asked and sets the alarm, for those who need no timeout. Nothing that is due
+    /// is done. In a forked process the timer, too, is the parent's.
+    pub(crate) fn end_turn(&mut self) {
+        if self.is_ours() {
+            self.write_out();
+            self.plan_sleep();
+        }
+    }
+
+    /// How long to sleep at most. Sets the alarm.
+    fn plan_sleep(&mut self) -> Option<Duration> {
         if self.coordinator.has_completions() || !self.more.is_empty() {
+            self.alarm.ring();
             return Some(Duration::ZERO);
         }
-        let (due, now) = (self.coordinator.next_timeout()?, clock::now());
+        let Some(due) = self.coordinator.next_timeout() else {
+            self.alarm.hush();
+            return None;
+        };
+        let now = clock::now();
         self.alarm.wake_at(due, now);
         Some(due.saturating_since(now))
+    }
+
+    /// Whoever drives it sleeps without a timeout from now on, as long as everything that is asked
+    /// is followed by [`end_turn`](Engine::end_turn) or [`prepare`](Engine::prepare); `false` where
+    /// the system has no timer for that.
+    pub(crate) fn needs_no_timeout(&mut self) -> bool {
+        self.alarm.stand_for_every_timeout()
     }
 
     /// Writes what was asked, without doing what is due. It never waits.
@@ -361,7 +394,13 @@ impl Engine {
 
     /// Takes an event of the poller; `false` where it is not one of ours.
     pub fn handle_event(&mut self, event: &mio::event::Event) -> bool {
-        let Some(node) = self.node_of(event.token()) else { return self.owns(event.token()) };
+        let Some(node) = self.node_of(event.token()) else {
+            let ours = self.owns(event.token());
+            if ours {
+                self.alarm.went_off();
+            }
+            return ours;
+        };
         let socket = &mut self.sockets[node.index()];
         if socket.opening {
             self.look_whether_open(node);

@@ -73,7 +73,6 @@ fn renewed(bench: &mut Bench, keep: Keep) {
     bench.pass(millis(3_400));
     answer_all(bench);
     assert!(bench.core.deadline(&lock).unwrap() > before);
-    std::mem::forget(lock);
 }
 
 fn answer_all(bench: &mut Bench) {
