@@ -49,13 +49,15 @@ mod config;
 #[cfg(feature = "net")]
 pub mod net;
 pub mod proto;
+#[cfg(feature = "net")]
+pub mod shared;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 #[cfg(feature = "net")]
-pub use client::{Client, DEFAULT_WAIT, Guard, Happened, Notice};
+pub use client::{Client, Guard, Happened, Notice};
 #[cfg(feature = "net")]
-pub use config::{Config, LockOptions};
+pub use config::{Config, DEFAULT_WAIT, LockOptions};
 #[cfg(feature = "net")]
 pub use net::address::Lookup;
 #[cfg(all(feature = "net", any(target_os = "linux", target_os = "android")))]
@@ -65,7 +67,7 @@ pub use net::tls::Tls;
 #[cfg(feature = "net")]
 pub use net::{clock, engine::Engine};
 pub use proto::coordinator::Event;
-pub use proto::error::{Busy, Cause, ConfigError, Error, Loss, NodeReport, Report, Said};
+pub use proto::error::{Busy, Cause, Closed, ConfigError, Error, Loss, NodeReport, Report, Said};
 pub use proto::inspection::{Finding, Inspection, NodeSight, Sight, Value};
 pub use proto::keeper::Keep;
 pub use proto::lock::{Lock, Token};
@@ -76,6 +78,8 @@ pub use proto::settings::{Credentials, RestartGuard};
 pub use proto::standing::Standing;
 pub use proto::stats::{NodeStats, RoundTrips, Stats};
 pub use proto::time::{BadTtl, Instant, Ttl};
+#[cfg(feature = "net")]
+pub use shared::{Lease, SharedClient, SharedGuard};
 
 /// The examples of README, compiled.
 #[cfg(all(doctest, feature = "net"))]

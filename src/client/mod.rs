@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 
-use crate::config::{Config, LockOptions};
+use crate::config::{Config, DEFAULT_WAIT, LockOptions};
 use crate::net::clock;
+use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::proto::coordinator::Event;
-use crate::proto::error::{Cause, ConfigError, Error};
+use crate::proto::error::{ConfigError, Error};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock;
 use crate::proto::node::NodeId;
@@ -27,9 +28,6 @@ use crate::proto::round::Released;
 use crate::proto::standing::Standing;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
-
-/// How long [`Client::lock`] waits unless told.
-pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 
 pub use guard::Guard;
 use notices::Notices;
@@ -92,8 +90,6 @@ impl Client {
     pub fn connect(mut config: Config) -> Result<Client, Error> {
         // Between calls nobody reads.
         config.settings.attended = false;
-        let node_timeout = config.settings.node_timeout;
-        let connect_timeout = config.settings.connect_timeout;
         let system = |error: io::Error| {
             let problem = format!("no poller: {error}").into();
             Error::Config(ConfigError::System { problem })
@@ -104,8 +100,7 @@ impl Client {
         let (looked_at, spare_keys) = (clock::now(), Vec::new());
         let (names, notices) = (Names::new(), Notices::default());
         let mut inner = Inner { engine, poll, events, looked_at, names, notices, spare_keys };
-        inner.wait_for_nodes(node_timeout, connect_timeout)?;
-        inner.refuse_one_server_twice()?;
+        inner.wait_for_nodes()?;
         Ok(Client { inner: RefCell::new(inner) })
     }
 
@@ -389,17 +384,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Found at the start, one server under two addresses is a mistake in the list.
-    fn refuse_one_server_twice(&self) -> Result<(), Error> {
-        let core = self.engine.coordinator();
-        let mut nodes = (0..core.settings().nodes.len()).map(NodeId::new);
-        if nodes.any(|node| core.trouble(node) == Cause::SameServer) {
-            let report = core.report_standings(clock::now());
-            return Err(Error::Config(ConfigError::Nodes(report)));
-        }
-        Ok(())
-    }
-
     fn wait_for(&mut self, op: Op) -> Result<Outcome, Error> {
         const FOR_EVER: Instant = Instant::from_nanos(u64::MAX);
         loop {
@@ -419,30 +403,12 @@ impl Inner {
         }
     }
 
-    fn wait_for_nodes(&mut self, node_timeout: Duration, most: Duration) -> Result<(), Error> {
-        let end = clock::now().saturating_add(most);
-        let mut quorum_since = None;
-        loop {
-            let now = clock::now();
-            let core = self.engine.coordinator();
-            let nodes = core.settings().nodes.len();
-            let ready = core.ready().len();
-            let tried = (0..nodes)
-                .map(NodeId::new)
-                .filter(|&node| core.standing(node).is_usable() || core.failures(node) > 0);
-            if tried.count() == nodes || now >= end {
-                return Ok(());
-            }
-            let mut until = end;
-            if ready > nodes / 2 {
-                let since = *quorum_since.get_or_insert(now);
-                until = since.saturating_add(node_timeout).min(end);
-                if now >= until {
-                    return Ok(());
-                }
-            }
+    fn wait_for_nodes(&mut self) -> Result<(), Error> {
+        let mut connecting = Connecting::new(self.engine.coordinator(), clock::now());
+        while let Some(until) = connecting.wait_until(self.engine.coordinator(), clock::now()) {
             self.turn(until).map_err(|error| poller_failed(&error))?;
         }
+        refuse_one_server_twice(self.engine.coordinator(), clock::now())
     }
 }
 

@@ -80,6 +80,8 @@ pub struct Engine {
     base: Token,
     sockets: Vec<Socket>,
     alarm: Alarm,
+    /// Whoever drives it wants to be awake by then.
+    appointment: Option<Instant>,
     scratch: Box<[u8]>,
     /// Nodes that had more to read than their turn allowed.
     more: NodeSet,
@@ -135,6 +137,7 @@ impl Engine {
         Ok(Engine {
             coordinator,
             alarm: Alarm::new(&registry, Token(base.0 + sockets.len())),
+            appointment: None,
             registry,
             base,
             sockets,
@@ -305,6 +308,13 @@ impl Engine {
         if !self.is_ours() {
             return self.coordinator.has_completions().then_some(Duration::ZERO);
         }
+        self.go_on();
+        self.plan_sleep()
+    }
+
+    /// Does what is due and writes what was asked, in the process that made it, without planning
+    /// the sleep behind it.
+    pub(crate) fn go_on(&mut self) {
         self.read_those_with_more();
         if self.coordinator.next_timeout().is_some_and(|due| due <= clock::now()) {
             // No timeout is believed before the sockets were looked at.
@@ -318,7 +328,11 @@ impl Engine {
             self.coordinator.handle_timeout(clock::now());
         }
         self.write_out();
-        self.plan_sleep()
+    }
+
+    /// Whether those who sleep need no timeout: the alarm wakes them.
+    pub(crate) fn has_alarm(&self) -> bool {
+        self.alarm.stands_for_every_timeout()
     }
 
     /// Writes what was asked and sets the alarm, for those who need no timeout. Nothing that is due
@@ -330,13 +344,19 @@ impl Engine {
         }
     }
 
+    /// Sees to it that a sleep is over at that moment, whatever is due by itself.
+    pub(crate) fn wake_by(&mut self, moment: Option<Instant>) {
+        self.appointment = moment;
+    }
+
     /// How long to sleep at most. Sets the alarm.
-    fn plan_sleep(&mut self) -> Option<Duration> {
+    pub(crate) fn plan_sleep(&mut self) -> Option<Duration> {
         if self.coordinator.has_completions() || !self.more.is_empty() {
             self.alarm.ring();
             return Some(Duration::ZERO);
         }
-        let Some(due) = self.coordinator.next_timeout() else {
+        let due = [self.coordinator.next_timeout(), self.appointment];
+        let Some(due) = due.into_iter().flatten().min() else {
             self.alarm.hush();
             return None;
         };
@@ -427,6 +447,16 @@ impl Engine {
         // A lock that was granted before a fork is the parent's alone.
         self.is_ours();
         self.coordinator.poll_completion(clock::now())
+    }
+
+    /// The next request that came to its end, without the end: it is fetched later.
+    pub(crate) fn poll_ended(&mut self) -> Option<(Op, u64)> {
+        self.coordinator.poll_ended()
+    }
+
+    /// What a request came to, as of now; `None` where it goes on.
+    pub(crate) fn fetch(&mut self, op: Op) -> Option<Completion> {
+        self.coordinator.fetch(op, clock::now())
     }
 
     /// The next thing that happened to a node.

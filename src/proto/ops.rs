@@ -169,6 +169,11 @@ impl Ops {
         Op { index: self.slab.insert(request) as u32, generation }
     }
 
+    /// The request, to look at, unless it was cancelled or answered.
+    pub fn get(&self, op: Op) -> Option<&Request> {
+        self.slab.get(op.index as usize).filter(|request| request.generation == op.generation)
+    }
+
     /// The request, unless it was cancelled or answered.
     pub fn get_mut(&mut self, op: Op) -> Option<&mut Request> {
         self.slab.get_mut(op.index as usize).filter(|request| request.generation == op.generation)

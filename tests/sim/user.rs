@@ -331,7 +331,7 @@ impl World {
             {
                 return;
             }
-            Err(error @ (Error::Busy(_) | Error::Config(_))) => {
+            Err(error @ (Error::Busy(_) | Error::Config(_) | Error::Closed(_))) => {
                 return self.checker.violate(format!("an answer that cannot be: {error}"));
             }
         } += 1;

@@ -381,6 +381,12 @@ impl Coordinator {
         self.records.len()
     }
 
+    /// Whether a request is under way or waits to be handed out: that of a kept lock is, while the
+    /// lock is.
+    pub fn is_open(&self, op: Op) -> bool {
+        self.ops.get(op).is_some()
+    }
+
     /// How many requests are under way or wait to be handed out.
     pub fn open_ops(&self) -> usize {
         self.ops.len()
