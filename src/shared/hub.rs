@@ -130,6 +130,7 @@ impl Hub {
         if !self.is_ours() {
             return Err(Error::Closed(Closed::Forked));
         }
+        let _told = ToldOfPanic(&self.waker);
         let mut state = self.lock();
         if let Phase::Ended(closed) = state.phase {
             return Err(Error::Closed(closed));
@@ -269,6 +270,18 @@ impl Hub {
             mem::swap(&mut state.behind, &mut behind);
         }
         drop(state);
+    }
+}
+
+/// Has the driver find out when somebody panics under the lock, instead of with its next turn. In a
+/// drop of somebody's who panics anyway it wakes it for nothing.
+struct ToldOfPanic<'a>(&'a mio::Waker);
+
+impl Drop for ToldOfPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.0.wake();
+        }
     }
 }
 
