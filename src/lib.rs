@@ -13,8 +13,8 @@
 //! * [`Client`] blocks: no thread of its own, several guards at once.
 //! * [`Engine`] lives in your loop, with its sockets on your `mio::Poll`.
 //! * [`Embedded`] is the engine behind one file descriptor, for any other loop (Linux).
-//! * [`SharedClient`] is for many threads and any async runtime: its calls are futures that can also
-//!   be waited for. A thread drives it, or with the feature `tokio` a task on your runtime.
+//! * [`SharedClient`] is for many threads and any async runtime: its calls are futures that can be
+//!   waited for, too. A thread drives it, or with the feature `tokio` a task on your runtime.
 //! * [`proto::coordinator::Coordinator`] is the core, without a socket and without a clock.
 //!
 //! ```no_run
