@@ -201,3 +201,68 @@ impl Source for Embedded {
         SourceFd(&self.as_raw_fd()).deregister(registry)
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::net::clock;
+    use crate::proto::settings::RestartGuard;
+    use crate::testing::tcp::Masters;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const LOCKS: usize = 200;
+
+    /// Waits for the descriptor, for ten seconds at most.
+    type Wakes = Box<dyn FnMut(&Embedded) -> bool>;
+
+    fn level_triggered(_: &mut Embedded) -> Wakes {
+        let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+        Box::new(move |locks| {
+            poll(&mut [PollFd::new(locks, PollFlags::IN)], Some(&limit)).unwrap() == 1
+        })
+    }
+
+    fn edge_triggered(locks: &mut Embedded) -> Wakes {
+        let (mut outer, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));
+        outer.registry().register(locks, Token(7), Interest::READABLE).unwrap();
+        Box::new(move |_| {
+            outer.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+            !events.is_empty()
+        })
+    }
+
+    /// All answers lie in the socket, and a turn reads a tenth of them.
+    #[test]
+    fn input_that_is_more_than_a_turn_reads_is_told_of_again() {
+        for make in [level_triggered, edge_triggered] {
+            let masters = Masters::start(1).unwrap();
+            let config = Config::new(masters.urls()).unwrap().restart_guard(RestartGuard::Off);
+            let config = config.node_timeout(HOUR).probe_interval(HOUR).reset_after(HOUR);
+            let mut locks = Embedded::new(config).unwrap();
+            let mut wakes = make(&mut locks);
+            while locks.engine().coordinator().ready().is_empty() {
+                assert!(wakes(&locks));
+                locks.tick().unwrap();
+            }
+            locks.engine.read_at_once(16);
+            for data in 0..LOCKS {
+                let ttl = Duration::from_secs(60);
+                locks.ask().acquire(data.to_string(), ttl, data as u64).unwrap();
+            }
+            let start = clock::now();
+            while masters[0].keys().len() < LOCKS {
+                assert!(clock::now().saturating_since(start) < Duration::from_secs(10));
+                std::thread::yield_now();
+            }
+            let (mut ticks, mut taken) = (0, 0);
+            while taken < LOCKS {
+                assert!(wakes(&locks), "silent behind {taken} locks and {ticks} ticks");
+                locks.tick().unwrap();
+                ticks += 1;
+                taken += std::iter::from_fn(|| locks.poll_completion()).count();
+            }
+            assert!(ticks > 5, "{ticks} turns read all of it: this test shows nothing");
+        }
+    }
+}

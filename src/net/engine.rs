@@ -372,6 +372,12 @@ impl Engine {
         self.alarm.stand_for_every_timeout()
     }
 
+    /// Reads so few bytes at once from now on: what a turn leaves unread is a rare thing otherwise.
+    #[cfg(test)]
+    pub(crate) fn read_at_once(&mut self, bytes: usize) {
+        self.scratch = vec![0; bytes].into();
+    }
+
     /// Writes what was asked, without doing what is due. It never waits.
     pub fn flush(&mut self) {
         let idle = !self.has_output() && !self.coordinator.has_actions();
