@@ -12,6 +12,8 @@
 mod support;
 
 mod fd;
+mod forked;
+mod many;
 mod outer;
 mod timers;
 
@@ -53,4 +55,34 @@ fn client(config: Config) -> Client {
         client.nodes().iter().all(|&it| it == Standing::Ready)
     });
     client
+}
+/// Ends connections of others to this node, each with this chance in percent: as a restart of a
+/// proxy does, or a firewall that forgets.
+fn kill_some(node: &Node, percent: u32, dice: &mut Dice) {
+    for line in node.client_list() {
+        let id = line.split(' ').find_map(|word| word.strip_prefix("id=")).expect("it has an id");
+        if dice.roll(100) < percent {
+            node.command(&["CLIENT", "KILL", "ID", id]);
+        }
+    }
+}
+
+/// Numbers that look random, from a seed that is printed.
+struct Dice(u64);
+
+impl Dice {
+    fn new(seed: u64) -> Dice {
+        println!("the dice are of seed {seed}");
+        Dice(seed)
+    }
+
+    /// 0 to `sides` - 1.
+    fn roll(&mut self, sides: u32) -> u32 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % u64::from(sides)) as u32
+    }
 }
