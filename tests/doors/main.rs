@@ -11,10 +11,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod ends;
 mod fd;
 mod forked;
 mod many;
 mod outer;
+mod stress;
+mod stressed;
 mod timers;
 
 use std::time::{Duration, Instant};
