@@ -43,10 +43,22 @@ const LOOKED_AT: Duration = Duration::from_millis(1);
 
 /// Distributed locks, blocking.
 ///
+/// # Threads, processes, signals
+///
+/// It is `Send` and not `Sync`: one thread uses it at a time, and may hold several locks at once. A
+/// guard borrows it, so it stays on that thread, and ends before the client does.
+///
 /// After `fork` it belongs to the parent: in the child every call ends as [`Error::Config`], and
 /// dropping it or a guard does nothing to the parent's locks.
 ///
-/// It is `Send` and not `Sync`: one thread uses it at a time, and may hold several locks at once.
+/// A signal that interrupts a wait ends no call and makes none longer. A panic of yours that unwinds
+/// through guards and client drops them as any other end of their scopes does: the releases are
+/// written, and nothing waits. One in a function that [`Config::credentials`] or
+/// [`Config::resolver`] was given is the trouble of that node, but for names that are looked up in
+/// [`connect`](Client::connect): it goes through there.
+///
+/// Dropping it writes what is still owed, as far as the sockets take it without waiting;
+/// [`close`](Client::close) waits for it.
 ///
 /// ```no_run
 /// use std::time::Duration;

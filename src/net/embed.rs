@@ -55,11 +55,15 @@ const EVENTS: usize = 64;
 ///
 /// # Threads, processes, signals
 ///
-/// It is `Send` and not `Sync`: it may be made on one thread and used on another. After `fork` it
-/// belongs to the parent: in the child every request ends as
-/// [`ConfigError::Nodes`](crate::ConfigError), and the descriptor, which both processes share, is
-/// not to be waited for. No call of it waits, so no signal interrupts one. It calls nobody back, so
-/// no panic of yours goes through it; one that drops it in unwinding does what any drop of it does.
+/// It is `Send` and `Sync`: it may be made on one thread and used on another, and whoever asks it
+/// for something needs it mutably. After `fork` it belongs to the parent: in the child every
+/// request ends as [`ConfigError::Nodes`](crate::ConfigError), and the descriptor, which both
+/// processes share, is not to be waited for. No call of it waits, so no signal interrupts one; your
+/// own wait it may. What becomes of a panic in a function that the [`Config`] was given is said at
+/// the [`Engine`]; one of yours that drops it in unwinding does what any drop of it does.
+///
+/// Take it out of your loop before you drop it: as long as a forked process has a copy of the
+/// descriptor, closing it here does not.
 ///
 /// Dropping it releases what it was asked for and did not hand out, as far as the sockets take it
 /// without waiting. A lock that it did hand out stays until its ttl is over, unless it is released:

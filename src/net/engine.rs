@@ -8,6 +8,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
 use mio::{Interest, Registry, Token};
@@ -39,6 +40,10 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 /// sends without end must not keep the loop.
 const READS_A_TURN: usize = 4;
 
+/// How many full buffers are read from one node at the end, so that the close is no reset. More
+/// than any answer; one that sends without end is reset, and must not keep who drops the engine.
+const LAST_READS: usize = 256;
+
 /// Distributed locks on the caller's `mio::Poll`.
 ///
 /// ```no_run
@@ -53,7 +58,10 @@ const READS_A_TURN: usize = 4;
 /// engine.acquire("invoice:42", Duration::from_secs(10), 7)?;
 /// loop {
 ///     let timeout = engine.prepare();
-///     poll.poll(&mut events, timeout)?;
+///     match poll.poll(&mut events, timeout) {
+///         Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+///         polled => polled?,
+///     }
 ///     for event in &events {
 ///         if !engine.handle_event(event) {
 ///             // One of yours.
@@ -69,11 +77,27 @@ const READS_A_TURN: usize = 4;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # Threads, processes, signals
+///
+/// It is `Send` and `Sync`: it may be made on one thread and used on another, and whoever asks it
+/// for something needs it mutably. Several live on one poller, each from a base token of its own,
+/// as many tokens apart as there are nodes, and one. It blocks only in [`new`](Engine::new), where
+/// names are looked up.
+///
 /// After `fork` it belongs to the parent: see [`is_ours`](Engine::is_ours).
 ///
-/// It is `Send`: it may be made on one thread and used on another. It blocks only in
-/// [`new`](Engine::new), where names are looked up. Dropping it releases what it was asked for and
-/// did not hand out, as far as the sockets take it without waiting.
+/// No call of it waits, so no signal interrupts one. Your own wait it may: `mio::Poll::poll` then
+/// returns [`Interrupted`](std::io::ErrorKind::Interrupted), and the loop turns once more, from
+/// [`prepare`](Engine::prepare) on.
+///
+/// It calls nobody back but for what [`Config::credentials`] was given, and what
+/// [`Config::resolver`] was, in `new`. A panic of the former does not go through the loop: that
+/// node is not connected to, which is tried again, and everything else goes on.
+///
+/// Dropping it releases what it was asked for and did not hand out, as far as the sockets take it
+/// without waiting. A lock that it did hand out stays until its ttl is over, unless it is released:
+/// [`let_all_go`](Engine::let_all_go) does it for all of them. Whether your poller is dropped before
+/// it or behind it makes no difference.
 pub struct Engine {
     coordinator: Coordinator,
     registry: Registry,
@@ -567,18 +591,26 @@ impl Engine {
                     self.more.insert(node);
                 }
                 (socket.opening, socket.writable) = (false, true);
-                self.ask_for_credentials(node);
+                if let Err(error) = self.ask_for_credentials(node) {
+                    return self.lost(node, &error);
+                }
                 self.coordinator.handle_connected(node, clock::now());
             }
             Err(error) => self.lost(node, &error),
         }
     }
 
-    fn ask_for_credentials(&mut self, node: NodeId) {
-        let Some(ask) = &self.credentials else { return };
+    /// # Errors
+    /// Where the caller's function panics. It is the trouble of that node: were the turn left in
+    /// its middle, the poller would not tell of the other sockets again.
+    fn ask_for_credentials(&mut self, node: NodeId) -> io::Result<()> {
+        let Some(ask) = &self.credentials else { return Ok(()) };
         let label = &self.coordinator.settings().nodes[node.index()].label;
-        let credentials = (ask.0)(label).unwrap_or_else(|| self.by_url[node.index()].clone());
+        let asked = panic::catch_unwind(AssertUnwindSafe(|| (ask.0)(label)));
+        let said = asked.map_err(|_| io::Error::other("who asks for credentials panicked"))?;
+        let credentials = said.unwrap_or_else(|| self.by_url[node.index()].clone());
         self.coordinator.set_credentials(node, credentials);
+        Ok(())
     }
 
     fn lost(&mut self, node: NodeId, error: &io::Error) {
@@ -680,7 +712,9 @@ impl Drop for Engine {
         // A close with unread input is a reset, which would throw away what was just written.
         for socket in &mut self.sockets {
             let Some(stream) = &mut socket.stream else { continue };
-            while let (1.., Readiness::More) = stream.read(&mut self.scratch, false) {}
+            for _ in 0..LAST_READS {
+                let (1.., Readiness::More) = stream.read(&mut self.scratch, false) else { break };
+            }
         }
         for node in self.nodes().iter() {
             if let Some(stream) = self.drop_stream(node) {

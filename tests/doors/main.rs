@@ -11,11 +11,13 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bounds;
 mod ends;
 mod fd;
 mod forked;
 mod many;
 mod outer;
+mod panics;
 mod stress;
 mod stressed;
 mod timers;
