@@ -17,6 +17,9 @@
 //!   waited for, too. A thread drives it, or with the feature `tokio` a task on your runtime.
 //! * [`proto::coordinator::Coordinator`] is the core, without a socket and without a clock.
 //!
+//! What happens across threads, in a forked process, at a signal, and when something is dropped is
+//! said at each of them. `examples/` has a file for each, to paste from.
+//!
 //! ```no_run
 //! use std::time::Duration;
 //! use redlatch::{Client, Config};

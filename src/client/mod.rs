@@ -51,9 +51,9 @@ const LOOKED_AT: Duration = Duration::from_millis(1);
 /// After `fork` it belongs to the parent: in the child every call ends as [`Error::Config`], and
 /// dropping it or a guard does nothing to the parent's locks.
 ///
-/// A signal that interrupts a wait ends no call and makes none longer. A panic of yours that unwinds
-/// through guards and client drops them as any other end of their scopes does: the releases are
-/// written, and nothing waits. One in a function that [`Config::credentials`] or
+/// A signal that interrupts a wait ends no call and makes none longer. A panic of yours that
+/// unwinds through guards and client drops them as any other end of their scopes does: the releases
+/// are written, and nothing waits. One in a function that [`Config::credentials`] or
 /// [`Config::resolver`] was given is the trouble of that node, but for names that are looked up in
 /// [`connect`](Client::connect): it goes through there.
 ///

@@ -96,8 +96,8 @@ const LAST_READS: usize = 256;
 ///
 /// Dropping it releases what it was asked for and did not hand out, as far as the sockets take it
 /// without waiting. A lock that it did hand out stays until its ttl is over, unless it is released:
-/// [`let_all_go`](Engine::let_all_go) does it for all of them. Whether your poller is dropped before
-/// it or behind it makes no difference.
+/// [`let_all_go`](Engine::let_all_go) does it for all of them. Whether your poller is dropped
+/// before it or behind it makes no difference.
 pub struct Engine {
     coordinator: Coordinator,
     registry: Registry,

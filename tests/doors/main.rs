@@ -18,6 +18,7 @@ mod forked;
 mod many;
 mod outer;
 mod panics;
+mod random;
 mod stress;
 mod stressed;
 mod timers;
