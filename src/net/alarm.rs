@@ -197,4 +197,46 @@ mod tests {
         assert_eq!(set(1007, 1004), at(1007));
         assert_eq!(set(1000, 1004), at(1007));
     }
+
+    /// Whether it wakes the poller within this time.
+    fn wakes(poll: &mut Poll, alarm: &mut Alarm, within: Duration) -> bool {
+        let mut events = Events::with_capacity(4);
+        poll.poll(&mut events, Some(within)).unwrap();
+        events.iter().for_each(|_| alarm.went_off());
+        !events.is_empty()
+    }
+
+    #[test]
+    fn it_rings_once_until_somebody_heard_of_it() {
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
+        let mut poll = Poll::new().unwrap();
+        let mut alarm = Alarm::new(poll.registry(), Token(7));
+        alarm.ring();
+        assert!(!wakes(&mut poll, &mut alarm, second / 10), "they have a timeout of their own");
+        assert!(alarm.stand_for_every_timeout());
+        for _ in 0..3 {
+            alarm.ring();
+            alarm.ring();
+            assert!(wakes(&mut poll, &mut alarm, 20 * second));
+            assert!(!wakes(&mut poll, &mut alarm, second / 10));
+        }
+        // What it was set to is set again behind a ring, and takes the ring's place.
+        let late = clock::now().saturating_add(hour);
+        let soon = clock::now().saturating_add(second);
+        alarm.wake_at(soon, clock::now());
+        alarm.ring();
+        alarm.wake_at(late, clock::now());
+        assert!(!wakes(&mut poll, &mut alarm, second / 10), "a ring that was taken back");
+        alarm.ring();
+        assert!(wakes(&mut poll, &mut alarm, 20 * second));
+        alarm.wake_at(soon, clock::now());
+        assert!(wakes(&mut poll, &mut alarm, 20 * second));
+        alarm.ring();
+        alarm.hush();
+        assert!(!wakes(&mut poll, &mut alarm, second / 10), "a ring that was hushed");
+        // What is due already is due at once.
+        alarm.wake_at(soon, clock::now());
+        assert!(wakes(&mut poll, &mut alarm, 20 * second));
+        alarm.leave(poll.registry());
+    }
 }

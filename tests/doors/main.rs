@@ -19,6 +19,7 @@ mod many;
 mod outer;
 mod panics;
 mod random;
+mod signals;
 mod stress;
 mod stressed;
 mod timers;

@@ -189,3 +189,16 @@ fn an_engine_outlives_the_poll_it_was_made_on() {
     eventually(SECOND, "its release has arrived", || fleet.keys_everywhere().is_empty());
     drop(all);
 }
+
+#[test]
+fn a_base_that_leaves_too_few_tokens_is_refused() {
+    let poll = Poll::new().unwrap();
+    let config = config(["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"]);
+    let base = |below: usize| Token(usize::MAX - below);
+    for below in 0..3 {
+        let refused = Engine::new(config.clone(), poll.registry(), base(below));
+        assert!(matches!(refused, Err(redlatch::ConfigError::System { .. })), "{below}");
+    }
+    let last = Engine::new(config, poll.registry(), base(3)).unwrap();
+    assert!(last.owns(base(0)) && last.owns(base(3)) && !last.owns(base(4)));
+}

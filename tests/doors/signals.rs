@@ -1,0 +1,107 @@
+//! Signals that interrupt every wait: no call ends by one, and none waits longer.
+//!
+//! The handler does nothing and does not restart what it interrupts, so every system call of the
+//! thread that is told may come back early. Only that thread is told: the servers are processes of
+//! their own, and what looks into them runs before.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::*;
+use outer::LOOPS;
+use redlatch::{Embedded, LockOptions, Outcome};
+
+static HEARD: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn hear(_: libc::c_int) {
+    HEARD.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Runs `what` on a thread that is interrupted all the time, and returns how often it was.
+fn interrupted(what: impl FnOnce() + Send) -> u64 {
+    // SAFETY: the handler only adds to an atomic number, and nothing else here uses the signal.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let handler: extern "C" fn(libc::c_int) = hear;
+        action.sa_sigaction = handler as libc::sighandler_t;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+    let before = HEARD.load(Ordering::Relaxed);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (sender, thread) = std::sync::mpsc::channel();
+        let worker = scope.spawn(|| {
+            // SAFETY: it asks for nothing but the number of this thread.
+            sender.send(unsafe { libc::pthread_self() }).expect("somebody waits for it");
+            drop(sender);
+            what();
+            over.store(true, Ordering::SeqCst);
+            // It is told until it says so, so it must not be gone before.
+            while over.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        });
+        let target = thread.recv().expect("it says its number");
+        while !over.load(Ordering::SeqCst) && !worker.is_finished() {
+            // SAFETY: the thread waits at its end until `over` is taken back below.
+            unsafe { libc::pthread_kill(target, libc::SIGUSR1) };
+            std::thread::park_timeout(Duration::from_micros(200));
+        }
+        over.store(false, Ordering::SeqCst);
+    });
+    HEARD.load(Ordering::Relaxed) - before
+}
+
+#[test]
+fn signals_end_no_call_of_a_blocking_client() {
+    let fleet = Fleet::start(3);
+    let urls = fleet.urls();
+    let holder = client(config(&urls));
+    let heard = interrupted(|| {
+        let client = Client::connect(config(&urls)).expect("a good configuration");
+        // Its nodes are ready behind a connect that was interrupted, too.
+        assert_eq!(client.nodes(), [Standing::Ready; 3]);
+        for round in 0..300 {
+            let mut guard = client.lock(format!("key:{round}"), TTL).unwrap();
+            guard.extend(TTL).unwrap();
+            guard.release().unwrap();
+        }
+        // A wait that is longer than many signals.
+        let start = Instant::now();
+        client.drive(millis(200)).unwrap();
+        assert!(start.elapsed() >= millis(200), "it came back early: {:?}", start.elapsed());
+        let guard = client.lock("a", TTL).unwrap();
+        let start = Instant::now();
+        let refused = client.lock("a", LockOptions::ttl(TTL).wait(millis(100))).unwrap_err();
+        assert!(start.elapsed() >= millis(90), "{refused}: {:?}", start.elapsed());
+        drop(guard);
+        assert_eq!(client.close(LOST), 0);
+    });
+    println!("{heard} signals");
+    assert!(heard > 20, "nobody was interrupted");
+    drop(holder);
+    assert!(fleet.keys_everywhere().is_empty());
+}
+
+#[test]
+fn signals_cost_an_engine_behind_a_descriptor_nothing() {
+    let fleet = Fleet::start(3);
+    let urls = Arc::new(fleet.urls());
+    for make in LOOPS {
+        let heard = interrupted(|| {
+            let mut locks = Embedded::new(config(urls.iter())).unwrap();
+            let mut outer = make(&mut locks);
+            outer.wait_ready(&mut locks, 3);
+            for data in 0..300 {
+                locks.ask().acquire("a", TTL, data).unwrap();
+                let done = outer.completion(&mut locks);
+                let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{:?}", done.result) };
+                locks.ask().release(lock, data);
+                outer.completion(&mut locks);
+            }
+        });
+        println!("{heard} signals");
+        assert!(heard > 20, "nobody was interrupted");
+    }
+    assert!(fleet.keys_everywhere().is_empty());
+}
