@@ -122,13 +122,20 @@ fn a_client_that_is_closed_leaves_nothing() {
 }
 
 #[test]
-fn a_client_without_nodes_is_closed_at_once() {
+fn a_client_with_nothing_open_is_closed_at_once() {
     let fleet = Fleet::start(3);
-    let nothing_open = client(config(fleet.urls()));
+    let [unused, used, without_nodes] = [0; 3].map(|_| client(config(fleet.urls())));
+    let closes = |client: Client| {
+        let start = Instant::now();
+        assert_eq!(client.close(HOUR), 0);
+        assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    };
+    closes(unused);
+    used.try_lock("a", TTL).unwrap().release().unwrap();
+    used.drive(millis(20)).unwrap();
+    closes(used);
     fleet.iter().for_each(Node::kill);
-    let start = Instant::now();
-    assert_eq!(nothing_open.close(HOUR), 0);
-    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    closes(without_nodes);
 }
 
 #[test]
