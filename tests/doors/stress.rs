@@ -140,9 +140,9 @@ fn report(wanted: u64, tally: &Tally) {
     let connections: Vec<u64> = tally.stats.nodes.iter().map(|node| node.connections).collect();
     let Tally { granted, released, refused, longest, gap, took, .. } = tally;
     println!(
-        "{} nodes: {wanted} ends in {took:.1?}: {granted} granted, {released} released, {refused} refused; \
-         the longest request {longest:.1?}, no end for at most {gap:.1?}; connections to each \
-         node: {connections:?}",
+        "{} nodes: {wanted} ends in {took:.1?}: {granted} granted, {released} released, \
+         {refused} refused; the longest request {longest:.1?}, no end for at most {gap:.1?}; \
+         connections to each node: {connections:?}",
         connections.len(),
     );
     assert!(*granted > wanted / 4, "most of it came to nothing");
