@@ -32,6 +32,9 @@ pub(super) mod sealed {
         /// Asks the engine.
         fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error>;
 
+        /// It was asked, and is told under `place`.
+        fn asked(&self, _open: &mut Open<'_>, _place: usize) {}
+
         /// Makes the answer of what it came to.
         fn answer(&self, at: Answering<'_, '_>, outcome: Outcome) -> Self::Answer;
 
@@ -98,9 +101,18 @@ impl<Q: Question> Future for Call<Q> {
         let looked = owner.hub.with(|open| {
             let place = match *stage {
                 Stage::Asked { place } => place,
-                _ => open.ask(|open, data| question.ask(key, open, data))?,
+                _ => match open.ask(|open, data| question.ask(key, open, data)) {
+                    Ok(place) => place,
+                    Err(error) => {
+                        open.drop_behind(waker);
+                        return Err(error);
+                    }
+                },
             };
-            *stage = Stage::Asked { place };
+            if *stage == Stage::New {
+                *stage = Stage::Asked { place };
+                question.asked(open, place);
+            }
             Ok(match open.look_after(place, waker) {
                 Looked::Waiting => Looked::Waiting,
                 Looked::Over(result) => {

@@ -5,12 +5,11 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use super::Owner;
 use super::call::{Answering, Call, Question, sealed};
-use super::hub::Open;
+use super::hub::{self, Open};
 use super::lease::Lease;
 use crate::proto::error::Error;
 use crate::proto::keeper::Keep;
@@ -62,7 +61,8 @@ impl SharedGuard {
     /// # Errors
     /// A `keep` that cannot be, [`Error::Lost`], or [`Error::Closed`].
     pub fn keep(&mut self, keep: impl Into<Keep>) -> Result<(), Error> {
-        self.watch(keep.into())
+        let keep = keep.into();
+        self.hub().with(|open| open.keep(self.lock(), keep, self.hold()))?
     }
 
     /// Prolongs the lock to at least `ttl` from now; never shortens it. While too few nodes answer
@@ -146,7 +146,12 @@ impl sealed::Asked for Extend<'_> {
     }
 
     fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
+        open.forget_extend(self.guard.hold());
         open.engine.extend(self.guard.lock(), self.ttl, data)
+    }
+
+    fn asked(&self, open: &mut Open<'_>, place: usize) {
+        open.extends(place, self.guard.hold());
     }
 
     fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) {
@@ -160,7 +165,7 @@ impl sealed::Asked for Extend<'_> {
         if let Error::Lost { .. } = error {
             let mut woken = Vec::new();
             self.guard.hold().ends(Some(error.clone()), &mut woken);
-            woken.into_iter().for_each(Waker::wake);
+            woken.into_iter().for_each(hub::wake);
         }
     }
 }

@@ -9,10 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
+use slab::Slab;
+
 use crate::proto::error::Error;
 use crate::proto::time::Instant;
 
-const NOT_KEPT: usize = usize::MAX;
+/// No place.
+const NONE: usize = usize::MAX;
 
 /// What is known of a lock.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub(super) struct Hold {
     expiring: AtomicBool,
     /// The place under which its keeping is told.
     place: AtomicUsize,
+    /// The place under which an extend is told whose call is gone.
+    extending: AtomicUsize,
     end: Mutex<End>,
 }
 
@@ -34,7 +39,7 @@ struct End {
     /// Why it was lost.
     error: Option<Error>,
     /// Who waits for it.
-    waiting: Vec<Waker>,
+    waiting: Slab<Waker>,
 }
 
 impl Default for Hold {
@@ -43,7 +48,8 @@ impl Default for Hold {
             key: Vec::new(),
             deadline: AtomicU64::new(0),
             expiring: AtomicBool::new(false),
-            place: AtomicUsize::new(NOT_KEPT),
+            place: AtomicUsize::new(NONE),
+            extending: AtomicUsize::new(NONE),
             end: Mutex::default(),
         }
     }
@@ -57,7 +63,8 @@ impl Hold {
         self.key.extend_from_slice(key);
         *self.deadline.get_mut() = 0;
         *self.expiring.get_mut() = false;
-        *self.place.get_mut() = NOT_KEPT;
+        *self.place.get_mut() = NONE;
+        *self.extending.get_mut() = NONE;
         let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
         (end.over, end.error) = (false, None);
         end.waiting.is_empty()
@@ -99,7 +106,7 @@ impl Hold {
         if !end.over {
             (end.over, end.error) = (true, error);
         }
-        woken.append(&mut end.waiting);
+        woken.extend(end.waiting.drain());
     }
 
     /// Why it was lost, if that was told.
@@ -107,8 +114,9 @@ impl Hold {
         self.end().error.clone()
     }
 
-    /// Whether it is over, and why if it was lost; otherwise `waker` is woken when it is.
-    pub(super) fn poll_end(&self, waker: &Waker) -> Poll<Option<Error>> {
+    /// Whether it is over, and why if it was lost; otherwise `waker` is woken when it is. It is
+    /// noted in `slot`, to be replaced by the next or forgotten.
+    pub(super) fn poll_end(&self, slot: &mut Option<usize>, waker: &Waker) -> Poll<Option<Error>> {
         // Wakers are the user's: they are neither made nor dropped under the lock.
         let waker = waker.clone();
         let mut end = self.end();
@@ -117,10 +125,10 @@ impl Hold {
             drop(end);
             return Poll::Ready(error);
         }
-        let former = match end.waiting.iter().position(|other| other.will_wake(&waker)) {
-            Some(index) => Some(std::mem::replace(&mut end.waiting[index], waker)),
+        let former = match *slot {
+            Some(slot) => Some(std::mem::replace(&mut end.waiting[slot], waker)),
             None => {
-                end.waiting.push(waker);
+                *slot = Some(end.waiting.insert(waker));
                 None
             }
         };
@@ -129,20 +137,38 @@ impl Hold {
         Poll::Pending
     }
 
+    /// Whoever waited does not any more.
+    pub(super) fn forget_waker(&self, slot: usize) {
+        let mut end = self.end();
+        // At the end all of them were taken out.
+        let former = if end.over { None } else { end.waiting.try_remove(slot) };
+        drop(end);
+        drop(former);
+    }
+
     /// Under which place it is kept.
     pub(super) fn place(&self) -> Option<usize> {
         let place = self.place.load(Ordering::Acquire);
-        (place != NOT_KEPT).then_some(place)
+        (place != NONE).then_some(place)
     }
 
     /// It is kept under another place, or none; the former one.
     pub(super) fn set_place(&self, place: Option<usize>) -> Option<usize> {
-        let former = self.place.swap(place.unwrap_or(NOT_KEPT), Ordering::AcqRel);
-        (former != NOT_KEPT).then_some(former)
+        swap(&self.place, place)
+    }
+
+    /// An extend whose call is gone is told under another place, or none; the former one.
+    pub(super) fn set_extending(&self, place: Option<usize>) -> Option<usize> {
+        swap(&self.extending, place)
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
         // Nothing that is done under it can leave it half done.
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn swap(place: &AtomicUsize, by: Option<usize>) -> Option<usize> {
+    let former = place.swap(by.unwrap_or(NONE), Ordering::AcqRel);
+    (former != NONE).then_some(former)
 }

@@ -80,7 +80,9 @@ enum Phase {
 #[derive(Debug)]
 enum Place {
     /// A call waits for its end.
-    Asked { op: Op, ended: bool, waker: Option<Waker> },
+    Asked { op: Op, ended: bool, waker: Option<Waker>, extends: Option<Arc<Hold>> },
+    /// A lock is extended, and the call that asked for it is gone.
+    Extending { op: Op, hold: Arc<Hold> },
     /// A lock that was handed out is kept.
     Kept { op: Op, hold: Arc<Hold> },
     /// It is about to be asked.
@@ -116,7 +118,9 @@ impl Hub {
         self.over.load(Ordering::Acquire) || !self.is_ours()
     }
 
-    fn is_ours(&self) -> bool {
+    /// Whether this is no copy of a forked process: there, any lock may be held for ever, by a
+    /// thread that was not forked along.
+    pub(super) fn is_ours(&self) -> bool {
         std::process::id() == self.owner
     }
 
@@ -126,13 +130,13 @@ impl Hub {
     /// # Errors
     /// The client is no more.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Open<'_>) -> T) -> Result<T, Error> {
-        // The lock may be held for ever there, by a thread that was not forked along.
         if !self.is_ours() {
             return Err(Error::Closed(Closed::Forked));
         }
-        let _told = ToldOfPanic(&self.waker);
+        let _told = Panicking(&self.waker);
         let mut state = self.lock();
         if let Phase::Ended(closed) = state.phase {
+            self.wake(state);
             return Err(Error::Closed(closed));
         }
         let mut open = state.open();
@@ -200,6 +204,7 @@ impl Hub {
             self.over.store(true, Ordering::Release);
             state.give_everything_back(until);
         }
+        state.end_by(until);
         let ended = state.end_if_closed();
         let looked = match &mut state.phase {
             Phase::Closing { waiting, .. } => {
@@ -220,18 +225,16 @@ impl Hub {
     /// There is no handle any more, or no driver: who still waits is told, and the engine goes.
     /// What it owes is written, as far as the sockets take it.
     pub(super) fn end(&self, closed: Closed) {
-        let mut state = if self.is_ours() {
-            self.lock()
-        } else {
-            // A thread that was not forked along may hold the lock; ours is only the memory.
-            let Ok(state) = self.state.try_lock() else { return };
-            state
-        };
+        if !self.is_ours() {
+            // Its descriptors are closed, and nobody is told: a waker may wait for another's lock.
+            let copy = self.state.try_lock().ok().and_then(|mut state| state.engine.take());
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(copy)));
+            return;
+        }
+        let mut state = self.lock();
         self.over.store(true, Ordering::Release);
         let ended = state.end(closed);
-        if self.is_ours() {
-            let _ = self.waker.wake();
-        }
+        let _ = self.waker.wake();
         self.wake(state);
         // It may be what panicked.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
@@ -245,6 +248,8 @@ impl Hub {
                 self.over.store(true, Ordering::Release);
                 let engine = state.end(Closed::DriverGone);
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
+                // It has nothing else to wake for any more, and sees to those who wait.
+                let _ = self.waker.wake();
             }
             state
         })
@@ -259,7 +264,7 @@ impl Hub {
         let mut behind = mem::take(&mut state.behind);
         drop(state);
         for waker in behind.woken.drain(..) {
-            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+            wake(waker);
         }
         for waker in behind.dropped.drain(..) {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(waker)));
@@ -273,11 +278,15 @@ impl Hub {
     }
 }
 
-/// Has the driver find out when somebody panics under the lock, instead of with its next turn. In a
-/// drop of somebody's who panics anyway it wakes it for nothing.
-struct ToldOfPanic<'a>(&'a mio::Waker);
+/// Wakes somebody. What they panic at is theirs.
+pub(super) fn wake(waker: Waker) {
+    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+}
 
-impl Drop for ToldOfPanic<'_> {
+/// Has the driver look what became of the lock, should this thread panic under it.
+struct Panicking<'a>(&'a mio::Waker);
+
+impl Drop for Panicking<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let _ = self.0.wake();
@@ -317,6 +326,17 @@ impl State {
         engine.plan_sleep();
     }
 
+    /// Of several who close it, the one who waits the shortest decides.
+    fn end_by(&mut self, moment: Instant) {
+        let Phase::Closing { until, .. } = &mut self.phase else { return };
+        if moment < *until {
+            *until = moment;
+            let engine = self.engine.as_mut().expect("it goes with the end");
+            engine.wake_by(Some(moment));
+            engine.plan_sleep();
+        }
+    }
+
     /// Whether what is owed was paid, or there is no more time for it: then it is the end.
     fn end_if_closed(&mut self) -> Option<Engine> {
         let Phase::Closing { until, .. } = self.phase else { return None };
@@ -346,7 +366,7 @@ impl State {
                 Place::Kept { hold, .. } => {
                     hold.ends(Some(Error::Closed(closed)), &mut self.behind.woken);
                 }
-                Place::Reserved => {}
+                Place::Extending { .. } | Place::Reserved => {}
             }
         }
         self.places.clear();
@@ -365,7 +385,7 @@ impl Open<'_> {
         let place = self.places.insert(Place::Reserved);
         match ask(self, place as u64) {
             Ok(op) => {
-                self.places[place] = Place::Asked { op, ended: false, waker: None };
+                self.places[place] = Place::Asked { op, ended: false, waker: None, extends: None };
                 Ok(place)
             }
             Err(error) => {
@@ -382,9 +402,9 @@ impl Open<'_> {
         waker: Waker,
     ) -> Looked<Result<Outcome, Error>> {
         self.tell();
-        let Some(Place::Asked { op, ended, waker: noted }) = self.places.get_mut(place) else {
+        let Some(Place::Asked { op, ended, waker: noted, .. }) = self.places.get_mut(place) else {
             // The client is closing: it was told, and has no place any more.
-            self.behind.dropped.push(waker);
+            self.drop_behind(waker);
             return Looked::Over(Err(Error::Closed(Closed::Asked)));
         };
         let done = if mem::take(ended) { self.engine.fetch(*op) } else { None };
@@ -401,6 +421,11 @@ impl Open<'_> {
         }
     }
 
+    /// A waker is the user's: it is not dropped under the lock.
+    pub(super) fn drop_behind(&mut self, waker: Waker) {
+        self.behind.dropped.push(waker);
+    }
+
     /// A call is over: its place is free, unless its lock is kept.
     pub(super) fn leave(&mut self, place: usize) {
         if let Some(Place::Asked { .. }) = self.places.get(place) {
@@ -410,12 +435,50 @@ impl Open<'_> {
         }
     }
 
-    /// A call is not waited for any more: it is taken back.
+    /// A call is not waited for any more: it is taken back. An extend goes on: what the nodes say
+    /// may be that the lock is lost.
     pub(super) fn cancel(&mut self, place: usize) {
-        if let Some(&Place::Asked { op, .. }) = self.places.get(place) {
+        let Some(Place::Asked { op, waker, extends, .. }) = self.places.get_mut(place) else {
+            return;
+        };
+        let op = *op;
+        if let Some(hold) = extends.take() {
+            self.behind.dropped.extend(waker.take());
+            hold.set_extending(Some(place));
+            self.places[place] = Place::Extending { op, hold };
+            // It may have been told of before.
+            self.hear_of_extend(place);
+        } else {
             self.engine.cancel(op);
             self.leave(place);
         }
+    }
+
+    /// The call at `place` extends a lock: its hold is told, also where nobody waits for the call.
+    pub(super) fn extends(&mut self, place: usize, hold: &Arc<Hold>) {
+        if let Some(Place::Asked { extends, .. }) = self.places.get_mut(place) {
+            *extends = Some(Arc::clone(hold));
+        }
+    }
+
+    /// Takes an extend back whose call is gone.
+    pub(super) fn forget_extend(&mut self, hold: &Hold) {
+        let place = hold.set_extending(None).and_then(|place| self.places.try_remove(place));
+        if let Some(Place::Extending { op, .. }) = place {
+            self.engine.cancel(op);
+        }
+    }
+
+    fn hear_of_extend(&mut self, place: usize) {
+        let Some(Place::Extending { op, hold }) = self.places.get(place) else { return };
+        let Some(done) = self.engine.fetch(*op) else { return };
+        match done.result {
+            Ok(Outcome::Extended { deadline }) => hold.set_deadline(Some(deadline)),
+            Err(error @ Error::Lost { .. }) => hold.ends(Some(error), &mut self.behind.woken),
+            _ => {}
+        }
+        hold.set_extending(None);
+        self.places.remove(place);
     }
 
     /// The call at `place` came to a lock: where it is kept, `hold` is told of it from now on.
@@ -448,12 +511,23 @@ impl Open<'_> {
         Ok(())
     }
 
+    /// Has the loss of a lock told to `hold`, where nothing does so by now.
+    pub(super) fn watch(&mut self, lock: &Lock, hold: &Arc<Hold>) -> Result<(), Error> {
+        let told = hold.place().is_some() || hold.deadline().is_none();
+        if told { Ok(()) } else { self.keep(lock, Keep::extensions(0), hold) }
+    }
+
     /// Tells those whose requests ended.
     fn tell(&mut self) {
         while let Some((op, data)) = self.engine.poll_ended() {
             match self.places.get_mut(data as usize) {
-                Some(Place::Asked { op: asked, ended, waker }) if *asked == op => {
+                Some(Place::Asked { op: asked, ended, waker, extends }) if *asked == op => {
                     *ended = true;
+                    let lost = extends.as_ref().zip(self.engine.coordinator().loss(op));
+                    if let Some((hold, error)) = lost {
+                        // Others look at it before the call does.
+                        hold.ends(Some(error.clone()), &mut self.behind.woken);
+                    }
                     self.behind.woken.extend(waker.take());
                 }
                 Some(Place::Kept { op: kept, hold }) if *kept == op => {
@@ -463,6 +537,9 @@ impl Open<'_> {
                         Some(Err(error)) => hold.ends(Some(error), &mut self.behind.woken),
                         _ => {}
                     }
+                }
+                Some(Place::Extending { op: asked, .. }) if *asked == op => {
+                    self.hear_of_extend(data as usize);
                 }
                 _ => {
                     // Nobody's any more.
@@ -510,6 +587,7 @@ impl Open<'_> {
         if let Some(place) = hold.set_place(None) {
             self.places.try_remove(place);
         }
+        self.forget_extend(hold);
         hold.ends(None, &mut self.behind.woken);
     }
 
@@ -522,5 +600,45 @@ impl Open<'_> {
             return None;
         }
         Some(hold)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::super::SharedClient;
+    use super::*;
+    use crate::config::Config;
+
+    /// A bug of ours, under the lock: nothing but that wakes the driver.
+    #[test]
+    fn a_panic_of_a_caller_under_the_lock_ends_everything() {
+        for another_comes in [false, true] {
+            let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
+            let config = config.connect_timeout(Duration::from_millis(50));
+            let client = SharedClient::connect(config).unwrap();
+            let (sender, receiver) = mpsc::channel();
+            let other = client.clone();
+            let options = Duration::from_secs(10);
+            let options = crate::LockOptions::from(options).wait(Duration::from_secs(600));
+            let waiter = std::thread::spawn(move || {
+                let _ = sender.send(other.lock("a", options).wait().map(|_| ()));
+            });
+            while client.gauges().calls == 0 {
+                std::thread::yield_now();
+            }
+            let hub = &client.owner.hub;
+            // It has something to wake for, as always; but that is not to be waited for.
+            let _ = hub.with(|open| open.engine.wake_by(None));
+            let panic = catch_unwind(AssertUnwindSafe(|| hub.with(|_| panic!("under the lock"))));
+            assert!(panic.is_err());
+            if another_comes {
+                assert_eq!(client.gauges(), super::super::Gauges::default());
+            }
+            let told = receiver.recv_timeout(Duration::from_secs(10)).expect("it is told");
+            assert_eq!(told, Err(Error::Closed(Closed::DriverGone)));
+            waiter.join().unwrap();
+        }
     }
 }

@@ -13,7 +13,6 @@ use super::hub::Hub;
 use super::park;
 use crate::net::clock;
 use crate::proto::error::{Closed, Error, Loss};
-use crate::proto::keeper::Keep;
 use crate::proto::lock::{self, Lock};
 use crate::proto::time::Instant;
 
@@ -63,7 +62,7 @@ impl Lease {
     /// where its client is no more.
     pub fn check(&self) -> Result<(), Error> {
         if self.remaining().is_zero() {
-            let told = self.hold.error();
+            let told = if self.hub.is_ours() { self.hold.error() } else { None };
             return Err(told.unwrap_or_else(|| self.is_over()));
         }
         Ok(())
@@ -84,21 +83,17 @@ impl Lease {
         let watched = if self.hold.place().is_some() || self.hold.deadline().is_none() {
             Ok(())
         } else {
-            self.watch(Keep::extensions(0))
+            // It may be kept by somebody else meanwhile.
+            self.hub.with(|open| open.watch(&self.lock, &self.hold)).and_then(|watched| watched)
         };
-        Lost { lease: self.clone(), watched }
-    }
-
-    /// Renews the lock from now on, as far as `keep` allows.
-    pub(super) fn watch(&self, keep: Keep) -> Result<(), Error> {
-        self.hub.with(|open| open.keep(&self.lock, keep, &self.hold))?
+        Lost { lease: self.clone(), watched, slot: None }
     }
 
     pub(super) fn hub(&self) -> &Hub {
         &self.hub
     }
 
-    pub(super) fn hold(&self) -> &Hold {
+    pub(super) fn hold(&self) -> &Arc<Hold> {
         &self.hold
     }
 
@@ -136,6 +131,8 @@ impl fmt::Debug for Lease {
 pub struct Lost {
     lease: Lease,
     watched: Result<(), Error>,
+    /// Where its waker is.
+    slot: Option<usize>,
 }
 
 impl Lost {
@@ -150,15 +147,27 @@ impl Future for Lost {
     type Output = Error;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Error> {
-        if let Err(error) = &self.watched {
+        let Lost { lease, watched, slot } = self.get_mut();
+        if let Err(error) = watched {
             return Poll::Ready(error.clone());
         }
-        match self.lease.hold.poll_end(context.waker()) {
+        if !lease.hub.is_ours() {
+            return Poll::Ready(Error::Closed(Closed::Forked));
+        }
+        match lease.hold.poll_end(slot, context.waker()) {
             Poll::Ready(Some(error)) => Poll::Ready(error),
-            Poll::Ready(None) => Poll::Ready(self.lease.is_over()),
+            Poll::Ready(None) => Poll::Ready(lease.is_over()),
             // Nobody would tell any more.
-            Poll::Pending if self.lease.hub.is_over() => Poll::Ready(Error::Closed(Closed::Asked)),
+            Poll::Pending if lease.hub.is_over() => Poll::Ready(Error::Closed(Closed::Asked)),
             Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Lost {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.filter(|_| self.lease.hub.is_ours()) {
+            self.lease.hold.forget_waker(slot);
         }
     }
 }

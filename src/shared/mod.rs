@@ -83,8 +83,9 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 /// before the client is made where it should not.
 ///
 /// Nothing of yours runs under its lock, so that no panic of yours can break it: keys are read
-/// before, wakers are called and dropped behind it, and one that panics is let be. Should the
-/// driver panic all the same, or its runtime end, every call and every kept lock ends as
+/// before, wakers are called and dropped behind it, and one that panics is let be. But for
+/// [`Config::credentials`]: what it asks must not use the client, which would wait for itself.
+/// Should the driver panic all the same, or its runtime end, every call and every kept lock ends as
 /// [`Error::Closed`].
 #[derive(Debug, Clone)]
 pub struct SharedClient {

@@ -282,6 +282,14 @@ impl Coordinator {
         Some(Completion { op, data: request.data, result })
     }
 
+    /// By which loss of its lock a request came to its end, before that is fetched.
+    pub(crate) fn loss(&self, op: Op) -> Option<&Error> {
+        match &self.ops.get(op)?.stage {
+            Stage::Over(Err(error @ Error::Lost { .. })) => Some(error),
+            _ => None,
+        }
+    }
+
     /// The end: takes back every request, and releases what was won and not handed out. What is
     /// in the outboxes behind it needs no answer.
     pub fn close(&mut self, now: Instant) {
