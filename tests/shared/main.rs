@@ -9,8 +9,12 @@ mod support;
 mod basics;
 mod by_hand;
 mod dropped;
+mod ends;
+mod forked;
+mod lost;
 #[cfg(feature = "tokio")]
 mod runtimes;
+mod threads;
 
 use std::time::{Duration, Instant};
 
@@ -92,5 +96,17 @@ impl Dice {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) % u64::from(sides)) as u32
+    }
+}
+
+/// Does something on a thread of its own, and finds it out where that hangs.
+#[track_caller]
+fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || sender.send(act()));
+    match receiver.recv_timeout(20 * SECOND) {
+        Ok(done) => done,
+        Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it hangs: {what}"),
+        Err(_) => std::panic::resume_unwind(thread.join().expect_err("it panicked")),
     }
 }

@@ -1,0 +1,118 @@
+//! A process that forks while its threads use a client: in the child everything ends at once,
+//! whatever lock a thread of the parent held, and the parent goes on undisturbed.
+//!
+//! The hazard is fork() among the threads of a test harness: so it is done in a process of its own.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::*;
+use by_hand::Task;
+use redlatch::{Closed, Error, LockOptions};
+
+/// The nodes, for the process that forks.
+const NODES: &str = "REDLATCH_TEST_FORK";
+
+/// How often it forks: each time at another point of what the other threads do.
+const FORKS: u32 = 60;
+
+#[test]
+fn a_child_is_never_held_up_by_a_thread_of_its_parent() {
+    if let Ok(urls) = std::env::var(NODES) {
+        return forks(&urls);
+    }
+    let fleet = Fleet::start(3);
+    let program = std::env::current_exe().expect("a test binary has a path");
+    let test = "forked::a_child_is_never_held_up_by_a_thread_of_its_parent";
+    let arguments = ["--exact", test, "--test-threads=1", "--nocapture"];
+    let output = Command::new(program).args(arguments).env(NODES, fleet.urls().join(" ")).output();
+    let output = output.expect("it can be started again");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !errors.contains("panicked"), "{errors}");
+    nothing_is_left(&fleet, SECOND);
+}
+
+fn forks(urls: &str) {
+    let config = Config::new(urls.split(' ')).expect("good addresses");
+    let config = config.restart_guard(RestartGuard::Off).node_timeout(10 * SECOND);
+    let client = SharedClient::connect(config).expect("a good configuration");
+    let kept = LockOptions::ttl(TTL).keep(600 * SECOND);
+    let guard = client.lock("kept", kept).wait().expect("it is free");
+    let (stop, pairs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let threads: Vec<_> = (0..4)
+        .map(|number| {
+            let (client, lease) = (client.clone(), guard.lease());
+            let (stop, pairs) = (Arc::clone(&stop), Arc::clone(&pairs));
+            std::thread::spawn(move || {
+                let mut lost = Task::new(lease.lost());
+                while !stop.load(Ordering::Relaxed) {
+                    if number == 0 {
+                        drop(client.lock("a", TTL).wait().expect("it is free"));
+                        pairs.fetch_add(1, Ordering::Relaxed);
+                    } else if number == 1 {
+                        (0..100).for_each(|_| assert!(client.gauges().records > 0));
+                    } else {
+                        (0..100).for_each(|_| assert!(lost.poll().is_pending()));
+                    }
+                }
+            })
+        })
+        .collect();
+    let (mut parts, before) = ((client, Some(guard)), pairs.load(Ordering::Relaxed));
+    for _ in 0..FORKS {
+        fork_once(&mut parts);
+    }
+    let (client, guard) = parts;
+    let seen = pairs.load(Ordering::Relaxed);
+    eventually(10 * SECOND, "the parent goes on", || pairs.load(Ordering::Relaxed) > seen + 10);
+    assert!(seen >= before);
+    stop.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().expect("it is well"));
+    guard.as_ref().expect("it is the parent's").check().expect("it is held");
+    assert_eq!(client.stats().nodes.iter().map(|node| node.connections).sum::<u64>(), 3);
+    drop(guard);
+    assert_eq!(client.close(10 * SECOND).wait(), 0);
+}
+
+/// Forks, and waits for the child, which a signal ends where it hangs.
+fn fork_once((client, guard): &mut (SharedClient, Option<redlatch::SharedGuard>)) {
+    // SAFETY: the child does only what is tried here, and leaves without the harness.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: it sets an alarm of this process alone.
+        unsafe { libc::alarm(20) };
+        let waiting = client.lock("of the child", TTL);
+        let well = in_the_child(client, guard.take().expect("it has a copy"), waiting);
+        // SAFETY: it ends the child at once.
+        unsafe { libc::_exit(i32::from(!well)) };
+    }
+    assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
+    let mut status = 0;
+    // SAFETY: it waits for the child that was just made, and writes one number.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0), "the child failed, or 14: it hung");
+}
+
+fn in_the_child(
+    client: &mut SharedClient,
+    mut guard: redlatch::SharedGuard,
+    waiting: redlatch::shared::Call<redlatch::shared::Acquire<&str>>,
+) -> bool {
+    let forked = Error::Closed(Closed::Forked);
+    let lease = guard.lease();
+    let ends = [
+        guard.check() == Err(forked.clone()),
+        lease.remaining().is_zero(),
+        guard.keep(TTL) == Err(forked.clone()),
+        guard.extend(TTL).wait() == Err(forked.clone()),
+        lease.lost().wait() == forked,
+        waiting.wait().map(|_| ()) == Err(forked.clone()),
+        client.close(TTL).wait() == 0,
+        client.nodes().is_empty(),
+        guard.release().wait() == Err(forked),
+    ];
+    // All the handles that this thread has: what others had are nobody's here.
+    drop(lease);
+    ends.iter().all(|&it| it)
+}

@@ -1,0 +1,126 @@
+//! What is seen of a lock that is over: by all who look at it, whatever became of the call that
+//! found out.
+
+use std::sync::{Arc, Barrier};
+
+use super::*;
+use by_hand::Task;
+use redlatch::{Error, Keep, LockOptions, Loss};
+
+fn delete_everywhere(fleet: &Fleet, key: &str) {
+    for node in fleet {
+        node.command(&["DEL", key]);
+    }
+}
+
+#[test]
+fn a_loss_that_an_extend_finds_is_seen_though_nobody_waits_for_the_extend() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let before = client.gauges();
+    for is_dropped in [true, false] {
+        let mut guard = client.lock("a", TTL).wait().unwrap();
+        let lease = guard.lease();
+        delete_everywhere(&fleet, "a");
+        let mut extend = Task::new(guard.extend(TTL));
+        assert!(extend.poll().is_pending());
+        let mut unpolled = None;
+        if is_dropped {
+            drop(extend);
+        } else {
+            eventually(10 * SECOND, "it has ended", || extend.is_woken());
+            unpolled = Some(extend);
+        }
+        eventually(SECOND, "the loss is seen", || lease.check().is_err());
+        assert!(matches!(lease.check(), Err(Error::Lost { reason: Loss::Gone, .. })));
+        assert!(lease.remaining().is_zero());
+        drop(unpolled);
+        drop(guard);
+        nothing_is_open(&client, before);
+    }
+}
+
+#[test]
+fn an_extend_that_is_dropped_goes_on_and_the_next_takes_its_place() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let before = client.gauges();
+    let mut guard = client.lock("a", TTL).wait().unwrap();
+    for factor in 2..20 {
+        let mut dropped = Task::new(guard.extend(factor * TTL / 4));
+        assert!(dropped.poll().is_pending());
+        drop(dropped);
+        let mut extend = Task::new(guard.extend(TTL));
+        if factor % 2 == 0 {
+            assert!(extend.poll().is_pending(), "the one before is taken back");
+        }
+    }
+    let mut dropped = Task::new(guard.extend(6 * TTL));
+    assert!(dropped.poll().is_pending());
+    drop(dropped);
+    eventually(SECOND, "it is prolonged", || guard.remaining() > 5 * TTL);
+    drop(guard);
+    nothing_is_left(&fleet, SECOND);
+    nothing_is_open(&client, before);
+}
+
+#[test]
+fn who_waits_for_the_end_of_a_lock_leaves_nothing_when_they_go() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let guard = client.lock("a", LockOptions::ttl(TTL).keep(10 * TTL)).wait().unwrap();
+    let mut stays = Task::new(guard.lost());
+    assert!(stays.poll().is_pending());
+    for _ in 0..100 {
+        let mut lost = Task::new(guard.lost());
+        assert!(lost.poll().is_pending() && lost.poll().is_pending());
+        let wakes = Arc::clone(&lost.wakes);
+        drop(lost);
+        assert_eq!(Arc::strong_count(&wakes), 1, "its waker is kept");
+    }
+    drop(guard);
+    assert!(stays.is_woken() && stays.poll().is_ready());
+}
+
+#[test]
+fn whoever_waits_for_the_end_of_a_lock_changes_nothing_of_its_keeping() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let ttl = millis(1500);
+    let mut guards = Vec::new();
+    for number in 0..100 {
+        let mut guard = client.lock(number.to_string(), ttl).wait().unwrap();
+        let (lease, both) = (guard.lease(), Arc::new(Barrier::new(2)));
+        let other = Arc::clone(&both);
+        let looker = std::thread::spawn(move || {
+            other.wait();
+            drop(lease.lost());
+        });
+        both.wait();
+        guard.keep(Keep::at_most(60 * SECOND)).unwrap();
+        looker.join().unwrap();
+        guards.push(guard);
+    }
+    let start = Instant::now();
+    while start.elapsed() < 2 * ttl {
+        std::thread::sleep(millis(10));
+    }
+    let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
+    assert_eq!(lost, 0, "so many are not renewed any more");
+}
+
+#[test]
+fn of_several_who_close_it_the_least_patient_decides() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let held = client.lock("a", TTL).wait().unwrap();
+    fleet[0].stop();
+    let mut patient = Task::new(client.close(600 * SECOND));
+    assert!(patient.poll().is_pending());
+    let left = in_time("a close of 100 ms", move || client.close(millis(100)).wait());
+    assert_eq!(left, 1);
+    eventually(SECOND, "the other is told", || patient.is_woken());
+    assert_eq!(patient.poll(), std::task::Poll::Ready(1));
+    drop(held);
+    fleet[0].cont();
+}
