@@ -69,7 +69,7 @@ impl Lease {
     }
 
     /// Whether the lock that is kept comes near its deadline, and was not renewed since: it is
-    /// renewed still, or lost soon ([`Keep::lead`]).
+    /// renewed still, or lost soon ([`Keep::lead`](crate::Keep::lead)).
     pub fn is_expiring(&self) -> bool {
         self.hold.was_warned()
     }

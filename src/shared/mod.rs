@@ -283,6 +283,8 @@ impl SharedClient {
     /// over and given back. It waits until that reached every node it can reach, for `timeout` at
     /// most, and tells how many keys may be left on some node until their ttl is over: those of a
     /// node that is away, or too slow.
+    ///
+    /// Where several close it, the shortest `timeout` is that of all.
     pub fn close(&self, timeout: Duration) -> Closing {
         Closing { owner: Arc::clone(&self.owner), timeout, until: None }
     }
