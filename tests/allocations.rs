@@ -11,14 +11,22 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
 use redlatch::proto::coordinator::{Action, Coordinator};
 use redlatch::proto::settings::{NodeSettings, Settings};
-use redlatch::{Config, Engine, Lock, NodeId, Outcome, RestartGuard, Standing};
+use redlatch::{Config, Engine, Lock, NodeId, Outcome, RestartGuard, SharedClient, Standing};
 
 use support::Fleet;
+
+/// Allocations on all threads, of which the driver of a shared client is one.
+static EVERYWHERE: AtomicU64 = AtomicU64::new(0);
+
+/// Only one test counts everywhere: others wait for it, and run by themselves.
+static ALONE: RwLock<()> = RwLock::new(());
 
 struct Counting;
 
@@ -34,12 +42,14 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.set(ALLOCATED.get() + 1);
+        EVERYWHERE.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promises are the ones that are asked for.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATED.set(ALLOCATED.get() + 1);
+        EVERYWHERE.fetch_add(1, Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { System.realloc(place, layout, size) }
     }
@@ -62,6 +72,7 @@ const TTL: Duration = Duration::from_secs(10);
 
 #[test]
 fn what_this_thread_allocates_is_counted_and_nothing_else() {
+    let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let before = allocated();
     let mut bytes: Vec<u8> = std::hint::black_box(Vec::with_capacity(1));
     bytes.reserve(1_000);
@@ -86,6 +97,7 @@ fn the_engine_allocates_nothing_with_64_locks_in_flight() {
 }
 
 fn engine_allocates_nothing(in_flight: usize) {
+    let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let fleet = Fleet::start(5);
     let mut ours = Ours::connect(&fleet, in_flight);
     // Every buffer sees its largest turn: all are asked at once, and all given back at once.
@@ -103,6 +115,41 @@ fn engine_allocates_nothing(in_flight: usize) {
     let allocations = allocated() - before;
     assert_eq!(allocations, 0, "allocations in {PAIRS} pairs with {in_flight} in flight");
     ours.end();
+}
+
+/// A pair from a thread that waits, with the driver on another: both are counted.
+#[test]
+fn the_shared_client_allocates_nothing() {
+    let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
+    let fleet = Fleet::start(5);
+    let config = Config::new(fleet.urls()).expect("the urls of the fleet");
+    let config = config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(5));
+    let client = SharedClient::connect(config).expect("good settings");
+    let pairs = |count: u64, most: usize| {
+        for _ in 0..count {
+            let guard = client.lock("key", TTL).wait().expect("it is free");
+            guard.check().expect("it is held");
+            guard.release().wait().expect("it is given back");
+            while client.gauges().records > most {
+                std::thread::yield_now();
+            }
+        }
+    };
+    pairs(100, usize::MAX);
+    for node in &fleet {
+        node.stop();
+        pairs(LAG, usize::MAX);
+        node.cont();
+        pairs(1, 0);
+    }
+    // What the harness does meanwhile is not ours: so there is more than one try.
+    let mut fewest = u64::MAX;
+    for _ in 0..5 {
+        let before = EVERYWHERE.load(Ordering::Relaxed);
+        pairs(PAIRS / 5, LAG as usize / 2);
+        fewest = fewest.min(EVERYWHERE.load(Ordering::Relaxed) - before);
+    }
+    assert_eq!(fewest, 0, "allocations in {} pairs", PAIRS / 5);
 }
 
 /// The engine and the loop of a program that uses it.
@@ -210,6 +257,7 @@ impl Ours {
 
 #[test]
 fn the_coordinator_allocates_nothing() {
+    let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let mut by_hand = ByHand::connect();
     by_hand.pairs(100);
     let before = allocated();

@@ -63,3 +63,22 @@ fn epoll() {
 fn game_loop() {
     run_twice("game_loop", &["the door is closed", "is mine", "is open", "given back: Released"]);
 }
+
+#[test]
+fn shared() {
+    let last = ["the report says 12", "may be left: 0"];
+    run_twice("shared", &[&["writes page 3", "given back: Released"], &last[..]].concat());
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn tokio() {
+    let pieces = ["held for 9.", "page 3", "nobody else", "given back: Released", "be left: 0"];
+    run_twice("tokio", &pieces);
+}
+
+#[test]
+fn smol() {
+    let pieces = ["writes", "given back: Released", "the report is written", "may be left: 0"];
+    run_twice("smol", &pieces);
+}

@@ -19,6 +19,7 @@ mod many;
 mod outer;
 mod panics;
 mod random;
+mod shared_stressed;
 mod signals;
 mod stress;
 mod stressed;

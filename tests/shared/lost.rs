@@ -1,6 +1,7 @@
 //! What is seen of a lock that is over: by all who look at it, whatever became of the call that
 //! found out.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 
 use super::*;
@@ -86,21 +87,38 @@ fn who_waits_for_the_end_of_a_lock_leaves_nothing_when_they_go() {
 fn whoever_waits_for_the_end_of_a_lock_changes_nothing_of_its_keeping() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    let ttl = millis(1500);
+    let ttl = 3 * SECOND;
     let mut guards = Vec::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    // Others make both wait at the same door, so that either may be the first.
+    let busy: Vec<_> = (0..3)
+        .map(|_| {
+            let (client, stop) = (client.clone(), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    client.nodes();
+                }
+            })
+        })
+        .collect();
     for number in 0..100 {
         let mut guard = client.lock(number.to_string(), ttl).wait().unwrap();
-        let (lease, both) = (guard.lease(), Arc::new(Barrier::new(2)));
-        let other = Arc::clone(&both);
-        let looker = std::thread::spawn(move || {
-            other.wait();
-            drop(lease.lost());
-        });
+        let both = Arc::new(Barrier::new(3));
+        let looker = |_| {
+            let (lease, both) = (guard.lease(), Arc::clone(&both));
+            std::thread::spawn(move || {
+                both.wait();
+                drop(lease.lost());
+            })
+        };
+        let lookers: Vec<_> = (0..2).map(looker).collect();
         both.wait();
         guard.keep(Keep::at_most(60 * SECOND)).unwrap();
-        looker.join().unwrap();
+        lookers.into_iter().for_each(|looker| looker.join().unwrap());
         guards.push(guard);
     }
+    stop.store(true, Ordering::Relaxed);
+    busy.into_iter().for_each(|thread| thread.join().unwrap());
     let start = Instant::now();
     while start.elapsed() < 2 * ttl {
         std::thread::sleep(millis(10));
