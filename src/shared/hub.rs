@@ -28,6 +28,9 @@ use crate::proto::time::Instant;
 /// What is kept for the next guards.
 const SPARES: usize = 1024;
 
+/// What is kept of what is done behind the lock: as many threads may do so at once.
+const BUFFERS: usize = 64;
+
 /// What the handles share.
 #[derive(Debug)]
 pub(super) struct Hub {
@@ -51,6 +54,8 @@ pub(super) struct State {
     engine: Option<Engine>,
     places: Slab<Place>,
     behind: Behind,
+    /// Those of others, to be used again.
+    buffers: Vec<Behind>,
     names: Names,
     /// Of guards that are gone.
     spares: Vec<Arc<Hold>>,
@@ -104,6 +109,7 @@ impl Hub {
             engine: Some(engine),
             places: Slab::new(),
             behind: Behind::default(),
+            buffers: Vec::new(),
             names: Names::new(),
             spares: Vec::new(),
             left: 0,
@@ -261,7 +267,8 @@ impl Hub {
         if state.behind.woken.is_empty() && state.behind.dropped.is_empty() {
             return;
         }
-        let mut behind = mem::take(&mut state.behind);
+        let other = state.buffers.pop().unwrap_or_default();
+        let mut behind = mem::replace(&mut state.behind, other);
         drop(state);
         for waker in behind.woken.drain(..) {
             wake(waker);
@@ -269,12 +276,11 @@ impl Hub {
         for waker in behind.dropped.drain(..) {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(waker)));
         }
-        // The buffers are used again, where no others took their place meanwhile.
+        // Others may have been at it meanwhile, each with buffers of their own.
         let mut state = self.lock();
-        if state.behind.woken.is_empty() && state.behind.dropped.is_empty() {
-            mem::swap(&mut state.behind, &mut behind);
+        if state.buffers.len() < BUFFERS {
+            state.buffers.push(behind);
         }
-        drop(state);
     }
 }
 
