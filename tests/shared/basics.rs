@@ -166,7 +166,8 @@ fn the_last_handle_ends_the_driver_and_gives_back_what_is_asked() {
             .filter(|name| name.trim() == "redlatch")
             .count()
     };
-    assert!(threads() >= 1);
+    // It gives itself its name.
+    eventually(10 * SECOND, "there is a driver", || threads() >= 1);
     let guard = client.lock("a", TTL).wait().unwrap();
     drop(client);
     guard.check().expect("the guard keeps the client alive");
