@@ -1,0 +1,58 @@
+//! The engine behind one descriptor, in a loop of poll(2).
+
+use std::time::{Duration, Instant};
+
+use redlatch::Embedded;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::slots::{Slots, all_are_ready};
+use super::support::Fleet;
+use super::tally::{Meter, Round};
+use super::{Door, config};
+
+/// The descriptor, and the loop around it.
+pub struct BehindDescriptor {
+    locks: Embedded,
+    slots: Slots,
+}
+
+impl BehindDescriptor {
+    /// Connects to the nodes and waits until each of them is ready.
+    pub fn connect(fleet: &Fleet, in_flight: usize) -> BehindDescriptor {
+        let locks = Embedded::new(config(fleet)).expect("a poller with a timer");
+        let mut door = BehindDescriptor { locks, slots: Slots::new("embedded", in_flight) };
+        let started = Instant::now();
+        while !all_are_ready(door.locks.engine()) {
+            door.turn();
+            assert!(started.elapsed() < Duration::from_secs(5), "the nodes are not ready");
+        }
+        door
+    }
+
+    fn turn(&mut self) {
+        poll(&mut [PollFd::new(&self.locks, PollFlags::IN)], None).expect("poll works");
+        self.locks.tick().expect("the poller works");
+    }
+}
+
+impl Door for BehindDescriptor {
+    fn name(&self) -> &'static str {
+        "Embedded under poll(2)"
+    }
+
+    fn carries(&self, _: usize) -> bool {
+        true
+    }
+
+    fn run(&mut self, _: usize, length: Duration) -> Round {
+        let meter = Meter::start();
+        self.slots.begin(&mut self.locks.ask(), meter.until(length));
+        while self.slots.is_open() {
+            self.turn();
+            while let Some(done) = self.locks.poll_completion() {
+                self.slots.take(&mut self.locks.ask(), done);
+            }
+        }
+        meter.stop(self.slots.samples())
+    }
+}
