@@ -49,8 +49,10 @@ impl Door for BehindDescriptor {
         self.slots.begin(&mut self.locks.ask(), meter.until(length));
         while self.slots.is_open() {
             self.turn();
-            while let Some(done) = self.locks.poll_completion() {
-                self.slots.take(&mut self.locks.ask(), done);
+            // Held for all of them: what follows from a turn is one write for each node.
+            let mut engine = self.locks.ask();
+            while let Some(done) = engine.poll_completion() {
+                self.slots.take(&mut engine, done);
             }
         }
         meter.stop(self.slots.samples())

@@ -28,8 +28,8 @@ use crate::proto::time::Instant;
 /// What is kept for the next guards.
 const SPARES: usize = 1024;
 
-/// What is kept of what is done behind the lock: as many threads may do so at once.
-const BUFFERS: usize = 64;
+/// So many wakers are carried out of the lock at once, without taking it again.
+const CARRIED: usize = 16;
 
 /// What the handles share.
 #[derive(Debug)]
@@ -54,8 +54,6 @@ pub(super) struct State {
     engine: Option<Engine>,
     places: Slab<Place>,
     behind: Behind,
-    /// Those of others, to be used again.
-    buffers: Vec<Behind>,
     names: Names,
     /// Of guards that are gone.
     spares: Vec<Arc<Hold>>,
@@ -94,6 +92,16 @@ enum Place {
     Reserved,
 }
 
+/// What a turn of the driver came to.
+pub(super) enum Turned {
+    /// It may sleep, for so long at most where there is no alarm.
+    Asleep(Option<Duration>),
+    /// Several were woken, and may be about to ask for something.
+    Awake,
+    /// There is nothing to drive any more.
+    Over,
+}
+
 /// What came of looking after a call.
 pub(super) enum Looked<T> {
     /// It goes on: its waker is noted.
@@ -109,7 +117,6 @@ impl Hub {
             engine: Some(engine),
             places: Slab::new(),
             behind: Behind::default(),
-            buffers: Vec::new(),
             names: Names::new(),
             spares: Vec::new(),
             left: 0,
@@ -164,23 +171,31 @@ impl Hub {
         self.awake.store(true, Ordering::Release);
     }
 
-    /// A turn of the driver; `hand_over` gives the engine what the poller told of. It stays awake:
-    /// who is woken by it may ask for something, and [`sleeps`](Hub::sleeps) follows. `false` at
-    /// the end.
-    pub(super) fn turn(&self, hand_over: impl FnOnce(&mut Engine)) -> bool {
+    /// A turn of the driver; `hand_over` gives the engine what the poller told of.
+    ///
+    /// Where several are woken by it the driver stays awake: what they ask for is written together
+    /// by [`sleeps`](Hub::sleeps), which is to follow when they had their chance. One alone writes
+    /// what it asks for by itself, and then the driver takes the lock only once a turn.
+    pub(super) fn turn(&self, hand_over: impl FnOnce(&mut Engine)) -> Turned {
         let mut state = self.lock();
         if matches!(state.phase, Phase::Ended(_)) {
-            return false;
+            return Turned::Over;
         }
         let mut open = state.open();
         hand_over(open.engine);
         open.look_names_up();
         open.engine.go_on();
         open.tell();
+        let turned = if open.behind.woken.len() > 1 {
+            Turned::Awake
+        } else {
+            Turned::Asleep(self.lie_down(&mut open))
+        };
         let ended = state.end_if_closed();
+        let turned = if ended.is_some() { Turned::Over } else { turned };
         self.wake(state);
         drop(ended);
-        true
+        turned
     }
 
     /// The driver is about to sleep. How long at most, where there is no alarm.
@@ -189,14 +204,18 @@ impl Hub {
         if matches!(state.phase, Phase::Ended(_)) {
             return Some(Duration::ZERO);
         }
-        let mut open = state.open();
+        let sleep = self.lie_down(&mut state.open());
+        self.wake(state);
+        sleep
+    }
+
+    /// From here on, and it is under the lock, those who ask write what they ask for.
+    fn lie_down(&self, open: &mut Open<'_>) -> Option<Duration> {
         open.engine.flush();
         open.tell();
         let sleep = open.engine.plan_sleep();
-        let sleep = sleep.filter(|_| !open.engine.has_alarm());
         self.awake.store(false, Ordering::Release);
-        self.wake(state);
-        sleep
+        sleep.filter(|_| !open.engine.has_alarm())
     }
 
     /// Begins to close, or goes on closing; the count of what was left once that is over.
@@ -267,26 +286,37 @@ impl Hub {
         if state.behind.woken.is_empty() && state.behind.dropped.is_empty() {
             return;
         }
-        let other = state.buffers.pop().unwrap_or_default();
-        let mut behind = mem::replace(&mut state.behind, other);
+        if state.behind.woken.len() + state.behind.dropped.len() <= CARRIED {
+            let mut carried = [const { None }; CARRIED];
+            let Behind { woken, dropped } = &mut state.behind;
+            let woken = woken.drain(..).map(|waker| (waker, true));
+            let all = woken.chain(dropped.drain(..).map(|waker| (waker, false)));
+            carried.iter_mut().zip(all).for_each(|(place, it)| *place = Some(it));
+            drop(state);
+            carried.into_iter().flatten().for_each(|(waker, wake)| let_out(waker, wake));
+            return;
+        }
+        let mut behind = mem::take(&mut state.behind);
         drop(state);
-        for waker in behind.woken.drain(..) {
-            wake(waker);
-        }
-        for waker in behind.dropped.drain(..) {
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(waker)));
-        }
-        // Others may have been at it meanwhile, each with buffers of their own.
+        behind.woken.drain(..).for_each(|waker| let_out(waker, true));
+        behind.dropped.drain(..).for_each(|waker| let_out(waker, false));
+        // The buffers are used again, where no others took their place meanwhile.
         let mut state = self.lock();
-        if state.buffers.len() < BUFFERS {
-            state.buffers.push(behind);
+        if state.behind.woken.is_empty() && state.behind.dropped.is_empty() {
+            mem::swap(&mut state.behind, &mut behind);
         }
+        drop(state);
     }
+}
+
+/// Wakes or drops a waker, behind the lock. What they panic at is theirs.
+fn let_out(waker: Waker, wake: bool) {
+    let _ = catch_unwind(AssertUnwindSafe(|| if wake { waker.wake() } else { drop(waker) }));
 }
 
 /// Wakes somebody. What they panic at is theirs.
 pub(super) fn wake(waker: Waker) {
-    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    let_out(waker, true);
 }
 
 /// Has the driver look what became of the lock, should this thread panic under it.
@@ -298,6 +328,11 @@ impl Drop for Panicking<'_> {
             let _ = self.0.wake();
         }
     }
+}
+
+/// Wakes or drops a waker, behind the lock.
+fn let_out(waker: Waker, wake: bool) {
+    let _ = catch_unwind(AssertUnwindSafe(|| if wake { waker.wake() } else { drop(waker) }));
 }
 
 /// What is behind the lock, before the end.

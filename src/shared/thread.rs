@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mio::Waker;
 
-use super::hub::Hub;
+use super::hub::{Hub, Turned};
 use super::reactor::{Reactor, WAKER, system};
 use crate::config::Config;
 use crate::net::clock;
@@ -44,10 +44,11 @@ impl Driver {
         while self.reactor.wait(timeout).is_ok() {
             self.hub.is_awake();
             let reactor = &self.reactor;
-            if !self.hub.turn(|engine| reactor.hand_over(engine)) {
-                return;
-            }
-            timeout = self.hub.sleeps();
+            timeout = match self.hub.turn(|engine| reactor.hand_over(engine)) {
+                Turned::Asleep(timeout) => timeout,
+                Turned::Awake => self.hub.sleeps(),
+                Turned::Over => return,
+            };
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task;
 
 use super::SharedClient;
-use super::hub::Hub;
+use super::hub::{Hub, Turned};
 use super::reactor::{Reactor, WAKER, system};
 use crate::config::Config;
 use crate::net::clock;
@@ -86,17 +86,18 @@ struct Driver {
 
 impl Driver {
     async fn run(mut self) {
-        loop {
-            self.hub.sleeps();
-            if take_events(&mut self.reactor).await.is_err() {
-                return;
-            }
+        self.hub.sleeps();
+        while take_events(&mut self.reactor).await.is_ok() {
             self.hub.is_awake();
-            if !self.hub.turn(|engine| self.reactor.get_ref().hand_over(engine)) {
-                return;
+            match self.hub.turn(|engine| self.reactor.get_ref().hand_over(engine)) {
+                Turned::Asleep(_) => {}
+                Turned::Awake => {
+                    // Those who were woken come first: what they ask for is written together.
+                    task::yield_now().await;
+                    self.hub.sleeps();
+                }
+                Turned::Over => return,
             }
-            // Those who were woken come first: what they ask for is written together.
-            task::yield_now().await;
         }
     }
 }
