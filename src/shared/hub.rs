@@ -31,6 +31,10 @@ const SPARES: usize = 1024;
 /// So many wakers are carried out of the lock at once, without taking it again.
 const CARRIED: usize = 16;
 
+/// So often the driver makes way for those whom it woke before it sleeps without having heard of
+/// all of them. More is nothing won: some may never look.
+pub(super) const PATIENCE: usize = 3;
+
 /// What the handles share.
 #[derive(Debug)]
 pub(super) struct Hub {
@@ -66,6 +70,9 @@ pub(super) struct State {
 struct Behind {
     woken: Vec<Waker>,
     dropped: Vec<Waker>,
+    /// How many calls were woken since the driver slept and did not look after their end yet; a
+    /// guess, as some are dropped instead.
+    coming: usize,
 }
 
 #[derive(Debug)]
@@ -198,15 +205,19 @@ impl Hub {
         turned
     }
 
-    /// The driver is about to sleep. How long at most, where there is no alarm.
-    pub(super) fn sleeps(&self) -> Option<Duration> {
+    /// The driver is about to sleep; it may stay awake instead when it is patient, and some of
+    /// those who were woken did not come yet: what they ask for is written together.
+    pub(super) fn sleeps(&self, patient: bool) -> Turned {
         let mut state = self.lock();
         if matches!(state.phase, Phase::Ended(_)) {
-            return Some(Duration::ZERO);
+            return Turned::Over;
+        }
+        if patient && state.behind.coming > 0 {
+            return Turned::Awake;
         }
         let sleep = self.lie_down(&mut state.open());
         self.wake(state);
-        sleep
+        Turned::Asleep(sleep)
     }
 
     /// From here on, and it is under the lock, those who ask write what they ask for.
@@ -214,6 +225,7 @@ impl Hub {
         open.engine.flush();
         open.tell();
         let sleep = open.engine.plan_sleep();
+        open.behind.coming = 0;
         self.awake.store(false, Ordering::Release);
         sleep.filter(|_| !open.engine.has_alarm())
     }
@@ -288,7 +300,7 @@ impl Hub {
         }
         if state.behind.woken.len() + state.behind.dropped.len() <= CARRIED {
             let mut carried = [const { None }; CARRIED];
-            let Behind { woken, dropped } = &mut state.behind;
+            let Behind { woken, dropped, .. } = &mut state.behind;
             let woken = woken.drain(..).map(|waker| (waker, true));
             let all = woken.chain(dropped.drain(..).map(|waker| (waker, false)));
             carried.iter_mut().zip(all).for_each(|(place, it)| *place = Some(it));
@@ -296,14 +308,15 @@ impl Hub {
             carried.into_iter().flatten().for_each(|(waker, wake)| let_out(waker, wake));
             return;
         }
-        let mut behind = mem::take(&mut state.behind);
+        let Behind { woken, dropped, .. } = &mut state.behind;
+        let (mut woken, mut dropped) = (mem::take(woken), mem::take(dropped));
         drop(state);
-        behind.woken.drain(..).for_each(|waker| let_out(waker, true));
-        behind.dropped.drain(..).for_each(|waker| let_out(waker, false));
+        woken.drain(..).for_each(|waker| let_out(waker, true));
+        dropped.drain(..).for_each(|waker| let_out(waker, false));
         // The buffers are used again, where no others took their place meanwhile.
         let mut state = self.lock();
         if state.behind.woken.is_empty() && state.behind.dropped.is_empty() {
-            mem::swap(&mut state.behind, &mut behind);
+            (state.behind.woken, state.behind.dropped) = (woken, dropped);
         }
         drop(state);
     }
@@ -328,11 +341,6 @@ impl Drop for Panicking<'_> {
             let _ = self.0.wake();
         }
     }
-}
-
-/// Wakes or drops a waker, behind the lock.
-fn let_out(waker: Waker, wake: bool) {
-    let _ = catch_unwind(AssertUnwindSafe(|| if wake { waker.wake() } else { drop(waker) }));
 }
 
 /// What is behind the lock, before the end.
@@ -448,7 +456,12 @@ impl Open<'_> {
             self.drop_behind(waker);
             return Looked::Over(Err(Error::Closed(Closed::Asked)));
         };
-        let done = if mem::take(ended) { self.engine.fetch(*op) } else { None };
+        let done = if mem::take(ended) {
+            self.behind.coming = self.behind.coming.saturating_sub(1);
+            self.engine.fetch(*op)
+        } else {
+            None
+        };
         match done {
             Some(done) => {
                 self.behind.dropped.extend(noted.take());
@@ -569,6 +582,7 @@ impl Open<'_> {
                         // Others look at it before the call does.
                         hold.ends(Some(error.clone()), &mut self.behind.woken);
                     }
+                    self.behind.coming += usize::from(waker.is_some());
                     self.behind.woken.extend(waker.take());
                 }
                 Some(Place::Kept { op: kept, hold }) if *kept == op => {

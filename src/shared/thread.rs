@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mio::Waker;
 
-use super::hub::{Hub, Turned};
+use super::hub::{Hub, PATIENCE, Turned};
 use super::reactor::{Reactor, WAKER, system};
 use crate::config::Config;
 use crate::net::clock;
@@ -40,15 +40,27 @@ struct Driver {
 
 impl Driver {
     fn run(mut self) {
-        let mut timeout = self.hub.sleeps();
-        while self.reactor.wait(timeout).is_ok() {
-            self.hub.is_awake();
-            let reactor = &self.reactor;
-            timeout = match self.hub.turn(|engine| reactor.hand_over(engine)) {
-                Turned::Asleep(timeout) => timeout,
-                Turned::Awake => self.hub.sleeps(),
+        let mut turned = self.hub.sleeps(false);
+        let mut patience = PATIENCE;
+        loop {
+            match turned {
+                Turned::Asleep(timeout) => {
+                    if self.reactor.wait(timeout).is_err() {
+                        return;
+                    }
+                    self.hub.is_awake();
+                    let reactor = &self.reactor;
+                    turned = self.hub.turn(|engine| reactor.hand_over(engine));
+                    patience = PATIENCE;
+                }
+                Turned::Awake => {
+                    // Those who were woken come first: what they ask for is written together.
+                    std::thread::yield_now();
+                    patience -= 1;
+                    turned = self.hub.sleeps(patience > 0);
+                }
                 Turned::Over => return,
-            };
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task;
 
 use super::SharedClient;
-use super::hub::{Hub, Turned};
+use super::hub::{Hub, PATIENCE, Turned};
 use super::reactor::{Reactor, WAKER, system};
 use crate::config::Config;
 use crate::net::clock;
@@ -86,15 +86,23 @@ struct Driver {
 
 impl Driver {
     async fn run(mut self) {
-        self.hub.sleeps();
-        while take_events(&mut self.reactor).await.is_ok() {
-            self.hub.is_awake();
-            match self.hub.turn(|engine| self.reactor.get_ref().hand_over(engine)) {
-                Turned::Asleep(_) => {}
+        let mut turned = self.hub.sleeps(false);
+        let mut patience = PATIENCE;
+        loop {
+            match turned {
+                Turned::Asleep(_) => {
+                    if take_events(&mut self.reactor).await.is_err() {
+                        return;
+                    }
+                    self.hub.is_awake();
+                    turned = self.hub.turn(|engine| self.reactor.get_ref().hand_over(engine));
+                    patience = PATIENCE;
+                }
                 Turned::Awake => {
                     // Those who were woken come first: what they ask for is written together.
                     task::yield_now().await;
-                    self.hub.sleeps();
+                    patience -= 1;
+                    turned = self.hub.sleeps(patience > 0);
                 }
                 Turned::Over => return,
             }
