@@ -662,38 +662,58 @@ impl Open<'_> {
 mod tests {
     use std::sync::mpsc;
 
-    use super::super::SharedClient;
+    use super::super::{Gauges, SharedClient};
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, LockOptions};
 
-    /// A bug of ours, under the lock: nothing but that wakes the driver.
+    /// A client that reaches nobody, and what a call that waits comes to.
+    fn with_a_waiter() -> (SharedClient, mpsc::Receiver<Error>) {
+        let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
+        let config = config.connect_timeout(Duration::from_millis(50));
+        let client = SharedClient::connect(config).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let other = client.clone();
+        let options = LockOptions::ttl(Duration::from_secs(10)).wait(Duration::from_secs(600));
+        std::thread::spawn(move || sender.send(other.lock("a", options).wait().unwrap_err()));
+        while client.gauges().calls == 0 {
+            std::thread::yield_now();
+        }
+        (client, receiver)
+    }
+
+    #[track_caller]
+    fn is_told(receiver: &mpsc::Receiver<Error>) {
+        let told = receiver.recv_timeout(Duration::from_secs(10)).expect("it is told");
+        assert_eq!(told, Error::Closed(Closed::DriverGone));
+    }
+
+    /// A bug of ours: it must not leave anybody waiting.
     #[test]
     fn a_panic_of_a_caller_under_the_lock_ends_everything() {
         for another_comes in [false, true] {
-            let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
-            let config = config.connect_timeout(Duration::from_millis(50));
-            let client = SharedClient::connect(config).unwrap();
-            let (sender, receiver) = mpsc::channel();
-            let other = client.clone();
-            let options = Duration::from_secs(10);
-            let options = crate::LockOptions::from(options).wait(Duration::from_secs(600));
-            let waiter = std::thread::spawn(move || {
-                let _ = sender.send(other.lock("a", options).wait().map(|_| ()));
-            });
-            while client.gauges().calls == 0 {
-                std::thread::yield_now();
-            }
+            let (client, receiver) = with_a_waiter();
             let hub = &client.owner.hub;
-            // It has something to wake for, as always; but that is not to be waited for.
-            let _ = hub.with(|open| open.engine.wake_by(None));
+            // Nothing but the panic is to wake the driver.
+            let _ = hub.with(|open| open.engine.let_all_go());
             let panic = catch_unwind(AssertUnwindSafe(|| hub.with(|_| panic!("under the lock"))));
             assert!(panic.is_err());
             if another_comes {
-                assert_eq!(client.gauges(), super::super::Gauges::default());
+                assert_eq!(client.gauges(), Gauges::default());
             }
-            let told = receiver.recv_timeout(Duration::from_secs(10)).expect("it is told");
-            assert_eq!(told, Err(Error::Closed(Closed::DriverGone)));
-            waiter.join().unwrap();
+            is_told(&receiver);
         }
+    }
+
+    #[test]
+    fn a_panic_of_the_driver_under_the_lock_ends_everything() {
+        let (client, receiver) = with_a_waiter();
+        let hub = &client.owner.hub;
+        let turn = || hub.turn(|_| panic!("under the lock"));
+        assert!(catch_unwind(AssertUnwindSafe(turn)).is_err());
+        hub.end(Closed::DriverGone);
+        is_told(&receiver);
+        assert_eq!(client.gauges(), Gauges::default());
+        // What was open then counts as left; nobody waits for it.
+        client.close(Duration::from_secs(600)).wait();
     }
 }
