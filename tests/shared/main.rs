@@ -12,6 +12,7 @@ mod dropped;
 mod ends;
 mod forked;
 mod lost;
+mod quiet;
 #[cfg(feature = "tokio")]
 mod runtimes;
 mod threads;

@@ -1,0 +1,91 @@
+//! Calls while nothing else would wake anybody: no probe, no timeout, no connection that is lost. A
+//! wake-up that is lost is never made up for, and the test is ended by its watchdog.
+
+use super::*;
+use std::sync::mpsc;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Nothing is due for an hour.
+fn undisturbed(fleet: &Fleet) -> Config {
+    config(fleet).node_timeout(HOUR).probe_interval(HOUR).reset_after(HOUR)
+}
+
+fn within_a_minute(what: &str, act: impl FnOnce() + Send + 'static) {
+    let (sender, receiver) = mpsc::channel();
+    let acts = std::thread::spawn(move || {
+        act();
+        sender.send(()).expect("somebody waits");
+    });
+    if let Err(mpsc::RecvTimeoutError::Timeout) = receiver.recv_timeout(60 * SECOND) {
+        panic!("{what}: a wake-up was lost");
+    }
+    acts.join().expect("it does not panic");
+}
+
+/// Takes and gives back locks, one after the other, with a pause now and then in which the driver
+/// goes to sleep.
+fn pairs(client: &SharedClient, name: usize, count: usize) {
+    for number in 0..count {
+        let guard = client.lock(format!("{name}:{number}"), 60 * SECOND).wait().unwrap();
+        guard.release().wait().unwrap();
+        if number % 50 == 0 {
+            std::thread::sleep(millis(5));
+        }
+    }
+}
+
+#[test]
+fn each_call_is_answered_though_nothing_else_happens() {
+    let fleet = Fleet::start(3);
+    let client = SharedClient::connect(undisturbed(&fleet)).unwrap();
+    all_ready(&client, &fleet);
+    within_a_minute("one thread", {
+        let client = client.clone();
+        move || pairs(&client, 0, 500)
+    });
+    within_a_minute("threads at once", move || {
+        std::thread::scope(|scope| {
+            for name in 1..9 {
+                let client = &client;
+                scope.spawn(move || pairs(client, name, 100));
+            }
+        });
+    });
+}
+
+/// The same, by a task.
+#[cfg(feature = "tokio")]
+async fn pairs_of_a_task(client: SharedClient, name: usize, count: usize) {
+    for number in 0..count {
+        let guard = client.lock(format!("{name}:{number}"), 60 * SECOND).await.unwrap();
+        guard.release().await.unwrap();
+        if number % 50 == 0 {
+            tokio::time::sleep(millis(5)).await;
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn each_call_of_a_task_is_answered_though_nothing_else_happens() {
+    let mut several = tokio::runtime::Builder::new_multi_thread();
+    several.worker_threads(2);
+    for mut builder in [tokio::runtime::Builder::new_current_thread(), several] {
+        let fleet = Fleet::start(3);
+        let runtime = builder.enable_all().build().unwrap();
+        within_a_minute("tasks", move || {
+            runtime.block_on(async {
+                let client = SharedClient::connect_tokio(undisturbed(&fleet)).await.unwrap();
+                pairs_of_a_task(client.clone(), 0, 200).await;
+                let mut tasks = tokio::task::JoinSet::new();
+                for name in 1..9 {
+                    tasks.spawn(pairs_of_a_task(client.clone(), name, 100));
+                }
+                while let Some(ended) = tasks.join_next().await {
+                    ended.unwrap();
+                }
+            });
+        });
+    }
+}
