@@ -38,6 +38,12 @@ impl Colours {
         Colours(output.is_terminal() && set("NO_COLOR").is_none() && !dumb)
     }
 
+    /// No colours at all.
+    #[cfg(test)]
+    pub fn none() -> Colours {
+        Colours(false)
+    }
+
     /// The text with that look. Pad it before: what makes the look has no width.
     pub fn styled(self, text: &str, look: Look) -> String {
         if self.0 { format!("\x1b[{}m{text}\x1b[0m", look.code()) } else { text.to_string() }

@@ -13,10 +13,14 @@ mod exit;
 mod extend;
 mod look;
 mod man;
+mod news;
 mod nodes;
 mod output;
 mod release;
+mod sights;
+mod signals;
 mod status;
+mod table;
 mod turning;
 mod wall_clock;
 

@@ -3,8 +3,6 @@
 //! The hazard is a password in something that is printed: whatever quotes an address, or an
 //! argument that might be one, goes through `shown` or `without_passwords`.
 
-use std::path::Path;
-
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use redlatch::net::address::Address;
 use redlatch::{Config, ConfigError, RestartGuard};
@@ -121,7 +119,7 @@ fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
 }
 
 #[cfg(feature = "tls")]
-fn read(path: &Path, flag: &str) -> Result<Vec<u8>, Refusal> {
+fn read(path: &std::path::Path, flag: &str) -> Result<Vec<u8>, Refusal> {
     let bad = |error| Refusal::config(format!("{flag} {}: {error}", path.display()));
     std::fs::read(path).map_err(bad)
 }

@@ -10,8 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use mio::{Events, Poll, Registry, Token};
-use redlatch::proto::coordinator::Event;
-use redlatch::{Cause, Completion, Config, ConfigError, Engine, Error, Instant, NodeId, clock};
+use redlatch::{
+    Cause, Config, ConfigError, Engine, Error, Event, Instant, NodeId, NodeSet, Op, Outcome, clock,
+};
 
 /// The nodes have the tokens from here on; those below are for other sources.
 pub const FIRST_NODE: usize = 1 << 16;
@@ -74,9 +75,16 @@ impl Turning {
         Ok(&self.others)
     }
 
-    /// The next request that came to its end.
-    pub fn poll_completion(&mut self) -> Option<Completion> {
-        self.engine.poll_completion()
+    /// Turns until a request comes to its end: for verbs that wait for nothing else.
+    pub fn end_of(&mut self, op: Op) -> Result<Outcome, Error> {
+        loop {
+            while let Some(done) = self.engine.poll_completion() {
+                if done.op == op {
+                    return done.result;
+                }
+            }
+            self.turn(None)?;
+        }
     }
 
     /// What happened to the nodes since this was asked last.
@@ -122,10 +130,19 @@ impl Turning {
         Ok(())
     }
 
+    /// Whether a node has not answered all that it was asked.
+    pub fn awaits_answers(&self) -> bool {
+        let core = self.engine.coordinator();
+        self.nodes().any(|node| core.unanswered(node) > 0)
+    }
+
     fn is_something_open(&self) -> bool {
         let core = self.engine.coordinator();
-        let mut nodes = (0..core.settings().nodes.len()).map(NodeId::new);
-        nodes.any(|node| core.unanswered(node) > 0 || core.debts(node) > 0)
+        self.awaits_answers() || self.nodes().any(|node| core.debts(node) > 0)
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.engine.coordinator().settings().nodes.len()).map(NodeId::new)
     }
 
     /// Names are looked up on threads of their own: a name server may take its time.
@@ -146,10 +163,22 @@ impl Turning {
         }
     }
 
+    /// Where a request failed on `nodes`, and on so many of them for a reason that does not pass
+    /// that the others are no quorum: says so, instead of "no quorum".
+    pub fn refuse_lasting_trouble(&self, nodes: NodeSet) -> Result<(), Error> {
+        let core = self.engine.coordinator();
+        let lasting = nodes.iter().filter(|&node| core.trouble(node).is_permanent()).count();
+        let all = core.settings().nodes.len();
+        if lasting > all - (all / 2 + 1) {
+            let report = core.report_standings(clock::now());
+            return Err(Error::Config(ConfigError::Nodes(report)));
+        }
+        Ok(())
+    }
+
     fn refuse_one_server_twice(&self) -> Result<(), Error> {
         let core = self.engine.coordinator();
-        let mut nodes = (0..core.settings().nodes.len()).map(NodeId::new);
-        if nodes.any(|node| core.trouble(node) == Cause::SameServer) {
+        if self.nodes().any(|node| core.trouble(node) == Cause::SameServer) {
             let report = core.report_standings(clock::now());
             return Err(Error::Config(ConfigError::Nodes(report)));
         }

@@ -7,5 +7,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub fn unix_ms(from_now: Duration) -> u64 {
     #[expect(clippy::disallowed_methods, reason = "it is told to other programs, not used here")]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.saturating_add(from_now).as_millis()).unwrap_or(u64::MAX)
+    millis(now.saturating_add(from_now))
+}
+
+/// Whole milliseconds, rounded down.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whole microseconds, rounded down.
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
