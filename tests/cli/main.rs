@@ -9,6 +9,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod pipes;
+mod scripts;
+mod secrets;
+mod signals;
+mod status;
 mod usage;
 
 use std::io::Read;
@@ -19,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Fleet, eventually};
+use support::{Fleet, Node, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -57,6 +62,7 @@ fn run_on(fleet: &Fleet, arguments: &[&str]) -> Ended {
 
 /// A tool that runs. What it prints is read as it comes.
 struct Running {
+    started: Instant,
     child: Child,
     out: Option<JoinHandle<String>>,
     errors: Option<JoinHandle<String>>,
@@ -68,6 +74,9 @@ struct Ended {
     status: ExitStatus,
     out: String,
     errors: String,
+    /// From before it was started.
+    ran: Duration,
+    /// From when its end was waited for.
     took: Duration,
 }
 
@@ -75,10 +84,11 @@ impl Running {
     /// Starts it. Outputs that are not piped, or are taken before, are not read.
     #[track_caller]
     fn start(command: &mut Command) -> Running {
+        let started = Instant::now();
         let mut child = command.spawn().expect("the binary was built with this test");
         let out = child.stdout.take().map(reader);
         let errors = child.stderr.take().map(reader);
-        Running { child, out, errors }
+        Running { started, child, out, errors }
     }
 
     fn id(&self) -> u32 {
@@ -101,13 +111,13 @@ impl Running {
     fn end(mut self, limit: Duration) -> Ended {
         let start = Instant::now();
         eventually(limit, "the tool ends", || self.has_ended());
-        let took = start.elapsed();
+        let (ran, took) = (self.started.elapsed(), start.elapsed());
         let status = self.child.wait().expect("it has ended");
         let read = |it: Option<JoinHandle<String>>| {
             it.map(|it| it.join().expect("its reader reads")).unwrap_or_default()
         };
         let (out, errors) = (read(self.out.take()), read(self.errors.take()));
-        Ended { status, out, errors, took }
+        Ended { status, out, errors, ran, took }
     }
 }
 
@@ -158,4 +168,31 @@ impl Ended {
 #[track_caller]
 fn fields(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+/// What every node that runs holds at this key, in the order of the list.
+fn values(fleet: &Fleet, key: &str) -> Vec<Option<String>> {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("a token is text");
+    fleet.iter().map(|node| node.get(key).map(text)).collect()
+}
+
+/// Waits until no node has any key.
+#[track_caller]
+fn nothing_is_left(fleet: &Fleet) {
+    eventually(10 * SECOND, "nothing is left on any node", || fleet.keys_everywhere().is_empty());
+}
+
+/// Takes the lock with the tool, and returns its token.
+#[track_caller]
+fn acquired(fleet: &Fleet, arguments: &[&str]) -> String {
+    let arguments = [&["acquire"], arguments].concat();
+    let ended = run_on(fleet, &arguments).with_code(0);
+    let token = ended.out.strip_suffix('\n').expect("one line");
+    assert!(token.len() == 40 && token.bytes().all(|b| b.is_ascii_hexdigit()), "{token:?}");
+    token.to_string()
+}
+
+/// A token that nobody has.
+fn foreign_token() -> String {
+    "0123456789".repeat(4)
 }

@@ -30,6 +30,13 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         let message = format!("no nodes: name them with -s URL, or in {SERVERS_VARIABLE}");
         return Err(Refusal::config(message));
     }
+    if cfg!(feature = "tls") && nodes.cacert.is_none() {
+        if let Some(url) = urls.iter().find(|url| url.starts_with("rediss://")) {
+            let message =
+                format!("{} is encrypted: say whom to trust, with --cacert FILE", shown(url));
+            return Err(Refusal::config(message));
+        }
+    }
     let mut config = Config::new(&urls)?
         .node_timeout(timing.node_timeout)
         .max_ttl(timing.max_ttl)

@@ -44,12 +44,10 @@ impl Refusal {
     }
 
     /// Tells it, and how the tool ends. Where nothing is to be said, only what somebody has to set
-    /// right is.
+    /// right is; and JSON that nobody reads is told in words.
     pub fn tell(&self, output: &Output) -> ExitCode {
-        if output.json {
-            // Where nobody reads, the exit code tells.
-            let _ = print(&self.json().to_string());
-        } else if !output.quiet || self.code == exit::INTERNAL {
+        let told = output.json && write(&self.json().to_string()).is_ok();
+        if !told && (!output.quiet || self.code == exit::INTERNAL) {
             complain(&format!("redlatch: {}", self.message));
         }
         ExitCode::from(self.code)
@@ -131,13 +129,17 @@ pub fn trouble(cause: Cause) -> &'static str {
 /// # Errors
 /// What else keeps it from being written.
 pub fn print(text: &str) -> Result<(), Refusal> {
-    let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+    match write(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Refusal::internal(format!("the standard output: {error}")))
         }
         _ => Ok(()),
     }
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush())
 }
 
 /// A line on stderr. Where nobody reads the errors either, the exit code tells.
