@@ -2,6 +2,7 @@
 
 use super::scripts::has_been_asked_by_a_waiter;
 use super::*;
+use crate::support::{Cut, Proxy};
 
 #[test]
 fn a_signal_ends_a_wait_at_once_and_leaves_nothing() {
@@ -69,4 +70,37 @@ fn what_was_asked_of_nodes_that_stand_still_is_taken_back_too() {
     let gone = |node: &Node| !node.client_list().iter().any(|line| line.contains("redlatch-cli"));
     eventually(10 * SECOND, "its connections are read to their ends", || fleet.iter().all(gone));
     assert_eq!(values(&fleet, "deploy"), still);
+}
+
+#[test]
+fn what_is_owed_behind_a_connection_that_was_lost_is_paid_before_the_end() {
+    let fleet = Fleet::start(3);
+    let proxy = Proxy::start(fleet[2].address());
+    for node in &fleet {
+        assert!(node.command(&["SET", "deploy", "x", "PX", "60000"]).is_ok());
+    }
+    let mut command = tool(&["acquire", "--no-restart-guard", "--node-timeout", "1s", "deploy"]);
+    let urls = [fleet[0].url(), fleet[1].url(), proxy.url()];
+    let waiter = Running::start(command.env("REDLATCH_SERVERS", urls.join(",")));
+    eventually(LIMIT, "it is connected to all", || {
+        let is_its = |line: &String| line.contains("name=redlatch-cli");
+        fleet.iter().all(|node| node.client_list().iter().any(is_its))
+    });
+    has_been_asked_by_a_waiter(&fleet);
+    // A majority is free, so it tries; and one node answers, so nothing is decided for a while.
+    fleet[1].command(&["DEL", "deploy"]);
+    fleet[0].stop();
+    fleet[1].stop();
+    fleet[2].command(&["DEL", "deploy"]);
+    eventually(LIMIT, "it has the key on one node", || fleet[2].get("deploy").is_some());
+    waiter.signal(Signal::STOP);
+    eventually(LIMIT, "it stands still", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", waiter.id()));
+        stat.expect("it is our child").rsplit_once(") ").expect("a name").1.starts_with('T')
+    });
+    proxy.cut(Cut::Reset);
+    waiter.signal(Signal::TERM);
+    waiter.signal(Signal::CONT);
+    waiter.end(LIMIT).with_code(143);
+    assert_eq!(fleet[2].get("deploy"), None, "its key stands in everybody's way");
 }

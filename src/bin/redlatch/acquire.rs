@@ -93,10 +93,11 @@ fn take(options: &Options) -> Result<(), Stop> {
     let signals = signals::listen(turning.registry(), SIGNALS, &signals::ENDING)?;
     let mut taking = Taking { turning, signals, options, start };
     let taken = taking.gather().and_then(|()| taking.acquire()).and_then(|lock| taking.hand(lock));
-    // Whatever an attempt left is released, and the nodes are heard to have done so, in a bounded
-    // time: nothing is left of it when we are gone. Of a lock that was handed over, nothing is.
-    let settled = taking.turning.settle(options.timing.node_timeout);
-    taken.and(settled.map_err(Stop::from))
+    if taken.is_err() {
+        // Whatever an attempt left is released, also where a connection has to be opened for it.
+        taking.turning.settle(options.timing.node_timeout)?;
+    }
+    taken
 }
 
 struct Taking<'a> {

@@ -63,8 +63,6 @@ fn extend(options: &Options) -> Result<(), Refusal> {
         Outcome::Extended { deadline } => deadline,
         other => unreachable!("an extend ended as {other:?}"),
     };
-    // The others are heard as well: what was sent to them is not cut off by our end.
-    turning.settle(options.timing.node_timeout)?;
     let now = clock::now();
     let remaining = deadline.saturating_since(now);
     if options.output.json {

@@ -136,8 +136,8 @@ fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
     let flags: [&Option<std::path::PathBuf>; 3] =
         [&nodes.cacert, &nodes.certificate, &nodes.private_key];
     if flags.iter().any(|flag| flag.is_some()) {
-        let message = "--cacert, --cert and --key need a redlatch that was built with TLS: \
-            cargo install redlatch --features cli,tls";
+        let message = "--cacert, --cert and --key need a redlatch that was built with TLS, \
+            the feature `tls`";
         return Err(Refusal::config(message));
     }
     Ok(config)
