@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::arguments::{Key, Nodes, Output, Timing, token};
 use crate::exit;
 use crate::look::time;
+use crate::news;
 use crate::nodes;
 use crate::output::{self, Refusal};
 use crate::turning::Turning;
@@ -58,6 +59,7 @@ fn extend(options: &Options) -> Result<(), Refusal> {
     let (key, ttl) = (&options.key.key, options.timing.ttl);
     let mut turning = Turning::new(nodes::config(&options.nodes, &options.timing)?)?;
     turning.gather(|_| false)?;
+    news::mention(&mut turning, &options.output);
     let op = turning.engine.extend_token(key, options.token, ttl, 0)?;
     let deadline = match turning.end_of(op)? {
         Outcome::Extended { deadline } => deadline,

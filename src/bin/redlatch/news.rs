@@ -12,8 +12,14 @@ use crate::turning::Turning;
 
 /// Tells what happened to the nodes since the last time.
 pub fn mention(turning: &mut Turning, output: &Output) {
-    for event in turning.take_events() {
-        if let Some(text) = in_words(&event, turning.engine.coordinator()) {
+    let events = turning.take_events();
+    mention_each(&events, turning, output);
+}
+
+/// Tells of each of these.
+pub fn mention_each(events: &[Event], turning: &Turning, output: &Output) {
+    for event in events {
+        if let Some(text) = in_words(event, turning.engine.coordinator()) {
             output::mention(output, &text);
         }
     }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Key, Nodes, Output, Timing, token};
 use crate::exit;
+use crate::news;
 use crate::nodes;
 use crate::output::{self, Refusal};
 use crate::sights::node_json;
@@ -57,6 +58,7 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     let (key, node_timeout) = (&options.key.key, options.timing.node_timeout);
     let mut turning = Turning::new(nodes::config(&options.nodes, &options.timing)?)?;
     turning.gather(|_| false)?;
+    news::mention(&mut turning, &options.output);
     let op = turning.engine.release_token(key, options.token, 0)?;
     let released = match turning.end_of(op)? {
         Outcome::Released(released) => released,

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::arguments::{Nodes, Output, Timing};
 use crate::look::Colours;
+use crate::news;
 use crate::nodes::config;
 use crate::output::{self, Refusal};
 use crate::turning::Turning;
@@ -72,9 +73,11 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     let views = if options.keys.is_empty() {
         let seen = inspected(&mut turning, &[NO_KEY.to_string()])?;
         let events = turning.take_events();
+        news::mention_each(&events, &turning, &options.output);
         seen.iter().map(|seen| nodes::view(&turning, seen, &events, colours)).collect()
     } else {
         let seen = inspected(&mut turning, &options.keys)?;
+        news::mention(&mut turning, &options.output);
         seen.iter().map(|seen| keys::view(seen, colours)).collect::<Vec<View>>()
     };
     if options.output.json {
