@@ -9,6 +9,11 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[cfg(feature = "tls")]
+mod encrypted;
+#[cfg(feature = "tls")]
+#[path = "../deploy/papers.rs"]
+mod papers;
 mod pipes;
 mod scripts;
 mod secrets;

@@ -2,6 +2,7 @@
 //! others, by its token; and each of their exit codes by name.
 
 use super::*;
+use crate::support::{Cut, Proxy, Way};
 
 /// What ends a verb, by the names of the table.
 const DONE: i32 = 0;
@@ -80,6 +81,24 @@ pub fn has_been_asked_by_a_waiter(fleet: &Fleet) {
         list.iter().any(|line| line.contains("name=redlatch-cli") && line.contains("cmd=pttl"))
     };
     eventually(LIMIT, "somebody waits for the key", || fleet.iter().any(waits));
+}
+
+#[test]
+fn a_release_is_said_again_where_its_connection_is_lost() {
+    let fleet = Fleet::start(3);
+    let token = acquired(&fleet, &["-t", "60s", "deploy"]);
+    let proxy = Proxy::start(fleet[2].address());
+    proxy.delay(Way::ToNode, Duration::from_millis(100));
+    let mut command = tool(&["release", "--node-timeout", "2s", "deploy", &token]);
+    let urls = [fleet[0].url(), fleet[1].url(), proxy.url()];
+    let releasing = Running::start(command.env("REDLATCH_SERVERS", urls.join(",")));
+    eventually(LIMIT, "it is released on the near ones", || {
+        fleet[0].get("deploy").is_none() && fleet[1].get("deploy").is_none()
+    });
+    proxy.cut(Cut::Reset);
+    proxy.delay(Way::ToNode, Duration::ZERO);
+    releasing.end(LIMIT).with_code(DONE);
+    assert_eq!(fleet[2].get("deploy"), None, "it stands in everybody's way for its ttl");
 }
 
 #[test]
