@@ -13,6 +13,7 @@ mod support;
 mod encrypted;
 #[cfg(feature = "tls")]
 #[path = "../deploy/papers.rs"]
+#[allow(dead_code, reason = "it is shared with other tests, which need more of it")]
 mod papers;
 mod pipes;
 mod scripts;
