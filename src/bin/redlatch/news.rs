@@ -12,17 +12,16 @@ use crate::turning::Turning;
 
 /// Tells what happened to the nodes since the last time.
 pub fn mention(turning: &mut Turning, output: &Output) {
-    let events = turning.take_events();
-    mention_each(&events, turning, output);
+    for text in lines(turning) {
+        output::mention(output, &text);
+    }
 }
 
-/// Tells of each of these.
-pub fn mention_each(events: &[Event], turning: &Turning, output: &Output) {
-    for event in events {
-        if let Some(text) = in_words(event, turning.engine.coordinator()) {
-            output::mention(output, &text);
-        }
-    }
+/// What happened to the nodes since the last time, in a line each.
+pub fn lines(turning: &mut Turning) -> Vec<String> {
+    let events = turning.take_events();
+    let core = turning.engine.coordinator();
+    events.iter().filter_map(|event| in_words(event, core)).collect()
 }
 
 /// One line; `None` where it is no news to an operator.

@@ -73,7 +73,6 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     let views = if options.keys.is_empty() {
         let seen = inspected(&mut turning, &[NO_KEY.to_string()])?;
         let events = turning.take_events();
-        news::mention_each(&events, &turning, &options.output);
         seen.iter().map(|seen| nodes::view(&turning, seen, &events, colours)).collect()
     } else {
         let seen = inspected(&mut turning, &options.keys)?;
