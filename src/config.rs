@@ -16,6 +16,9 @@ use crate::proto::keeper::Keep;
 use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
 use crate::proto::time::Instant;
 
+/// How long [`Client::lock`](crate::Client::lock) waits unless told.
+pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
+
 /// Addresses and settings of a client.
 ///
 /// ```

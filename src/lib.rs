@@ -12,7 +12,13 @@
 //!
 //! * [`Client`] blocks: no thread of its own, several guards at once.
 //! * [`Engine`] lives in your loop, with its sockets on your `mio::Poll`.
+//! * [`Embedded`] is the engine behind one file descriptor, for any other loop (Linux).
+//! * [`SharedClient`] is for many threads and any async runtime: its calls are futures that can be
+//!   waited for, too. A thread drives it, or with the feature `tokio` a task on your runtime.
 //! * [`proto::coordinator::Coordinator`] is the core, without a socket and without a clock.
+//!
+//! What happens across threads, in a forked process, at a signal, and when something is dropped is
+//! said at each of them. `examples/` has a file for each, to paste from.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -37,6 +43,7 @@
 //!
 //! * `net` (default): the event loop and the blocking client. Without it there is `proto` alone.
 //! * `tls`: encrypted connections, `rediss://`, with rustls.
+//! * `tokio`: `SharedClient::connect_tokio`.
 //! * `testing`: in-process masters, for your own tests.
 //! * `cli`: the tool `redlatch`.
 #![forbid(unsafe_code)]
@@ -49,21 +56,25 @@ mod config;
 #[cfg(feature = "net")]
 pub mod net;
 pub mod proto;
+#[cfg(feature = "net")]
+pub mod shared;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 #[cfg(feature = "net")]
-pub use client::{Client, DEFAULT_WAIT, Guard, Happened, Notice};
+pub use client::{Client, Guard, Happened, Notice};
 #[cfg(feature = "net")]
-pub use config::{Config, LockOptions};
+pub use config::{Config, DEFAULT_WAIT, LockOptions};
 #[cfg(feature = "net")]
 pub use net::address::Lookup;
+#[cfg(all(feature = "net", any(target_os = "linux", target_os = "android")))]
+pub use net::embed::{Asking, Embedded};
 #[cfg(feature = "tls")]
 pub use net::tls::Tls;
 #[cfg(feature = "net")]
 pub use net::{clock, engine::Engine};
 pub use proto::coordinator::Event;
-pub use proto::error::{Busy, Cause, ConfigError, Error, Loss, NodeReport, Report, Said};
+pub use proto::error::{Busy, Cause, Closed, ConfigError, Error, Loss, NodeReport, Report, Said};
 pub use proto::inspection::{Finding, Inspection, NodeSight, Sight, Value};
 pub use proto::keeper::Keep;
 pub use proto::lock::{Lock, Token};
@@ -74,6 +85,8 @@ pub use proto::settings::{Credentials, RestartGuard};
 pub use proto::standing::Standing;
 pub use proto::stats::{NodeStats, RoundTrips, Stats};
 pub use proto::time::{BadTtl, Instant, Ttl};
+#[cfg(feature = "net")]
+pub use shared::{Lease, SharedClient, SharedGuard};
 
 /// The examples of README, compiled.
 #[cfg(all(doctest, feature = "net"))]

@@ -24,6 +24,11 @@ use crate::proto::time::Instant;
 ///
 /// What it protects ends at its deadline, whoever still holds the guard: look at
 /// [`check`](Guard::check) before each side effect.
+///
+/// It is neither `Send` nor `Sync`: it stays on the thread of its client, and ends before it, which
+/// the borrow sees to. One that is forgotten (`std::mem::forget`) leaves its lock until the ttl is
+/// over, or until [`Client::close`]. Dropped in unwinding it does what it always does. In a forked
+/// process it is over, and its end does nothing.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped gives its lock back"]
 pub struct Guard<'a> {

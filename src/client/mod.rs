@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 
-use crate::config::{Config, LockOptions};
+use crate::config::{Config, DEFAULT_WAIT, LockOptions};
 use crate::net::clock;
+use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::proto::coordinator::Event;
-use crate::proto::error::{Cause, ConfigError, Error};
+use crate::proto::error::{ConfigError, Error};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock;
 use crate::proto::node::NodeId;
@@ -27,9 +28,6 @@ use crate::proto::round::Released;
 use crate::proto::standing::Standing;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
-
-/// How long [`Client::lock`] waits unless told.
-pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 
 pub use guard::Guard;
 use notices::Notices;
@@ -45,10 +43,22 @@ const LOOKED_AT: Duration = Duration::from_millis(1);
 
 /// Distributed locks, blocking.
 ///
+/// # Threads, processes, signals
+///
+/// It is `Send` and not `Sync`: one thread uses it at a time, and may hold several locks at once. A
+/// guard borrows it, so it stays on that thread, and ends before the client does.
+///
 /// After `fork` it belongs to the parent: in the child every call ends as [`Error::Config`], and
 /// dropping it or a guard does nothing to the parent's locks.
 ///
-/// It is `Send` and not `Sync`: one thread uses it at a time, and may hold several locks at once.
+/// A signal that interrupts a wait ends no call and makes none longer. A panic of yours that
+/// unwinds through guards and client drops them as any other end of their scopes does: the releases
+/// are written, and nothing waits. One in a function that [`Config::credentials`] or
+/// [`Config::resolver`] was given is the trouble of that node, but for names that are looked up in
+/// [`connect`](Client::connect): it goes through there.
+///
+/// Dropping it writes what is still owed, as far as the sockets take it without waiting;
+/// [`close`](Client::close) waits for it.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -92,8 +102,6 @@ impl Client {
     pub fn connect(mut config: Config) -> Result<Client, Error> {
         // Between calls nobody reads.
         config.settings.attended = false;
-        let node_timeout = config.settings.node_timeout;
-        let connect_timeout = config.settings.connect_timeout;
         let system = |error: io::Error| {
             let problem = format!("no poller: {error}").into();
             Error::Config(ConfigError::System { problem })
@@ -104,8 +112,7 @@ impl Client {
         let (looked_at, spare_keys) = (clock::now(), Vec::new());
         let (names, notices) = (Names::new(), Notices::default());
         let mut inner = Inner { engine, poll, events, looked_at, names, notices, spare_keys };
-        inner.wait_for_nodes(node_timeout, connect_timeout)?;
-        inner.refuse_one_server_twice()?;
+        inner.wait_for_nodes()?;
         Ok(Client { inner: RefCell::new(inner) })
     }
 
@@ -266,6 +273,34 @@ impl Client {
         }
     }
 
+    /// The orderly end: gives every lock back, also one whose guard was forgotten, and reads and
+    /// writes until every node has confirmed it, at most for `timeout`; what came first is told by
+    /// the result. It is how many keys may be left on some node, until their ttl is over; zero:
+    /// none.
+    ///
+    /// Dropping the client instead writes what the sockets take at this moment, and waits for
+    /// nothing.
+    #[must_use = "it tells how many keys may be left on some node"]
+    pub fn close(self, timeout: Duration) -> usize {
+        let end = clock::now().saturating_add(timeout);
+        let mut inner = self.inner.into_inner();
+        if !inner.engine.is_ours() {
+            // The locks are the parent's, and stay.
+            return 0;
+        }
+        inner.engine.let_all_go();
+        loop {
+            // Without a turn at least, nobody would have looked which connections still live.
+            let turned = inner.turn(end);
+            // Nobody asks for what is told, and as long as there is any the loop would not sleep.
+            inner.take_completions();
+            let left = inner.engine.coordinator().open_records();
+            if left == 0 || turned.is_err() || clock::now() >= end {
+                return left;
+            }
+        }
+    }
+
     fn acquire(&self, key: &[u8], options: LockOptions) -> Result<Guard<'_>, Error> {
         let mut inner = self.inner.borrow_mut();
         inner.look_after_absence()?;
@@ -389,17 +424,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Found at the start, one server under two addresses is a mistake in the list.
-    fn refuse_one_server_twice(&self) -> Result<(), Error> {
-        let core = self.engine.coordinator();
-        let mut nodes = (0..core.settings().nodes.len()).map(NodeId::new);
-        if nodes.any(|node| core.trouble(node) == Cause::SameServer) {
-            let report = core.report_standings(clock::now());
-            return Err(Error::Config(ConfigError::Nodes(report)));
-        }
-        Ok(())
-    }
-
     fn wait_for(&mut self, op: Op) -> Result<Outcome, Error> {
         const FOR_EVER: Instant = Instant::from_nanos(u64::MAX);
         loop {
@@ -419,30 +443,12 @@ impl Inner {
         }
     }
 
-    fn wait_for_nodes(&mut self, node_timeout: Duration, most: Duration) -> Result<(), Error> {
-        let end = clock::now().saturating_add(most);
-        let mut quorum_since = None;
-        loop {
-            let now = clock::now();
-            let core = self.engine.coordinator();
-            let nodes = core.settings().nodes.len();
-            let ready = core.ready().len();
-            let tried = (0..nodes)
-                .map(NodeId::new)
-                .filter(|&node| core.standing(node).is_usable() || core.failures(node) > 0);
-            if tried.count() == nodes || now >= end {
-                return Ok(());
-            }
-            let mut until = end;
-            if ready > nodes / 2 {
-                let since = *quorum_since.get_or_insert(now);
-                until = since.saturating_add(node_timeout).min(end);
-                if now >= until {
-                    return Ok(());
-                }
-            }
+    fn wait_for_nodes(&mut self) -> Result<(), Error> {
+        let mut connecting = Connecting::new(self.engine.coordinator(), clock::now());
+        while let Some(until) = connecting.wait_until(self.engine.coordinator(), clock::now()) {
             self.turn(until).map_err(|error| poller_failed(&error))?;
         }
+        refuse_one_server_twice(self.engine.coordinator(), clock::now())
     }
 }
 

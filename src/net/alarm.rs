@@ -2,7 +2,8 @@
 //! timeout is whole milliseconds, rounded up, and a wait for another's lock is shorter than that.
 //!
 //! An alarm that comes early is harmless, and one that never comes is only late: the poller's
-//! timeout stands behind it.
+//! timeout stands behind it. But for those who asked it to stand for every timeout: they sleep
+//! without one, and have it ring where there is something to do at once.
 
 use std::io;
 use std::time::Duration;
@@ -20,6 +21,10 @@ pub struct Alarm {
     timer: Option<timer::Timer>,
     /// When it goes off; it may have done so.
     set_to: Instant,
+    /// It is not set for sleeps that are as long as this.
+    shorter_than: Duration,
+    /// It was rung, and nobody has heard of it yet.
+    rung: bool,
 }
 
 impl Alarm {
@@ -27,19 +32,60 @@ impl Alarm {
     /// there is none.
     pub fn new(registry: &Registry, token: Token) -> Alarm {
         let timer = timer::Timer::new(registry, token).ok();
-        Alarm { timer, set_to: Instant::default() }
+        Alarm { timer, set_to: Instant::default(), shorter_than: SHORT, rung: false }
+    }
+
+    /// From now on it is set for every sleep; `false` where there is no timer.
+    pub fn stand_for_every_timeout(&mut self) -> bool {
+        self.shorter_than = Duration::MAX;
+        self.stands_for_every_timeout()
+    }
+
+    /// Whether those who sleep need no timeout of their own.
+    pub fn stands_for_every_timeout(&self) -> bool {
+        self.timer.is_some() && self.shorter_than == Duration::MAX
+    }
+
+    /// Wakes the poller at once, where it stands for every timeout.
+    pub fn ring(&mut self) {
+        if self.stands_for_every_timeout() && !self.rung {
+            self.rung = self.set(Duration::from_nanos(1));
+            // What it was set to is overwritten.
+            self.set_to = Instant::default();
+        }
+    }
+
+    /// It is not to wake the poller at once any more.
+    pub fn hush(&mut self) {
+        if std::mem::take(&mut self.rung) {
+            self.set(Duration::ZERO);
+            self.set_to = Instant::default();
+        }
+    }
+
+    /// The poller told of it.
+    pub fn went_off(&mut self) {
+        self.rung = false;
     }
 
     /// Sees to it that the poller wakes at `due`, where the sleep until then is short.
     pub fn wake_at(&mut self, due: Instant, now: Instant) {
         let sleep = due.saturating_since(now);
+        if sleep.is_zero() {
+            return self.ring();
+        }
         let set = self.set_to > now && self.set_to <= due;
-        if sleep.is_zero() || sleep >= SHORT || set {
+        if sleep >= self.shorter_than || (set && !self.rung) {
             return;
         }
-        if self.timer.as_ref().is_some_and(|timer| timer.set(sleep).is_ok()) {
-            self.set_to = due;
+        if self.set(sleep) {
+            (self.set_to, self.rung) = (due, false);
         }
+    }
+
+    /// Zero: it does not go off.
+    fn set(&self, sleep: Duration) -> bool {
+        self.timer.as_ref().is_some_and(|timer| timer.set(sleep).is_ok())
     }
 
     /// Leaves the poller.

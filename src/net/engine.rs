@@ -8,6 +8,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{self, AssertUnwindSafe};
 use std::time::Duration;
 
 use mio::{Interest, Registry, Token};
@@ -39,6 +40,10 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 /// sends without end must not keep the loop.
 const READS_A_TURN: usize = 4;
 
+/// How many full buffers are read from one node at the end, so that the close is no reset. More
+/// than any answer; one that sends without end is reset, and must not keep who drops the engine.
+const LAST_READS: usize = 256;
+
 /// Distributed locks on the caller's `mio::Poll`.
 ///
 /// ```no_run
@@ -53,7 +58,10 @@ const READS_A_TURN: usize = 4;
 /// engine.acquire("invoice:42", Duration::from_secs(10), 7)?;
 /// loop {
 ///     let timeout = engine.prepare();
-///     poll.poll(&mut events, timeout)?;
+///     match poll.poll(&mut events, timeout) {
+///         Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+///         polled => polled?,
+///     }
 ///     for event in &events {
 ///         if !engine.handle_event(event) {
 ///             // One of yours.
@@ -69,17 +77,35 @@ const READS_A_TURN: usize = 4;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # Threads, processes, signals
+///
+/// It is `Send` and `Sync`: it may be made on one thread and used on another, and whoever asks it
+/// for something needs it mutably. Several live on one poller, each from a base token of its own,
+/// as many tokens apart as there are nodes, and one. It blocks only in [`new`](Engine::new), where
+/// names are looked up.
+///
 /// After `fork` it belongs to the parent: see [`is_ours`](Engine::is_ours).
 ///
-/// It is `Send`: it may be made on one thread and used on another. It blocks only in
-/// [`new`](Engine::new), where names are looked up. Dropping it releases what it was asked for and
-/// did not hand out, as far as the sockets take it without waiting.
+/// No call of it waits, so no signal interrupts one. Your own wait it may: `mio::Poll::poll` then
+/// returns [`Interrupted`](std::io::ErrorKind::Interrupted), and the loop turns once more, from
+/// [`prepare`](Engine::prepare) on.
+///
+/// It calls nobody back but for what [`Config::credentials`] was given, and what
+/// [`Config::resolver`] was, in `new`. A panic of the former does not go through the loop: that
+/// node is not connected to, which is tried again, and everything else goes on.
+///
+/// Dropping it releases what it was asked for and did not hand out, as far as the sockets take it
+/// without waiting. A lock that it did hand out stays until its ttl is over, unless it is released:
+/// [`let_all_go`](Engine::let_all_go) does it for all of them. Whether your poller is dropped
+/// before it or behind it makes no difference.
 pub struct Engine {
     coordinator: Coordinator,
     registry: Registry,
     base: Token,
     sockets: Vec<Socket>,
     alarm: Alarm,
+    /// Whoever drives it wants to be awake by then.
+    appointment: Option<Instant>,
     scratch: Box<[u8]>,
     /// Nodes that had more to read than their turn allowed.
     more: NodeSet,
@@ -135,6 +161,7 @@ impl Engine {
         Ok(Engine {
             coordinator,
             alarm: Alarm::new(&registry, Token(base.0 + sockets.len())),
+            appointment: None,
             registry,
             base,
             sockets,
@@ -277,6 +304,13 @@ impl Engine {
         self.coordinator.let_go(lock, clock::now());
     }
 
+    /// Takes every request back and gives every lock back, handed out or not: for an orderly end.
+    /// Drive the engine on until [`Coordinator::open_records`] is zero, and nothing is left on any
+    /// node; what it counts otherwise are keys that may be left on some node until their ttl ends.
+    pub fn let_all_go(&mut self) {
+        self.coordinator.let_all_go(clock::now());
+    }
+
     /// Takes a request back: no completion follows, and what it won or may yet win is released.
     pub fn cancel(&mut self, op: Op) {
         self.coordinator.cancel(op, clock::now());
@@ -298,6 +332,13 @@ impl Engine {
         if !self.is_ours() {
             return self.coordinator.has_completions().then_some(Duration::ZERO);
         }
+        self.go_on();
+        self.plan_sleep()
+    }
+
+    /// Does what is due and writes what was asked, in the process that made it, without planning
+    /// the sleep behind it.
+    pub(crate) fn go_on(&mut self) {
         self.read_those_with_more();
         if self.coordinator.next_timeout().is_some_and(|due| due <= clock::now()) {
             // No timeout is believed before the sockets were looked at.
@@ -311,12 +352,54 @@ impl Engine {
             self.coordinator.handle_timeout(clock::now());
         }
         self.write_out();
+    }
+
+    /// Whether those who sleep need no timeout: the alarm wakes them.
+    pub(crate) fn has_alarm(&self) -> bool {
+        self.alarm.stands_for_every_timeout()
+    }
+
+    /// Writes what was asked and sets the alarm, for those who need no timeout. Nothing that is due
+    /// is done. In a forked process the timer, too, is the parent's.
+    pub(crate) fn end_turn(&mut self) {
+        if self.is_ours() {
+            self.write_out();
+            self.plan_sleep();
+        }
+    }
+
+    /// Sees to it that a sleep is over at that moment, whatever is due by itself.
+    pub(crate) fn wake_by(&mut self, moment: Option<Instant>) {
+        self.appointment = moment;
+    }
+
+    /// How long to sleep at most. Sets the alarm.
+    pub(crate) fn plan_sleep(&mut self) -> Option<Duration> {
         if self.coordinator.has_completions() || !self.more.is_empty() {
+            self.alarm.ring();
             return Some(Duration::ZERO);
         }
-        let (due, now) = (self.coordinator.next_timeout()?, clock::now());
+        let due = [self.coordinator.next_timeout(), self.appointment];
+        let Some(due) = due.into_iter().flatten().min() else {
+            self.alarm.hush();
+            return None;
+        };
+        let now = clock::now();
         self.alarm.wake_at(due, now);
         Some(due.saturating_since(now))
+    }
+
+    /// Whoever drives it sleeps without a timeout from now on, as long as everything that is asked
+    /// is followed by [`end_turn`](Engine::end_turn) or [`prepare`](Engine::prepare); `false` where
+    /// the system has no timer for that.
+    pub(crate) fn needs_no_timeout(&mut self) -> bool {
+        self.alarm.stand_for_every_timeout()
+    }
+
+    /// Reads so few bytes at once from now on: what a turn leaves unread is a rare thing otherwise.
+    #[cfg(test)]
+    pub(crate) fn read_at_once(&mut self, bytes: usize) {
+        self.scratch = vec![0; bytes].into();
     }
 
     /// Writes what was asked, without doing what is due. It never waits.
@@ -361,7 +444,13 @@ impl Engine {
 
     /// Takes an event of the poller; `false` where it is not one of ours.
     pub fn handle_event(&mut self, event: &mio::event::Event) -> bool {
-        let Some(node) = self.node_of(event.token()) else { return self.owns(event.token()) };
+        let Some(node) = self.node_of(event.token()) else {
+            let ours = self.owns(event.token());
+            if ours {
+                self.alarm.went_off();
+            }
+            return ours;
+        };
         let socket = &mut self.sockets[node.index()];
         if socket.opening {
             self.look_whether_open(node);
@@ -388,6 +477,16 @@ impl Engine {
         // A lock that was granted before a fork is the parent's alone.
         self.is_ours();
         self.coordinator.poll_completion(clock::now())
+    }
+
+    /// The next request that came to its end, without the end: it is fetched later.
+    pub(crate) fn poll_ended(&mut self) -> Option<(Op, u64)> {
+        self.coordinator.poll_ended()
+    }
+
+    /// What a request came to, as of now; `None` where it goes on.
+    pub(crate) fn fetch(&mut self, op: Op) -> Option<Completion> {
+        self.coordinator.fetch(op, clock::now())
     }
 
     /// The next thing that happened to a node.
@@ -492,18 +591,26 @@ impl Engine {
                     self.more.insert(node);
                 }
                 (socket.opening, socket.writable) = (false, true);
-                self.ask_for_credentials(node);
+                if let Err(error) = self.ask_for_credentials(node) {
+                    return self.lost(node, &error);
+                }
                 self.coordinator.handle_connected(node, clock::now());
             }
             Err(error) => self.lost(node, &error),
         }
     }
 
-    fn ask_for_credentials(&mut self, node: NodeId) {
-        let Some(ask) = &self.credentials else { return };
+    /// # Errors
+    /// Where the caller's function panics. It is the trouble of that node: were the turn left in
+    /// its middle, the poller would not tell of the other sockets again.
+    fn ask_for_credentials(&mut self, node: NodeId) -> io::Result<()> {
+        let Some(ask) = &self.credentials else { return Ok(()) };
         let label = &self.coordinator.settings().nodes[node.index()].label;
-        let credentials = (ask.0)(label).unwrap_or_else(|| self.by_url[node.index()].clone());
+        let asked = panic::catch_unwind(AssertUnwindSafe(|| (ask.0)(label)));
+        let said = asked.map_err(|_| io::Error::other("who asks for credentials panicked"))?;
+        let credentials = said.unwrap_or_else(|| self.by_url[node.index()].clone());
         self.coordinator.set_credentials(node, credentials);
+        Ok(())
     }
 
     fn lost(&mut self, node: NodeId, error: &io::Error) {
@@ -605,7 +712,9 @@ impl Drop for Engine {
         // A close with unread input is a reset, which would throw away what was just written.
         for socket in &mut self.sockets {
             let Some(stream) = &mut socket.stream else { continue };
-            while let (1.., Readiness::More) = stream.read(&mut self.scratch, false) {}
+            for _ in 0..LAST_READS {
+                let (1.., Readiness::More) = stream.read(&mut self.scratch, false) else { break };
+            }
         }
         for node in self.nodes().iter() {
             if let Some(stream) = self.drop_stream(node) {

@@ -4,6 +4,9 @@ pub mod address;
 mod alarm;
 pub mod clock;
 mod connect;
+pub(crate) mod connecting;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub mod embed;
 pub mod engine;
 pub(crate) mod hook;
 pub(crate) mod names;

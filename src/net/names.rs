@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
@@ -35,8 +36,11 @@ impl Names {
         }
         let sender = self.sender.clone();
         let look_up = move || {
+            // A function of the caller's that panics has found nothing this time.
+            let found = panic::catch_unwind(AssertUnwindSafe(|| lookup.run()));
+            let found = found.unwrap_or_else(|_| Err(io::Error::other("the lookup panicked")));
             // Nobody takes it when the client is gone.
-            let _ = sender.send((node, lookup.run()));
+            let _ = sender.send((node, found));
         };
         let started = thread::Builder::new().name("redlatch-name".into()).spawn(look_up);
         if started.is_err() {

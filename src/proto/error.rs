@@ -340,6 +340,8 @@ pub enum Error {
     Busy(Busy),
     /// What was asked for, or how the client is configured, cannot work. It is never retried.
     Config(ConfigError),
+    /// The client is no more: nothing was sent, or what it may have left is released.
+    Closed(Closed),
 }
 
 impl Error {
@@ -351,7 +353,7 @@ impl Error {
             | Error::Expired(report)
             | Error::Lost { report, .. }
             | Error::Config(ConfigError::Nodes(report)) => Some(report),
-            Error::Busy(_) | Error::Config(_) => None,
+            Error::Busy(_) | Error::Config(_) | Error::Closed(_) => None,
         }
     }
 }
@@ -365,6 +367,7 @@ impl fmt::Display for Error {
             Error::Lost { reason, report } => write!(f, "the lock is lost ({reason}): {report}"),
             Error::Busy(busy) => busy.fmt(f),
             Error::Config(error) => error.fmt(f),
+            Error::Closed(closed) => closed.fmt(f),
         }
     }
 }
@@ -407,6 +410,27 @@ impl fmt::Display for Busy {
             Busy::Records => "busy: as many locks are open as the limit allows",
             Busy::Nodes => "busy: too much waits for the nodes to ask a quorum of them",
             Busy::Lock => "busy: this lock is already being extended or released",
+        })
+    }
+}
+
+/// Why a client is no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Closed {
+    /// It was closed.
+    Asked,
+    /// What drove it is gone: its thread panicked, or the runtime of its task ended.
+    DriverGone,
+    /// It belongs to the process that this one was forked from.
+    Forked,
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Closed::Asked => "the client was closed",
+            Closed::DriverGone => "the client is not driven any more: its thread or runtime ended",
+            Closed::Forked => "the client belongs to the process before the fork",
         })
     }
 }

@@ -44,17 +44,18 @@ pub struct Keep {
     max_hold: Option<Duration>,
     extensions: Option<u32>,
     lead: Option<Duration>,
+    tells_renewals: bool,
 }
 
 impl Keep {
     /// For `max_hold` at most: the lock's deadline is never later than that.
     pub const fn at_most(max_hold: Duration) -> Keep {
-        Keep { max_hold: Some(max_hold), extensions: None, lead: None }
+        Keep { max_hold: Some(max_hold), extensions: None, lead: None, tells_renewals: false }
     }
 
     /// For `count` extensions at most. Those that a change on a node gave rise to are not counted.
     pub const fn extensions(count: u32) -> Keep {
-        Keep { max_hold: None, extensions: Some(count), lead: None }
+        Keep { max_hold: None, extensions: Some(count), lead: None, tells_renewals: false }
     }
 
     /// For `count` extensions at most, whatever else bounds it.
@@ -69,6 +70,14 @@ impl Keep {
     #[must_use]
     pub const fn lead(mut self, lead: Duration) -> Keep {
         self.lead = Some(lead);
+        self
+    }
+
+    /// Tells each later deadline, too ([`Outcome::Renewed`](super::ops::Outcome::Renewed)): for
+    /// those who keep a copy of it.
+    #[must_use]
+    pub const fn tell_renewals(mut self) -> Keep {
+        self.tells_renewals = true;
         self
     }
 
@@ -113,6 +122,8 @@ pub struct Kept {
     /// How many extensions are left.
     extensions: Option<u32>,
     lead: Duration,
+    /// Whoever keeps it is told of each later deadline.
+    pub tells_renewals: bool,
     /// The extend that is under way is a renewal.
     pub renewing: bool,
     /// Starts the next renewal.
@@ -139,6 +150,7 @@ impl Kept {
             until: keep.max_hold.map(|length| start.saturating_add(length)),
             extensions: keep.extensions,
             lead: keep.lead.unwrap_or(ttl.duration() / RENEWED_AFTER),
+            tells_renewals: keep.tells_renewals,
             renewing: false,
             renewal: None,
             warning: None,

@@ -75,6 +75,12 @@ impl Lock {
     pub fn token(&self) -> Token {
         self.token
     }
+
+    /// Another handle of the same lock, to look at it: it is given back with one of them.
+    #[cfg(feature = "net")]
+    pub(crate) fn alias(&self) -> Lock {
+        Lock { record: self.record, generation: self.generation, token: self.token }
+    }
 }
 
 #[cfg(test)]

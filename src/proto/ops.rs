@@ -39,6 +39,12 @@ pub enum Outcome {
         /// The deadline.
         deadline: Instant,
     },
+    /// The lock that is kept ends later: at this moment. Told where the keeping was asked to
+    /// ([`Keep::tell_renewals`]), and of several only the last. The request goes on.
+    Renewed {
+        /// The new deadline.
+        deadline: Instant,
+    },
     /// The lock is given back.
     Released(Released),
     /// What the nodes hold.
@@ -92,6 +98,11 @@ pub enum Stage {
         /// Its record.
         record: u32,
     },
+    /// The same, and a later deadline is not handed out yet.
+    Renewed {
+        /// Its record.
+        record: u32,
+    },
     /// The nodes are looked at.
     Looking {
         /// The record that stands for the key.
@@ -118,7 +129,7 @@ pub enum Stage {
 impl Stage {
     fn ends(&self) -> bool {
         let ended = matches!(self, Stage::Granted { .. } | Stage::Extended { .. } | Stage::Over(_));
-        ended || matches!(self, Stage::Expiring { .. })
+        ended || matches!(self, Stage::Expiring { .. } | Stage::Renewed { .. })
     }
 }
 
@@ -158,6 +169,11 @@ impl Ops {
         Op { index: self.slab.insert(request) as u32, generation }
     }
 
+    /// The request, to look at, unless it was cancelled or answered.
+    pub fn get(&self, op: Op) -> Option<&Request> {
+        self.slab.get(op.index as usize).filter(|request| request.generation == op.generation)
+    }
+
     /// The request, unless it was cancelled or answered.
     pub fn get_mut(&mut self, op: Op) -> Option<&mut Request> {
         self.slab.get_mut(op.index as usize).filter(|request| request.generation == op.generation)
@@ -178,10 +194,15 @@ impl Ops {
         loop {
             let op = self.ready.pop_front()?;
             // One that was cancelled, or goes on after all, left its place in the line behind.
-            if self.get_mut(op).is_some_and(|request| request.stage.ends()) {
+            if self.has_ended(op) {
                 return Some(op);
             }
         }
+    }
+
+    /// Whether the request is open, and has something to hand out.
+    pub fn has_ended(&mut self, op: Op) -> bool {
+        self.get_mut(op).is_some_and(|request| request.stage.ends())
     }
 
     /// Whether `test` holds for all requests.

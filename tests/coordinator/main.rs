@@ -4,6 +4,7 @@
 mod bench;
 mod debts;
 mod doubted;
+mod fetching;
 mod found;
 mod handing;
 mod hazards;

@@ -11,6 +11,7 @@ use redlatch::proto::standing::Standing;
 use redlatch::{Error, Instant, NodeId, Outcome};
 
 use crate::agenda::{Event, MICRO, MILLI};
+use crate::fetching::Told;
 use crate::network::Piece;
 use crate::relic::Relic;
 use crate::user::{Purpose, User};
@@ -48,6 +49,8 @@ pub struct Client {
     pub users: Vec<User>,
     /// Handles whose owners have forgotten them, to be used when they are long over.
     pub relics: Vec<Relic>,
+    /// Ends that were told and are not fetched yet.
+    pub told: Vec<Told>,
     /// What its users wait for.
     pub asked: BTreeMap<u64, Purpose>,
     /// The answer to a question of the simulation's own.
@@ -73,6 +76,7 @@ impl Client {
             paid_on: vec![None; nodes],
             users,
             relics: Vec::new(),
+            told: Vec::new(),
             asked: BTreeMap::new(),
             errand: None,
             step: Step::Idle,
@@ -89,6 +93,7 @@ impl Client {
         self.coordinator = coordinator;
         self.paid_on.fill(None);
         self.relics.clear();
+        self.told.clear();
         (self.errand, self.step, self.gone) = (None, Step::Idle, false);
         // Whatever it was about to do, nobody does.
         (self.wake, self.wake_at) = (self.wake + 1, u64::MAX);
@@ -215,7 +220,8 @@ impl World {
             let waits = wire.open && !it.coordinator.output(NodeId::new(node)).is_empty();
             waits.then_some(wire.full_until)
         });
-        due.min(users).min(relics).min(full.min().unwrap_or(u64::MAX))
+        let told = it.told.iter().map(|told| told.at).min().unwrap_or(u64::MAX);
+        due.min(users).min(relics).min(told).min(full.min().unwrap_or(u64::MAX))
     }
 
     fn read_all(&mut self, client: usize) {

@@ -30,6 +30,7 @@ mod dice;
 mod directed;
 mod ending;
 mod faults;
+mod fetching;
 mod handing;
 mod keeping;
 mod network;

@@ -52,6 +52,8 @@ pub struct Plan {
     pub late: (u64, u64),
     /// How long a step of a client takes at most, where it takes any time.
     pub pace: u64,
+    /// How long callers take at most to fetch what they were told of; zero: nothing is told first.
+    pub fetched_late: u64,
     /// The pause between two faults at most; zero: nothing goes wrong.
     pub fault_pause: u64,
     /// What goes wrong, and how often compared with the rest.
@@ -100,6 +102,7 @@ impl Plan {
             latency,
             late: (dice.one_of(&[0, 0, 10, 50]), dice.one_of(&[10, 50, 200]) * MILLI),
             pace: dice.one_of(&[0, 0, 100 * MICRO, 2 * MILLI]),
+            fetched_late: dice.one_of(&[0, 0, 100 * MICRO, 5 * MILLI]),
             fault_pause: dice.one_of(&[0, 400, 200, 100, 60]) * MILLI,
             faults,
             lengths: [
@@ -133,6 +136,7 @@ impl Plan {
         plan.settings.node_timeout = Duration::from_millis(100);
         plan.settings.reconnect = (Duration::from_millis(1), Duration::from_millis(2));
         (plan.latency, plan.late, plan.pace) = ((20 * MICRO, 100 * MICRO), (0, 0), 0);
+        plan.fetched_late = 0;
         (plan.fault_pause, plan.rest, plan.directed) = (0, u64::MAX / 4, true);
         plan
     }

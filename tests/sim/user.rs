@@ -122,9 +122,7 @@ impl World {
     /// A client takes what ended, and its users act.
     pub fn serve(&mut self, client: usize) {
         let now = self.agenda.now();
-        while let Some(done) = self.clients[client].coordinator.poll_completion(instant(now)) {
-            self.answered(client, done);
-        }
+        self.take_ends(client);
         self.look_at_events(client);
         for user in 0..self.clients[client].users.len() {
             if self.clients[client].users[user].at <= now {
@@ -262,7 +260,7 @@ impl World {
     }
 
     /// A request came to its end.
-    fn answered(&mut self, client: usize, done: Completion) {
+    pub fn answered(&mut self, client: usize, done: Completion) {
         let (now, serial) = (self.agenda.now(), done.data);
         self.trace.note(now, || match &done.result {
             Ok(outcome) => format!("client {client} is told #{serial}: {outcome:?}"),
@@ -272,7 +270,8 @@ impl World {
         if let Some(Purpose::Keep { user }) = purpose {
             return self.told_of_keeping(client, user, serial, done.result);
         }
-        self.checker.answer(serial, now, self.clients[client].kept_waiting);
+        let slack = 2 * self.plan.fetched_late;
+        self.checker.answer(serial, now, self.clients[client].kept_waiting + slack);
         self.count(purpose, &done.result);
         match (purpose, done.result) {
             (
@@ -314,8 +313,8 @@ impl World {
             Ok(Outcome::Acquired(_)) => &mut tally.handed_out,
             Ok(Outcome::Extended { .. }) => &mut tally.extended,
             Ok(Outcome::Inspected(_)) => &mut tally.inspected,
-            Ok(Outcome::Expiring { .. }) => {
-                return self.checker.violate("a warning for who keeps nothing".into());
+            Ok(Outcome::Expiring { .. } | Outcome::Renewed { .. }) => {
+                return self.checker.violate("a notice for who keeps nothing".into());
             }
             Ok(Outcome::Released(Released::Released)) => &mut tally.released,
             Ok(Outcome::Released(Released::TakenByOther)) => &mut tally.taken_by_other,
@@ -331,7 +330,7 @@ impl World {
             {
                 return;
             }
-            Err(error @ (Error::Busy(_) | Error::Config(_))) => {
+            Err(error @ (Error::Busy(_) | Error::Config(_) | Error::Closed(_))) => {
                 return self.checker.violate(format!("an answer that cannot be: {error}"));
             }
         } += 1;

@@ -37,7 +37,7 @@ pub fn of(error: &Error) -> u8 {
         // A majority that grants so late that nothing is left did not answer in time.
         Error::NoQuorum(_) | Error::Expired(_) => NO_QUORUM,
         Error::Lost { .. } => NO,
-        Error::Busy(_) | Error::Config(_) => INTERNAL,
+        Error::Busy(_) | Error::Config(_) | Error::Closed(_) => INTERNAL,
     }
 }
 

@@ -63,6 +63,7 @@ impl From<Error> for Refusal {
             Error::Lost { .. } => "lost",
             Error::Busy(_) => "busy",
             Error::Config(_) => "config",
+            Error::Closed(_) => "closed",
         };
         let nodes = error.report().map(|report| report.nodes.clone()).unwrap_or_default();
         Refusal { word, message: error.to_string(), nodes, code: exit::of(&error) }

@@ -89,7 +89,9 @@ impl Coordinator {
             Stage::Queued { queue, timer, .. } => return self.leave_queue(op, queue, timer),
             Stage::Running { record } | Stage::Granted { record } => record,
             Stage::Looking { record, .. } => record,
-            Stage::Keeping { record } | Stage::Expiring { record, .. } => {
+            Stage::Keeping { record }
+            | Stage::Expiring { record, .. }
+            | Stage::Renewed { record } => {
                 self.forget_keeping(record);
                 self.arm_deadline(record);
                 return;

@@ -16,8 +16,9 @@ impl Coordinator {
     /// Renews a lock from now on, by its ttl (the one that was asked for last, but for an extend
     /// that prolongs nothing) and at a third of it: until it is released, given away or lost, or as
     /// far as `keep` allows. The completions are [`Expiring`](Outcome::Expiring), as often as it
-    /// comes near its deadline, and at last [`Error::Lost`], once, and before the deadline if it is
-    /// fetched in time. A lock that is released or given away needs none.
+    /// comes near its deadline, [`Renewed`](Outcome::Renewed) where `keep` wants it told, and at
+    /// last [`Error::Lost`], once, and before the deadline if it is fetched in time. A lock that is
+    /// released or given away needs none.
     ///
     /// A lock that is kept already is kept in this way from now on, and its former op is cancelled.
     ///
@@ -66,6 +67,10 @@ impl Coordinator {
                 request.stage = Stage::Keeping { record };
                 Outcome::Expiring { deadline: self.records.get(record).deadline }
             }
+            (&Stage::Renewed { record }, _) => {
+                request.stage = Stage::Keeping { record };
+                Outcome::Renewed { deadline: self.records.get(record).deadline }
+            }
             (&Stage::Granted { record }, Some(keep)) => {
                 let lock = self.hand_out(record);
                 self.begin_keeping(record, op, keep, now);
@@ -96,8 +101,9 @@ impl Coordinator {
             self.timers.clear_in(timer);
         }
         // Where it was lost, its end is waiting to be fetched.
-        let silent =
-            |stage: &Stage| matches!(stage, Stage::Keeping { .. } | Stage::Expiring { .. });
+        let silent = |stage: &Stage| {
+            matches!(stage, Stage::Keeping { .. } | Stage::Expiring { .. } | Stage::Renewed { .. })
+        };
         if self.ops.get_mut(kept.op).is_some_and(|request| silent(&request.stage)) {
             self.ops.close(kept.op);
         }
@@ -149,7 +155,17 @@ impl Coordinator {
             self.stats.renewed += 1;
         }
         self.plan_renewal(number, moved);
+        self.tell_renewal(number, moved);
         self.plan_look(number, now);
+    }
+
+    /// Lines the later deadline up to be told, where it is to be.
+    fn tell_renewal(&mut self, number: u32, moved: bool) {
+        let Some(place) = self.records.get(number).kept else { return };
+        let kept = &self.keeper[place as usize];
+        if moved && kept.tells_renewals {
+            self.ops.move_to(kept.op, Stage::Renewed { record: number });
+        }
     }
 
     /// An extend was not won: it is tried again, at a bounded pace.

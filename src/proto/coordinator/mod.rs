@@ -238,31 +238,48 @@ impl Coordinator {
     pub fn poll_completion(&mut self, now: Instant) -> Option<Completion> {
         loop {
             let op = self.ops.pop_ready()?;
-            if let Some(Stage::Granted { record }) = self.ops.get_mut(op).map(|r| &r.stage) {
-                let record = *record;
-                if now >= self.records.get(record).deadline {
-                    self.attempt_is_lost(record, now);
-                    continue;
-                }
-            }
-            if let Some(completion) = self.told_of_kept(op, now) {
+            if let Some(completion) = self.fetch(op, now) {
                 return Some(completion);
             }
-            let request = self.ops.close(op)?;
-            let result = match request.stage {
-                Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
-                Stage::Extended { record, generation } => {
-                    self.told_of_extend(record, generation, now)
-                }
-                // Fetched too late: what was prolonged by its token is over again.
-                Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
-                    Err(self.lost_unasked(Loss::Expired, &[], now))
-                }
-                Stage::Over(result) => result,
-                _ => continue,
-            };
-            return Some(Completion { op, data: request.data, result });
         }
+    }
+
+    /// The next request that came to its end, and its data, without the end itself: for those who
+    /// are woken first and [`fetch`](Coordinator::fetch) it later. Each end is told once, here or
+    /// by [`poll_completion`](Coordinator::poll_completion).
+    pub fn poll_ended(&mut self) -> Option<(Op, u64)> {
+        let op = self.ops.pop_ready()?;
+        let data = self.ops.get_mut(op)?.data;
+        Some((op, data))
+    }
+
+    /// What a request came to. `None` where it goes on: also one whose end was told goes on where
+    /// its lock is over by now, and the wait is not. `now` is read last of all.
+    pub fn fetch(&mut self, op: Op, now: Instant) -> Option<Completion> {
+        if !self.ops.has_ended(op) {
+            return None;
+        }
+        if let Some(&Stage::Granted { record }) = self.ops.get_mut(op).map(|r| &r.stage) {
+            if now >= self.records.get(record).deadline {
+                self.attempt_is_lost(record, now);
+                return None;
+            }
+        }
+        if let Some(completion) = self.told_of_kept(op, now) {
+            return Some(completion);
+        }
+        let request = self.ops.close(op)?;
+        let result = match request.stage {
+            Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
+            Stage::Extended { record, generation } => self.told_of_extend(record, generation, now),
+            // Fetched too late: what was prolonged by its token is over again.
+            Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
+                Err(self.lost_unasked(Loss::Expired, &[], now))
+            }
+            Stage::Over(result) => result,
+            stage => unreachable!("{stage:?} is no end"),
+        };
+        Some(Completion { op, data: request.data, result })
     }
 
     /// The end: takes back every request, and releases what was won and not handed out. What is
@@ -278,6 +295,22 @@ impl Coordinator {
         }
         for number in released {
             self.release_by_source(number, now);
+        }
+    }
+
+    /// Takes back every request and gives back every lock, handed out or not: what is open behind
+    /// it are debts ([`open_records`](Coordinator::open_records)), to be paid as any others.
+    pub fn let_all_go(&mut self, now: Instant) {
+        self.send_queues_away(now);
+        for op in self.ops.all() {
+            self.cancel(op, now);
+        }
+        for number in self.records.numbers() {
+            // What was ended before may have closed it.
+            if self.records.contains(number) && self.records.get(number).phase == Phase::Held {
+                self.end_extend(number, Loss::Over, now);
+                self.end_as(number, Form::Source, now);
+            }
         }
     }
 
@@ -346,6 +379,12 @@ impl Coordinator {
     /// How many records are open: locks asked for, held, or not yet given back everywhere.
     pub fn open_records(&self) -> usize {
         self.records.len()
+    }
+
+    /// Whether a request is under way or waits to be handed out: that of a kept lock is, while the
+    /// lock is.
+    pub fn is_open(&self, op: Op) -> bool {
+        self.ops.get(op).is_some()
     }
 
     /// How many requests are under way or wait to be handed out.

@@ -1,0 +1,76 @@
+//! The engine on a `mio::Poll` of your own, beside sockets of your own.
+//!
+//! `cargo run --features testing --example mio [redis://10.0.0.1 redis://10.0.0.2 ...]`
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use mio::net::UdpSocket;
+use mio::{Events, Interest, Poll, Token};
+use redlatch::testing::tcp::Masters;
+use redlatch::{Config, Engine, Outcome, RestartGuard};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// Yours.
+const SOCKET: Token = Token(0);
+
+/// The engine has this token and as many behind it as there are nodes, and one more.
+const LOCKS: Token = Token(1000);
+
+/// What you asked for: it comes back with the end of the request.
+const ACQUIRE: u64 = 1;
+const RELEASE: u64 = 2;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let urls: Vec<String> = std::env::args().skip(1).collect();
+    // Without addresses there are three masters inside this process.
+    let masters = Masters::start(if urls.is_empty() { 3 } else { 0 })?;
+    let config = match urls.is_empty() {
+        // They are a moment old, and nothing was ever locked there.
+        true => Config::new(masters.urls())?.restart_guard(RestartGuard::Off),
+        false => Config::new(urls)?,
+    };
+
+    let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(64));
+    let mut socket = UdpSocket::bind("127.0.0.1:0".parse()?)?;
+    poll.registry().register(&mut socket, SOCKET, Interest::READABLE)?;
+
+    let mut locks = Engine::new(config, poll.registry(), LOCKS)?;
+    // With a wait: the nodes are not connected yet, and that passes.
+    let options = redlatch::LockOptions::ttl(TTL).wait(Duration::from_secs(5));
+    locks.acquire("invoice:42", options, ACQUIRE)?;
+    loop {
+        // Before every sleep. Where you have timers of your own, take the shorter one.
+        let timeout = locks.prepare();
+        match poll.poll(&mut events, timeout) {
+            // A signal.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            polled => polled?,
+        }
+        for event in &events {
+            if locks.handle_event(event) {
+                continue;
+            }
+            match event.token() {
+                SOCKET => println!("{} bytes for you", socket.recv(&mut [0; 1500])?),
+                other => println!("{other:?} is nobody's"),
+            }
+        }
+        while let Some(done) = locks.poll_completion() {
+            match (done.data, done.result?) {
+                (ACQUIRE, Outcome::Acquired(lock)) => {
+                    println!("held for {:.1?} more", locks.remaining(&lock));
+                    socket.send_to(b"the lock is mine", socket.local_addr()?)?;
+                    locks.release(lock, RELEASE);
+                }
+                (RELEASE, Outcome::Released(released)) => {
+                    println!("given back: {released:?}");
+                    return Ok(());
+                }
+                (data, other) => println!("{data}: {other:?}"),
+            }
+        }
+    }
+}

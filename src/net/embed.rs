@@ -1,0 +1,272 @@
+//! The engine behind one file descriptor: a poller inside a poller, with a timer in it, so that any
+//! loop carries the whole client as one readable descriptor and needs no timer for it.
+//!
+//! The hazard is a descriptor that stays silent while there is something to do. So it is readable
+//! as long as completions wait, when a request ends inside the call that made it, when a node has
+//! sent more than one turn reads, and when something is due.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use mio::event::Source;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token};
+
+use super::engine::Engine;
+use crate::config::Config;
+use crate::proto::coordinator::Event;
+use crate::proto::error::ConfigError;
+use crate::proto::ops::Completion;
+
+/// One for each node and the timer: what is ready is taken in one go.
+const EVENTS: usize = 64;
+
+/// The engine behind one file descriptor, for a loop that is not mio's: epoll, poll(2), libuv,
+/// glib, calloop, a game loop. Linux only.
+///
+/// Wait until it is readable, whichever trigger the loop has; then [`tick`](Embedded::tick), and
+/// take the completions. It needs no timeout and no timer: what is due makes it readable, too. What
+/// was not taken keeps it readable. A loop that turns all the time ticks once a turn and does not
+/// wait for anything.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use redlatch::{Config, Embedded, Outcome};
+/// use rustix::event::{PollFd, PollFlags, poll};
+///
+/// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let mut locks = Embedded::new(config)?;
+/// locks.ask().acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// loop {
+///     // Your descriptors beside it; no timeout for ours.
+///     poll(&mut [PollFd::new(&locks, PollFlags::IN)], None)?;
+///     locks.tick()?;
+///     while let Some(done) = locks.poll_completion() {
+///         if let (7, Ok(Outcome::Acquired(lock))) = (done.data, done.result) {
+///             println!("held for {:?} more", locks.engine().remaining(&lock));
+///             locks.ask().release(lock, 8);
+///         }
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Threads, processes, signals
+///
+/// It is `Send` and `Sync`: it may be made on one thread and used on another, and whoever asks it
+/// for something needs it mutably. After `fork` it belongs to the parent: in the child every
+/// request ends as [`ConfigError::Nodes`](crate::ConfigError), and the descriptor, which both
+/// processes share, is not to be waited for. No call of it waits, so no signal interrupts one; your
+/// own wait it may. What becomes of a panic in a function that the [`Config`] was given is said at
+/// the [`Engine`]; one of yours that drops it in unwinding does what any drop of it does.
+///
+/// Take it out of your loop before you drop it: as long as a forked process has a copy of the
+/// descriptor, closing it here does not.
+///
+/// Dropping it releases what it was asked for and did not hand out, as far as the sockets take it
+/// without waiting. A lock that it did hand out stays until its ttl is over, unless it is released:
+/// [`Engine::let_all_go`] does it for all of them.
+#[derive(Debug)]
+pub struct Embedded {
+    engine: Engine,
+    poll: Poll,
+    events: Events,
+}
+
+impl Embedded {
+    /// Begins to connect to the nodes. Names are looked up here, which may block.
+    ///
+    /// # Errors
+    /// A setting that cannot work, or the system refuses what is needed: it wants a poller and a
+    /// timer (`timerfd`).
+    pub fn new(config: Config) -> Result<Embedded, ConfigError> {
+        let system = |problem: String| ConfigError::System { problem: problem.into() };
+        let poll = Poll::new().map_err(|error| system(format!("no poller: {error}")))?;
+        let mut engine = Engine::new(config, poll.registry(), Token(0))?;
+        if !engine.needs_no_timeout() {
+            return Err(system("no timer that a poller can wait for".into()));
+        }
+        let events = Events::with_capacity(EVENTS);
+        let mut embedded = Embedded { engine, poll, events };
+        // The connections are begun here: what comes of them makes the descriptor readable.
+        drop(embedded.ask());
+        Ok(embedded)
+    }
+
+    /// The engine, to ask it for something. What was asked is written when the handle is dropped,
+    /// at the end of the statement: hold it to ask for several things in one write for each node.
+    pub fn ask(&mut self) -> Asking<'_> {
+        Asking { engine: &mut self.engine }
+    }
+
+    /// Reads what the nodes said, does what is due and writes what follows from it. It never
+    /// waits: call it when the descriptor is readable, or whenever you like.
+    ///
+    /// # Errors
+    /// When the system's poller fails.
+    pub fn tick(&mut self) -> io::Result<()> {
+        if self.engine.is_ours() {
+            loop {
+                match self.poll.poll(&mut self.events, Some(Duration::ZERO)) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    polled => break polled?,
+                }
+            }
+            for event in &self.events {
+                self.engine.handle_event(event);
+            }
+        }
+        self.engine.prepare();
+        Ok(())
+    }
+
+    /// The next request that came to its end. A lock is handed out only before its deadline.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        let done = self.engine.poll_completion();
+        if done.is_none() {
+            // All were taken: they do not keep the descriptor readable any more. One that was
+            // taken too late may have left a release behind.
+            self.ask();
+        }
+        done
+    }
+
+    /// The next thing that happened to a node.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.engine.poll_event()
+    }
+
+    /// The engine, to look at.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+/// The engine behind a descriptor, while it is asked for something: see [`Embedded::ask`].
+#[derive(Debug)]
+pub struct Asking<'a> {
+    engine: &'a mut Engine,
+}
+
+impl Deref for Asking<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        self.engine
+    }
+}
+
+impl DerefMut for Asking<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        self.engine
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.engine.end_turn();
+    }
+}
+
+impl AsFd for Embedded {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poll.registry().as_fd()
+    }
+}
+
+impl AsRawFd for Embedded {
+    fn as_raw_fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+}
+
+impl Source for Embedded {
+    fn register(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interests: Interest,
+    ) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).register(registry, token, interests)
+    }
+
+    fn reregister(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interests: Interest,
+    ) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).reregister(registry, token, interests)
+    }
+
+    fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        SourceFd(&self.as_raw_fd()).deregister(registry)
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::net::clock;
+    use crate::proto::settings::RestartGuard;
+    use crate::testing::tcp::Masters;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const LOCKS: usize = 200;
+
+    /// Waits for the descriptor, for ten seconds at most.
+    type Wakes = Box<dyn FnMut(&Embedded) -> bool>;
+
+    fn level_triggered(_: &mut Embedded) -> Wakes {
+        let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+        Box::new(move |locks| {
+            poll(&mut [PollFd::new(locks, PollFlags::IN)], Some(&limit)).unwrap() == 1
+        })
+    }
+
+    fn edge_triggered(locks: &mut Embedded) -> Wakes {
+        let (mut outer, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));
+        outer.registry().register(locks, Token(7), Interest::READABLE).unwrap();
+        Box::new(move |_| {
+            outer.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+            !events.is_empty()
+        })
+    }
+
+    /// All answers lie in the socket, and a turn reads a tenth of them.
+    #[test]
+    fn input_that_is_more_than_a_turn_reads_is_told_of_again() {
+        for make in [level_triggered, edge_triggered] {
+            let masters = Masters::start(1).unwrap();
+            let config = Config::new(masters.urls()).unwrap().restart_guard(RestartGuard::Off);
+            let config = config.node_timeout(HOUR).probe_interval(HOUR).reset_after(HOUR);
+            let mut locks = Embedded::new(config).unwrap();
+            let mut wakes = make(&mut locks);
+            while locks.engine().coordinator().ready().is_empty() {
+                assert!(wakes(&locks));
+                locks.tick().unwrap();
+            }
+            locks.engine.read_at_once(16);
+            for data in 0..LOCKS {
+                let ttl = Duration::from_secs(60);
+                locks.ask().acquire(data.to_string(), ttl, data as u64).unwrap();
+            }
+            let start = clock::now();
+            while masters[0].keys().len() < LOCKS {
+                assert!(clock::now().saturating_since(start) < Duration::from_secs(10));
+                std::thread::yield_now();
+            }
+            let (mut ticks, mut taken) = (0, 0);
+            while taken < LOCKS {
+                assert!(wakes(&locks), "silent behind {taken} locks and {ticks} ticks");
+                locks.tick().unwrap();
+                ticks += 1;
+                taken += std::iter::from_fn(|| locks.poll_completion()).count();
+            }
+            assert!(ticks > 5, "{ticks} turns read all of it: this test shows nothing");
+        }
+    }
+}

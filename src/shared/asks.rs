@@ -1,0 +1,116 @@
+//! What a shared client is asked for, by key: the requests behind its calls.
+
+use std::time::Duration;
+
+use super::call::{Answering, Question, sealed};
+use super::guard::SharedGuard;
+use super::hub::Open;
+use crate::config::LockOptions;
+use crate::proto::error::Error;
+use crate::proto::inspection::Inspection;
+use crate::proto::lock;
+use crate::proto::ops::{Op, Outcome};
+use crate::proto::round::Released;
+use crate::proto::time::Instant;
+
+/// Takes a lock.
+#[derive(Debug)]
+pub struct Acquire<K> {
+    pub(super) key: K,
+    pub(super) options: LockOptions,
+}
+
+/// Takes up a lock that was given away.
+#[derive(Debug)]
+pub struct Adopt<K> {
+    pub(super) key: K,
+    pub(super) token: lock::Token,
+    pub(super) options: LockOptions,
+}
+
+/// Prolongs a key that holds a token.
+#[derive(Debug)]
+pub struct ExtendToken<K> {
+    pub(super) key: K,
+    pub(super) token: lock::Token,
+    pub(super) ttl: Duration,
+}
+
+/// Releases a key that holds a token.
+#[derive(Debug)]
+pub struct ReleaseToken<K> {
+    pub(super) key: K,
+    pub(super) token: lock::Token,
+}
+
+/// Looks what every node holds.
+#[derive(Debug)]
+pub struct Inspect<K> {
+    pub(super) key: K,
+}
+
+/// Deletes a key, whoever holds it.
+#[derive(Debug)]
+pub struct ForceRelease<K> {
+    pub(super) key: K,
+}
+
+/// A question with a key of its own: how it is asked, and which outcome makes which answer.
+macro_rules! question {
+    ($name:ident -> $answer:ty,
+     |$it:ident, $key:ident, $engine:ident, $data:ident| $ask:expr,
+     |$at:ident| $outcome:pat => $value:expr) => {
+        impl<K: AsRef<[u8]>> Question for $name<K> {}
+
+        impl<K: AsRef<[u8]>> sealed::Asked for $name<K> {
+            type Answer = $answer;
+
+            fn key(&self) -> &[u8] {
+                self.key.as_ref()
+            }
+
+            fn ask(&self, $key: &[u8], open: &mut Open<'_>, $data: u64) -> Result<Op, Error> {
+                let ($it, $engine) = (self, &mut *open.engine);
+                $ask
+            }
+
+            fn answer(&self, $at: Answering<'_, '_>, outcome: Outcome) -> $answer {
+                match outcome {
+                    $outcome => $value,
+                    other => unreachable!("it ended as {other:?}"),
+                }
+            }
+        }
+    };
+}
+
+question!(
+    Acquire -> SharedGuard,
+    |it, key, engine, data| engine.acquire(key, it.options, data),
+    |at| Outcome::Acquired(lock) => SharedGuard::of(at, lock)
+);
+question!(
+    Adopt -> SharedGuard,
+    |it, key, engine, data| engine.adopt(key, it.token, it.options, data),
+    |at| Outcome::Acquired(lock) => SharedGuard::of(at, lock)
+);
+question!(
+    ExtendToken -> Instant,
+    |it, key, engine, data| engine.extend_token(key, it.token, it.ttl, data),
+    |_at| Outcome::Extended { deadline } => deadline
+);
+question!(
+    ReleaseToken -> Released,
+    |it, key, engine, data| engine.release_token(key, it.token, data),
+    |_at| Outcome::Released(released) => released
+);
+question!(
+    Inspect -> Inspection,
+    |_it, key, engine, data| engine.inspect(key, data),
+    |_at| Outcome::Inspected(inspection) => *inspection
+);
+question!(
+    ForceRelease -> Released,
+    |_it, key, engine, data| engine.dangerously_force_release(key, data),
+    |_at| Outcome::Released(released) => released
+);

@@ -1,0 +1,145 @@
+//! A call of the shared client: a future that any runtime can poll, and that a thread can wait for.
+//!
+//! The hazard is a call that is dropped between two of its steps: until its answer is in the
+//! caller's hands, what it asked for belongs to the engine, which takes it back.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::Owner;
+use super::hub::{Looked, Open};
+use super::park;
+use crate::proto::error::Error;
+use crate::proto::ops::{Op, Outcome};
+
+/// What is asked for by a [`Call`]: one of the types of this module's requests.
+pub trait Question: sealed::Asked {}
+
+pub(super) mod sealed {
+    use super::*;
+
+    /// What a call does with its question.
+    pub trait Asked {
+        /// What it comes to.
+        type Answer;
+
+        /// The key: read before anything is locked.
+        fn key(&self) -> &[u8];
+
+        /// Asks the engine.
+        fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error>;
+
+        /// Makes the answer of what it came to.
+        fn answer(&self, at: Answering<'_, '_>, outcome: Outcome) -> Self::Answer;
+
+        /// It came to an error.
+        fn failed(&self, _error: &Error) {}
+    }
+}
+
+/// Where an answer is made: under the lock, at the last moment.
+pub struct Answering<'a, 'b> {
+    pub(super) owner: &'a Arc<Owner>,
+    pub(super) open: &'a mut Open<'b>,
+    pub(super) key: &'a [u8],
+    pub(super) place: usize,
+}
+
+/// A call of a [`SharedClient`](super::SharedClient): nothing happens before it is polled or waited
+/// for.
+///
+/// It is a future for any runtime, and [`wait`](Call::wait) blocks on it. Dropping it takes back
+/// what it asked for: a lock that it won or may yet win is released, and an extend or release that
+/// is under way goes on without it. Dropping never blocks.
+#[must_use = "a call does nothing unless it is awaited or waited for"]
+pub struct Call<Q: Question> {
+    owner: Arc<Owner>,
+    question: Q,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    New,
+    Asked { place: usize },
+    Over,
+}
+
+impl<Q: Question> Call<Q> {
+    pub(super) fn new(owner: &Arc<Owner>, question: Q) -> Call<Q> {
+        Call { owner: Arc::clone(owner), question, stage: Stage::New }
+    }
+
+    /// Blocks the thread until there is an answer.
+    ///
+    /// Not on a thread that has to drive the client: on a current-thread tokio runtime whose task
+    /// drives it, it would wait for itself.
+    ///
+    /// # Errors
+    /// What the call ends with.
+    pub fn wait(self) -> Result<Q::Answer, Error> {
+        park::wait(self)
+    }
+}
+
+impl<Q: Question> Future for Call<Q> {
+    type Output = Result<Q::Answer, Error>;
+
+    /// # Panics
+    /// When it is polled behind its answer.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Call { owner, question, stage } = self.get_mut();
+        assert!(*stage != Stage::Over, "a call is polled behind its answer");
+        let waker = context.waker().clone();
+        let key = question.key();
+        let looked = owner.hub.with(|open| {
+            let place = match *stage {
+                Stage::Asked { place } => place,
+                _ => open.ask(|open, data| question.ask(key, open, data))?,
+            };
+            *stage = Stage::Asked { place };
+            Ok(match open.look_after(place, waker) {
+                Looked::Waiting => Looked::Waiting,
+                Looked::Over(result) => {
+                    let answer = |outcome| {
+                        question.answer(Answering { owner, open: &mut *open, key, place }, outcome)
+                    };
+                    let result = result.map(answer);
+                    open.leave(place);
+                    Looked::Over(result)
+                }
+            })
+        });
+        let result = match looked.and_then(|looked| looked) {
+            Ok(Looked::Waiting) => return Poll::Pending,
+            Ok(Looked::Over(result)) => result,
+            Err(error) => Err(error),
+        };
+        *stage = Stage::Over;
+        if let Err(error) = &result {
+            question.failed(error);
+        }
+        Poll::Ready(result)
+    }
+}
+
+/// Nothing in it is pinned.
+impl<Q: Question> Unpin for Call<Q> {}
+
+impl<Q: Question> Drop for Call<Q> {
+    fn drop(&mut self) {
+        if let Stage::Asked { place } = self.stage {
+            // The client is no more: then there is nothing to take back.
+            let _ = self.owner.hub.with(|open| open.cancel(place));
+        }
+    }
+}
+
+impl<Q: Question> fmt::Debug for Call<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("stage", &self.stage).finish_non_exhaustive()
+    }
+}

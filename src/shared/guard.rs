@@ -1,0 +1,199 @@
+//! The guard of a lock that a shared client holds.
+//!
+//! The hazard is a guard that outlives its lock: what it protects ends at the deadline, whoever
+//! still holds the guard.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::Owner;
+use super::call::{Answering, Call, Question, sealed};
+use super::hub::Open;
+use super::lease::Lease;
+use crate::proto::error::Error;
+use crate::proto::keeper::Keep;
+use crate::proto::lock::{self, Lock};
+use crate::proto::ops::{Op, Outcome};
+use crate::proto::round::Released;
+
+/// A lock that is held. Dropping it gives it back and never blocks: the releases are written, and
+/// what the sockets do not take now, or is owed to a node that is away, the driver of the client
+/// sends later, as long as there is a client.
+///
+/// What can be seen of the lock is seen through its [`Lease`], to which it derefs:
+/// [`check`](Lease::check), [`remaining`](Lease::remaining), [`lost`](Lease::lost).
+///
+/// It is `Send` and `Sync`, and keeps its client alive. A panic unwinds through it as through any
+/// drop: the lock is given back. In a forked process it does nothing to the parent's lock.
+#[derive(Debug)]
+#[must_use = "a guard that is dropped gives its lock back"]
+pub struct SharedGuard {
+    owner: Arc<Owner>,
+    /// `None` only in its drop, where its parts are put back for the next one.
+    lease: Option<Lease>,
+    /// `None` once it was given away.
+    lock: Option<Lock>,
+}
+
+impl SharedGuard {
+    /// The guard of a lock that a call came to. Where it is kept, the place of the call stays with
+    /// it.
+    pub(super) fn of(at: Answering<'_, '_>, lock: Lock) -> SharedGuard {
+        let Answering { owner, open, key, place } = at;
+        let hold = open.hold_for(key);
+        hold.set_deadline(open.engine.deadline(&lock));
+        open.follow_if_kept(place, &hold);
+        let lease = Lease::new(Arc::clone(&owner.hub), hold, lock.alias());
+        SharedGuard { owner: Arc::clone(owner), lease: Some(lease), lock: Some(lock) }
+    }
+
+    /// A view of the lock, for whatever acts under it.
+    pub fn lease(&self) -> Lease {
+        self.deref().clone()
+    }
+
+    /// Renews the lock from now on, by its present ttl and at a third of it: until it is released
+    /// or lost, or as far as `keep` allows; a plain [`Duration`] is the longest time that it may be
+    /// held. The client does it by itself. The loss is told by [`check`](Lease::check) and
+    /// [`lost`](Lease::lost).
+    ///
+    /// # Errors
+    /// A `keep` that cannot be, [`Error::Lost`], or [`Error::Closed`].
+    pub fn keep(&mut self, keep: impl Into<Keep>) -> Result<(), Error> {
+        self.watch(keep.into())
+    }
+
+    /// Prolongs the lock to at least `ttl` from now; never shortens it. While too few nodes answer
+    /// they are asked again, up to the deadline that is in force.
+    ///
+    /// # Errors
+    /// The call ends with [`Error::Lost`] when the lock is over; a ttl that cannot be changes
+    /// nothing.
+    pub fn extend(&mut self, ttl: Duration) -> Call<Extend<'_>> {
+        Call::new(&Arc::clone(&self.owner), Extend { guard: self, ttl })
+    }
+
+    /// Gives the lock back, and tells what became of it: when a majority let go of it, or at the
+    /// node timeout. What is owed to other nodes the driver pays.
+    ///
+    /// # Errors
+    /// The call ends with [`Error::Busy`] where there is no room to ask about a lock that was over
+    /// before, and with [`Error::Closed`].
+    pub fn release(self) -> Call<Release> {
+        Call::new(&Arc::clone(&self.owner), Release { guard: self })
+    }
+
+    /// Gives the lock away: whoever has the token takes it up with
+    /// [`adopt`](super::SharedClient::adopt). It is not renewed any more, and never released here.
+    /// Hurry: the ttl runs.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] where it was over, [`Error::Closed`] where the client was.
+    pub fn into_token(mut self) -> Result<lock::Token, Error> {
+        let lock = self.lock.take().expect("it is taken only where the guard ends");
+        let given = self.hub().with(|open| {
+            let token = open.engine.give_away(lock);
+            open.is_over(self.hold());
+            token
+        })?;
+        given.ok_or_else(|| self.check().expect_err("it is over"))
+    }
+
+    fn lock(&self) -> &Lock {
+        self.lock.as_ref().expect("it is taken only where the guard ends")
+    }
+}
+
+impl Deref for SharedGuard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        self.lease.as_ref().expect("it is taken only in drop")
+    }
+}
+
+impl Drop for SharedGuard {
+    fn drop(&mut self) {
+        let (lock, lease) = (self.lock.take(), self.lease.take());
+        let hold = lease.expect("it is taken only here").into_hold();
+        // Where the client is no more, its locks are over.
+        let _ = self.owner.hub.with(|open| {
+            if let Some(lock) = lock {
+                open.engine.let_go(&lock);
+            }
+            open.is_over(&hold);
+            open.put_back(hold)
+        });
+    }
+}
+
+/// Prolongs a lock: see [`SharedGuard::extend`].
+#[derive(Debug)]
+pub struct Extend<'a> {
+    guard: &'a SharedGuard,
+    ttl: Duration,
+}
+
+impl Question for Extend<'_> {}
+
+impl sealed::Asked for Extend<'_> {
+    type Answer = ();
+
+    fn key(&self) -> &[u8] {
+        self.guard.key()
+    }
+
+    fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
+        open.engine.extend(self.guard.lock(), self.ttl, data)
+    }
+
+    fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) {
+        match outcome {
+            Outcome::Extended { deadline } => self.guard.hold().set_deadline(Some(deadline)),
+            other => unreachable!("an extend ended as {other:?}"),
+        }
+    }
+
+    fn failed(&self, error: &Error) {
+        if let Error::Lost { .. } = error {
+            let mut woken = Vec::new();
+            self.guard.hold().ends(Some(error.clone()), &mut woken);
+            woken.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+/// Gives a lock back: see [`SharedGuard::release`].
+#[derive(Debug)]
+pub struct Release {
+    guard: SharedGuard,
+}
+
+impl Question for Release {}
+
+impl sealed::Asked for Release {
+    type Answer = Released;
+
+    fn key(&self) -> &[u8] {
+        self.guard.key()
+    }
+
+    fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
+        let lock = self.guard.lock();
+        open.is_over(self.guard.hold());
+        match open.engine.deadline(lock) {
+            Some(_) => Ok(open.engine.release(lock.alias(), data)),
+            // Its record is over, and with it the lock: whose key is it now?
+            None => open.engine.release_token(key, lock.token(), data),
+        }
+    }
+
+    fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) -> Released {
+        match outcome {
+            Outcome::Released(released) => released,
+            other => unreachable!("a release ended as {other:?}"),
+        }
+    }
+}

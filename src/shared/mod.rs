@@ -1,0 +1,341 @@
+//! The door for many threads and for any async runtime: one engine behind a lock, and one driver.
+//!
+//! A call asks the engine on the thread that makes it, and writes what was asked there and then
+//! when the driver sleeps; is the driver awake, it writes it at the end of its turn, together with
+//! what others ask. The driver waits for the sockets without the lock.
+
+mod asks;
+mod call;
+mod guard;
+mod hold;
+mod hub;
+mod lease;
+mod park;
+mod reactor;
+mod thread;
+#[cfg(feature = "tokio")]
+mod tokio;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+pub use asks::{Acquire, Adopt, ExtendToken, ForceRelease, Inspect, ReleaseToken};
+pub use call::{Call, Question};
+pub use guard::{Extend, Release, SharedGuard};
+pub use lease::{Lease, Lost};
+
+use crate::config::{Config, DEFAULT_WAIT, LockOptions};
+use crate::net::clock;
+use crate::proto::coordinator::Event;
+use crate::proto::error::{Closed, Error};
+use crate::proto::keeper::Keep;
+use crate::proto::lock;
+use crate::proto::node::NodeId;
+use crate::proto::standing::Standing;
+use crate::proto::stats::Stats;
+use crate::proto::time::Instant;
+use hub::{Hub, Looked};
+
+/// How long [`SharedClient::with_lock`] may hold a lock unless told.
+pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
+
+/// Distributed locks for many threads and for any async runtime.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use redlatch::{Config, Error, LockOptions, SharedClient};
+///
+/// async fn pay(locks: SharedClient) -> Result<(), Error> {
+///     let guard = locks.lock("invoice:42", Duration::from_secs(10)).await?;
+///     // ... and before each side effect:
+///     guard.check()?;
+///     guard.release().await?;
+///     Ok(())
+/// }
+///
+/// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let locks = SharedClient::connect(config)?;
+/// // The same from a thread:
+/// let options = LockOptions::ttl(Duration::from_secs(10)).keep(Duration::from_secs(3600));
+/// let guard = locks.lock("invoice:42", options).wait()?;
+/// guard.check()?;
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// Its calls are lazy futures ([`Call`]): nothing is sent before they are polled, and dropping one
+/// takes back what it asked for. There may be as many at a time as records ([`Limits::records`]
+/// bounds both, and what is above that is [`Error::Busy`]).
+///
+/// [`Limits::records`]: crate::proto::settings::Limits
+///
+/// # Threads, processes, signals
+///
+/// It is `Clone`, `Send` and `Sync`: all clones are one client. Calls, guards and futures keep it
+/// alive; when the last of them is gone, what it owes is written, as far as the sockets take it,
+/// and its driver ends. Nothing of this blocks. [`close`](SharedClient::close) is the orderly end.
+///
+/// After `fork` it belongs to the parent: in the child every call ends as [`Error::Closed`], locks
+/// are over, and no drop touches the parent's. Signals interrupt nothing: the driver's wait is
+/// begun again. The driver's thread takes part in signal handling as any thread does: block them
+/// before the client is made where it should not.
+///
+/// Nothing of yours runs under its lock, so that no panic of yours can break it: keys are read
+/// before, wakers are called and dropped behind it, and one that panics is let be. Should the
+/// driver panic all the same, or its runtime end, every call and every kept lock ends as
+/// [`Error::Closed`].
+#[derive(Debug, Clone)]
+pub struct SharedClient {
+    owner: Arc<Owner>,
+}
+
+/// What the clients, calls and guards hold together: the client ends with the last of them.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    hub: Arc<Hub>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.hub.end(Closed::Asked);
+    }
+}
+
+impl SharedClient {
+    /// Connects to the nodes, and starts the thread that drives the client. It waits for the nodes
+    /// as [`Client::connect`](crate::Client::connect) does.
+    ///
+    /// # Errors
+    /// Only what cannot work as it is configured, or what the system refuses.
+    pub fn connect(config: Config) -> Result<SharedClient, Error> {
+        Ok(SharedClient::of(thread::connect(config)?))
+    }
+
+    fn of(hub: Arc<Hub>) -> SharedClient {
+        SharedClient { owner: Arc::new(Owner { hub }) }
+    }
+
+    /// Takes the lock on `key`, waiting for it for 10 s, or as the options say.
+    ///
+    /// # Errors
+    /// The call ends with why there is no lock: the error of the last attempt.
+    pub fn lock<K: AsRef<[u8]>>(
+        &self,
+        key: K,
+        options: impl Into<LockOptions>,
+    ) -> Call<Acquire<K>> {
+        let mut options = options.into();
+        options.wait = options.wait.or(Some(DEFAULT_WAIT));
+        self.acquire(key, options)
+    }
+
+    /// Takes the lock on `key`, in one attempt.
+    ///
+    /// # Errors
+    /// The call ends with why there is no lock.
+    pub fn try_lock<K: AsRef<[u8]>>(&self, key: K, ttl: Duration) -> Call<Acquire<K>> {
+        self.acquire(key, LockOptions::ttl(ttl).wait(Duration::ZERO))
+    }
+
+    fn acquire<K: AsRef<[u8]>>(&self, key: K, options: LockOptions) -> Call<Acquire<K>> {
+        let options = LockOptions { keep: options.keep.map(Keep::tell_renewals), ..options };
+        Call::new(&self.owner, Acquire { key, options })
+    }
+
+    /// Takes up the lock on `key` that was given away with `token`
+    /// ([`SharedGuard::into_token`]), under a new token: of two who try with one token, one at most
+    /// holds it. One attempt, whatever wait the options have.
+    ///
+    /// # Errors
+    /// The call ends with [`Error::Lost`] where the token does not hold the key on enough nodes,
+    /// and what a lock may fail by.
+    pub fn adopt<K: AsRef<[u8]>>(
+        &self,
+        key: K,
+        token: lock::Token,
+        options: impl Into<LockOptions>,
+    ) -> Call<Adopt<K>> {
+        let options = options.into();
+        let options = LockOptions { keep: options.keep.map(Keep::tell_renewals), ..options };
+        Call::new(&self.owner, Adopt { key, token, options })
+    }
+
+    /// Prolongs `key` to at least `ttl` from now where it holds `token`, whoever took it, and
+    /// tells up to when. Nothing is released, whatever comes of it.
+    ///
+    /// # Errors
+    /// The call ends with [`Error::Lost`] where the token does not hold the key on enough nodes;
+    /// [`Error::NoQuorum`] where too few answered.
+    pub fn extend_token<K: AsRef<[u8]>>(
+        &self,
+        key: K,
+        token: lock::Token,
+        ttl: Duration,
+    ) -> Call<ExtendToken<K>> {
+        Call::new(&self.owner, ExtendToken { key, token, ttl })
+    }
+
+    /// Releases `key` where it holds `token`, whoever took it.
+    ///
+    /// # Errors
+    /// The call ends with a key that cannot be, or [`Error::Busy`].
+    pub fn release_token<K: AsRef<[u8]>>(
+        &self,
+        key: K,
+        token: lock::Token,
+    ) -> Call<ReleaseToken<K>> {
+        Call::new(&self.owner, ReleaseToken { key, token })
+    }
+
+    /// Looks what every node holds at `key`, and for how long, changing nothing.
+    ///
+    /// # Errors
+    /// The call ends with a key that cannot be, or [`Error::Busy`].
+    pub fn inspect<K: AsRef<[u8]>>(&self, key: K) -> Call<Inspect<K>> {
+        Call::new(&self.owner, Inspect { key })
+    }
+
+    /// Deletes `key` on every node, whoever holds it. A holder goes on believing in the lock until
+    /// they notice, and meanwhile another can have it: this breaks what a lock promises. For an
+    /// operator who knows that the holder is gone.
+    ///
+    /// # Errors
+    /// The call ends with a key that cannot be, or [`Error::Busy`].
+    pub fn dangerously_force_release<K: AsRef<[u8]>>(&self, key: K) -> Call<ForceRelease<K>> {
+        Call::new(&self.owner, ForceRelease { key })
+    }
+
+    /// Takes the lock, runs `act` on this thread while the lock is renewed, and gives it back. For
+    /// 24 hours at most unless the options keep it otherwise.
+    ///
+    /// `act` is not interrupted when the lock is lost: it looks at [`Lease::check`] before each
+    /// side effect. A panic in it gives the lock back, and goes on.
+    ///
+    /// # Errors
+    /// Why there is no lock; or [`Error::Lost`] where it was over before `act` was: what that
+    /// returned is dropped then.
+    pub fn with_lock<K: AsRef<[u8]>, T>(
+        &self,
+        key: K,
+        options: impl Into<LockOptions>,
+        act: impl FnOnce(&Lease) -> T,
+    ) -> Result<T, Error> {
+        let guard = self.lock(key, kept(options.into())).wait()?;
+        let value = act(&guard);
+        guard.check()?;
+        // It was held to the end: what becomes of the key now is the nodes' business.
+        let _ = guard.release().wait();
+        Ok(value)
+    }
+
+    /// As [`with_lock`](SharedClient::with_lock), for a closure that makes a future. That is not
+    /// dropped when the lock is lost: it can wait for [`Lease::lost`] beside its work.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn with_lock_async<K, T, F>(
+        &self,
+        key: K,
+        options: impl Into<LockOptions>,
+        act: impl FnOnce(Lease) -> F,
+    ) -> Result<T, Error>
+    where
+        K: AsRef<[u8]>,
+        F: Future<Output = T>,
+    {
+        let guard = self.lock(key, kept(options.into())).await?;
+        let value = act(guard.lease()).await;
+        guard.check()?;
+        let _ = guard.release().await;
+        Ok(value)
+    }
+
+    /// The standing of each node, in the order of the list; none once the client is no more.
+    pub fn nodes(&self) -> Vec<Standing> {
+        let nodes = self.owner.hub.with(|open| {
+            let nodes = 0..open.engine.coordinator().settings().nodes.len();
+            nodes.map(|index| open.engine.standing(NodeId::new(index))).collect()
+        });
+        nodes.unwrap_or_default()
+    }
+
+    /// The next thing that happened to the nodes, of the last 256.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.owner.hub.with(|open| open.engine.poll_event()).ok().flatten()
+    }
+
+    /// What was counted so far; nothing once the client is no more.
+    pub fn stats(&self) -> Stats {
+        self.owner.hub.with(|open| open.engine.stats().clone()).unwrap_or_default()
+    }
+
+    /// How many calls wait, how many locks are open in the engine (asked for, held, or not yet
+    /// given back everywhere), and how many of its questions are unanswered: to watch for what
+    /// grows.
+    pub fn gauges(&self) -> Gauges {
+        self.owner.hub.with(|open| open.count()).unwrap_or_default()
+    }
+
+    /// Ends the client for all who share it: calls that wait end as [`Error::Closed`], locks are
+    /// over and given back. It waits until that reached every node it can reach, for `timeout` at
+    /// most, and tells how many keys may be left on some node until their ttl is over: those of a
+    /// node that is away, or too slow.
+    pub fn close(&self, timeout: Duration) -> Closing {
+        Closing { owner: Arc::clone(&self.owner), timeout, until: None }
+    }
+}
+
+/// With a keeping, in whatever way.
+fn kept(options: LockOptions) -> LockOptions {
+    if options.keep.is_some() { options } else { options.keep(DEFAULT_MAX_HOLD) }
+}
+
+/// What is open in a shared client: see [`SharedClient::gauges`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Gauges {
+    /// Calls that wait, and locks that are kept.
+    pub calls: usize,
+    /// Requests in the engine.
+    pub requests: usize,
+    /// Locks that were asked for, are held, or are not given back everywhere.
+    pub records: usize,
+    /// Timers of whatever kind.
+    pub timers: usize,
+    /// Questions to nodes that are not answered.
+    pub unanswered: usize,
+    /// Releases that wait to be sent.
+    pub debts: usize,
+}
+
+/// The end of a shared client: see [`SharedClient::close`]. Once it was polled, the client closes
+/// also without it.
+#[derive(Debug)]
+#[must_use = "nothing is closed unless it is awaited or waited for"]
+pub struct Closing {
+    owner: Arc<Owner>,
+    timeout: Duration,
+    until: Option<Instant>,
+}
+
+impl Closing {
+    /// Blocks the thread until the client is closed.
+    pub fn wait(self) -> usize {
+        park::wait(self)
+    }
+}
+
+impl Future for Closing {
+    /// How many keys may be left on some node.
+    type Output = usize;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<usize> {
+        let timeout = self.timeout;
+        let until = *self.until.get_or_insert_with(|| clock::now().saturating_add(timeout));
+        match self.owner.hub.close(until, context.waker()) {
+            Looked::Waiting => Poll::Pending,
+            Looked::Over(left) => Poll::Ready(left),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Blocks a thread on a future. Not by `thread::park`: its permit may be somebody else's.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+#[derive(Debug, Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    ringing: Condvar,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.ringing.notify_one();
+    }
+}
+
+impl Bell {
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*rung {
+            rung = self.ringing.wait(rung).unwrap_or_else(PoisonError::into_inner);
+        }
+        *rung = false;
+    }
+}
+
+thread_local! {
+    /// A thread waits for one thing at a time, so one will do; it is taken while it is used.
+    static BELL: Cell<Option<(Arc<Bell>, Waker)>> = const { Cell::new(None) };
+}
+
+/// Blocks until the future is ready. A ring that came for the one before costs one more poll.
+pub(super) fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
+    let spare = BELL.try_with(Cell::take).ok().flatten();
+    let (bell, waker) = spare.unwrap_or_else(|| {
+        let bell = Arc::new(Bell::default());
+        (Arc::clone(&bell), Waker::from(bell))
+    });
+    let output = loop {
+        match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => break output,
+            Poll::Pending => bell.wait(),
+        }
+    };
+    // At the end of a thread there is no place for it any more.
+    let _ = BELL.try_with(|place| place.set(Some((bell, waker))));
+    output
+}

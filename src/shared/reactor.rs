@@ -1,0 +1,69 @@
+//! A poller of our own and what it told of: waited for without the engine, and handed to it behind
+//! that.
+
+use std::io;
+use std::time::Duration;
+
+use mio::{Events, Poll, Registry, Token};
+
+use crate::config::Config;
+use crate::net::engine::Engine;
+use crate::proto::error::{ConfigError, Error};
+
+/// One for each node, the timer and the waker: what is ready is taken in one go.
+const EVENTS: usize = 64;
+
+/// The token of the waker, far from those of the engine.
+pub(super) const WAKER: Token = Token(usize::MAX);
+
+/// The poller that the sockets of an engine are registered with.
+#[derive(Debug)]
+pub(super) struct Reactor {
+    poll: Poll,
+    events: Events,
+}
+
+impl Reactor {
+    /// A poller, and the engine on it. Names are looked up here, which may block.
+    pub(super) fn of(config: Config) -> Result<(Reactor, Engine), Error> {
+        let poll = Poll::new().map_err(|error| system("no poller", &error))?;
+        let mut engine = Engine::new(config, poll.registry(), Token(0))?;
+        // Where there is no alarm it sleeps with timeouts.
+        engine.needs_no_timeout();
+        Ok((Reactor { poll, events: Events::with_capacity(EVENTS) }, engine))
+    }
+
+    pub(super) fn registry(&self) -> &Registry {
+        self.poll.registry()
+    }
+
+    /// Waits for something to do. A signal ends the wait, and nothing was told of then.
+    pub(super) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                self.events.clear();
+                Ok(())
+            }
+            polled => polled,
+        }
+    }
+
+    /// Gives the engine what the last wait told of.
+    pub(super) fn hand_over(&self, engine: &mut Engine) {
+        for event in &self.events {
+            engine.handle_event(event);
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl std::os::fd::AsRawFd for Reactor {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.poll.as_raw_fd()
+    }
+}
+
+/// The system refuses what is needed.
+pub(super) fn system(what: &str, error: &io::Error) -> Error {
+    Error::Config(ConfigError::System { problem: format!("{what}: {error}").into() })
+}

@@ -1,0 +1,59 @@
+//! The driver of a shared client as a thread of its own.
+
+use std::sync::Arc;
+
+use mio::Waker;
+
+use super::hub::Hub;
+use super::reactor::{Reactor, WAKER, system};
+use crate::config::Config;
+use crate::net::clock;
+use crate::net::connecting::{Connecting, refuse_one_server_twice};
+use crate::proto::error::{Closed, Error};
+
+const NAME: &str = "redlatch";
+
+/// Makes an engine, waits for its nodes, and gives it to a thread that drives it.
+pub(super) fn connect(config: Config) -> Result<Arc<Hub>, Error> {
+    let (mut reactor, mut engine) = Reactor::of(config)?;
+    let mut connecting = Connecting::new(engine.coordinator(), clock::now());
+    while let Some(until) = connecting.wait_until(engine.coordinator(), clock::now()) {
+        let left = until.saturating_since(clock::now());
+        let timeout = engine.prepare().map_or(left, |timeout| timeout.min(left));
+        reactor.wait(Some(timeout)).map_err(|error| system("the poller failed", &error))?;
+        reactor.hand_over(&mut engine);
+    }
+    refuse_one_server_twice(engine.coordinator(), clock::now())?;
+    let waker = Waker::new(reactor.registry(), WAKER).map_err(|e| system("no waker", &e))?;
+    let hub = Arc::new(Hub::new(engine, waker));
+    let driver = Driver { hub: Arc::clone(&hub), reactor };
+    let thread = std::thread::Builder::new().name(NAME.into());
+    thread.spawn(move || driver.run()).map_err(|error| system("no thread", &error))?;
+    Ok(hub)
+}
+
+/// The thread's own: when it goes, also by a panic, everybody is told.
+struct Driver {
+    hub: Arc<Hub>,
+    reactor: Reactor,
+}
+
+impl Driver {
+    fn run(mut self) {
+        let mut timeout = self.hub.sleeps();
+        while self.reactor.wait(timeout).is_ok() {
+            self.hub.is_awake();
+            let reactor = &self.reactor;
+            if !self.hub.turn(|engine| reactor.hand_over(engine)) {
+                return;
+            }
+            timeout = self.hub.sleeps();
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.hub.end(Closed::DriverGone);
+    }
+}

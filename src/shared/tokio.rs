@@ -1,0 +1,131 @@
+//! The driver of a shared client as a task of a tokio runtime: the same turns as those of a thread,
+//! woken through the one descriptor of the poller.
+//!
+//! The hazard is a runtime that ends with the task in it: then everybody is told, as behind a
+//! thread that panicked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::Waker;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Handle;
+use tokio::task;
+
+use super::SharedClient;
+use super::hub::Hub;
+use super::reactor::{Reactor, WAKER, system};
+use crate::config::Config;
+use crate::net::clock;
+use crate::net::connecting::{Connecting, refuse_one_server_twice};
+use crate::proto::error::{Closed, ConfigError, Error};
+
+impl SharedClient {
+    /// Connects to the nodes, and starts a task on this tokio runtime that drives the client,
+    /// instead of a thread. Names are looked up on a thread for what blocks. It waits for the nodes
+    /// as [`Client::connect`](crate::Client::connect) does. Linux only.
+    ///
+    /// The client can be used from other runtimes and threads, too. When its runtime ends, every
+    /// call and every kept lock ends as [`Error::Closed`]. On a current-thread runtime nobody
+    /// drives it while the thread is blocked: do not [`wait`](super::Call::wait) for its calls
+    /// there.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use redlatch::{Config, SharedClient};
+    ///
+    /// # async fn f() -> Result<(), redlatch::Error> {
+    /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// let locks = SharedClient::connect_tokio(config).await?;
+    /// let guard = locks.lock("invoice:42", Duration::from_secs(10)).await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Only what cannot work as it is configured, or what the system refuses; and where this is no
+    /// tokio runtime.
+    ///
+    /// # Panics
+    /// Where the runtime was built without I/O.
+    pub async fn connect_tokio(config: Config) -> Result<SharedClient, Error> {
+        let problem = |text: &str| Error::Config(ConfigError::System { problem: text.into() });
+        if Handle::try_current().is_err() {
+            return Err(problem("connect_tokio was called outside of a tokio runtime"));
+        }
+        let made = task::spawn_blocking(|| Reactor::of(config)).await;
+        let (reactor, mut engine) = made.map_err(|_| problem("the look-up of names ended"))??;
+        if !engine.has_alarm() {
+            return Err(problem("no timer that a poller can wait for"));
+        }
+        let waker = Waker::new(reactor.registry(), WAKER).map_err(|e| system("no waker", &e))?;
+        let mut reactor = readable(reactor)?;
+        let mut connecting = Connecting::new(engine.coordinator(), clock::now());
+        while let Some(until) = connecting.wait_until(engine.coordinator(), clock::now()) {
+            engine.wake_by(Some(until));
+            engine.prepare();
+            take_events(&mut reactor).await?;
+            reactor.get_ref().hand_over(&mut engine);
+        }
+        engine.wake_by(None);
+        refuse_one_server_twice(engine.coordinator(), clock::now())?;
+        let hub = Arc::new(Hub::new(engine, waker));
+        let driver = Driver { hub: Arc::clone(&hub), reactor };
+        task::spawn(driver.run());
+        Ok(SharedClient::of(hub))
+    }
+}
+
+/// The task's own: when it goes, also with its runtime, everybody is told.
+struct Driver {
+    hub: Arc<Hub>,
+    reactor: AsyncFd<Reactor>,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        loop {
+            self.hub.sleeps();
+            if take_events(&mut self.reactor).await.is_err() {
+                return;
+            }
+            self.hub.is_awake();
+            if !self.hub.turn(|engine| self.reactor.get_ref().hand_over(engine)) {
+                return;
+            }
+            // Those who were woken come first: what they ask for is written together.
+            task::yield_now().await;
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.hub.end(Closed::DriverGone);
+    }
+}
+
+/// The poller, registered with the runtime.
+///
+/// # Errors
+/// The system refuses it.
+#[allow(
+    deprecated,
+    reason = "what replaces it is unsafe; a poller keeps its descriptor to its end"
+)]
+fn readable(reactor: Reactor) -> Result<AsyncFd<Reactor>, Error> {
+    AsyncFd::with_interest(reactor, Interest::READABLE)
+        .map_err(|error| system("the poller is refused", &error))
+}
+
+/// Waits until the poller has something to tell, and takes all of it: what comes behind that makes
+/// the descriptor readable again.
+async fn take_events(reactor: &mut AsyncFd<Reactor>) -> Result<(), Error> {
+    let failed = |error| system("the poller failed", &error);
+    let mut ready = reactor.readable_mut().await.map_err(failed)?;
+    ready.get_inner_mut().wait(Some(Duration::ZERO)).map_err(failed)?;
+    ready.clear_ready();
+    Ok(())
+}

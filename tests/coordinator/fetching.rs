@@ -1,0 +1,147 @@
+//! The end of a request that is told first and fetched later; renewals that are told; and giving
+//! everything back.
+
+use super::*;
+use redlatch::{Keep, Loss};
+
+/// Nodes that are not asked for their time.
+fn unprobed() -> Bench {
+    Bench::with(3, |settings| settings.probe_interval = 100 * TTL)
+}
+
+#[test]
+fn an_end_is_told_once_and_fetched_by_its_op() {
+    let mut bench = Bench::new(3);
+    let op = bench.acquire();
+    assert!(bench.core.fetch(op, bench.now).is_none(), "it has no end yet");
+    for node in 0..2 {
+        assert_eq!(bench.names(node), ["SET"]);
+        bench.reply(node, "+OK\r\n");
+    }
+    assert_eq!(bench.core.poll_ended(), Some((op, 1)));
+    assert_eq!(bench.core.poll_ended(), None);
+    assert!(!bench.core.has_completions() && bench.completion().is_none());
+    let done = bench.core.fetch(op, bench.now).unwrap();
+    assert!(matches!(done.result, Ok(Outcome::Acquired(_))));
+    assert!(bench.core.fetch(op, bench.now).is_none(), "it was fetched");
+}
+
+#[test]
+fn a_lock_that_is_fetched_too_late_is_released_and_asked_for_again() {
+    let mut bench = unprobed();
+    let op = bench.core.acquire(b"k", TTL, 2 * TTL, 1, bench.now).unwrap();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["SET"]);
+        bench.reply(node, "+OK\r\n");
+    }
+    assert_eq!(bench.core.poll_ended(), Some((op, 1)));
+    bench.now = bench.now.saturating_add(TTL);
+    assert!(bench.core.fetch(op, bench.now).is_none());
+    assert_eq!(bench.core.poll_ended(), None, "it goes on");
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVALSHA"]);
+        bench.reply(node, ":1\r\n");
+    }
+    bench.pass(millis(60));
+    assert_eq!(bench.names(0), ["SET"], "with another attempt");
+}
+
+#[test]
+fn one_that_was_told_and_is_cancelled_before_it_is_fetched_is_released() {
+    let mut bench = Bench::new(3);
+    let op = bench.acquire();
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, "+OK\r\n");
+    }
+    assert_eq!(bench.core.poll_ended(), Some((op, 1)));
+    bench.core.cancel(op, bench.now);
+    assert!(bench.core.fetch(op, bench.now).is_none());
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVALSHA"]);
+        bench.reply(node, ":1\r\n");
+    }
+    bench.assert_idle();
+}
+
+/// Keeps a lock, and answers its first renewal.
+fn renewed(bench: &mut Bench, keep: Keep) {
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.core.keep(&lock, keep, 7, bench.now).unwrap();
+    answer_all(bench);
+    let before = bench.core.deadline(&lock).unwrap();
+    bench.pass(millis(3_400));
+    answer_all(bench);
+    assert!(bench.core.deadline(&lock).unwrap() > before);
+}
+
+fn answer_all(bench: &mut Bench) {
+    for node in 0..3 {
+        for name in bench.names(node) {
+            match name.as_str() {
+                "CLIENT" => bench.reply(node, "+OK\r\n"),
+                "PTTL" => bench.reply(node, ":9000\r\n"),
+                "EVALSHA" | "EVAL" => bench.reply(node, ":1\r\n"),
+                other => panic!("{other}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_renewal_is_told_where_that_was_asked_for_and_of_several_only_the_last() {
+    let keep = Keep::at_most(6 * TTL);
+    let mut bench = unprobed();
+    renewed(&mut bench, keep);
+    assert!(bench.completion().is_none(), "nobody asked for it");
+
+    let mut bench = unprobed();
+    renewed(&mut bench, keep.tell_renewals());
+    bench.pass(millis(3_400));
+    answer_all(&mut bench);
+    let done = bench.completion().unwrap();
+    let Ok(Outcome::Renewed { deadline }) = done.result else { panic!("{done:?}") };
+    assert_eq!(done.data, 7);
+    assert!(deadline > bench.now.saturating_add(millis(9_000)), "that of the second one");
+    assert!(bench.completion().is_none());
+    bench.core.cancel(done.op, bench.now);
+    assert_eq!(bench.core.kept_locks(), 0, "it is the op of the keeping");
+}
+
+#[test]
+fn a_renewal_that_nobody_fetched_is_not_told_of_a_lock_that_was_lost() {
+    let mut bench = unprobed();
+    renewed(&mut bench, Keep::at_most(6 * TTL).tell_renewals());
+    bench.pass(millis(3_400));
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, ":0\r\n");
+    }
+    let done = bench.completion().unwrap();
+    assert!(matches!(done.result, Err(Error::Lost { reason: Loss::Gone, .. })), "{done:?}");
+    assert!(bench.completion().is_none());
+}
+
+#[test]
+fn everything_is_given_back_at_the_end() {
+    let mut bench = Bench::new(3);
+    let held = bench.hold(&[0, 1, 2]);
+    let kept = bench.hold(&[0, 1, 2]);
+    bench.core.keep(&kept, Keep::extensions(1), 7, bench.now).unwrap();
+    bench.acquire();
+    bench.core.acquire(b"k", TTL, TTL, 8, bench.now).unwrap();
+    for node in 0..3 {
+        bench.said(node);
+    }
+    bench.core.let_all_go(bench.now);
+    for node in 0..3 {
+        let said = bench.names(node);
+        let releases = said.iter().filter(|name| name.starts_with("EVAL")).count();
+        assert_eq!((releases, said.contains(&"SET".to_string())), (3, false), "{said:?}");
+        // What the naming of the kept one is answered, the SET that was taken back, the releases.
+        bench.reply(node, "+OK\r\n:9000\r\n+OK\r\n:1\r\n:1\r\n:1\r\n");
+    }
+    assert!(bench.completion().is_none());
+    assert!(bench.core.remaining(&held, bench.now).is_zero());
+    bench.assert_idle();
+}

@@ -1,0 +1,52 @@
+//! What may go to another thread, and what may be looked at from several: held by the compiler.
+//! This file does not build where one of these changes.
+
+use redlatch::{Asking, Client, Completion, Config, Embedded, Engine, Error, Guard, Lock, Op};
+
+/// Builds where the type is one of these.
+macro_rules! is {
+    ($type:ty: $($bound:path),+) => {
+        const _: () = {
+            const fn holds<T: $($bound +)+ ?Sized>() {}
+            holds::<$type>()
+        };
+    };
+}
+
+/// Builds where the type is not one of these: were it, two impls would answer to one name.
+macro_rules! is_not {
+    ($type:ty: $bound:path) => {
+        const _: fn() = || {
+            trait Either<A> {
+                fn answer() {}
+            }
+            struct It;
+            impl<T: ?Sized> Either<()> for T {}
+            impl<T: $bound + ?Sized> Either<It> for T {}
+            let _ = <$type as Either<_>>::answer;
+        };
+    };
+}
+
+// One thread at a time: it goes to another, and is not shared.
+is!(Client: Send);
+is_not!(Client: Sync);
+is_not!(Client: Clone);
+// A guard stays on the thread of its client.
+is_not!(Guard<'static>: Send);
+is_not!(Guard<'static>: Sync);
+is_not!(Guard<'static>: Clone);
+// To ask takes `&mut`. To look does not, from wherever.
+is!(Engine: Send, Sync);
+is!(Embedded: Send, Sync);
+is!(Asking<'static>: Send);
+is_not!(Engine: Clone);
+is_not!(Embedded: Clone);
+// What goes between them.
+is!(Config: Send, Sync, Clone);
+is!(Completion: Send, Sync);
+is!(Error: Send, Sync, Clone, std::error::Error);
+is!(Op: Send, Sync, Copy);
+is!(Lock: Send, Sync);
+// There is one handle of a lock.
+is_not!(Lock: Clone);

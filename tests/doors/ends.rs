@@ -1,0 +1,252 @@
+//! The end of a guard, an engine and a client while a node takes nothing any more: nothing blocks,
+//! nothing is left beyond its ttl, and what may be left is counted.
+
+use super::*;
+use mio::{Events, Poll, Token};
+use redlatch::{Embedded, Engine, Keep, LockOptions, NodeId, Outcome};
+
+/// What is locked while a node is stopped does not stay long.
+const SHORT: Duration = Duration::from_secs(8);
+
+/// No end of anything takes so long, unless it waits for the node.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// A socket that nobody reads from takes a few MiB at most; so many locks of large keys are more.
+const LOCKS: usize = 200;
+
+fn large_key(number: usize) -> String {
+    format!("{number}:{}", "k".repeat(60_000))
+}
+
+/// Every key that is left goes with its ttl, and so many are left at most.
+#[track_caller]
+fn what_is_left_goes(fleet: &Fleet, most: usize) {
+    eventually(LOST, "the node has done all that it was told", || {
+        fleet[2].client_list().is_empty()
+    });
+    let mut left = Vec::new();
+    for (node, key) in fleet.keys_everywhere() {
+        let pttl = fleet[node].pttl(&key);
+        assert!(pttl <= SHORT.as_millis() as i64, "it stays for {pttl} ms");
+        left.push(key);
+    }
+    left.sort();
+    left.dedup();
+    println!("{} keys are left, and {most} were counted", left.len());
+    assert!(left.len() <= most, "{} keys are left, and {most} were counted", left.len());
+    eventually(3 * SHORT, "what was left is over", || fleet.keys_everywhere().is_empty());
+}
+
+/// A blocking client that has written so much to the last node, which is stopped, that its socket
+/// takes no more.
+fn filled(fleet: &Fleet) -> Client {
+    let client = client(config(fleet.urls()));
+    fleet[2].stop();
+    for number in 0..LOCKS {
+        let start = Instant::now();
+        let guard = client.try_lock(large_key(number), SHORT).expect("two of three are well");
+        drop(guard);
+        assert!(start.elapsed() < AT_ONCE, "a stopped node held it up");
+    }
+    client
+}
+
+#[test]
+fn a_guard_and_its_client_are_dropped_while_a_socket_is_full() {
+    let fleet = Fleet::start(3);
+    let client = filled(&fleet);
+    let guard = client.try_lock("a", SHORT).unwrap();
+    let start = Instant::now();
+    drop(guard);
+    assert!(start.elapsed() < AT_ONCE, "the guard: {:?}", start.elapsed());
+    eventually(AT_ONCE, "the others let go", || {
+        fleet[0].keys().is_empty() && fleet[1].keys().is_empty()
+    });
+    let start = Instant::now();
+    drop(client);
+    println!("dropped in {:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "the client: {:?}", start.elapsed());
+    fleet[2].cont();
+    what_is_left_goes(&fleet, LOCKS + 1);
+}
+
+#[test]
+fn a_client_that_is_closed_while_a_socket_is_full_counts_what_it_leaves() {
+    let fleet = Fleet::start(3);
+    let client = filled(&fleet);
+    let start = Instant::now();
+    let left = client.close(millis(300));
+    println!("{left} keys may be left, {:?}", start.elapsed());
+    assert!(start.elapsed() >= millis(300) && start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    assert!((1..=LOCKS).contains(&left), "{left}");
+    fleet[2].cont();
+    what_is_left_goes(&fleet, left);
+}
+
+#[test]
+fn a_client_that_is_closed_waits_for_a_node_that_comes_back() {
+    let fleet = Fleet::start(3);
+    let client = filled(&fleet);
+    let goes_on = || {
+        eventually(LOST, "it was told to all the others", || fleet[0].keys().is_empty());
+        fleet[2].cont();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(goes_on);
+        assert_eq!(client.close(6 * LOST), 0);
+    });
+    assert!(fleet.keys_everywhere().is_empty());
+}
+
+#[test]
+fn a_client_that_is_closed_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let client = client(config(fleet.urls()));
+    let mut guards: Vec<_> =
+        (0..20).map(|number| client.try_lock(format!("a:{number}"), TTL).unwrap()).collect();
+    guards[0].keep(HOUR).unwrap();
+    // Of half of them nobody will ever hear.
+    guards.drain(..10).for_each(std::mem::forget);
+    drop(guards);
+    // A node that was away while they were given back, and came back.
+    let kept = client.lock("kept", LockOptions::ttl(TTL).keep(Keep::at_most(HOUR))).unwrap();
+    std::mem::forget(kept);
+    for node in fleet.iter() {
+        kill_some(node, 100, &mut Dice::new(1));
+    }
+    let start = Instant::now();
+    assert_eq!(client.close(LOST), 0);
+    println!("closed in {:?}", start.elapsed());
+    assert!(start.elapsed() < LOST, "it slept on when there was nothing to wait for");
+    assert!(fleet.keys_everywhere().is_empty());
+}
+
+#[test]
+fn a_client_without_nodes_is_closed_at_once() {
+    let fleet = Fleet::start(3);
+    let nothing_open = client(config(fleet.urls()));
+    fleet.iter().for_each(Node::kill);
+    let start = Instant::now();
+    assert_eq!(nothing_open.close(HOUR), 0);
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+}
+
+#[test]
+fn a_client_that_is_closed_for_no_time_writes_what_it_can() {
+    let fleet = Fleet::start(3);
+    let client = client(config(fleet.urls()));
+    std::mem::forget(client.try_lock("a", TTL).unwrap());
+    let left = client.close(Duration::ZERO);
+    assert!(left <= 1, "{left}");
+    eventually(10 * SECOND, "its releases arrive", || fleet.keys_everywhere().is_empty());
+}
+
+/// Asks until the outbox of the last node, which is stopped, holds what its socket does not take.
+/// How many locks were asked for.
+fn fill(engine: &mut Engine, mut turn: impl FnMut(&mut Engine)) -> usize {
+    let start = Instant::now();
+    for number in 0.. {
+        assert!(start.elapsed() < 3 * LOST, "the socket takes and takes");
+        engine.acquire(large_key(number), SHORT, number as u64).unwrap();
+        engine.prepare();
+        turn(engine);
+        while let Some(done) = engine.poll_completion() {
+            if let Ok(Outcome::Acquired(lock)) = done.result {
+                engine.let_go(&lock);
+            }
+        }
+        if engine.coordinator().output(NodeId::new(2)).len() > 1 << 20 {
+            return number + 1;
+        }
+    }
+    unreachable!("the range has no end")
+}
+
+#[test]
+fn an_engine_is_dropped_while_a_socket_is_full() {
+    let fleet = Fleet::start(3);
+    let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(64));
+    let mut engine = Engine::new(config(fleet.urls()), poll.registry(), Token(0)).unwrap();
+    let mut turn = |engine: &mut Engine| {
+        let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));
+        poll.poll(&mut events, Some(timeout)).unwrap();
+        for event in &events {
+            engine.handle_event(event);
+        }
+    };
+    eventually(LOST, "the nodes are ready", || {
+        turn(&mut engine);
+        engine.coordinator().ready().len() == 3
+    });
+    fleet[2].stop();
+    let asked = fill(&mut engine, &mut turn);
+    engine.let_all_go();
+    for _ in 0..20 {
+        turn(&mut engine);
+    }
+    let open = engine.coordinator().open_records();
+    println!("{asked} were asked for, {open} are not given back everywhere");
+    assert!(open > 0 && open <= asked);
+    let start = Instant::now();
+    drop(engine);
+    println!("dropped in {:?}", start.elapsed());
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    fleet[2].cont();
+    what_is_left_goes(&fleet, open);
+}
+
+#[test]
+fn an_engine_behind_a_descriptor_is_dropped_while_a_socket_is_full() {
+    let fleet = Fleet::start(3);
+    let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+    let mut outer = Outer::Level;
+    outer.wait_ready(&mut locks, 3);
+    fleet[2].stop();
+    let full = |locks: &Embedded| locks.engine().coordinator().output(NodeId::new(2)).len();
+    let mut asked = 0;
+    while full(&locks) < 1 << 20 {
+        locks.ask().acquire(large_key(asked), SHORT, 0).unwrap();
+        asked += 1;
+        let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
+            panic!("no lock")
+        };
+        locks.ask().let_go(&lock);
+        assert!(asked < 10 * LOCKS, "the socket takes and takes");
+    }
+    // A socket that is full wakes nobody until it takes again.
+    assert!(outer.until_silent(&mut locks) < 50);
+    locks.ask().let_all_go();
+    let open = locks.engine().coordinator().open_records();
+    let start = Instant::now();
+    drop(locks);
+    assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+    fleet[2].cont();
+    what_is_left_goes(&fleet, open);
+}
+
+#[test]
+fn a_socket_that_takes_again_wakes_the_loop() {
+    let fleet = Fleet::start(3);
+    for make in outer::LOOPS {
+        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        fleet[2].stop();
+        let mut asked = 0;
+        while locks.engine().coordinator().output(NodeId::new(2)).len() < 4 << 20 {
+            locks.ask().acquire(large_key(asked), TTL, 0).unwrap();
+            asked += 1;
+            let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
+                panic!("no lock")
+            };
+            locks.ask().let_go(&lock);
+            assert!(asked < 10 * LOCKS, "the socket takes and takes");
+        }
+        outer.until_silent(&mut locks);
+        fleet[2].cont();
+        outer.drive_until(&mut locks, "all is given back", |locks| {
+            locks.engine().coordinator().open_records() == 0
+        });
+        assert!(fleet.keys_everywhere().is_empty());
+    }
+}

@@ -1,0 +1,167 @@
+//! The traps of an engine behind one descriptor: a request that ends inside the call that made it,
+//! and completions behind a silent descriptor. The third, input that nobody tells of a second time,
+//! is tried beside the source (`src/net/embed.rs`), where the reads can be made short.
+
+use super::*;
+use outer::LOOPS;
+use redlatch::{Embedded, Error, Outcome, Released};
+use support::free_port;
+
+/// Every node refuses, and is not tried again while the test runs.
+fn nobody() -> Config {
+    let urls = (0..3).map(|_| format!("redis://127.0.0.1:{}", free_port()));
+    config(urls.collect::<Vec<_>>()).reconnect(HOUR, HOUR)
+}
+
+#[test]
+fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
+    for make in LOOPS {
+        let mut locks = Embedded::new(nobody()).unwrap();
+        let mut outer = make(&mut locks);
+        outer.drive_until(&mut locks, "all refused", |locks| {
+            let core = locks.engine().coordinator();
+            (0..3).all(|node| core.failures(redlatch::NodeId::new(node)) > 0)
+        });
+        outer.until_silent(&mut locks);
+        for data in 0..20 {
+            locks.ask().acquire("a", TTL, data).unwrap();
+            assert!(outer.wakes(&locks, LOST), "nobody said that it is over: {locks:?}");
+            locks.tick().unwrap();
+            let done = locks.poll_completion().expect("it is over");
+            assert!(
+                matches!((done.data, done.result), (it, Err(Error::NoQuorum(_))) if it == data)
+            );
+            // Behind every other one nobody looks whether there are more.
+            if data % 2 == 0 {
+                assert!(locks.poll_completion().is_none());
+            }
+        }
+        // And where several are asked before the loop looks.
+        for data in 0..3 {
+            locks.ask().acquire("a", TTL, data).unwrap();
+        }
+        let ended: Vec<u64> = (0..3).map(|_| outer.completion(&mut locks).data).collect();
+        assert_eq!(ended, [0, 1, 2]);
+        outer.until_silent(&mut locks);
+    }
+}
+
+#[test]
+fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
+    let fleet = Fleet::start(3);
+    for make in LOOPS {
+        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        locks.ask().acquire("a", millis(300), 1).unwrap();
+        let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
+            panic!("no lock")
+        };
+        // Its deadline alone makes the descriptor readable.
+        outer.drive_until(&mut locks, "the lock is over", |locks| {
+            locks.engine().deadline(&lock).is_none()
+        });
+        outer.until_silent(&mut locks);
+        locks.ask().release(lock, 2);
+        assert!(outer.wakes(&locks, LOST), "nobody said that it is over: {locks:?}");
+        let released = locks.poll_completion().expect("it needs no tick");
+        let already = Ok(Outcome::Released(Released::AlreadyExpired));
+        assert_eq!((released.data, released.result), (2, already));
+        assert!(locks.poll_completion().is_none());
+        outer.until_silent(&mut locks);
+        eventually(10 * SECOND, "the key is gone", || fleet.keys_everywhere().is_empty());
+    }
+}
+
+/// Asks for so many locks in one turn, and ticks until all of them were granted.
+fn granted(outer: &mut Outer, locks: &mut Embedded, fleet: &Fleet, count: u64) {
+    {
+        let mut ask = locks.ask();
+        for data in 0..count {
+            ask.acquire(format!("key:{data}"), TTL, data).unwrap();
+        }
+    }
+    let everywhere = count as usize * fleet.len();
+    eventually(LOST, "all nodes have all keys", || fleet.keys_everywhere().len() == everywhere);
+    let unanswered = |locks: &Embedded| {
+        let core = locks.engine().coordinator();
+        (0..3).map(|node| core.unanswered(redlatch::NodeId::new(node))).sum::<usize>()
+    };
+    outer.drive_until(locks, "all nodes answered", |locks| unanswered(locks) == 0);
+}
+
+#[test]
+fn completions_that_are_not_taken_keep_it_readable() {
+    let fleet = Fleet::start(3);
+    for make in LOOPS {
+        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        granted(&mut outer, &mut locks, &fleet, 6);
+        let mut held = Vec::new();
+        for data in 0..6 {
+            assert!(outer.wakes(&locks, LOST), "{data} were taken: {locks:?}");
+            locks.tick().unwrap();
+            // A tick more, as of a loop that was woken by something else.
+            if data % 2 == 0 {
+                locks.tick().unwrap();
+            }
+            let done = locks.poll_completion().expect("one of those that wait");
+            assert_eq!(done.data, data);
+            held.push(done.result.unwrap());
+        }
+        // Nobody has asked yet whether there are more, and once more is all that it may wake.
+        assert!(outer.until_silent(&mut locks) <= 2, "all were taken");
+        let mut ask = locks.ask();
+        for outcome in held {
+            let Outcome::Acquired(lock) = outcome else { panic!("no lock") };
+            ask.release(lock, 7);
+        }
+        drop(ask);
+        for _ in 0..6 {
+            assert_eq!(outer.completion(&mut locks).data, 7);
+        }
+        outer.until_silent(&mut locks);
+        assert!(fleet.keys_everywhere().is_empty());
+    }
+}
+
+#[test]
+fn a_descriptor_that_was_not_asked_stays_readable_without_a_tick() {
+    let fleet = Fleet::start(3);
+    let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+    let mut outer = Outer::Level;
+    outer.wait_ready(&mut locks, 3);
+    granted(&mut outer, &mut locks, &fleet, 3);
+    for data in 0..3 {
+        for _ in 0..3 {
+            assert!(outer.wakes(&locks, LOST), "{data} were taken");
+        }
+        assert_eq!(locks.poll_completion().expect("one of three").data, data);
+    }
+    assert!(outer.wakes(&locks, LOST), "nobody has said that there are no more");
+    assert!(locks.poll_completion().is_none());
+    assert!(!outer.wakes(&locks, millis(100)), "all were taken");
+}
+
+#[test]
+fn a_request_that_is_cancelled_leaves_the_descriptor_silent() {
+    let fleet = Fleet::start(3);
+    for make in LOOPS {
+        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        for ticks in 0..4 {
+            let op = locks.ask().acquire("a", TTL, ticks).unwrap();
+            for _ in 0..ticks {
+                assert!(outer.wakes(&locks, LOST));
+                locks.tick().unwrap();
+            }
+            locks.ask().cancel(op);
+            assert!(locks.poll_completion().is_none());
+            outer.until_silent(&mut locks);
+            assert_eq!(locks.engine().coordinator().open_records(), 0);
+            assert!(fleet.keys_everywhere().is_empty());
+        }
+    }
+}

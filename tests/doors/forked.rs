@@ -1,0 +1,109 @@
+//! A process that forks while an engine is behind a descriptor: parent and child share the poller
+//! and the timer, and whatever the child does with its copy, the parent is woken as before.
+//!
+//! The hazard is fork() among the threads of a test harness. So the test starts this test binary
+//! once more, for itself alone and without other threads, and that process forks.
+
+use std::process::Command;
+
+use super::*;
+use redlatch::{Embedded, Error, Lock, Outcome, Released};
+
+/// The nodes, for the process that forks.
+const NODES: &str = "REDLATCH_TEST_FORK";
+
+const TEST: &str = "forked::a_child_leaves_the_descriptor_and_the_timer_to_its_parent";
+
+#[test]
+fn a_child_leaves_the_descriptor_and_the_timer_to_its_parent() {
+    if let Ok(urls) = std::env::var(NODES) {
+        return the_parent(config(urls.split(' ')));
+    }
+    let fleet = Fleet::start(3);
+    let program = std::env::current_exe().expect("a test binary has a path");
+    let arguments = ["--exact", TEST, "--test-threads=1", "--nocapture"];
+    let output = Command::new(program).args(arguments).env(NODES, fleet.urls().join(" ")).output();
+    let output = output.expect("it can be started again");
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !errors.contains("panicked"), "{errors}");
+    eventually(10 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+}
+
+/// Forks, and lets the child do `what` with its copy; waits for its end.
+fn in_a_child(locks: &mut Embedded, what: impl FnOnce(&mut Embedded)) {
+    // SAFETY: this process runs one test and has no other thread that could hold a lock.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        what(locks);
+        // SAFETY: it ends the child at once; what the harness would still say is the parent's.
+        unsafe { libc::_exit(0) }
+    }
+    let mut status = 0;
+    // SAFETY: it waits for the child that was just made, and writes one number.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0), "the child failed");
+}
+
+/// A lock whose deadline is a second away: the timer is set to it, and nothing else comes.
+fn short_lock(outer: &mut Outer, locks: &mut Embedded) -> Lock {
+    locks.ask().acquire("short", SECOND, 1).unwrap();
+    let Ok(Outcome::Acquired(lock)) = outer.completion(locks).result else { panic!("no lock") };
+    outer.until_silent(locks);
+    lock
+}
+
+fn the_parent(config: Config) {
+    let mut locks = Embedded::new(config).unwrap();
+    let mut outer = Outer::edge(&mut locks);
+    outer.wait_ready(&mut locks, 3);
+
+    // The child asks, which ends at once: its copy of the timer is the parent's timer.
+    let lock = short_lock(&mut outer, &mut locks);
+    in_a_child(&mut locks, |locks| {
+        locks.ask().acquire("of the child", TTL, 2).unwrap();
+        let done = locks.poll_completion().expect("it is over");
+        assert!(matches!(done.result, Err(Error::Config(_))), "{:?}", done.result);
+        assert!(locks.poll_completion().is_none());
+        for _ in 0..3 {
+            locks.tick().unwrap();
+        }
+    });
+    outer.drive_until(&mut locks, "the deadline of the parent's lock", |locks| {
+        locks.engine().deadline(&lock).is_none()
+    });
+
+    // The child looks at what the parent waits for, and takes nothing away from it.
+    let lock = short_lock(&mut outer, &mut locks);
+    locks.ask().acquire("asked before", TTL, 3).unwrap();
+    in_a_child(&mut locks, |locks| {
+        let start = Instant::now();
+        while start.elapsed() < millis(200) {
+            locks.tick().unwrap();
+            while let Some(done) = locks.poll_completion() {
+                assert!(done.result.is_err(), "the child has the parent's lock");
+            }
+        }
+        assert!(locks.engine().deadline(&lock).is_none(), "the lock is the parent's");
+    });
+    let done = outer.completion(&mut locks);
+    let Ok(Outcome::Acquired(before)) = done.result else { panic!("no lock") };
+    outer.drive_until(&mut locks, "the deadline of the parent's lock", |locks| {
+        locks.engine().deadline(&lock).is_none()
+    });
+
+    // The child drops its copy, of which nobody hears.
+    let lock = short_lock(&mut outer, &mut locks);
+    in_a_child(&mut locks, |locks| {
+        let own =
+            std::mem::replace(locks, Embedded::new(self::config(["redis://[::1]:1"])).unwrap());
+        drop(own);
+    });
+    outer.drive_until(&mut locks, "the deadline of the parent's lock", |locks| {
+        locks.engine().deadline(&lock).is_none()
+    });
+    assert_eq!(locks.engine().coordinator().ready().len(), 3);
+    locks.ask().release(before, 4);
+    let released = outer.completion(&mut locks).result;
+    assert_eq!(released, Ok(Outcome::Released(Released::Released)));
+}

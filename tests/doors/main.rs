@@ -1,0 +1,94 @@
+//! The doors: the engine on somebody else's poller, behind one descriptor, behind a blocking call.
+//! Whether it is woken when it has to be, left alone otherwise, and ends in order.
+//!
+//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
+//! is expected: these machines are shared. What stands for ever when a wake-up is lost has no other
+//! timer that would come to its help: see [`config`].
+
+#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
+#![cfg(any(target_os = "linux", target_os = "android"))]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bounds;
+mod ends;
+mod fd;
+mod forked;
+mod many;
+mod outer;
+mod panics;
+mod random;
+mod stress;
+mod stressed;
+mod timers;
+
+use std::time::{Duration, Instant};
+
+use outer::Outer;
+use redlatch::{Client, Config, RestartGuard, Standing};
+use support::{Fleet, Node, eventually};
+
+const TTL: Duration = Duration::from_secs(30);
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What does not come within this was lost.
+const LOST: Duration = Duration::from_secs(10);
+
+const fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// No timer of its own in the time that a test takes: nothing but what it waits for wakes it.
+fn config<I>(urls: I) -> Config
+where
+    I: IntoIterator,
+    I::Item: AsRef<str>,
+{
+    let config = Config::new(urls).expect("good addresses");
+    // These servers are seconds old, and nothing was ever locked there.
+    let config = config.restart_guard(RestartGuard::Off).max_ttl(HOUR);
+    config.node_timeout(60 * SECOND).reset_after(HOUR).probe_interval(HOUR)
+}
+
+/// A blocking client all of whose nodes are ready.
+#[track_caller]
+fn client(config: Config) -> Client {
+    let client = Client::connect(config).expect("a good configuration");
+    eventually(10 * SECOND, "the nodes are ready", || {
+        client.drive(millis(1)).expect("the poller works");
+        client.nodes().iter().all(|&it| it == Standing::Ready)
+    });
+    client
+}
+/// Ends connections of others to this node, each with this chance in percent: as a restart of a
+/// proxy does, or a firewall that forgets.
+fn kill_some(node: &Node, percent: u32, dice: &mut Dice) {
+    for line in node.client_list() {
+        let id = line.split(' ').find_map(|word| word.strip_prefix("id=")).expect("it has an id");
+        if dice.roll(100) < percent {
+            node.command(&["CLIENT", "KILL", "ID", id]);
+        }
+    }
+}
+
+/// Numbers that look random, from a seed that is printed.
+struct Dice(u64);
+
+impl Dice {
+    fn new(seed: u64) -> Dice {
+        println!("the dice are of seed {seed}");
+        Dice(seed)
+    }
+
+    /// 0 to `sides` - 1.
+    fn roll(&mut self, sides: u32) -> u32 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % u64::from(sides)) as u32
+    }
+}

@@ -1,0 +1,83 @@
+//! A panic in the caller's own code: in a function that the configuration carries, or around a
+//! client that is dropped by it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use outer::LOOPS;
+use redlatch::{Embedded, Outcome};
+use support::free_port;
+
+#[test]
+fn a_panic_of_who_asks_for_credentials_costs_that_connection_and_nothing_else() {
+    let fleet = Fleet::start(3);
+    for make in LOOPS {
+        let unlucky = fleet[1].address().to_string();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let config = config(fleet.urls()).credentials(move |label| {
+            if label == unlucky && count.fetch_add(1, Ordering::SeqCst) < 2 {
+                panic!("nobody knows");
+            }
+            None
+        });
+        let mut locks = Embedded::new(config).unwrap();
+        let mut outer = make(&mut locks);
+        // The turns in which it panics end as any others.
+        outer.wait_ready(&mut locks, 3);
+        assert_eq!(asked.load(Ordering::SeqCst), 3);
+        locks.ask().acquire("a", TTL, 1).unwrap();
+        let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
+            panic!("no lock")
+        };
+        locks.ask().release(lock, 2);
+        outer.completion(&mut locks);
+    }
+}
+
+#[test]
+fn a_panic_of_who_looks_names_up_is_a_name_that_was_not_found_this_time() {
+    let fleet = Fleet::start(3);
+    let (port, nobody) = (fleet[2].port(), free_port());
+    let urls = [fleet[0].url(), fleet[1].url(), format!("redis://node.example:{port}")];
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let config = config(urls).resolver(move |_, port| {
+        // Where it is made it leads nowhere; then there is a panic; then it is right.
+        let port = match count.fetch_add(1, Ordering::SeqCst) {
+            0 => nobody,
+            1 => panic!("no name server"),
+            _ => port,
+        };
+        Ok(vec![([127, 0, 0, 1], port).into()])
+    });
+    let client = client(config.reconnect(millis(1), millis(20)));
+    assert!(asked.load(Ordering::SeqCst) >= 3);
+    drop(client);
+}
+
+#[test]
+fn a_panic_that_drops_everything_gives_everything_back() {
+    let fleet = Fleet::start(3);
+    let client = client(config(fleet.urls()));
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let _one = client.try_lock("one", TTL).unwrap();
+        let _two = client.try_lock("two", TTL).unwrap();
+        panic!("of the caller");
+    }));
+    assert!(panicked.is_err());
+    eventually(SECOND, "both are given back", || fleet.keys_everywhere().is_empty());
+
+    let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+    let mut outer = Outer::Level;
+    outer.wait_ready(&mut locks, 3);
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let mut ask = locks.ask();
+        ask.acquire("three", TTL, 1).unwrap();
+        panic!("of the caller, while it asks");
+    }));
+    assert!(panicked.is_err());
+    eventually(SECOND, "it is given back", || fleet.keys_everywhere().is_empty());
+}

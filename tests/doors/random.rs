@@ -1,0 +1,155 @@
+//! The engine behind a descriptor in the hands of somebody who does anything in any order, with
+//! nodes that freeze, die and come back: whenever there is something to take or to do, the
+//! descriptor is readable, or will be without another call.
+//!
+//! `REDLATCH_TEST_DICE=7` throws the dice of one run again, as far as time does.
+
+use super::*;
+use outer::LOOPS;
+use redlatch::testing::master::Restart;
+use redlatch::testing::tcp::Masters;
+use redlatch::{Embedded, Keep, Lock, LockOptions, Op, Outcome, clock};
+
+const STEPS: u32 = 1500;
+
+/// Somebody with a descriptor.
+struct Anybody {
+    locks: Embedded,
+    outer: Outer,
+    dice: Dice,
+    masters: Masters,
+    held: Vec<Lock>,
+    asked: Vec<Op>,
+    completions: u32,
+    wakes: u32,
+}
+
+impl Anybody {
+    fn step(&mut self, step: u32) {
+        match self.dice.roll(20) {
+            0..=4 => self.acquire(step),
+            5 | 6 => {
+                if let Some(lock) = self.one_of_held() {
+                    self.locks.ask().release(lock, u64::from(step));
+                }
+            }
+            7 => {
+                if let Some(lock) = self.one_of_held() {
+                    self.locks.ask().let_go(&lock);
+                }
+            }
+            8 => {
+                if let Some(lock) = self.one_of_held() {
+                    let _ = self.locks.ask().extend(&lock, millis(400), u64::from(step));
+                    self.held.push(lock);
+                }
+            }
+            9 => {
+                if !self.asked.is_empty() {
+                    let op =
+                        self.asked.swap_remove(self.dice.roll(self.asked.len() as u32) as usize);
+                    self.locks.ask().cancel(op);
+                }
+            }
+            10 | 11 => self.locks.tick().expect("the poller works"),
+            12 | 13 => self.take(1),
+            14 => self.take(1000),
+            15 => self.trouble(),
+            _ => {
+                let length = millis(u64::from(self.dice.roll(15)));
+                self.sleep(length);
+            }
+        }
+    }
+
+    fn acquire(&mut self, step: u32) {
+        let ttl = millis(u64::from(10 + self.dice.roll(600)));
+        let mut options = LockOptions::ttl(ttl).wait(millis(u64::from(self.dice.roll(3) * 40)));
+        if self.dice.roll(4) == 0 {
+            options = options.keep(Keep::at_most(millis(900)).tell_renewals());
+        }
+        // Several in one turn, now and then.
+        let mut ask = self.locks.ask();
+        for _ in 0..=self.dice.roll(3) {
+            let key = format!("key:{}", self.dice.roll(6));
+            if let Ok(op) = ask.acquire(key, options, u64::from(step)) {
+                self.asked.push(op);
+            }
+        }
+    }
+
+    fn one_of_held(&mut self) -> Option<Lock> {
+        let count = self.held.len() as u32;
+        (count > 0).then(|| self.held.swap_remove(self.dice.roll(count) as usize))
+    }
+
+    fn take(&mut self, most: u32) {
+        for _ in 0..most {
+            let Some(done) = self.locks.poll_completion() else { return };
+            self.completions += 1;
+            if let Ok(Outcome::Acquired(lock)) = done.result {
+                self.held.push(lock);
+            }
+        }
+    }
+
+    fn trouble(&mut self) {
+        let master = &self.masters[self.dice.roll(3) as usize];
+        match self.dice.roll(6) {
+            0 => master.freeze(),
+            1 | 2 => master.thaw(),
+            3 => master.kill(),
+            _ => {
+                // It may run, or its port may be another's for a moment: then it stays as it is.
+                let _ = master.restart(Restart::Empty);
+            }
+        }
+    }
+
+    /// Waits for the descriptor, and ticks where it wakes.
+    fn sleep(&mut self, length: Duration) {
+        let due = self.locks.engine().coordinator().next_timeout();
+        let woken = self.outer.wakes(&self.locks, length);
+        if woken {
+            self.wakes += 1;
+            self.locks.tick().expect("the poller works");
+        } else if due.is_some_and(|due| due <= clock::now()) {
+            self.must_wake("a timer is due");
+        }
+        if self.locks.engine().coordinator().has_completions() {
+            self.must_wake("completions wait");
+        }
+    }
+
+    #[track_caller]
+    fn must_wake(&mut self, why: &str) {
+        let woken = self.outer.wakes(&self.locks, LOST);
+        assert!(woken, "{why}, and the descriptor is silent: {:?}", self.locks);
+        self.wakes += 1;
+        self.locks.tick().expect("the poller works");
+    }
+}
+
+#[test]
+fn whatever_anybody_does_the_descriptor_is_readable_when_it_has_to_be() {
+    let given = std::env::var("REDLATCH_TEST_DICE").ok().and_then(|it| it.parse().ok());
+    let seed = given.unwrap_or_else(|| u64::from(std::process::id()));
+    for (number, make) in LOOPS.into_iter().enumerate() {
+        let masters = Masters::start(3).unwrap();
+        let config = config(masters.urls()).node_timeout(millis(40)).reset_after(millis(150));
+        let config = config.probe_interval(millis(200)).reconnect(millis(1), millis(50));
+        let mut locks = Embedded::new(config).unwrap();
+        let (outer, dice) = (make(&mut locks), Dice::new(seed + number as u64));
+        let (held, asked) = (Vec::new(), Vec::new());
+        let mut anybody =
+            Anybody { locks, outer, dice, masters, held, asked, completions: 0, wakes: 0 };
+        for step in 0..STEPS {
+            anybody.step(step);
+            if anybody.locks.engine().coordinator().has_completions() && step % 7 == 0 {
+                anybody.must_wake("completions wait");
+            }
+        }
+        println!("{} completions, {} wake-ups", anybody.completions, anybody.wakes);
+        assert!(anybody.completions > STEPS / 10, "too little came of it");
+    }
+}

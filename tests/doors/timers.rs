@@ -1,0 +1,135 @@
+//! What is due makes the descriptor readable, with nothing else to come to its help; and an idle
+//! client leaves its loop alone.
+
+use super::*;
+use outer::LOOPS;
+use redlatch::{Embedded, Error, Keep, LockOptions, NodeId, Outcome};
+
+#[test]
+fn an_idle_client_leaves_its_loop_alone() {
+    let fleet = Fleet::start(3);
+    for make in LOOPS {
+        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        locks.ask().acquire("a", TTL, 1).unwrap();
+        let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
+            panic!("no lock")
+        };
+        outer.until_silent(&mut locks);
+        // It holds a lock whose deadline is far, and nothing is asked.
+        let (start, mut woken) = (Instant::now(), 0);
+        while start.elapsed() < SECOND {
+            if outer.wakes(&locks, millis(100)) {
+                woken += 1;
+                locks.tick().unwrap();
+            }
+        }
+        assert_eq!(woken, 0, "woken for nothing");
+        assert!(!locks.engine().remaining(&lock).is_zero());
+        locks.ask().release(lock, 2);
+        outer.completion(&mut locks);
+    }
+}
+
+#[test]
+fn a_frozen_majority_ends_a_request_at_the_node_timeout() {
+    let fleet = Fleet::start(3);
+    let timeout = millis(300);
+    for make in LOOPS {
+        let mut locks = Embedded::new(config(fleet.urls()).node_timeout(timeout)).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        outer.until_silent(&mut locks);
+        fleet[0].stop();
+        fleet[1].stop();
+        let start = Instant::now();
+        locks.ask().acquire("a", TTL, 1).unwrap();
+        let done = outer.completion(&mut locks);
+        let took = start.elapsed();
+        assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
+        assert!(took >= timeout && took < 10 * timeout + LOST, "{took:?}");
+        println!("no quorum after {took:?}");
+        fleet[0].cont();
+        fleet[1].cont();
+        outer.wait_ready(&mut locks, 3);
+        outer.drive_until(&mut locks, "what is owed is paid", |locks| {
+            locks.engine().coordinator().open_records() == 0
+        });
+        assert!(fleet.keys_everywhere().is_empty());
+    }
+}
+
+#[test]
+fn a_kept_lock_is_renewed_and_its_loss_is_told_by_timers_alone() {
+    let fleet = Fleet::start(3);
+    for make in LOOPS {
+        let mut locks = Embedded::new(config(fleet.urls()).node_timeout(millis(200))).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        let keep = Keep::at_most(HOUR);
+        locks.ask().acquire("a", LockOptions::ttl(3 * SECOND).keep(keep), 1).unwrap();
+        let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
+            panic!("no lock")
+        };
+        let first = locks.engine().deadline(&lock).expect("it is held");
+        let mut deadline = first;
+        outer.drive_until(&mut locks, "it is renewed twice", |locks| {
+            let now = locks.engine().deadline(&lock).expect("it is held");
+            let renewed = now > deadline && deadline > first;
+            deadline = deadline.max(now);
+            renewed
+        });
+        fleet.iter().for_each(Node::stop);
+        let error = loop {
+            let done = outer.completion(&mut locks);
+            match done.result {
+                Ok(Outcome::Expiring { .. }) => {}
+                Err(error) => break error,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+        fleet.iter().for_each(Node::cont);
+        drop(locks);
+        eventually(10 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    }
+}
+
+#[test]
+fn a_node_that_comes_back_is_connected_to_by_timers_alone() {
+    let fleet = Fleet::start(3);
+    for make in LOOPS {
+        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        fleet[2].kill();
+        let failures = |locks: &Embedded| locks.engine().coordinator().failures(NodeId::new(2));
+        outer.drive_until(&mut locks, "it was tried again", |locks| failures(locks) > 3);
+        fleet[2].restart();
+        outer.wait_ready(&mut locks, 3);
+    }
+}
+
+#[test]
+fn a_waiter_is_served_when_the_holder_lets_go() {
+    let fleet = Fleet::start(3);
+    let holder = client(config(fleet.urls()));
+    for make in LOOPS {
+        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        for data in 0..10 {
+            let guard = holder.try_lock("a", TTL).unwrap();
+            locks.ask().acquire("a", LockOptions::ttl(TTL).wait(HOUR), data).unwrap();
+            for _ in 0..3 {
+                let _ = outer.wakes(&locks, millis(20)) && locks.tick().is_ok();
+            }
+            drop(guard);
+            let done = outer.completion(&mut locks);
+            let Ok(Outcome::Acquired(lock)) = done.result else { panic!("no lock") };
+            locks.ask().release(lock, data);
+            outer.completion(&mut locks);
+        }
+    }
+}

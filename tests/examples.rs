@@ -1,0 +1,65 @@
+//! The examples: each is run as a reader runs it, and what it prints is looked at.
+//!
+//! Cargo builds them together with the tests, into a folder beside them.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use redlatch::testing::tcp::Masters;
+
+/// Runs an example to its end, with these arguments, and returns what it printed.
+#[track_caller]
+fn run(name: &str, arguments: &[String]) -> String {
+    // .../target/debug/deps/examples-0123 is this; .../target/debug/examples/NAME is the other.
+    let this = std::env::current_exe().expect("a test binary has a path");
+    let profile = this.parent().and_then(|deps| deps.parent()).expect("it is in a folder of two");
+    let program: PathBuf = profile.join("examples").join(name);
+    assert!(program.exists(), "first: cargo build --all-features --examples");
+    let output = Command::new(&program).args(arguments).output().expect("it can be started");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{said}\n{errors}", output.status);
+    assert_eq!(errors, "", "{name}");
+    said
+}
+
+/// The lines of what an example printed have to say this, in this order; others may stand between.
+#[track_caller]
+fn says(said: &str, pieces: &[&str]) {
+    let mut lines = said.lines();
+    for piece in pieces {
+        let found = lines.by_ref().any(|line| line.contains(piece));
+        assert!(found, "no line says {piece:?} where it should:\n{said}");
+    }
+}
+
+/// Runs it with masters of its own, and then against others.
+#[track_caller]
+fn run_twice(name: &str, pieces: &[&str]) {
+    says(&run(name, &[]), pieces);
+    let masters = Masters::start(5).expect("there are ports");
+    // So old that they may grant: given addresses, it does not ask whether they are fresh.
+    masters.iter().for_each(|master| master.set_uptime(86_400));
+    says(&run(name, &masters.urls()), pieces);
+    assert!(masters.iter().all(|master| master.keys().is_empty()), "{name} left something");
+}
+
+#[test]
+fn blocking() {
+    run_twice("blocking", &["held for 9.", "page 3", "given back: Released", "may be left: 0"]);
+}
+
+#[test]
+fn mio() {
+    run_twice("mio", &["held for 9.", "16 bytes for you", "given back: Released"]);
+}
+
+#[test]
+fn epoll() {
+    run_twice("epoll", &["held for 9.", "16 bytes for you", "given back: Released"]);
+}
+
+#[test]
+fn game_loop() {
+    run_twice("game_loop", &["the door is closed", "is mine", "is open", "given back: Released"]);
+}

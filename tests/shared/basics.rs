@@ -1,0 +1,178 @@
+//! One call after the other: what each comes to, by waiting and by polling.
+
+use super::*;
+use redlatch::{Closed, Error, Finding, Keep, LockOptions, Loss, Released};
+
+#[test]
+fn a_lock_is_taken_extended_and_given_back_from_a_thread() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guard = client.lock("a", TTL).wait().unwrap();
+    assert_eq!(guard.key(), b"a");
+    assert_eq!(tokens(&fleet, "a"), [guard.token().as_bytes(); 3]);
+    assert!(guard.remaining() > TTL - SECOND && guard.remaining() < TTL);
+    guard.check().unwrap();
+    guard.extend(2 * TTL).wait().unwrap();
+    assert!(guard.remaining() > 2 * TTL - SECOND);
+    assert!(matches!(client.try_lock("a", TTL).wait(), Err(Error::Contended(_))));
+    let lease = guard.lease();
+    assert_eq!(guard.release().wait(), Ok(Released::Released));
+    assert!(matches!(lease.check(), Err(Error::Lost { reason: Loss::Over, .. })));
+    nothing_is_left(&fleet, SECOND);
+    eventually(SECOND, "nothing is open", || client.gauges().records == 0);
+    assert_eq!((client.gauges().calls, client.gauges().requests), (0, 0));
+}
+
+#[test]
+fn nothing_is_asked_before_a_call_is_polled() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let call = client.lock("a", TTL);
+    assert_eq!(client.gauges().requests, 0);
+    drop(call);
+    assert!(fleet.keys_everywhere().is_empty());
+}
+
+#[test]
+fn a_waiter_has_the_lock_when_it_is_dropped() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let other = client.clone();
+    let guard = client.lock("a", TTL).wait().unwrap();
+    let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|guard| guard.token()));
+    eventually(SECOND, "it waits", || client.gauges().calls == 1);
+    let token = guard.token();
+    drop(guard);
+    assert_ne!(waiter.join().unwrap().unwrap(), token);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_lock_that_is_kept_outlives_its_ttl_and_its_loss_is_told() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let ttl = millis(600);
+    let guard = client.lock("a", LockOptions::ttl(ttl).keep(60 * SECOND)).wait().unwrap();
+    let start = Instant::now();
+    let mut first = guard.deadline();
+    let mut renewed = 0;
+    while start.elapsed() < 3 * ttl {
+        guard.check().unwrap();
+        if guard.deadline() != first {
+            (first, renewed) = (guard.deadline(), renewed + 1);
+        }
+        std::thread::sleep(millis(5));
+    }
+    assert!(renewed >= 3, "{renewed} renewals were seen");
+    let lost = guard.lost();
+    for node in fleet.iter() {
+        node.command(&["DEL", "a"]);
+    }
+    assert!(matches!(lost.wait(), Error::Lost { reason: Loss::Gone, .. }));
+    assert!(matches!(guard.check(), Err(Error::Lost { reason: Loss::Gone, .. })));
+    assert!(guard.remaining().is_zero());
+}
+
+#[test]
+fn the_end_of_a_lock_that_is_not_kept_is_told_too() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let guard = client.lock("a", millis(300)).wait().unwrap();
+    let before = guard.deadline().unwrap();
+    let error = guard.lost().wait();
+    assert!(matches!(error, Error::Lost { reason: Loss::Extensions, .. }), "{error}");
+    assert!(redlatch::clock::now() < before.saturating_add(SECOND));
+    nothing_is_left(&fleet, SECOND);
+
+    let mut guard = client.lock("b", TTL).wait().unwrap();
+    let lost = guard.lost();
+    guard.keep(Keep::at_most(TTL)).unwrap();
+    guard.release().wait().unwrap();
+    assert!(matches!(lost.wait(), Error::Lost { reason: Loss::Over, .. }));
+}
+
+#[test]
+fn a_lock_is_handed_on_by_its_token() {
+    let fleet = Fleet::start(3);
+    let (one, two) = (client(&fleet), client(&fleet));
+    let token = one.lock("a", TTL).wait().unwrap().into_token().unwrap();
+    assert_eq!(tokens(&fleet, "a").len(), 3);
+    let until = two.extend_token("a", token, 2 * TTL).wait().unwrap();
+    assert!(until > redlatch::clock::now().saturating_add(TTL));
+    let guard = two.adopt("a", token, TTL).wait().unwrap();
+    assert_ne!(guard.token(), token);
+    let seen = one.inspect("a").wait().unwrap();
+    let Finding::Held { value: holder, .. } = seen.finding() else { panic!("{seen:?}") };
+    assert_eq!(holder.as_bytes(), guard.token().as_bytes());
+    assert!(matches!(one.adopt("a", token, TTL).wait(), Err(Error::Lost { .. })));
+    let token = guard.into_token().unwrap();
+    assert_eq!(one.release_token("a", token).wait(), Ok(Released::Released));
+    let _held = one.lock("a", TTL).wait().unwrap();
+    assert_eq!(two.dangerously_force_release("a").wait(), Ok(Released::Released));
+}
+
+#[test]
+fn a_closure_runs_under_a_lock_that_is_renewed() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let ttl = millis(300);
+    let held = client.with_lock("a", ttl, |lease| {
+        std::thread::sleep(3 * ttl);
+        assert_eq!(tokens(&fleet, "a").len(), 3);
+        lease.check().map(|()| 7)
+    });
+    assert_eq!(held, Ok(Ok(7)));
+    nothing_is_left(&fleet, SECOND);
+    let lost = client.with_lock("a", ttl, |lease| {
+        fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+        lease.lost().wait()
+    });
+    assert!(matches!(lost, Err(Error::Lost { reason: Loss::Gone, .. })), "{lost:?}");
+    let panic = std::panic::catch_unwind(|| client.with_lock("a", TTL, |_| panic!("of the user")));
+    assert!(panic.is_err());
+    nothing_is_left(&fleet, SECOND);
+    drop(client.try_lock("a", TTL).wait().unwrap());
+}
+
+#[test]
+fn a_client_that_is_closed_gives_everything_back_and_answers_everybody() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let held = client.lock("a", TTL).wait().unwrap();
+    let kept = client.lock("b", LockOptions::ttl(TTL).keep(TTL)).wait().unwrap();
+    let lost = kept.lost();
+    let other = client.clone();
+    let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|_| ()));
+    eventually(SECOND, "it waits", || client.gauges().calls == 2);
+    assert_eq!(client.close(5 * SECOND).wait(), 0);
+    assert!(fleet.keys_everywhere().is_empty());
+    assert_eq!(waiter.join().unwrap(), Err(Error::Closed(Closed::Asked)));
+    assert_eq!(lost.wait(), Error::Closed(Closed::Asked));
+    assert!(held.remaining().is_zero() && kept.remaining().is_zero());
+    assert_eq!(held.check(), Err(Error::Closed(Closed::Asked)));
+    assert_eq!(client.lock("c", TTL).wait().map(|_| ()), Err(Error::Closed(Closed::Asked)));
+    assert_eq!(client.close(SECOND).wait(), 0, "again");
+    assert_eq!(held.release().wait(), Err(Error::Closed(Closed::Asked)));
+}
+
+#[test]
+fn the_last_handle_ends_the_driver_and_gives_back_what_is_asked() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let threads = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        tasks
+            .filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok())
+            .filter(|name| name.trim() == "redlatch")
+            .count()
+    };
+    assert!(threads() >= 1);
+    let guard = client.lock("a", TTL).wait().unwrap();
+    drop(client);
+    guard.check().expect("the guard keeps the client alive");
+    drop(guard);
+    nothing_is_left(&fleet, SECOND);
+    eventually(5 * SECOND, "no connection of ours is left", || {
+        fleet.iter().all(|node| node.client_list().len() <= 1)
+    });
+}

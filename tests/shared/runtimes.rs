@@ -1,0 +1,74 @@
+//! The same client on runtimes: its driver as a task of tokio, and its calls on whatever polls
+//! them.
+
+use super::*;
+use redlatch::{Closed, Error, LockOptions};
+
+async fn on_tokio(fleet: &Fleet) -> SharedClient {
+    SharedClient::connect_tokio(config(fleet)).await.expect("a good configuration")
+}
+
+/// One of each: taken, contended, waited for, kept, closed.
+async fn course(fleet: &Fleet) {
+    let client = on_tokio(fleet).await;
+    let mut guard = client.lock("a", TTL).await.unwrap();
+    assert_eq!(tokens(fleet, "a"), [guard.token().as_bytes(); 3]);
+    guard.extend(2 * TTL).await.unwrap();
+    assert!(matches!(client.try_lock("a", TTL).await, Err(Error::Contended(_))));
+    let other = client.clone();
+    let waiter = tokio::spawn(async move { other.lock("a", TTL).await.map(|guard| guard.token()) });
+    tokio::time::sleep(millis(20)).await;
+    assert!(!waiter.is_finished());
+    let token = guard.token();
+    drop(guard);
+    assert_ne!(waiter.await.unwrap().unwrap(), token);
+    let ttl = millis(300);
+    let held = client.with_lock_async("b", ttl, |lease| async move {
+        tokio::time::sleep(3 * ttl).await;
+        lease.check()
+    });
+    assert_eq!(held.await, Ok(Ok(())));
+    let kept = client.lock("c", LockOptions::ttl(TTL).keep(TTL)).await.unwrap();
+    let lost = tokio::spawn(kept.lost());
+    assert_eq!(client.close(5 * SECOND).await, 0);
+    assert_eq!(lost.await.unwrap(), Error::Closed(Closed::Asked));
+    nothing_is_left(fleet, SECOND);
+}
+
+#[test]
+fn a_client_lives_on_a_current_thread_runtime() {
+    let fleet = Fleet::start(3);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(course(&fleet));
+}
+
+#[test]
+fn a_client_lives_on_a_runtime_of_several_threads() {
+    let fleet = Fleet::start(3);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(course(&fleet));
+}
+
+#[test]
+fn a_client_of_a_runtime_is_used_from_elsewhere_and_ends_with_its_runtime() {
+    let fleet = Fleet::start(3);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(on_tokio(&fleet));
+    let guard = client.lock("a", LockOptions::ttl(TTL).keep(TTL)).wait().unwrap();
+    let other = client.clone();
+    let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|_| ()));
+    eventually(SECOND, "it waits", || client.gauges().calls == 2);
+    drop(runtime);
+    assert_eq!(waiter.join().unwrap(), Err(Error::Closed(Closed::DriverGone)));
+    assert_eq!(guard.lost().wait(), Error::Closed(Closed::DriverGone));
+    assert_eq!(client.lock("b", TTL).wait().map(|_| ()), Err(Error::Closed(Closed::DriverGone)));
+}
+
+#[test]
+fn outside_of_a_runtime_there_is_an_error() {
+    let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
+    let mut future = std::pin::pin!(SharedClient::connect_tokio(config));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let polled = std::future::Future::poll(future.as_mut(), &mut context);
+    assert!(matches!(polled, std::task::Poll::Ready(Err(Error::Config(_)))));
+}

@@ -1,0 +1,44 @@
+//! What ended is taken by the callers: at once, or told first and fetched later, as a future that
+//! is woken and polled behind that. Between the two it may be taken back, and the lock may be over.
+
+use redlatch::Op;
+
+use crate::client::instant;
+use crate::user::Purpose;
+use crate::world::World;
+
+/// An end that was told.
+#[derive(Debug, Clone, Copy)]
+pub struct Told {
+    op: Op,
+    /// When it is fetched.
+    pub at: u64,
+}
+
+impl World {
+    /// A client takes what ended.
+    pub fn take_ends(&mut self, client: usize) {
+        let now = self.agenda.now();
+        if self.plan.fetched_late == 0 {
+            while let Some(done) = self.clients[client].coordinator.poll_completion(instant(now)) {
+                self.answered(client, done);
+            }
+            return;
+        }
+        while let Some((op, serial)) = self.clients[client].coordinator.poll_ended() {
+            let keeps = matches!(
+                self.clients[client].asked.get(&serial),
+                Some(Purpose::Keep { .. } | Purpose::Errand) | None
+            );
+            // What is told of a kept lock is taken by whoever drives, and not by a caller.
+            let pause = if keeps { 0 } else { self.dice.below(self.plan.fetched_late) };
+            self.clients[client].told.push(Told { op, at: now + pause });
+        }
+        while let Some(next) = self.clients[client].told.iter().position(|told| told.at <= now) {
+            let told = self.clients[client].told.swap_remove(next);
+            if let Some(done) = self.clients[client].coordinator.fetch(told.op, instant(now)) {
+                self.answered(client, done);
+            }
+        }
+    }
+}
