@@ -51,6 +51,25 @@ fn a_token_that_nobody_reads_is_released() {
 }
 
 #[test]
+fn a_token_is_released_where_there_is_no_output_for_it() {
+    let fleet = Fleet::start(3);
+    let redirected = |to: &str| {
+        let own = tool_on(&fleet, &["acquire", "deploy"]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("\"$@\" {to}"), "sh"]).arg(own.get_program());
+        shell.args(own.get_args()).env("REDLATCH_SERVERS", fleet.urls().join(","));
+        run(shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+    };
+    let ended = redirected(">&-").with_code(125);
+    assert!(ended.errors.contains("closed from the start"), "{ended:?}");
+    redirected(">&- 2>&-").with_code(125);
+    assert_eq!(fleet.keys_everywhere(), []);
+    // Who throws the token away wants a lock that nobody gives back.
+    redirected("> /dev/null").with_code(0);
+    assert_eq!(fleet.keys_everywhere().len(), 3);
+}
+
+#[test]
 fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
     let fleet = Fleet::start(3);
     let everywhere = |fleet: &Fleet| values(fleet, "deploy").iter().all(Option::is_some);

@@ -161,6 +161,9 @@ impl Taking<'_> {
     }
 
     fn print(&mut self, lock: &Lock) -> Result<(), Stop> {
+        if output::stdout_was_closed() {
+            return Err(not_taken("it was closed from the start"));
+        }
         let end = clock::now().saturating_add(STRAGGLERS);
         while self.turning.awaits_answers() && clock::now() < end {
             self.turn(Some(end))?;

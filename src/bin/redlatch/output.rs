@@ -4,9 +4,11 @@
 //! and a verb goes on to its end without being read.
 
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
 use redlatch::{Cause, ConfigError, Error, NodeReport, Said};
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use serde_json::{Value, json};
 
 use crate::arguments::Output;
@@ -123,6 +125,17 @@ pub fn trouble(cause: Cause) -> &'static str {
         Cause::UnknownCommand => "unknown_command",
         Cause::Other => "other",
     }
+}
+
+/// Whether we were started without a stdout (`>&-`). The standard library has put `/dev/null` in its
+/// place by now, open for both ways, as nobody opens it who throws away what we print.
+pub fn stdout_was_closed() -> bool {
+    let stdout = rustix::stdio::stdout();
+    let is_null = |file: rustix::fs::Stat| {
+        std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == file.st_rdev)
+    };
+    let both_ways = |flags: OFlags| flags & OFlags::ACCMODE == OFlags::RDWR;
+    fstat(stdout).is_ok_and(is_null) && fcntl_getfl(stdout).is_ok_and(both_ways)
 }
 
 /// A line, or several, on stdout. That its reader has left is no error.
