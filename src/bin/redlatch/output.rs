@@ -127,8 +127,8 @@ pub fn trouble(cause: Cause) -> &'static str {
     }
 }
 
-/// Whether we were started without a stdout (`>&-`). The standard library has put `/dev/null` in its
-/// place by now, open for both ways, as nobody opens it who throws away what we print.
+/// Whether we were started without a stdout (`>&-`). The standard library has put `/dev/null` in
+/// its place by now, open for both ways, as nobody opens it who throws away what we print.
 pub fn stdout_was_closed() -> bool {
     let stdout = rustix::stdio::stdout();
     let is_null = |file: rustix::fs::Stat| {
