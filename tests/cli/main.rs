@@ -188,13 +188,24 @@ fn nothing_is_left(fleet: &Fleet) {
     eventually(10 * SECOND, "nothing is left on any node", || fleet.keys_everywhere().is_empty());
 }
 
-/// Takes the lock with the tool, and returns its token.
+/// Waits until every node holds that token at the key: a tool that has it from a majority may end
+/// before the last node has read what it was sent.
+#[track_caller]
+fn is_held_everywhere(fleet: &Fleet, key: &str, token: &str) {
+    let held = vec![Some(token.to_string()); fleet.len()];
+    eventually(LIMIT, "every node holds the token", || values(fleet, key) == held);
+}
+
+/// Takes the lock on the last of the arguments with the tool, and returns its token when all nodes
+/// hold it.
 #[track_caller]
 fn acquired(fleet: &Fleet, arguments: &[&str]) -> String {
+    let key = arguments.last().expect("a key");
     let arguments = [&["acquire"], arguments].concat();
     let ended = run_on(fleet, &arguments).with_code(0);
     let token = ended.out.strip_suffix('\n').expect("one line");
     assert!(token.len() == 40 && token.bytes().all(|b| b.is_ascii_hexdigit()), "{token:?}");
+    is_held_everywhere(fleet, key, token);
     token.to_string()
 }
 

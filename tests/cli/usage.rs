@@ -100,3 +100,11 @@ fn fed(command: &mut Command, text: &str) -> Option<Ended> {
     let (out, errors) = (child.stdout.take().map(reader), child.stderr.take().map(reader));
     Some(Running { started, child, out, errors }.end(LIMIT))
 }
+
+#[test]
+fn the_last_of_a_flag_holds_and_every_server_counts() {
+    let urls = ["-s", "redis://127.0.0.1:1,redis://127.0.0.1:2", "-s", "redis://127.0.0.1:3"];
+    let mut command = tool(&["status", "--node-timeout", "1h", "--node-timeout", "9ms"]);
+    let ended = run(command.args(urls)).with_code(69);
+    assert!(ended.out.starts_with("0 of 3 nodes can grant"), "{ended:?}");
+}

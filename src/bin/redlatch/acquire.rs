@@ -6,7 +6,6 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use mio::Token;
 use redlatch::{Instant, Lock, LockOptions, Outcome, clock};
@@ -38,9 +37,9 @@ one command, exec is the better way: it renews the lock, and stops the command w
 Exit codes: 0 the lock is yours, 75 someone else holds it and the wait ran out, 69 no quorum of \
 nodes could answer, 125 usage or configuration, 128+n ended by signal n while it waited.";
 
-/// What is left of an attempt that a node answers within this time counts as its grant. It is for
-/// the number that is told, not for the lock.
-const STRAGGLERS: Duration = Duration::from_millis(10);
+/// The part of the ttl that the nodes behind the majority have to answer in, for the number of them
+/// that is told: the lock does not need them.
+const FOR_STRAGGLERS: u32 = 20;
 
 /// What a pipe that says it takes something takes without making anybody wait.
 const PIECE: usize = 4096;
@@ -164,7 +163,9 @@ impl Taking<'_> {
         if output::stdout_was_closed() {
             return Err(not_taken("it was closed from the start"));
         }
-        let end = clock::now().saturating_add(STRAGGLERS);
+        let timing = &self.options.timing;
+        let patience = timing.node_timeout.min(timing.ttl / FOR_STRAGGLERS);
+        let end = clock::now().saturating_add(patience);
         while self.turning.awaits_answers() && clock::now() < end {
             self.turn(Some(end))?;
         }

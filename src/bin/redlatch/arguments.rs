@@ -41,7 +41,8 @@ Exit codes:
 /// Distributed locks over N independent Redis masters.
 #[derive(Debug, Parser)]
 #[command(name = "redlatch", version, long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-#[command(max_term_width = 100)]
+// The last of a flag that comes twice holds: `redlatch exec $FLAGS -t 5s ...`.
+#[command(max_term_width = 100, args_override_self = true)]
 pub struct Arguments {
     #[command(subcommand)]
     pub verb: Verb,
