@@ -1,7 +1,31 @@
 //! Extending and releasing: late answers, forgotten scripts, and a node's own compare-and-delete.
 
 use super::*;
-use redlatch::{Keep, Loss};
+use redlatch::{Keep, Lock, Loss, NodeId};
+
+#[test]
+fn who_holds_a_lock_is_told_beyond_the_majority_that_decided() {
+    let mut bench = Bench::new(5);
+    let lock = bench.hold(&[0, 1, 3]);
+    let holders = |bench: &Bench, lock: &Lock| -> Vec<usize> {
+        bench.core.holders(lock).iter().map(NodeId::index).collect()
+    };
+    assert_eq!(holders(&bench, &lock), [0, 1, 3]);
+    for (node, reply) in [(2, "+OK\r\n"), (4, "$-1\r\n")] {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    assert_eq!(holders(&bench, &lock), [0, 1, 2, 3], "one came late, one said no");
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for (node, reply) in [(0, ":1\r\n"), (1, ":1\r\n"), (2, ":1\r\n"), (3, ":0\r\n")] {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    assert!(bench.completion().unwrap().result.is_ok());
+    bench.said(4);
+    assert_eq!(holders(&bench, &lock), [0, 1, 2], "two were healed, and have not answered");
+    assert!(bench.core.give_away(lock, bench.now).is_some());
+}
 
 #[test]
 fn an_answer_to_an_earlier_round_has_no_vote_in_a_later_one() {

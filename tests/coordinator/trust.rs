@@ -54,6 +54,22 @@ fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgo
 }
 
 #[test]
+fn a_node_whose_grant_does_not_count_or_is_not_known_is_no_holder() {
+    let mut bench = Bench::with(5, |settings| settings.probe_interval = MEMORY * 2);
+    restarted(&mut bench, 3);
+    let lock = bench.hold(&[0, 1, 2]);
+    for node in [3, 4] {
+        assert_eq!(bench.names(node), ["SET"]);
+    }
+    bench.reply(3, "+OK\r\n");
+    // It may have executed it, and may not.
+    bench.lose(4);
+    let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
+    assert_eq!(holders, [0, 1, 2]);
+    assert!(bench.core.give_away(lock, bench.now).is_some());
+}
+
+#[test]
 fn a_young_cluster_says_so_and_how_long_it_will_last() {
     let young = INFO_OLD.replace("86400", "11");
     let native = "*0\r\n";

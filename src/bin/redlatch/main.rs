@@ -1,36 +1,50 @@
-//! The command line: which verb is asked for, and what the exit codes mean.
+//! The command line: which verb is asked for, and nothing else. What the verbs share is in files of
+//! its own: `arguments`, `nodes`, `turning`, `output`, `exit`.
 #![forbid(unsafe_code)]
 
+mod acquire;
+mod arguments;
+mod bench;
+mod completions;
 mod demo;
+mod doctor;
+mod exec;
+mod exit;
+mod extend;
+mod look;
+mod man;
+mod news;
+mod nodes;
+mod output;
+mod release;
+mod sights;
+mod signals;
+mod status;
+mod table;
+mod turning;
+mod wall_clock;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 
-/// Usage, configuration or internal errors, and what the argument parser refuses.
-const EXIT_INTERNAL: u8 = 125;
-
-/// Distributed locks over N independent Redis masters.
-#[derive(Debug, Parser)]
-#[command(name = "redlatch", version)]
-struct Arguments {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
-    Demo(demo::Options),
-}
+use arguments::{Arguments, Verb};
 
 fn main() -> ExitCode {
-    match Arguments::try_parse() {
-        Ok(Arguments { verb: Verb::Demo(options) }) => demo::run(&options),
-        Err(error) => {
-            // Where a reader of the help has left there is nobody to tell.
-            let _ = error.print();
-            let is_help = !error.use_stderr();
-            if is_help { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INTERNAL) }
-        }
+    let verb = match Arguments::try_parse() {
+        Ok(arguments) => arguments.verb,
+        Err(error) => return exit::not_understood(&error),
+    };
+    match verb {
+        Verb::Exec(options) => exec::run(&options),
+        Verb::Acquire(options) => acquire::run(&options),
+        Verb::Extend(options) => extend::run(&options),
+        Verb::Release(options) => release::run(&options),
+        Verb::Status(options) => status::run(&options),
+        Verb::Doctor(options) => doctor::run(&options),
+        Verb::Bench(options) => bench::run(&options),
+        Verb::Demo(options) => demo::run(&options),
+        Verb::Completions(options) => completions::run(&options),
+        Verb::Man(options) => man::run(&options),
     }
 }

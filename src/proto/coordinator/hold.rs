@@ -19,6 +19,16 @@ impl Coordinator {
         self.deadline(lock).map_or(Duration::ZERO, |deadline| deadline.saturating_since(now))
     }
 
+    /// The nodes that are known to hold the key for this lock, and whose grant counts: a majority
+    /// once it is handed out, and more of them as their answers come. A node that was asked to
+    /// prolong it is left out until it has answered.
+    pub fn holders(&self, lock: &Lock) -> NodeSet {
+        let Some(number) = self.records.find(lock) else { return NodeSet::EMPTY };
+        let record = self.records.get(number);
+        let unknown = record.unproven.union(record.uncounted);
+        record.owed.minus(unknown).iter().filter(|&node| !record.asked.contains(node)).collect()
+    }
+
     /// Prolongs a lock to at least `ttl` from now; one that is kept, to its bound at most. While
     /// too few nodes answer it is asked again, up to the deadline that is in force; that one stays
     /// until a majority agreed to a later one.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use redlatch::clock;
 
-use crate::EXIT_INTERNAL;
+use crate::exit;
 use in_process::InProcess;
 use masters::Masters;
 use screen::Screen;
@@ -57,7 +57,7 @@ pub fn run(options: &Options) -> ExitCode {
         Err(Stop::Failed(why)) => {
             // Where nobody reads the errors either, the exit code tells.
             let _ = writeln!(std::io::stderr(), "redlatch demo: {why}");
-            ExitCode::from(EXIT_INTERNAL)
+            ExitCode::from(exit::INTERNAL)
         }
     }
 }

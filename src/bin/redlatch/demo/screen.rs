@@ -3,50 +3,27 @@
 //!
 //! The hazard is a reader who leaves: a closed pipe ends the demo without a word.
 
-use std::io::{self, IsTerminal, Write};
-use std::time::Duration;
+use std::io::{self, Write};
 
 use super::Stop;
+use crate::look::Colours;
+pub use crate::look::{Look, time};
 
 /// The longest line. Only a word that is longer itself goes beyond it.
 const COLUMNS: usize = 78;
-
-/// How a word looks on a terminal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
-    Strong,
-    Good,
-    Faint,
-    Odd,
-    Bad,
-}
-
-impl Look {
-    const fn code(self) -> &'static str {
-        match self {
-            Look::Strong => "1",
-            Look::Good => "32",
-            Look::Faint => "2",
-            Look::Odd => "33",
-            Look::Bad => "31",
-        }
-    }
-}
 
 /// Where the demo is printed.
 #[derive(Debug)]
 pub struct Screen {
     out: io::Stdout,
-    colours: bool,
+    colours: Colours,
 }
 
 impl Screen {
     /// The standard output.
     pub fn new() -> Screen {
-        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let dumb = set("TERM").is_none_or(|terminal| terminal == "dumb");
         let out = io::stdout();
-        let colours = out.is_terminal() && set("NO_COLOR").is_none() && !dumb;
+        let colours = Colours::on(&out);
         Screen { out, colours }
     }
 
@@ -104,7 +81,7 @@ impl Screen {
     }
 
     fn styled(&self, text: &str, look: Look) -> String {
-        if self.colours { format!("\x1b[{}m{text}\x1b[0m", look.code()) } else { text.to_string() }
+        self.colours.styled(text, look)
     }
 
     fn line(&mut self, text: &str) -> Result<(), Stop> {
@@ -112,36 +89,5 @@ impl Screen {
             io::ErrorKind::BrokenPipe => Stop::ReaderLeft,
             _ => Stop::Failed(format!("the standard output: {error}")),
         })
-    }
-}
-
-/// A measured time, in the unit that shows it best.
-pub fn time(duration: Duration) -> String {
-    let micros = duration.as_micros();
-    if micros < 10_000 {
-        format!("{micros} µs")
-    } else if micros < 1_000_000 {
-        format!("{:.1} ms", duration.as_secs_f64() * 1e3)
-    } else {
-        format!("{:.3} s", duration.as_secs_f64())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_are_shown_in_their_unit() {
-        let cases = [
-            (0, "0 µs"),
-            (9_999, "9999 µs"),
-            (10_000, "10.0 ms"),
-            (999_949, "999.9 ms"),
-            (2_967_412, "2.967 s"),
-        ];
-        for (micros, shown) in cases {
-            assert_eq!(time(Duration::from_micros(micros)), shown);
-        }
     }
 }

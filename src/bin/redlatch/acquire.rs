@@ -1,0 +1,245 @@
+//! `redlatch acquire`: takes the lock, prints its token, and leaves it held.
+//!
+//! The hazard is a lock whose token nobody has: it would stand in everybody's way for its ttl. So
+//! until the token was taken from us, whatever ends the tool releases the lock.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use mio::Token;
+use redlatch::{Instant, Lock, LockOptions, Outcome, clock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::json;
+use signal_hook_mio::v1_0::Signals;
+
+use crate::arguments::{Key, Nodes, Output, Timing};
+use crate::exit;
+use crate::look::time;
+use crate::news;
+use crate::nodes;
+use crate::output::{self, Refusal};
+use crate::signals;
+use crate::turning::Turning;
+use crate::wall_clock::{self, micros, millis};
+
+const EXAMPLES: &str = "\
+Examples:
+  token=$(redlatch acquire -t 60s deploy) || exit
+  ./step-1
+  redlatch extend -t 60s deploy \"$token\" || exit
+  ./step-2
+  redlatch release deploy \"$token\"
+
+Nobody renews the lock in between: unless it is extended in time, it is over after its ttl. To run \
+one command, exec is the better way: it renews the lock, and stops the command when it is lost.
+
+Exit codes: 0 the lock is yours, 75 someone else holds it and the wait ran out, 69 no quorum of \
+nodes could answer, 125 usage or configuration, 128+n ended by signal n while it waited.";
+
+/// The part of the ttl that the nodes behind the majority have to answer in, for the number of them
+/// that is told: the lock does not need them.
+const FOR_STRAGGLERS: u32 = 20;
+
+/// What a pipe that says it takes something takes without making anybody wait.
+const PIECE: usize = 4096;
+
+const SIGNALS: Token = Token(0);
+
+/// Take the lock, print its token, exit: for scripts
+///
+/// Takes the lock on KEY, waiting for it for as long as --wait says, and prints its token on
+/// stdout. The lock is held after the tool has ended, for its ttl: whoever has the token extends
+/// and releases it.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    pub key: Key,
+    #[command(flatten)]
+    pub nodes: Nodes,
+    #[command(flatten)]
+    pub timing: Timing,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Why there is no lock to leave held.
+enum Stop {
+    Signal(i32),
+    Refused(Refusal),
+}
+
+impl<E: Into<Refusal>> From<E> for Stop {
+    fn from(error: E) -> Stop {
+        Stop::Refused(error.into())
+    }
+}
+
+/// Runs the verb.
+pub fn run(options: &Options) -> ExitCode {
+    match take(options) {
+        Ok(()) => ExitCode::from(exit::DONE),
+        Err(Stop::Signal(signal)) => ExitCode::from(exit::by_signal(signal)),
+        Err(Stop::Refused(refusal)) => refusal.tell(&options.output),
+    }
+}
+
+fn take(options: &Options) -> Result<(), Stop> {
+    let start = clock::now();
+    let config = nodes::config(&options.nodes, &options.timing)?;
+    let turning = Turning::new(config)?;
+    let signals = signals::listen(turning.registry(), SIGNALS, &signals::ENDING)?;
+    let mut taking = Taking { turning, signals, options, start };
+    let taken = taking.gather().and_then(|()| taking.acquire()).and_then(|lock| taking.hand(lock));
+    if taken.is_err() {
+        // Whatever an attempt left is released, also where a connection has to be opened for it.
+        taking.turning.settle(options.timing.node_timeout)?;
+    }
+    taken
+}
+
+struct Taking<'a> {
+    turning: Turning,
+    signals: Signals,
+    options: &'a Options,
+    start: Instant,
+}
+
+impl Taking<'_> {
+    fn gather(&mut self) -> Result<(), Stop> {
+        let signals = &mut self.signals;
+        let mut signal = None;
+        self.turning.gather(|_| {
+            signal = signals.pending().next();
+            signal.is_some()
+        })?;
+        signal.map_or(Ok(()), |signal| Err(Stop::Signal(signal)))
+    }
+
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), Stop> {
+        self.turning.turn(until)?;
+        news::mention(&mut self.turning, &self.options.output);
+        self.signals.pending().next().map_or(Ok(()), |signal| Err(Stop::Signal(signal)))
+    }
+
+    /// Waits for the lock, for what is left of the wait.
+    fn acquire(&mut self) -> Result<Lock, Stop> {
+        let timing = &self.options.timing;
+        let passed = clock::now().saturating_since(self.start);
+        let lock_options = LockOptions::ttl(timing.ttl);
+        let lock_options = match timing.longest_wait() {
+            Some(wait) => lock_options.wait(wait.saturating_sub(passed)),
+            None => lock_options.wait_for_ever(),
+        };
+        let op = self.turning.engine.acquire(&self.options.key.key, lock_options, 0)?;
+        loop {
+            if let Some(done) = self.turning.engine.poll_completion() {
+                return match done.result? {
+                    Outcome::Acquired(lock) => Ok(lock),
+                    other => unreachable!("an acquire ended as {other:?}"),
+                };
+            }
+            if let Err(stop) = self.turn(None) {
+                self.turning.engine.cancel(op);
+                return Err(stop);
+            }
+        }
+    }
+
+    /// Gives the lock to whoever reads its token, or releases it.
+    fn hand(&mut self, lock: Lock) -> Result<(), Stop> {
+        let handed = self.print(&lock);
+        match handed {
+            Ok(()) => {
+                self.turning.engine.give_away(lock);
+            }
+            Err(_) => self.turning.engine.let_go(&lock),
+        }
+        handed
+    }
+
+    fn print(&mut self, lock: &Lock) -> Result<(), Stop> {
+        if output::stdout_was_closed() {
+            return Err(not_taken("it was closed from the start"));
+        }
+        let timing = &self.options.timing;
+        let patience = timing.node_timeout.min(timing.ttl / FOR_STRAGGLERS);
+        let end = clock::now().saturating_add(patience);
+        while self.turning.awaits_answers() && clock::now() < end {
+            self.turn(Some(end))?;
+        }
+        let text = self.told(lock);
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            self.wait_for_reader(lock)?;
+            let piece = &rest[..rest.len().min(PIECE)];
+            match rustix::io::write(rustix::stdio::stdout(), piece).map_err(io::Error::from) {
+                Ok(written) => rest = &rest[written..],
+                Err(error) if passes(error.kind()) => {}
+                Err(error) => return Err(not_taken(&error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    /// What is printed of it.
+    fn told(&self, lock: &Lock) -> String {
+        let core = self.turning.engine.coordinator();
+        let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
+        let remaining = self.turning.engine.remaining(lock);
+        let elapsed = clock::now().saturating_since(self.start);
+        let key = &self.options.key.key;
+        let said = format!(
+            "\"{key}\" is held: {granted} of {nodes} nodes granted it, in {}; {} left",
+            time(elapsed),
+            time(remaining)
+        );
+        output::mention(&self.options.output, &said);
+        if !self.options.output.json {
+            return format!("{}\n", lock.token());
+        }
+        let told = json!({
+            "key": key,
+            "token": lock.token().to_string(),
+            "deadline_unix_ms": wall_clock::unix_ms(remaining),
+            "remaining_ms": millis(remaining),
+            "granted": granted,
+            "nodes": nodes,
+            "elapsed_us": micros(elapsed),
+        });
+        format!("{told}\n")
+    }
+
+    /// Until stdout takes something, or its reader has left. A reader that reads nothing does not
+    /// keep us from hearing a signal, nor beyond the deadline.
+    fn wait_for_reader(&mut self, lock: &Lock) -> Result<(), Stop> {
+        loop {
+            self.turn(Some(clock::now()))?;
+            let left = self.turning.engine.remaining(lock);
+            if left.is_zero() {
+                return Err(not_taken("nobody read the token before the lock was over"));
+            }
+            let stdout = rustix::stdio::stdout();
+            let mut both = [
+                PollFd::from_borrowed_fd(stdout, PollFlags::OUT),
+                PollFd::from_borrowed_fd(self.turning.registry().as_fd(), PollFlags::IN),
+            ];
+            let limit = Timespec::try_from(left).ok();
+            match poll(&mut both, limit.as_ref()).map_err(io::Error::from) {
+                Err(error) if !passes(error.kind()) => return Err(not_taken(&error.to_string())),
+                _ if !both[0].revents().is_empty() => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether it is worth trying again.
+fn passes(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
+}
+
+fn not_taken(why: &str) -> Stop {
+    Refusal::internal(format!("the standard output: {why}; the lock is released")).into()
+}

@@ -1,0 +1,212 @@
+//! What may stand on the command line: the verbs, and the groups of flags that they share.
+//!
+//! Every verb that talks to nodes takes all of `Nodes`, `Timing` and `Output`, also where one of
+//! them means nothing to it (and is not in its help): so one variable of flags serves a whole
+//! script. The hazard is a password: a URL is never parsed here, because what the parser refuses
+//! it prints.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use redlatch::Token;
+
+use crate::{acquire, bench, completions, demo, doctor, exec, extend, man, release, status};
+
+const LONG_ABOUT: &str = "\
+A lock around any program, over N independent Redis masters (Redlock): who gets a majority of the \
+masters has the lock, and a minority that is slow, frozen or dead costs nothing.
+
+The masters are given with -s, or in REDLATCH_SERVERS, comma-separated; a password that is not in \
+the URL comes from REDISCLI_AUTH. Every verb has a longer help: redlatch help VERB.";
+
+const EXAMPLES: &str = "\
+Examples:
+  export REDLATCH_SERVERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
+  redlatch exec nightly-report -- /usr/local/bin/report   run it on one machine at a time
+  redlatch exec -n deploy -- ./deploy.sh                  or not at all: 75 if somebody else does
+  redlatch status nightly-report                          who has it, and for how long
+  redlatch doctor                                         are these masters fit for locks?
+
+Exit codes:
+  0        done; status: free; doctor: healthy (exec: that of its command)
+  1        status: held; extend, release: the token does not hold the key; doctor: failed
+  69       no quorum of nodes could answer
+  75       someone else holds the lock and the wait ran out
+  124      exec: the lock was lost, and the command was stopped
+  125      usage, configuration or internal error
+  126/127  exec: the command cannot be run / is not found
+  128+n    ended by signal n";
+
+/// Distributed locks over N independent Redis masters.
+#[derive(Debug, Parser)]
+#[command(name = "redlatch", version, long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+// The last of a flag that comes twice holds: `redlatch exec $FLAGS -t 5s ...`.
+#[command(max_term_width = 100, args_override_self = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    Exec(exec::Options),
+    Acquire(acquire::Options),
+    Extend(extend::Options),
+    Release(release::Options),
+    Status(status::Options),
+    Doctor(doctor::Options),
+    Bench(bench::Options),
+    Demo(demo::Options),
+    Completions(completions::Options),
+    Man(man::Options),
+}
+
+/// Where the nodes are.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Nodes")]
+pub struct Nodes {
+    /// A Redis master; repeat it, or separate several by commas
+    ///
+    /// redis://[user[:pass]@]host[:port][/db], rediss://... for TLS, or
+    /// redis+unix:///path[?db=N]. User, password and path are percent-encoded. Where a URL has no
+    /// password, the one in REDISCLI_AUTH is used: there is no flag for it, because everybody on
+    /// this machine can read the command line.
+    #[arg(
+        short = 's',
+        long = "server",
+        value_name = "URL",
+        env = "REDLATCH_SERVERS",
+        // Its value may have passwords in it.
+        hide_env_values = true
+    )]
+    pub servers: Vec<String>,
+
+    /// Trust nodes with a certificate of this CA (PEM), at rediss:// URLs
+    #[arg(long, value_name = "FILE")]
+    pub cacert: Option<PathBuf>,
+
+    /// Who we are to the nodes: a client certificate (PEM)
+    #[arg(long = "cert", value_name = "FILE", requires_all = ["cacert", "private_key"])]
+    pub certificate: Option<PathBuf>,
+
+    /// The private key of --cert (PEM)
+    #[arg(long = "key", id = "private_key", value_name = "FILE", requires = "certificate")]
+    pub private_key: Option<PathBuf>,
+}
+
+/// How long things may take.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Timing")]
+pub struct Timing {
+    /// How long the lock lives on the nodes unless it is renewed
+    ///
+    /// A holder that dies keeps the others waiting for at most this long. Durations read 500ms,
+    /// 10s, 1m30s; a bare number is seconds.
+    #[arg(short, long, value_name = "DUR", value_parser = duration, default_value = "30s")]
+    pub ttl: Duration,
+
+    /// Give up after this long [default: wait for ever]; 0 is one attempt
+    #[arg(short, long, value_name = "DUR", value_parser = duration)]
+    pub wait: Option<Duration>,
+
+    /// Do not wait: --wait 0
+    #[arg(short, long, conflicts_with = "wait")]
+    pub nonblock: bool,
+
+    /// How long one node may take to answer before the others decide without it
+    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "50ms")]
+    pub node_timeout: Duration,
+
+    /// The longest ttl that anybody uses on these nodes
+    ///
+    /// It is what the restart guard assumes: a node that was started less than this long ago does
+    /// not grant, because it may have forgotten a lock. No --ttl may be longer.
+    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "60s")]
+    pub max_ttl: Duration,
+
+    /// Let nodes grant that were just started
+    ///
+    /// Only for nodes that are fresh as a whole, and for tests: a node that was restarted without
+    /// its keys lets a second holder in.
+    #[arg(long)]
+    pub no_restart_guard: bool,
+}
+
+impl Timing {
+    /// How long to wait for the lock; `None`: for ever.
+    pub fn longest_wait(&self) -> Option<Duration> {
+        if self.nonblock { Some(Duration::ZERO) } else { self.wait }
+    }
+}
+
+/// How it is told.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct Output {
+    /// Say nothing that was not asked for: the exit code tells
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// Say more, on stderr
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Speak JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The name of a lock.
+#[derive(Debug, Args)]
+pub struct Key {
+    /// The lock's name: the same on every machine that shares it
+    #[arg(value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub key: String,
+}
+
+/// Reads a duration: `500ms`, `10s`, `1m30s`; a bare number is seconds.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    const LIKE: &str = "write it like 500ms, 10s or 1m30s; a bare number is seconds";
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).map_err(|error| format!("{error}; {LIKE}"));
+    }
+    humantime::parse_duration(text).map_err(|_| format!("not a duration: {LIKE}"))
+}
+
+/// Reads a token.
+pub fn token(text: &str) -> Result<Token, String> {
+    let problem = "not a token: it is 40 hex digits, as `redlatch acquire` prints it";
+    Token::parse(text).ok_or_else(|| problem.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_fit_together() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_are_read_as_people_write_them() {
+        let millis = |text: &str| duration(text).map(|read| read.as_millis());
+        let good = [
+            ("500ms", 500),
+            ("10s", 10_000),
+            ("1m30s", 90_000),
+            ("10", 10_000),
+            ("0.5", 500),
+            ("0", 0),
+        ];
+        for (text, read) in good {
+            assert_eq!(millis(text), Ok(read), "{text}");
+        }
+        for bad in ["", "x", "-1", "1e99", "inf", "NaN", "10 parsecs", "5s5"] {
+            assert!(duration(bad).is_err(), "{bad} was taken");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! How the tool ends: the table of exit codes by name, which error gets which, and what is said
+//! when the arguments are not understood.
+
+use std::process::ExitCode;
+
+use redlatch::Error;
+
+use crate::nodes;
+use crate::output::{self, Refusal};
+
+/// Done; free; healthy.
+pub const DONE: u8 = 0;
+/// `status`: held. `extend`, `release`: the token does not hold the key. `doctor`: a failure.
+pub const NO: u8 = 1;
+/// No quorum of nodes could answer.
+pub const NO_QUORUM: u8 = 69;
+/// Someone else holds it and the wait ran out.
+pub const CONTENDED: u8 = 75;
+/// The lock was lost, and the command was stopped.
+pub const LOST: u8 = 124;
+/// Usage, configuration or internal error, and what the argument parser refuses.
+pub const INTERNAL: u8 = 125;
+/// The command cannot be run.
+pub const CANNOT_RUN: u8 = 126;
+/// The command is not found.
+pub const NOT_FOUND: u8 = 127;
+
+/// Ended by that signal.
+pub const fn by_signal(signal: i32) -> u8 {
+    128 + (signal & 0x7f) as u8
+}
+
+/// The code of a lock that could not be had, prolonged or looked at.
+pub fn of(error: &Error) -> u8 {
+    match error {
+        Error::Contended(_) => CONTENDED,
+        // A majority that grants so late that nothing is left did not answer in time.
+        Error::NoQuorum(_) | Error::Expired(_) => NO_QUORUM,
+        Error::Lost { .. } => NO,
+        Error::Busy(_) | Error::Config(_) | Error::Closed(_) => INTERNAL,
+    }
+}
+
+/// The parser did not go on: that is no error where help or the version were asked for.
+pub fn not_understood(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // In colours where it is a terminal. Where its reader has left there is nobody to tell.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    output::complain(nodes::without_passwords(&error.render().to_string()).trim_end());
+    ExitCode::from(INTERNAL)
+}
+
+/// The end of a verb that only prints.
+pub fn with(printed: Result<(), Refusal>) -> ExitCode {
+    match printed {
+        Ok(()) => ExitCode::from(DONE),
+        Err(refusal) => {
+            output::complain(&format!("redlatch: {}", refusal.message));
+            ExitCode::from(refusal.code)
+        }
+    }
+}

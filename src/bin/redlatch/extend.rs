@@ -1,0 +1,85 @@
+//! `redlatch extend`: prolongs a lock by its key and token, whoever took it.
+
+use std::process::ExitCode;
+
+use redlatch::{Outcome, Token, clock};
+use serde_json::json;
+
+use crate::arguments::{Key, Nodes, Output, Timing, token};
+use crate::exit;
+use crate::look::time;
+use crate::news;
+use crate::nodes;
+use crate::output::{self, Refusal};
+use crate::turning::Turning;
+use crate::wall_clock::{self, micros, millis};
+
+const EXAMPLES: &str = "\
+Examples:
+  redlatch extend -t 60s deploy \"$token\" || echo 'the lock is lost: stop here'
+
+Exit codes: 0 the lock is yours for longer, 1 the token does not hold the key (any more), 69 no \
+quorum of nodes could answer, 125 usage or configuration.";
+
+/// Prolong a lock by its token
+///
+/// Prolongs the lock on KEY to at least --ttl from now, where TOKEN holds it. A token that does not
+/// hold it changes nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+#[command(mut_arg("wait", |arg| arg.hide(true)))]
+#[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+#[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
+pub struct Options {
+    #[command(flatten)]
+    pub key: Key,
+
+    /// What acquire printed
+    #[arg(value_name = "TOKEN", value_parser = token)]
+    pub token: Token,
+
+    #[command(flatten)]
+    pub nodes: Nodes,
+    #[command(flatten)]
+    pub timing: Timing,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Runs the verb.
+pub fn run(options: &Options) -> ExitCode {
+    match extend(options) {
+        Ok(()) => ExitCode::from(exit::DONE),
+        Err(refusal) => refusal.tell(&options.output),
+    }
+}
+
+fn extend(options: &Options) -> Result<(), Refusal> {
+    let start = clock::now();
+    let (key, ttl) = (&options.key.key, options.timing.ttl);
+    let mut turning = Turning::new(nodes::config(&options.nodes, &options.timing)?)?;
+    turning.gather(|_| false)?;
+    news::mention(&mut turning, &options.output);
+    let op = turning.engine.extend_token(key, options.token, ttl, 0)?;
+    let deadline = match turning.end_of(op)? {
+        Outcome::Extended { deadline } => deadline,
+        other => unreachable!("an extend ended as {other:?}"),
+    };
+    let now = clock::now();
+    let remaining = deadline.saturating_since(now);
+    if options.output.json {
+        let told = json!({
+            "key": key,
+            "token": options.token.to_string(),
+            "deadline_unix_ms": wall_clock::unix_ms(remaining),
+            "remaining_ms": millis(remaining),
+            "elapsed_us": micros(now.saturating_since(start)),
+        });
+        return output::print(&told.to_string());
+    }
+    if options.output.quiet {
+        Ok(())
+    } else {
+        output::print(&format!("extended: {} left", time(remaining)))
+    }
+}

@@ -1,0 +1,148 @@
+//! `redlatch man`: one manual page for all verbs, from the definitions of the arguments.
+//!
+//! What the verbs share is in it once. The hazard is a line that roff takes for one of its own:
+//! what is written here by hand is escaped.
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Arg, Command, CommandFactory};
+use clap_mangen::Man;
+
+use crate::arguments::Arguments;
+use crate::exit;
+use crate::output::{self, Refusal};
+
+const EXAMPLES: &str = "\
+Examples:
+  redlatch man | man -l -
+  redlatch man > /usr/local/share/man/man1/redlatch.1";
+
+/// Where the flags are that all verbs share: those of this one are shown once for all.
+const SHARED_AS_IN: &str = "exec";
+
+const ENVIRONMENT: &str = "\
+.SH ENVIRONMENT
+.TP
+.B REDLATCH_SERVERS
+The nodes, where there is no \\fB\\-s\\fR: URLs, separated by commas.
+.TP
+.B REDISCLI_AUTH
+The password for nodes whose URL has none.
+.TP
+.B NO_COLOR
+Where it is set there are no colours. There are none either where the output is no terminal.
+";
+
+/// Print the manual page
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Options {}
+
+/// Runs the verb.
+pub fn run(_: &Options) -> ExitCode {
+    let page = page().map_err(|error| Refusal::internal(format!("the manual page: {error}")));
+    exit::with(page.and_then(|page| output::print(page.trim_end())))
+}
+
+fn page() -> io::Result<String> {
+    let mut command = Arguments::command();
+    command.build();
+    let verbs: Vec<&Command> = command.get_subcommands().filter(|verb| is_shown(verb)).collect();
+    let man = Man::new(command.clone());
+    let mut page = rendered(|into| man.render_title(into))?;
+    page += &rendered(|into| man.render_name_section(into))?;
+    page += ".SH SYNOPSIS\n";
+    for verb in &verbs {
+        let usage = (*verb).clone().render_usage().to_string();
+        page += &format!("{}\n.br\n", escaped(usage.trim_start_matches("Usage: ").trim()));
+    }
+    page += &rendered(|into| man.render_description_section(into))?;
+    for verb in &verbs {
+        page += &about(verb)?;
+    }
+    if let Some(verb) = verbs.iter().find(|verb| verb.get_name() == SHARED_AS_IN) {
+        let shared = (*verb).clone().mut_args(|arg| hidden_if(arg, |arg| !is_shared(arg)));
+        page += &rendered(|into| Man::new(shared).render_options_section(into))?;
+    }
+    page += ENVIRONMENT;
+    page += &after_help(&command, ".SH");
+    Ok(page)
+}
+
+fn is_shown(verb: &Command) -> bool {
+    !verb.is_hide_set() && verb.get_name() != "help"
+}
+
+/// The section of a verb: what it does, what only it takes, examples.
+fn about(verb: &Command) -> io::Result<String> {
+    let own = Man::new(
+        verb.clone().mut_args(|arg| hidden_if(arg, |arg| is_shared(arg) || arg.get_id() == "help")),
+    );
+    let name = verb.get_name().to_uppercase();
+    let text = rendered(|into| own.render_description_section(into))?;
+    let text = text.replace(".SH DESCRIPTION", &format!(".SH {name}"));
+    let options = rendered(|into| own.render_options_section(into))?;
+    Ok(text + &options.replace(".SH OPTIONS", ".SS Arguments") + &after_help(verb, ".SS"))
+}
+
+/// Whether several verbs have it.
+fn is_shared(arg: &Arg) -> bool {
+    matches!(arg.get_help_heading(), Some("Nodes" | "Timing" | "Output"))
+}
+
+fn hidden_if(arg: Arg, test: impl Fn(&Arg) -> bool) -> Arg {
+    let hide = arg.is_hide_set() || test(&arg);
+    arg.hide(hide)
+}
+
+fn rendered(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    render(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The text behind the help: paragraphs, and lists with a title, whose lines stay as they are.
+fn after_help(command: &Command, heading: &str) -> String {
+    let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    let mut page = String::new();
+    for block in text.split("\n\n") {
+        match block.split_once(":\n") {
+            Some((title, list)) => {
+                let title = if heading == ".SH" { title.to_uppercase() } else { title.to_string() };
+                page += &format!("{heading} \"{title}\"\n.nf\n");
+                list.lines().for_each(|line| page += &format!("{}\n", escaped(line)));
+                page += ".fi\n";
+            }
+            None => page += &format!(".PP\n{}\n", escaped(block)),
+        }
+    }
+    page
+}
+
+/// A line that roff takes as it is.
+fn escaped(line: &str) -> String {
+    let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+    if line.starts_with('.') { format!("\\&{line}") } else { line }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_roff_would_take_for_its_own_is_escaped() {
+        assert_eq!(escaped(".x -n \\ 'a'"), "\\&.x \\-n \\e \\(aqa\\(aq");
+    }
+
+    #[test]
+    fn every_verb_has_a_section_and_what_they_share_is_told_once() {
+        let page = page().unwrap();
+        for verb in Arguments::command().get_subcommands() {
+            let heading = format!("\n.SH {}\n", verb.get_name().to_uppercase());
+            assert_eq!(page.matches(&heading).count(), usize::from(is_shown(verb)), "{heading}");
+        }
+        assert_eq!(page.matches("\n.SH NODES").count(), 1);
+        assert_eq!(page.matches("\\-\\-node\\-timeout").count(), 1);
+    }
+}

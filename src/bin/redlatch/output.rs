@@ -1,0 +1,184 @@
+//! What is told, and where: results on stdout, troubles on stderr, both as text or as JSON.
+//!
+//! The hazard is a reader who leaves: a closed pipe is no trouble of ours, so nothing here panics,
+//! and a verb goes on to its end without being read.
+
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::process::ExitCode;
+
+use redlatch::{Cause, ConfigError, Error, NodeReport, Said};
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
+use serde_json::{Value, json};
+
+use crate::arguments::Output;
+use crate::exit;
+
+/// Why a verb did not do what it was asked to.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The word for it, for scripts.
+    pub word: &'static str,
+    /// One line that an operator can act on.
+    pub message: String,
+    /// What every node said, where nodes were asked.
+    pub nodes: Vec<NodeReport>,
+    /// What the tool ends with.
+    pub code: u8,
+}
+
+impl Refusal {
+    /// What cannot work as it was given.
+    pub fn config(message: impl Into<String>) -> Refusal {
+        let (message, code) = (message.into(), exit::INTERNAL);
+        Refusal { word: "config", message, nodes: Vec::new(), code }
+    }
+
+    /// What should not happen.
+    pub fn internal(message: impl Into<String>) -> Refusal {
+        Refusal { word: "internal", ..Refusal::config(message) }
+    }
+
+    /// The JSON of any verb that was refused.
+    pub fn json(&self) -> Value {
+        let nodes: Vec<Value> = self.nodes.iter().map(node_json).collect();
+        json!({ "error": self.word, "message": self.message, "nodes": nodes })
+    }
+
+    /// Tells it, and how the tool ends. Where nothing is to be said, only what somebody has to set
+    /// right is; and JSON that nobody reads is told in words.
+    pub fn tell(&self, output: &Output) -> ExitCode {
+        let told = output.json && write(&self.json().to_string()).is_ok();
+        if !told && (!output.quiet || self.code == exit::INTERNAL) {
+            complain(&format!("redlatch: {}", self.message));
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        let word = match &error {
+            Error::Contended(_) => "contended",
+            Error::NoQuorum(_) => "no_quorum",
+            Error::Expired(_) => "expired",
+            Error::Lost { .. } => "lost",
+            Error::Busy(_) => "busy",
+            Error::Config(_) => "config",
+            Error::Closed(_) => "closed",
+        };
+        let nodes = error.report().map(|report| report.nodes.clone()).unwrap_or_default();
+        Refusal { word, message: error.to_string(), nodes, code: exit::of(&error) }
+    }
+}
+
+impl From<ConfigError> for Refusal {
+    fn from(error: ConfigError) -> Refusal {
+        Error::Config(error).into()
+    }
+}
+
+fn node_json(node: &NodeReport) -> Value {
+    let in_words = || matches!(node.said, Said::Failed(_)).then(|| node.said.to_string());
+    let detail = node.detail.as_deref().map(str::to_string).or_else(in_words);
+    json!({ "node": node.label, "outcome": outcome(node.said), "detail": detail })
+}
+
+/// The word for what a node said, for scripts.
+pub fn outcome(said: Said) -> &'static str {
+    match said {
+        Said::Nothing => "undecided",
+        Said::Granted => "granted",
+        Said::Held => "held",
+        Said::Absent => "absent",
+        Said::Failed(cause) => trouble(cause),
+    }
+}
+
+/// The word for a node's trouble, for scripts.
+pub fn trouble(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Unreachable => "unreachable",
+        Cause::Silent => "silent",
+        Cause::Lost => "connection_lost",
+        Cause::Garbage => "garbage",
+        Cause::Full => "full",
+        Cause::Loading => "loading",
+        Cause::Busy => "busy",
+        Cause::Misconf => "misconf",
+        Cause::NoReplicas => "no_replicas",
+        Cause::OutOfMemory => "out_of_memory",
+        Cause::Replica => "replica",
+        Cause::TooManyClients => "too_many_clients",
+        Cause::NoAuth => "no_auth",
+        Cause::WrongPassword => "wrong_password",
+        Cause::NoPermission => "no_permission",
+        Cause::Protected => "protected",
+        Cause::Cluster => "cluster",
+        Cause::Evicts => "evicts",
+        Cause::Quarantined => "quarantined",
+        Cause::SameServer => "same_server",
+        Cause::NoDatabase => "no_database",
+        Cause::Forked => "forked",
+        Cause::WrongType => "wrong_type",
+        Cause::NoScript => "no_script",
+        Cause::UnknownCommand => "unknown_command",
+        Cause::Other => "other",
+    }
+}
+
+/// Whether we were started without a stdout (`>&-`). The standard library has put `/dev/null` in
+/// its place by now, open for both ways, as nobody opens it who throws away what we print.
+pub fn stdout_was_closed() -> bool {
+    let stdout = rustix::stdio::stdout();
+    let is_null = |file: rustix::fs::Stat| {
+        std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == file.st_rdev)
+    };
+    let both_ways = |flags: OFlags| flags & OFlags::ACCMODE == OFlags::RDWR;
+    fstat(stdout).is_ok_and(is_null) && fcntl_getfl(stdout).is_ok_and(both_ways)
+}
+
+/// A line, or several, on stdout. That its reader has left is no error.
+///
+/// # Errors
+/// What else keeps it from being written.
+pub fn print(text: &str) -> Result<(), Refusal> {
+    match write(text) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Refusal::internal(format!("the standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush())
+}
+
+/// A line on stderr. Where nobody reads the errors either, the exit code tells.
+pub fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// A line on stderr for those who want to know more.
+pub fn mention(output: &Output, text: &str) {
+    if output.verbose {
+        complain(&format!("redlatch: {text}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_trouble_has_a_word_of_its_own() {
+        let mut words: Vec<&str> = Cause::ALL.iter().map(|&cause| trouble(cause)).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), Cause::ALL.len());
+        let fit = |word: &str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        assert!(words.iter().all(|word| fit(word)), "{words:?}");
+    }
+}

@@ -1,0 +1,124 @@
+//! `redlatch release`: gives a lock back by its key and token, whoever took it.
+
+use std::process::ExitCode;
+
+use redlatch::{Inspection, Outcome, Released, Token};
+use serde_json::{Value, json};
+
+use crate::arguments::{Key, Nodes, Output, Timing, token};
+use crate::exit;
+use crate::news;
+use crate::nodes;
+use crate::output::{self, Refusal};
+use crate::sights::node_json;
+use crate::turning::Turning;
+
+const EXAMPLES: &str = "\
+Examples:
+  redlatch release deploy \"$token\"
+
+Exit codes: 0 released, 1 the token does not hold the key: its ttl was over, or another has it, 69 \
+no quorum of nodes could confirm it, 125 usage or configuration.";
+
+/// Give a lock back by its token
+///
+/// Deletes KEY on every node where TOKEN holds it. A token that does not hold it changes nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+#[command(mut_arg("ttl", |arg| arg.hide(true)))]
+#[command(mut_arg("wait", |arg| arg.hide(true)))]
+#[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+#[command(mut_arg("max_ttl", |arg| arg.hide(true)))]
+#[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
+pub struct Options {
+    #[command(flatten)]
+    pub key: Key,
+
+    /// What acquire printed
+    #[arg(value_name = "TOKEN", value_parser = token)]
+    pub token: Token,
+
+    #[command(flatten)]
+    pub nodes: Nodes,
+    #[command(flatten)]
+    pub timing: Timing,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Runs the verb.
+pub fn run(options: &Options) -> ExitCode {
+    match release(options) {
+        Ok(code) => ExitCode::from(code),
+        Err(refusal) => refusal.tell(&options.output),
+    }
+}
+
+fn release(options: &Options) -> Result<u8, Refusal> {
+    let (key, node_timeout) = (&options.key.key, options.timing.node_timeout);
+    let mut turning = Turning::new(nodes::config(&options.nodes, &options.timing)?)?;
+    turning.gather(|_| false)?;
+    news::mention(&mut turning, &options.output);
+    let op = turning.engine.release_token(key, options.token, 0)?;
+    let released = match turning.end_of(op)? {
+        Outcome::Released(released) => released,
+        other => unreachable!("a release ended as {other:?}"),
+    };
+    if let Released::Unconfirmed { nodes } = released {
+        turning.refuse_lasting_trouble(nodes)?;
+    }
+    // A majority let go. The others are told as well, and heard, in a bounded time.
+    turning.settle(node_timeout)?;
+    if options.output.json {
+        let left = looked_at(&mut turning, key)?;
+        let nodes: Vec<Value> = left.nodes.iter().map(node_json).collect();
+        let told = json!({ "key": key, "outcome": word(released), "nodes": nodes });
+        output::print(&told.to_string())?;
+    } else {
+        tell(&options.output, released, &turning)?;
+    }
+    Ok(code(released))
+}
+
+/// What is there afterwards.
+fn looked_at(turning: &mut Turning, key: &str) -> Result<Box<Inspection>, Refusal> {
+    let op = turning.engine.inspect(key, 0)?;
+    match turning.end_of(op)? {
+        Outcome::Inspected(seen) => Ok(seen),
+        other => unreachable!("a look ended as {other:?}"),
+    }
+}
+
+fn tell(output: &Output, released: Released, turning: &Turning) -> Result<(), Refusal> {
+    let text = match released {
+        _ if output.quiet => return Ok(()),
+        Released::Released => return output::print("released"),
+        Released::AlreadyExpired => "already expired: the key was gone".to_string(),
+        Released::TakenByOther => "taken by other: somebody else has the lock now".to_string(),
+        Released::Unconfirmed { nodes } => {
+            let settings = turning.engine.coordinator().settings();
+            let labels = nodes.iter().map(|node| &*settings.nodes[node.index()].label);
+            let labels = labels.collect::<Vec<_>>().join(", ");
+            format!("unconfirmed: no answer of {labels}; the key may stay there for its ttl")
+        }
+    };
+    output::complain(&format!("redlatch: {text}"));
+    Ok(())
+}
+
+fn word(released: Released) -> &'static str {
+    match released {
+        Released::Released => "released",
+        Released::AlreadyExpired => "already_expired",
+        Released::TakenByOther => "taken_by_other",
+        Released::Unconfirmed { .. } => "unconfirmed",
+    }
+}
+
+fn code(released: Released) -> u8 {
+    match released {
+        Released::Released => exit::DONE,
+        Released::AlreadyExpired | Released::TakenByOther => exit::NO,
+        Released::Unconfirmed { .. } => exit::NO_QUORUM,
+    }
+}

@@ -1,0 +1,33 @@
+//! Signals as events of the loop. A signal that was ignored when the tool was started (by nohup, or
+//! by a shell for what it runs in the background) stays ignored.
+
+use std::io;
+
+use mio::{Interest, Registry, Token};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook_mio::v1_0::Signals;
+
+use crate::output::Refusal;
+
+/// Those that end a tool which waits.
+pub const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
+
+/// Takes these signals as events of `registry` under `token`.
+pub fn listen(registry: &Registry, token: Token, wanted: &[i32]) -> Result<Signals, Refusal> {
+    let ignored = ignored();
+    let heard = wanted.iter().filter(|&&signal| ignored >> (signal - 1) & 1 == 0);
+    let listen = || -> io::Result<Signals> {
+        let mut signals = Signals::new(heard)?;
+        registry.register(&mut signals, token, Interest::READABLE)?;
+        Ok(signals)
+    };
+    listen().map_err(|error| Refusal::internal(format!("no signals: {error}")))
+}
+
+/// A bit for each signal that is ignored, from the lowest for signal 1 on. Where the system does
+/// not tell, none.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

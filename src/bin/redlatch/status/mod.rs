@@ -1,0 +1,103 @@
+//! `redlatch status`: what every node holds, and what they say together. It changes nothing.
+//!
+//! The hazard is to read too much into it: what was seen may be over when it is read.
+
+mod keys;
+mod nodes;
+
+use std::process::ExitCode;
+
+use redlatch::{Inspection, Outcome};
+use serde_json::Value;
+
+use crate::arguments::{Nodes, Output, Timing};
+use crate::look::Colours;
+use crate::news;
+use crate::nodes::config;
+use crate::output::{self, Refusal};
+use crate::turning::Turning;
+
+const EXAMPLES: &str = "\
+Examples:
+  redlatch status nightly-report           who has it, and for how long
+  redlatch status -q deploy && ./deploy    look only (to be sure, take the lock)
+  redlatch status                          the nodes themselves
+
+Exit codes: 0 free, 1 held, 69 no quorum of nodes could answer, 125 usage or configuration. Of \
+several keys: 69 if one is not known, else 1 if one is held.";
+
+/// What every node says, and the verdict
+///
+/// Looks what every node holds at each KEY, and for how long; without KEY, whether the nodes
+/// themselves can be used. It changes nothing, and what it saw may be over when you read it.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+#[command(mut_arg("ttl", |arg| arg.hide(true)))]
+#[command(mut_arg("wait", |arg| arg.hide(true)))]
+#[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+pub struct Options {
+    /// The locks to look at; none: the nodes themselves
+    #[arg(value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub keys: Vec<String>,
+
+    #[command(flatten)]
+    pub nodes: Nodes,
+    #[command(flatten)]
+    pub timing: Timing,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// What is looked at without a key: it need not be there.
+const NO_KEY: &str = "redlatch-status";
+
+/// Something that was looked at.
+struct View {
+    text: String,
+    json: Value,
+    code: u8,
+}
+
+/// Runs the verb.
+pub fn run(options: &Options) -> ExitCode {
+    match look(options) {
+        Ok(code) => ExitCode::from(code),
+        Err(refusal) => refusal.tell(&options.output),
+    }
+}
+
+fn look(options: &Options) -> Result<u8, Refusal> {
+    let mut turning = Turning::new(config(&options.nodes, &options.timing)?)?;
+    turning.gather(|_| false)?;
+    let colours = Colours::on(&std::io::stdout());
+    let views = if options.keys.is_empty() {
+        let seen = inspected(&mut turning, &[NO_KEY.to_string()])?;
+        let events = turning.take_events();
+        seen.iter().map(|seen| nodes::view(&turning, seen, &events, colours)).collect()
+    } else {
+        let seen = inspected(&mut turning, &options.keys)?;
+        news::mention(&mut turning, &options.output);
+        seen.iter().map(|seen| keys::view(seen, colours)).collect::<Vec<View>>()
+    };
+    if options.output.json {
+        let all: Vec<Value> = views.iter().map(|view| view.json.clone()).collect();
+        output::print(&Value::from(all).to_string())?;
+    } else if !options.output.quiet {
+        let all: Vec<&str> = views.iter().map(|view| view.text.trim_end()).collect();
+        output::print(&all.join("\n\n"))?;
+    }
+    Ok(views.iter().map(|view| view.code).max().unwrap_or_default())
+}
+
+/// Looks at one key behind the other.
+fn inspected(turning: &mut Turning, keys: &[String]) -> Result<Vec<Inspection>, Refusal> {
+    let mut seen = Vec::new();
+    for key in keys {
+        let op = turning.engine.inspect(key, 0)?;
+        match turning.end_of(op)? {
+            Outcome::Inspected(inspection) => seen.push(*inspection),
+            other => unreachable!("a look ended as {other:?}"),
+        }
+    }
+    Ok(seen)
+}

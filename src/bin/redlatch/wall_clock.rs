@@ -1,0 +1,21 @@
+//! The wall clock, for what is told to programs on other clocks, and for nothing that is decided.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The moment that is `from_now` away, in milliseconds since 1970. Rounded down: a deadline is
+/// told too early rather than too late.
+pub fn unix_ms(from_now: Duration) -> u64 {
+    #[expect(clippy::disallowed_methods, reason = "it is told to other programs, not used here")]
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    millis(now.saturating_add(from_now))
+}
+
+/// Whole milliseconds, rounded down.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whole microseconds, rounded down.
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,61 @@
+//! Encrypted nodes by the flags of the tool: a CA, a client certificate, and what is told where one
+//! of them is wrong.
+
+use std::path::Path;
+
+use super::papers::Ca;
+use super::*;
+use support::{Server, free_port};
+
+#[test]
+fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
+    let asked =
+        Command::new(&Server::get().binary).args(["--port", "0", "--tls-port", "1"]).output();
+    let can = String::from_utf8_lossy(&asked.expect("it was there").stdout).contains("tls-cert");
+    if !can {
+        println!("not run: this server was built without TLS");
+        return;
+    }
+    let (ca, other) = (Ca::new(), Ca::new());
+    let ports = [free_port(), free_port(), free_port()];
+    let fleet = Fleet::each(3, |index, folder| {
+        ca.arguments(folder, ports[index], &ca.paper("127.0.0.1"), "yes")
+    });
+    let folder = fleet[0].directory();
+    let file = |name: &str, text: &str| written(folder, name, text);
+    let own = ca.paper("client");
+    let [trusted, stranger] = [file("a.pem", &ca.pem), file("b.pem", &other.pem)];
+    let [paper, key] = [file("c.pem", &own.certificate), file("k.pem", &own.key)];
+    let nonsense = file("n.pem", "hunter2");
+
+    let urls = ports.map(|port| format!("rediss://127.0.0.1:{port}")).join(",");
+    let with = |flags: &[&str], verb: &[&str], code| {
+        let mut command = tool_on(&fleet, verb);
+        let ended = run(command.args(flags).env("REDLATCH_SERVERS", &urls)).with_code(code);
+        let said = format!("{}{}", ended.out, ended.errors);
+        assert!(!said.contains("hunter2") && !said.contains("PRIVATE"), "{said}");
+        said
+    };
+    let mutual = ["--cacert", &trusted, "--cert", &paper, "--key", &key];
+    let token = with(&mutual, &["acquire", "deploy"], 0);
+    is_held_everywhere(&fleet, "deploy", token.trim());
+    with(&mutual, &["extend", "deploy", token.trim()], 0);
+    with(&mutual, &["release", "deploy", token.trim()], 0);
+    nothing_is_left(&fleet);
+
+    let told = with(&[], &["acquire", "deploy"], 125);
+    assert!(told.contains("--cacert"), "{told}");
+    let told = with(&["--cacert", &nonsense], &["acquire", "deploy"], 125);
+    assert!(told.contains("no certificate in PEM"), "{told}");
+    with(&["--cacert", &trusted, "--cert", &paper, "--key", &nonsense], &["status"], 125);
+    with(&["--cacert", &trusted, "--cert", &paper], &["status"], 125);
+    let told = with(&["--cacert", &stranger], &["status"], 69);
+    println!("{told}");
+    assert!(told.contains("certificate"), "{told}");
+}
+
+fn written(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).expect("the server's directory can be written");
+    path.to_str().expect("a path in UTF-8").to_string()
+}

@@ -1,0 +1,129 @@
+//! Readers that leave, or do not read: no panic, and no lock whose token nobody has.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{OFlags, fcntl_setfl};
+
+use super::*;
+
+/// A pipe that takes nothing until it is read from: its two ends, and how much is in it.
+pub fn full_pipe() -> (File, OwnedFd, usize) {
+    let (reader, writer) = rustix::pipe::pipe().expect("there are pipes");
+    // Only while it is filled: how it is set is shared by all who have it.
+    fcntl_setfl(&writer, OFlags::NONBLOCK).expect("it can be set");
+    let mut filling = File::from(writer.try_clone().expect("an end can be cloned"));
+    let mut filled = 0;
+    while let Ok(count) = filling.write(&[b'.'; 4096]) {
+        filled += count;
+    }
+    while let Ok(count) = filling.write(b".") {
+        filled += count;
+    }
+    fcntl_setfl(&writer, OFlags::empty()).expect("it can be set");
+    (File::from(reader), writer, filled)
+}
+
+/// The writing end of a pipe that nobody reads any more.
+pub fn broken_pipe() -> OwnedFd {
+    let (reader, writer) = rustix::pipe::pipe().expect("there are pipes");
+    drop(reader);
+    writer
+}
+
+#[test]
+fn a_token_that_nobody_reads_is_released() {
+    let fleet = Fleet::start(3);
+    for json in [&["acquire", "deploy"][..], &["acquire", "--json", "deploy"]] {
+        let mut command = tool_on(&fleet, json);
+        let ended = run(command.stdout(broken_pipe())).with_code(125);
+        assert!(ended.errors.contains("the lock is released"), "{ended:?}");
+        assert_eq!(fleet.keys_everywhere(), []);
+        // Nobody reads anything.
+        run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(125);
+        assert_eq!(fleet.keys_everywhere(), []);
+    }
+    let full = File::options().write(true).open("/dev/full").expect("Linux has it");
+    let ended = run(tool_on(&fleet, &["acquire", "deploy"]).stdout(full)).with_code(125);
+    assert!(ended.errors.contains("No space left"), "{ended:?}");
+    assert_eq!(fleet.keys_everywhere(), []);
+}
+
+#[test]
+fn a_token_is_released_where_there_is_no_output_for_it() {
+    let fleet = Fleet::start(3);
+    let redirected = |to: &str| {
+        let own = tool_on(&fleet, &["acquire", "deploy"]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("\"$@\" {to}"), "sh"]).arg(own.get_program());
+        shell.args(own.get_args()).env("REDLATCH_SERVERS", fleet.urls().join(","));
+        run(shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+    };
+    let ended = redirected(">&-").with_code(125);
+    assert!(ended.errors.contains("closed from the start"), "{ended:?}");
+    redirected(">&- 2>&-").with_code(125);
+    assert_eq!(fleet.keys_everywhere(), []);
+    // Who throws the token away wants a lock that nobody gives back.
+    redirected("> /dev/null").with_code(0);
+    eventually(LIMIT, "all hold it", || fleet.keys_everywhere().len() == 3);
+}
+
+#[test]
+fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
+    let fleet = Fleet::start(3);
+    let everywhere = |fleet: &Fleet| values(fleet, "deploy").iter().all(Option::is_some);
+    // Told to end.
+    let (reader, writer, _) = full_pipe();
+    let tool = Running::start(tool_on(&fleet, &["acquire", "deploy"]).stdout(writer));
+    eventually(LIMIT, "it has the lock", || everywhere(&fleet));
+    tool.signal(Signal::TERM);
+    tool.end(LIMIT).with_code(143);
+    assert_eq!(fleet.keys_everywhere(), []);
+    drop(reader);
+    // Nobody reads before the lock is over.
+    let (reader, writer, _) = full_pipe();
+    let mut command = tool_on(&fleet, &["acquire", "-t", "500ms", "deploy"]);
+    let ended = run(command.stdout(writer)).with_code(125);
+    assert!(ended.errors.contains("before the lock was over"), "{ended:?}");
+    nothing_is_left(&fleet);
+    drop(reader);
+    // Read at last.
+    let (mut reader, writer, filled) = full_pipe();
+    let tool = Running::start(tool_on(&fleet, &["acquire", "deploy"]).stdout(writer));
+    eventually(LIMIT, "it has the lock", || everywhere(&fleet));
+    let mut filling = vec![0; filled];
+    reader.read_exact(&mut filling).expect("what it was filled with");
+    let mut token = String::new();
+    reader.read_to_string(&mut token).expect("text");
+    tool.end(LIMIT).with_code(0);
+    is_held_everywhere(&fleet, "deploy", token.trim());
+}
+
+#[test]
+fn the_other_verbs_do_their_work_unread() {
+    let fleet = Fleet::start(3);
+    let unread = |arguments: &[&str], code| {
+        let mut command = tool_on(&fleet, arguments);
+        run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(code);
+        // Closed from the start, as by `>&- 2>&-`.
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "\"$@\" >&- 2>&-", "sh"]).arg(command.get_program());
+        shell.args(command.get_args()).env("REDLATCH_SERVERS", fleet.urls().join(","));
+        run(shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+    };
+    let token = acquired(&fleet, &["deploy"]);
+    unread(&["status", "deploy"], 1).with_code(1);
+    unread(&["status", "--json", "deploy"], 1).with_code(1);
+    unread(&["extend", "deploy", &token], 0).with_code(0);
+    unread(&["acquire", "-n", "deploy"], 75).with_code(75);
+    // Twice: by the second it is gone.
+    unread(&["release", "deploy", &token], 0).with_code(1);
+    nothing_is_left(&fleet);
+    for (arguments, code) in
+        [(&["nonsense"][..], 125), (&["--help"], 0), (&["man"], 0), (&["completions", "bash"], 0)]
+    {
+        let mut command = tool(arguments);
+        run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(code);
+    }
+}

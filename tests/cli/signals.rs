@@ -1,0 +1,106 @@
+//! A tool that waits and is told to end: it is gone at once, and nothing of it is left on any node.
+
+use super::scripts::has_been_asked_by_a_waiter;
+use super::*;
+use crate::support::{Cut, Proxy};
+
+#[test]
+fn a_signal_ends_a_wait_at_once_and_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let token = acquired(&fleet, &["deploy"]);
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let waiter = Running::start(&mut tool_on(&fleet, &["acquire", "deploy"]));
+        has_been_asked_by_a_waiter(&fleet);
+        waiter.signal(signal);
+        let ended = waiter.end(LIMIT).with_code(code);
+        println!("{signal:?}: gone in {:?}", ended.took);
+        assert!(ended.took < 5 * SECOND && ended.out.is_empty(), "{ended:?}");
+        assert_eq!(values(&fleet, "deploy"), vec![Some(token.clone()); 3]);
+    }
+    run_on(&fleet, &["release", "deploy", &token]).with_code(0);
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
+    let fleet = Fleet::start(3);
+    let token = acquired(&fleet, &["deploy"]);
+    let own = tool_on(&fleet, &["acquire", "deploy"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(own.get_program());
+    command.args(own.get_args()).env("REDLATCH_SERVERS", fleet.urls().join(","));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let waiter = Running::start(&mut command);
+    has_been_asked_by_a_waiter(&fleet);
+    waiter.signal(Signal::HUP);
+    run_on(&fleet, &["release", "deploy", &token]).with_code(0);
+    let ended = waiter.end(LIMIT).with_code(0);
+    assert_eq!(ended.out.len(), 41, "{ended:?}");
+}
+
+#[test]
+fn what_was_asked_of_nodes_that_stand_still_is_taken_back_too() {
+    let fleet = Fleet::start(3);
+    let token = acquired(&fleet, &["-t", "60s", "deploy"]);
+    let waiter = Running::start(&mut tool_on(&fleet, &["acquire", "deploy"]));
+    eventually(LIMIT, "it is connected to all", || {
+        let is_its = |line: &String| line.contains("name=redlatch-cli");
+        fleet.iter().all(|node| node.client_list().iter().any(is_its))
+    });
+    has_been_asked_by_a_waiter(&fleet);
+    // Free on the first two, and one of them stands still: no quorum, and an attempt on each.
+    fleet[1].command(&["DEL", "deploy"]);
+    fleet[1].stop();
+    fleet[2].stop();
+    let monitor = fleet[0].monitor();
+    fleet[0].command(&["DEL", "deploy"]);
+    eventually(LIMIT, "it tries again", || {
+        monitor.lines().iter().any(|line| line.contains("\"SET\" \"deploy\""))
+    });
+    waiter.signal(Signal::TERM);
+    let ended = waiter.end(LIMIT).with_code(143);
+    assert!(ended.took < 5 * SECOND, "{ended:?}");
+    assert_eq!(fleet[0].get("deploy"), None);
+    fleet[1].cont();
+    fleet[2].cont();
+    // Each executes now what was sent to it, and the release behind it.
+    let still = [None, None, Some(token)];
+    eventually(10 * SECOND, "nothing of it is left", || values(&fleet, "deploy") == still);
+    // Nothing of it comes later, either: a node answers in order, and the tool is gone.
+    let gone = |node: &Node| !node.client_list().iter().any(|line| line.contains("redlatch-cli"));
+    eventually(10 * SECOND, "its connections are read to their ends", || fleet.iter().all(gone));
+    assert_eq!(values(&fleet, "deploy"), still);
+}
+
+#[test]
+fn what_is_owed_behind_a_connection_that_was_lost_is_paid_before_the_end() {
+    let fleet = Fleet::start(3);
+    let proxy = Proxy::start(fleet[2].address());
+    for node in &fleet {
+        assert!(node.command(&["SET", "deploy", "x", "PX", "60000"]).is_ok());
+    }
+    let mut command = tool(&["acquire", "--no-restart-guard", "--node-timeout", "1s", "deploy"]);
+    let urls = [fleet[0].url(), fleet[1].url(), proxy.url()];
+    let waiter = Running::start(command.env("REDLATCH_SERVERS", urls.join(",")));
+    eventually(LIMIT, "it is connected to all", || {
+        let is_its = |line: &String| line.contains("name=redlatch-cli");
+        fleet.iter().all(|node| node.client_list().iter().any(is_its))
+    });
+    has_been_asked_by_a_waiter(&fleet);
+    // A majority is free, so it tries; and one node answers, so nothing is decided for a while.
+    fleet[1].command(&["DEL", "deploy"]);
+    fleet[0].stop();
+    fleet[1].stop();
+    fleet[2].command(&["DEL", "deploy"]);
+    eventually(LIMIT, "it has the key on one node", || fleet[2].get("deploy").is_some());
+    waiter.signal(Signal::STOP);
+    eventually(LIMIT, "it stands still", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", waiter.id()));
+        stat.expect("it is our child").rsplit_once(") ").expect("a name").1.starts_with('T')
+    });
+    proxy.cut(Cut::Reset);
+    waiter.signal(Signal::TERM);
+    waiter.signal(Signal::CONT);
+    waiter.end(LIMIT).with_code(143);
+    assert_eq!(fleet[2].get("deploy"), None, "its key stands in everybody's way");
+}

@@ -1,0 +1,138 @@
+//! `status`: what each node holds and what they say together, for people and for scripts.
+
+use std::fs::File;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use super::*;
+
+#[test]
+fn free_is_0_and_held_is_1_and_nothing_is_changed() {
+    let fleet = Fleet::start(3);
+    let free = run_on(&fleet, &["status", "deploy"]).with_code(0);
+    assert!(free.out.starts_with("deploy: free\n"), "{free:?}");
+    let token = acquired(&fleet, &["-t", "20s", "deploy"]);
+    let held = run_on(&fleet, &["status", "deploy"]).with_code(1);
+    assert!(held.out.starts_with("deploy: held on 3 of 3 nodes, 1"), "{held:?}");
+    let rows: Vec<&str> = held.out.lines().skip(2).collect();
+    assert_eq!(rows.len(), 3);
+    for (row, node) in rows.iter().zip(&fleet) {
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(cells[..2], [node.address().to_string().as_str(), "held"], "{row}");
+        assert_eq!(*cells.last().unwrap(), token, "{row}");
+    }
+    let both = run_on(&fleet, &["status", "other", "deploy"]).with_code(1);
+    assert!(both.out.starts_with("other: free\n") && both.out.contains("\n\ndeploy: held"));
+    let quiet = run_on(&fleet, &["status", "-q", "deploy"]).with_code(1);
+    assert!(quiet.out.is_empty() && quiet.errors.is_empty(), "{quiet:?}");
+    assert_eq!(values(&fleet, "deploy"), vec![Some(token); 3]);
+    assert_eq!(fleet.keys_everywhere().len(), 3, "to look was to write");
+}
+
+#[test]
+fn what_no_majority_says_is_told_as_it_is() {
+    let fleet = Fleet::start(3);
+    for (node, value) in [(0, "x"), (1, "y")] {
+        assert!(fleet[node].command(&["SET", "deploy", value]).is_ok());
+    }
+    let split = run_on(&fleet, &["status", "deploy"]).with_code(0);
+    assert!(split.out.starts_with("deploy: split: nobody has 2 of 3 nodes"), "{split:?}");
+    assert!(fleet[1].command(&["SET", "deploy", "x"]).is_ok());
+    let for_ever = run_on(&fleet, &["status", "deploy"]).with_code(1);
+    assert!(for_ever.out.starts_with("deploy: held on 2 of 3 nodes, for ever"), "{for_ever:?}");
+    assert!(fleet[2].command(&["RPUSH", "deploy", "z"]) == support::Value::Int(1));
+    let list = run_on(&fleet, &["status", "deploy"]).with_code(1);
+    assert!(list.out.contains("holds something that is no lock"), "{list:?}");
+    fleet[0].kill();
+    fleet[1].stop();
+    let unknown = run_on(&fleet, &["status", "deploy", "other"]).with_code(69);
+    assert!(unknown.out.starts_with("deploy: not known: fewer than 2 of 3"), "{unknown:?}");
+    assert!(unknown.out.contains("Connection refused"), "{unknown:?}");
+}
+
+#[test]
+fn json_has_the_fields_of_the_interface() {
+    let fleet = Fleet::start(3);
+    let token = acquired(&fleet, &["-t", "20s", "deploy"]);
+    fleet[2].kill();
+    let seen = run_on(&fleet, &["status", "--json", "deploy", "other"]).with_code(1).json();
+    let [held, free] = &seen.as_array().unwrap()[..] else { panic!("{seen}") };
+    let wanted =
+        ["key", "held", "holder", "granted", "quorum", "nodes", "remaining_ms", "per_node"];
+    assert_eq!((fields(held), fields(free)), (wanted.to_vec(), wanted.to_vec()));
+    assert_eq!((&held["key"], &held["held"]), (&"deploy".into(), &true.into()));
+    assert_eq!((&held["holder"], &held["granted"]), (&token.as_str().into(), &2.into()));
+    assert_eq!((&held["quorum"], &held["nodes"]), (&2.into(), &3.into()));
+    assert!((10_000..=20_000).contains(&held["remaining_ms"].as_u64().unwrap()), "{held}");
+    assert_eq!((&free["held"], &free["holder"]), (&false.into(), &Value::Null));
+    assert_eq!((&free["granted"], &free["remaining_ms"]), (&0.into(), &Value::Null));
+    for (seen, state) in [(held, "held"), (free, "free")] {
+        for (index, node) in seen["per_node"].as_array().unwrap().iter().enumerate() {
+            assert_eq!(fields(node), ["node", "state", "token", "ttl_ms", "rtt_us"]);
+            assert_eq!(node["node"], fleet_label(&fleet, index));
+            let state = if index == 2 { "unreachable" } else { state };
+            assert_eq!(node["state"], state);
+            assert_eq!(node["token"].as_str(), (state == "held").then_some(token.as_str()));
+            assert_eq!(node["ttl_ms"].is_u64(), state == "held", "{node}");
+            assert_eq!(node["rtt_us"].is_u64(), index != 2, "{node}");
+        }
+    }
+    fleet[1].kill();
+    let seen = run_on(&fleet, &["status", "--json", "deploy"]).with_code(69).json();
+    assert_eq!(seen[0]["held"], Value::Null, "neither yes nor no: {seen}");
+}
+
+fn fleet_label(fleet: &Fleet, index: usize) -> String {
+    format!("127.0.0.1:{}", fleet[index].port())
+}
+
+#[test]
+fn without_a_key_the_nodes_themselves_are_told() {
+    let fleet = Fleet::start(3);
+    let ready = run_on(&fleet, &["status"]).with_code(0);
+    assert!(ready.out.starts_with("3 of 3 nodes can grant, 2 are needed\n"), "{ready:?}");
+    assert_eq!(ready.out.matches(" ready ").count(), 3, "{ready:?}");
+    let mut guarded = tool(&["status", "--node-timeout", "500ms"]);
+    guarded.env("REDLATCH_SERVERS", fleet.urls().join(","));
+    let young = run(&mut guarded).with_code(0);
+    assert!(young.out.starts_with("0 of 3 nodes can grant"), "{young:?}");
+    assert!(young.out.contains(": it was started a short while ago"), "{young:?}");
+    let json = run(guarded.arg("--json")).with_code(0).json();
+    assert_eq!(json[0]["per_node"][0]["state"], "quarantined", "{json}");
+    fleet[0].kill();
+    assert!(fleet[1].command(&["CONFIG", "SET", "requirepass", "hunter2"]).is_ok());
+    let gone = run_on(&fleet, &["status"]).with_code(69);
+    assert!(gone.out.starts_with("1 of 3 nodes can grant"), "{gone:?}");
+    assert!(gone.out.contains("not connected (Connection refused)"), "{gone:?}");
+    assert!(gone.out.contains("wants a password"), "{gone:?}");
+    let json = run_on(&fleet, &["status", "--json"]).with_code(69).json();
+    let state = |index: usize| json[0]["per_node"][index]["state"].as_str().unwrap().to_string();
+    assert_eq!([state(0), state(1), state(2)], ["unreachable", "no_auth", "ready"]);
+}
+
+#[test]
+fn colours_are_for_terminals_and_never_with_no_color() {
+    let fleet = Fleet::start(1);
+    let on_a_terminal = |no_color: &str| {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+        let master = openpt(flags).expect("there are terminals");
+        grantpt(&master).and_then(|()| unlockpt(&master)).expect("it is ours");
+        let name = ptsname(&master, Vec::new()).expect("it has a name");
+        let path = name.to_str().expect("its name is text");
+        let terminal = File::options().read(true).write(true).open(path).expect("it is ours");
+        let mut command = tool_on(&fleet, &["status", "deploy"]);
+        command.stdout(terminal).env("TERM", "xterm").env("NO_COLOR", no_color);
+        let tool = Running::start(&mut command);
+        // What it prints is less than a terminal keeps for its reader.
+        tool.end(LIMIT).with_code(0);
+        let mut screen = [0; 4096];
+        let count = rustix::io::read(&master, &mut screen).expect("something was printed");
+        String::from_utf8_lossy(&screen[..count]).into_owned()
+    };
+    let bright = on_a_terminal("");
+    assert!(bright.contains("\x1b[32mfree\x1b[0m"), "{bright:?}");
+    let plain = on_a_terminal("1");
+    assert!(plain.contains("deploy: free") && !plain.contains('\x1b'), "{plain:?}");
+    let piped = run(tool_on(&fleet, &["status", "deploy"]).env("TERM", "xterm")).with_code(0);
+    assert!(!piped.out.contains('\x1b'), "{piped:?}");
+}

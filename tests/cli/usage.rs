@@ -1,0 +1,110 @@
+//! What is asked for wrongly: usage and configuration errors are 125, help and version are not.
+
+use std::io::Write;
+
+use super::*;
+
+#[test]
+fn what_the_parser_refuses_is_125() {
+    let cases: [&[&str]; 8] = [
+        &[],
+        &["nonsense"],
+        &["exec", "key"],
+        &["acquire"],
+        &["acquire", ""],
+        &["acquire", "-s", "redis://h", "-t", "soon", "key"],
+        &["release", "-s", "redis://h", "key", "no-token"],
+        &["acquire", "-n", "-w", "1", "key"],
+    ];
+    for arguments in cases {
+        let ended = run(&mut tool(arguments)).with_code(125);
+        assert!(ended.out.is_empty() && !ended.errors.is_empty(), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn no_nodes_and_files_that_are_not_there_are_125() {
+    let ended = run(&mut tool(&["status"])).with_code(125);
+    assert!(ended.errors.contains("-s URL") && ended.errors.contains("REDLATCH_SERVERS"));
+    let mut command = tool(&["status", "-s", "redis://h", "--cacert", "no-such-file"]);
+    let ended = run(&mut command).with_code(125);
+    let told = if cfg!(feature = "tls") { "No such file" } else { "built with TLS" };
+    assert!(ended.errors.contains(told), "{ended:?}");
+    let ended = run(&mut tool(&["status", "-s", "rediss://h"])).with_code(125);
+    assert!(ended.errors.contains(if cfg!(feature = "tls") { "--cacert" } else { "tls" }));
+}
+
+#[test]
+fn help_and_version_are_0_and_on_stdout() {
+    for verb in ["exec", "acquire", "extend", "release", "status", "doctor", "bench", "demo"] {
+        let ended = run(&mut tool(&[verb, "--help"])).with_code(0);
+        assert!(ended.out.contains("Usage: redlatch ") && ended.errors.is_empty(), "{ended:?}");
+    }
+    let version = run(&mut tool(&["--version"])).with_code(0);
+    assert_eq!(version.out, concat!("redlatch ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn every_verb_teaches_by_an_example() {
+    for verb in ["exec", "acquire", "extend", "release", "status", "completions", "man"] {
+        let help = run(&mut tool(&["help", verb])).with_code(0).out;
+        assert!(help.contains(&format!("\n  redlatch {verb}")) || help.contains("$(redlatch "));
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+    }
+}
+
+#[test]
+fn completions_are_what_their_shells_can_read() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&mut tool(&["completions", shell])).with_code(0).out;
+        for word in ["--node-timeout", "--no-restart-guard"] {
+            assert!(script.contains(word.trim_start_matches('-')), "{shell}: {word}");
+        }
+        let mut reader = Command::new(shell);
+        reader.args(["-n", "/dev/stdin"]);
+        if let Some(ended) = fed(&mut reader, &script) {
+            let ended = ended.with_code(0);
+            assert!(ended.errors.is_empty(), "{shell}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn the_manual_page_is_one_that_man_can_show() {
+    let page = run(&mut tool(&["man"])).with_code(0).out;
+    assert!(page.contains("\n.TH redlatch 1"), "{page}");
+    let mut groff = Command::new("groff");
+    groff.args(["-man", "-Tascii", "-P-c", "-P-b", "-P-u", "-ww", "-rLL=80n"]);
+    let Some(shown) = fed(&mut groff, &page) else { return };
+    let shown = shown.with_code(0);
+    assert!(shown.errors.is_empty(), "{shown:?}");
+    for word in ["EXEC", "ACQUIRE", "TIMING", "ENVIRONMENT", "EXIT CODES", "REDLATCH_SERVERS"] {
+        assert!(shown.out.contains(word), "{word}: {}", shown.out);
+    }
+}
+
+/// A program that reads `text`; `None` where this machine does not have it.
+fn fed(command: &mut Command, text: &str) -> Option<Ended> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (started, name) = (Instant::now(), command.get_program().to_owned());
+    let mut child = match command.spawn() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("not looked at: there is no {name:?} here");
+            return None;
+        }
+        child => child.expect("it can be started"),
+    };
+    let mut input = child.stdin.take().expect("it is piped");
+    let text = text.to_string();
+    std::thread::spawn(move || input.write_all(text.as_bytes()));
+    let (out, errors) = (child.stdout.take().map(reader), child.stderr.take().map(reader));
+    Some(Running { started, child, out, errors }.end(LIMIT))
+}
+
+#[test]
+fn the_last_of_a_flag_holds_and_every_server_counts() {
+    let urls = ["-s", "redis://127.0.0.1:1,redis://127.0.0.1:2", "-s", "redis://127.0.0.1:3"];
+    let mut command = tool(&["status", "--node-timeout", "1h", "--node-timeout", "9ms"]);
+    let ended = run(command.args(urls)).with_code(69);
+    assert!(ended.out.starts_with("0 of 3 nodes can grant"), "{ended:?}");
+}
