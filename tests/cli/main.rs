@@ -11,6 +11,12 @@ mod support;
 
 #[cfg(feature = "tls")]
 mod encrypted;
+mod exec;
+mod exec_lost;
+mod exec_pipes;
+mod exec_signals;
+mod exec_terminal;
+mod overlap;
 #[cfg(feature = "tls")]
 #[path = "../deploy/papers.rs"]
 #[allow(dead_code, reason = "it is shared with other tests, which need more of it")]

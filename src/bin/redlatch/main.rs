@@ -31,6 +31,10 @@ use clap::Parser;
 use arguments::{Arguments, Verb};
 
 fn main() -> ExitCode {
+    // Before anything else: whoever this is to become is waited for with a lock in hand.
+    if let Some(code) = exec::become_command() {
+        return code;
+    }
     let verb = match Arguments::try_parse() {
         Ok(arguments) => arguments.verb,
         Err(error) => return exit::not_understood(&error),

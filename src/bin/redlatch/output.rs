@@ -78,7 +78,8 @@ impl From<ConfigError> for Refusal {
     }
 }
 
-fn node_json(node: &NodeReport) -> Value {
+/// What a node said, as it stands in the JSON of any verb.
+pub fn node_json(node: &NodeReport) -> Value {
     let in_words = || matches!(node.said, Said::Failed(_)).then(|| node.said.to_string());
     let detail = node.detail.as_deref().map(str::to_string).or_else(in_words);
     json!({ "node": node.label, "outcome": outcome(node.said), "detail": detail })

@@ -26,7 +26,7 @@ pub fn listen(registry: &Registry, token: Token, wanted: &[i32]) -> Result<Signa
 
 /// A bit for each signal that is ignored, from the lowest for signal 1 on. Where the system does
 /// not tell, none.
-fn ignored() -> u64 {
+pub fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

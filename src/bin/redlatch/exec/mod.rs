@@ -1,17 +1,54 @@
-//! `redlatch exec`: a command that runs while the lock is held.
+//! `redlatch exec`: runs a command while the lock is held. Here is the order of things: the command
+//! is found, the lock is taken, the command runs, the lock is given back.
+//!
+//! The hazard is a command that runs without the lock. Whatever ends redlatch ends the command, or
+//! the command ended before.
+
+mod child;
+mod command;
+mod course;
+mod events;
+mod family;
+mod nursery;
+mod signals;
+mod terminal;
+mod voice;
+mod waiting;
+mod watch;
 
 use std::ffi::OsString;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
+
+use redlatch::{Instant, Keep, Lock, Outcome, clock};
 
 use crate::arguments::{Key, Nodes, Output, Timing, duration};
 use crate::output::Refusal;
+use crate::turning::Turning;
+use crate::{exit, nodes, wall_clock};
+use child::Child;
+use course::{Course, OnLost};
+use signals::Signals;
+use terminal::Place;
+use voice::Voice;
+use waiting::Waited;
+use watch::{Bound, Over, Watch};
+
+pub use nursery::become_command;
+
+/// How long the nodes behind the majority may take to be counted.
+const STRAGGLERS: Duration = Duration::from_millis(10);
 
 const EXAMPLES: &str = "\
 Examples:
   redlatch exec nightly-report -- /usr/local/bin/report --all
   redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if somebody else has it
   redlatch exec -w 5m -t 1m migrate -- ./migrate  wait for 5 minutes at most
+
+The lock is renewed at a third of its ttl while CMD runs, and released behind it; redlatch ends \
+with CMD's exit code, or 128+n where signal n ended it. TERM, INT, HUP, QUIT, USR1, USR2, WINCH \
+and CONT are passed on to CMD. Where the lock cannot be renewed, CMD is told to stop and is dead \
+before others can have the lock: 124.
 
 CMD gets REDLATCH_KEY, REDLATCH_TOKEN, REDLATCH_TTL_MS, REDLATCH_DEADLINE_UNIX_MS and \
 REDLATCH_NODES in its environment, and no password.";
@@ -32,6 +69,10 @@ pub struct Options {
     pub conflict_exit_code: u8,
 
     /// How long before the deadline CMD is told to stop [default: 5s, at most a third of the ttl]
+    ///
+    /// When so little is left of the lock, because it could not be renewed, CMD gets SIGTERM. It
+    /// has the time up to the deadline to end, and is killed just before it. SIGTERM is not taken
+    /// back: CMD ends, also where the lock could be renewed after all. At most half of the ttl.
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub grace: Option<Duration>,
 
@@ -44,10 +85,17 @@ pub struct Options {
     pub no_renew: bool,
 
     /// The longest time that the lock is held, however long CMD runs; or none
+    ///
+    /// A CMD that hangs would keep everybody else out for ever. It ends as any lock that cannot be
+    /// renewed: see --grace.
     #[arg(long, value_name = "DUR", value_parser = max_hold, default_value = "24h")]
     pub max_hold: MaxHold,
 
     /// Leave CMD in our process group, and signal it alone: for commands that read the terminal
+    ///
+    /// So it is by itself where stdin is a terminal. Otherwise CMD has a process group of its own,
+    /// and what it starts gets the signals as well. Where the lock is lost, what CMD started is
+    /// stopped together with it in either case.
     #[arg(long)]
     pub foreground: bool,
 
@@ -57,17 +105,6 @@ pub struct Options {
     pub timing: Timing,
     #[command(flatten)]
     pub output: Output,
-}
-
-/// What happens to the command when the lock is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum OnLost {
-    /// SIGTERM when --grace begins, SIGKILL before the deadline
-    Term,
-    /// SIGKILL before the deadline, without a warning
-    Kill,
-    /// A warning on stderr; the command runs on
-    Warn,
 }
 
 /// The longest time that the lock is held; `None`: there is none.
@@ -80,5 +117,139 @@ fn max_hold(text: &str) -> Result<MaxHold, String> {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    Refusal::internal("exec is not there yet").tell(&options.output)
+    let mut voice = Voice::new(&options.key.key, &options.output);
+    let code = match run_under_lock(options, &mut voice) {
+        Ok(code) => code,
+        Err(refusal) => voice.refusal(&refusal),
+    };
+    voice.finish();
+    ExitCode::from(code)
+}
+
+fn run_under_lock(options: &Options, voice: &mut Voice) -> Result<u8, Refusal> {
+    let begun = clock::now();
+    let name = options.command.first().expect("the parser insists on one");
+    let program = command::find(name)?;
+    let grace = grace(options)?;
+    let mut turning = Turning::new(nodes::config(&options.nodes, &options.timing)?)?;
+    let mut signals = Signals::listen(turning.registry())
+        .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
+    let keep = keep(options, grace);
+    let waited = waiting::wait_for_lock(&mut turning, &mut signals, options, keep, voice);
+    let lock = match waited.map_err(|error| refusal(options, error))? {
+        Waited::Held(lock) => lock,
+        Waited::EndedBy(signal) => return Ok(exit::by_signal(signal.as_raw())),
+    };
+    let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
+    let bound = Bound { ttl: options.timing.ttl, no_renew: options.no_renew, until };
+    // Nobody waited for those that were not needed; it is told how many hold it, so they may come.
+    turning.settle(STRAGGLERS)?;
+    tell_of_lock(&turning, &lock, begun, voice);
+    let place = Place::of_command(options.foreground);
+    let mut command = nursery::command(&program, &options.command);
+    give_environment(&mut command, options, &turning, &lock);
+    let over = match Child::start(command, place, turning.registry()) {
+        Ok(mut child) => {
+            // It is over only where it ran out at this very moment.
+            let deadline = turning.engine.deadline(&lock).unwrap_or_default();
+            let course = Course::new(options.on_lost, options.timing.ttl, grace, deadline);
+            let nodes = (&mut turning, &mut signals);
+            Watch::new(nodes, (&mut child, place), &lock, (course, bound, deadline), voice)
+                .until_it_ends()?
+        }
+        Err(error) => {
+            give_back(&mut turning, lock, options, voice)?;
+            return Err(Refusal::internal(format!("CMD cannot be started: {error}")));
+        }
+    };
+    end(over, &mut turning, lock, options, voice)
+}
+
+/// CMD is gone: what is left to do, and what redlatch ends with.
+fn end(
+    over: Over,
+    turning: &mut Turning,
+    lock: Lock,
+    options: &Options,
+    voice: &mut Voice,
+) -> Result<u8, Refusal> {
+    let Over { ended, stopped, lost } = over;
+    let code = if stopped { exit::LOST } else { ended.code() };
+    events::child_exit(voice, ended, code);
+    if lost {
+        // What is owed to the nodes since then.
+        turning.settle(options.timing.node_timeout)?;
+    } else {
+        give_back(turning, lock, options, voice)?;
+    }
+    Ok(code)
+}
+
+/// Releases the lock, for a node timeout at most.
+fn give_back(
+    turning: &mut Turning,
+    lock: Lock,
+    options: &Options,
+    voice: &mut Voice,
+) -> Result<(), Refusal> {
+    let end = clock::now().saturating_add(options.timing.node_timeout);
+    let op = turning.engine.release(lock, 0);
+    if let Outcome::Released(released) = turning.end_of(op)? {
+        events::released(voice, released, turning.engine.coordinator());
+    }
+    // Also those that were not needed to be sure of it.
+    turning.settle(end.saturating_since(clock::now()))?;
+    Ok(())
+}
+
+fn tell_of_lock(turning: &Turning, lock: &Lock, begun: Instant, voice: &mut Voice) {
+    let core = turning.engine.coordinator();
+    let won = events::Won {
+        remaining: turning.engine.remaining(lock),
+        elapsed: clock::now().saturating_since(begun),
+        granted: core.holders(lock).len(),
+        nodes: core.settings().nodes.len(),
+    };
+    events::acquired(voice, lock, won);
+}
+
+/// What CMD is told of its lock; and nothing that may have a password in it.
+fn give_environment(command: &mut Command, options: &Options, turning: &Turning, lock: &Lock) {
+    let core = turning.engine.coordinator();
+    let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
+    let remaining = turning.engine.remaining(lock);
+    command
+        .env("REDLATCH_KEY", &options.key.key)
+        .env("REDLATCH_TOKEN", lock.token().to_string())
+        .env("REDLATCH_TTL_MS", options.timing.ttl.as_millis().to_string())
+        .env("REDLATCH_DEADLINE_UNIX_MS", wall_clock::unix_ms(remaining).to_string())
+        .env("REDLATCH_NODES", format!("{granted}/{nodes}"))
+        .env_remove(nodes::SERVERS_VARIABLE)
+        .env_remove(nodes::PASSWORD_VARIABLE);
+}
+
+fn grace(options: &Options) -> Result<Duration, Refusal> {
+    let ttl = options.timing.ttl;
+    let grace = options.grace.unwrap_or_else(|| course::default_grace(ttl));
+    if grace > ttl / 2 {
+        let message = format!("--grace {grace:?}: at most half of --ttl {ttl:?}");
+        return Err(Refusal::config(message));
+    }
+    Ok(grace)
+}
+
+/// How the lock is kept: never without a bound in the library's words, so "none" is the longest.
+fn keep(options: &Options, grace: Duration) -> Keep {
+    let keep = Keep::at_most(options.max_hold.0.unwrap_or(Duration::MAX)).lead(grace);
+    if options.no_renew { keep.with_extensions(0) } else { keep }
+}
+
+/// Why there is no lock; with the code that the user wants for it.
+fn refusal(options: &Options, error: redlatch::Error) -> Refusal {
+    let contended = matches!(error, redlatch::Error::Contended(_));
+    let mut refusal = Refusal::from(error);
+    if contended {
+        refusal.code = options.conflict_exit_code;
+    }
+    refusal
 }

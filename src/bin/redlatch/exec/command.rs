@@ -1,0 +1,146 @@
+//! Finds CMD as a shell would, before anybody is asked for the lock: a mistyped command must not
+//! make others wait, and must not be told as something that ran.
+//!
+//! The hazard is a command that is there when it is looked for and gone when it is started: that
+//! one is told by the same exit codes, when it is too late (`nursery.rs`).
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+use crate::exit;
+use crate::output::Refusal;
+
+/// Where programs are where there is no PATH.
+const USUAL_PATH: &str = "/bin:/usr/bin";
+
+/// The longest first line of a script that the kernel reads.
+const FIRST_LINE: u64 = 256;
+
+/// The program that `name` stands for.
+pub fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
+    let path = std::env::var_os("PATH").unwrap_or_else(|| USUAL_PATH.into());
+    find_in(name, &path)
+}
+
+fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
+    if name.is_empty() {
+        return Err(not_found(name, "its name is empty"));
+    }
+    if name.as_bytes().contains(&b'/') {
+        let program = PathBuf::from(name);
+        return match problem(&program) {
+            None => Ok(program),
+            Some(Problem::Missing) => Err(not_found(name, "no such file")),
+            Some(Problem::Cannot(why)) => Err(cannot_run(name, &why)),
+        };
+    }
+    let mut refused = None;
+    for directory in std::env::split_paths(path) {
+        // An empty entry is the present directory; with a slash, nobody looks for it again.
+        let program = Path::new(".").join(directory).join(name);
+        match problem(&program) {
+            None => return Ok(program),
+            Some(Problem::Missing) => {}
+            Some(Problem::Cannot(why)) => {
+                refused.get_or_insert((program, why));
+            }
+        }
+    }
+    Err(match refused {
+        Some((program, why)) => cannot_run(program.as_os_str(), &why),
+        None => not_found(name, "it is in no directory of PATH"),
+    })
+}
+
+enum Problem {
+    Missing,
+    Cannot(String),
+}
+
+/// What keeps a file from being run.
+fn problem(program: &Path) -> Option<Problem> {
+    let file = match program.metadata() {
+        Ok(file) => file,
+        Err(error) => return Some(of_error(&error)),
+    };
+    if !file.is_file() {
+        return Some(Problem::Cannot("it is not a file".into()));
+    }
+    if let Err(error) = access(program, Access::EXEC_OK) {
+        return Some(of_error(&error.into()));
+    }
+    let interpreter = interpreter(program)?;
+    let error = access(&interpreter, Access::EXEC_OK).err()?;
+    let error = words(&error.into());
+    Some(Problem::Cannot(format!("its interpreter {}: {error}", interpreter.display())))
+}
+
+/// What a script says that it is to be run by. What cannot be read says nothing, and may well be
+/// run: a program needs no permission to be read.
+fn interpreter(program: &Path) -> Option<PathBuf> {
+    let mut start = Vec::new();
+    File::open(program).ok()?.take(FIRST_LINE).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let word = line.trim_ascii().split(|byte| matches!(byte, b' ' | b'\t')).next()?;
+    (!word.is_empty()).then(|| OsString::from(OsStr::from_bytes(word)).into())
+}
+
+fn of_error(error: &io::Error) -> Problem {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Problem::Missing,
+        _ => Problem::Cannot(words(error)),
+    }
+}
+
+fn not_found(name: &OsStr, why: &str) -> Refusal {
+    let message = format!("{}: command not found: {why}", Path::new(name).display());
+    Refusal { word: "not_found", message, nodes: Vec::new(), code: exit::NOT_FOUND }
+}
+
+fn cannot_run(name: &OsStr, why: &str) -> Refusal {
+    let message = format!("{}: cannot be run: {why}", Path::new(name).display());
+    Refusal { word: "cannot_run", message, nodes: Vec::new(), code: exit::CANNOT_RUN }
+}
+
+/// What the system says, without the number it ends with.
+pub fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(name: &str, path: &str) -> Result<PathBuf, u8> {
+        find_in(name.as_ref(), path.as_ref()).map_err(|refusal| refusal.code)
+    }
+
+    #[test]
+    fn a_program_is_found_as_a_shell_finds_it() {
+        assert_eq!(code("sh", "/nowhere:/bin"), Ok("/bin/sh".into()));
+        assert_eq!(code("/bin/sh", ""), Ok("/bin/sh".into()));
+        // A file in between the directories is stepped over.
+        assert_eq!(code("sh", "/bin/sh:/bin"), Ok("/bin/sh".into()));
+    }
+
+    #[test]
+    fn what_is_not_there_and_what_cannot_be_run_are_told_apart() {
+        for (name, path, expected) in [
+            ("no-such-command", "/bin:/usr/bin", exit::NOT_FOUND),
+            ("sh", "", exit::NOT_FOUND),
+            ("", "/bin", exit::NOT_FOUND),
+            ("/no/such/command", "/bin", exit::NOT_FOUND),
+            ("/", "/bin", exit::CANNOT_RUN),
+            ("/etc/passwd", "/bin", exit::CANNOT_RUN),
+            ("passwd", "/etc", exit::CANNOT_RUN),
+        ] {
+            assert_eq!(code(name, path), Err(expected), "{name} in {path}");
+        }
+    }
+}

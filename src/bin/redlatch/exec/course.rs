@@ -1,0 +1,227 @@
+//! When CMD is told to stop, and when it is killed: a plain value that is told of deadlines and of
+//! the time, and says what is due. It sends nothing, and looks at no clock.
+//!
+//! The hazard is a CMD that runs on behind the deadline, when others may have the lock.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use redlatch::Instant;
+
+/// The longest time that is kept for dying: see [`kill_lead`].
+const LONGEST_KILL_LEAD: Duration = Duration::from_millis(250);
+/// The part of the ttl that is kept for dying.
+const KILL_LEAD_PART: u32 = 12;
+/// The default of `--grace`: at most this, and at most that part of the ttl.
+const LONGEST_GRACE: Duration = Duration::from_secs(5);
+const GRACE_PART: u32 = 3;
+
+/// What is done to CMD when its lock is about to be lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnLost {
+    /// SIGTERM when what is left falls under --grace, and SIGKILL just before the deadline
+    Term,
+    /// No warning: SIGKILL just before the deadline
+    Kill,
+    /// Nothing: it is told on stderr, and CMD runs on without the lock
+    Warn,
+}
+
+/// What is to be sent to CMD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blow {
+    /// SIGTERM: it may tidy up.
+    Term,
+    /// SIGKILL: its time is over.
+    Kill,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// It was told to stop.
+    Told,
+    Killed,
+}
+
+/// How long CMD is warned before its deadline unless `--grace` says it.
+pub fn default_grace(ttl: Duration) -> Duration {
+    LONGEST_GRACE.min(ttl / GRACE_PART)
+}
+
+/// How long before the deadline SIGKILL is sent.
+///
+/// A process that is killed runs nothing of its own any more as soon as its processors were
+/// interrupted, and is gone when the kernel has taken it apart. From the signal to its end it took,
+/// on a virtual machine of two cores with ten programs that wanted them: 0.6 ms for a small process
+/// (12 ms at the worst), 100 ms for one with a gigabyte in use. And our own waking up is late by a
+/// millisecond, the poller's, or by some tens where the machine is busy. So a quarter of a second
+/// where the ttl is long enough; of a short one a twelfth, which is a quarter of the default grace.
+pub fn kill_lead(ttl: Duration) -> Duration {
+    LONGEST_KILL_LEAD.min(ttl / KILL_LEAD_PART)
+}
+
+/// The course of a CMD that runs under a lock.
+#[derive(Debug)]
+pub struct Course {
+    policy: OnLost,
+    /// How long before the deadline it is told to stop.
+    grace: Duration,
+    /// How long before the deadline it is killed.
+    kill_lead: Duration,
+    tell_at: Instant,
+    kill_at: Instant,
+    stage: Stage,
+}
+
+impl Course {
+    /// A CMD whose lock lasts until `deadline`.
+    pub fn new(policy: OnLost, ttl: Duration, grace: Duration, deadline: Instant) -> Course {
+        let kill_lead = kill_lead(ttl);
+        let grace = grace.max(kill_lead);
+        let (tell_at, kill_at) = (before(deadline, grace), before(deadline, kill_lead));
+        Course { policy, grace, kill_lead, tell_at, kill_at, stage: Stage::Running }
+    }
+
+    /// The lock lasts until `deadline`. A CMD that was told to stop stays told: SIGTERM cannot be
+    /// taken back, and half of what it began may be undone by now. It has the grace that it was
+    /// promised, and no more, though the lock may last longer.
+    pub fn lasts_until(&mut self, deadline: Instant) {
+        if self.stage == Stage::Running {
+            self.tell_at = before(deadline, self.grace);
+            self.kill_at = before(deadline, self.kill_lead);
+        }
+    }
+
+    /// The lock is gone on too many nodes, before its deadline. One that somebody deleted may be
+    /// another's already; behind a restart or a flush, no node that is guarded grants it before its
+    /// ttl is over. So CMD is told at once, and its grace ends with the deadline that was.
+    pub fn is_gone(&mut self, now: Instant) {
+        if self.stage == Stage::Running {
+            let grace = if self.policy == OnLost::Kill { Duration::ZERO } else { self.grace };
+            self.tell_at = now;
+            self.kill_at = self.kill_at.min(now.saturating_add(grace));
+        }
+    }
+
+    /// When [`next_blow`](Course::next_blow) has something, unless the deadline moves.
+    pub fn next_due(&self) -> Option<Instant> {
+        match (self.policy, self.stage) {
+            (OnLost::Warn, _) | (_, Stage::Killed) => None,
+            (OnLost::Term, Stage::Running) => Some(self.tell_at.min(self.kill_at)),
+            (OnLost::Kill, Stage::Running) | (_, Stage::Told) => Some(self.kill_at),
+        }
+    }
+
+    /// What is to be sent now.
+    pub fn next_blow(&mut self, now: Instant) -> Option<Blow> {
+        if self.next_due()? > now {
+            return None;
+        }
+        let too_late = now >= self.kill_at;
+        self.stage = if too_late { Stage::Killed } else { Stage::Told };
+        Some(if too_late { Blow::Kill } else { Blow::Term })
+    }
+
+    /// Whether it is told to stop before it is killed.
+    pub fn warns_cmd(&self) -> bool {
+        self.policy == OnLost::Term
+    }
+
+    /// Whether CMD was told to stop, or killed: how it ends is our doing.
+    pub fn was_stopped(&self) -> bool {
+        self.stage != Stage::Running
+    }
+}
+
+/// The moment that is `by` before `moment`.
+fn before(moment: Instant, by: Duration) -> Instant {
+    let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+    Instant::from_nanos(moment.as_nanos().saturating_sub(by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(12);
+    const GRACE: Duration = Duration::from_secs(4);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn course(policy: OnLost) -> Course {
+        Course::new(policy, TTL, GRACE, at(12_000))
+    }
+
+    /// What is sent at these moments.
+    fn sent(course: &mut Course, moments: &[u64]) -> Vec<Option<Blow>> {
+        moments.iter().map(|&millis| course.next_blow(at(millis))).collect()
+    }
+
+    #[test]
+    fn it_is_told_a_grace_before_the_deadline_and_dead_before_it() {
+        let mut course = course(OnLost::Term);
+        assert_eq!(course.next_due(), Some(at(8_000)));
+        assert_eq!(sent(&mut course, &[7_999, 8_000, 8_001]), [None, Some(Blow::Term), None]);
+        assert_eq!(course.next_due(), Some(at(11_750)));
+        assert_eq!(sent(&mut course, &[11_749, 11_750, 12_000]), [None, Some(Blow::Kill), None]);
+        assert_eq!(course.next_due(), None);
+    }
+
+    #[test]
+    fn a_renewal_moves_what_was_not_sent_yet_and_nothing_else() {
+        let mut course = course(OnLost::Term);
+        course.lasts_until(at(16_000));
+        assert_eq!(sent(&mut course, &[8_000, 12_000]), [None, Some(Blow::Term)]);
+        assert!(course.was_stopped());
+        course.lasts_until(at(28_000));
+        assert_eq!(sent(&mut course, &[15_749, 15_750]), [None, Some(Blow::Kill)]);
+    }
+
+    #[test]
+    fn who_comes_too_late_to_warn_kills() {
+        assert_eq!(course(OnLost::Term).next_blow(at(11_800)), Some(Blow::Kill));
+        let mut without_grace = Course::new(OnLost::Term, TTL, Duration::ZERO, at(12_000));
+        assert_eq!(sent(&mut without_grace, &[11_749, 11_750]), [None, Some(Blow::Kill)]);
+    }
+
+    #[test]
+    fn kill_gives_no_warning_and_warn_sends_nothing() {
+        let mut kill = course(OnLost::Kill);
+        assert_eq!(sent(&mut kill, &[8_000, 11_749, 11_750]), [None, None, Some(Blow::Kill)]);
+        let mut warn = course(OnLost::Warn);
+        assert_eq!(warn.next_due(), None);
+        warn.is_gone(at(9_000));
+        assert_eq!(sent(&mut warn, &[8_000, 11_750, 20_000]), [None, None, None]);
+        assert!(!warn.was_stopped());
+    }
+
+    #[test]
+    fn a_lock_that_is_gone_is_stopped_at_once_with_the_grace_up_to_its_deadline() {
+        let mut early = course(OnLost::Term);
+        early.is_gone(at(1_000));
+        assert_eq!(sent(&mut early, &[1_000, 4_999]), [Some(Blow::Term), None]);
+        assert_eq!(early.next_blow(at(5_000)), Some(Blow::Kill));
+        let mut late = course(OnLost::Term);
+        late.is_gone(at(11_000));
+        assert_eq!(sent(&mut late, &[11_000, 11_749]), [Some(Blow::Term), None]);
+        assert_eq!(late.next_blow(at(11_750)), Some(Blow::Kill));
+        let mut too_late = course(OnLost::Term);
+        too_late.is_gone(at(13_000));
+        assert_eq!(too_late.next_blow(at(13_000)), Some(Blow::Kill));
+        let mut kill = course(OnLost::Kill);
+        kill.is_gone(at(1_000));
+        assert_eq!(kill.next_blow(at(1_000)), Some(Blow::Kill));
+    }
+
+    #[test]
+    fn the_leads_fit_into_each_other() {
+        for ttl in [10, 100, 300, 1_000, 5_000, 60_000, 3_600_000].map(Duration::from_millis) {
+            let (grace, lead) = (default_grace(ttl), kill_lead(ttl));
+            assert!(lead <= grace / 4, "{ttl:?}");
+            assert!(grace <= ttl / 3, "{ttl:?}");
+        }
+    }
+}

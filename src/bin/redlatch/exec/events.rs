@@ -1,0 +1,143 @@
+//! What there is to tell of a lock and of its CMD: each event, as text and as JSON. The names of
+//! the events and of their fields are an interface that scripts rely on.
+
+use std::time::Duration;
+
+use redlatch::proto::coordinator::Coordinator;
+use redlatch::{Error, Lock, Loss, NodeReport, Released, Report};
+use serde_json::{Value, json};
+
+use super::child::Ended;
+use super::voice::{Voice, Weight};
+use crate::output::{Refusal, node_json};
+use crate::wall_clock;
+
+/// What is known of a lock that was won.
+#[derive(Debug, Clone, Copy)]
+pub struct Won {
+    pub remaining: Duration,
+    pub elapsed: Duration,
+    pub granted: usize,
+    pub nodes: usize,
+}
+
+/// The lock was not had at once, and is waited for.
+pub fn waiting(voice: &mut Voice, error: &Error) {
+    let refusal = Refusal::from(error.clone());
+    let text = format!("waiting for \"{}\": {}", voice.key(), refusal.message);
+    let nodes = nodes_json(&refusal.nodes);
+    let fields = json!({ "error": refusal.word, "message": refusal.message, "nodes": nodes });
+    voice.event(Weight::News, "waiting", fields, &text);
+}
+
+/// It is held.
+pub fn acquired(voice: &mut Voice, lock: &Lock, won: Won) {
+    let Won { remaining, elapsed, granted, nodes } = won;
+    let token = lock.token().to_string();
+    let text = format!(
+        "holds \"{}\" on {granted} of {nodes} nodes, for {remaining:.1?}: {token}",
+        voice.key()
+    );
+    let fields = json!({
+        "token": token,
+        "deadline_unix_ms": wall_clock::unix_ms(remaining),
+        "remaining_ms": millis(remaining),
+        "granted": granted,
+        "nodes": nodes,
+        "elapsed_us": u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+    });
+    voice.event(Weight::Detail, "acquired", fields, &text);
+}
+
+/// It is held longer.
+pub fn renewed(voice: &mut Voice, lock: &Lock, remaining: Duration) {
+    let text = format!("renewed \"{}\", for {remaining:.1?}", voice.key());
+    let fields = json!({
+        "token": lock.token().to_string(),
+        "deadline_unix_ms": wall_clock::unix_ms(remaining),
+        "remaining_ms": millis(remaining),
+    });
+    voice.event(Weight::Detail, "renewed", fields, &text);
+}
+
+/// It was not renewed until now. `signal` is what CMD was sent because of that.
+pub fn expiring(voice: &mut Voice, core: &Coordinator, remaining: Duration, signal: Option<&str>) {
+    let report = core.report_standings(redlatch::clock::now());
+    let sent = signal.map_or(String::new(), |signal| format!("; {signal} to CMD"));
+    let standings = standings(&report);
+    let text = format!("\"{}\" ends in {remaining:.1?}{sent}{standings}", voice.key());
+    let fields = json!({
+        "remaining_ms": millis(remaining),
+        "sent": signal,
+        "nodes": nodes_json(&report.nodes),
+    });
+    voice.event(Weight::News, "expiring", fields, &text);
+}
+
+/// It is over, or was given up because CMD had to be stopped before it is.
+pub fn lost(voice: &mut Voice, error: &Error) {
+    let reason = match error {
+        Error::Lost { reason: Loss::Gone, .. } => "gone",
+        Error::Lost { reason: Loss::MaxHold, .. } => "max_hold",
+        Error::Lost { reason: Loss::Extensions, .. } => "not_renewed",
+        _ => "deadline",
+    };
+    let nodes = error.report().map_or(Value::Null, |report| nodes_json(&report.nodes));
+    let message = error.to_string();
+    let fields = json!({ "reason": reason, "message": message, "nodes": nodes });
+    voice.event(Weight::News, "lost", fields, &message);
+}
+
+/// It was given back, or not: then it is a warning.
+pub fn released(voice: &mut Voice, released: Released, core: &Coordinator) {
+    let (outcome, weight, text) = match released {
+        Released::Released => ("released", Weight::Detail, "released"),
+        Released::AlreadyExpired => {
+            ("already_expired", Weight::News, "was over on the nodes before it was released")
+        }
+        Released::TakenByOther => {
+            ("taken_by_other", Weight::News, "was another's before it was released")
+        }
+        Released::Unconfirmed { .. } => (
+            "unconfirmed",
+            Weight::News,
+            "could not be released on enough nodes: it ends by its ttl",
+        ),
+    };
+    let unconfirmed: Vec<&str> = match released {
+        Released::Unconfirmed { nodes } => {
+            nodes.iter().map(|node| &*core.settings().nodes[node.index()].label).collect()
+        }
+        _ => Vec::new(),
+    };
+    let list = unconfirmed.join(", ");
+    let list = if list.is_empty() { list } else { format!(" ({list})") };
+    let text = format!("\"{}\" {text}{list}", voice.key());
+    let fields = json!({ "outcome": outcome, "unconfirmed": unconfirmed });
+    voice.event(weight, "released", fields, &text);
+}
+
+/// CMD ended.
+pub fn child_exit(voice: &mut Voice, ended: Ended, exit_code: u8) {
+    let (code, signal, text) = match ended {
+        Ended::Exited(code) => (Some(code), None, format!("CMD ended with {code}")),
+        Ended::Killed(signal) => (None, Some(signal), format!("CMD was ended by signal {signal}")),
+    };
+    let fields = json!({ "code": code, "signal": signal, "exit_code": exit_code });
+    voice.event(Weight::Detail, "child_exit", fields, &text);
+}
+
+/// Which nodes cannot be asked, and why.
+fn standings(report: &Report) -> String {
+    let away = report.nodes.iter().filter(|node| matches!(node.said, redlatch::Said::Failed(_)));
+    let away: Vec<String> = away.map(|node| format!("{} {}", node.label, node.said)).collect();
+    if away.is_empty() { String::new() } else { format!(": {}", away.join(", ")) }
+}
+
+fn nodes_json(nodes: &[NodeReport]) -> Value {
+    nodes.iter().map(node_json).collect()
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,62 @@
+//! The hidden verb through which CMD is started: it asks the kernel to kill it together with
+//! redlatch, looks whether redlatch still lives, and becomes CMD.
+//!
+//! It is a program of its own, and no code between fork and exec, so that nothing here is unsafe.
+//! The hazard is a redlatch that dies before the kernel was asked: hence the look behind it.
+//! What the kernel does holds for CMD alone: not for what CMD starts (a fork clears it), and not
+//! for a CMD that takes on another user's rights (set-user-ID, as sudo has it).
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+use super::command::words;
+use crate::exit;
+use crate::output::complain;
+
+/// What the first argument is where this verb is meant. It is no verb of the parser's, so that it
+/// is in no help, completion or manual.
+const VERB: &str = "__become";
+
+/// The command that becomes `program` with those words, the first of which is its name.
+pub fn command(program: &Path, command: &[OsString]) -> Command {
+    // Not by its path: the file there may have been replaced since.
+    let mut nursery = Command::new("/proc/self/exe");
+    nursery.arg0("redlatch").arg(VERB).arg(std::process::id().to_string());
+    nursery.arg(program).args(command);
+    nursery
+}
+
+/// Becomes a command, where that is what this process was started for.
+pub fn become_command() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next()? != VERB {
+        return None;
+    }
+    let parent = arguments.next()?.into_string().ok()?.parse().ok()?;
+    let (program, name) = (arguments.next()?, arguments.next()?);
+    if let Err(error) = die_with(parent) {
+        complain(&format!("redlatch: CMD would outlive redlatch: {}", words(&error)));
+        return Some(ExitCode::from(exit::INTERNAL));
+    }
+    let error = Command::new(&program).arg0(name).args(arguments).exec();
+    let program = Path::new(&program).display();
+    complain(&format!("redlatch: {program}: cannot be run: {}", words(&error)));
+    let not_found = error.kind() == io::ErrorKind::NotFound;
+    Some(ExitCode::from(if not_found { exit::NOT_FOUND } else { exit::CANNOT_RUN }))
+}
+
+/// This process is killed when the thread that started it ends: the parent's first, and only one
+/// that starts processes.
+fn die_with(parent: i32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    if getppid().map(Pid::as_raw_pid) == Some(parent) {
+        Ok(())
+    } else {
+        Err(io::Error::other("it is gone"))
+    }
+}

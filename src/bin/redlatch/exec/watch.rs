@@ -1,0 +1,242 @@
+//! CMD runs, and the lock is kept: one loop over the nodes, the signals and CMD's end.
+//!
+//! The order of a turn is what makes it right. What the nodes said comes before what is due, so
+//! that a renewal which lies in a socket counts; that CMD ended comes before it is told to stop,
+//! so that it is not blamed; and what is due comes before signals are passed on, so that a CMD
+//! which was stopped together with us is not continued behind its deadline.
+
+use std::io;
+use std::time::Duration;
+
+use redlatch::{Error, Instant, Lock, Loss, Outcome, clock};
+use rustix::process::Signal;
+
+use super::child::{Change, Child, Ended};
+use super::course::{Blow, Course};
+use super::events;
+use super::signals::Signals;
+use super::terminal::{Place, stop_ourselves};
+use super::voice::Voice;
+use crate::news;
+use crate::turning::Turning;
+
+/// How often it is looked whether what CMD started is gone: nobody tells of that.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// How long what CMD started is waited for behind SIGKILL, which is a matter of milliseconds.
+const DYING: Duration = Duration::from_secs(1);
+
+/// CMD, and the lock that it runs under.
+pub struct Watch<'a> {
+    turning: &'a mut Turning,
+    signals: &'a mut Signals,
+    child: &'a mut Child,
+    place: Place,
+    lock: &'a Lock,
+    voice: &'a mut Voice,
+    course: Course,
+    bound: Bound,
+    deadline: Instant,
+    /// The lock is over.
+    lost: bool,
+    /// Somebody wants us to stop, and CMD was told.
+    stop_asked: bool,
+    killed_at: Option<Instant>,
+}
+
+/// What the user bounds the lock by, apart from its ttl: to tell why it ends.
+#[derive(Debug, Clone, Copy)]
+pub struct Bound {
+    pub ttl: Duration,
+    /// It is not renewed.
+    pub no_renew: bool,
+    /// Its deadline is never later than that.
+    pub until: Option<Instant>,
+}
+
+impl Bound {
+    /// Why a lock ends at that deadline.
+    fn reason(&self, deadline: Instant) -> Loss {
+        // The last renewal comes as near to the bound as whole milliseconds and drift allow.
+        let near = self.ttl / 50 + Duration::from_millis(10);
+        if self.no_renew {
+            Loss::Extensions
+        } else if self.until.is_some_and(|until| until.saturating_since(deadline) <= near) {
+            Loss::MaxHold
+        } else {
+            Loss::Expired
+        }
+    }
+}
+
+/// How it came to an end.
+#[derive(Debug, Clone, Copy)]
+pub struct Over {
+    pub ended: Ended,
+    /// CMD was stopped because of its lock.
+    pub stopped: bool,
+    /// There is nothing to give back.
+    pub lost: bool,
+}
+
+impl<'a> Watch<'a> {
+    pub fn new(
+        (turning, signals): (&'a mut Turning, &'a mut Signals),
+        (child, place): (&'a mut Child, Place),
+        lock: &'a Lock,
+        (course, bound, deadline): (Course, Bound, Instant),
+        voice: &'a mut Voice,
+    ) -> Watch<'a> {
+        let (lost, stop_asked, killed_at) = (false, false, None);
+        Watch {
+            turning,
+            signals,
+            child,
+            place,
+            lock,
+            voice,
+            course,
+            bound,
+            deadline,
+            lost,
+            stop_asked,
+            killed_at,
+        }
+    }
+
+    /// Until CMD is gone. On an error of the system's it is killed: nobody would look after it.
+    pub fn until_it_ends(mut self) -> Result<Over, Error> {
+        loop {
+            self.hear_of_the_lock();
+            self.look_at_cmd();
+            self.do_what_is_due();
+            self.pass_signals_on();
+            if let Some(ended) = self.child.ended().filter(|_| self.is_over()) {
+                return Ok(self.over(ended));
+            }
+            if let Err(error) = self.turning.turn(self.wakes_at()) {
+                let _ = self.child.send_to_all(Signal::KILL);
+                return Err(error);
+            }
+        }
+    }
+
+    fn hear_of_the_lock(&mut self) {
+        news::lines(self.turning).iter().for_each(|line| self.voice.mention(line));
+        while let Some(done) = self.turning.engine.poll_completion() {
+            match done.result {
+                // Where CMD is warned, that is told instead.
+                Ok(Outcome::Expiring { deadline }) if !self.course.warns_cmd() => {
+                    let remaining = deadline.saturating_since(clock::now());
+                    let core = self.turning.engine.coordinator();
+                    events::expiring(self.voice, core, remaining, None);
+                }
+                Err(error) => {
+                    self.lost = true;
+                    if matches!(error, Error::Lost { reason: Loss::Gone, .. }) {
+                        self.course.is_gone(clock::now());
+                    }
+                    events::lost(self.voice, &error);
+                }
+                _ => {}
+            }
+        }
+        let deadline = self.turning.engine.deadline(self.lock);
+        if let Some(deadline) = deadline.filter(|&deadline| deadline > self.deadline) {
+            self.deadline = deadline;
+            self.course.lasts_until(deadline);
+            events::renewed(self.voice, self.lock, deadline.saturating_since(clock::now()));
+        }
+    }
+
+    fn look_at_cmd(&mut self) {
+        while let Some(change) = self.child.next_change() {
+            let Change::Stopped(by) = change else { continue };
+            let reads_terminal = matches!(by, Signal::TTIN | Signal::TTOU);
+            if self.place == Place::OwnGroup && reads_terminal {
+                self.voice.warning("CMD wants the terminal, and is stopped: try --foreground");
+            }
+            if std::mem::take(&mut self.stop_asked) || self.place.stops_with(by) {
+                stop_ourselves();
+            }
+        }
+    }
+
+    fn do_what_is_due(&mut self) {
+        let now = clock::now();
+        let Some(blow) = self.course.next_blow(now) else {
+            if self.killed_at.is_some() && !self.child.is_all_gone() {
+                // Who was started behind our look at who is there.
+                let _ = self.child.send_to_all(Signal::KILL);
+            }
+            return;
+        };
+        let to_all = |signal| self.child.send_to_all(signal);
+        let sent = match blow {
+            // A CMD that is stopped hears of SIGTERM only when it goes on.
+            Blow::Term => to_all(Signal::TERM).and(to_all(Signal::CONT)),
+            Blow::Kill => {
+                self.killed_at = Some(now);
+                to_all(Signal::KILL)
+            }
+        };
+        let name = if blow == Blow::Term { "SIGTERM" } else { "SIGKILL" };
+        if !self.lost {
+            let remaining = self.deadline.saturating_since(now);
+            let core = self.turning.engine.coordinator();
+            events::expiring(self.voice, core, remaining, Some(name));
+        }
+        self.complain_of(sent, name);
+    }
+
+    fn pass_signals_on(&mut self) {
+        for caught in self.signals.caught() {
+            let signal = caught.signal;
+            if signal == Signal::CHILD || self.child.ended().is_some() {
+                continue;
+            }
+            if self.place.passes_on(&caught) {
+                self.stop_asked = signal == Signal::TSTP;
+                let sent = self.child.send(signal);
+                self.complain_of(sent, "a signal");
+            }
+        }
+    }
+
+    fn complain_of(&mut self, sent: io::Result<()>, what: &str) {
+        if let Err(error) = sent {
+            self.voice.warning(&format!("{what} cannot be sent to CMD: {error}"));
+        }
+    }
+
+    /// Whether there is nothing more to wait for, now that CMD ended: where it was stopped, what it
+    /// started must be gone, too.
+    fn is_over(&self) -> bool {
+        let gave_up = |at: Instant| clock::now() >= at.saturating_add(DYING);
+        !self.course.was_stopped()
+            || self.child.is_all_gone()
+            || self.killed_at.is_some_and(gave_up)
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        let due = self.course.next_due();
+        let looks = self.child.ended().is_some() || self.killed_at.is_some();
+        let look = looks.then(|| clock::now().saturating_add(LOOK_AGAIN));
+        due.into_iter().chain(look).min()
+    }
+
+    fn over(self, ended: Ended) -> Over {
+        let stopped = self.course.was_stopped();
+        if stopped && !self.child.is_all_gone() {
+            self.voice.warning("something that CMD started does not die of SIGKILL");
+        }
+        if stopped && !self.lost {
+            // The library would say so a little later: CMD had to be gone before.
+            let mut report = self.turning.engine.coordinator().report_standings(clock::now());
+            report.key = self.voice.key().as_bytes().into();
+            let reason = self.bound.reason(self.deadline);
+            events::lost(self.voice, &Error::Lost { reason, report });
+        }
+        Over { ended, stopped, lost: self.lost }
+    }
+}

@@ -1,0 +1,282 @@
+//! `redlatch exec` where nothing goes wrong with the lock: exit codes, waiting for each other, what
+//! CMD is told, and the events.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+/// What a test and a CMD tell each other by: files in a directory of a fleet.
+pub struct Desk(PathBuf);
+
+impl Desk {
+    pub fn on(fleet: &Fleet) -> Desk {
+        let place = fleet[0].directory().join("desk");
+        std::fs::create_dir(&place).expect("a fleet has one desk");
+        Desk(place)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn lines(&self, name: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
+        text.lines().map(str::to_string).collect()
+    }
+
+    pub fn put(&self, name: &str) {
+        std::fs::write(self.path(name), "").expect("the desk can be written");
+    }
+
+    #[track_caller]
+    pub fn wait_for(&self, name: &str) {
+        eventually(LIMIT, &format!("{name} is there"), || !self.lines(name).is_empty());
+    }
+
+    #[track_caller]
+    pub fn wait_for_line(&self, name: &str, line: &str) {
+        let what = format!("{line} is in {name}");
+        eventually(LIMIT, &what, || self.lines(name).iter().any(|it| it == line));
+    }
+
+    /// The process whose number stands there.
+    #[track_caller]
+    pub fn process(&self, name: &str) -> u32 {
+        self.wait_for(name);
+        self.lines(name)[0].parse().expect("a process number")
+    }
+}
+
+/// `exec` of a shell script in the desk's directory.
+pub fn exec(fleet: &Fleet, desk: &Desk, flags: &[&str], script: &str) -> Command {
+    let rest = ["key", "--", "sh", "-c", script];
+    let arguments = [&["exec"], flags, &rest].concat();
+    let mut command = tool_on(fleet, &arguments);
+    command.current_dir(&desk.0);
+    command
+}
+
+/// The state of a process, as in ps; `None` where it is gone. One that is dead and that nobody
+/// waited for is gone, too.
+pub fn state_of(process: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.trim_start().chars().next().filter(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// The events on stderr. What else is there is CMD's.
+pub fn events(ended: &Ended) -> Vec<Value> {
+    let ours = ended.errors.lines().filter(|line| line.starts_with('{'));
+    ours.map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+}
+
+pub fn names(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["event"].as_str().expect("a name")).collect()
+}
+
+#[test]
+fn cmd_gives_its_own_code_or_128_and_its_signal() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill $$", 143)] {
+        let ended = run(&mut exec(&fleet, &desk, &[], &format!("echo out; {script}")));
+        let ended = ended.with_code(code);
+        assert_eq!((ended.out.as_str(), ended.errors.as_str()), ("out\n", ""), "{script}");
+        assert_eq!(fleet.keys_everywhere(), [], "{script}");
+    }
+}
+
+#[test]
+fn a_cmd_that_is_not_there_or_cannot_be_run_is_found_before_anything_is_sent() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    desk.put("plain");
+    let script = desk.path("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").expect("the desk can be written");
+    make_executable(&script);
+    let (plain, script) = (desk.path("plain"), script);
+    let (plain, script) = (plain.to_str().expect("text"), script.to_str().expect("text"));
+    let monitors: Vec<_> = fleet.iter().map(|node| node.monitor()).collect();
+    let cases = [
+        ("no-such-command", 127),
+        ("/no/such/command", 127),
+        ("", 127),
+        (plain, 126),
+        ("/", 126),
+        (script, 126),
+    ];
+    for (command, code) in cases {
+        let ended = run_on(&fleet, &["exec", "key", "--", command]).with_code(code);
+        assert!(ended.errors.contains(command), "{ended:?}");
+        assert_eq!(ended.errors.lines().count(), 1, "{ended:?}");
+    }
+    let said: Vec<String> = monitors.iter().flat_map(|monitor| monitor.lines()).collect();
+    assert_eq!(said, [""; 0]);
+    // The monitors do see what is sent.
+    run_on(&fleet, &["exec", "key", "--", "true"]).with_code(0);
+    assert!(monitors[0].lines().iter().any(|line| line.contains("SET")));
+}
+
+fn make_executable(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(path, mode).expect("it is ours");
+}
+
+#[test]
+fn of_two_one_runs_and_the_other_waits_and_then_runs() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let first = "echo first >> log; until [ -e go ]; do sleep 0.01; done; echo end >> log; exit 3";
+    let first = Running::start(&mut exec(&fleet, &desk, &[], first));
+    desk.wait_for("log");
+    let second = exec(&fleet, &desk, &["--json"], "echo second >> log; exit 4");
+    let mut second = second;
+    let second = Running::start(&mut second);
+    // Those who do not wait, meanwhile.
+    let refused = |flags: &[&str], code| {
+        let ended = run(&mut exec(&fleet, &desk, flags, "echo third >> log")).with_code(code);
+        assert!(ended.errors.contains("held"), "{ended:?}");
+        ended
+    };
+    refused(&["-n"], 75);
+    refused(&["-n", "-E", "9"], 9);
+    refused(&["-w", "0", "--conflict-exit-code", "0"], 0);
+    let refusal = refused(&["-w", "100ms", "--json"], 75);
+    assert_eq!(names(&events(&refusal)[..1]), ["waiting"]);
+    let refusal = events(&refusal).pop().expect("the last line");
+    assert_eq!(refusal["error"], "contended", "{refusal}");
+    assert_eq!(refusal["nodes"].as_array().map(Vec::len), Some(3), "{refusal}");
+    desk.put("go");
+    first.end(LIMIT).with_code(3);
+    let second = second.end(LIMIT).with_code(4);
+    assert_eq!(names(&events(&second)), ["waiting", "acquired", "child_exit", "released"]);
+    assert_eq!(desk.lines("log"), ["first", "end", "second"]);
+    assert_eq!(fleet.keys_everywhere(), []);
+}
+
+#[test]
+fn without_a_quorum_it_is_69_and_nothing_is_left() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    fleet[1].kill();
+    fleet[2].kill();
+    for flags in [&["-n"][..], &["-w", "200ms"]] {
+        let ended = run(&mut exec(&fleet, &desk, flags, "touch ran")).with_code(69);
+        assert!(ended.errors.contains("no quorum"), "{ended:?}");
+    }
+    assert!(!desk.path("ran").exists());
+    assert_eq!(fleet.keys_everywhere(), []);
+}
+
+#[test]
+fn what_cannot_work_is_125() {
+    let cases: [&[&str]; 6] = [
+        &["exec", "key", "--", "true"],
+        &["exec", "-s", "nonsense", "key", "--", "true"],
+        &["exec", "-s", "redis://127.0.0.1:1", "--grace", "16s", "key", "--", "true"],
+        &["exec", "-s", "redis://127.0.0.1:1", "-t", "2m", "key", "--", "true"],
+        &["exec", "-s", "redis://127.0.0.1:1", "--on-lost", "cry", "key", "--", "true"],
+        &["exec", "-s", "redis://127.0.0.1:1", "key", "true"],
+    ];
+    for arguments in cases {
+        let ended = run(&mut tool(arguments)).with_code(125);
+        assert!(ended.out.is_empty() && !ended.errors.is_empty(), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn cmd_is_told_of_its_lock_and_of_no_password() {
+    let fleet = Fleet::with(3, &["--requirepass", "hunter2"]);
+    let desk = Desk::on(&fleet);
+    let script = "redlatch=$PPID; tr '\\0' '\\n' < /proc/$$/environ > environ; \
+        cat /proc/$$/cmdline /proc/$redlatch/cmdline > cmdlines; env | grep REDLATCH_; echo $$";
+    let with_password = |url: String| url.replace("redis://", "redis://:hunter2@");
+    let urls: Vec<String> = fleet.urls().into_iter().map(with_password).collect();
+    for way in ["of the URLs", "of the environment"] {
+        let mut command = exec(&fleet, &desk, &["--json", "-t", "20s"], script);
+        match way {
+            "of the URLs" => command.env("REDLATCH_SERVERS", urls.join(",")),
+            _ => command.env("REDISCLI_AUTH", "hunter2"),
+        };
+        let ended = run(&mut command).with_code(0);
+        let (key, token) = (variable(&ended, "KEY"), variable(&ended, "TOKEN"));
+        assert_eq!((key, token.len()), ("key", 40));
+        assert_eq!(variable(&ended, "TTL_MS"), "20000");
+        let acquired = &events(&ended)[0];
+        let granted = format!("{}/{}", acquired["granted"], acquired["nodes"]);
+        assert_eq!(variable(&ended, "NODES"), granted);
+        assert_eq!(acquired["token"], token);
+        let deadline: u64 = variable(&ended, "DEADLINE_UNIX_MS").parse().expect("a number");
+        assert!(deadline.abs_diff(acquired["deadline_unix_ms"].as_u64().expect("one")) < 10);
+        let told = [ended.out, ended.errors].concat();
+        let seen = [desk.lines("environ"), desk.lines("cmdlines")].concat().join("\n");
+        assert!(seen.contains("REDLATCH_KEY=key") && seen.contains("exec"), "{seen}");
+        for text in [told, seen] {
+            assert!(
+                !text.contains("hunter2") && !text.contains("REDLATCH_SERVERS"),
+                "{way} {text}"
+            );
+        }
+    }
+}
+
+fn variable<'a>(ended: &'a Ended, name: &str) -> &'a str {
+    let start = format!("REDLATCH_{name}=");
+    let found = ended.out.lines().find_map(|line| line.strip_prefix(start.as_str()));
+    found.unwrap_or_else(|| panic!("no {name}: {ended:?}"))
+}
+
+#[test]
+fn a_long_cmd_keeps_its_lock_and_the_events_tell_of_it() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "echo up > up; until [ -e go ]; do sleep 0.01; done";
+    let mut command = exec(&fleet, &desk, &["-t", "3s", "--json"], script);
+    let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
+    let cmd = Running::start(command.stderr(log));
+    desk.wait_for("up");
+    let holder = fleet[0].get("key").expect("it is held");
+    let renewals = || desk.lines("events").iter().filter(|l| l.contains("renewed")).count();
+    // The third comes behind the end of the ttl that it began with.
+    eventually(LIMIT, "it is renewed, and again", || renewals() >= 3);
+    assert_eq!(fleet[0].get("key"), Some(holder.clone()));
+    desk.put("go");
+    cmd.end(LIMIT).with_code(0);
+    let read = |line: &String| serde_json::from_str(line).expect("JSON");
+    let events: Vec<Value> = desk.lines("events").iter().map(read).collect();
+    let mut names = names(&events);
+    names.dedup();
+    assert_eq!(names, ["acquired", "renewed", "child_exit", "released"]);
+    for event in &events {
+        assert_eq!(event["key"], "key");
+    }
+    let fields: Vec<Vec<&str>> = [0, 1].iter().map(|&at| fields(&events[at])).collect();
+    let held = ["event", "key", "token", "deadline_unix_ms", "remaining_ms"];
+    assert_eq!(fields[0], [&held[..], &["granted", "nodes", "elapsed_us"]].concat());
+    assert_eq!(fields[1], held);
+    assert_eq!(events[0]["token"].as_str().map(str::as_bytes), Some(holder.as_slice()));
+    assert!(events[1]["deadline_unix_ms"].as_u64() > events[0]["deadline_unix_ms"].as_u64());
+    let (last, before) = (&events[events.len() - 1], &events[events.len() - 2]);
+    assert_eq!((&before["code"], &before["exit_code"]), (&0.into(), &0.into()));
+    assert_eq!(last["outcome"], "released");
+}
+
+#[test]
+fn in_words_only_trouble_is_told_unless_more_is_asked_for() {
+    let fleet = Fleet::start(1);
+    let desk = Desk::on(&fleet);
+    let verbose = run(&mut exec(&fleet, &desk, &["-v"], "exit 2")).with_code(2);
+    let mut rest = verbose.errors.as_str();
+    let told = ["is ready", "holds \"key\" on 1 of 1 nodes", "ended with 2", "released"];
+    for words in told {
+        let found = rest.split_once(words);
+        rest = found.unwrap_or_else(|| panic!("{words:?} is missing: {verbose:?}")).1;
+    }
+    fleet[0].command(&["SET", "key", "another's"]);
+    let refused = run(&mut exec(&fleet, &desk, &["-n"], "exit 2")).with_code(75);
+    assert_eq!(refused.errors.lines().count(), 1, "{refused:?}");
+    let quiet = run(&mut exec(&fleet, &desk, &["-q", "-w", "0.1"], "exit 2")).with_code(75);
+    assert_eq!(quiet.errors, "");
+}

@@ -1,0 +1,162 @@
+//! `redlatch exec` whose lock is lost: CMD and what it started are gone before others can have it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::exec::{Desk, events, exec, names, state_of};
+use super::*;
+
+/// Writes the time into a file, all the time: for as long as there is the desk, so that nothing is
+/// left of a test that fails.
+pub const RECORD: &str = "while [ -e cmd ]; do date +%s%3N >> ";
+
+/// Stops two of three masters: no majority answers.
+pub fn stop_majority(fleet: &Fleet) {
+    fleet[0].stop();
+    fleet[1].stop();
+}
+
+/// They go on. What they were asked meanwhile is executed, and nothing of it stays.
+pub fn go_on(fleet: &Fleet) {
+    fleet[0].cont();
+    fleet[1].cont();
+    eventually(LIMIT, "nothing is left on any node", || fleet.keys_everywhere().is_empty());
+}
+
+/// The last moment that stands in a record. The last line may be half.
+pub fn last_moment(desk: &Desk, name: &str) -> u64 {
+    let full = |line: &String| line.len() == now_ms().to_string().len();
+    let lines = desk.lines(name);
+    let last = lines.iter().rev().find(|line| full(line));
+    last.expect("something was recorded").parse().expect("milliseconds")
+}
+
+pub fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+    u64::try_from(now.as_millis()).expect("it is early enough")
+}
+
+/// The deadline that was in force last.
+fn last_deadline(events: &[Value]) -> u64 {
+    let mut told = events.iter().rev().filter_map(|event| event["deadline_unix_ms"].as_u64());
+    told.next().expect("it was acquired")
+}
+
+fn sent(events: &[Value]) -> Vec<&str> {
+    events.iter().filter_map(|event| event["sent"].as_str()).collect()
+}
+
+#[test]
+fn a_cmd_that_ignores_sigterm_and_what_it_started_are_dead_before_the_deadline() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = format!(
+        "echo $$ > cmd; sh -c \"trap '' TERM; echo \\$\\$ > below; {RECORD} below-log; done\" \
+            > /dev/null 2>&1 &
+        trap 'date +%s%3N >> told' TERM; {RECORD} log; done"
+    );
+    let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "3s", "--json"], &script));
+    let (cmd, below) = (desk.process("cmd"), desk.process("below"));
+    desk.wait_for("below-log");
+    stop_majority(&fleet);
+    let ended = redlatch.end(LIMIT).with_code(124);
+    assert_eq!((state_of(cmd), state_of(below)), (None, None));
+    let events = events(&ended);
+    let deadline = last_deadline(&events);
+    assert_eq!(desk.lines("told").len(), 1, "SIGTERM comes once");
+    assert!(last_moment(&desk, "told") < deadline);
+    for log in ["log", "below-log"] {
+        let last = last_moment(&desk, log);
+        assert!(last < deadline, "{log}: {last}, and the deadline was {deadline}");
+        assert!(last > last_moment(&desk, "told"), "{log} has a grace");
+    }
+    assert_eq!(sent(&events), ["SIGTERM", "SIGKILL"]);
+    let lost = events.iter().find(|event| event["event"] == "lost").expect("it is told");
+    assert_eq!(lost["reason"], "deadline");
+    let words = lost["message"].as_str().expect("a text");
+    assert!(words.contains(&fleet[0].address().to_string()), "{words}");
+    go_on(&fleet);
+}
+
+#[test]
+fn a_cmd_that_obeys_ends_in_its_grace_and_is_not_killed() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "trap 'echo tidy > log; exit 3' TERM; echo up > up; while :; do sleep 0.01; done";
+    let flags = ["-t", "4s", "--grace", "2s", "--json"];
+    let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
+    desk.wait_for("up");
+    stop_majority(&fleet);
+    let ended = redlatch.end(LIMIT).with_code(124);
+    assert_eq!(desk.lines("log"), ["tidy"]);
+    let events = events(&ended);
+    assert_eq!(sent(&events), ["SIGTERM"]);
+    let exit = events.iter().find(|event| event["event"] == "child_exit").expect("it is told");
+    assert_eq!((&exit["code"], &exit["exit_code"]), (&3.into(), &124.into()));
+    go_on(&fleet);
+}
+
+#[test]
+fn who_does_not_want_a_warning_is_killed_and_who_wants_only_that_runs_on() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "trap 'echo told >> log' TERM; echo up > up
+        until [ -e go ]; do sleep 0.01; done; exit 3";
+    let start = |how| {
+        let _ = std::fs::remove_file(desk.path("up"));
+        let flags = ["-t", "1s", "--json", "--on-lost", how];
+        let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
+        let running = Running::start(exec(&fleet, &desk, &flags, script).stderr(log));
+        desk.wait_for("up");
+        stop_majority(&fleet);
+        running
+    };
+    assert_eq!(start("kill").end(LIMIT).code(), 124);
+    go_on(&fleet);
+    let warned = start("warn");
+    let is_lost = || desk.lines("events").iter().any(|line| line.contains("\"lost\""));
+    eventually(LIMIT, "the lock is lost", is_lost);
+    desk.put("go");
+    assert_eq!(warned.end(LIMIT).code(), 3);
+    assert_eq!(desk.lines("log"), [""; 0], "nobody got SIGTERM");
+    go_on(&fleet);
+}
+
+#[test]
+fn a_lock_that_is_not_renewed_or_has_a_bound_ends_cmd() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let cases: [(&[&str], &str); 2] = [
+        (&["-t", "1s", "--no-renew"], "not_renewed"),
+        (&["-t", "2s", "--max-hold", "2500ms"], "max_hold"),
+    ];
+    for (flags, reason) in cases {
+        let flags = [flags, &["--json"]].concat();
+        let ended = run(&mut exec(&fleet, &desk, &flags, "sleep 60")).with_code(124);
+        let events = events(&ended);
+        let last = ["expiring", "lost", "child_exit", "released"];
+        assert_eq!(names(&events[events.len() - 4..]), last, "{reason}");
+        assert_eq!(events[events.len() - 3]["reason"], reason);
+        assert_eq!(fleet.keys_everywhere(), []);
+    }
+    run(&mut exec(&fleet, &desk, &["--max-hold", "none"], "exit 3")).with_code(3);
+}
+
+#[test]
+fn a_lock_that_somebody_takes_away_ends_cmd_at_once() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "trap 'echo told > log; exit' TERM; echo up > up; while :; do sleep 0.01; done";
+    let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "60s", "--json"], script));
+    desk.wait_for("up");
+    for node in 0..2 {
+        // As another holder would, so that it is not healed.
+        fleet[node].command(&["SET", "key", "another's"]);
+    }
+    let ended = redlatch.end(LIMIT).with_code(124);
+    assert_eq!(desk.lines("log"), ["told"]);
+    let events = events(&ended);
+    let lost = events.iter().find(|event| event["event"] == "lost").expect("it is told");
+    assert_eq!(lost["reason"], "gone");
+    assert_eq!(fleet[0].get("key").as_deref(), Some(&b"another's"[..]));
+    assert_eq!(fleet[2].keys(), [b""; 0]);
+}

@@ -1,0 +1,51 @@
+//! `redlatch exec` where nobody reads what is printed: the lock is kept and released all the same.
+
+use super::exec::{Desk, exec};
+use super::pipes::{broken_pipe, full_pipe};
+use super::*;
+
+#[test]
+fn a_full_pipe_keeps_neither_cmd_nor_the_lock() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let (unread, full, _) = full_pipe();
+    let script = "echo up > up; until [ -e go ]; do sleep 0.01; done; exit 3";
+    let mut command = exec(&fleet, &desk, &["--json", "-t", "3s"], script);
+    let cmd = Running::start(command.stderr(full));
+    drop(command);
+    desk.wait_for("up");
+    let token = fleet[0].get("key");
+    // Behind the first line that nobody takes.
+    let mut left = fleet[0].pttl("key");
+    eventually(LIMIT, "the lock is renewed", || {
+        let before = std::mem::replace(&mut left, fleet[0].pttl("key"));
+        left > before
+    });
+    assert_eq!(fleet[0].get("key"), token);
+    desk.put("go");
+    cmd.end(LIMIT).with_code(3);
+    assert_eq!(fleet.keys_everywhere(), []);
+    drop(unread);
+}
+
+#[test]
+fn closed_outputs_keep_neither_cmd_nor_the_lock() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // Stderr has no reader, which CMD does not mind.
+    run(exec(&fleet, &desk, &["--json"], "exit 5").stderr(broken_pipe())).with_code(5);
+    assert_eq!(fleet.keys_everywhere(), []);
+    // Stdout has none, which ends CMD.
+    let by_pipe = 128 + Signal::PIPE.as_raw();
+    run(exec(&fleet, &desk, &[], "exec yes").stdout(broken_pipe())).with_code(by_pipe);
+    assert_eq!(fleet.keys_everywhere(), []);
+    // There are none at all.
+    let script = format!(
+        "exec {} exec --json --no-restart-guard key -- sh -c 'exit 6' <&- >&- 2>&-",
+        env!("CARGO_BIN_EXE_redlatch")
+    );
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script]).env("REDLATCH_SERVERS", fleet.urls().join(","));
+    assert_eq!(shell.status().expect("there is a shell").code(), Some(6));
+    assert_eq!(fleet.keys_everywhere(), []);
+}

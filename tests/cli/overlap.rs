@@ -1,0 +1,153 @@
+//! Two wrappers around one command, over and over, with wrappers and masters killed at random: the
+//! command itself looks whether another of its kind is alive, and never finds one.
+//!
+//! It does so by a file lock, which the kernel lets go of when the process dies and not before, so
+//! no clock is compared with another. `REDLATCH_TEST_OVERLAP_RUNS=1000` runs as many; without it
+//! there are as many as take a few seconds.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::exec::{Desk, exec};
+use super::*;
+
+const RUNS: usize = 40;
+const NODES: usize = 5;
+
+/// What the wrappers run. Only this very process holds the file: what it starts does not, because
+/// that may outlive a wrapper which is killed.
+const CMD: &str = "exec 9>>alone; flock -n 9 || echo \"overlap $REDLATCH_TOKEN\" >> log
+    echo \"begin $REDLATCH_TOKEN\" >> log; sleep $WORK 9>&-; echo \"end $REDLATCH_TOKEN\" >> log";
+
+/// A small generator: what is drawn is the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    /// One of `0..sides`.
+    fn throw(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (self.0 >> 33) % sides
+    }
+}
+
+/// What the wrappers of one side came to.
+#[derive(Debug, Default)]
+struct Tally {
+    ran: usize,
+    killed: usize,
+    told: usize,
+    lost: usize,
+    no_quorum: usize,
+}
+
+/// Starts wrappers until there were enough.
+fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize) -> Tally {
+    let (mut dice, mut tally) = (Dice(seed), Tally::default());
+    while begun.fetch_add(1, Ordering::Relaxed) < runs {
+        // The guard is on here: a master that forgot its keys must not grant.
+        let arguments = ["exec", "-t", "1s", "--max-ttl", "1s", "-w", "20s", "key", "--"];
+        let mut command = tool(&arguments);
+        command.args(["sh", "-c", CMD]).current_dir(desk.path(""));
+        command.env("REDLATCH_SERVERS", fleet.urls().join(","));
+        // Now and then so long that the lock can be lost meanwhile.
+        let work = if dice.throw(15) == 0 { 1500 } else { dice.throw(100) };
+        command.env("WORK", format!("{}.{:03}", work / 1000, work % 1000));
+        let mut wrapper = Running::start(&mut command);
+        let signal = [Signal::KILL, Signal::TERM].get(dice.throw(20) as usize).copied();
+        if let Some(signal) = signal {
+            let (start, length) = (Instant::now(), Duration::from_millis(dice.throw(120)));
+            eventually(LIMIT, "a random time", || start.elapsed() >= length || wrapper.has_ended());
+            if !wrapper.has_ended() {
+                wrapper.signal(signal);
+            }
+        }
+        let ended = wrapper.end(2 * LIMIT);
+        match ended.code() {
+            0 => tally.ran += 1,
+            137 => tally.killed += 1,
+            143 => tally.told += 1,
+            124 => tally.lost += 1,
+            69 | 75 => tally.no_quorum += 1,
+            _ => panic!("{ended:?}"),
+        }
+    }
+    tally
+}
+
+/// Stops, continues, kills and restarts masters: now and then a majority is stopped, and one at a
+/// time is killed, because those that forget are no part of the bargain if they are many.
+fn disturb(fleet: &Fleet, seed: u64, over: &AtomicBool) -> usize {
+    let mut dice = Dice(seed);
+    let mut disturbances = 0;
+    let mut last_restart = Instant::now();
+    while !over.load(Ordering::Relaxed) {
+        let pause = |millis| {
+            let start = Instant::now();
+            let length = Duration::from_millis(millis);
+            eventually(LIMIT, "a pause", || start.elapsed() >= length);
+        };
+        pause(100 + dice.throw(400));
+        let first = dice.throw(NODES as u64) as usize;
+        disturbances += 1;
+        match dice.throw(8) {
+            0 => {
+                let stopped = [0, 1, 2].map(|more| &fleet[(first + more) % NODES]);
+                stopped.iter().for_each(|node| node.stop());
+                pause(dice.throw(1500));
+                stopped.iter().for_each(|node| node.cont());
+            }
+            1..4 => {
+                fleet[first].stop();
+                pause(dice.throw(300));
+                fleet[first].cont();
+            }
+            // What it forgot is remembered by the others, until it may grant again.
+            _ if last_restart.elapsed() > 2 * SECOND => {
+                fleet[first].restart();
+                last_restart = Instant::now();
+            }
+            _ => {}
+        }
+    }
+    disturbances
+}
+
+#[test]
+fn two_wrappers_of_one_command_never_run_it_at_once_whoever_is_killed() {
+    let runs = std::env::var("REDLATCH_TEST_OVERLAP_RUNS").ok();
+    let runs = runs.map_or(RUNS, |runs| runs.parse().expect("a number"));
+    let fleet = Fleet::start(NODES);
+    let desk = Desk::on(&fleet);
+    let (begun, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (tallies, disturbances) = std::thread::scope(|scope| {
+        let disturber = scope.spawn(|| disturb(&fleet, 3, &over));
+        let wrappers = [1, 2].map(|seed| {
+            scope.spawn({
+                let (fleet, desk, begun) = (&fleet, &desk, &begun);
+                move || wrap(fleet, desk, seed, begun, runs)
+            })
+        });
+        let tallies = wrappers.map(|wrapper| wrapper.join());
+        over.store(true, Ordering::Relaxed);
+        (tallies, disturber.join().expect("the masters can be disturbed"))
+    });
+    let tallies = tallies.map(|tally| tally.expect("no wrapper ends in an odd way"));
+    println!("{runs} runs, {disturbances} disturbances: {tallies:?}");
+    let log = desk.lines("log");
+    let overlaps: Vec<_> = log.iter().filter(|line| line.starts_with("overlap")).collect();
+    assert!(overlaps.is_empty(), "{overlaps:?}");
+    let ends = log.iter().filter(|line| line.starts_with("end")).count();
+    assert!(ends > runs / 2, "{ends} of {runs} runs came to their end");
+    the_command_does_find_another_of_its_kind(&fleet, &desk);
+}
+
+/// The record is worth nothing unless it shows an overlap where there is one.
+fn the_command_does_find_another_of_its_kind(fleet: &Fleet, desk: &Desk) {
+    let alone = std::fs::File::open(desk.path("alone")).expect("the command made it");
+    flock(&alone, FlockOperation::LockExclusive).expect("nobody has it any more");
+    let mut command = exec(fleet, desk, &[], CMD);
+    run(command.env("WORK", "0")).with_code(0);
+    let log = desk.lines("log");
+    assert!(log.iter().any(|line| line.starts_with("overlap")));
+}
