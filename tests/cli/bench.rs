@@ -8,6 +8,9 @@ use super::*;
 
 const PREFIX: &str = "redlatch-bench:";
 
+/// Keys die by themselves after 30 s.
+const MUCH_LESS_THAN_A_TTL: Duration = Duration::from_secs(10);
+
 /// A directory of this test's own.
 struct Directory(PathBuf);
 
@@ -109,8 +112,9 @@ fn a_sweep_counts_every_pair_and_leaves_nothing() {
     let ended = run_on(&fleet, &[&arguments[..], &outputs].concat()).with_code(0);
     let asked = monitor.lines();
     assert_eq!(fleet.keys_everywhere(), []);
-    let keys: Vec<&str> = asked.iter().filter_map(|line| line.split("\"SET\" \"").nth(1)).collect();
-    let mut keys: Vec<_> = keys.iter().filter_map(|rest| rest.split('"').next()).collect();
+    let sets = asked.iter().filter_map(|line| line.split("\"SET\" \"").nth(1));
+    let mut keys: Vec<_> = sets.filter_map(|rest| rest.split('"').next()).collect();
+    let taken = keys.len() as u64;
     assert!(keys.iter().all(|key| key.starts_with(PREFIX)), "{keys:?}");
     keys.sort_unstable();
     keys.dedup();
@@ -144,6 +148,8 @@ fn a_sweep_counts_every_pair_and_leaves_nothing() {
         }
     }
     assert_eq!(rows.len(), 2);
+    let counted = rows.iter().filter_map(|row| row["pairs"].as_u64()).sum::<u64>();
+    assert!(taken > counted + 4, "{counted} of {taken}: the warm-up does not count");
     let drawn = drawing::texts(&files.read("it.svg"));
     let labels = ["percentile", "latency", "pairs a second", "in flight", "50%", "99%"];
     let lines = ["acquire, 1 in flight", "acquire, 4 in flight", "redlatch bench on 3 nodes"];
@@ -219,10 +225,29 @@ fn an_interrupt_ends_it_with_what_was_measured() {
     assert!(ended.took < 10 * SECOND, "{ended:?}");
     assert!(ended.out.contains("ended early"), "{ended:?}");
     let row = ended.out.lines().find(|line| line.trim_start().starts_with("2 ")).expect("a row");
-    let pairs = row.split_whitespace().nth(2).map(|word| word.replace(',', ""));
-    assert!(pairs.and_then(|it| it.parse::<u64>().ok()).is_some_and(|it| it > 10), "{ended:?}");
+    let words = row.split_whitespace().map(|word| word.replace(',', "").parse::<f64>());
+    let words: Vec<_> = words.take(3).map(|word| word.expect("a number")).collect();
+    let [_, per_second, pairs] = words[..] else { panic!("{row}") };
+    assert!(pairs > 10.0 && pairs / per_second < 20.0, "not by the time it was to take: {row}");
     assert!(!ended.out.contains('\x1b') && !ended.errors.contains('\x1b'), "{ended:?}");
     assert_eq!(fleet.keys_everywhere(), []);
+}
+
+#[test]
+fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
+    let fleet = Fleet::start(3);
+    let tool = Running::start(&mut tool_on(&fleet, &["bench", "--in-flight", "16"]));
+    until_it_measures(&fleet, Duration::ZERO);
+    [1, 2].map(|node| fleet[node].stop());
+    // The pairs that are under way are waited for now, and then no longer.
+    for _ in 0..2 {
+        tool.signal(Signal::INT);
+        pause(Duration::from_millis(100));
+    }
+    [1, 2].map(|node| fleet[node].cont());
+    let ended = tool.end(LIMIT).with_code(130);
+    assert!(ended.out.contains("ended early"), "{ended:?}");
+    eventually(MUCH_LESS_THAN_A_TTL, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
 #[test]
@@ -238,6 +263,35 @@ fn troubles_are_counted_by_their_kind() {
     // A place rests behind a failure: it is no race for the most failures a second.
     assert!(refused > Some(1) && refused < Some(1000), "{json}");
     assert_eq!(fleet.keys_everywhere(), []);
+}
+
+#[test]
+fn not_one_pair_is_69() {
+    let fleet = Fleet::start(3);
+    let monitor = fleet[0].monitor();
+    // One begins with the warm-up, and one that counts a second later.
+    let arguments = ["bench", "--rate", "1", "-w", "0", "--duration", "1s", "--json"];
+    let tool = Running::start(&mut tool_on(&fleet, &arguments));
+    let sets = || monitor.lines().iter().filter(|line| line.contains("\"SET\"")).count();
+    eventually(LIMIT, "the rehearsal and the first one are over", || sets() >= 2);
+    [1, 2].map(|node| fleet[node].kill());
+    let json = tool.end(LIMIT).with_code(69).json();
+    assert_eq!((&json["pairs"], &json["errors"]["no_quorum"]), (&0.into(), &1.into()), "{json}");
+}
+
+#[test]
+fn what_is_under_way_at_the_end_is_counted_and_taken_back() {
+    let fleet = Fleet::start(3);
+    let arguments = ["bench", "--duration", "800ms", "--json", "--in-flight", "2"];
+    let tool = Running::start(&mut tool_on(&fleet, &arguments));
+    until_it_measures(&fleet, Duration::from_millis(300));
+    [1, 2].map(|node| fleet[node].stop());
+    let ended = tool.end(LIMIT).with_code(0);
+    assert_eq!(ended.json()["errors"]["unfinished"], 2, "{ended:?}");
+    assert_eq!(fleet[0].keys(), [b""; 0]);
+    [1, 2].map(|node| fleet[node].cont());
+    // They do what was asked of them before, and what was sent behind it.
+    eventually(MUCH_LESS_THAN_A_TTL, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 
 #[test]
