@@ -14,6 +14,9 @@ use super::tally::Tally;
 
 const EVERY: Duration = Duration::from_millis(500);
 
+/// No line is longer.
+const WIDTH: usize = 64;
+
 /// The line.
 #[derive(Debug)]
 pub struct Progress {
@@ -54,8 +57,9 @@ impl Progress {
     }
 
     fn write(&mut self, line: &str) {
-        // Back to the first column, and nothing behind the line. Who cannot be told goes without.
-        let told = write!(std::io::stderr(), "\r{line}\x1b[K");
+        // Over what stood there, without a word that only some terminals know. Who cannot be told
+        // goes without.
+        let told = write!(std::io::stderr(), "\r{line:WIDTH$}\r");
         self.shown = told.is_ok();
     }
 }
