@@ -191,7 +191,7 @@ fn assert_drawn(picture: &Picture, ended: &Ended) {
     let texts = drawing::texts(&svg);
     let has = |text: &str| texts.iter().any(|it| it == text);
     let lanes = ["node 1", "node 2", "node 3", "node 4", "node 5", "who has it"];
-    let states = ["alice has invoice:42", "bob has invoice:42", "restarted, empty"];
+    let states = ["alice has invoice:42", "bob has invoice:42", "goes on", "restarted, empty"];
     for text in lanes.iter().chain(&states) {
         assert!(has(text), "{text}: {texts:?}");
     }

@@ -168,9 +168,9 @@ fn slow_pairs(fleet: &Fleet, arguments: &[&str]) -> u64 {
     let tool = Running::start(&mut tool_on(fleet, &[&always[..], arguments].concat()));
     // Beyond its warm-up of 300 ms, and far from its end.
     until_it_measures(fleet, Duration::from_millis(500));
-    [1, 2].map(|node| fleet[node].stop());
+    [1, 2].iter().for_each(|&node| fleet[node].stop());
     pause(Duration::from_millis(300));
-    [1, 2].map(|node| fleet[node].cont());
+    [1, 2].iter().for_each(|&node| fleet[node].cont());
     tool.end(LIMIT).with_code(0);
     assert_eq!(fleet.keys_everywhere(), []);
     let slow = |name| Percentiles::read(&files.read(name)).slower_than(150.0);
@@ -238,13 +238,13 @@ fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
     let fleet = Fleet::start(3);
     let tool = Running::start(&mut tool_on(&fleet, &["bench", "--in-flight", "16"]));
     until_it_measures(&fleet, Duration::ZERO);
-    [1, 2].map(|node| fleet[node].stop());
+    [1, 2].iter().for_each(|&node| fleet[node].stop());
     // The pairs that are under way are waited for now, and then no longer.
     for _ in 0..2 {
         tool.signal(Signal::INT);
         pause(Duration::from_millis(100));
     }
-    [1, 2].map(|node| fleet[node].cont());
+    [1, 2].iter().for_each(|&node| fleet[node].cont());
     let ended = tool.end(LIMIT).with_code(130);
     assert!(ended.out.contains("ended early"), "{ended:?}");
     eventually(MUCH_LESS_THAN_A_TTL, "nothing is left", || fleet.keys_everywhere().is_empty());
@@ -256,7 +256,7 @@ fn troubles_are_counted_by_their_kind() {
     let arguments = ["bench", "-w", "0", "--duration", "1s", "--json", "--in-flight", "2"];
     let tool = Running::start(&mut tool_on(&fleet, &arguments));
     until_it_measures(&fleet, Duration::from_millis(400));
-    [1, 2].map(|node| fleet[node].kill());
+    [1, 2].iter().for_each(|&node| fleet[node].kill());
     let json = tool.end(LIMIT).with_code(0).json();
     assert!(json["pairs"].as_u64() > Some(0), "{json}");
     let refused = json["errors"]["no_quorum"].as_u64();
@@ -274,7 +274,7 @@ fn not_one_pair_is_69() {
     let tool = Running::start(&mut tool_on(&fleet, &arguments));
     let sets = || monitor.lines().iter().filter(|line| line.contains("\"SET\"")).count();
     eventually(LIMIT, "the rehearsal and the first one are over", || sets() >= 2);
-    [1, 2].map(|node| fleet[node].kill());
+    [1, 2].iter().for_each(|&node| fleet[node].kill());
     let json = tool.end(LIMIT).with_code(69).json();
     assert_eq!((&json["pairs"], &json["errors"]["no_quorum"]), (&0.into(), &1.into()), "{json}");
 }
@@ -285,11 +285,11 @@ fn what_is_under_way_at_the_end_is_counted_and_taken_back() {
     let arguments = ["bench", "--duration", "800ms", "--json", "--in-flight", "2"];
     let tool = Running::start(&mut tool_on(&fleet, &arguments));
     until_it_measures(&fleet, Duration::from_millis(300));
-    [1, 2].map(|node| fleet[node].stop());
+    [1, 2].iter().for_each(|&node| fleet[node].stop());
     let ended = tool.end(LIMIT).with_code(0);
     assert_eq!(ended.json()["errors"]["unfinished"], 2, "{ended:?}");
     assert_eq!(fleet[0].keys(), [b""; 0]);
-    [1, 2].map(|node| fleet[node].cont());
+    [1, 2].iter().for_each(|&node| fleet[node].cont());
     // They do what was asked of them before, and what was sent behind it.
     eventually(MUCH_LESS_THAN_A_TTL, "nothing is left", || fleet.keys_everywhere().is_empty());
 }

@@ -28,6 +28,8 @@ pub struct Driver {
     poll: Poll,
     events: Events,
     pacer: Pacer,
+    /// When it goes off; it may have done so.
+    paced_to: Instant,
     signals: Signals,
     /// The signals that came, and nobody has asked about yet.
     came: Vec<i32>,
@@ -59,7 +61,17 @@ impl Driver {
         });
         let engines = engines.collect::<Result<_, _>>()?;
         let events = Events::with_capacity(EVENTS);
-        Ok(Driver { poll, events, pacer, signals, came: Vec::new(), engines, tokens, turn_of: 0 })
+        Ok(Driver {
+            poll,
+            events,
+            pacer,
+            paced_to: Instant::default(),
+            signals,
+            came: Vec::new(),
+            engines,
+            tokens,
+            turn_of: 0,
+        })
     }
 
     /// How many clients there are.
@@ -80,8 +92,10 @@ impl Driver {
         let left = until.saturating_since(clock::now());
         let sleep = soonest.map_or(left, |soonest| soonest.min(left));
         // The engines have timers of their own; what comes first is ours to be woken for.
-        if sleep == left && !left.is_zero() && left < SHORT {
+        let ours = sleep == left && !left.is_zero() && left < SHORT;
+        if ours && self.paced_to != until {
             self.pacer.wake_in(left)?;
+            self.paced_to = until;
         }
         match self.poll.poll(&mut self.events, Some(sleep)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),

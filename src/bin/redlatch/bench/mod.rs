@@ -209,6 +209,12 @@ impl Bench<'_> {
             return Ok(None);
         }
         self.absent = driver.absent();
+        if self.options.output.json && !self.options.output.quiet {
+            // The table says so itself.
+            self.absent
+                .iter()
+                .for_each(|node| output::complain(&format!("redlatch: without {node}")));
+        }
         Ok(Some(driver))
     }
 
