@@ -4,12 +4,10 @@ use std::path::{Path, PathBuf};
 
 use support::{Fleet, drawing, free_port};
 
+use super::pipes::broken_pipe;
 use super::*;
 
 const PREFIX: &str = "redlatch-bench:";
-
-/// Keys die by themselves after 30 s.
-const MUCH_LESS_THAN_A_TTL: Duration = Duration::from_secs(10);
 
 /// A directory of this test's own.
 struct Directory(PathBuf);
@@ -247,7 +245,7 @@ fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
     [1, 2].iter().for_each(|&node| fleet[node].cont());
     let ended = tool.end(LIMIT).with_code(130);
     assert!(ended.out.contains("ended early"), "{ended:?}");
-    eventually(MUCH_LESS_THAN_A_TTL, "nothing is left", || fleet.keys_everywhere().is_empty());
+    nothing_is_left(&fleet);
 }
 
 #[test]
@@ -291,7 +289,7 @@ fn what_is_under_way_at_the_end_is_counted_and_taken_back() {
     assert_eq!(fleet[0].keys(), [b""; 0]);
     [1, 2].iter().for_each(|&node| fleet[node].cont());
     // They do what was asked of them before, and what was sent behind it.
-    eventually(MUCH_LESS_THAN_A_TTL, "nothing is left", || fleet.keys_everywhere().is_empty());
+    nothing_is_left(&fleet);
 }
 
 #[test]
@@ -329,10 +327,8 @@ fn nobody_has_to_read_it() {
     let files = Directory::new("unread");
     let hgrm = files.path("it.hgrm");
     let command = &mut tool_on(&fleet, &["bench", "--duration", "100ms", "--hgrm", &hgrm]);
-    let mut child = command.spawn().expect("the binary was built with this test");
-    drop(child.stdout.take());
-    let ended = Running { out: None, errors: child.stderr.take().map(reader), child };
-    assert_eq!(ended.end(LIMIT).with_code(0).errors, "");
+    assert_eq!(run(command.stdout(broken_pipe())).with_code(0).errors, "");
+    run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(0);
     assert!(Percentiles::read(&files.read("it.hgrm")).total > 0);
     assert_eq!(fleet.keys_everywhere(), []);
 }
