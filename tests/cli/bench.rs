@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use support::{Fleet, drawing, free_port};
 
 use super::pipes::broken_pipe;
+use super::status::terminal;
 use super::*;
 
 const PREFIX: &str = "redlatch-bench:";
@@ -319,6 +320,30 @@ fn nodes_that_do_not_answer_are_69_and_bad_options_125() {
         assert!(ended.out.is_empty() && ended.errors.lines().count() > 0, "{ended:?}");
         assert!(ended.took < SECOND * 10, "no node is waited for: {ended:?}");
     }
+}
+
+#[test]
+fn how_far_it_is_stands_on_terminals_alone_and_not_where_it_is_to_be_quiet() {
+    let fleet = Fleet::start(1);
+    let on_a_terminal = |arguments: &[&str]| {
+        let (master, terminal) = terminal();
+        let mut command = tool_on(&fleet, &[&["bench", "--duration", "200ms"], arguments].concat());
+        command.stderr(terminal).env("TERM", "xterm").env("NO_COLOR", "1");
+        let ended = run(&mut command).with_code(0);
+        assert!(ended.out.contains("pairs/s") && !ended.out.contains('\r'), "{ended:?}");
+        // Where nobody has the other end any more and nothing is left, there is nothing to read.
+        drop(command);
+        let mut screen = [0; 4096];
+        let count = rustix::io::read(&master, &mut screen).unwrap_or(0);
+        String::from_utf8_lossy(&screen[..count]).into_owned()
+    };
+    let screen = on_a_terminal(&[]);
+    assert!(screen.starts_with("\r1 in flight: warming up"), "{screen:?}");
+    // The line is gone in the end, and there is nothing in it that only some terminals know.
+    let last = screen.trim_end_matches('\r').rsplit('\r').next();
+    assert!(last.is_some_and(|line| line.trim().is_empty()), "{screen:?}");
+    assert!(!screen.contains('\x1b'), "{screen:?}");
+    assert_eq!(on_a_terminal(&["-q"]), "");
 }
 
 #[test]
