@@ -215,8 +215,10 @@ fn clients_that_contend_wait_for_each_other() {
 #[test]
 fn an_interrupt_ends_it_with_what_was_measured() {
     let fleet = Fleet::start(3);
-    let command = &mut tool_on(&fleet, &["bench", "--duration", "60s", "--in-flight", "2,4"]);
-    let tool = Running::start(command);
+    let files = Directory::new("early");
+    let arguments = ["bench", "--duration", "60s", "--in-flight", "2,4"];
+    let written = ["--svg", &files.path("it.svg"), "--hgrm", &files.path("it.hgrm")];
+    let tool = Running::start(&mut tool_on(&fleet, &[&arguments[..], &written].concat()));
     // Its warm-up takes a second.
     until_it_measures(&fleet, 2 * SECOND);
     tool.signal(Signal::INT);
@@ -229,6 +231,9 @@ fn an_interrupt_ends_it_with_what_was_measured() {
     let [_, per_second, pairs] = words[..] else { panic!("{row}") };
     assert!(pairs > 10.0 && pairs / per_second < 20.0, "not by the time it was to take: {row}");
     assert!(!ended.out.contains('\x1b') && !ended.errors.contains('\x1b'), "{ended:?}");
+    assert_eq!(files.names(), ["it-2-release.hgrm", "it-2.hgrm", "it.svg"]);
+    let drawn = drawing::texts(&files.read("it.svg"));
+    assert!(drawn.iter().any(|text| text == "acquire, 2 in flight"), "{drawn:?}");
     assert_eq!(fleet.keys_everywhere(), []);
 }
 

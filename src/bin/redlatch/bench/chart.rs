@@ -14,7 +14,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::figures::{Row, count, time};
 use super::plan::Plan;
-use super::table::{Setting, asking, manner, method};
+use super::table::{Setting, asking, at_once, manner, method};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
@@ -106,12 +106,12 @@ impl Ranged for Axis {
 
 fn title(area: &Area, setting: &Setting) -> Drawn {
     let Setting { plan, nodes, ttl, .. } = setting;
-    let duration = plan.duration;
+    let (duration, each) = (plan.duration, if plan.is_sweep() { " each" } else { "" });
     let style = (FONT, 26).into_font().style(FontStyle::Bold).color(&INK);
     let plural = if *nodes == 1 { "" } else { "s" };
     area.draw(&Text::new(format!("redlatch bench on {nodes} node{plural}"), (24, 14), style))?;
     let lines = [
-        format!("{}; quorum {}, ttl {ttl:?}, {duration:?}", manner(plan.mode), nodes / 2 + 1),
+        format!("{}; quorum {}, ttl {ttl:?}, {duration:?}{each}", manner(plan.mode), nodes / 2 + 1),
         format!("latency: {}", method(plan.mode)),
     ];
     for (line, y) in lines.into_iter().zip([46, 68]) {
@@ -163,7 +163,8 @@ fn both(plan: &Plan, rows: &[Row]) -> Vec<Line> {
 
 /// Of several: asking.
 fn compared(plan: &Plan, rows: &[Row]) -> Vec<Line> {
-    let label = |row: &Row| format!("{}, {} in flight", asking(plan.mode), row.in_flight);
+    let what = format!("{}, ", asking(plan.mode));
+    let label = |row: &Row| format!("{what}{} {}", row.in_flight, at_once(plan.mode));
     rows.iter().map(|row| Line::new(label(row), &row.tally.acquire)).collect()
 }
 
@@ -198,6 +199,9 @@ fn percentiles(area: &Area, lines: &[Line]) -> Drawn {
     for (index, line) in lines.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         chart.draw_series(LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)))?;
+        // Where there is but one there is no line.
+        let longest = line.points.last().copied();
+        chart.draw_series(longest.map(|point| Circle::new(point, 3, colour.filled())))?;
     }
     Ok(())
 }
@@ -219,7 +223,6 @@ fn throughput(area: &Area, plan: &Plan, rows: &[Row]) -> Drawn {
         .x_label_area_size(56)
         .y_label_area_size(84)
         .build_cartesian_2d(Axis::new(left - room..right + room, xs), Axis::new(0.0..top, ys))?;
-    let clients = if asking(plan.mode) == "wait" { "clients" } else { "in flight" };
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -227,21 +230,24 @@ fn throughput(area: &Area, plan: &Plan, rows: &[Row]) -> Drawn {
         .axis_style(INK)
         .label_style((FONT, 16).into_font().color(&INK))
         .axis_desc_style((FONT, 17).into_font().color(&INK))
-        .x_desc(clients)
+        .x_desc(at_once(plan.mode))
         .y_desc("pairs a second")
         .x_label_formatter(&|&x| format!("{:.0}", 10_f64.powf(x)))
         .y_label_formatter(&|&y| count(y.round() as u64))
         .draw()?;
     let colour = COLOURS[0];
     chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
-    // More in flight is more a second until it is too much: the line comes from below.
-    let above = Pos::new(HPos::Right, VPos::Bottom);
-    let style = (FONT, 16).into_font().color(&INK).pos(above);
-    chart.draw_series(points.iter().map(|&(x, y)| {
-        EmptyElement::at((x, y))
-            + Circle::new((0, 0), 4, colour.filled())
-            + Text::new(count(y.round() as u64), (-4, -8), style.clone())
-    }))?;
+    let style = (FONT, 16).into_font().color(&INK);
+    for (index, &(x, y)) in points.iter().enumerate() {
+        // Above the line, on the side to which it falls.
+        let (before, here) = (index.saturating_sub(1), index.max(1).min(points.len() - 1));
+        let falls = points[here].1 < points[before].1;
+        let (side, aside) = if falls { (HPos::Left, 4) } else { (HPos::Right, -4) };
+        let style = style.clone().pos(Pos::new(side, VPos::Bottom));
+        let number = Text::new(count(y.round() as u64), (aside, -8), style);
+        let dot = Circle::new((0, 0), 4, colour.filled());
+        chart.draw_series([EmptyElement::at((x, y)) + dot + number])?;
+    }
     Ok(())
 }
 

@@ -1,9 +1,7 @@
 //! The files that a bench writes: the picture, and the percentiles of each measurement.
 //!
-//! They are opened before anything is measured: a place that cannot be written is told of at once,
-//! not when the figures would be lost to it.
+//! Whether they can be written is found out before anything is measured.
 
-use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use super::figures::Row;
@@ -11,6 +9,7 @@ use super::plan::Plan;
 use super::table::Setting;
 use super::{Options, chart, hgrm};
 use crate::output::Refusal;
+use crate::writable;
 
 /// Where they are.
 #[derive(Debug)]
@@ -27,8 +26,7 @@ impl Files {
         let percentiles = plan.in_flight.iter().filter_map(|&n| files.percentiles(plan, n));
         let all = files.svg.clone().into_iter().chain(percentiles.flatten());
         for path in all {
-            let opened = OpenOptions::new().append(true).create(true).open(&path);
-            opened.map_err(|error| refused(&path, &error))?;
+            writable::look(&path).map_err(|error| refused(&path, &error))?;
         }
         Ok(files)
     }

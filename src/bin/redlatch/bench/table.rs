@@ -29,8 +29,7 @@ pub fn text(setting: &Setting, rows: &[Row]) -> String {
 
 fn write(out: &mut String, setting: &Setting, rows: &[Row]) -> Result {
     head(out, setting)?;
-    let first = if setting.plan.mode == Mode::Contended { "clients" } else { "in flight" };
-    write!(out, "\n{first:>9} {:>11} {:>11}  {:7}", "pairs/s", "pairs", "")?;
+    write!(out, "\n{:>9} {:>11} {:>11}  {:7}", at_once(setting.plan.mode), "pairs/s", "pairs", "")?;
     for (_, name, _) in QUANTILES {
         write!(out, " {name:>9}")?;
     }
@@ -51,6 +50,11 @@ pub fn asking(mode: Mode) -> &'static str {
     if mode == Mode::Contended { "wait" } else { "acquire" }
 }
 
+/// What it is of which there are several at once.
+pub fn at_once(mode: Mode) -> &'static str {
+    if mode == Mode::Contended { "clients" } else { "in flight" }
+}
+
 /// What is measured and from when, in a line.
 pub fn method(mode: Mode) -> &'static str {
     match mode {
@@ -68,6 +72,7 @@ pub fn method(mode: Mode) -> &'static str {
 pub fn manner(mode: Mode) -> String {
     match mode {
         Mode::Closed => "closed loop: a pair begins when another has ended".into(),
+        Mode::Open { rate: 1 } => "open loop: 1 pair begins a second".into(),
         Mode::Open { rate } => format!("open loop: {} pairs begin a second", count(rate)),
         Mode::Contended => "contended: clients want the same key and give it back at once".into(),
     }

@@ -16,7 +16,6 @@ mod story;
 mod timeline;
 mod watch;
 
-use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,7 +23,7 @@ use std::time::Duration;
 
 use redlatch::clock;
 
-use crate::exit;
+use crate::{exit, writable};
 use chronicle::Chronicle;
 use in_process::InProcess;
 use masters::Masters;
@@ -79,9 +78,7 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn tell(options: &Options, screen: &mut Screen) -> Result<(), Stop> {
     if let Some(path) = &options.svg {
-        // Told of now rather than when all that happened would be lost to it.
-        let opened = OpenOptions::new().append(true).create(true).open(path);
-        opened.map_err(|error| unwritable(path, &error))?;
+        writable::look(path).map_err(|error| unwritable(path, &error))?;
     }
     let start = clock::now();
     let mut masters = masters(options)?;
