@@ -83,7 +83,8 @@ pub fn measure(
     let over = end.saturating_add(drain);
     let mut it = Measurement { driver, pairs, load, window, over, drain, measured };
     let now = it.run(progress)?;
-    let unfinished = it.pairs.abandon(it.driver, &it.window) + it.load.late(it.window.end);
+    // Those that began with the warm-up, too: where nothing ends any more, that is to be seen.
+    let unfinished = it.pairs.abandon(it.driver) + it.load.late(it.window.end);
     it.measured.tally.unfinished(unfinished);
     it.measured.took = now.max(it.window.end).saturating_since(begin);
     Ok(it.measured)
