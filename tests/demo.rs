@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use support::{Server, ServerLock, eventually};
+use support::{Server, ServerLock, drawing, eventually};
 
 /// What the demo promises is ten seconds; the rest is for a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -164,6 +164,69 @@ fn assert_told(ended: &Ended) {
     assert_eq!(too_long, None);
 }
 
+/// A place for a picture, which is removed in the end.
+struct Picture(std::path::PathBuf);
+
+impl Picture {
+    fn new(name: &str) -> Picture {
+        let name = format!("redlatch-test-{}-{name}.svg", std::process::id());
+        Picture(std::env::temp_dir().join(name))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a path of letters")
+    }
+}
+
+impl Drop for Picture {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The picture has a lane for each node, whose tokens were there, and what stands on the screen.
+#[track_caller]
+fn assert_drawn(picture: &Picture, ended: &Ended) {
+    let svg = std::fs::read_to_string(&picture.0).expect("the picture is there");
+    let texts = drawing::texts(&svg);
+    let has = |text: &str| texts.iter().any(|it| it == text);
+    let lanes = ["node 1", "node 2", "node 3", "node 4", "node 5", "who has it"];
+    let states = ["alice has invoice:42", "bob has invoice:42", "goes on", "restarted, empty"];
+    for text in lanes.iter().chain(&states) {
+        assert!(has(text), "{text}: {texts:?}");
+    }
+    let count = |text: &str| texts.iter().filter(|it| *it == text).count();
+    // Two are frozen and one is dead, and what the colours mean is said once.
+    assert_eq!((count("frozen"), count("dead")), (3, 2), "{texts:?}");
+    let filled = |colour: &str| svg.matches(&format!("fill=\"{colour}\" stroke=\"none\"")).count();
+    // Beside what the colours mean and who has the lock: in five lanes hers, in three of them his,
+    // and in two what an attempt left for a while: so short a one that it may have been missed.
+    assert!(filled("#0072B2") >= 2 + 5, "{svg}");
+    assert!(filled("#E69F00") >= 2 + 3, "{svg}");
+    assert!(filled("#CC79A7") > 1, "{svg}");
+    // What was done stands on the screen as well, in the same words and numbers.
+    let screen = one_line(&ended.screen);
+    let done = texts.iter().filter(|text| text.contains(": "));
+    let done = done.filter(|text| screen.contains(&one_line(&text.replacen(": ", " ", 1))));
+    assert_eq!((done.count(), has("21"), has("22")), (21, true, false), "{texts:?}");
+}
+
+#[test]
+fn what_happened_is_drawn() {
+    let picture = Picture::new("inside");
+    let ended = Demo::start_with(&["--svg", picture.path()], without_programs).end();
+    assert!(ended.status.success(), "{}: {}", ended.status, ended.errors);
+    assert_drawn(&picture, &ended);
+}
+
+#[test]
+fn a_picture_that_cannot_be_written_is_told_of_at_once() {
+    let nowhere = std::env::temp_dir().join("redlatch-no-such-directory").join("it.svg");
+    let ended = Demo::start(&["--svg", nowhere.to_str().expect("a path of letters")]).end();
+    assert_eq!((ended.status.code(), ended.screen.as_str()), (Some(125), ""));
+    assert!(ended.errors.contains("it.svg cannot be written"), "{}", ended.errors);
+}
+
 #[test]
 fn masters_inside_the_process_tell_the_story_with_nothing_installed() {
     let ended = Demo::start_with(&[], without_programs).end();
@@ -184,8 +247,10 @@ fn masters_inside_the_process_end_when_the_reader_leaves() {
 fn real_masters_tell_the_story_and_leave_nothing() {
     let _servers = ServerLock::take();
     let server = Server::examine("redis-server");
-    let ended = Demo::start(&["--real"]).end();
+    let picture = Picture::new("real");
+    let ended = Demo::start(&["--real", "--svg", picture.path()]).end();
     assert_told(&ended);
+    assert_drawn(&picture, &ended);
     let (major, minor) = server.version;
     assert!(ended.screen.contains(&format!("redis-server {major}.{minor}")));
 }

@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bench;
 #[cfg(feature = "tls")]
 mod encrypted;
 mod exec;

@@ -1,6 +1,7 @@
 //! `status`: what each node holds and what they say together, for people and for scripts.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -110,16 +111,22 @@ fn without_a_key_the_nodes_themselves_are_told() {
     assert_eq!([state(0), state(1), state(2)], ["unreachable", "no_auth", "ready"]);
 }
 
+/// A terminal: the end that a person sits at, and the one that programs print to.
+pub fn terminal() -> (OwnedFd, File) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
+    let master = openpt(flags).expect("there are terminals");
+    grantpt(&master).and_then(|()| unlockpt(&master)).expect("it is ours");
+    let name = ptsname(&master, Vec::new()).expect("it has a name");
+    let path = name.to_str().expect("its name is text");
+    let terminal = File::options().read(true).write(true).open(path).expect("it is ours");
+    (master, terminal)
+}
+
 #[test]
 fn colours_are_for_terminals_and_never_with_no_color() {
     let fleet = Fleet::start(1);
     let on_a_terminal = |no_color: &str| {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
-        let master = openpt(flags).expect("there are terminals");
-        grantpt(&master).and_then(|()| unlockpt(&master)).expect("it is ours");
-        let name = ptsname(&master, Vec::new()).expect("it has a name");
-        let path = name.to_str().expect("its name is text");
-        let terminal = File::options().read(true).write(true).open(path).expect("it is ours");
+        let (master, terminal) = terminal();
         let mut command = tool_on(&fleet, &["status", "deploy"]);
         command.stdout(terminal).env("TERM", "xterm").env("NO_COLOR", no_color);
         let tool = Running::start(&mut command);

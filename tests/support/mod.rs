@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
 mod canned;
+pub mod drawing;
 mod listener;
 mod lock;
 mod monitor;

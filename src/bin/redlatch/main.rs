@@ -23,6 +23,7 @@ mod status;
 mod table;
 mod turning;
 mod wall_clock;
+mod writable;
 
 use std::process::ExitCode;
 

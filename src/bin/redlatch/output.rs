@@ -58,17 +58,8 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
-        let word = match &error {
-            Error::Contended(_) => "contended",
-            Error::NoQuorum(_) => "no_quorum",
-            Error::Expired(_) => "expired",
-            Error::Lost { .. } => "lost",
-            Error::Busy(_) => "busy",
-            Error::Config(_) => "config",
-            Error::Closed(_) => "closed",
-        };
         let nodes = error.report().map(|report| report.nodes.clone()).unwrap_or_default();
-        Refusal { word, message: error.to_string(), nodes, code: exit::of(&error) }
+        Refusal { word: word(&error), message: error.to_string(), nodes, code: exit::of(&error) }
     }
 }
 
@@ -83,6 +74,19 @@ pub fn node_json(node: &NodeReport) -> Value {
     let in_words = || matches!(node.said, Said::Failed(_)).then(|| node.said.to_string());
     let detail = node.detail.as_deref().map(str::to_string).or_else(in_words);
     json!({ "node": node.label, "outcome": outcome(node.said), "detail": detail })
+}
+
+/// The word for why there is no lock, for scripts.
+pub fn word(error: &Error) -> &'static str {
+    match error {
+        Error::Contended(_) => "contended",
+        Error::NoQuorum(_) => "no_quorum",
+        Error::Expired(_) => "expired",
+        Error::Lost { .. } => "lost",
+        Error::Busy(_) => "busy",
+        Error::Config(_) => "config",
+        Error::Closed(_) => "closed",
+    }
 }
 
 /// The word for what a node said, for scripts.

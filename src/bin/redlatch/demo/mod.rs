@@ -5,27 +5,37 @@
 //! story itself is in `story`.
 
 mod bob;
+mod chronicle;
 mod in_process;
+mod lanes;
 mod masters;
 mod peek;
 mod screen;
 mod servers;
 mod story;
+mod timeline;
+mod watch;
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use redlatch::clock;
 
-use crate::exit;
+use crate::{exit, writable};
+use chronicle::Chronicle;
 use in_process::InProcess;
 use masters::Masters;
 use screen::Screen;
 use servers::Servers;
+use watch::Watch;
 
 /// The key that alice and bob want.
 const KEY: &str = "invoice:42";
+
+/// The keys that are looked for in every node, for the picture.
+const KEYS: [&str; 2] = [KEY, story::FREE_KEY];
 
 /// How long it lives on a node unless it is extended. Longer than the demo leaves it alone.
 const TTL: Duration = Duration::from_secs(5);
@@ -39,6 +49,10 @@ pub struct Options {
     /// Start five redis-servers, instead of five masters inside this process
     #[arg(long)]
     real: bool,
+
+    /// Draw what happened: a lane for each node, with whose lock it held and when it was down
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// Why the demo ends before its end.
@@ -63,13 +77,32 @@ pub fn run(options: &Options) -> ExitCode {
 }
 
 fn tell(options: &Options, screen: &mut Screen) -> Result<(), Stop> {
+    if let Some(path) = &options.svg {
+        writable::look(path).map_err(|error| unwritable(path, &error))?;
+    }
     let start = clock::now();
     let mut masters = masters(options)?;
     let started = clock::now().saturating_since(start);
-    story::tell(screen, masters.as_mut(), started)?;
+    let mut chronicle = Chronicle::new(clock::now());
+    let watch = options.svg.as_ref().map(|_| Watch::start(&masters.urls(), &KEYS)).transpose()?;
+    story::tell(screen, masters.as_mut(), started, &mut chronicle)?;
+    let end = clock::now();
+    let sights = watch.map(Watch::end);
     drop(masters);
+    if let (Some(path), Some(sights)) = (&options.svg, sights) {
+        draw(path, &timeline::svg(&chronicle, &sights, end))?;
+    }
     let took = clock::now().saturating_since(start);
     screen.prose(&format!("The five masters are ended. {} in all.", screen::time(took)))
+}
+
+fn draw<E: std::fmt::Display>(path: &Path, drawn: &Result<String, E>) -> Result<(), Stop> {
+    let text = drawn.as_ref().map_err(|error| Stop::Failed(format!("no picture: {error}")))?;
+    std::fs::write(path, text).map_err(|error| unwritable(path, &error))
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Stop {
+    Stop::Failed(format!("{} cannot be written: {error}", path.display()))
 }
 
 fn masters(options: &Options) -> Result<Box<dyn Masters>, Stop> {

@@ -11,6 +11,14 @@ use redlatch::proto::resp::{Limits, Reply, Step, decode};
 /// How long a node on this machine may take for anything.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// What a key holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub token: String,
+    /// How much of its ttl is left.
+    pub left: Duration,
+}
+
 /// A connection to look through.
 pub struct Peek {
     stream: TcpStream,
@@ -48,6 +56,22 @@ impl Peek {
             keys.extend(held.map(|held| (name, held)));
         }
         Ok(keys)
+    }
+
+    /// What one key holds.
+    pub fn held(&mut self, key: &str) -> io::Result<Option<Held>> {
+        let token = self.ask(&[b"GET", key.as_bytes()], |reply| match reply {
+            Reply::Null => Some(None),
+            _ => text(reply).map(Some),
+        })?;
+        let Some(token) = token else { return Ok(None) };
+        let left = self.ask(&[b"PTTL", key.as_bytes()], |reply| match reply {
+            Reply::Integer(millis) => Some(millis),
+            _ => None,
+        })?;
+        // A key that is gone meanwhile is not there.
+        let left = u64::try_from(left).ok().map(Duration::from_millis);
+        Ok(left.map(|left| Held { token, left }))
     }
 
     fn ask<T>(

@@ -7,16 +7,17 @@
 use std::time::Duration;
 
 use redlatch::{
-    Client, Config, Error, Guard, Instant, Released, RestartGuard, Standing, Ttl, clock,
+    Client, Config, Error, Guard, Instant, Released, RestartGuard, Standing, Token, Ttl, clock,
 };
 
 use super::bob::{Bob, News};
+use super::chronicle::{Chronicle, Done};
 use super::masters::{COUNT, Masters, Seen};
 use super::screen::{Look, Screen, time};
 use super::{GRAIN, KEY, Stop, TTL};
 
 /// A key that nobody holds when it is asked for.
-const FREE_KEY: &str = "invoice:43";
+pub const FREE_KEY: &str = "invoice:43";
 
 /// How long somebody is left waiting, so that it can be seen that he waits.
 const A_WHILE: Duration = Duration::from_millis(800);
@@ -61,17 +62,21 @@ struct Story<'a> {
     screen: &'a mut Screen,
     masters: &'a mut dyn Masters,
     config: Config,
-    /// Whose token is whose.
-    owners: Vec<(String, &'static str)>,
+    chronicle: &'a mut Chronicle,
 }
 
-/// Tells the story on masters that took `started` to start.
-pub fn tell(screen: &mut Screen, masters: &mut dyn Masters, started: Duration) -> Result<(), Stop> {
+/// Tells the story on masters that took `started` to start, and notes what happens.
+pub fn tell(
+    screen: &mut Screen,
+    masters: &mut dyn Masters,
+    started: Duration,
+    chronicle: &mut Chronicle,
+) -> Result<(), Stop> {
     // These masters are a second old, and nothing was ever locked there.
     let config = Config::new(masters.urls())
         .map_err(|error| failed("alice", &error.into()))?
         .restart_guard(RestartGuard::Off);
-    let mut story = Story { screen, masters, config, owners: Vec::new() };
+    let mut story = Story { screen, masters, config, chronicle };
     let alice = &story.introduce(started)?;
     let mut lock = story.take(alice)?;
     let bob = story.want(alice)?;
@@ -105,7 +110,7 @@ impl Story<'_> {
         let start = clock::now();
         let lock = alice.lock(KEY, TTL).map_err(|error| failed("alice", &error))?;
         let (took, left) = (since(start), lock.remaining());
-        self.owners.push((lock.token().to_string(), "alice"));
+        self.has(clock::now(), lock.token(), "alice");
         let granted = format!("granted in {}, hers for {}", time(took), time(left));
         self.call("alice", "lock", KEY, &granted)?;
         let hers = |&holds: &Holds| holds == Holds::TokenOf("alice");
@@ -145,14 +150,15 @@ impl Story<'_> {
         self.screen.heading("3  One node freezes, one dies")?;
         self.freeze(FIRST)?;
         let killed = self.masters.kill(KILLED)?;
+        self.done(KILLED, Done::Killed);
         self.node(KILLED, "killed", &killed)?;
         let left = time(lock.remaining());
-        self.screen.event("alice", "remaining()", &format!("{left}: a look at her own clock"))?;
+        self.event("alice", "remaining()", &format!("{left}: a look at her own clock"))?;
         let start = clock::now();
         lock.extend(TTL).map_err(|error| failed("alice", &error))?;
         let (took, left) = (since(start), lock.remaining());
         let done = format!("done in {}, hers for {}", time(took), time(left));
-        self.screen.event("alice", &extend(), &done)?;
+        self.event("alice", &extend(), &done)?;
         self.show(KEY)?;
         let timeout = self.config.settings().node_timeout;
         self.prose(&format!(
@@ -167,14 +173,15 @@ impl Story<'_> {
     fn let_go(&mut self, alice: &Client, lock: Guard<'_>, bob: &Bob) -> Result<(), Stop> {
         self.screen.heading("4  Let go")?;
         let start = clock::now();
+        // Hers no more from when she asks: bob may have it before she hears that it is gone.
+        self.chronicle.holders.push((start, None));
         let how = lock.release().map_err(|error| failed("alice", &error))?;
         let took = time(since(start));
-        self.screen.event("alice", "release()", &format!("{} in {took}", released(how)))?;
+        self.event("alice", "release()", &format!("{} in {took}", released(how)))?;
         let News::Has { at, waited, token, left } = bob.news()? else {
             return Err(Stop::Failed("bob did not get the lock".into()));
         };
-        self.owners.push((token.to_string(), "bob"));
-        // From when she began: bob may have it before she hears that it is gone.
+        self.has(at, token, "bob");
         let (later, waited) = (time(at.saturating_since(start)), time(waited));
         let granted = format!("granted {later} later, his for {}", time(left));
         self.call("bob", "lock", KEY, &granted)?;
@@ -212,7 +219,7 @@ impl Story<'_> {
         drive(alice, A_WHILE)?;
         bob.is_still_at_it()?;
         let waiting = format!("no quorum yet, after {}", time(since(start)));
-        self.screen.event("bob", &extend(), &waiting)?;
+        self.event("bob", &extend(), &waiting)?;
         self.prose("He goes on asking, until his deadline: so long the lock is his as before.")
     }
 
@@ -237,14 +244,15 @@ impl Story<'_> {
         };
         let later = time(at.saturating_since(back));
         let done = format!("done {later} later, his for {}", time(left));
-        self.screen.event("bob", &extend(), &done)?;
+        self.event("bob", &extend(), &done)?;
         self.thaw(FIRST)?;
         let restarted = self.masters.restart(KILLED)?;
+        self.done(KILLED, Done::Restarted);
         self.node(KILLED, "back, empty", &restarted)?;
         let start = clock::now();
         until_ready(alice)?;
         let ready = format!("all five ready after {}", time(since(start)));
-        self.screen.event("alice", "connects by herself", &ready)?;
+        self.event("alice", "connects by herself", &ready)?;
         self.look_until(alice, |story| story.has_no_stray())?;
         self.show(KEY)?;
         self.show(FREE_KEY)?;
@@ -270,12 +278,13 @@ impl Story<'_> {
         let start = clock::now();
         let how = lock.release().map_err(|error| failed("alice", &error))?;
         let done = format!("{} in {}", released(how), time(since(start)));
-        self.screen.event("alice", "release()", &done)?;
+        self.event("alice", "release()", &done)?;
+        self.chronicle.holders.push((clock::now(), None));
         bob.release();
         let News::Released { took, how } = bob.news()? else {
             return Err(Stop::Failed("bob did not release his lock".into()));
         };
-        self.screen.event("bob", "release()", &format!("{} in {}", released(how), time(took)))?;
+        self.event("bob", "release()", &format!("{} in {}", released(how), time(took)))?;
         self.look_until(alice, |story| Ok(story.keys()?.iter().all(Vec::is_empty)))?;
         let keys = self.keys()?.into_iter().map(|names| {
             if names.is_empty() {
@@ -290,20 +299,39 @@ impl Story<'_> {
 
     fn freeze(&mut self, node: usize) -> Result<(), Stop> {
         let how = self.masters.freeze(node)?;
+        self.done(node, Done::Frozen);
         self.node(node, "frozen", &how)
     }
 
     fn thaw(&mut self, node: usize) -> Result<(), Stop> {
         let how = self.masters.thaw(node)?;
+        self.done(node, Done::Thawed);
         self.node(node, "goes on", &how)
     }
 
+    /// Notes what was done to a node a moment ago.
+    fn done(&mut self, node: usize, done: Done) {
+        self.chronicle.done.push((clock::now(), node, done));
+    }
+
+    /// Notes who has the lock, and by which token.
+    fn has(&mut self, at: Instant, token: Token, who: &'static str) {
+        self.chronicle.owners.push((token.to_string(), who));
+        self.chronicle.holders.push((at, Some(who)));
+    }
+
+    /// Tells who did what and what came of it, and notes it.
+    fn event(&mut self, who: &str, what: &str, outcome: &str) -> Result<(), Stop> {
+        self.chronicle.event(clock::now(), who, what, outcome);
+        self.screen.event(who, what, outcome)
+    }
+
     fn node(&mut self, node: usize, what: &str, how: &str) -> Result<(), Stop> {
-        self.screen.event(&format!("node {}", node + 1), what, how)
+        self.event(&format!("node {}", node + 1), what, how)
     }
 
     fn call(&mut self, who: &str, verb: &str, key: &str, outcome: &str) -> Result<(), Stop> {
-        self.screen.event(who, &format!("{verb}(\"{key}\", {TTL:?})"), outcome)
+        self.event(who, &format!("{verb}(\"{key}\", {TTL:?})"), outcome)
     }
 
     fn prose(&mut self, text: &str) -> Result<(), Stop> {
@@ -334,8 +362,7 @@ impl Story<'_> {
     }
 
     fn owner_of(&self, token: &str) -> Holds {
-        let owner = self.owners.iter().find(|(owned, _)| owned == token);
-        owner.map_or(Holds::Stray, |&(_, owner)| Holds::TokenOf(owner))
+        self.chronicle.owner_of(token).map_or(Holds::Stray, Holds::TokenOf)
     }
 
     /// Whether every node holds only what belongs to bob: what was waiting is done.

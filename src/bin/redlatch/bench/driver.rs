@@ -1,0 +1,166 @@
+//! The clients of the bench on one poller: engines, the signals that end it early, a timer.
+//!
+//! It knows neither pairs nor figures. The hazard is its own slowness, which is measured as if it
+//! were the nodes': one turn reads, writes and sleeps, and does nothing else.
+
+use std::io;
+use std::time::Duration;
+
+use mio::{Events, Poll, Token};
+use redlatch::{Completion, Config, ConfigError, Engine, Instant, NodeId, clock};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook_mio::v1_0::Signals;
+
+use super::pacer::Pacer;
+
+const SIGNALS: Token = Token(0);
+const PACER: Token = Token(1);
+const FIRST_ENGINE: usize = 2;
+
+/// How many events one turn takes from the poller.
+const EVENTS: usize = 1024;
+
+/// Sleeps that are longer are left to the poller's own timeout, a millisecond of which is nothing.
+const SHORT: Duration = Duration::from_millis(20);
+
+/// Several clients, driven together.
+pub struct Driver {
+    poll: Poll,
+    events: Events,
+    pacer: Pacer,
+    /// When it goes off; it may have done so.
+    paced_to: Instant,
+    signals: Signals,
+    /// The signals that came, and nobody has asked about yet.
+    came: Vec<i32>,
+    engines: Vec<Engine>,
+    /// How many tokens of the poller each of them has.
+    tokens: usize,
+    /// Whose completions are looked at next: nobody's come first always.
+    turn_of: usize,
+}
+
+impl Driver {
+    /// This many clients of the same nodes.
+    ///
+    /// # Errors
+    /// What cannot work as it is configured, or what the system refuses.
+    pub fn new(config: &Config, clients: usize) -> Result<Driver, ConfigError> {
+        let system = |error: io::Error| ConfigError::System {
+            problem: format!("the bench's own poller: {error}").into(),
+        };
+        let poll = Poll::new().map_err(system)?;
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(system)?;
+        let interest = mio::Interest::READABLE;
+        poll.registry().register(&mut signals, SIGNALS, interest).map_err(system)?;
+        let pacer = Pacer::new(poll.registry(), PACER).map_err(system)?;
+        // Each of them has a token for every node, and one for its timer.
+        let tokens = config.settings().nodes.len() + 1;
+        let engines = (0..clients).map(|client| {
+            Engine::new(config.clone(), poll.registry(), Token(FIRST_ENGINE + client * tokens))
+        });
+        let engines = engines.collect::<Result<_, _>>()?;
+        let events = Events::with_capacity(EVENTS);
+        Ok(Driver {
+            poll,
+            events,
+            pacer,
+            paced_to: Instant::default(),
+            signals,
+            came: Vec::new(),
+            engines,
+            tokens,
+            turn_of: 0,
+        })
+    }
+
+    /// How many clients there are.
+    pub fn clients(&self) -> usize {
+        self.engines.len()
+    }
+
+    pub fn client(&mut self, client: usize) -> &mut Engine {
+        &mut self.engines[client]
+    }
+
+    /// Writes what was asked, sleeps until something happens or `until` has come, and reads.
+    ///
+    /// # Errors
+    /// The system's poller fails.
+    pub fn turn(&mut self, until: Instant) -> io::Result<()> {
+        let soonest = self.engines.iter_mut().filter_map(Engine::prepare).min();
+        let left = until.saturating_since(clock::now());
+        let sleep = soonest.map_or(left, |soonest| soonest.min(left));
+        // The engines have timers of their own; what comes first is ours to be woken for.
+        let ours = sleep == left && !left.is_zero() && left < SHORT;
+        if ours && self.paced_to != until {
+            self.pacer.wake_in(left)?;
+            self.paced_to = until;
+        }
+        match self.poll.poll(&mut self.events, Some(sleep)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            polled => polled?,
+        }
+        for event in &self.events {
+            if event.token() == SIGNALS {
+                self.came.extend(self.signals.pending());
+            } else if let Some(token) = event.token().0.checked_sub(FIRST_ENGINE) {
+                self.engines[token / self.tokens].handle_event(event);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next request that ended, of whichever client.
+    pub fn completion(&mut self) -> Option<Completion> {
+        for _ in 0..self.engines.len() {
+            let client = self.turn_of;
+            if let Some(done) = self.engines[client].poll_completion() {
+                return Some(done);
+            }
+            self.turn_of = (client + 1) % self.engines.len();
+        }
+        None
+    }
+
+    /// The next signal that asked us to end.
+    pub fn signal(&mut self) -> Option<i32> {
+        (!self.came.is_empty()).then(|| self.came.remove(0))
+    }
+
+    /// Whether every client can ask a quorum.
+    pub fn has_quorums(&self) -> bool {
+        self.engines.iter().all(|engine| {
+            let core = engine.coordinator();
+            core.ready().len() > core.settings().nodes.len() / 2
+        })
+    }
+
+    /// Whether every client knows of each of its nodes whether it can be used.
+    pub fn knows_the_nodes(&self) -> bool {
+        self.engines.iter().all(|engine| {
+            let core = engine.coordinator();
+            let nodes = core.settings().nodes.len();
+            let known = |node| core.standing(node).is_usable() || core.failures(node) > 0;
+            (0..nodes).map(NodeId::new).all(known)
+        })
+    }
+
+    /// The nodes that the first client cannot use now, and why.
+    pub fn absent(&self) -> Vec<String> {
+        let core = self.engines[0].coordinator();
+        let report = core.report_standings(clock::now());
+        let nodes = report.nodes.iter().enumerate();
+        let absent = nodes.filter(|(index, _)| !core.standing(NodeId::new(*index)).is_usable());
+        let words = absent.map(|(_, node)| match &node.detail {
+            Some(detail) => format!("{} {} ({detail})", node.label, node.said),
+            None => format!("{} {}", node.label, node.said),
+        });
+        words.collect()
+    }
+
+    /// How many locks are still open anywhere: asked for, held, or not given back on every node.
+    pub fn open(&self) -> usize {
+        self.engines.iter().map(|engine| engine.coordinator().open_records()).sum()
+    }
+}

@@ -1,0 +1,70 @@
+//! A histogram as the text that the plotters of HdrHistogram read: a value, its percentile, how
+//! many are no greater, and 1/(1-percentile).
+//!
+//! Values are milliseconds, which those plotters take them for unless told.
+
+use std::fmt::{Result, Write};
+
+use hdrhistogram::Histogram;
+
+/// As many lines for each halving of what is left to 100 %, as other writers of the format have.
+const TICKS: u32 = 5;
+
+const MILLI: f64 = 1e6;
+
+/// The whole text for a histogram of nanoseconds.
+pub fn text(histogram: &Histogram<u64>) -> String {
+    let mut text = String::new();
+    write(&mut text, histogram).expect("a String takes whatever is written");
+    text
+}
+
+fn write(out: &mut String, histogram: &Histogram<u64>) -> Result {
+    let [value, percentile] = ["Value", "Percentile"];
+    writeln!(
+        out,
+        "{value:>12} {percentile:>14} {:>10} {:>14}\n",
+        "TotalCount", "1/(1-Percentile)"
+    )?;
+    let mut total = 0;
+    for step in histogram.iter_quantiles(TICKS) {
+        total += step.count_since_last_iteration();
+        let value = step.value_iterated_to() as f64 / MILLI;
+        let quantile = step.quantile_iterated_to();
+        write!(out, "{value:12.6} {quantile:14.12} {total:10}")?;
+        // The last line has none: it would be infinite.
+        if quantile < 1.0 {
+            write!(out, " {:14.2}", 1.0 / (1.0 - quantile))?;
+        }
+        writeln!(out)?;
+    }
+    let (mean, deviation) = (histogram.mean() / MILLI, histogram.stdev() / MILLI);
+    writeln!(out, "#[Mean    = {mean:12.6}, StdDeviation   = {deviation:12.6}]")?;
+    let (max, count) = (histogram.max() as f64 / MILLI, histogram.len());
+    writeln!(out, "#[Max     = {max:12.6}, Total count    = {count:12}]")?;
+    let halves = (2 * 10_u32.pow(histogram.sigfig().into())).next_power_of_two();
+    writeln!(out, "#[Buckets = {:12}, SubBuckets     = {halves:12}]", histogram.buckets())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the reference implementation writes it, but for the digits of a value.
+    #[test]
+    fn it_is_the_format_that_plotters_know() {
+        let mut histogram = Histogram::<u64>::new_with_bounds(1, 1_000_000_000, 3).unwrap();
+        for micros in [100, 200, 300, 400] {
+            histogram.record(micros * 1000).unwrap();
+        }
+        let text = text(&histogram);
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "       Value     Percentile TotalCount 1/(1-Percentile)");
+        assert_eq!(lines[1], "");
+        assert_eq!(lines[2], "    0.100031 0.000000000000          1           1.00");
+        let last = lines.iter().rfind(|line| !line.starts_with('#')).unwrap();
+        assert_eq!(*last, "    0.400127 1.000000000000          4");
+        assert!(lines.contains(&"#[Max     =     0.400127, Total count    =            4]"));
+        assert!(lines.last().unwrap().contains("SubBuckets     =         2048]"), "{text}");
+    }
+}

@@ -1,0 +1,150 @@
+//! The pairs under way: each asks for its key, gives it back as soon as it has it, and is counted.
+//!
+//! It knows nothing of when a pair is to begin. Both latencies are the client's: from the call (or
+//! from when the call should have been made) to the moment at which the answer is in our hands.
+
+use std::time::Duration;
+
+use redlatch::{Completion, Error, Instant, LockOptions, Op, Outcome, clock};
+use slab::Slab;
+
+use super::driver::Driver;
+use super::tally::Tally;
+
+/// A pair that is to begin now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begin {
+    /// Which client asks.
+    pub client: usize,
+    /// For which key.
+    pub key: usize,
+    /// When it should have begun, where that was planned: its latency is counted from then.
+    pub intended: Option<Instant>,
+}
+
+/// A pair that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    pub client: usize,
+    pub key: usize,
+    /// There was no lock.
+    pub failed: bool,
+}
+
+/// The time that counts: what began before it or behind it does not.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    pub begin: Instant,
+    pub end: Instant,
+}
+
+impl Window {
+    pub fn counts(&self, from: Instant) -> bool {
+        self.begin <= from && from < self.end
+    }
+}
+
+#[derive(Debug)]
+struct Pair {
+    client: usize,
+    key: usize,
+    from: Instant,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Asking(Op),
+    GivingBack { acquire: Duration, from: Instant },
+}
+
+/// The pairs under way.
+#[derive(Debug)]
+pub struct Pairs {
+    keys: Vec<String>,
+    options: LockOptions,
+    slab: Slab<Pair>,
+    /// Told apart from those of a measurement before it, whose ends may still come in.
+    round: u64,
+}
+
+/// A number of a pair takes so many bits, the round the others.
+const PAIR_BITS: u32 = 32;
+
+impl Pairs {
+    pub fn new(keys: Vec<String>, options: LockOptions, round: u64) -> Pairs {
+        Pairs { keys, options, slab: Slab::new(), round }
+    }
+
+    /// How many there are.
+    pub fn under_way(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Asks for the key of a pair.
+    ///
+    /// # Errors
+    /// The request is refused before anything is sent.
+    pub fn begin(&mut self, driver: &mut Driver, begin: Begin) -> Result<(), (Instant, Error)> {
+        let Begin { client, key, intended } = begin;
+        let entry = self.slab.vacant_entry();
+        let data = (self.round << PAIR_BITS) | entry.key() as u64;
+        let from = intended.unwrap_or_else(clock::now);
+        let asked = driver.client(client).acquire(&self.keys[key], self.options, data);
+        let stage = Stage::Asking(asked.map_err(|error| (from, error))?);
+        entry.insert(Pair { client, key, from, stage });
+        Ok(())
+    }
+
+    /// Takes what became of a request; a pair that ended is counted where its beginning counts.
+    pub fn take(
+        &mut self,
+        driver: &mut Driver,
+        done: Completion,
+        window: &Window,
+        tally: &mut Tally,
+    ) -> Option<Ended> {
+        let number = (done.data & u64::from(u32::MAX)) as usize;
+        if done.data >> PAIR_BITS != self.round {
+            return None;
+        }
+        let now = clock::now();
+        let pair = self.slab.get_mut(number)?;
+        let counts = window.counts(pair.from);
+        let failed = match (done.result, &pair.stage) {
+            (Ok(Outcome::Acquired(lock)), _) => {
+                let acquire = now.saturating_since(pair.from);
+                pair.stage = Stage::GivingBack { acquire, from: now };
+                driver.client(pair.client).release(lock, done.data);
+                return None;
+            }
+            (Ok(Outcome::Released(how)), &Stage::GivingBack { acquire, from }) => {
+                if counts {
+                    tally.pair(acquire, now.saturating_since(from), how);
+                }
+                false
+            }
+            (Ok(other), stage) => unreachable!("{stage:?} ended as {other:?}"),
+            (Err(error), _) => {
+                if counts {
+                    tally.refused(&error);
+                }
+                true
+            }
+        };
+        let Pair { client, key, .. } = self.slab.remove(number);
+        Some(Ended { client, key, failed })
+    }
+
+    /// Takes back what is asked for and not had, and tells how many were under way. Of a release
+    /// nothing is taken back: it is on its way.
+    pub fn abandon(&mut self, driver: &mut Driver) -> u64 {
+        let under_way = self.slab.len() as u64;
+        for pair in self.slab.drain() {
+            if let Stage::Asking(op) = pair.stage {
+                driver.client(pair.client).cancel(op);
+            }
+        }
+        under_way
+    }
+}

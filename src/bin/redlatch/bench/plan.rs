@@ -1,0 +1,110 @@
+//! From options to what is measured, in which order, with how many keys. What cannot be measured is
+//! refused here, before a node is asked.
+
+use std::time::Duration;
+
+use super::Options;
+use crate::output::Refusal;
+
+/// More locks than that at once say nothing about the nodes any more: to write them takes about as
+/// long as a node may take to answer.
+const MOST_IN_FLIGHT: usize = 10_000;
+
+/// Each of the clients that contend has a connection to every node.
+const MOST_CLIENTS: usize = 64;
+
+/// How many pairs an open loop has under way at most, unless told.
+const OPEN_PLACES: usize = 1024;
+
+/// How many clients contend unless told.
+const CONTENDERS: usize = 4;
+
+/// More pairs a second than any one thread takes.
+const HIGHEST_RATE: u64 = 10_000_000;
+
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// No warm-up is longer; a short measurement has a shorter one.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// When pairs begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// When another one has ended.
+    Closed,
+    /// At this rate.
+    Open { rate: u64 },
+    /// As in a closed loop, by several clients that want the same keys.
+    Contended,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    pub mode: Mode,
+    /// The measurements, by how many pairs are under way at most.
+    pub in_flight: Vec<usize>,
+    pub duration: Duration,
+    pub warm_up: Duration,
+    keys: Option<usize>,
+}
+
+impl Plan {
+    /// # Errors
+    /// What cannot be measured, in words.
+    pub fn new(options: &Options) -> Result<Plan, Refusal> {
+        let (mode, most, least, default) = match (options.contended, options.rate) {
+            (true, _) => (Mode::Contended, MOST_CLIENTS, 2, CONTENDERS),
+            (false, Some(rate)) => (Mode::Open { rate }, MOST_IN_FLIGHT, 1, OPEN_PLACES),
+            (false, None) => (Mode::Closed, MOST_IN_FLIGHT, 1, 1),
+        };
+        let keys = options.keys;
+        let mut in_flight = options.in_flight.clone();
+        if in_flight.is_empty() {
+            // An open loop has a place for each key, and no more.
+            in_flight
+                .push(default.min(keys.filter(|_| mode != Mode::Contended).unwrap_or(default)));
+        }
+        let outside = |&&it: &&usize| it < least || it > most;
+        if let Some(bad) = in_flight.iter().find(outside) {
+            let clients = if mode == Mode::Contended { " clients that contend" } else { "" };
+            let message = format!("--in-flight {bad}: it can be {least} to {most}{clients}");
+            return Err(Refusal::config(message));
+        }
+        if keys == Some(0) {
+            return Err(Refusal::config("--keys 0: at least one key is needed"));
+        }
+        let too_few = |&&it: &&usize| keys.is_some_and(|keys| keys < it);
+        if let (true, Some(bad)) = (mode != Mode::Contended, in_flight.iter().find(too_few)) {
+            let message = format!(
+                "--keys is fewer than the {bad} locks of --in-flight: they would wait for each \
+                 other; --contended measures that"
+            );
+            return Err(Refusal::config(message));
+        }
+        if options.rate.is_some_and(|rate| rate == 0 || rate > HIGHEST_RATE) {
+            let message = format!("--rate: it can be 1 to {HIGHEST_RATE} pairs a second");
+            return Err(Refusal::config(message));
+        }
+        let duration = options.duration;
+        if duration.is_zero() || duration > LONGEST {
+            return Err(Refusal::config("--duration: it can be more than 0, and 24h at most"));
+        }
+        Ok(Plan { mode, in_flight, duration, warm_up: WARM_UP.min(duration / 5), keys })
+    }
+
+    /// How many clients there are where so many pairs are under way.
+    pub fn clients(&self, in_flight: usize) -> usize {
+        if self.mode == Mode::Contended { in_flight } else { 1 }
+    }
+
+    /// How many keys are taken in turn where so many pairs are under way.
+    pub fn keys(&self, in_flight: usize) -> usize {
+        self.keys.unwrap_or(if self.mode == Mode::Contended { 1 } else { in_flight })
+    }
+
+    /// Whether several measurements are compared.
+    pub fn is_sweep(&self) -> bool {
+        self.in_flight.len() > 1
+    }
+}

@@ -1,0 +1,94 @@
+//! A line that says how far it is, on a terminal only, on the standard error.
+//!
+//! The hazard is that it takes its time from what is measured: it comes twice a second, and counts
+//! what is counted anyway instead of working percentiles out.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use redlatch::{Instant, clock};
+
+use super::figures::count;
+use super::pairs::Window;
+use super::tally::Tally;
+
+const EVERY: Duration = Duration::from_millis(500);
+
+/// No line is longer.
+const WIDTH: usize = 64;
+
+/// The line.
+#[derive(Debug)]
+pub struct Progress {
+    shown: bool,
+    what: String,
+    next: Instant,
+}
+
+impl Progress {
+    /// Nothing is shown where `quiet`, or where nobody would see it.
+    pub fn new(quiet: bool) -> Progress {
+        let shown = !quiet && std::io::stderr().is_terminal();
+        Progress { shown, what: String::new(), next: clock::now() }
+    }
+
+    /// What is measured from now on.
+    pub fn begin(&mut self, what: String) {
+        self.what = what;
+    }
+
+    /// Says how far it is when it is time to, and when that will be again.
+    pub fn tell(&mut self, now: Instant, window: &Window, tally: &Tally) -> Option<Instant> {
+        if !self.shown {
+            return None;
+        }
+        if now >= self.next {
+            self.next = now.saturating_add(EVERY);
+            self.write(&format!("{}: {}", self.what, how_far(now, window, tally)));
+        }
+        Some(self.next)
+    }
+
+    /// Takes the line away.
+    pub fn clear(&mut self) {
+        if self.shown {
+            self.write("");
+        }
+    }
+
+    fn write(&mut self, line: &str) {
+        // Over what stood there, without a word that only some terminals know. Who cannot be told
+        // goes without.
+        let told = write!(std::io::stderr(), "\r{line:WIDTH$}\r");
+        self.shown = told.is_ok();
+    }
+}
+
+fn how_far(now: Instant, window: &Window, tally: &Tally) -> String {
+    if now < window.begin {
+        return "warming up".to_owned();
+    }
+    let all = window.end.saturating_since(window.begin).as_secs_f64();
+    let done = now.saturating_since(window.begin).as_secs_f64().min(all);
+    let errors = tally.errors.values().sum::<u64>();
+    let errors = if errors > 0 { format!(", {} errors", count(errors)) } else { String::new() };
+    format!("{done:.1} of {all:.1} s, {} pairs{errors}", count(tally.pairs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redlatch::Released;
+
+    #[test]
+    fn it_says_how_far_it_is() {
+        let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
+        let window = Window { begin: at(1), end: at(11) };
+        let mut tally = Tally::new();
+        assert_eq!(how_far(at(0), &window, &tally), "warming up");
+        tally.pair(Duration::ZERO, Duration::ZERO, Released::Released);
+        assert_eq!(how_far(at(3), &window, &tally), "2.0 of 10.0 s, 1 pairs");
+        tally.unfinished(1200);
+        assert_eq!(how_far(at(12), &window, &tally), "10.0 of 10.0 s, 1 pairs, 1,200 errors");
+    }
+}

@@ -1,0 +1,105 @@
+//! What is counted while pairs are taken and given back: latencies in two histograms, and troubles
+//! by their kind.
+//!
+//! The hazard is a trouble that makes the figures look better. So a pair is a pair once its lock
+//! was had and its release came back, whatever the release came to: both of its latencies count,
+//! and the trouble is counted beside them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use redlatch::{Error, Released};
+
+use crate::output::word;
+
+/// Values are told to a thousandth.
+const DIGITS: u8 = 3;
+
+/// Nothing is measured that takes longer; in nanoseconds.
+const LONGEST: u64 = 24 * 60 * 60 * 1_000_000_000;
+
+/// What was counted.
+#[derive(Debug, Clone)]
+pub struct Tally {
+    /// From asking to having, in nanoseconds.
+    pub acquire: Histogram<u64>,
+    /// From giving back to hearing of it, in nanoseconds.
+    pub release: Histogram<u64>,
+    /// How often there was which trouble.
+    pub errors: BTreeMap<&'static str, u64>,
+}
+
+impl Tally {
+    pub fn new() -> Tally {
+        let empty = Histogram::new_with_bounds(1, LONGEST, DIGITS)
+            .expect("the bounds and the digits are within those of the histogram");
+        Tally { acquire: empty.clone(), release: empty, errors: BTreeMap::new() }
+    }
+
+    /// How many pairs there were.
+    pub fn pairs(&self) -> u64 {
+        self.release.len()
+    }
+
+    /// A lock was had, and its release came back.
+    pub fn pair(&mut self, acquire: Duration, release: Duration, how: Released) {
+        record(&mut self.acquire, acquire);
+        record(&mut self.release, release);
+        match how {
+            Released::Released => {}
+            Released::AlreadyExpired => self.trouble("release_expired", 1),
+            Released::TakenByOther => self.trouble("release_taken_by_other", 1),
+            Released::Unconfirmed { .. } => self.trouble("release_unconfirmed", 1),
+        }
+    }
+
+    /// No lock came of it.
+    pub fn refused(&mut self, error: &Error) {
+        self.trouble(word(error), 1);
+    }
+
+    /// So many had not ended, or had not even begun, when the time was over.
+    pub fn unfinished(&mut self, count: u64) {
+        self.trouble("unfinished", count);
+    }
+
+    fn trouble(&mut self, kind: &'static str, count: u64) {
+        if count > 0 {
+            *self.errors.entry(kind).or_default() += count;
+        }
+    }
+}
+
+fn record(histogram: &mut Histogram<u64>, took: Duration) {
+    histogram.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1));
+}
+
+#[cfg(test)]
+mod tests {
+    use redlatch::Busy;
+
+    use super::*;
+
+    const MICRO: Duration = Duration::from_micros(1);
+
+    #[test]
+    fn a_pair_counts_whatever_its_release_came_to() {
+        let mut tally = Tally::new();
+        tally.pair(MICRO, 2 * MICRO, Released::Released);
+        tally.pair(3 * MICRO, 50_000 * MICRO, Released::AlreadyExpired);
+        tally.refused(&Error::Busy(Busy::Nodes));
+        tally.unfinished(0);
+        assert_eq!((tally.pairs(), tally.acquire.len()), (2, 2));
+        assert!(tally.release.max() >= 50_000_000);
+        let errors: Vec<_> = tally.errors.into_iter().collect();
+        assert_eq!(errors, [("busy", 1), ("release_expired", 1)]);
+    }
+
+    #[test]
+    fn no_time_and_all_time_are_recorded() {
+        let mut tally = Tally::new();
+        tally.pair(Duration::ZERO, Duration::MAX, Released::Released);
+        assert_eq!(tally.pairs(), 1);
+    }
+}

@@ -1,0 +1,175 @@
+//! From facts to what stands in the lane of a node: for how long it held which token, was frozen,
+//! was dead.
+//!
+//! The hazard is to say more than was seen. A token that is gone at a later look was released,
+//! unless the time that it had left was over by then, or the node was killed in between.
+
+use redlatch::Instant;
+
+use super::chronicle::Done;
+use super::peek::Held;
+
+/// How a node came to hold a token no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It was deleted, or another took its place.
+    Released,
+    /// Its time was over.
+    Expired,
+    /// The node died with it.
+    Lost,
+    /// It did not end.
+    None,
+}
+
+/// For so long a node held a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Band {
+    pub from: Instant,
+    pub to: Instant,
+    pub token: String,
+    pub ending: Ending,
+}
+
+/// For so long a node did not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Absence {
+    pub from: Instant,
+    pub to: Instant,
+    /// Killed, or else frozen.
+    pub dead: bool,
+    /// It came back.
+    pub ended: bool,
+}
+
+/// A token that is seen, and when it was last.
+struct Open<'a> {
+    from: Instant,
+    seen: Instant,
+    held: &'a Held,
+}
+
+impl Open<'_> {
+    fn close(&self, at: Instant, ending: Ending) -> Band {
+        Band { from: self.from, to: at, token: self.held.token.clone(), ending }
+    }
+
+    /// It is not there any more at that moment.
+    fn gone(&self, at: Instant, absences: &[Absence]) -> Band {
+        let died = absences.iter().find(|it| it.dead && it.from >= self.seen && it.from <= at);
+        let over = self.seen.saturating_add(self.held.left);
+        match died {
+            Some(death) => self.close(death.from, Ending::Lost),
+            None if over <= at => self.close(over, Ending::Expired),
+            None => self.close(at, Ending::Released),
+        }
+    }
+}
+
+/// What a node held at one key, by the looks at it up to `end`.
+pub fn bands<'a>(
+    sights: impl Iterator<Item = (Instant, Option<&'a Held>)>,
+    absences: &[Absence],
+    end: Instant,
+) -> Vec<Band> {
+    let mut bands = Vec::new();
+    let mut open: Option<Open> = None;
+    for (at, held) in sights {
+        let goes_on = match (&open, held) {
+            (Some(open), Some(held)) => open.held.token == held.token,
+            _ => false,
+        };
+        if !goes_on {
+            bands.extend(open.take().map(|open| open.gone(at, absences)));
+        }
+        if let Some(held) = held {
+            let from = open.map_or(at, |open| open.from);
+            open = Some(Open { from, seen: at, held });
+        }
+    }
+    if let Some(open) = open {
+        let died = absences.iter().any(|it| it.dead && it.from >= open.seen);
+        bands.push(if died { open.gone(end, absences) } else { open.close(end, Ending::None) });
+    }
+    bands
+}
+
+/// When a node did not run, by what was done to it up to `end`.
+pub fn absences(done: impl Iterator<Item = (Instant, Done)>, end: Instant) -> Vec<Absence> {
+    let mut absences: Vec<Absence> = Vec::new();
+    for (at, done) in done {
+        match done {
+            Done::Frozen | Done::Killed => {
+                let dead = done == Done::Killed;
+                absences.push(Absence { from: at, to: end, dead, ended: false });
+            }
+            Done::Thawed | Done::Restarted => {
+                if let Some(last) = absences.last_mut() {
+                    (last.to, last.ended) = (at, true);
+                }
+            }
+        }
+    }
+    absences
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn held(token: &str, left: u64) -> Held {
+        Held { token: token.into(), left: Duration::from_millis(left) }
+    }
+
+    /// Looks at these times, each with what it found: a token and the milliseconds it had left.
+    fn seen(looks: &[(u64, Option<(&str, u64)>)], absences: &[Absence]) -> Vec<Band> {
+        let looks = looks.iter().map(|&(time, it)| (at(time), it.map(|(t, left)| held(t, left))));
+        let looks: Vec<_> = looks.collect();
+        bands(looks.iter().map(|(at, held)| (*at, held.as_ref())), absences, at(1000))
+    }
+
+    fn band(from: u64, to: u64, token: &str, ending: Ending) -> Band {
+        Band { from: at(from), to: at(to), token: token.into(), ending }
+    }
+
+    #[test]
+    fn a_token_stands_from_its_first_look_until_it_is_gone() {
+        let looks = [(5, None), (10, Some(("a", 500))), (15, Some(("a", 495))), (20, None)];
+        assert_eq!(seen(&looks, &[]), [band(10, 20, "a", Ending::Released)]);
+        let looks = [(10, Some(("a", 500))), (15, Some(("b", 500)))];
+        let expected = [band(10, 15, "a", Ending::Released), band(15, 1000, "b", Ending::None)];
+        assert_eq!(seen(&looks, &[]), expected);
+    }
+
+    #[test]
+    fn a_token_whose_time_was_over_expired_then() {
+        let looks = [(10, Some(("a", 30))), (100, None)];
+        assert_eq!(seen(&looks, &[]), [band(10, 40, "a", Ending::Expired)]);
+    }
+
+    #[test]
+    fn a_token_dies_with_its_node() {
+        let done = [(at(30), Done::Killed), (at(60), Done::Restarted)];
+        let absences = absences(done.into_iter(), at(1000));
+        let death = Absence { from: at(30), to: at(60), dead: true, ended: true };
+        assert_eq!(absences, [death]);
+        let lost = [band(10, 30, "a", Ending::Lost)];
+        assert_eq!(seen(&[(10, Some(("a", 500))), (65, None)], &absences), lost);
+        assert_eq!(seen(&[(10, Some(("a", 500)))], &absences), lost);
+    }
+
+    #[test]
+    fn a_frozen_node_keeps_what_it_has() {
+        let done = [(at(30), Done::Frozen), (at(60), Done::Thawed), (at(900), Done::Frozen)];
+        let absences = absences(done.into_iter(), at(1000));
+        assert!(absences[0].ended && !absences[1].ended && absences[1].to == at(1000));
+        let looks = [(10, Some(("a", 500))), (61, Some(("a", 449))), (65, None)];
+        assert_eq!(seen(&looks, &absences), [band(10, 65, "a", Ending::Released)]);
+    }
+}

@@ -1,0 +1,76 @@
+//! Looks at every node again and again while the story is told, for the picture: a thread and a
+//! connection for each, apart from those of the clients.
+//!
+//! A frozen node answers when it goes on, and a dead one not at all: for as long there are no
+//! sights of it, and what it did then is not guessed.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use redlatch::{Instant, clock};
+
+use super::Stop;
+use super::peek::{Held, Peek};
+
+/// How long between two looks at a node.
+pub const EVERY: Duration = Duration::from_millis(5);
+
+/// What one look found: for each key that is looked for what is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sight {
+    pub at: Instant,
+    pub held: Vec<Option<Held>>,
+}
+
+/// The threads.
+pub struct Watch {
+    threads: Vec<(Sender<()>, JoinHandle<Vec<Sight>>)>,
+}
+
+impl Watch {
+    /// Looks from now on for these keys on the nodes at these URLs.
+    pub fn start(urls: &[String], keys: &'static [&'static str]) -> Result<Watch, Stop> {
+        let one = |url: &String| {
+            let address = url.strip_prefix("redis://").and_then(|address| address.parse().ok());
+            let address = address.ok_or_else(|| Stop::Failed(format!("an odd address: {url}")))?;
+            let (stop, stopped) = channel();
+            let thread = std::thread::Builder::new().name("watch".into());
+            let thread = thread.spawn(move || look(address, keys, &stopped));
+            let failed = |error| Stop::Failed(format!("no thread to watch {url}: {error}"));
+            Ok((stop, thread.map_err(failed)?))
+        };
+        Ok(Watch { threads: urls.iter().map(one).collect::<Result<_, _>>()? })
+    }
+
+    /// Stops looking: what was seen of each node.
+    pub fn end(self) -> Vec<Vec<Sight>> {
+        let (stops, threads): (Vec<_>, Vec<_>) = self.threads.into_iter().unzip();
+        drop(stops);
+        // One that ended badly saw nothing.
+        threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+    }
+}
+
+fn look(address: SocketAddr, keys: &[&str], stopped: &Receiver<()>) -> Vec<Sight> {
+    let mut sights = Vec::new();
+    let mut connection = None;
+    while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+        let mut peek = match connection.take() {
+            Some(peek) => peek,
+            None => match Peek::open(address) {
+                Ok(peek) => peek,
+                // It is dead: nobody listens.
+                Err(_) => continue,
+            },
+        };
+        let held = keys.iter().map(|key| peek.held(key)).collect::<Result<Vec<_>, _>>();
+        // A connection that failed is not used again: an answer may still be under way on it.
+        if let Ok(held) = held {
+            sights.push(Sight { at: clock::now(), held });
+            connection = Some(peek);
+        }
+    }
+    sights
+}

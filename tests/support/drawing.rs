@@ -1,0 +1,77 @@
+//! A picture in SVG as a test looks at it: whether it is well-formed, and which texts are in it.
+//!
+//! Only as much XML as such a picture has: elements, attributes in double quotes, text, the five
+//! entities. What it does not know it takes for an error.
+
+/// The texts of a picture, in their order.
+///
+/// Panics where it is not well-formed, or not a picture.
+#[track_caller]
+pub fn texts(svg: &str) -> Vec<String> {
+    let mut open: Vec<&str> = Vec::new();
+    let mut texts = Vec::new();
+    let mut roots = 0;
+    let mut rest = svg;
+    while let Some(start) = rest.find('<') {
+        let text = plain(rest[..start].trim());
+        if !text.is_empty() {
+            assert_eq!(open.last(), Some(&"text"), "{text:?} is in no text");
+            texts.push(text);
+        }
+        let end = rest.find('>').unwrap_or_else(|| panic!("{:?} does not end", &rest[start..]));
+        let tag = &rest[start + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "closed and not open");
+            continue;
+        }
+        let (tag, empty) = tag.strip_suffix('/').map_or((tag, false), |tag| (tag, true));
+        let (name, attributes) = tag.split_once(' ').unwrap_or((tag, ""));
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase()), "an element {name:?}");
+        look_at(attributes);
+        roots += usize::from(open.is_empty());
+        if !empty {
+            open.push(name);
+        }
+    }
+    assert!(rest.trim().is_empty() && open.is_empty(), "{rest:?}, and {open:?} are still open");
+    assert!(roots == 1 && svg.trim_start().starts_with("<svg "), "{roots} roots");
+    texts
+}
+
+/// Each has a name and a value in double quotes, and none is there twice.
+#[track_caller]
+fn look_at(attributes: &str) {
+    let mut names = Vec::new();
+    let mut rest = attributes.trim();
+    while !rest.is_empty() {
+        let Some((name, value)) = rest.split_once("=\"") else { panic!("attributes: {rest:?}") };
+        let Some((value, behind)) = value.split_once('"') else { panic!("attributes: {rest:?}") };
+        plain(value);
+        let fine = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        assert!(fine && !names.contains(&name), "an attribute {name:?}");
+        names.push(name);
+        rest = behind.trim_start();
+    }
+}
+
+/// Without entities.
+#[track_caller]
+fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once('&') {
+        let Some((entity, behind)) = behind.split_once(';') else { panic!("a bare & in {text:?}") };
+        plain.push_str(before);
+        plain.push(match entity {
+            "lt" => '<',
+            "gt" => '>',
+            "amp" => '&',
+            "quot" => '"',
+            "apos" => '\'',
+            other => panic!("an unknown entity {other:?}"),
+        });
+        rest = behind;
+    }
+    plain + rest
+}
