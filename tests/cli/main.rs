@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod doctor;
 #[cfg(feature = "tls")]
 mod encrypted;
 #[cfg(feature = "tls")]
