@@ -178,6 +178,12 @@ impl Config {
         self
     }
 
+    /// Whom to trust at `rediss://` URLs, where that was said: for other connections to the nodes.
+    #[cfg(feature = "tls")]
+    pub fn encryption(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
     /// Bounds on what waits.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Config {
@@ -190,6 +196,11 @@ impl Config {
     pub fn allow_eviction(mut self, allow: bool) -> Config {
         self.settings.allow_eviction = allow;
         self
+    }
+
+    /// Where the nodes are, in the order of the list.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
     }
 
     /// The settings.

@@ -53,6 +53,11 @@ impl Tls {
             .map_err(|error| bad(format!("the client certificate and its key: {error}")))?;
         Ok(Tls { config: Arc::new(config) })
     }
+
+    /// What a session is begun with: for other connections to the same nodes.
+    pub fn client_config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.config)
+    }
 }
 
 impl From<Arc<ClientConfig>> for Tls {

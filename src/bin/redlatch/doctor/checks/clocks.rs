@@ -1,0 +1,184 @@
+//! The nodes' clocks: whether each goes as fast as ours, and whether they agree.
+//!
+//! A reading is of some moment between the question and the answer. The hazard is to take the way
+//! of the answer for time on the node's clock: what it explains accuses nobody.
+
+use std::time::Duration;
+
+use redlatch::proto::standing::Reading;
+
+use super::{Finding, Subject, short, span};
+
+/// What the library takes off every ttl for clocks that differ: a hundredth.
+const DRIFT: f64 = 0.01;
+
+/// Nothing that keeps a clock by a network makes it differ by so much for long.
+const ODD_RATE: f64 = 0.002;
+
+/// What the way to a node and back varies by in any case.
+const GRAIN: Duration = Duration::from_micros(200);
+
+/// Clocks that are kept by a network do not differ by so much.
+const ODD_SKEW: f64 = 1.0;
+
+/// Whether its clock goes as fast as ours.
+pub fn rate(subject: &Subject) -> Option<Finding> {
+    const NAME: &str = "clock-rate";
+    if subject.seen.round_trips.is_empty() {
+        // It fell silent before.
+        return None;
+    }
+    let Some((rate, unsure)) = measured(&subject.seen.readings) else {
+        return Some(Finding::untold(NAME, "TIME"));
+    };
+    let (percent, within) = (rate * 100.0, unsure * 100.0);
+    let which = if rate > 0.0 { "faster" } else { "slower" };
+    let shown = format!("{:.2} % {which} than ours, give or take {within:.2} %", percent.abs());
+    let surely = rate.abs() - unsure;
+    let takes_off = "redlatch takes 1 % off every ttl for that";
+    Some(if surely > DRIFT {
+        let why = "its locks end at other times than their holders believe";
+        Finding::fail(NAME, format!("{shown}: {why} ({takes_off}). Was it set, or is it broken?"))
+    } else if surely > ODD_RATE {
+        Finding::warn(NAME, format!("{shown}: {takes_off}, but no good clock is so far off"))
+    } else if unsure > DRIFT {
+        let slow = "answers take too long to tell";
+        Finding::warn(NAME, format!("cannot be told: {slow} ({shown})"))
+    } else {
+        Finding::ok(NAME, shown)
+    })
+}
+
+/// How much faster it goes than ours, as a part of it, and how sure that is.
+///
+/// The way that every answer has explains nothing: it is as long each time. What is unsure is only
+/// how much longer than the shortest these two were.
+fn measured(readings: &[Reading]) -> Option<(f64, f64)> {
+    let (early, late) = readings.split_at(readings.len() / 2);
+    let best = |some: &[Reading]| some.iter().copied().min_by_key(way);
+    let (first, last) = (best(early)?, best(late)?);
+    let ours = (middle(&last) - middle(&first)) / 1e6;
+    let theirs = last.micros as f64 - first.micros as f64;
+    let shortest = way(&first).min(way(&last));
+    let longer = (way(&first) + way(&last)).saturating_sub(2 * shortest) + GRAIN;
+    let unsure = longer.as_secs_f64() / 2.0;
+    (ours > 0.0).then(|| ((theirs / 1e6 - ours) / ours, unsure / ours))
+}
+
+/// How long the question and its answer were on their way.
+fn way(reading: &Reading) -> Duration {
+    reading.read_at.saturating_since(reading.asked_at)
+}
+
+/// When it was taken, as far as we know: in microseconds of our clock.
+fn middle(reading: &Reading) -> f64 {
+    (reading.asked_at.as_nanos() as f64 + reading.read_at.as_nanos() as f64) / 2e3
+}
+
+/// Whether the nodes agree on what time it is.
+pub fn skew(subjects: &[Subject]) -> Vec<Finding> {
+    let ahead = |subject: &Subject| median(offsets(&subject.seen.readings));
+    let ahead: Vec<(&Subject, f64)> =
+        subjects.iter().filter_map(|subject| Some((subject, ahead(subject)?))).collect();
+    let Some(middle) = median(ahead.iter().map(|(_, offset)| *offset).collect()) else {
+        return Vec::new();
+    };
+    let of = |&(subject, offset): &(&Subject, f64)| Finding {
+        node: Some(subject.label.clone()),
+        ..judged(offset - middle, ahead.len())
+    };
+    ahead.iter().map(of).collect()
+}
+
+fn judged(ahead: f64, clocks: usize) -> Finding {
+    const NAME: &str = "clock-skew";
+    if clocks == 1 {
+        return Finding::ok(NAME, "there is no other clock to compare it with");
+    }
+    let which = if ahead > 0.0 { "ahead of" } else { "behind" };
+    let apart = Duration::try_from_secs_f64(ahead.abs()).unwrap_or(Duration::MAX);
+    let apart = if ahead.abs() < 10.0 { short(apart) } else { span(apart) };
+    let shown = format!("{apart} {which} the nodes' median");
+    if ahead.abs() <= ODD_SKEW {
+        return Finding::ok(NAME, shown);
+    }
+    let risk = "set right in one step it ends locks early or keeps them too long";
+    Finding::warn(NAME, format!("{shown}: {risk}. Let NTP slew it"))
+}
+
+/// How far the node's clock is ahead of ours, in seconds, at each reading. Ours counts from when
+/// the machine was started, so only the differences between nodes mean anything.
+fn offsets(readings: &[Reading]) -> Vec<f64> {
+    readings.iter().map(|reading| (reading.micros as f64 - middle(reading)) / 1e6).collect()
+}
+
+/// The one in the middle; of an even number, between the two.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    let upper = *values.get(half)?;
+    Some(if values.len() % 2 == 1 { upper } else { (values[half - 1] + upper) / 2.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::super::examples::{node, readings};
+    use super::*;
+
+    fn with(ahead: f64, rate: f64) -> Subject {
+        let mut subject = node("a");
+        subject.seen.readings = readings(ahead, rate);
+        subject
+    }
+
+    #[test]
+    fn a_clock_that_goes_wrong_is_found_in_a_second() {
+        let cases = [
+            (0.0, Level::Ok),
+            (0.002, Level::Ok),
+            (0.005, Level::Warn),
+            (-0.005, Level::Warn),
+            (0.0099, Level::Warn),
+            (0.02, Level::Fail),
+            (-0.02, Level::Fail),
+            (-3600.0, Level::Fail),
+        ];
+        for (wrong, level) in cases {
+            let found = rate(&with(0.0, wrong)).unwrap();
+            assert_eq!(found.level, level, "{wrong}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_network_explains_accuses_nobody() {
+        let mut subject = with(0.0, 0.02);
+        let later = |reading: &mut Reading| {
+            reading.read_at = reading.read_at.saturating_add(Duration::from_millis(60));
+        };
+        subject.seen.readings[3..].iter_mut().for_each(later);
+        let found = rate(&subject).unwrap();
+        assert_eq!(found.level, Level::Warn);
+        assert!(found.detail.starts_with("cannot be told"), "{found:?}");
+        // But a way that is always so long explains nothing.
+        subject.seen.readings[..3].iter_mut().for_each(later);
+        assert_eq!(rate(&subject).unwrap().level, Level::Fail);
+        subject.seen.readings.clear();
+        assert_eq!(rate(&subject).unwrap().level, Level::Warn);
+    }
+
+    #[test]
+    fn the_one_that_differs_from_the_others_is_told() {
+        let levels = |ahead: &[f64]| -> Vec<Level> {
+            let subjects: Vec<Subject> = ahead.iter().map(|&ahead| with(ahead, 0.0)).collect();
+            skew(&subjects).iter().map(|finding| finding.level).collect()
+        };
+        use Level::{Ok, Warn};
+        assert_eq!(levels(&[0.0, 0.9, -0.9]), [Ok, Ok, Ok]);
+        assert_eq!(levels(&[0.0, 3600.0, 0.1]), [Ok, Warn, Ok]);
+        assert_eq!(levels(&[0.0, -3600.0, 0.1]), [Ok, Warn, Ok]);
+        assert_eq!(levels(&[0.0, 60.0]), [Warn, Warn]);
+        assert_eq!(levels(&[60.0]), [Ok]);
+        assert!(levels(&[]).is_empty());
+    }
+}

@@ -1,0 +1,176 @@
+//! What hangs on the nodes together: their number, that they are different servers, and whether a
+//! lock can be had now.
+
+use std::time::Duration;
+
+use redlatch::Standing;
+
+use super::{Finding, Level, Subject, Use, quorum, span, up};
+
+/// All of it; `of_nodes` is what was found of each.
+pub fn checks(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Vec<Finding> {
+    let distinct = distinct(subjects);
+    vec![count(subjects.len()), can_lock(subjects, of_nodes, how), distinct]
+}
+
+fn count(nodes: usize) -> Finding {
+    const NAME: &str = "node-count";
+    let may_fail = nodes - quorum(nodes);
+    match nodes {
+        1 => Finding::warn(NAME, "1 node: while it is away no lock can be had. Run 3 or 5"),
+        _ if nodes % 2 == 0 => {
+            let fewer = nodes - 1;
+            let as_few = format!("{nodes} nodes bear as few failures as {fewer}: {may_fail}");
+            Finding::warn(NAME, format!("{as_few}. Take one away, or add one"))
+        }
+        _ => Finding::ok(NAME, format!("{nodes} nodes, of which {may_fail} may fail")),
+    }
+}
+
+/// Two addresses of one server would give it two votes.
+fn distinct(subjects: &[Subject]) -> Finding {
+    const NAME: &str = "distinct";
+    let of = |subject: &Subject| subject.seen.identities.first().cloned();
+    for (index, subject) in subjects.iter().enumerate() {
+        let Some(run_id) = of(subject) else { continue };
+        let same = subjects[..index].iter().find(|other| of(other).as_ref() == Some(&run_id));
+        if let Some(other) = same {
+            let (one, two) = (&other.label, &subject.label);
+            return Finding::fail(
+                NAME,
+                format!("{one} and {two} are one server (run_id {run_id}): it has one vote"),
+            );
+        }
+    }
+    // Who did not answer has a failure of its own.
+    let silent = subjects.iter().filter(|it| it.seen.greeted && of(it).is_none()).count();
+    let told = subjects.iter().filter(|subject| of(subject).is_some()).count();
+    if silent > 0 {
+        return Finding::warn(NAME, format!("cannot be told: {silent} of them tell no run_id"));
+    }
+    Finding::ok(
+        NAME,
+        format!("{told} of {} addresses told, and lead to as many servers", subjects.len()),
+    )
+}
+
+/// Whether enough nodes would grant.
+fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
+    const NAME: &str = "quorum";
+    let (nodes, needed) = (subjects.len(), quorum(subjects.len()));
+    // What else is wrong with a node does not keep it from granting.
+    let hindered = |subject: &&Subject| {
+        of_nodes.iter().any(|finding| {
+            let hinders = ["permissions", "writes", "round-trip"].contains(&finding.name);
+            let of_it = finding.node.as_ref() == Some(&subject.label);
+            hinders && of_it && finding.level == Level::Fail
+        })
+    };
+    let wait = |subject: &Subject| match subject.met.standing {
+        Standing::Ready => Some(Duration::ZERO),
+        Standing::Quarantined(until) => Some(until.saturating_since(how.now)),
+        _ => None,
+    };
+    let mut waits: Vec<Duration> =
+        subjects.iter().filter(|subject| !hindered(subject)).filter_map(wait).collect();
+    waits.sort_unstable();
+    let good = waits.iter().filter(|wait| wait.is_zero()).count();
+    match waits.get(needed - 1).copied() {
+        Some(Duration::ZERO) => {
+            Finding::ok(NAME, format!("{good} of {nodes} nodes grant; {needed} are needed"))
+        }
+        Some(wait) => {
+            let left = span(up(wait));
+            Finding::fail(
+                NAME,
+                format!(
+                    "{good} of {nodes} nodes grant yet, and {needed} are needed: locks can be had \
+                     in {left}, when the restart guard trusts them"
+                ),
+            )
+        }
+        None => Finding::fail(
+            NAME,
+            format!(
+                "{} of {nodes} nodes grant, and {needed} are needed: no lock can be had",
+                waits.len()
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redlatch::Cause;
+
+    use super::super::examples::{NOW, node, using};
+    use super::super::{all, no_quorum_answered};
+    use super::*;
+
+    fn nodes(count: usize) -> Vec<Subject> {
+        (0..count).map(|index| node(&format!("n{index}"))).collect()
+    }
+
+    fn level(subjects: &[Subject], name: &str) -> Level {
+        let found = all(subjects, &using());
+        found.iter().find(|finding| finding.name == name).expect("it is always there").level
+    }
+
+    #[test]
+    fn odd_numbers_are_good_numbers() {
+        use Level::{Ok, Warn};
+        for (count, expected) in [(1, Warn), (2, Warn), (3, Ok), (4, Warn), (5, Ok)] {
+            assert_eq!(level(&nodes(count), "node-count"), expected, "{count}");
+        }
+    }
+
+    #[test]
+    fn two_addresses_of_one_server_are_named() {
+        let mut three = nodes(3);
+        three[2].seen.identities = three[0].seen.identities.clone();
+        let found = distinct(&three);
+        assert_eq!(found.level, Level::Fail);
+        assert!(found.detail.starts_with("n0 and n2 are one server"), "{found:?}");
+        let mut three = nodes(3);
+        three[1].seen.identities.clear();
+        assert_eq!(distinct(&three).level, Level::Warn);
+    }
+
+    #[test]
+    fn a_lock_can_be_had_of_a_majority_that_grants() {
+        let mut three = nodes(3);
+        three[0].met.standing = Standing::Down(Cause::Unreachable);
+        three[0].seen.answered = false;
+        assert_eq!(level(&three, "quorum"), Level::Ok);
+        let later = NOW.saturating_add(Duration::from_secs(9));
+        three[1].met.standing = Standing::Quarantined(later);
+        let found = can_lock(&three, &[], &using());
+        assert_eq!(found.level, Level::Fail);
+        assert!(found.detail.contains("can be had in 9 s"), "{found:?}");
+        three[1].met.standing = Standing::Down(Cause::Unreachable);
+        assert_eq!(level(&three, "quorum"), Level::Fail);
+        assert!(!no_quorum_answered(&three));
+        three[1].seen.answered = false;
+        assert!(no_quorum_answered(&three));
+    }
+
+    #[test]
+    fn a_node_that_refuses_to_write_does_not_count() {
+        use crate::doctor::trial::{Outcome, Trial};
+        let mut three = nodes(3);
+        for node in &mut three[..2] {
+            // What it forgets one day does not hinder it now.
+            node.seen.info.insert("aof_enabled".into(), "0".into());
+        }
+        let unguarded = Use { restart_guard: false, ..using() };
+        let found = all(&three, &unguarded);
+        assert!(found.iter().any(|finding| finding.level == Level::Fail));
+        assert_eq!(found[1].level, Level::Ok, "{:?}", found[1]);
+        for node in &mut three[..2] {
+            let outcome = Outcome::Refused(Cause::OutOfMemory, "OOM full".into());
+            node.seen.trials.retain(|trial| trial.command != "SET");
+            node.seen.trials.push(Trial { command: "SET", outcome });
+        }
+        assert_eq!(level(&three, "quorum"), Level::Fail);
+    }
+}

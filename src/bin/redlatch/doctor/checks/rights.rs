@@ -1,0 +1,274 @@
+//! What we may do on a node, by what was tried there; and what comes of it where we may not.
+
+use redlatch::Cause;
+
+use super::{Finding, Level, Subject};
+use crate::doctor::connection::Answer;
+use crate::doctor::trial::{Outcome, Trial};
+
+/// A command of the library, and what its absence comes to.
+struct Need {
+    command: &'static str,
+    /// As an ACL rule says it.
+    rule: &'static str,
+    level: Level,
+    effect: &'static str,
+}
+
+const fn need(command: &'static str, rule: &'static str, effect: &'static str) -> Need {
+    Need { command, rule, level: Level::Fail, effect }
+}
+
+const fn wish(command: &'static str, rule: &'static str, effect: &'static str) -> Need {
+    Need { command, rule, level: Level::Warn, effect }
+}
+
+/// In the order of their weight.
+const NEEDS: [Need; 19] = [
+    need("SET", "+set", "no lock can be had"),
+    need("SELECT", "+select", "the database of the URL cannot be reached, so it is not asked"),
+    need("EVAL", "+eval", "nothing can be released, so it is not asked"),
+    need("GET", "+get", "no lock can be extended, and releases are unconfirmed"),
+    need("PTTL", "+pttl", "no lock can be extended"),
+    need("PEXPIRE", "+pexpire", "no lock can be extended"),
+    need("DEL", "+del", "what is released stays for its ttl"),
+    wish("EVALSHA", "+evalsha", "scripts are sent as a whole each time"),
+    wish("SCRIPT LOAD", "+script|load", "scripts are sent as a whole at first"),
+    wish("INFO", "+info", "it is distrusted for max-ttl by each new client"),
+    wish("TIME", "+time", "nobody notices when its clock jumps"),
+    wish("EXISTS", "+exists", "a release does not tell a key that is gone from another's"),
+    wish("GETRANGE", "+getrange", "status does not see who holds a lock there"),
+    wish("COMMAND INFO", "+command|info", "its own compare-and-delete is not found"),
+    wish("DELIFEQ", "+delifeq", "the script releases instead"),
+    wish("DELEX", "+delex", "the script releases instead"),
+    wish("CLIENT KILL", "+client|kill", "what is owed behind a lost connection is paid twice"),
+    wish("CLIENT SETNAME", "+client|setname", "we have no name in CLIENT LIST"),
+    wish("CLIENT SETINFO", "+client|setinfo", "CLIENT LIST does not tell our version"),
+];
+
+/// All of it. Where nothing was tried there is nothing to say.
+pub fn checks(subject: &Subject) -> Vec<Finding> {
+    let trials = &subject.seen.trials;
+    if trials.is_empty() {
+        return Vec::new();
+    }
+    let mut rights = permissions(trials);
+    let complete = rights.iter().all(|finding| finding.level == Level::Ok);
+    rights.extend(writes(trials, complete));
+    rights.extend(tracking(subject));
+    rights.push(release(trials));
+    rights
+}
+
+fn permissions(trials: &[Trial]) -> Vec<Finding> {
+    const NAME: &str = "permissions";
+    if let Some(line) = trials.iter().find_map(refused_key) {
+        return vec![Finding::fail(
+            NAME,
+            format!(
+                "the user may not touch the key that was tried ({line}): try --key-prefix with \
+                 what the names of your locks begin with"
+            ),
+        )];
+    }
+    let missing: Vec<Finding> = NEEDS
+        .iter()
+        .filter_map(|need| {
+            let trial = trials.iter().find(|trial| trial.command == need.command)?;
+            let line = refusal(trial, trials)?;
+            let (command, rule, effect) = (need.command, need.rule, need.effect);
+            let level =
+                if command == "DEL" && own(trials).is_some() { Level::Warn } else { need.level };
+            Some(Finding::new(
+                NAME,
+                level,
+                format!("{command} is refused ({line}): {effect}. ACL rule: {rule}"),
+            ))
+        })
+        .collect();
+    if missing.is_empty() {
+        let tried = trials.len();
+        return vec![Finding::ok(NAME, format!("all {tried} commands of the library were tried"))];
+    }
+    missing
+}
+
+/// Why it is forbidden, where that is its own fault.
+fn refusal<'a>(trial: &'a Trial, trials: &[Trial]) -> Option<&'a str> {
+    let Outcome::Refused(cause, line) = &trial.outcome else { return None };
+    // Which of the two a server knows is a matter of its version.
+    let optional = matches!(trial.command, "DELIFEQ" | "DELEX");
+    if !trial.is_forbidden() || (optional && *cause == Cause::UnknownCommand) {
+        return None;
+    }
+    // A script that may not go on speaks for a command inside it.
+    let from_inside = trial.command.starts_with("EVAL") && !line.starts_with("NOPERM");
+    let inside = |trial: &Trial| {
+        matches!(trial.command, "SET" | "GET" | "DEL" | "PTTL" | "PEXPIRE") && trial.is_forbidden()
+    };
+    let blamed = from_inside && *cause != Cause::UnknownCommand && trials.iter().any(inside);
+    (!blamed).then_some(line)
+}
+
+/// The words that refuse a key, whatever is done with it.
+fn refused_key(trial: &Trial) -> Option<&str> {
+    let Outcome::Refused(Cause::NoPermission, line) = &trial.outcome else { return None };
+    (trial.command == "SET" && line.contains("key") && !line.contains("run the")).then_some(line)
+}
+
+/// Whether it takes a key, and gives it back as it should. That we may not is told elsewhere.
+fn writes(trials: &[Trial], complete: bool) -> Option<Finding> {
+    const NAME: &str = "writes";
+    let set = trials.iter().find(|trial| trial.command == "SET")?;
+    match &set.outcome {
+        Outcome::Refused(..) if set.is_forbidden() => None,
+        Outcome::Refused(cause, line) => {
+            Some(Finding::fail(NAME, format!("it {}: {line}", verb(*cause))))
+        }
+        _ if complete && trials.iter().any(|it| it.outcome == Outcome::Odd) => Some(Finding::fail(
+            NAME,
+            "a script of ours did not find the key that was set just before it: is a proxy in \
+             between, or no Redis?",
+        )),
+        _ => Some(Finding::ok(NAME, "it took a key, prolonged it, and gave it back")),
+    }
+}
+
+/// As a part of "it ...".
+fn verb(cause: Cause) -> String {
+    match cause {
+        Cause::OutOfMemory => "is out of memory, and refuses locks".to_owned(),
+        Cause::Misconf | Cause::NoReplicas => cause.to_string(),
+        other => format!("refuses to set a key, {other}"),
+    }
+}
+
+/// Its own compare-and-delete, if it has one.
+fn own(trials: &[Trial]) -> Option<&'static str> {
+    let done = |trial: &Trial| trial.outcome == Outcome::Done;
+    let own = ["DELIFEQ", "DELEX"];
+    own.into_iter().find(|own| trials.iter().any(|it| it.command == *own && done(it)))
+}
+
+fn tracking(subject: &Subject) -> Option<Finding> {
+    const NAME: &str = "tracking";
+    let because = "who waits for a lock asks again and again instead of being told";
+    if let Some(Answer::Error(_)) = &subject.seen.hello {
+        return Some(Finding::warn(NAME, format!("it refuses HELLO and pushes: {because}")));
+    }
+    let tracking = ["CLIENT TRACKING", "CLIENT CACHING"];
+    let trials = || subject.seen.trials.iter().filter(|it| tracking.contains(&it.command));
+    trials().next()?;
+    let refused = trials().find_map(|trial| match &trial.outcome {
+        Outcome::Refused(_, line) => Some((trial.command, line)),
+        _ => None,
+    });
+    let Some((command, line)) = refused else {
+        return Some(Finding::ok(NAME, "it tells when a lock is released, and of a flush"));
+    };
+    let rules = "ACL rules: +client|tracking +client|caching";
+    Some(Finding::warn(NAME, format!("{command} is refused ({line}): {because}. {rules}")))
+}
+
+fn release(trials: &[Trial]) -> Finding {
+    const NAME: &str = "release";
+    match own(trials) {
+        Some(command) => Finding::ok(NAME, format!("{command}: its own compare-and-delete")),
+        None => Finding::ok(NAME, "by a script: it has no compare-and-delete of its own"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::{bad, node};
+    use super::*;
+
+    const NOPERM: &str = "NOPERM this user has no permissions to run the 'x' command";
+
+    /// What is found where these answer so.
+    fn refusing(refused: &[(&'static str, &str)]) -> Vec<Finding> {
+        let mut subject = node("a");
+        for &(command, line) in refused {
+            let outcome = Outcome::Refused(Cause::of_error(line.as_bytes()), line.to_owned());
+            subject.seen.trials.retain(|trial| trial.command != command);
+            subject.seen.trials.push(Trial { command, outcome });
+        }
+        checks(&subject)
+    }
+
+    #[test]
+    fn every_command_that_is_refused_is_named_with_its_effect() {
+        for need in &NEEDS {
+            let found = refusing(&[(need.command, NOPERM)]);
+            let (level, detail) = bad(&found, "permissions");
+            assert_eq!(level, need.level, "{detail}");
+            assert!(detail.starts_with(&format!("{} is refused", need.command)), "{detail}");
+            assert!(detail.contains(need.effect) && detail.contains(need.rule), "{detail}");
+        }
+    }
+
+    #[test]
+    fn a_script_is_not_blamed_for_what_is_inside_it() {
+        let inside = "ERR The user executing the script can't run this command or subcommand";
+        let found = refusing(&[("GET", NOPERM), ("EVAL", inside), ("EVALSHA", inside)]);
+        let missing: Vec<&str> = found
+            .iter()
+            .filter(|it| it.level != Level::Ok)
+            .map(|it| it.detail.split(' ').next().unwrap())
+            .collect();
+        assert_eq!(missing, ["GET"]);
+    }
+
+    #[test]
+    fn a_key_that_is_refused_is_not_taken_for_a_command() {
+        let line = "NOPERM this user has no permissions to access one of the keys used";
+        let (level, detail) = bad(&refusing(&[("SET", line), ("GET", line)]), "permissions");
+        assert_eq!(level, Level::Fail);
+        assert!(detail.contains("--key-prefix"), "{detail}");
+    }
+
+    #[test]
+    fn what_a_version_does_not_know_is_not_missing() {
+        let unknown = "ERR unknown command 'DELIFEQ', with args beginning with:";
+        let found = refusing(&[("DELIFEQ", unknown), ("DELEX", unknown)]);
+        assert_eq!(bad(&found, "permissions").0, Level::Ok);
+        assert!(bad(&found, "release").1.starts_with("by a script"));
+        // But a server whose SET was renamed is of no use.
+        assert_eq!(bad(&refusing(&[("SET", unknown)]), "permissions").0, Level::Fail);
+    }
+
+    #[test]
+    fn who_has_its_own_compare_and_delete_needs_del_less() {
+        let mut subject = node("a");
+        let outcome = Outcome::Refused(Cause::NoPermission, NOPERM.to_owned());
+        subject.seen.trials.retain(|trial| trial.command != "DEL");
+        subject.seen.trials.push(Trial { command: "DEL", outcome });
+        subject.seen.trials.push(Trial { command: "DELIFEQ", outcome: Outcome::Done });
+        let found = checks(&subject);
+        assert_eq!(bad(&found, "permissions").0, Level::Warn);
+        assert!(bad(&found, "release").1.starts_with("DELIFEQ"));
+    }
+
+    #[test]
+    fn what_refuses_writes_says_why() {
+        for line in ["OOM command not allowed", "MISCONF no disk", "NOREPLICAS too few", "BUSY a"] {
+            let (level, detail) = bad(&refusing(&[("SET", line)]), "writes");
+            assert_eq!(level, Level::Fail);
+            assert!(detail.contains(line), "{detail}");
+        }
+        let mut subject = node("a");
+        subject.seen.trials.push(Trial { command: "EVAL", outcome: Outcome::Odd });
+        assert_eq!(bad(&checks(&subject), "writes").0, Level::Fail);
+    }
+
+    #[test]
+    fn without_pushes_it_is_said_who_pays() {
+        let line = "NOPERM User x has no permissions to run the 'client|tracking' command";
+        let (level, detail) = bad(&refusing(&[("CLIENT TRACKING", line)]), "tracking");
+        assert_eq!(level, Level::Warn);
+        assert!(detail.contains("+client|tracking"), "{detail}");
+        let mut subject = node("a");
+        subject.seen.hello = Some(Answer::Error("ERR unknown command".into()));
+        assert_eq!(bad(&checks(&subject), "tracking").0, Level::Warn);
+    }
+}

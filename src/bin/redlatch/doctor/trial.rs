@@ -1,0 +1,171 @@
+//! Every command that the library uses, tried on one key of doctor's own: what an ACL, a managed
+//! server or a full disk refuses is found before a lock meets it.
+//!
+//! All of it goes in one write that ends with the deletion, so that nothing is left where we, or
+//! the connection, end half-way; and the key has a short ttl where deleting is refused. The hazard
+//! is to take a refusal of the key for one of the command.
+
+use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
+use redlatch::{Cause, Token};
+
+use super::connection::{Answer, Connection, Trouble};
+
+/// How long the key lives where it cannot be deleted, in milliseconds.
+const TTL: &[u8] = b"5000";
+
+/// The key and what is written to it.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    pub key: String,
+    pub token: Token,
+    pub other: Token,
+}
+
+/// One command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trial {
+    pub command: &'static str,
+    pub outcome: Outcome,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// Answered, and not what it answers when all is well.
+    Odd,
+    /// In the words of the node.
+    Refused(Cause, String),
+}
+
+impl Trial {
+    /// Whether the user may not, or the server does not have it: somebody has to change something.
+    pub fn is_forbidden(&self) -> bool {
+        let Outcome::Refused(cause, _) = &self.outcome else { return false };
+        matches!(cause, Cause::NoPermission | Cause::UnknownCommand | Cause::NoDatabase)
+    }
+}
+
+type Question<'a> = (&'static str, Vec<&'a [u8]>);
+
+/// Tries them all.
+pub fn run(connection: &mut Connection, db: u32, keys: &Keys) -> Result<Vec<Trial>, Trouble> {
+    if db != 0 {
+        let answer = connection.ask(&[b"SELECT", db.to_string().as_bytes()])?;
+        if let Answer::Error(_) = answer {
+            // In database 0 the key would be in somebody's way.
+            return Ok(judged([("SELECT", answer)].into_iter()));
+        }
+    }
+    let mut questions = about_the_connection();
+    questions.extend(about_the_key(keys));
+    let words: Vec<&[&[u8]]> = questions.iter().map(|(_, words)| words.as_slice()).collect();
+    let answers = connection.ask_all(&words)?;
+    let commands = questions.iter().map(|(command, _)| *command);
+    Ok(judged(commands.zip(answers)))
+}
+
+fn about_the_connection<'a>() -> Vec<Question<'a>> {
+    vec![
+        ("INFO", vec![b"INFO", b"server"]),
+        ("TIME", vec![b"TIME"]),
+        ("SCRIPT LOAD", vec![b"SCRIPT", b"LOAD", RELEASE.source.as_bytes()]),
+        ("SCRIPT LOAD", vec![b"SCRIPT", b"LOAD", EXTEND.source.as_bytes()]),
+        ("COMMAND INFO", vec![b"COMMAND", b"INFO", b"DELIFEQ", b"DELEX"]),
+        ("CLIENT TRACKING", vec![b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]),
+        ("CLIENT SETNAME", vec![b"CLIENT", b"SETNAME", b"redlatch-doctor"]),
+        ("CLIENT SETINFO", vec![b"CLIENT", b"SETINFO", b"LIB-NAME", b"redlatch"]),
+        // Of a connection that nobody has: numbers are given out from 1.
+        ("CLIENT KILL", vec![b"CLIENT", b"KILL", b"ID", b"9223372036854775807"]),
+    ]
+}
+
+fn about_the_key(keys: &Keys) -> Vec<Question<'_>> {
+    let key = keys.key.as_bytes();
+    let (token, other) = (&keys.token.as_bytes()[..], &keys.other.as_bytes()[..]);
+    let (release, extend) = (RELEASE.source.as_bytes(), EXTEND.source.as_bytes());
+    let set = || ("SET", vec![b"SET", key, token, b"NX", b"PX", TTL]);
+    vec![
+        set(),
+        ("GET", vec![b"GET", key]),
+        ("PTTL", vec![b"PTTL", key]),
+        ("PEXPIRE", vec![b"PEXPIRE", key, TTL]),
+        ("EXISTS", vec![b"EXISTS", key]),
+        ("GETRANGE", vec![b"GETRANGE", key, b"0", b"55"]),
+        ("CLIENT CACHING", vec![b"CLIENT", b"CACHING", b"YES"]),
+        ("PTTL", vec![b"PTTL", key]),
+        ("EVAL", vec![b"EVAL", extend, b"1", key, token, TTL]),
+        ("EVALSHA", vec![b"EVALSHA", EXTEND.sha1.as_bytes(), b"1", key, token, TTL]),
+        ("EVAL", vec![b"EVAL", ADOPT.as_bytes(), b"1", key, token, other, TTL]),
+        ("EVALSHA", vec![b"EVALSHA", RELEASE.sha1.as_bytes(), b"1", key, other]),
+        ("DEL", vec![b"DEL", key]),
+        set(),
+        ("EVAL", vec![b"EVAL", release, b"1", key, token]),
+        set(),
+        ("DELIFEQ", vec![b"DELIFEQ", key, token]),
+        set(),
+        ("DELEX", vec![b"DELEX", key, b"IFEQ", token]),
+        ("DEL", vec![b"DEL", key]),
+    ]
+}
+
+/// One outcome for each command: the first that is not well.
+fn judged(answers: impl Iterator<Item = (&'static str, Answer)>) -> Vec<Trial> {
+    let mut trials: Vec<Trial> = Vec::new();
+    for (command, answer) in answers {
+        let outcome = outcome(command, answer);
+        match trials.iter_mut().find(|trial| trial.command == command) {
+            Some(trial) if trial.outcome == Outcome::Done => trial.outcome = outcome,
+            Some(_) => {}
+            None => trials.push(Trial { command, outcome }),
+        }
+    }
+    trials
+}
+
+fn outcome(command: &str, answer: Answer) -> Outcome {
+    match answer {
+        Answer::Error(line) => Outcome::Refused(Cause::of_error(line.as_bytes()), line),
+        // The key was there, and the script of ours found it as it was left.
+        Answer::Number(1) | Answer::Text(_) | Answer::Many(_) => Outcome::Done,
+        Answer::Number(_) | Answer::Nothing if !matches!(command, "EVAL" | "EVALSHA") => {
+            Outcome::Done
+        }
+        Answer::Number(_) | Answer::Nothing => Outcome::Odd,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_answer_to_a_command_counts() {
+        let ok = || Answer::Text("OK".into());
+        let error = |line: &str| Answer::Error(line.into());
+        let trials = judged(
+            [
+                ("SET", ok()),
+                ("EVAL", Answer::Number(1)),
+                ("EVAL", error("NOPERM no")),
+                ("EVAL", Answer::Number(1)),
+                ("SET", Answer::Nothing),
+                ("EVALSHA", Answer::Number(0)),
+            ]
+            .into_iter(),
+        );
+        let forbidden: Vec<&str> =
+            trials.iter().filter(|trial| trial.is_forbidden()).map(|trial| trial.command).collect();
+        assert_eq!(forbidden, ["EVAL"]);
+        assert_eq!(trials[0].outcome, Outcome::Done, "the key was there: that is an answer");
+        assert_eq!(trials[2].outcome, Outcome::Odd);
+    }
+
+    #[test]
+    fn the_last_word_on_the_key_is_its_deletion() {
+        use rand::{SeedableRng, rngs::StdRng};
+        let token = Token::draw(&mut StdRng::from_seed([3; 32]));
+        let keys = Keys { key: "redlatch-doctor:1".into(), token, other: token };
+        assert_eq!(about_the_key(&keys).last().map(|question| question.0), Some("DEL"));
+    }
+}

@@ -1,0 +1,137 @@
+//! Nodes that cannot be reached, or let nobody in; and passwords, which nobody is to read.
+
+use super::*;
+use crate::support::Scripted;
+use std::io::Write;
+
+#[test]
+fn what_is_in_the_way_of_each_node_is_found_in_the_time_of_one_timeout() {
+    let fleet = Fleet::start(7);
+    let [good, frozen, dead, locked, guessed, full, garbage] =
+        std::array::from_fn(|index| &fleet[index]);
+    for node in [locked, guessed] {
+        assert!(node.command(&["CONFIG", "SET", "requirepass", "opensesame"]).is_ok());
+    }
+    assert!(full.command(&["CONFIG", "SET", "maxclients", "1"]).is_ok());
+    frozen.stop();
+    dead.kill();
+    let other = Scripted::start(|mut stream, _| {
+        let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        let _ = stream.read(&mut [0; 1024]);
+    });
+    // What a server says to those who come from outside; from inside it says it to nobody.
+    let protected = Scripted::start(|mut stream, _| {
+        let _ = stream.write_all(b"-DENIED Redis is running in protected mode\r\n");
+        let _ = stream.read(&mut [0; 1024]);
+    });
+    let mut urls = fleet.urls();
+    urls.push(protected.url());
+    urls[4] = format!("redis://:guess@{}", label(guessed));
+    urls[6] = other.url();
+    garbage.kill();
+    let diagnosis = ask_plainly(&urls);
+    println!("{:#}\nafter {:?}", diagnosis.json, diagnosis.took);
+    assert_eq!(diagnosis.code, 1, "five of eight answered");
+    diagnosis.is(&label(good), &[]);
+    let stuck = "no answer in time: it takes connections; is it stopped";
+    diagnosis.is(&label(frozen), &[("reachable", "fail", stuck)]);
+    let refused = "not connected (Connection refused): no server listens there";
+    diagnosis.is(&label(dead), &[("reachable", "fail", refused)]);
+    diagnosis.is(&label(locked), &[("credentials", "fail", "it wants a password")]);
+    diagnosis.is(&label(guessed), &[("credentials", "fail", "it refuses the password")]);
+    diagnosis.is(&label(full), &[("reachable", "fail", "has too many clients")]);
+    let address = other.address().to_string();
+    diagnosis.is(&address, &[("reachable", "fail", "that is no Redis")]);
+    let address = protected.address().to_string();
+    diagnosis.is(&address, &[("reachable", "fail", "is in protected mode")]);
+    // A frozen node costs its timeout of two seconds, once; the rest is for a busy machine.
+    assert!(diagnosis.took < 20 * SECOND, "{:?}", diagnosis.took);
+}
+
+#[test]
+fn a_quorum_that_does_not_answer_is_an_exit_code_of_its_own() {
+    let fleet = Fleet::start(3);
+    fleet[0].kill();
+    fleet[1].stop();
+    let diagnosis = ask_plainly(&fleet.urls());
+    assert_eq!(diagnosis.code, 69);
+    assert_eq!(diagnosis.json["ok"], false);
+    diagnosis.is_together(&[("quorum", "fail", "1 of 3 nodes grant, and 2 are needed: no lock")]);
+    diagnosis.is(&label(&fleet[2]), &[]);
+}
+
+#[test]
+fn a_password_is_used_and_never_shown() {
+    const SECRETS: [&str; 3] = ["opensesame", "open%73esame", "hunter2"];
+    let fleet = Fleet::start(3);
+    for node in &fleet {
+        assert!(node.command(&["CONFIG", "SET", "requirepass", "opensesame"]).is_ok());
+    }
+    // It repeats all that it is told, as old servers do where they do not know a command.
+    let parrot = Scripted::start(|mut stream, _| {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            let said = String::from_utf8_lossy(&buffer[..count]).replace("\r\n", " ");
+            let line = format!("-ERR unknown command, with args beginning with: {said}\r\n");
+            let asked = buffer[..count].iter().filter(|&&byte| byte == b'*').count();
+            let _ = stream.write_all(line.repeat(asked.max(1)).as_bytes());
+        }
+    });
+    let urls = [
+        format!("redis://:open%73esame@{}", label(&fleet[0])),
+        format!("redis://default@{}", label(&fleet[1])),
+        format!("redis://ann:hunter2@{}", label(&fleet[2])),
+        format!("redis://ann:hunter2@{}", parrot.address()),
+    ];
+    for arguments in [&["--json"][..], &["-v"], &[]] {
+        let mut command = tool(&["doctor"]);
+        command.args(PLAINLY).args(arguments).env("REDLATCH_SERVERS", urls.join(","));
+        let ended = run(command.env("REDISCLI_AUTH", "opensesame"));
+        assert_eq!(ended.code(), 1, "{ended:?}");
+        assert!(ended.out.contains("it refuses the password of the user"), "{}", ended.out);
+        for secret in SECRETS {
+            assert!(!ended.out.contains(secret) && !ended.errors.contains(secret), "{ended:?}");
+        }
+        if arguments == ["--json"] {
+            let diagnosis = Diagnosis { code: 1, json: ended.json(), took: ended.took };
+            for node in fleet.iter().take(2) {
+                diagnosis.is(&label(node), &[]);
+            }
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+mod encrypted {
+    use super::*;
+    use crate::papers::{Ca, Paper};
+
+    #[test]
+    fn an_encrypted_node_is_looked_at_like_any_other() {
+        let server = support::Server::get();
+        let port = support::free_port().to_string();
+        let mut attempt = std::process::Command::new(&server.binary);
+        let output = attempt.args(["--port", "0", "--tls-port", &port]).output().expect("it runs");
+        if !String::from_utf8_lossy(&output.stdout).contains("tls-cert-file") {
+            println!("not run: {} was built without TLS", server.binary);
+            return;
+        }
+        let ca = Ca::new();
+        let ports = [support::free_port(), support::free_port()];
+        let papers: [Paper; 2] = [ca.paper("127.0.0.1"), ca.expired("127.0.0.1")];
+        let fleet = Fleet::each(2, |index, folder| {
+            ca.arguments(folder, ports[index], &papers[index], "no")
+        });
+        let file = fleet[0].directory().join("ours.pem");
+        std::fs::write(&file, &ca.pem).expect("a new file");
+        let urls = ports.map(|port| format!("rediss://127.0.0.1:{port}"));
+        let file = file.to_str().expect("a path in UTF-8");
+        let flags = ["--no-restart-guard", "--node-timeout", "2s", "--cacert", file];
+        let diagnosis = ask(&urls, &flags);
+        let [good, expired] = ports.map(|port| format!("127.0.0.1:{port}"));
+        diagnosis.is(&good, &[]);
+        assert_eq!(diagnosis.words(Some(&good), "writes").0, "ok");
+        diagnosis.is(&expired, &[("reachable", "fail", "certificate expired")]);
+        assert_eq!(fleet.keys_everywhere(), []);
+    }
+}

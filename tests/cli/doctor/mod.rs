@@ -1,0 +1,189 @@
+//! `redlatch doctor` on real servers, each brought into the state that is to be found.
+//!
+//! Several conditions are looked at in one run where they do not touch each other: a run takes a
+//! second, for the clocks. What is asserted of a node is everything of it that is not well.
+
+mod access;
+mod clocks;
+mod rights;
+mod servers;
+mod way;
+
+use super::*;
+
+/// What a doctor said.
+struct Diagnosis {
+    code: i32,
+    json: Value,
+    took: Duration,
+}
+
+/// One line of it, as a test writes it: name, level, and what has to be in the words.
+type Bad<'a> = (&'a str, &'a str, &'a str);
+
+/// Asks about these nodes, in JSON.
+#[track_caller]
+fn ask(urls: &[String], arguments: &[&str]) -> Diagnosis {
+    let mut command = tool(&["doctor", "--json"]);
+    command.args(arguments).env("REDLATCH_SERVERS", urls.join(","));
+    let ended = run(&mut command);
+    assert_eq!(ended.errors, "", "{ended:?}");
+    Diagnosis { code: ended.code(), json: ended.json(), took: ended.took }
+}
+
+/// With a node timeout that no healthy node misses here, and no restart guard for young servers.
+const PLAINLY: [&str; 3] = ["--no-restart-guard", "--node-timeout", "2s"];
+
+#[track_caller]
+fn ask_plainly(urls: &[String]) -> Diagnosis {
+    ask(urls, &PLAINLY)
+}
+
+/// What comes of other tests beside this one: answers that are held up now and then.
+fn is_of_a_busy_machine(detail: &str) -> bool {
+    ["cannot be told: answers take too long", "some of its answers come too late"]
+        .iter()
+        .any(|words| detail.contains(words))
+}
+
+impl Diagnosis {
+    fn checks(&self) -> &Vec<Value> {
+        self.json["checks"].as_array().expect("a list")
+    }
+
+    /// What is not well of a node (`None`: of all together), but for checks of these names.
+    fn bad(&self, node: Option<&str>, but: &[&str]) -> Vec<(String, String, String)> {
+        let text = |check: &Value, field: &str| check[field].as_str().unwrap_or("").to_owned();
+        let of_it = self.checks().iter().filter(|check| check["node"].as_str() == node);
+        let bad = of_it.map(|it| (text(it, "name"), text(it, "level"), text(it, "detail")));
+        bad.filter(|it| it.1 != "ok" && !but.contains(&it.0.as_str())).collect()
+    }
+
+    /// Insists on what is not well of a node, and on nothing else. These servers are young and
+    /// keep nothing, which is the subject elsewhere.
+    #[track_caller]
+    fn is(&self, node: &str, expected: &[Bad<'_>]) {
+        let mut bad = self.bad(Some(node), &["age", "persistence"]);
+        let looked_for = |name: &str| expected.iter().any(|it| it.0 == name);
+        bad.retain(|(name, _, detail)| looked_for(name) || !is_of_a_busy_machine(detail));
+        assert_alike(&bad, expected);
+    }
+
+    #[track_caller]
+    fn is_together(&self, expected: &[Bad<'_>]) {
+        assert_alike(&self.bad(None, &[]), expected);
+    }
+
+    /// The words of the one check of that name.
+    #[track_caller]
+    fn words(&self, node: Option<&str>, name: &str) -> (String, String) {
+        let is_it = |it: &&Value| it["name"] == name && it["node"].as_str() == node;
+        let found: Vec<&Value> = self.checks().iter().filter(is_it).collect();
+        let [check] = found.as_slice() else { panic!("{name}: {found:?}") };
+        let text = |field: &str| check[field].as_str().expect("a text").to_owned();
+        (text("level"), text("detail"))
+    }
+}
+
+#[track_caller]
+fn assert_alike(bad: &[(String, String, String)], expected: &[Bad<'_>]) {
+    let alike = |(it, expected): (&(String, String, String), &Bad<'_>)| {
+        it.0 == expected.0 && it.1 == expected.1 && it.2.contains(expected.2)
+    };
+    let all = bad.len() == expected.len() && bad.iter().zip(expected).all(alike);
+    assert!(all, "found {bad:#?}, expected {expected:#?}");
+}
+
+fn label(node: &Node) -> String {
+    node.address().to_string()
+}
+
+/// Servers that keep their keys over any restart.
+fn lasting(count: usize) -> Fleet {
+    Fleet::each(count, |_, folder| {
+        let mut arguments = vec!["--unixsocket".to_owned(), folder.join("s").display().to_string()];
+        arguments.extend(["--appendonly", "yes", "--appendfsync", "always"].map(str::to_owned));
+        arguments
+    })
+}
+
+/// Whether it has been up for so long that the guard of a max-ttl of 100 ms trusts it.
+#[track_caller]
+fn wait_until_trusted(fleet: &Fleet) {
+    eventually(10 * SECOND, "they have been up for two seconds", || {
+        let up = |node: &Node| node.info("uptime_in_seconds").parse::<u64>().is_ok_and(|up| up > 1);
+        fleet.iter().all(up)
+    });
+}
+
+const TRUSTING: [&str; 4] = ["--max-ttl", "100ms", "--node-timeout", "2s"];
+
+#[test]
+fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
+    let fleet = lasting(3);
+    let socket = format!("redis+unix://{}/s", fleet[2].directory().display());
+    let urls = [fleet[0].url(), format!("{}/3", fleet[1].url()), socket];
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    wait_until_trusted(&fleet);
+    let diagnosis = ask(&urls, &TRUSTING);
+    assert_eq!(diagnosis.code, 0, "{}", diagnosis.json);
+    assert_eq!(diagnosis.json["ok"], true);
+    assert_eq!(fields(&diagnosis.json), ["ok", "checks"]);
+    for check in diagnosis.checks() {
+        assert_eq!(fields(check), ["name", "level", "node", "detail"]);
+        let busy = is_of_a_busy_machine(check["detail"].as_str().expect("a text"));
+        assert!(check["level"] == "ok" || busy, "{check}");
+    }
+    let own = fleet[0].command(&["COMMAND", "INFO", "DELIFEQ", "DELEX"]);
+    let support::Value::Array(own) = own else { panic!("{own:?}") };
+    let has_its_own = own.iter().any(|it| matches!(it, support::Value::Array(_)));
+    let (_, release) = diagnosis.words(Some(&label(&fleet[0])), "release");
+    assert_eq!(release.starts_with("DEL"), has_its_own, "{release}");
+    // Seventeen of each node, and three of all together.
+    assert_eq!(diagnosis.checks().len(), 3 * 17 + 3);
+    assert_eq!(fleet.keys_everywhere(), []);
+    assert_eq!(fleet[1].command(&["INFO", "keyspace"]).text().trim(), "# Keyspace");
+    for monitor in monitors {
+        let asked = monitor.lines();
+        let wrote = asked.iter().any(|line| line.contains("\"SET\" \"redlatch-doctor:"));
+        assert!(wrote, "it was tried: {asked:?}");
+    }
+}
+
+#[test]
+fn a_person_reads_a_table_and_a_script_the_exit_code() {
+    let fleet = lasting(3);
+    let text = |arguments: &[&str]| {
+        let mut command = tool(&["doctor"]);
+        command.args(PLAINLY).args(arguments);
+        run(command.env("REDLATCH_SERVERS", fleet.urls().join(",")))
+    };
+    let table = text(&["-v"]).with_code(0);
+    println!("{}", table.out);
+    assert!(table.out.contains("\nok    node 1  role           a master without replicas\n"));
+    assert!(table.out.contains("check          all   1     2     3\n"), "{}", table.out);
+    assert!(table.out.contains("\nrole                 ok    ok    ok\n"), "{}", table.out);
+    assert!(table.out.contains("\n\nhealthy, with "), "they are young: {}", table.out);
+    assert!(!table.out.contains('\x1b'), "colours in a pipe");
+    assert!(table.out.contains(&format!("node 3  127.0.0.1:{}\n", fleet[2].port())));
+    fleet[1].kill();
+    let failed = text(&[]).with_code(1);
+    assert!(failed.out.contains("\nreachable            ok    fail  ok\n"), "{}", failed.out);
+    assert!(failed.out.contains("\nfail  node 2  reachable      not connected"), "{}", failed.out);
+    assert!(!failed.out.contains("a master without replicas"), "{}", failed.out);
+    assert_eq!(text(&["-q"]).with_code(1).out, "");
+}
+
+#[test]
+fn what_cannot_work_as_it_was_given_is_said_before_anything_is_looked_at() {
+    let cases: [&[&str]; 3] = [
+        &["doctor", "-s", "redis://h:1,redis://h:1"],
+        &["doctor", "-s", "nonsense"],
+        &["doctor", "--node-timeout", "0", "-s", "redis://127.0.0.1:1"],
+    ];
+    for arguments in cases {
+        let ended = run(&mut tool(arguments)).with_code(125);
+        assert_eq!(ended.out, "");
+        assert!(ended.errors.starts_with("redlatch: "), "{ended:?}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Users who may not do everything, and servers that refuse to write.
+
+use super::*;
+
+/// Everything that a lock needs, and nothing else, as README has it; and `getrange`, for `status`.
+const ALL: &str = "-@all +set +eval +evalsha +get +del +pttl +pexpire +exists +select +info +time \
+    +script|load +command|info +client|tracking +client|caching +client|kill +client|setname \
+    +client|setinfo +getrange +config|get";
+
+/// What is taken away, and what is found of it.
+const MISSING: [(&str, &str, &str, &str); 17] = [
+    ("set", "permissions", "fail", "SET is refused (NOPERM"),
+    ("eval", "permissions", "fail", "EVAL is refused (NOPERM"),
+    ("get", "permissions", "fail", "GET is refused (NOPERM"),
+    ("pttl", "permissions", "fail", "PTTL is refused (NOPERM"),
+    ("pexpire", "permissions", "fail", "PEXPIRE is refused (NOPERM"),
+    ("del", "permissions", "fail", "DEL is refused (NOPERM"),
+    ("evalsha", "permissions", "warn", "EVALSHA is refused (NOPERM"),
+    ("script|load", "permissions", "warn", "SCRIPT LOAD is refused (NOPERM"),
+    ("time", "permissions", "warn", "TIME is refused (NOPERM"),
+    ("exists", "permissions", "warn", "EXISTS is refused (NOPERM"),
+    ("getrange", "permissions", "warn", "GETRANGE is refused (NOPERM"),
+    ("command|info", "permissions", "warn", "COMMAND INFO is refused (NOPERM"),
+    ("client|kill", "permissions", "warn", "CLIENT KILL is refused (NOPERM"),
+    ("client|setname", "permissions", "warn", "CLIENT SETNAME is refused (NOPERM"),
+    ("client|tracking", "tracking", "warn", "CLIENT TRACKING is refused (NOPERM"),
+    ("client|caching", "tracking", "warn", "CLIENT CACHING is refused (NOPERM"),
+    ("config|get", "connections", "warn", "the node refuses CONFIG"),
+];
+
+/// How many addresses a server listens at. None takes more than 16.
+const ADDRESSES: usize = 15;
+
+/// Servers at many addresses each, and a user for each address: so that one look finds them all.
+struct Users {
+    fleet: Fleet,
+}
+
+impl Users {
+    fn start(count: usize) -> Users {
+        let addresses = (1..=ADDRESSES).map(|host| format!("127.0.0.{host}"));
+        let addresses: Vec<String> = std::iter::once("--bind".into()).chain(addresses).collect();
+        Users { fleet: Fleet::each(count.div_ceil(ADDRESSES), |_, _| addresses.clone()) }
+    }
+
+    /// The server of the user of this number, from 0 on.
+    fn server(&self, number: usize) -> &Node {
+        &self.fleet[number / ADDRESSES]
+    }
+
+    #[track_caller]
+    fn set(&self, number: usize, rules: &str) {
+        let user = format!("u{number}");
+        // One by one: a word that the server does not know is left out.
+        for rule in ["on", ">opensesame"].into_iter().chain(rules.split_whitespace()) {
+            let reply = self.server(number).command(&["ACL", "SETUSER", &user, rule]);
+            let unknown = format!("{reply:?}").contains("Unknown command");
+            assert!(reply.is_ok() || (unknown && rule.starts_with('+')), "{rule}: {reply:?}");
+        }
+    }
+
+    fn label(&self, number: usize) -> String {
+        format!("127.0.0.{}:{}", number % ADDRESSES + 1, self.server(number).port())
+    }
+
+    fn url(&self, number: usize) -> String {
+        format!("redis://u{number}:opensesame@{}", self.label(number))
+    }
+}
+
+/// Up to Redis 6 there are no rules for subcommands, and other words.
+fn is_old() -> bool {
+    let server = support::Server::get();
+    !server.valkey && server.version < (7, 0)
+}
+
+#[test]
+fn each_command_that_is_refused_is_found_with_its_effect() {
+    if is_old() {
+        println!("not run: the server has no rules for subcommands");
+        return;
+    }
+    let count = MISSING.len();
+    let users = Users::start(count + 3);
+    for (index, (command, ..)) in MISSING.iter().enumerate() {
+        users.set(index, &format!("~* {ALL} -{command}"));
+    }
+    users.set(count, &format!("~* {ALL}"));
+    users.set(count + 1, &format!("~* {ALL} -info"));
+    users.set(count + 2, &format!("~* {ALL} -@all"));
+    let urls: Vec<String> = (0..count + 3).map(|number| users.url(number)).collect();
+    let diagnosis = ask_plainly(&urls);
+    for (index, (command, name, level, words)) in MISSING.iter().enumerate() {
+        let bad = diagnosis.bad(Some(&users.label(index)), &["age", "persistence"]);
+        println!("without {command}: {bad:?}");
+        if *command == "time" {
+            // Its clock cannot be told either.
+            assert_alike(&bad, &[(name, level, words), ("clock-rate", "warn", "refuses TIME")]);
+        } else {
+            assert_alike(&bad, &[(name, level, words)]);
+        }
+    }
+    // With all of it nothing is missing, and without INFO nothing is called well.
+    diagnosis.is(&users.label(count), &[]);
+    let bad = diagnosis.bad(Some(&users.label(count + 1)), &[]);
+    let names: Vec<&str> = bad.iter().map(|bad| bad.0.as_str()).collect();
+    let untold = ["role", "loading", "cluster", "eviction", "persistence", "age", "permissions"];
+    assert_eq!(names, [&untold[..], &["proxy", "connections"]].concat());
+    assert!(bad.iter().all(|bad| bad.1 == "warn"), "{bad:?}");
+    // Who may do nothing has every one of them in the list.
+    let bad = diagnosis.bad(Some(&users.label(count + 2)), &[]);
+    for (command, name, level, words) in MISSING.iter().filter(|it| it.1 == "permissions") {
+        let found = bad.iter().any(|it| it.0 == *name && it.1 == *level && it.2.contains(words));
+        assert!(found, "{command}: {bad:#?}");
+    }
+    // Who may not delete leaves one key, for its ttl.
+    let left = users.fleet.keys_everywhere();
+    assert!(left.len() <= 1, "{left:?}");
+    for (server, key) in left {
+        assert!(users.fleet[server].pttl(key) <= 5000);
+    }
+}
+
+#[test]
+fn a_user_of_some_keys_is_told_of_the_prefix() {
+    let users = Users::start(1);
+    users.set(0, "~lock:* +@all");
+    let diagnosis = ask_plainly(&[users.url(0)]);
+    diagnosis.is(&users.label(0), &[("permissions", "fail", "try --key-prefix")]);
+    let prefixed = [&PLAINLY[..], &["--key-prefix", "lock:"]].concat();
+    ask(&[users.url(0)], &prefixed).is(&users.label(0), &[]);
+}
+
+#[test]
+fn what_refuses_to_write_says_why() {
+    let fleet = Fleet::start(3);
+    let set = |node: &Node, name, value| {
+        assert!(node.command(&["CONFIG", "SET", name, value]).is_ok());
+    };
+    set(&fleet[0], "maxmemory", "1");
+    set(&fleet[1], "min-replicas-to-write", "1");
+    // Root may write anywhere, but nobody can rename a file over a directory.
+    std::fs::create_dir(fleet[2].directory().join("dump.rdb")).expect("a new name");
+    set(&fleet[2], "save", "3600 1");
+    fleet[2].command(&["BGSAVE"]);
+    eventually(5 * SECOND, "the save has failed", || {
+        fleet[2].info("rdb_last_bgsave_status") == "err"
+    });
+    let diagnosis = ask_plainly(&fleet.urls());
+    assert_eq!(diagnosis.code, 1);
+    let full = ("eviction", "warn", "% full");
+    diagnosis.is(&label(&fleet[0]), &[full, ("writes", "fail", "OOM")]);
+    diagnosis.is(&label(&fleet[1]), &[("writes", "fail", "NOREPLICAS")]);
+    diagnosis.is(&label(&fleet[2]), &[("writes", "fail", "MISCONF")]);
+    diagnosis.is_together(&[("quorum", "fail", "0 of 3 nodes grant")]);
+}
+
+#[test]
+fn a_managed_server_that_refuses_half_of_it_is_not_called_bad() {
+    let renamed = ["CONFIG", "HELLO", "CLIENT"].map(|name| ["--rename-command", name, ""]);
+    let arguments = [renamed.as_flattened(), &["--appendonly", "yes"]].concat();
+    let fleet = Fleet::with(1, &arguments);
+    let diagnosis = ask(&fleet.urls(), &PLAINLY);
+    let bad = diagnosis.bad(Some(&label(&fleet[0])), &["age"]);
+    println!("{bad:#?}");
+    let expected = [
+        ("persistence", "warn", "appendfsync cannot be told"),
+        ("permissions", "warn", "CLIENT KILL is refused (ERR unknown command"),
+        ("permissions", "warn", "CLIENT SETNAME is refused (ERR unknown command"),
+        ("permissions", "warn", "CLIENT SETINFO is refused (ERR unknown command"),
+        ("tracking", "warn", "it refuses HELLO"),
+        ("connections", "warn", "cannot be told: the node refuses CONFIG (timeout)"),
+    ];
+    assert_alike(&bad, &expected);
+    assert_eq!(diagnosis.code, 0);
+}

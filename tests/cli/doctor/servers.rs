@@ -1,0 +1,107 @@
+//! Servers that are no independent masters, forget, or were started a moment ago.
+
+use super::*;
+use crate::support::Value as Reply;
+
+#[track_caller]
+fn tell(node: &Node, words: &[&str]) {
+    let reply = node.command(words);
+    assert!(matches!(reply, Reply::Simple(_)), "{words:?}: {reply:?}");
+}
+
+#[test]
+fn what_is_no_master_of_its_own_is_found() {
+    let fleet = Fleet::start(7);
+    let [master, replica, promoted, cluster, loading, evicts, could] =
+        std::array::from_fn(|index| &fleet[index]);
+    let port = master.port().to_string();
+    assert!(master.command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).is_ok());
+    for node in [replica, promoted] {
+        tell(node, &["REPLICAOF", "127.0.0.1", &port]);
+        eventually(20 * SECOND, "it follows", || node.info("master_link_status") == "up");
+    }
+    tell(promoted, &["REPLICAOF", "NO", "ONE"]);
+    let bus = support::free_port().to_string();
+    cluster.restart_with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
+    tell(evicts, &["CONFIG", "SET", "maxmemory", "100mb"]);
+    for node in [evicts, could] {
+        tell(node, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    }
+    // A millisecond for each key, and a look at the sockets behind every few dozen of them.
+    tell(loading, &["DEBUG", "POPULATE", "20000"]);
+    tell(loading, &["SAVE"]);
+    let slowly = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    loading.restart_with(&slowly);
+    eventually(10 * SECOND, "its replica is told", || master.info("connected_slaves") == "1");
+
+    let diagnosis = ask(&fleet.urls(), &TRUSTING);
+    assert_eq!(diagnosis.code, 1);
+    assert_eq!(diagnosis.json["ok"], false);
+    diagnosis.is(&label(master), &[("role", "warn", "it has 1 replica(s)")]);
+    let of_whom = format!("it is a replica of 127.0.0.1:{port}");
+    diagnosis.is(&label(replica), &[("role", "fail", &of_whom)]);
+    diagnosis.is(&label(promoted), &[("role", "fail", "was promoted")]);
+    diagnosis.is(&label(cluster), &[("cluster", "fail", "cluster-enabled no")]);
+    diagnosis.is(&label(loading), &[("loading", "fail", "it is loading its data")]);
+    let set = "allkeys-lru: it may throw a lock away. CONFIG SET maxmemory-policy noeviction";
+    diagnosis.is(&label(evicts), &[("eviction", "fail", set)]);
+    diagnosis.is(&label(could), &[("eviction", "warn", "no maxmemory yet")]);
+    diagnosis.is_together(&[("quorum", "fail", "3 of 7 nodes grant, and 4 are needed")]);
+    // Without the guard a promotion is told, and is no reason to refuse.
+    let diagnosis = ask_plainly(&[promoted.url()]);
+    diagnosis.is(&label(promoted), &[("role", "warn", "was promoted")]);
+}
+
+#[test]
+fn two_addresses_of_one_server_and_an_even_number_of_nodes_are_found() {
+    let fleet = Fleet::start(3);
+    let again = format!("redis://localhost:{}", fleet[0].port());
+    let mut urls = fleet.urls();
+    urls.push(again);
+    let diagnosis = ask_plainly(&urls);
+    assert_eq!(diagnosis.code, 1);
+    let (one, other) = (label(&fleet[0]), format!("localhost:{}", fleet[0].port()));
+    let run_id = fleet[0].info("run_id");
+    let same = format!("{one} and {other} are one server (run_id {run_id})");
+    // It has one vote, which makes three of four: enough.
+    diagnosis.is_together(&[
+        ("node-count", "warn", "4 nodes bear as few failures as 3: 1"),
+        ("distinct", "fail", &same),
+    ]);
+    // That it is one server is said once, and neither address is blamed for more.
+    for label in [one, other] {
+        diagnosis.is(&label, &[]);
+    }
+    assert_eq!(fleet.keys_everywhere(), []);
+    let diagnosis = ask_plainly(&urls[..1]);
+    diagnosis.is_together(&[("node-count", "warn", "1 node: while it is away")]);
+}
+
+#[test]
+fn a_young_node_is_told_when_it_counts_and_when_nobody_keeps_it_from_counting() {
+    let fleet = Fleet::start(3);
+    let guarded = ask(&fleet.urls(), &["--node-timeout", "2s"]);
+    assert_eq!(guarded.code, 1);
+    guarded.is_together(&[("quorum", "fail", "0 of 3 nodes grant yet, and 2 are needed: locks")]);
+    for node in &fleet {
+        let label = label(node);
+        let (level, words) = guarded.words(Some(&label), "age");
+        println!("{words}");
+        assert_eq!(level, "warn");
+        assert!(words.contains("its grants count in ") && words.contains("up "), "{words}");
+        let (level, words) = guarded.words(Some(&label), "persistence");
+        assert_eq!((level.as_str(), words.contains("only the restart guard")), ("warn", true));
+    }
+    for node in &fleet {
+        assert!(node.command(&["CONFIG", "SET", "appendonly", "yes"]).is_ok());
+    }
+    tell(&fleet[0], &["CONFIG", "SET", "appendonly", "no"]);
+    let unguarded = ask_plainly(&fleet.urls());
+    let label = label(&fleet[0]);
+    assert_eq!(unguarded.words(Some(&label), "age").0, "warn");
+    let (level, words) = unguarded.words(Some(&label), "persistence");
+    assert_eq!((level.as_str(), words.contains("the restart guard is off")), ("fail", true));
+    let (level, words) = unguarded.words(Some(&fleet[1].address().to_string()), "persistence");
+    assert_eq!((level.as_str(), words.contains("appendfsync everysec")), ("warn", true));
+    unguarded.is_together(&[]);
+}
