@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::call::{Answering, Question, sealed};
 use super::guard::SharedGuard;
-use super::hub::Open;
+use super::open::Open;
 use crate::config::LockOptions;
 use crate::proto::error::Error;
 use crate::proto::inspection::Inspection;

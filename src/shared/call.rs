@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::Owner;
-use super::hub::{Looked, Open};
+use super::open::{Looked, Open};
 use super::park;
 use crate::proto::error::Error;
 use crate::proto::ops::{Op, Outcome};

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use super::Owner;
 use super::call::{Answering, Call, Question, sealed};
-use super::hub::{self, Open};
+use super::hub;
 use super::lease::Lease;
+use super::open::Open;
 use crate::proto::error::Error;
 use crate::proto::keeper::Keep;
 use crate::proto::lock::{self, Lock};

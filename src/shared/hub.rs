@@ -15,18 +15,12 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::hold::Hold;
+use super::open::{Behind, Looked, Open, Place};
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::proto::error::{Closed, Error};
-use crate::proto::keeper::Keep;
-use crate::proto::lock::Lock;
-use crate::proto::node::NodeId;
-use crate::proto::ops::{Op, Outcome};
 use crate::proto::time::Instant;
-
-/// What is kept for the next guards.
-const SPARES: usize = 1024;
 
 /// So many wakers are carried out of the lock at once, without taking it again.
 const CARRIED: usize = 16;
@@ -65,16 +59,6 @@ pub(super) struct State {
     left: usize,
 }
 
-/// What is done behind the lock.
-#[derive(Debug, Default)]
-struct Behind {
-    woken: Vec<Waker>,
-    dropped: Vec<Waker>,
-    /// How many calls were woken since the driver slept and did not look after their end yet; a
-    /// guess, as some are dropped instead.
-    coming: usize,
-}
-
 #[derive(Debug)]
 enum Phase {
     Open,
@@ -86,19 +70,6 @@ enum Phase {
     Ended(Closed),
 }
 
-/// Who is told what a request comes to: the number of the place is the data of its op.
-#[derive(Debug)]
-enum Place {
-    /// A call waits for its end.
-    Asked { op: Op, ended: bool, waker: Option<Waker>, extends: Option<Arc<Hold>> },
-    /// A lock is extended, and the call that asked for it is gone.
-    Extending { op: Op, hold: Arc<Hold> },
-    /// A lock that was handed out is kept.
-    Kept { op: Op, hold: Arc<Hold> },
-    /// It is about to be asked.
-    Reserved,
-}
-
 /// What a turn of the driver came to.
 pub(super) enum Turned {
     /// It may sleep, for so long at most where there is no alarm.
@@ -107,14 +78,6 @@ pub(super) enum Turned {
     Awake,
     /// There is nothing to drive any more.
     Over,
-}
-
-/// What came of looking after a call.
-pub(super) enum Looked<T> {
-    /// It goes on: its waker is noted.
-    Waiting,
-    /// It came to this.
-    Over(T),
 }
 
 impl Hub {
@@ -343,16 +306,6 @@ impl Drop for Panicking<'_> {
     }
 }
 
-/// What is behind the lock, before the end.
-pub struct Open<'a> {
-    pub(super) engine: &'a mut Engine,
-    places: &'a mut Slab<Place>,
-    behind: &'a mut Behind,
-    names: &'a mut Names,
-    spares: &'a mut Vec<Arc<Hold>>,
-    closing: bool,
-}
-
 impl State {
     fn open(&mut self) -> Open<'_> {
         Open {
@@ -419,242 +372,6 @@ impl State {
             }
         }
         self.places.clear();
-    }
-}
-
-impl Open<'_> {
-    /// Asks the engine for something, for a call that is told under the number that comes back.
-    pub(super) fn ask(
-        &mut self,
-        ask: impl FnOnce(&mut Open<'_>, u64) -> Result<Op, Error>,
-    ) -> Result<usize, Error> {
-        if self.closing {
-            return Err(Error::Closed(Closed::Asked));
-        }
-        let place = self.places.insert(Place::Reserved);
-        match ask(self, place as u64) {
-            Ok(op) => {
-                self.places[place] = Place::Asked { op, ended: false, waker: None, extends: None };
-                Ok(place)
-            }
-            Err(error) => {
-                self.places.remove(place);
-                Err(error)
-            }
-        }
-    }
-
-    /// What a call came to, if it did; `waker` is woken when it does.
-    pub(super) fn look_after(
-        &mut self,
-        place: usize,
-        waker: Waker,
-    ) -> Looked<Result<Outcome, Error>> {
-        self.tell();
-        let Some(Place::Asked { op, ended, waker: noted, .. }) = self.places.get_mut(place) else {
-            // The client is closing: it was told, and has no place any more.
-            self.drop_behind(waker);
-            return Looked::Over(Err(Error::Closed(Closed::Asked)));
-        };
-        let done = if mem::take(ended) {
-            self.behind.coming = self.behind.coming.saturating_sub(1);
-            self.engine.fetch(*op)
-        } else {
-            None
-        };
-        match done {
-            Some(done) => {
-                self.behind.dropped.extend(noted.take());
-                self.behind.dropped.push(waker);
-                Looked::Over(done.result)
-            }
-            None => {
-                self.behind.dropped.extend(noted.replace(waker));
-                Looked::Waiting
-            }
-        }
-    }
-
-    /// A waker is the user's: it is not dropped under the lock.
-    pub(super) fn drop_behind(&mut self, waker: Waker) {
-        self.behind.dropped.push(waker);
-    }
-
-    /// A call is over: its place is free, unless its lock is kept.
-    pub(super) fn leave(&mut self, place: usize) {
-        if let Some(Place::Asked { .. }) = self.places.get(place) {
-            if let Place::Asked { waker, .. } = self.places.remove(place) {
-                self.behind.dropped.extend(waker);
-            }
-        }
-    }
-
-    /// A call is not waited for any more: it is taken back. An extend goes on: what the nodes say
-    /// may be that the lock is lost.
-    pub(super) fn cancel(&mut self, place: usize) {
-        let Some(Place::Asked { op, waker, extends, .. }) = self.places.get_mut(place) else {
-            return;
-        };
-        let op = *op;
-        if let Some(hold) = extends.take() {
-            self.behind.dropped.extend(waker.take());
-            hold.set_extending(Some(place));
-            self.places[place] = Place::Extending { op, hold };
-            // It may have been told of before.
-            self.hear_of_extend(place);
-        } else {
-            self.engine.cancel(op);
-            self.leave(place);
-        }
-    }
-
-    /// The call at `place` extends a lock: its hold is told, also where nobody waits for the call.
-    pub(super) fn extends(&mut self, place: usize, hold: &Arc<Hold>) {
-        if let Some(Place::Asked { extends, .. }) = self.places.get_mut(place) {
-            *extends = Some(Arc::clone(hold));
-        }
-    }
-
-    /// Takes an extend back whose call is gone.
-    pub(super) fn forget_extend(&mut self, hold: &Hold) {
-        let place = hold.set_extending(None).and_then(|place| self.places.try_remove(place));
-        if let Some(Place::Extending { op, .. }) = place {
-            self.engine.cancel(op);
-        }
-    }
-
-    fn hear_of_extend(&mut self, place: usize) {
-        let Some(Place::Extending { op, hold }) = self.places.get(place) else { return };
-        let Some(done) = self.engine.fetch(*op) else { return };
-        match done.result {
-            Ok(Outcome::Extended { deadline }) => hold.set_deadline(Some(deadline)),
-            Err(error @ Error::Lost { .. }) => hold.ends(Some(error), &mut self.behind.woken),
-            _ => {}
-        }
-        hold.set_extending(None);
-        self.places.remove(place);
-    }
-
-    /// The call at `place` came to a lock: where it is kept, `hold` is told of it from now on.
-    pub(super) fn follow_if_kept(&mut self, place: usize, hold: &Arc<Hold>) {
-        if let Some(&Place::Asked { op, .. }) = self.places.get(place) {
-            if self.engine.coordinator().is_open(op) {
-                self.follow(place, hold);
-            }
-        }
-    }
-
-    /// What is asked under `place` is a lock that is kept, of which `hold` is told.
-    fn follow(&mut self, place: usize, hold: &Arc<Hold>) {
-        let Some(Place::Asked { op, waker, .. }) = self.places.get_mut(place) else { return };
-        self.behind.dropped.extend(waker.take());
-        let op = *op;
-        self.places[place] = Place::Kept { op, hold: Arc::clone(hold) };
-        if let Some(former) = hold.set_place(Some(place)) {
-            self.places.try_remove(former);
-        }
-    }
-
-    /// Keeps a lock, and tells `hold` of it.
-    pub(super) fn keep(&mut self, lock: &Lock, keep: Keep, hold: &Arc<Hold>) -> Result<(), Error> {
-        let keep = keep.tell_renewals();
-        let place = self.ask(|open, data| open.engine.keep(lock, keep, data))?;
-        self.follow(place, hold);
-        // It is capped by the bound of the keeping.
-        hold.set_deadline(self.engine.deadline(lock));
-        Ok(())
-    }
-
-    /// Has the loss of a lock told to `hold`, where nothing does so by now.
-    pub(super) fn watch(&mut self, lock: &Lock, hold: &Arc<Hold>) -> Result<(), Error> {
-        let told = hold.place().is_some() || hold.deadline().is_none();
-        if told { Ok(()) } else { self.keep(lock, Keep::extensions(0), hold) }
-    }
-
-    /// Tells those whose requests ended.
-    fn tell(&mut self) {
-        while let Some((op, data)) = self.engine.poll_ended() {
-            match self.places.get_mut(data as usize) {
-                Some(Place::Asked { op: asked, ended, waker, extends }) if *asked == op => {
-                    *ended = true;
-                    let lost = extends.as_ref().zip(self.engine.coordinator().loss(op));
-                    if let Some((hold, error)) = lost {
-                        // Others look at it before the call does.
-                        hold.ends(Some(error.clone()), &mut self.behind.woken);
-                    }
-                    self.behind.coming += usize::from(waker.is_some());
-                    self.behind.woken.extend(waker.take());
-                }
-                Some(Place::Kept { op: kept, hold }) if *kept == op => {
-                    match self.engine.fetch(op).map(|done| done.result) {
-                        Some(Ok(Outcome::Renewed { deadline })) => hold.is_renewed(deadline),
-                        Some(Ok(Outcome::Expiring { .. })) => hold.is_expiring(),
-                        Some(Err(error)) => hold.ends(Some(error), &mut self.behind.woken),
-                        _ => {}
-                    }
-                }
-                Some(Place::Extending { op: asked, .. }) if *asked == op => {
-                    self.hear_of_extend(data as usize);
-                }
-                _ => {
-                    // Nobody's any more.
-                    self.engine.fetch(op);
-                }
-            }
-        }
-    }
-
-    fn look_names_up(&mut self) {
-        while let Some((node, addresses)) = self.names.found() {
-            self.engine.set_address(node, addresses);
-        }
-        while let Some(node) = self.engine.take_stale() {
-            if let Some(lookup) = self.engine.lookup(node) {
-                self.names.begin(node, lookup);
-            }
-        }
-    }
-
-    /// What is open.
-    pub(super) fn count(&self) -> super::Gauges {
-        let core = self.engine.coordinator();
-        let nodes = || (0..core.settings().nodes.len()).map(NodeId::new);
-        super::Gauges {
-            calls: self.places.len(),
-            requests: core.open_ops(),
-            records: core.open_records(),
-            timers: core.open_timers(),
-            unanswered: nodes().map(|node| core.unanswered(node)).sum(),
-            debts: nodes().map(|node| core.debts(node)).sum(),
-        }
-    }
-
-    /// A hold for a lock on `key`.
-    pub(super) fn hold_for(&mut self, key: &[u8]) -> Arc<Hold> {
-        let mut hold = self.spares.pop().unwrap_or_default();
-        let unshared = Arc::get_mut(&mut hold).expect("nobody else has a spare one");
-        unshared.reset(key);
-        hold
-    }
-
-    /// A lock is given back or given away: it is over for those who look at its hold.
-    pub(super) fn is_over(&mut self, hold: &Hold) {
-        if let Some(place) = hold.set_place(None) {
-            self.places.try_remove(place);
-        }
-        self.forget_extend(hold);
-        hold.ends(None, &mut self.behind.woken);
-    }
-
-    /// Takes back the hold of a guard that is gone, for the next one. What comes back is to be
-    /// dropped behind the lock: others look at it, or a waker of the user's is in it.
-    pub(super) fn put_back(&mut self, mut hold: Arc<Hold>) -> Option<Arc<Hold>> {
-        let fits = self.spares.len() < SPARES;
-        if fits && Arc::get_mut(&mut hold).is_some_and(|hold| hold.reset(&[])) {
-            self.spares.push(hold);
-            return None;
-        }
-        Some(hold)
     }
 }
 

@@ -10,6 +10,7 @@ mod guard;
 mod hold;
 mod hub;
 mod lease;
+mod open;
 mod park;
 mod reactor;
 mod thread;
@@ -37,7 +38,8 @@ use crate::proto::node::NodeId;
 use crate::proto::standing::Standing;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
-use hub::{Hub, Looked};
+use hub::Hub;
+use open::Looked;
 
 /// How long [`SharedClient::with_lock`] may hold a lock unless told.
 pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
