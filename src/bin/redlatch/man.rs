@@ -143,6 +143,6 @@ mod tests {
             assert_eq!(page.matches(&heading).count(), usize::from(is_shown(verb)), "{heading}");
         }
         assert_eq!(page.matches("\n.SH NODES").count(), 1);
-        assert_eq!(page.matches("\\-\\-node\\-timeout").count(), 1);
+        assert_eq!(page.matches("\n\\fB\\-\\-node\\-timeout\\fR").count(), 1);
     }
 }
