@@ -14,7 +14,7 @@ use rustix::process::{
     pidfd_open, pidfd_send_signal, set_child_subreaper, test_kill_process_group, wait,
 };
 
-use super::family;
+use super::family::Family;
 use super::terminal::Place;
 use crate::exit;
 
@@ -54,6 +54,8 @@ pub struct Child {
     pid: Pid,
     pidfd: OwnedFd,
     place: Place,
+    /// What it started; where it has a group of its own, what has left that.
+    family: Family,
     ended: Option<Ended>,
 }
 
@@ -73,13 +75,14 @@ impl Child {
         // it: its group is gone when its last member is. Where that cannot be had, it takes longer.
         let _ = set_child_subreaper(Some(getpid()));
         let pid = Pid::from_child(&command.spawn()?);
+        let family = Family::of(pid, (place == Place::OwnGroup).then_some(pid));
         let watched = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
         let watched = watched.and_then(|pidfd| {
             registry.register(&mut SourceFd(&pidfd.as_raw_fd()), CHILD, Interest::READABLE)?;
             Ok(pidfd)
         });
         match watched {
-            Ok(pidfd) => Ok(Child { pid, pidfd, place, ended: None }),
+            Ok(pidfd) => Ok(Child { pid, pidfd, place, family, ended: None }),
             Err(error) => {
                 // It was not waited for, so the number is its own.
                 let _ = kill_process(pid, Signal::KILL);
@@ -106,12 +109,15 @@ impl Child {
         }
     }
 
-    /// Sends it a signal, and everything that it started: its group, or who is below us.
+    /// Sends it a signal, and everything that it started: its group, and who is below us. A group
+    /// is what timeout(1) makes for itself, too.
     pub fn send_to_all(&self, signal: Signal) -> io::Result<()> {
-        match self.place {
+        let sent = match self.place {
             Place::OwnGroup => self.send(signal),
-            Place::OurGroup => family::send(signal),
-        }
+            Place::OurGroup => Ok(()),
+        };
+        let others = self.family.send(signal);
+        sent.and(others)
     }
 
     /// Whether nothing is left of it, nor of what it started. A group that CMD itself has left
@@ -120,8 +126,9 @@ impl Child {
         self.ended.is_some()
             && match self.place {
                 Place::OwnGroup => test_kill_process_group(self.pid) == Err(Errno::SRCH),
-                Place::OurGroup => family::is_gone(),
+                Place::OurGroup => true,
             }
+            && self.family.is_gone()
     }
 
     /// The next thing that became of it. What it left behind is waited for here, too.

@@ -1,0 +1,55 @@
+//! `redlatch exec` at its edges: what CMD starts in groups of its own, a CMD that ends while nobody
+//! looks, a lock that is over before CMD is started, and the clock that its end is on.
+
+use super::exec::{Desk, events, exec, state_of};
+use super::exec_lost::{RECORD, go_on, last_moment, stop_majority};
+use super::*;
+
+#[test]
+fn what_has_made_a_group_of_its_own_is_dead_before_the_deadline_too() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // timeout(1) makes one, and a shell for its background jobs where it has job control.
+    let worker = |name: &str| {
+        format!("sh -c \"trap '' TERM; echo \\$\\$ > {name}; {RECORD} {name}-log; done\"")
+    };
+    let (timed, job) = (worker("timed"), worker("job"));
+    let script = format!(
+        "exec > /dev/null 2>&1; echo $$ > cmd; timeout 60 {timed} & set -m; {job} & wait; wait"
+    );
+    let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "3s", "--json"], &script));
+    let below = ["timed", "job"].map(|name| (name, desk.process(name)));
+    for (name, _) in below {
+        desk.wait_for(&format!("{name}-log"));
+    }
+    stop_majority(&fleet);
+    let ended = redlatch.end(LIMIT).with_code(124);
+    let deadline = events(&ended).iter().rev().find_map(|e| e["deadline_unix_ms"].as_u64());
+    for (name, process) in below {
+        assert_eq!(state_of(process), None, "{name}");
+        let last = last_moment(&desk, &format!("{name}-log"));
+        assert!(Some(last) < deadline, "{name}: {last}, and the deadline was {deadline:?}");
+    }
+    go_on(&fleet);
+}
+
+#[test]
+fn what_was_there_before_redlatch_is_not_cmds_and_is_left_alone() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let inner = exec(&fleet, &desk, &["-t", "1s", "--no-renew"], "echo up > up; sleep 60");
+    // A script that starts something, and becomes redlatch.
+    let script = "sleep 60 > /dev/null 2>&1 & echo $! > before; sleep 0.5; exec \"$@\"";
+    let mut outer = Command::new("sh");
+    outer.args(["-c", script, "sh"]).arg(inner.get_program()).args(inner.get_args());
+    outer.env("REDLATCH_SERVERS", fleet.urls().join(","));
+    outer.current_dir(inner.get_current_dir().expect("it was set"));
+    outer.stderr(Stdio::null());
+    let redlatch = Running::start(&mut outer);
+    let before = desk.process("before");
+    redlatch.end(LIMIT).with_code(124);
+    assert_eq!(desk.lines("up"), ["up"]);
+    assert!(state_of(before).is_some(), "it was killed");
+    let before = i32::try_from(before).ok().and_then(Pid::from_raw).expect("a process number");
+    kill_process(before, Signal::KILL).expect("it sleeps");
+}
