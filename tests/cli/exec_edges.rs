@@ -2,8 +2,16 @@
 //! looks, a lock that is over before CMD is started, and the clock that its end is on.
 
 use super::exec::{Desk, events, exec, state_of};
-use super::exec_lost::{RECORD, go_on, last_moment, stop_majority};
+use super::exec_lost::{RECORD, go_on, last_moment, now_ms, stop_majority};
 use super::*;
+
+/// The deadline that the first of these lines of JSON tells of.
+fn first_deadline(desk: &Desk, log: &str) -> u64 {
+    let told = || desk.lines(log).into_iter().find(|line| line.contains("\"acquired\""));
+    eventually(LIMIT, "the lock is held", || told().is_some());
+    let event: Value = serde_json::from_str(&told().expect("it is there")).expect("JSON");
+    event["deadline_unix_ms"].as_u64().expect("a moment")
+}
 
 #[test]
 fn what_has_made_a_group_of_its_own_is_dead_before_the_deadline_too() {
@@ -52,4 +60,27 @@ fn what_was_there_before_redlatch_is_not_cmds_and_is_left_alone() {
     assert!(state_of(before).is_some(), "it was killed");
     let before = i32::try_from(before).ok().and_then(Pid::from_raw).expect("a process number");
     kill_process(before, Signal::KILL).expect("it sleeps");
+}
+
+#[test]
+fn a_cmd_that_ended_in_time_while_nobody_looked_gives_its_own_code() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "echo $$ > cmd; until [ -e go ]; do sleep 0.01; done; exit 3";
+    let flags = ["-t", "9s", "--grace", "4500ms", "--no-renew", "--json"];
+    let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
+    let redlatch = Running::start(exec(&fleet, &desk, &flags, script).stderr(log));
+    let cmd = desk.process("cmd");
+    let deadline = first_deadline(&desk, "events");
+    redlatch.signal(Signal::STOP);
+    eventually(LIMIT, "redlatch is stopped", || state_of(redlatch.id()) == Some('T'));
+    desk.put("go");
+    eventually(LIMIT, "CMD has ended", || state_of(cmd).is_none());
+    // CMD would have been told to stop by now.
+    eventually(LIMIT, "its grace begins", || now_ms() > deadline - 4_400);
+    redlatch.signal(Signal::CONT);
+    redlatch.end(LIMIT).with_code(3);
+    let told = desk.lines("events").join("\n");
+    assert!(!told.contains("SIGTERM") && !told.contains("\"lost\""), "{told}");
+    assert_eq!(fleet.keys_everywhere(), []);
 }

@@ -164,6 +164,11 @@ impl<'a> Watch<'a> {
 
     fn do_what_is_due(&mut self) {
         let now = clock::now();
+        // It ended by itself, while it still had its lock.
+        let in_time = self.child.ended().is_some() && now < self.deadline;
+        if in_time && !self.course.was_stopped() {
+            return;
+        }
         let Some(blow) = self.course.next_blow(now) else {
             if self.killed_at.is_some() && !self.child.is_all_gone() {
                 // Who was started behind our look at who is there.
