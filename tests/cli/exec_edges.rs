@@ -84,3 +84,29 @@ fn a_cmd_that_ended_in_time_while_nobody_looked_gives_its_own_code() {
     assert!(!told.contains("SIGTERM") && !told.contains("\"lost\""), "{told}");
     assert_eq!(fleet.keys_everywhere(), []);
 }
+
+#[test]
+fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "echo up > up; until [ -e go ]; do sleep 0.01; done";
+    let flags = ["-t", "60s", "--grace", "10s", "--no-renew"];
+    let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
+    desk.wait_for("up");
+    // CLOCK_BOOTTIME goes on in suspend; the clock of the poller's own timeout does not.
+    let about = format!("/proc/{}/fdinfo", redlatch.id());
+    let sleeps = |text: String| {
+        let of_boot = text.lines().any(|line| line == "clockid: 7");
+        let left = text.lines().find_map(|line| line.strip_prefix("it_value: ("))?;
+        let left: u64 = left.split(',').next()?.trim().parse().ok()?;
+        of_boot.then_some(left)
+    };
+    let is_set = || {
+        let files = std::fs::read_dir(&about).expect("it runs").flatten();
+        let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        texts.filter_map(sleeps).any(|left| (1..50).contains(&left))
+    };
+    eventually(5 * SECOND, "a timer of that clock is set", is_set);
+    desk.put("go");
+    redlatch.end(LIMIT).with_code(0);
+}

@@ -20,6 +20,7 @@ mod release;
 mod sights;
 mod signals;
 mod status;
+mod suspend;
 mod table;
 mod turning;
 mod wall_clock;

@@ -14,6 +14,8 @@ use redlatch::{
     Cause, Config, ConfigError, Engine, Error, Event, Instant, NodeId, NodeSet, Op, Outcome, clock,
 };
 
+use crate::suspend::Timer;
+
 /// The nodes have the tokens from here on; those below are for other sources.
 pub const FIRST_NODE: usize = 1 << 16;
 
@@ -32,6 +34,8 @@ pub struct Turning {
     /// What happened to nodes, until somebody asks.
     news: Vec<Event>,
     names: (Sender<Found>, Receiver<Found>),
+    /// Ends a sleep that the machine was suspended in.
+    timer: Option<Timer>,
 }
 
 impl Turning {
@@ -41,7 +45,13 @@ impl Turning {
         let engine = Engine::new(config, poll.registry(), Token(FIRST_NODE))?;
         let events = Events::with_capacity(EVENTS);
         let (others, news, names) = (Vec::new(), Vec::new(), channel());
-        Ok(Turning { engine, poll, events, others, news, names })
+        Ok(Turning { engine, poll, events, others, news, names, timer: None })
+    }
+
+    /// From now on suspend counts in every sleep: for a verb that something runs beside. Where
+    /// there is no timer for that, it does not.
+    pub fn count_suspend(&mut self) {
+        self.timer = Timer::new(self.poll.registry()).ok();
     }
 
     /// Where sources of other kinds are registered, under tokens below `FIRST_NODE`.
@@ -62,6 +72,9 @@ impl Turning {
             (Some(timeout), Some(left)) => Some(timeout.min(left)),
             (timeout, left) => timeout.or(left),
         };
+        if let (Some(timer), Some(sleep)) = (&self.timer, timeout) {
+            timer.wake_after(sleep);
+        }
         match self.poll.poll(&mut self.events, timeout) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(&self.others),
             polled => polled.map_err(|error| poller_failed(&error))?,

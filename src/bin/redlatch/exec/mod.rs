@@ -132,6 +132,7 @@ fn run_under_lock(options: &Options, voice: &mut Voice) -> Result<u8, Refusal> {
     let program = command::find(name)?;
     let grace = grace(options)?;
     let mut turning = Turning::new(nodes::config(&options.nodes, &options.timing)?)?;
+    turning.count_suspend();
     let mut signals = Signals::listen(turning.registry())
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
     let keep = keep(options, grace);
