@@ -1,7 +1,7 @@
 //! `redlatch exec` at its edges: what CMD starts in groups of its own, a CMD that ends while nobody
 //! looks, a lock that is over before CMD is started, and the clock that its end is on.
 
-use super::exec::{Desk, events, exec, state_of};
+use super::exec::{Desk, events, exec, names, state_of};
 use super::exec_lost::{RECORD, go_on, last_moment, now_ms, stop_majority};
 use super::*;
 
@@ -109,4 +109,35 @@ fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
     eventually(5 * SECOND, "a timer of that clock is set", is_set);
     desk.put("go");
     redlatch.end(LIMIT).with_code(0);
+}
+
+#[test]
+fn under_a_lock_that_is_over_cmd_is_not_started() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // It is waited for, to be counted, for as long as the lock lasts.
+    fleet[2].stop();
+    let flags = ["-t", "10ms", "--no-renew", "--json"];
+    let ended = run(&mut exec(&fleet, &desk, &flags, "touch ran")).with_code(124);
+    let events = events(&ended);
+    let (last, before) = events.split_last().expect("something is told");
+    assert_eq!(last["error"], "lost", "{ended:?}");
+    assert!(!names(before).contains(&"child_exit"), "{ended:?}");
+    assert!(!desk.path("ran").exists());
+    fleet[2].cont();
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn a_bound_that_is_shorter_than_the_ttl_leaves_cmd_time_to_run() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // Of 30 s, the grace would be longer than all the time that there is.
+    let script = "trap 'echo told > log; exit' TERM; echo up > up; while :; do sleep 0.01; done";
+    let ended = run(&mut exec(&fleet, &desk, &["--max-hold", "3s", "--json"], script));
+    let ended = ended.with_code(124);
+    assert_eq!((desk.lines("up"), desk.lines("log")), (vec!["up".into()], vec!["told".into()]));
+    let expiring = events(&ended).into_iter().find(|event| event["event"] == "expiring");
+    let left = expiring.and_then(|event| event["remaining_ms"].as_u64());
+    assert!(left.is_some_and(|left| left <= 1_000), "a third of it: {left:?}");
 }

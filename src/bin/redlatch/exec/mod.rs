@@ -20,7 +20,7 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use redlatch::{Instant, Keep, Lock, Outcome, clock};
+use redlatch::{Instant, Keep, Lock, Loss, Outcome, clock};
 
 use crate::arguments::{Key, Nodes, Output, Timing, duration};
 use crate::output::Refusal;
@@ -69,6 +69,8 @@ pub struct Options {
     pub conflict_exit_code: u8,
 
     /// How long before the deadline CMD is told to stop [default: 5s, at most a third of the ttl]
+    ///
+    /// Where --max-hold is shorter than the ttl, at most a third of that.
     ///
     /// When so little is left of the lock, because it could not be renewed, CMD gets SIGTERM. It
     /// has the time up to the deadline to end, and is killed just before it. SIGTERM is not taken
@@ -146,6 +148,10 @@ fn run_under_lock(options: &Options, voice: &mut Voice) -> Result<u8, Refusal> {
     // Nobody waited for those that were not needed; it is told how many hold it, so they may come.
     turning.settle(STRAGGLERS)?;
     tell_of_lock(&turning, &lock, begun, voice);
+    if turning.engine.remaining(&lock) <= course::kill_lead(lasts(options)) {
+        // We were kept from going on: by the system, or by a ttl that is next to nothing.
+        return over_before_start(&mut turning, lock, options, voice);
+    }
     let place = Place::of_command(options.foreground);
     let mut command = nursery::command(&program, &options.command);
     give_environment(&mut command, options, &turning, &lock);
@@ -153,7 +159,7 @@ fn run_under_lock(options: &Options, voice: &mut Voice) -> Result<u8, Refusal> {
         Ok(mut child) => {
             // It is over only where it ran out at this very moment.
             let deadline = turning.engine.deadline(&lock).unwrap_or_default();
-            let course = Course::new(options.on_lost, options.timing.ttl, grace, deadline);
+            let course = Course::new(options.on_lost, lasts(options), grace, deadline);
             let nodes = (&mut turning, &mut signals);
             Watch::new(nodes, (&mut child, place), &lock, (course, bound, deadline), voice)
                 .until_it_ends()?
@@ -164,6 +170,22 @@ fn run_under_lock(options: &Options, voice: &mut Voice) -> Result<u8, Refusal> {
         }
     };
     end(over, &mut turning, lock, options, voice)
+}
+
+/// There is no time left to run anything in, nor to stop it in: nothing is started.
+fn over_before_start(
+    turning: &mut Turning,
+    lock: Lock,
+    options: &Options,
+    voice: &mut Voice,
+) -> Result<u8, Refusal> {
+    let mut report = turning.engine.coordinator().report_standings(clock::now());
+    report.key = options.key.key.as_bytes().into();
+    give_back(turning, lock, options, voice)?;
+    let mut refusal = Refusal::from(redlatch::Error::Lost { reason: Loss::Expired, report });
+    refusal.message = format!("CMD was not started: {}", refusal.message);
+    refusal.code = exit::LOST;
+    Err(refusal)
 }
 
 /// CMD is gone: what is left to do, and what redlatch ends with.
@@ -229,9 +251,14 @@ fn give_environment(command: &mut Command, options: &Options, turning: &Turning,
         .env_remove(nodes::PASSWORD_VARIABLE);
 }
 
+/// How long the lock lasts that is not renewed.
+fn lasts(options: &Options) -> Duration {
+    options.max_hold.0.map_or(options.timing.ttl, |most| most.min(options.timing.ttl))
+}
+
 fn grace(options: &Options) -> Result<Duration, Refusal> {
     let ttl = options.timing.ttl;
-    let grace = options.grace.unwrap_or_else(|| course::default_grace(ttl));
+    let grace = options.grace.unwrap_or_else(|| course::default_grace(lasts(options)));
     if grace > ttl / 2 {
         let message = format!("--grace {grace:?}: at most half of --ttl {ttl:?}");
         return Err(Refusal::config(message));
