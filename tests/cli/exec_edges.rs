@@ -141,3 +141,26 @@ fn a_bound_that_is_shorter_than_the_ttl_leaves_cmd_time_to_run() {
     let left = expiring.and_then(|event| event["remaining_ms"].as_u64());
     assert!(left.is_some_and(|left| left <= 1_000), "a third of it: {left:?}");
 }
+
+#[test]
+fn a_lock_is_not_given_back_while_something_of_cmd_may_be_alive() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // What stays in the group for a while, whatever it is sent: it is dead, and its parent, which
+    // has left, does not wait for it. So does what hangs in a disk.
+    let script = "trap 'echo told > told' TERM
+        sh -c 'sleep 20 & exec setsid sleep 20' > /dev/null 2>&1 &
+        echo up > up; while :; do sleep 0.01; done";
+    let flags = ["-t", "6s", "--grace", "3s", "--json"];
+    let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
+    desk.wait_for("up");
+    stop_majority(&fleet);
+    desk.wait_for("told");
+    // It could be renewed after all; who was told to stop is killed all the same.
+    fleet[0].cont();
+    fleet[1].cont();
+    let ended = redlatch.end(LIMIT).with_code(124);
+    assert!(ended.errors.contains("does not die"), "{ended:?}");
+    let held = values(&fleet, "key").iter().flatten().count();
+    assert!(held >= 2, "it was given back: {ended:?}");
+}

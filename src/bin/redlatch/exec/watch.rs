@@ -75,7 +75,7 @@ pub struct Over {
     pub ended: Ended,
     /// CMD was stopped because of its lock.
     pub stopped: bool,
-    /// There is nothing to give back.
+    /// There is nothing to give back, or nothing that may be.
     pub lost: bool,
 }
 
@@ -232,7 +232,9 @@ impl<'a> Watch<'a> {
 
     fn over(self, ended: Ended) -> Over {
         let stopped = self.course.was_stopped();
-        if stopped && !self.child.is_all_gone() {
+        // The lock stands for it until its ttl is over: nobody is to run beside it.
+        let left = stopped && !self.child.is_all_gone();
+        if left {
             self.voice.warning("something that CMD started does not die of SIGKILL");
         }
         if stopped && !self.lost {
@@ -242,6 +244,6 @@ impl<'a> Watch<'a> {
             let reason = self.bound.reason(self.deadline);
             events::lost(self.voice, &Error::Lost { reason, report });
         }
-        Over { ended, stopped, lost: self.lost }
+        Over { ended, stopped, lost: self.lost || left }
     }
 }
