@@ -94,6 +94,11 @@ fn a_cmd_that_is_not_there_or_cannot_be_run_is_found_before_anything_is_sent() {
     let script = desk.path("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").expect("the desk can be written");
     make_executable(&script);
+    // To the kernel, the end of a line of another system belongs to the name.
+    let foreign = desk.path("foreign");
+    std::fs::write(&foreign, "#!/bin/sh\r\nexit 0\r\n").expect("the desk can be written");
+    make_executable(&foreign);
+    let foreign = foreign.to_str().expect("text");
     let (plain, script) = (desk.path("plain"), script);
     let (plain, script) = (plain.to_str().expect("text"), script.to_str().expect("text"));
     let monitors: Vec<_> = fleet.iter().map(|node| node.monitor()).collect();
@@ -104,6 +109,7 @@ fn a_cmd_that_is_not_there_or_cannot_be_run_is_found_before_anything_is_sent() {
         (plain, 126),
         ("/", 126),
         (script, 126),
+        (foreign, 126),
     ];
     for (command, code) in cases {
         let ended = run_on(&fleet, &["exec", "key", "--", command]).with_code(code);

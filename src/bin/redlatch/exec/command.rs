@@ -77,7 +77,7 @@ fn problem(program: &Path) -> Option<Problem> {
     let interpreter = interpreter(program)?;
     let error = access(&interpreter, Access::EXEC_OK).err()?;
     let error = words(&error.into());
-    Some(Problem::Cannot(format!("its interpreter {}: {error}", interpreter.display())))
+    Some(Problem::Cannot(format!("its interpreter {interpreter:?}: {error}")))
 }
 
 /// What a script says that it is to be run by. What cannot be read says nothing, and may well be
@@ -86,8 +86,10 @@ fn interpreter(program: &Path) -> Option<PathBuf> {
     let mut start = Vec::new();
     File::open(program).ok()?.take(FIRST_LINE).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
-    let word = line.trim_ascii().split(|byte| matches!(byte, b' ' | b'\t')).next()?;
-    (!word.is_empty()).then(|| OsString::from(OsStr::from_bytes(word)).into())
+    // Nothing else is a blank to the kernel: not the `\r` of a line that was written elsewhere.
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
+    let word = words.find(|word| !word.is_empty())?;
+    Some(OsString::from(OsStr::from_bytes(word)).into())
 }
 
 fn of_error(error: &io::Error) -> Problem {
