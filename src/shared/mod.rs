@@ -264,9 +264,15 @@ impl SharedClient {
         nodes.unwrap_or_default()
     }
 
-    /// The next thing that happened to the nodes, of the last 256.
+    /// The next thing that happened to the nodes, of the last 256. Names that may lead elsewhere
+    /// are looked up by the client itself, and not told.
     pub fn poll_event(&self) -> Option<Event> {
-        self.owner.hub.with(|open| open.engine.poll_event()).ok().flatten()
+        let event = self.owner.hub.with(|open| {
+            // The engine would tell it instead, and then nobody would look.
+            open.look_names_up();
+            open.engine.poll_event()
+        });
+        event.ok().flatten()
     }
 
     /// What was counted so far; nothing once the client is no more.

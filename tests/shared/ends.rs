@@ -11,7 +11,8 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 
 use super::*;
 use by_hand::Task;
-use redlatch::{Closed, Error, LockOptions};
+use redlatch::{Closed, Error, Event, LockOptions};
+use support::Proxy;
 
 type Hook = Box<dyn Fn(&str) + Send + Sync>;
 
@@ -299,4 +300,27 @@ fn a_resolver_that_panics_is_asked_again() {
     let client = SharedClient::connect(config).unwrap();
     eventually(30 * SECOND, "its name leads there", || client.nodes() == [Standing::Ready]);
     assert!(asked.load(Ordering::Relaxed) >= 3);
+}
+
+#[test]
+fn a_name_is_followed_also_where_somebody_takes_the_events() {
+    let fleet = Fleet::start(1);
+    let far = Proxy::start(fleet[0].address());
+    far.vanish();
+    let (good, away) = (fleet[0].address(), SocketAddr::from(([127, 0, 0, 1], far.port())));
+    let asked = AtomicU32::new(0);
+    let config = Config::new(["redis://node.of.the.tests:1"]).unwrap();
+    let config = config.restart_guard(RestartGuard::Off).connect_timeout(millis(100));
+    let config = config.resolver(move |_, _| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => Ok(vec![away]),
+        _ => Ok(vec![good]),
+    });
+    let client = SharedClient::connect(config).unwrap();
+    eventually(30 * SECOND, "its name leads there", || {
+        for event in std::iter::from_fn(|| client.poll_event()) {
+            let stale = matches!(event, Event::AddressStale { .. });
+            assert!(!stale, "the client looks names up by itself: {event:?}");
+        }
+        client.nodes() == [Standing::Ready]
+    });
 }
