@@ -17,6 +17,7 @@ use crate::proto::keeper::Keep;
 use crate::proto::lock::{self, Lock};
 use crate::proto::ops::{Op, Outcome};
 use crate::proto::round::Released;
+use crate::proto::time::Ttl;
 
 /// A lock that is held. Dropping it gives it back and never blocks: the releases are written, and
 /// what the sockets do not take now, or is owed to a node that is away, the driver of the client
@@ -147,6 +148,8 @@ impl sealed::Asked for Extend<'_> {
     }
 
     fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
+        // One that cannot be leaves the one before alone: that may find out that the lock is lost.
+        Ttl::new(self.ttl, open.engine.coordinator().settings().max_ttl)?;
         open.forget_extend(self.guard.hold());
         open.engine.extend(self.guard.lock(), self.ttl, data)
     }

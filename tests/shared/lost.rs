@@ -66,6 +66,22 @@ fn an_extend_that_is_dropped_goes_on_and_the_next_takes_its_place() {
 }
 
 #[test]
+fn an_extend_that_cannot_be_changes_nothing_of_the_one_before() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guard = client.lock("a", TTL).wait().unwrap();
+    delete_everywhere(&fleet, "a");
+    fleet.iter().for_each(|node| node.stop());
+    let mut dropped = Task::new(guard.extend(TTL));
+    assert!(dropped.poll().is_pending());
+    drop(dropped);
+    assert!(matches!(guard.extend(Duration::ZERO).wait(), Err(Error::Config(_))));
+    fleet.iter().for_each(|node| node.cont());
+    eventually(SECOND, "the loss is seen", || guard.check().is_err());
+    assert!(matches!(guard.check(), Err(Error::Lost { reason: Loss::Gone, .. })));
+}
+
+#[test]
 fn who_waits_for_the_end_of_a_lock_leaves_nothing_when_they_go() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
