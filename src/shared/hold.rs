@@ -90,8 +90,10 @@ impl Hold {
         self.set_deadline(Some(deadline));
     }
 
-    pub(super) fn is_expiring(&self) {
+    /// The deadline is that of a renewal which nobody told of, where the warning is due as well.
+    pub(super) fn is_expiring(&self, deadline: Instant) {
         self.expiring.store(true, Ordering::Release);
+        self.set_deadline(Some(deadline));
     }
 
     /// Whether it comes near its deadline without having been renewed.

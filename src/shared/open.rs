@@ -228,7 +228,7 @@ impl Open<'_> {
                 Some(Place::Kept { op: kept, hold }) if *kept == op => {
                     match self.engine.fetch(op).map(|done| done.result) {
                         Some(Ok(Outcome::Renewed { deadline })) => hold.is_renewed(deadline),
-                        Some(Ok(Outcome::Expiring { .. })) => hold.is_expiring(),
+                        Some(Ok(Outcome::Expiring { deadline })) => hold.is_expiring(deadline),
                         Some(Err(error)) => hold.ends(Some(error), &mut self.behind.woken),
                         _ => {}
                     }

@@ -2,7 +2,7 @@
 //! them.
 
 use super::*;
-use redlatch::{Closed, Error, LockOptions};
+use redlatch::{Closed, Error, Keep, LockOptions};
 
 async fn on_tokio(fleet: &Fleet) -> SharedClient {
     SharedClient::connect_tokio(config(fleet)).await.expect("a good configuration")
@@ -62,6 +62,38 @@ fn a_client_of_a_runtime_is_used_from_elsewhere_and_ends_with_its_runtime() {
     assert_eq!(waiter.join().unwrap(), Err(Error::Closed(Closed::DriverGone)));
     assert_eq!(guard.lost().wait(), Error::Closed(Closed::DriverGone));
     assert_eq!(client.lock("b", TTL).wait().map(|_| ()), Err(Error::Closed(Closed::DriverGone)));
+}
+
+/// The runtime was kept busy by somebody, so that all of it is found out in one turn.
+#[test]
+fn a_renewal_counts_though_the_next_warning_is_due_as_well() {
+    let fleet = Fleet::start(3);
+    let ttl = 6 * SECOND;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let config = config(&fleet).probe_interval(3600 * SECOND);
+        let client = SharedClient::connect_tokio(config).await.unwrap();
+        let keep = Keep::extensions(1).lead(ttl / 2);
+        let guard = client.lock("a", LockOptions::ttl(ttl).keep(keep)).await.unwrap();
+        let first = guard.deadline().unwrap();
+        let unanswered = || client.gauges().unanswered;
+        while unanswered() > 0 {
+            tokio::task::yield_now().await;
+        }
+        fleet.iter().for_each(|node| node.stop());
+        while unanswered() == 0 {
+            tokio::time::sleep(millis(1)).await;
+        }
+        fleet.iter().for_each(|node| node.cont());
+        std::thread::sleep(ttl / 2 + millis(200));
+        assert!(redlatch::clock::now() < first, "too late: this shows nothing");
+        while unanswered() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(guard.is_expiring());
+        let now = guard.deadline().unwrap();
+        assert!(now > first.saturating_add(SECOND), "the copy is an old one");
+    });
 }
 
 #[test]
