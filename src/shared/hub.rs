@@ -65,7 +65,7 @@ enum Phase {
     /// Everything is taken back; what is owed is paid until then.
     Closing {
         until: Instant,
-        waiting: Vec<Waker>,
+        waiting: Slab<Waker>,
     },
     Ended(Closed),
 }
@@ -193,8 +193,14 @@ impl Hub {
         sleep.filter(|_| !open.engine.has_alarm())
     }
 
-    /// Begins to close, or goes on closing; the count of what was left once that is over.
-    pub(super) fn close(&self, until: Instant, waker: &Waker) -> Looked<usize> {
+    /// Begins to close, or goes on closing; the count of what was left once that is over. The waker
+    /// is noted in `slot`, to be replaced by the next or forgotten.
+    pub(super) fn close(
+        &self,
+        until: Instant,
+        slot: &mut Option<usize>,
+        waker: &Waker,
+    ) -> Looked<usize> {
         if !self.is_ours() {
             return Looked::Over(0);
         }
@@ -206,20 +212,35 @@ impl Hub {
         }
         state.end_by(until);
         let ended = state.end_if_closed();
-        let looked = match &mut state.phase {
+        let State { phase, behind, left, .. } = &mut *state;
+        let looked = match phase {
             Phase::Closing { waiting, .. } => {
-                if !waiting.iter().any(|other| other.will_wake(&waker)) {
-                    waiting.push(waker);
+                match slot.and_then(|slot| waiting.get_mut(slot)) {
+                    Some(noted) => behind.dropped.push(mem::replace(noted, waker)),
+                    None => *slot = Some(waiting.insert(waker)),
                 }
                 Looked::Waiting
             }
-            _ => Looked::Over(state.left),
+            _ => Looked::Over(*left),
         };
         // The driver has the appointment to keep, or is to see the end.
         let _ = self.waker.wake();
         self.wake(state);
         drop(ended);
         looked
+    }
+
+    /// Whoever waited for the end does not any more.
+    pub(super) fn forget_closing(&self, slot: usize) {
+        if !self.is_ours() {
+            return;
+        }
+        let mut state = self.lock();
+        let State { phase, behind, .. } = &mut *state;
+        if let Phase::Closing { waiting, .. } = phase {
+            behind.dropped.extend(waiting.try_remove(slot));
+        }
+        self.wake(state);
     }
 
     /// There is no handle any more, or no driver: who still waits is told, and the engine goes.
@@ -319,7 +340,7 @@ impl State {
     }
 
     fn give_everything_back(&mut self, until: Instant) {
-        self.phase = Phase::Closing { until, waiting: Vec::new() };
+        self.phase = Phase::Closing { until, waiting: Slab::new() };
         self.tell_all(Closed::Asked);
         let engine = self.engine.as_mut().expect("it goes with the end");
         engine.let_all_go();
@@ -354,7 +375,7 @@ impl State {
         self.tell_all(closed);
         if let Phase::Closing { waiting, .. } = mem::replace(&mut self.phase, Phase::Ended(closed))
         {
-            self.behind.woken.extend(waiting);
+            self.behind.woken.extend(waiting.into_iter().map(|(_, waker)| waker));
         }
         let engine = self.engine.take();
         self.left = engine.as_ref().map_or(0, |engine| engine.coordinator().open_records());

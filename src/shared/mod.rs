@@ -294,7 +294,7 @@ impl SharedClient {
     ///
     /// Where several close it, the shortest `timeout` is that of all.
     pub fn close(&self, timeout: Duration) -> Closing {
-        Closing { owner: Arc::clone(&self.owner), timeout, until: None }
+        Closing { owner: Arc::clone(&self.owner), timeout, until: None, slot: None }
     }
 }
 
@@ -328,12 +328,16 @@ pub struct Closing {
     owner: Arc<Owner>,
     timeout: Duration,
     until: Option<Instant>,
+    /// Where its waker is.
+    slot: Option<usize>,
 }
 
 impl Closing {
-    /// Blocks the thread until the client is closed.
+    /// Blocks the thread until the client is closed, no longer than the timeout: also where a
+    /// tokio runtime drives it that nobody turns meanwhile, so that no answer is read.
     pub fn wait(self) -> usize {
-        park::wait(self)
+        // Who drives it keeps the time, too, and may be stuck.
+        park::wait_in_steps(self, |it| it.until.map(|until| until.saturating_since(clock::now())))
     }
 }
 
@@ -344,9 +348,18 @@ impl Future for Closing {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<usize> {
         let timeout = self.timeout;
         let until = *self.until.get_or_insert_with(|| clock::now().saturating_add(timeout));
-        match self.owner.hub.close(until, context.waker()) {
+        let Closing { owner, slot, .. } = &mut *self;
+        match owner.hub.close(until, slot, context.waker()) {
             Looked::Waiting => Poll::Pending,
             Looked::Over(left) => Poll::Ready(left),
+        }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.owner.hub.forget_closing(slot);
         }
     }
 }

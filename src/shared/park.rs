@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 #[derive(Debug, Default)]
 struct Bell {
@@ -24,10 +25,16 @@ impl Wake for Bell {
 }
 
 impl Bell {
-    fn wait(&self) {
+    /// Until it is rung, or for so long at most.
+    fn wait(&self, limit: Option<Duration>) {
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*rung {
-            rung = self.ringing.wait(rung).unwrap_or_else(PoisonError::into_inner);
+        if let Some(limit) = limit {
+            let waited = self.ringing.wait_timeout_while(rung, limit, |rung| !*rung);
+            rung = waited.unwrap_or_else(PoisonError::into_inner).0;
+        } else {
+            while !*rung {
+                rung = self.ringing.wait(rung).unwrap_or_else(PoisonError::into_inner);
+            }
         }
         *rung = false;
     }
@@ -39,7 +46,15 @@ thread_local! {
 }
 
 /// Blocks until the future is ready. A ring that came for the one before costs one more poll.
-pub(super) fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
+pub(super) fn wait<F: Future + Unpin>(future: F) -> F::Output {
+    wait_in_steps(future, |_| None)
+}
+
+/// The same, of a future that is polled again when a step is over, whether it was woken or not.
+pub(super) fn wait_in_steps<F: Future + Unpin>(
+    mut future: F,
+    step: impl Fn(&F) -> Option<Duration>,
+) -> F::Output {
     let spare = BELL.try_with(Cell::take).ok().flatten();
     let (bell, waker) = spare.unwrap_or_else(|| {
         let bell = Arc::new(Bell::default());
@@ -48,7 +63,7 @@ pub(super) fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
     let output = loop {
         match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(output) => break output,
-            Poll::Pending => bell.wait(),
+            Poll::Pending => bell.wait(step(&future)),
         }
     };
     // At the end of a thread there is no place for it any more.

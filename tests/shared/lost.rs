@@ -144,6 +144,36 @@ fn whoever_waits_for_the_end_of_a_lock_changes_nothing_of_its_keeping() {
 }
 
 #[test]
+fn who_waits_for_the_end_of_a_client_leaves_nothing_when_they_go() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let held = client.lock("a", TTL).wait().unwrap();
+    fleet[0].stop();
+    let mut stays = Task::new(client.close(600 * SECOND));
+    assert!(stays.poll().is_pending());
+    let mut moves = client.close(600 * SECOND);
+    for _ in 0..100 {
+        // Each time in the hands of another task.
+        let mut task = Task::new(&mut moves);
+        assert!(task.poll().is_pending() && task.poll().is_pending());
+        let former = Arc::clone(&task.wakes);
+        drop(task);
+        let mut task = Task::new(&mut moves);
+        assert!(task.poll().is_pending());
+        assert_eq!(Arc::strong_count(&former), 1, "its waker is kept");
+    }
+    let mut goes = Task::new(client.close(600 * SECOND));
+    assert!(goes.poll().is_pending());
+    let wakes = Arc::clone(&goes.wakes);
+    drop(goes);
+    assert_eq!(Arc::strong_count(&wakes), 1, "its waker is kept");
+    fleet[0].cont();
+    eventually(10 * SECOND, "those who stay are told", || stays.is_woken());
+    assert_eq!(stays.poll(), std::task::Poll::Ready(0));
+    drop(held);
+}
+
+#[test]
 fn of_several_who_close_it_the_least_patient_decides() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);

@@ -64,6 +64,18 @@ fn a_client_of_a_runtime_is_used_from_elsewhere_and_ends_with_its_runtime() {
     assert_eq!(client.lock("b", TTL).wait().map(|_| ()), Err(Error::Closed(Closed::DriverGone)));
 }
 
+#[test]
+fn a_close_is_over_in_time_also_where_nobody_turns_the_runtime() {
+    let fleet = Fleet::start(3);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(on_tokio(&fleet));
+    let held = runtime.block_on(client.lock("a", TTL).into_future()).unwrap();
+    let left = in_time("a close of 100 ms", move || client.close(millis(100)).wait());
+    assert_eq!(left, 1, "nobody read what the nodes answered");
+    assert_eq!(held.check(), Err(Error::Closed(Closed::Asked)));
+    nothing_is_left(&fleet, SECOND);
+}
+
 /// The runtime was kept busy by somebody, so that all of it is found out in one turn.
 #[test]
 fn a_renewal_counts_though_the_next_warning_is_due_as_well() {
