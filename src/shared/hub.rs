@@ -36,6 +36,9 @@ pub(super) struct Hub {
     /// The driver is about to turn, and will write what is asked until then. Set without the lock,
     /// and taken back under it.
     awake: AtomicBool,
+    /// Whether the caller is where it cannot be relied on that an awake driver goes on: a task does
+    /// not, once nobody turns its runtime.
+    outside: Option<fn() -> bool>,
     /// No lock of this client is held any more.
     over: AtomicBool,
     /// Wakes the driver where the timer in its poller cannot.
@@ -81,7 +84,7 @@ pub(super) enum Turned {
 }
 
 impl Hub {
-    pub(super) fn new(engine: Engine, waker: mio::Waker) -> Hub {
+    pub(super) fn new(engine: Engine, waker: mio::Waker, outside: Option<fn() -> bool>) -> Hub {
         let state = State {
             phase: Phase::Open,
             engine: Some(engine),
@@ -92,7 +95,8 @@ impl Hub {
             left: 0,
         };
         let (awake, over) = (AtomicBool::new(false), AtomicBool::new(false));
-        Hub { state: Mutex::new(state), awake, over, waker, owner: std::process::id() }
+        let owner = std::process::id();
+        Hub { state: Mutex::new(state), awake, outside, over, waker, owner }
     }
 
     /// Whether no lock of this client can be believed in: it is closed, or this is the copy of a
@@ -124,7 +128,8 @@ impl Hub {
         }
         let mut open = state.open();
         let done = act(&mut open);
-        if !self.awake.load(Ordering::Acquire) {
+        let awake = self.awake.load(Ordering::Acquire);
+        if !awake || self.outside.is_some_and(|outside| outside()) {
             open.engine.flush();
             open.tell();
             if open.engine.plan_sleep().is_some() && !open.engine.has_alarm() {

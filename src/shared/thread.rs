@@ -25,7 +25,7 @@ pub(super) fn connect(config: Config) -> Result<Arc<Hub>, Error> {
     }
     refuse_one_server_twice(engine.coordinator(), clock::now())?;
     let waker = Waker::new(reactor.registry(), WAKER).map_err(|e| system("no waker", &e))?;
-    let hub = Arc::new(Hub::new(engine, waker));
+    let hub = Arc::new(Hub::new(engine, waker, None));
     let driver = Driver { hub: Arc::clone(&hub), reactor };
     let thread = std::thread::Builder::new().name(NAME.into());
     thread.spawn(move || driver.run()).map_err(|error| system("no thread", &error))?;

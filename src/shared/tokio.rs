@@ -10,7 +10,7 @@ use std::time::Duration;
 use mio::Waker;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task;
 
 use super::SharedClient;
@@ -28,8 +28,10 @@ impl SharedClient {
     ///
     /// The client can be used from other runtimes and threads, too. When its runtime ends, every
     /// call and every kept lock ends as [`Error::Closed`]. On a current-thread runtime nobody
-    /// drives it while the thread is blocked: do not [`wait`](super::Call::wait) for its calls
-    /// there.
+    /// drives it while the thread is blocked, or is outside of `block_on`: do not
+    /// [`wait`](super::Call::wait) for its calls there. Kept locks are not renewed meanwhile, and
+    /// what is asked on a blocked thread, the release of a guard that is dropped too, may be
+    /// written only when the runtime turns again or ends.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -71,7 +73,9 @@ impl SharedClient {
         }
         engine.wake_by(None);
         refuse_one_server_twice(engine.coordinator(), clock::now())?;
-        let hub = Arc::new(Hub::new(engine, waker));
+        let stops = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+        let outside = || Handle::try_current().is_err();
+        let hub = Arc::new(Hub::new(engine, waker, stops.then_some(outside as fn() -> bool)));
         let driver = Driver { hub: Arc::clone(&hub), reactor };
         task::spawn(driver.run());
         Ok(SharedClient::of(hub))

@@ -116,3 +116,18 @@ fn outside_of_a_runtime_there_is_an_error() {
     let polled = std::future::Future::poll(future.as_mut(), &mut context);
     assert!(matches!(polled, std::task::Poll::Ready(Err(Error::Config(_)))));
 }
+
+/// Two that are woken in one turn, so that the driver makes way for both: and then nobody turns it.
+#[test]
+fn a_guard_that_is_dropped_behind_its_runtime_is_given_back() {
+    let fleet = Fleet::start(3);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(on_tokio(&fleet));
+    for number in 0..10 {
+        let (a, b) = (format!("a{number}"), format!("b{number}"));
+        let both = async { tokio::join!(client.lock(a, TTL), client.lock(b, TTL)) };
+        let (a, b) = runtime.block_on(both);
+        drop((a.unwrap(), b.unwrap()));
+        nothing_is_left(&fleet, SECOND);
+    }
+}
