@@ -133,7 +133,9 @@ impl Embedded {
         done
     }
 
-    /// The next thing that happened to a node.
+    /// The next thing that happened to a node. Events do not make the descriptor readable: look
+    /// for them behind every [`tick`](Embedded::tick). One that comes up while something is
+    /// asked is there at the next.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.engine.poll_event()
     }
