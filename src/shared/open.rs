@@ -297,3 +297,50 @@ impl Open<'_> {
         Some(hold)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::SharedClient;
+    use super::*;
+    use crate::config::{Config, LockOptions};
+    use crate::proto::time::Instant;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    /// What is asked for in one attempt ends at once, as nobody is reached; it was not told of yet.
+    fn ask(open: &mut Open<'_>, wait: Duration) -> (usize, Op) {
+        let options = LockOptions::ttl(TTL).wait(wait);
+        let place = open.ask(|open, data| open.engine.acquire(b"a", options, data)).unwrap();
+        let Place::Asked { op, .. } = open.places[place] else { panic!("it is asked") };
+        (place, op)
+    }
+
+    /// A place that is used again before an end is told that was meant for the one before.
+    #[test]
+    fn an_end_is_not_told_to_who_has_the_place_by_now() {
+        let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
+        let config = config.connect_timeout(Duration::from_millis(50));
+        let client = SharedClient::connect(config).unwrap();
+        let tried = client.owner.hub.with(|open| {
+            let (_, op) = ask(open, 600 * TTL);
+            let hold = open.hold_for(b"a");
+            hold.set_deadline(Some(Instant::from_nanos(1)));
+            let others = [
+                Place::Asked { op, ended: false, waker: None, extends: None },
+                Place::Kept { op, hold: Arc::clone(&hold) },
+                Place::Extending { op, hold: Arc::clone(&hold) },
+            ];
+            for other in others {
+                let (place, ended) = ask(open, Duration::ZERO);
+                open.places[place] = other;
+                open.tell();
+                assert!(!matches!(open.places[place], Place::Asked { ended: true, .. }));
+                assert!(hold.deadline().is_some(), "its lock is not over");
+                assert!(open.engine.fetch(ended).is_none(), "it is nobody's, and not kept");
+            }
+        });
+        tried.unwrap();
+    }
+}

@@ -3,10 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
+use std::task::Poll;
 
 use super::*;
 use by_hand::Task;
-use redlatch::{Error, Keep, LockOptions, Loss};
+use redlatch::{Closed, Error, Keep, LockOptions, Loss};
 
 fn delete_everywhere(fleet: &Fleet, key: &str) {
     for node in fleet {
@@ -184,7 +185,24 @@ fn of_several_who_close_it_the_least_patient_decides() {
     let left = in_time("a close of 100 ms", move || client.close(millis(100)).wait());
     assert_eq!(left, 1);
     eventually(SECOND, "the other is told", || patient.is_woken());
-    assert_eq!(patient.poll(), std::task::Poll::Ready(1));
+    assert_eq!(patient.poll(), Poll::Ready(1));
     drop(held);
     fleet[0].cont();
+}
+
+#[test]
+fn a_client_that_closes_takes_on_nothing_more() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let held = client.lock("a", TTL).wait().unwrap();
+    fleet[0].stop();
+    let mut closing = Task::new(client.close(600 * SECOND));
+    assert!(closing.poll().is_pending(), "one node has not let go of it");
+    assert!(held.remaining().is_zero() && held.deadline().is_none());
+    let refused = Task::new(client.lock("b", TTL)).poll();
+    assert!(matches!(refused, Poll::Ready(Err(Error::Closed(Closed::Asked)))), "{refused:?}");
+    fleet[0].cont();
+    eventually(10 * SECOND, "it is closed", || closing.is_woken());
+    assert_eq!(closing.poll(), Poll::Ready(0));
+    nothing_is_left(&fleet, SECOND);
 }
