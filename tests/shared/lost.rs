@@ -206,3 +206,19 @@ fn a_client_that_closes_takes_on_nothing_more() {
     assert_eq!(closing.poll(), Poll::Ready(0));
     nothing_is_left(&fleet, SECOND);
 }
+
+#[test]
+fn who_waits_for_the_end_of_a_lock_is_woken_by_that_of_its_client() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let kept = LockOptions::ttl(TTL).keep(10 * TTL);
+    let guards = [("a", kept), ("b", LockOptions::ttl(TTL))]
+        .map(|(key, options)| client.lock(key, options).wait().unwrap());
+    let mut waiting = guards.each_ref().map(|guard| Task::new(guard.lost()));
+    waiting.iter_mut().for_each(|lost| assert!(lost.poll().is_pending()));
+    assert_eq!(client.close(10 * SECOND).wait(), 0);
+    for mut lost in waiting {
+        assert!(lost.is_woken(), "nobody else would");
+        assert_eq!(lost.poll(), Poll::Ready(Error::Closed(Closed::Asked)));
+    }
+}
