@@ -55,12 +55,15 @@ fn a_client_of_a_runtime_is_used_from_elsewhere_and_ends_with_its_runtime() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let client = runtime.block_on(on_tokio(&fleet));
     let guard = client.lock("a", LockOptions::ttl(TTL).keep(TTL)).wait().unwrap();
+    let unwatched = client.lock("c", TTL).wait().unwrap();
     let other = client.clone();
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|_| ()));
     eventually(SECOND, "it waits", || client.gauges().calls == 2);
     drop(runtime);
     assert_eq!(waiter.join().unwrap(), Err(Error::Closed(Closed::DriverGone)));
     assert_eq!(guard.lost().wait(), Error::Closed(Closed::DriverGone));
+    // Nobody tells its hold, and nobody would pay what it owes.
+    assert_eq!(unwatched.check(), Err(Error::Closed(Closed::DriverGone)));
     assert_eq!(client.lock("b", TTL).wait().map(|_| ()), Err(Error::Closed(Closed::DriverGone)));
 }
 
