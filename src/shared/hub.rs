@@ -121,13 +121,15 @@ impl Hub {
             return Err(Error::Closed(Closed::Forked));
         }
         let _told = Panicking(&self.waker);
+        // Before the lock, so that a panic drops it behind that: it may be a guard.
+        let done;
         let mut state = self.lock();
         if let Phase::Ended(closed) = state.phase {
             self.wake(state);
             return Err(Error::Closed(closed));
         }
         let mut open = state.open();
-        let done = act(&mut open);
+        done = act(&mut open);
         let awake = self.awake.load(Ordering::Acquire);
         if !awake || self.outside.is_some_and(|outside| outside()) {
             open.engine.flush();
