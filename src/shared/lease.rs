@@ -158,7 +158,10 @@ impl Future for Lost {
             Poll::Ready(Some(error)) => Poll::Ready(error),
             Poll::Ready(None) => Poll::Ready(lease.is_over()),
             // Nobody would tell any more.
-            Poll::Pending if lease.hub.is_over() => Poll::Ready(Error::Closed(Closed::Asked)),
+            Poll::Pending if lease.hub.is_over() => {
+                let why = lease.hub.with(|_| ()).err();
+                Poll::Ready(why.unwrap_or(Error::Closed(Closed::Asked)))
+            }
             Poll::Pending => Poll::Pending,
         }
     }

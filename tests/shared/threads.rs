@@ -22,6 +22,12 @@ struct Checker {
 }
 
 impl Checker {
+    fn of(fleet: &Arc<Fleet>) -> Checker {
+        let holders = (0..KEYS).map(|_| AtomicU32::new(0)).collect();
+        let (held, looked) = (AtomicU64::new(0), AtomicU64::new(0));
+        Checker { holders, held, looked, fleet: Arc::clone(fleet) }
+    }
+
     /// Holds it: nobody else does, before, meanwhile and behind.
     fn hold(&self, key: u32, thread: u32, guard: &SharedGuard, dice: &mut Dice) {
         if guard.check().is_err() {
@@ -76,9 +82,7 @@ fn of_64_threads_no_two_hold_a_key_and_all_have_an_answer_when_it_is_closed() {
     let fleet = Arc::new(Fleet::start(3));
     let client = SharedClient::connect(config(&fleet).node_timeout(10 * SECOND)).unwrap();
     all_ready(&client, &fleet);
-    let holders = (0..KEYS).map(|_| AtomicU32::new(0)).collect();
-    let (held, looked) = (AtomicU64::new(0), AtomicU64::new(0));
-    let checker = Arc::new(Checker { holders, held, looked, fleet: Arc::clone(&fleet) });
+    let checker = Arc::new(Checker::of(&fleet));
     let kept = LockOptions::ttl(TTL).keep(600 * SECOND);
     let guards: Vec<_> =
         (0..16).map(|n| client.lock(format!("kept {n}"), kept).wait().unwrap()).collect();
@@ -120,6 +124,41 @@ fn of_64_threads_no_two_hold_a_key_and_all_have_an_answer_when_it_is_closed() {
         assert!(guard.remaining().is_zero() && guard.check().is_err());
     }
     assert_eq!(client.gauges(), Gauges::default());
+}
+
+/// The threads of one client are kept apart by itself; those of two, by the nodes alone.
+#[test]
+fn of_the_threads_of_two_clients_no_two_hold_a_key() {
+    let fleet = Arc::new(Fleet::start(3));
+    let clients = [(); 2].map(|()| {
+        let settings = config(&fleet).node_timeout(10 * SECOND);
+        let client = SharedClient::connect(settings).unwrap();
+        all_ready(&client, &fleet);
+        client
+    });
+    let checker = Arc::new(Checker::of(&fleet));
+    let mut dice = Dice::of_this_run();
+    let threads: Vec<_> = (1..=16)
+        .map(|thread| {
+            let client = clients[thread as usize % 2].clone();
+            let (checker, mut dice) = (Arc::clone(&checker), dice.others());
+            std::thread::spawn(move || {
+                let start = Instant::now();
+                while start.elapsed() < 2 * SECOND {
+                    let key = dice.roll(4);
+                    let wait = LockOptions::ttl(TTL).wait(600 * SECOND);
+                    let guard = client.lock(key.to_string(), wait).wait().expect("it is free");
+                    checker.hold(key, thread, &guard, &mut dice);
+                }
+            })
+        })
+        .collect();
+    in_time("the threads", move || {
+        threads.into_iter().for_each(|thread| thread.join().expect("it is alone"));
+    });
+    println!("{} locks of two clients", checker.held.load(Ordering::Relaxed));
+    assert!(checker.held.load(Ordering::Relaxed) > 20, "they were at it");
+    nothing_is_left(&fleet, 5 * SECOND);
 }
 
 #[test]
