@@ -283,7 +283,7 @@ impl Coordinator {
     }
 
     /// By which loss of its lock a request came to its end, before that is fetched.
-    pub(crate) fn loss(&self, op: Op) -> Option<&Error> {
+    pub fn loss(&self, op: Op) -> Option<&Error> {
         match &self.ops.get(op)?.stage {
             Stage::Over(Err(error @ Error::Lost { .. })) => Some(error),
             _ => None,
