@@ -12,16 +12,14 @@ use std::time::Duration;
 
 use mio::event::Source;
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Registry, Token};
+use mio::{Interest, Registry, Token};
 
 use super::engine::Engine;
+use super::reactor::Reactor;
 use crate::config::Config;
 use crate::proto::coordinator::Event;
 use crate::proto::error::ConfigError;
 use crate::proto::ops::Completion;
-
-/// One for each node and the timer: what is ready is taken in one go.
-const EVENTS: usize = 64;
 
 /// The engine behind one file descriptor, for a loop that is not mio's: epoll, poll(2), libuv,
 /// glib, calloop, a game loop. Linux only.
@@ -71,8 +69,7 @@ const EVENTS: usize = 64;
 #[derive(Debug)]
 pub struct Embedded {
     engine: Engine,
-    poll: Poll,
-    events: Events,
+    reactor: Reactor,
 }
 
 impl Embedded {
@@ -82,14 +79,12 @@ impl Embedded {
     /// A setting that cannot work, or the system refuses what is needed: it wants a poller and a
     /// timer (`timerfd`).
     pub fn new(config: Config) -> Result<Embedded, ConfigError> {
-        let system = |problem: String| ConfigError::System { problem: problem.into() };
-        let poll = Poll::new().map_err(|error| system(format!("no poller: {error}")))?;
-        let mut engine = Engine::new(config, poll.registry(), Token(0))?;
-        if !engine.needs_no_timeout() {
-            return Err(system("no timer that a poller can wait for".into()));
+        let (reactor, engine) = Reactor::of(config)?;
+        if !engine.has_alarm() {
+            let problem = "no timer that a poller can wait for".into();
+            return Err(ConfigError::System { problem });
         }
-        let events = Events::with_capacity(EVENTS);
-        let mut embedded = Embedded { engine, poll, events };
+        let mut embedded = Embedded { engine, reactor };
         // The connections are begun here: what comes of them makes the descriptor readable.
         drop(embedded.ask());
         Ok(embedded)
@@ -108,15 +103,8 @@ impl Embedded {
     /// When the system's poller fails.
     pub fn tick(&mut self) -> io::Result<()> {
         if self.engine.is_ours() {
-            loop {
-                match self.poll.poll(&mut self.events, Some(Duration::ZERO)) {
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    polled => break polled?,
-                }
-            }
-            for event in &self.events {
-                self.engine.handle_event(event);
-            }
+            self.reactor.wait(Some(Duration::ZERO))?;
+            self.reactor.hand_over(&mut self.engine);
         }
         self.engine.prepare();
         Ok(())
@@ -174,13 +162,13 @@ impl Drop for Asking<'_> {
 
 impl AsFd for Embedded {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.poll.registry().as_fd()
+        self.reactor.as_fd()
     }
 }
 
 impl AsRawFd for Embedded {
     fn as_raw_fd(&self) -> RawFd {
-        self.poll.as_raw_fd()
+        self.reactor.as_raw_fd()
     }
 }
 
@@ -214,6 +202,7 @@ mod tests {
     use crate::net::clock;
     use crate::proto::settings::RestartGuard;
     use crate::testing::tcp::Masters;
+    use mio::{Events, Poll};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     const HOUR: Duration = Duration::from_secs(3600);

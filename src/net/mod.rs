@@ -10,6 +10,7 @@ pub mod embed;
 pub mod engine;
 pub(crate) mod hook;
 pub(crate) mod names;
+pub(crate) mod reactor;
 mod socket;
 mod stream;
 #[cfg(feature = "tls")]

@@ -12,7 +12,6 @@ mod hub;
 mod lease;
 mod open;
 mod park;
-mod reactor;
 mod thread;
 #[cfg(feature = "tokio")]
 mod tokio;

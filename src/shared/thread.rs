@@ -5,10 +5,10 @@ use std::sync::Arc;
 use mio::Waker;
 
 use super::hub::{Hub, PATIENCE, Turned};
-use super::reactor::{Reactor, WAKER, system};
 use crate::config::Config;
 use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
+use crate::net::reactor::{Reactor, WAKER, system};
 use crate::proto::error::{Closed, Error};
 
 const NAME: &str = "redlatch";

@@ -15,10 +15,10 @@ use tokio::task;
 
 use super::SharedClient;
 use super::hub::{Hub, PATIENCE, Turned};
-use super::reactor::{Reactor, WAKER, system};
 use crate::config::Config;
 use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
+use crate::net::reactor::{Reactor, WAKER, system};
 use crate::proto::error::{Closed, ConfigError, Error};
 
 impl SharedClient {
@@ -130,13 +130,13 @@ impl Drop for Driver {
 )]
 fn readable(reactor: Reactor) -> Result<AsyncFd<Reactor>, Error> {
     AsyncFd::with_interest(reactor, Interest::READABLE)
-        .map_err(|error| system("the poller is refused", &error))
+        .map_err(|error| system("the poller is refused", &error).into())
 }
 
 /// Waits until the poller has something to tell, and takes all of it: what comes behind that makes
 /// the descriptor readable again.
 async fn take_events(reactor: &mut AsyncFd<Reactor>) -> Result<(), Error> {
-    let failed = |error| system("the poller failed", &error);
+    let failed = |error| Error::from(system("the poller failed", &error));
     let mut ready = reactor.readable_mut().await.map_err(failed)?;
     ready.get_inner_mut().wait(Some(Duration::ZERO)).map_err(failed)?;
     ready.clear_ready();

@@ -1,0 +1,80 @@
+//! A poller of our own and what it told of: waited for without the engine, and handed to it behind
+//! that.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use mio::{Events, Poll, Registry, Token};
+
+use super::engine::Engine;
+use crate::config::Config;
+use crate::proto::error::ConfigError;
+
+/// One for each node, the timer and the waker: what is ready is taken in one go.
+const EVENTS: usize = 64;
+
+/// The token of the waker, far from those of the engine.
+pub(crate) const WAKER: Token = Token(usize::MAX);
+
+/// The poller that the sockets of an engine are registered with.
+#[derive(Debug)]
+pub(crate) struct Reactor {
+    poll: Poll,
+    events: Events,
+}
+
+impl Reactor {
+    /// A poller, and the engine on it. Names are looked up here, which may block.
+    pub(crate) fn of(config: Config) -> Result<(Reactor, Engine), ConfigError> {
+        let poll = Poll::new().map_err(|error| system("no poller", &error))?;
+        let mut engine = Engine::new(config, poll.registry(), Token(0))?;
+        // Where there is no alarm it sleeps with timeouts.
+        engine.needs_no_timeout();
+        Ok((Reactor { poll, events: Events::with_capacity(EVENTS) }, engine))
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        self.poll.registry()
+    }
+
+    /// Waits for something to do. A signal ends the wait, and nothing was told of then; where it
+    /// was not to wait at all it looks again, as whoever looks does so once for each readiness.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        loop {
+            match self.poll.poll(&mut self.events, timeout) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                    self.events.clear();
+                    if timeout != Some(Duration::ZERO) {
+                        return Ok(());
+                    }
+                }
+                polled => return polled,
+            }
+        }
+    }
+
+    /// Gives the engine what the last wait told of.
+    pub(crate) fn hand_over(&self, engine: &mut Engine) {
+        for event in &self.events {
+            engine.handle_event(event);
+        }
+    }
+}
+
+impl AsFd for Reactor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.registry().as_fd()
+    }
+}
+
+impl AsRawFd for Reactor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+}
+
+/// The system refuses what is needed.
+pub(crate) fn system(what: &str, error: &io::Error) -> ConfigError {
+    ConfigError::System { problem: format!("{what}: {error}").into() }
+}
