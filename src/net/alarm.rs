@@ -1,5 +1,6 @@
 //! A timer that wakes the poller to the microsecond, where the system has one: a poller's own
 //! timeout is whole milliseconds, rounded up, and a wait for another's lock is shorter than that.
+//! And it goes on while the machine is suspended, where that timeout stops.
 //!
 //! An alarm that comes early is harmless, and one that never comes is only late: the poller's
 //! timeout stands behind it. But for those who asked it to stand for every timeout: they sleep
@@ -68,14 +69,17 @@ impl Alarm {
         self.rung = false;
     }
 
-    /// Sees to it that the poller wakes at `due`, where the sleep until then is short.
-    pub fn wake_at(&mut self, due: Instant, now: Instant) {
+    /// Sees to it that the poller wakes at `due`, where the sleep until then is short, or where
+    /// `in_suspend` time counts, too: what is due may have been so for long when the machine is
+    /// awake again.
+    pub fn wake_at(&mut self, due: Instant, now: Instant, in_suspend: bool) {
         let sleep = due.saturating_since(now);
         if sleep.is_zero() {
             return self.ring();
         }
         let set = self.set_to > now && self.set_to <= due;
-        if sleep >= self.shorter_than || (set && !self.rung) {
+        let long = sleep >= self.shorter_than && !in_suspend;
+        if long || (set && !self.rung) {
             return;
         }
         if self.set(sleep) {
@@ -173,7 +177,7 @@ mod tests {
         let mut alarm = Alarm::new(poll.registry(), Token(7));
         for _ in 0..3 {
             let due = clock::now().saturating_add(Duration::from_micros(200));
-            alarm.wake_at(due, clock::now());
+            alarm.wake_at(due, clock::now(), false);
             poll.poll(&mut events, Some(Duration::from_secs(20))).unwrap();
             assert_eq!(events.iter().map(|event| event.token()).collect::<Vec<_>>(), [Token(7)]);
             assert!(clock::now() >= due);
@@ -187,7 +191,7 @@ mod tests {
         let mut alarm = Alarm::new(poll.registry(), Token(7));
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
         let mut set = |due, now| {
-            alarm.wake_at(at(due), at(now));
+            alarm.wake_at(at(due), at(now), false);
             alarm.set_to
         };
         assert_eq!(set(2000, 1000), at(0));
@@ -223,19 +227,19 @@ mod tests {
         // What it was set to is set again behind a ring, and takes the ring's place.
         let late = clock::now().saturating_add(hour);
         let soon = clock::now().saturating_add(second);
-        alarm.wake_at(soon, clock::now());
+        alarm.wake_at(soon, clock::now(), false);
         alarm.ring();
-        alarm.wake_at(late, clock::now());
+        alarm.wake_at(late, clock::now(), false);
         assert!(!wakes(&mut poll, &mut alarm, second / 10), "a ring that was taken back");
         alarm.ring();
         assert!(wakes(&mut poll, &mut alarm, 20 * second));
-        alarm.wake_at(soon, clock::now());
+        alarm.wake_at(soon, clock::now(), false);
         assert!(wakes(&mut poll, &mut alarm, 20 * second));
         alarm.ring();
         alarm.hush();
         assert!(!wakes(&mut poll, &mut alarm, second / 10), "a ring that was hushed");
         // What is due already is due at once.
-        alarm.wake_at(soon, clock::now());
+        alarm.wake_at(soon, clock::now(), false);
         assert!(wakes(&mut poll, &mut alarm, 20 * second));
         alarm.leave(poll.registry());
     }

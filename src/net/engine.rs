@@ -388,7 +388,8 @@ impl Engine {
             return None;
         };
         let now = clock::now();
-        self.alarm.wake_at(due, now);
+        // Who keeps a lock is told of its loss in time: also when the machine was suspended.
+        self.alarm.wake_at(due, now, self.coordinator.kept_locks() > 0);
         Some(due.saturating_since(now))
     }
 

@@ -324,3 +324,37 @@ fn nodes_that_forget_whom_to_tell_start_no_storm() {
     drop(guards);
     client.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
+
+/// What is left of the timers that go on in suspend, of those that are set to a tenth of a second
+/// at least: shorter sleeps have one for their precision.
+#[cfg(target_os = "linux")]
+fn timers_of_suspend() -> Vec<Duration> {
+    let left = |text: String| {
+        // Of CLOCK_BOOTTIME.
+        text.lines().find(|&line| line == "clockid: 7")?;
+        let left = text.lines().find_map(|line| line.strip_prefix("it_value: ("))?;
+        let (seconds, nanos) = left.strip_suffix(')')?.split_once(", ")?;
+        Some(Duration::new(seconds.parse().ok()?, nanos.parse().ok()?))
+    };
+    let files = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let all = files.filter_map(|file| left(std::fs::read_to_string(file.path()).ok()?));
+    all.filter(|&left| left >= millis(100)).collect()
+}
+
+/// A poller's timeout does not count the time that a machine is suspended: what was due meanwhile
+/// would be told as much later.
+#[cfg(target_os = "linux")]
+#[test]
+fn who_keeps_a_lock_is_woken_by_a_timer_that_goes_on_in_suspend() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    client.drive(millis(20)).unwrap();
+    assert_eq!(timers_of_suspend(), [], "nobody needs one");
+    let guard = client.lock("a", kept(60 * SECOND)).unwrap();
+    // It may have gone off meanwhile, and is set again by the next sleep.
+    eventually(5 * SECOND, "it is set", || {
+        client.drive(millis(1)).unwrap();
+        timers_of_suspend().len() == 1
+    });
+    guard.release().unwrap();
+}
