@@ -145,3 +145,39 @@ fn everything_is_given_back_at_the_end() {
     assert!(bench.core.remaining(&held, bench.now).is_zero());
     bench.assert_idle();
 }
+
+#[test]
+fn a_renewal_that_nobody_fetched_does_not_keep_open_what_is_released() {
+    let mut bench = unprobed();
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.core.keep(&lock, Keep::at_most(6 * TTL).tell_renewals(), 7, bench.now).unwrap();
+    answer_all(&mut bench);
+    bench.pass(millis(3_400));
+    answer_all(&mut bench);
+    assert!(bench.core.has_completions(), "it is lined up");
+    bench.core.release(lock, 8, bench.now);
+    answer_all(&mut bench);
+    let done = bench.completion().unwrap();
+    assert_eq!((done.data, done.result), (8, Ok(Outcome::Released(Released::Released))));
+    assert!(bench.completion().is_none());
+    bench.assert_idle();
+}
+
+#[test]
+fn what_is_given_away_or_another_s_is_not_given_back_at_the_end() {
+    let mut bench = unprobed();
+    let lock = bench.hold(&[0, 1, 2]);
+    let given = bench.core.give_away(lock, bench.now).unwrap();
+    bench.core.extend_token(b"theirs", given, TTL, 2, bench.now).unwrap();
+    bench.core.inspect(b"any", 3, bench.now).unwrap();
+    for node in 0..3 {
+        let said = bench.said(node);
+        assert_eq!(said[0][0], "EVALSHA", "{said:?}");
+    }
+    bench.core.let_all_go(bench.now);
+    for node in 0..3 {
+        assert!(bench.said(node).is_empty(), "another's lock is not ours to release");
+    }
+    assert!(bench.completion().is_none());
+    assert_eq!(bench.core.open_ops(), 0);
+}
