@@ -63,6 +63,19 @@ fn what_was_there_before_redlatch_is_not_cmds_and_is_left_alone() {
 }
 
 #[test]
+fn what_cmd_leaves_running_neither_has_the_lock_nor_is_waited_for() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "sleep 60 > /dev/null 2>&1 & echo $! > left; exit 7";
+    run(&mut exec(&fleet, &desk, &[], script)).with_code(7);
+    assert_eq!(fleet.keys_everywhere(), []);
+    let left = desk.process("left");
+    assert!(state_of(left).is_some(), "it was killed");
+    let left = i32::try_from(left).ok().and_then(Pid::from_raw).expect("a process number");
+    kill_process(left, Signal::KILL).expect("it sleeps");
+}
+
+#[test]
 fn a_cmd_that_ended_in_time_while_nobody_looked_gives_its_own_code() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);

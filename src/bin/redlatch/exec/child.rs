@@ -74,7 +74,8 @@ impl Child {
         // What CMD leaves behind falls to us instead of to a first process that may never wait for
         // it: its group is gone when its last member is. Where that cannot be had, it takes longer.
         let _ = set_child_subreaper(Some(getpid()));
-        let pid = Pid::from_child(&command.spawn()?);
+        let mut started = command.spawn()?;
+        let pid = Pid::from_child(&started);
         let family = Family::of(pid, (place == Place::OwnGroup).then_some(pid));
         let watched = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
         let watched = watched.and_then(|pidfd| {
@@ -84,8 +85,10 @@ impl Child {
         match watched {
             Ok(pidfd) => Ok(Child { pid, pidfd, place, family, ended: None }),
             Err(error) => {
-                // It was not waited for, so the number is its own.
+                // It was not waited for, so the number is its own. Whoever called gives the lock
+                // back, and so it is gone before.
                 let _ = kill_process(pid, Signal::KILL);
+                let _ = started.wait();
                 Err(error)
             }
         }

@@ -46,9 +46,10 @@ Examples:
   redlatch exec -w 5m -t 1m migrate -- ./migrate  wait for 5 minutes at most
 
 The lock is renewed at a third of its ttl while CMD runs, and released behind it; redlatch ends \
-with CMD's exit code, or 128+n where signal n ended it. TERM, INT, HUP, QUIT, USR1, USR2, WINCH \
-and CONT are passed on to CMD. Where the lock cannot be renewed, CMD is told to stop and is dead \
-before others can have the lock: 124.
+with CMD's exit code, or 128+n where signal n ended it. What CMD leaves running behind its end \
+runs without the lock. TERM, INT, HUP, QUIT, USR1, USR2, WINCH and CONT are passed on to CMD. \
+Where the lock cannot be renewed, CMD is told to stop and is dead before others can have the \
+lock: 124.
 
 CMD gets REDLATCH_KEY, REDLATCH_TOKEN, REDLATCH_TTL_MS, REDLATCH_DEADLINE_UNIX_MS and \
 REDLATCH_NODES in its environment, and no password.";
