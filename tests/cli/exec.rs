@@ -25,7 +25,11 @@ impl Desk {
     }
 
     pub fn put(&self, name: &str) {
-        std::fs::write(self.path(name), "").expect("the desk can be written");
+        self.write(name, "");
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("the desk can be written");
     }
 
     #[track_caller]
@@ -54,6 +58,12 @@ pub fn exec(fleet: &Fleet, desk: &Desk, flags: &[&str], script: &str) -> Command
     let mut command = tool_on(fleet, &arguments);
     command.current_dir(&desk.0);
     command
+}
+
+/// What starts a script of the desk as a job of its own group, and does not wait for it: bash has
+/// job control without a terminal, which dash has not.
+pub fn apart(script: &str) -> String {
+    format!("bash -c 'set -m; sh {script} > /dev/null 2>&1 &'")
 }
 
 /// The state of a process, as in ps; `None` where it is gone. One that is dead and that nobody

@@ -1,7 +1,7 @@
 //! `redlatch exec` at its edges: what CMD starts in groups of its own, a CMD that ends while nobody
 //! looks, a lock that is over before CMD is started, and the clock that its end is on.
 
-use super::exec::{Desk, events, exec, names, state_of};
+use super::exec::{Desk, apart, events, exec, names, state_of};
 use super::exec_lost::{RECORD, go_on, last_moment, now_ms, stop_majority};
 use super::*;
 
@@ -13,22 +13,30 @@ fn first_deadline(desk: &Desk, log: &str) -> u64 {
     event["deadline_unix_ms"].as_u64().expect("a moment")
 }
 
+/// The process group of a process that runs.
+fn group_of(process: u32) -> i32 {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process number");
+    rustix::process::getpgid(Some(process)).expect("it runs").as_raw_pid()
+}
+
 #[test]
 fn what_has_made_a_group_of_its_own_is_dead_before_the_deadline_too() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // timeout(1) makes one, and a shell for its background jobs where it has job control.
-    let worker = |name: &str| {
-        format!("sh -c \"trap '' TERM; echo \\$\\$ > {name}; {RECORD} {name}-log; done\"")
-    };
-    let (timed, job) = (worker("timed"), worker("job"));
+    for name in ["timed", "job"] {
+        let text = format!("trap '' TERM; echo $$ > {name}; {RECORD} {name}-log; done");
+        desk.write(&format!("{name}.sh"), &text);
+    }
+    let job = apart("job.sh");
     let script = format!(
-        "exec > /dev/null 2>&1; echo $$ > cmd; timeout 60 {timed} & set -m; {job} & wait; wait"
+        "exec > /dev/null 2>&1; echo $$ > cmd; timeout 60 sh timed.sh & {job}; wait; sleep 60"
     );
     let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "3s", "--json"], &script));
     let below = ["timed", "job"].map(|name| (name, desk.process(name)));
-    for (name, _) in below {
+    for (name, process) in below {
         desk.wait_for(&format!("{name}-log"));
+        assert_ne!(group_of(process), group_of(desk.process("cmd")), "{name}");
     }
     stop_majority(&fleet);
     let ended = redlatch.end(LIMIT).with_code(124);
@@ -39,6 +47,43 @@ fn what_has_made_a_group_of_its_own_is_dead_before_the_deadline_too() {
         assert!(Some(last) < deadline, "{name}: {last}, and the deadline was {deadline:?}");
     }
     go_on(&fleet);
+}
+
+#[test]
+fn sigterm_comes_once_to_each() {
+    for flags in [&[][..], &["--foreground"]] {
+        let fleet = Fleet::start(3);
+        let desk = Desk::on(&fleet);
+        // CMD, another in its group, and one in a group of its own.
+        let told = |who: &str| {
+            format!("trap 'echo {who} >> told' TERM; while [ -e cmd ]; do sleep 0.02; done")
+        };
+        // It hears at once, and not behind a sleep, in which two would be one.
+        let itself = "trap 'echo itself >> told' TERM; while [ -e cmd ]; do wait; done";
+        desk.write("apart.sh", &told("apart"));
+        let (apart, beside) = (apart("apart.sh"), told("beside"));
+        let script = format!("echo up > cmd; {apart}; ({beside}) & {itself}");
+        let flags = [&["-t", "2s", "--grace", "1s", "--no-renew"], flags].concat();
+        let mut redlatch = exec(&fleet, &desk, &flags, &script);
+        run(redlatch.stdout(Stdio::null()).stderr(Stdio::null())).with_code(124);
+        let mut told = desk.lines("told");
+        told.sort();
+        assert_eq!(told, ["apart", "beside", "itself"], "{flags:?}");
+    }
+}
+
+#[test]
+fn a_daemon_that_left_the_session_is_not_stopped() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "setsid sh -c 'echo $$ > daemon; exec sleep 60' > /dev/null 2>&1 & sleep 60";
+    let flags = ["-t", "1s", "--no-renew"];
+    let mut redlatch = exec(&fleet, &desk, &flags, script);
+    run(redlatch.stdout(Stdio::null()).stderr(Stdio::null())).with_code(124);
+    let daemon = desk.process("daemon");
+    assert!(state_of(daemon).is_some(), "it was killed");
+    let daemon = i32::try_from(daemon).ok().and_then(Pid::from_raw).expect("a process number");
+    kill_process(daemon, Signal::KILL).expect("it sleeps");
 }
 
 #[test]
