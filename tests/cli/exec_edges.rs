@@ -87,6 +87,17 @@ fn a_daemon_that_left_the_session_is_not_stopped() {
 }
 
 #[test]
+fn a_cmd_that_begins_a_session_is_stopped_all_the_same() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // In redlatch's group it leads none, so that setsid(1) goes on as CMD itself.
+    let flags = ["-t", "1s", "--no-renew", "--foreground"];
+    let mut redlatch = exec(&fleet, &desk, &flags, "exec setsid sleep 60");
+    let ended = run(redlatch.stderr(Stdio::null())).with_code(124);
+    assert!(ended.took < 10 * SECOND, "{ended:?}");
+}
+
+#[test]
 fn what_was_there_before_redlatch_is_not_cmds_and_is_left_alone() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);

@@ -36,7 +36,7 @@ pub fn now_ms() -> u64 {
 }
 
 /// The deadline that was in force last.
-fn last_deadline(events: &[Value]) -> u64 {
+pub fn last_deadline(events: &[Value]) -> u64 {
     let mut told = events.iter().rev().filter_map(|event| event["deadline_unix_ms"].as_u64());
     told.next().expect("it was acquired")
 }

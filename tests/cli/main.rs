@@ -14,6 +14,7 @@ mod doctor;
 #[cfg(feature = "tls")]
 mod encrypted;
 mod exec;
+mod exec_containers;
 mod exec_edges;
 mod exec_lost;
 mod exec_pipes;

@@ -54,7 +54,7 @@ pub struct Child {
     pid: Pid,
     pidfd: OwnedFd,
     place: Place,
-    /// What it started; where it has a group of its own, what has left that.
+    /// What it started; where it has a group of its own, what is not in that.
     family: Family,
     ended: Option<Ended>,
 }
@@ -76,7 +76,7 @@ impl Child {
         let _ = set_child_subreaper(Some(getpid()));
         let mut started = command.spawn()?;
         let pid = Pid::from_child(&started);
-        let family = Family::of(pid, (place == Place::OwnGroup).then_some(pid));
+        let family = Family::of(pid, place == Place::OwnGroup);
         let watched = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
         let watched = watched.and_then(|pidfd| {
             registry.register(&mut SourceFd(&pidfd.as_raw_fd()), CHILD, Interest::READABLE)?;
@@ -115,10 +115,7 @@ impl Child {
     /// Sends it a signal, and everything that it started: its group, and who is below us. A group
     /// is what timeout(1) makes for itself, too.
     pub fn send_to_all(&self, signal: Signal) -> io::Result<()> {
-        let sent = match self.place {
-            Place::OwnGroup => self.send(signal),
-            Place::OurGroup => Ok(()),
-        };
+        let sent = self.send(signal);
         let others = self.family.send(signal);
         sent.and(others)
     }

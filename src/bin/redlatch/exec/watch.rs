@@ -210,7 +210,7 @@ impl<'a> Watch<'a> {
 
     fn complain_of(&mut self, sent: io::Result<()>, what: &str) {
         if let Err(error) = sent {
-            self.voice.warning(&format!("{what} cannot be sent to CMD: {error}"));
+            self.voice.warning(&format!("{what} cannot be sent to all of CMD: {error}"));
         }
     }
 

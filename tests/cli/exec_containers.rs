@@ -1,0 +1,83 @@
+//! `redlatch exec` in a namespace of process numbers, as in a container: it is of a session and a
+//! group that began outside and have no number inside, it may be the first process, and /proc may
+//! be that of another namespace.
+
+use super::exec::{Desk, apart, events, exec};
+use super::exec_lost::{RECORD, last_deadline, last_moment};
+use super::*;
+
+/// A CMD that would go on for ever, and under it what ignores SIGTERM, in a group of its own.
+fn endless(fleet: &Fleet, desk: &Desk, flags: &[&str]) -> Command {
+    desk.write("below.sh", &format!("trap '' TERM; {RECORD} below; done"));
+    let script = format!("echo up > cmd; {}; {RECORD} log; done", apart("below.sh"));
+    let flags = [&["-t", "2s", "--grace", "500ms", "--no-renew", "--json"], flags].concat();
+    exec(fleet, desk, &flags, &script)
+}
+
+/// The same in a namespace. A shell is its first process, with what it does, and with redlatch as
+/// its arguments.
+fn contained(fleet: &Fleet, inner: &Command, first: &str, own_proc: bool) -> Command {
+    let mut outer = Command::new("unshare");
+    outer.args(["--pid", "--fork", "--kill-child"]).args(own_proc.then_some("--mount-proc"));
+    outer.args(["sh", "-c", first, "sh"]).arg(inner.get_program()).args(inner.get_args());
+    outer.env("REDLATCH_SERVERS", fleet.urls().join(","));
+    outer.current_dir(inner.get_current_dir().expect("it was set"));
+    outer.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    outer
+}
+
+/// Redlatch is the first process.
+const FIRST: &str = "exec \"$@\"";
+
+/// Redlatch is beside a first process that stays until the deadline is behind us: when the first
+/// one ends, everything in its namespace dies.
+const BESIDE: &str = "\"$@\"; code=$?; sleep 1; exit $code";
+
+/// Runs it. CMD is dead before the deadline.
+#[track_caller]
+fn is_stopped_in_time(desk: &Desk, command: &mut Command) -> Ended {
+    let ended = run(command).with_code(124);
+    assert!(last_moment(desk, "log") < last_deadline(&events(&ended)), "{ended:?}");
+    ended
+}
+
+#[test]
+#[ignore = "needs unshare: root and apt-get install util-linux"]
+fn of_a_session_without_a_number_it_stops_all_of_cmd_in_time() {
+    for flags in [&[][..], &["--foreground"]] {
+        let fleet = Fleet::start(3);
+        let desk = Desk::on(&fleet);
+        let redlatch = endless(&fleet, &desk, flags);
+        let mut command = contained(&fleet, &redlatch, BESIDE, true);
+        let ended = is_stopped_in_time(&desk, &mut command);
+        let last = last_moment(&desk, "below");
+        assert!(last < last_deadline(&events(&ended)), "{flags:?}: {last}, {ended:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs unshare: root and apt-get install util-linux"]
+fn as_the_first_process_it_gives_cmds_code_and_stops_it_in_time() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let short = exec(&fleet, &desk, &[], "exit 7");
+    run(&mut contained(&fleet, &short, FIRST, true)).with_code(7);
+    assert_eq!(fleet.keys_everywhere(), []);
+    let redlatch = endless(&fleet, &desk, &[]);
+    is_stopped_in_time(&desk, &mut contained(&fleet, &redlatch, FIRST, true));
+}
+
+#[test]
+#[ignore = "needs unshare: root and apt-get install util-linux"]
+fn by_a_proc_of_another_namespace_it_signals_nobody_and_tells_of_who_is_left() {
+    for flags in [&[][..], &["--foreground"]] {
+        let fleet = Fleet::start(3);
+        let desk = Desk::on(&fleet);
+        let redlatch = endless(&fleet, &desk, flags);
+        let mut command = contained(&fleet, &redlatch, BESIDE, false);
+        let ended = is_stopped_in_time(&desk, &mut command);
+        for text in ["/proc, which is of another namespace", "does not die"] {
+            assert!(ended.errors.contains(text), "{flags:?}, {text}: {ended:?}");
+        }
+    }
+}
