@@ -135,3 +135,26 @@ mod encrypted {
         assert_eq!(fleet.keys_everywhere(), []);
     }
 }
+
+#[test]
+#[ignore = "needs netns: root and apt-get install iproute2 iptables"]
+fn a_server_that_talks_to_its_own_machine_only_is_in_protected_mode() {
+    // In a network of its own, from an address that is not the loopback's.
+    let script = "ip link set lo up && ip addr add 10.231.78.1/32 dev lo && \
+        { \"$1\" --port 7001 --save '' --unixsocket \"$2\" > /dev/null & } && \
+        until [ -e \"$2\" ]; do sleep 0.01; done && \
+        \"$3\" doctor --json --no-restart-guard -s redis://10.231.78.1:7001; \
+        code=$?; kill $!; wait; exit $code";
+    let folder = Fleet::start(1);
+    let socket = folder[0].directory().join("outside");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", script, "sh", &support::Server::get().binary]);
+    command.arg(socket).arg(env!("CARGO_BIN_EXE_redlatch"));
+    command.env_remove("REDLATCH_SERVERS").stdin(Stdio::null()).stdout(Stdio::piped());
+    let ended = run(&mut command);
+    let (code, json) = (ended.code(), ended.json());
+    let diagnosis = Diagnosis { code, json, took: ended.took };
+    println!("{:#}", diagnosis.json);
+    assert_eq!(diagnosis.code, 1);
+    diagnosis.is("10.231.78.1:7001", &[("reachable", "fail", "is in protected mode")]);
+}

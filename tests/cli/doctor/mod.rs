@@ -94,6 +94,12 @@ fn assert_alike(bad: &[(String, String, String)], expected: &[Bad<'_>]) {
     assert!(all, "found {bad:#?}, expected {expected:#?}");
 }
 
+/// Whether the servers are of Redis 6 or before.
+fn is_old() -> bool {
+    let server = support::Server::get();
+    !server.valkey && server.version < (7, 0)
+}
+
 fn label(node: &Node) -> String {
     node.address().to_string()
 }

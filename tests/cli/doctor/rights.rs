@@ -3,12 +3,14 @@
 use super::*;
 
 /// Everything that a lock needs, and nothing else, as README has it; and `getrange`, for `status`.
-const ALL: &str = "-@all +set +eval +evalsha +get +del +pttl +pexpire +exists +select +info +time \
-    +script|load +command|info +client|tracking +client|caching +client|kill +client|setname \
-    +client|setinfo +getrange +config|get";
+const ALL: &str = "-@all +set +eval +evalsha +get +del +pttl +pexpire +exists +delifeq +delex \
+    +select +info +time +script|load +command|info +client|tracking +client|caching +client|kill \
+    +client|setname +client|setinfo +getrange +config|get";
 
-/// What is taken away, and what is found of it.
-const MISSING: [(&str, &str, &str, &str); 17] = [
+/// What is taken away, and what is found of it: the check, its level, and its words.
+type Missing = (&'static str, &'static str, &'static str, &'static str);
+
+const MISSING: [Missing; 17] = [
     ("set", "permissions", "fail", "SET is refused (NOPERM"),
     ("eval", "permissions", "fail", "EVAL is refused (NOPERM"),
     ("get", "permissions", "fail", "GET is refused (NOPERM"),
@@ -27,6 +29,30 @@ const MISSING: [(&str, &str, &str, &str); 17] = [
     ("client|caching", "tracking", "warn", "CLIENT CACHING is refused (NOPERM"),
     ("config|get", "connections", "warn", "the node refuses CONFIG"),
 ];
+
+/// The same of a compare-and-delete of the server's own, where it has one.
+const OWN: [Missing; 2] = [
+    ("delifeq", "permissions", "warn", "DELIFEQ is refused (NOPERM"),
+    ("delex", "permissions", "warn", "DELEX is refused (NOPERM"),
+];
+
+/// What can be taken away on this server.
+fn missing(server: &Node) -> Vec<Missing> {
+    let has = |it: &Missing| {
+        let reply = server.command(&["COMMAND", "INFO", it.0]);
+        matches!(reply, support::Value::Array(it) if matches!(it[0], support::Value::Array(_)))
+    };
+    let own: Vec<Missing> = OWN.into_iter().filter(has).collect();
+    // It releases without DEL.
+    let spared = |it: Missing| {
+        if it.0 == "del" && !own.is_empty() {
+            (it.0, it.1, "warn", "DEL is refused (NOPERM")
+        } else {
+            it
+        }
+    };
+    MISSING.into_iter().map(spared).chain(own.iter().copied()).collect()
+}
 
 /// How many addresses a server listens at. None takes more than 16.
 const ADDRESSES: usize = 15;
@@ -68,21 +94,16 @@ impl Users {
     }
 }
 
-/// Up to Redis 6 there are no rules for subcommands, and other words.
-fn is_old() -> bool {
-    let server = support::Server::get();
-    !server.valkey && server.version < (7, 0)
-}
-
 #[test]
 fn each_command_that_is_refused_is_found_with_its_effect() {
     if is_old() {
-        println!("not run: the server has no rules for subcommands");
+        println!("not run: the server has no rules for subcommands, and other words");
         return;
     }
-    let count = MISSING.len();
-    let users = Users::start(count + 3);
-    for (index, (command, ..)) in MISSING.iter().enumerate() {
+    let users = Users::start(MISSING.len() + OWN.len() + 3);
+    let missing = missing(users.server(0));
+    let count = missing.len();
+    for (index, (command, ..)) in missing.iter().enumerate() {
         users.set(index, &format!("~* {ALL} -{command}"));
     }
     users.set(count, &format!("~* {ALL}"));
@@ -90,7 +111,7 @@ fn each_command_that_is_refused_is_found_with_its_effect() {
     users.set(count + 2, &format!("~* {ALL} -@all"));
     let urls: Vec<String> = (0..count + 3).map(|number| users.url(number)).collect();
     let diagnosis = ask_plainly(&urls);
-    for (index, (command, name, level, words)) in MISSING.iter().enumerate() {
+    for (index, (command, name, level, words)) in missing.iter().enumerate() {
         let bad = diagnosis.bad(Some(&users.label(index)), &["age", "persistence"]);
         println!("without {command}: {bad:?}");
         if *command == "time" {

@@ -9,6 +9,23 @@ fn tell(node: &Node, words: &[&str]) {
     assert!(matches!(reply, Reply::Simple(_)), "{words:?}: {reply:?}");
 }
 
+/// Restarts a node with data that takes it many seconds to load. It looks at its sockets meanwhile,
+/// every fraction of a second.
+#[track_caller]
+fn load_slowly(node: &Node) {
+    if is_old() {
+        // Each 2 MB, which cannot be set: many of them, and 20 ms for each key.
+        tell(node, &["CONFIG", "SET", "rdbcompression", "no"]);
+        tell(node, &["DEBUG", "POPULATE", "500", "key", "200000"]);
+        tell(node, &["SAVE"]);
+        return node.restart_with(&["--key-load-delay", "20000"]);
+    }
+    tell(node, &["DEBUG", "POPULATE", "20000"]);
+    tell(node, &["SAVE"]);
+    let often = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    node.restart_with(&often);
+}
+
 #[test]
 fn what_is_no_master_of_its_own_is_found() {
     let fleet = Fleet::start(7);
@@ -22,16 +39,17 @@ fn what_is_no_master_of_its_own_is_found() {
     }
     tell(promoted, &["REPLICAOF", "NO", "ONE"]);
     let bus = support::free_port().to_string();
-    cluster.restart_with(&["--cluster-enabled", "yes", "--cluster-port", &bus]);
+    let mut clustered = vec!["--cluster-enabled", "yes"];
+    // Up to Redis 6 it is 10,000 behind the other one.
+    if !is_old() {
+        clustered.extend(["--cluster-port", &bus]);
+    }
+    cluster.restart_with(&clustered);
     tell(evicts, &["CONFIG", "SET", "maxmemory", "100mb"]);
     for node in [evicts, could] {
         tell(node, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     }
-    // A millisecond for each key, and a look at the sockets behind every few dozen of them.
-    tell(loading, &["DEBUG", "POPULATE", "20000"]);
-    tell(loading, &["SAVE"]);
-    let slowly = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
-    loading.restart_with(&slowly);
+    load_slowly(loading);
     eventually(10 * SECOND, "its replica is told", || master.info("connected_slaves") == "1");
 
     let diagnosis = ask(&fleet.urls(), &TRUSTING);

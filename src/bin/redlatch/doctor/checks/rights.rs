@@ -76,9 +76,8 @@ fn permissions(trials: &[Trial]) -> Vec<Finding> {
         .filter_map(|need| {
             let trial = trials.iter().find(|trial| trial.command == need.command)?;
             let line = refusal(trial, trials)?;
-            let (command, rule, effect) = (need.command, need.rule, need.effect);
-            let level =
-                if command == "DEL" && own(trials).is_some() { Level::Warn } else { need.level };
+            let (command, rule) = (need.command, need.rule);
+            let (level, effect) = weight(need, trials);
             Some(Finding::new(
                 NAME,
                 level,
@@ -91,6 +90,17 @@ fn permissions(trials: &[Trial]) -> Vec<Finding> {
         return vec![Finding::ok(NAME, format!("all {tried} commands of the library were tried"))];
     }
     missing
+}
+
+/// What it means that a command is refused. Who releases by a command of the server's own needs no
+/// DEL for that.
+fn weight(need: &Need, trials: &[Trial]) -> (Level, String) {
+    match own(trials) {
+        Some(own) if need.command == "DEL" => {
+            (Level::Warn, format!("{own} releases, but no lock can be released by force"))
+        }
+        _ => (need.level, need.effect.to_owned()),
+    }
 }
 
 /// Why it is forbidden, where that is its own fault.
@@ -245,7 +255,9 @@ mod tests {
         subject.seen.trials.push(Trial { command: "DEL", outcome });
         subject.seen.trials.push(Trial { command: "DELIFEQ", outcome: Outcome::Done });
         let found = checks(&subject);
-        assert_eq!(bad(&found, "permissions").0, Level::Warn);
+        let (level, detail) = bad(&found, "permissions");
+        assert_eq!(level, Level::Warn);
+        assert!(detail.contains("DELIFEQ releases") && !detail.contains("stays"), "{detail}");
         assert!(bad(&found, "release").1.starts_with("DELIFEQ"));
     }
 
