@@ -58,7 +58,9 @@ const LOOKED_AT: Duration = Duration::from_millis(1);
 /// [`connect`](Client::connect): it goes through there.
 ///
 /// Dropping it writes what is still owed, as far as the sockets take it without waiting;
-/// [`close`](Client::close) waits for it.
+/// [`close`](Client::close) waits for it. A node that is frozen at that moment reads later what was
+/// written, and Redis executes at least the first 16 KB of it, its buffer for one read, though the
+/// connection is gone; what is behind them may be dropped, and its keys stay for their ttl.
 ///
 /// ```no_run
 /// use std::time::Duration;
