@@ -15,6 +15,7 @@ mod look;
 mod man;
 mod news;
 mod nodes;
+mod nursery;
 mod output;
 mod release;
 mod sights;
@@ -34,7 +35,7 @@ use arguments::{Arguments, Verb};
 
 fn main() -> ExitCode {
     // Before anything else: whoever this is to become is waited for with a lock in hand.
-    if let Some(code) = exec::become_command() {
+    if let Some(code) = nursery::become_command() {
         return code;
     }
     let verb = match Arguments::try_parse() {

@@ -166,6 +166,12 @@ pub fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// What the system says, without the number it ends with.
+pub fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}
+
 /// A line on stderr for those who want to know more.
 pub fn mention(output: &Output, text: &str) {
     if output.verbose {

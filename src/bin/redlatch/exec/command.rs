@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 
 use crate::exit;
-use crate::output::Refusal;
+use crate::output::{Refusal, words};
 
 /// Where programs are where there is no PATH.
 const USUAL_PATH: &str = "/bin:/usr/bin";
@@ -107,12 +107,6 @@ fn not_found(name: &OsStr, why: &str) -> Refusal {
 fn cannot_run(name: &OsStr, why: &str) -> Refusal {
     let message = format!("{}: cannot be run: {why}", Path::new(name).display());
     Refusal { word: "cannot_run", message, nodes: Vec::new(), code: exit::CANNOT_RUN }
-}
-
-/// What the system says, without the number it ends with.
-pub fn words(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
 #[cfg(test)]

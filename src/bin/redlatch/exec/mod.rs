@@ -9,7 +9,6 @@ mod command;
 mod course;
 mod events;
 mod family;
-mod nursery;
 mod signals;
 mod terminal;
 mod voice;
@@ -25,7 +24,7 @@ use redlatch::{Instant, Keep, Lock, Loss, Outcome, clock};
 use crate::arguments::{Key, Nodes, Output, Timing, duration};
 use crate::output::Refusal;
 use crate::turning::Turning;
-use crate::{exit, nodes, wall_clock};
+use crate::{exit, nodes, nursery, wall_clock};
 use child::Child;
 use course::{Course, OnLost};
 use signals::Signals;
@@ -33,8 +32,6 @@ use terminal::Place;
 use voice::Voice;
 use waiting::Waited;
 use watch::{Bound, Over, Watch};
-
-pub use nursery::become_command;
 
 /// How long the nodes behind the majority may take to be counted.
 const STRAGGLERS: Duration = Duration::from_millis(10);

@@ -14,9 +14,8 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-use super::command::words;
 use crate::exit;
-use crate::output::complain;
+use crate::output::{complain, words};
 
 /// What the first argument is where this verb is meant. It is no verb of the parser's, so that it
 /// is in no help, completion or manual.
