@@ -70,6 +70,29 @@ impl Demo {
         Demo { child: command.spawn().expect("the binary was built with this test") }
     }
 
+    /// One on real masters, until a node is frozen. Nobody reads on.
+    #[track_caller]
+    fn with_a_frozen_node() -> Demo {
+        let mut demo = Demo::start(&["--real"]);
+        let screen = demo.child.stdout.take().expect("it is taken once");
+        let mut lines = BufReader::new(screen).lines().map(|line| line.expect("text"));
+        lines.find(|line| line.contains("SIGSTOP")).expect("a node is frozen");
+        demo
+    }
+
+    /// The signal that ended it. Its servers end as well, the frozen one too.
+    #[track_caller]
+    fn signal_of_its_end(&mut self) -> Option<i32> {
+        let mut status = None;
+        eventually(LIMIT, "the demo ends", || {
+            status = self.child.try_wait().expect("it is our child");
+            status.is_some()
+        });
+        eventually(LIMIT, "the servers end", || self.members().is_empty());
+        assert_eq!(self.files(), [""; 0]);
+        status.and_then(|status| status.signal())
+    }
+
     /// The first line that has something on it; the rest of the screen nobody reads.
     fn read_one_line_and_leave(&mut self) -> String {
         let screen = self.child.stdout.take().expect("it is taken once");
@@ -133,12 +156,14 @@ fn without_programs(command: &mut Command) {
     command.env("PATH", "");
 }
 
-/// The process group of a process.
+/// The process group of a process; `None` for one that is dead, and that nobody waited for.
 fn group_of(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // Behind the name, which may contain anything: the state, the parent, the group.
     let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(2)?.parse().ok()
+    let mut fields = rest.split_whitespace();
+    let lives = !matches!(fields.next()?, "Z" | "X");
+    fields.nth(1)?.parse().ok().filter(|_| lives)
 }
 
 /// Without the line breaks and the columns.
@@ -268,21 +293,20 @@ fn real_masters_end_when_the_reader_leaves() {
 #[test]
 fn real_masters_end_when_the_demo_is_interrupted() {
     let _servers = ServerLock::take();
-    let mut demo = Demo::start(&["--real"]);
-    let screen = demo.child.stdout.take().expect("it is taken once");
-    let mut lines = BufReader::new(screen).lines().map(|line| line.expect("text"));
-    lines.find(|line| line.contains("SIGSTOP")).expect("a node is frozen");
+    let mut demo = Demo::with_a_frozen_node();
     let group = i32::try_from(demo.child.id()).ok().and_then(Pid::from_raw);
     // As a terminal does at ctrl-C.
     kill_process_group(group.expect("a child's id is positive"), Signal::INT).expect("it runs");
-    let mut status = None;
-    eventually(LIMIT, "the demo ends", || {
-        status = demo.child.try_wait().expect("it is our child");
-        status.is_some()
-    });
-    assert_eq!(status.and_then(|status| status.signal()), Some(Signal::INT.as_raw()));
-    eventually(LIMIT, "the servers end, the frozen one too", || demo.members().is_empty());
-    assert_eq!(demo.files(), [""; 0]);
+    assert_eq!(demo.signal_of_its_end(), Some(Signal::INT.as_raw()));
+}
+
+#[test]
+fn real_masters_end_when_the_demo_is_killed() {
+    let _servers = ServerLock::take();
+    let mut demo = Demo::with_a_frozen_node();
+    // It alone: of this no server hears anything.
+    demo.child.kill().expect("it runs");
+    assert_eq!(demo.signal_of_its_end(), Some(Signal::KILL.as_raw()));
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! The hidden verb through which CMD is started: it asks the kernel to kill it together with
-//! redlatch, looks whether redlatch still lives, and becomes CMD.
+//! The hidden verb through which is started what must not outlive redlatch (CMD, and the demo's
+//! servers): it asks the kernel to kill it together with redlatch, looks whether redlatch still
+//! lives, and becomes that program.
 //!
 //! It is a program of its own, and no code between fork and exec, so that nothing here is unsafe.
 //! The hazard is a redlatch that dies before the kernel was asked: hence the look behind it.
-//! What the kernel does holds for CMD alone: not for what CMD starts (a fork clears it), and not
-//! for a CMD that takes on another user's rights (set-user-ID, as sudo has it).
+//! What the kernel does holds for the program alone: not for what it starts (a fork clears it), and
+//! not for one that takes on another user's rights (set-user-ID, as sudo has it).
 
 use std::ffi::OsString;
 use std::io;
@@ -21,7 +22,8 @@ use crate::output::{complain, words};
 /// is in no help, completion or manual.
 const VERB: &str = "__become";
 
-/// The command that becomes `program` with those words, the first of which is its name.
+/// The command that becomes `program` with those words, the first of which is its name. Start it
+/// from the first thread: it is killed when the thread that started it ends.
 pub fn command(program: &Path, command: &[OsString]) -> Command {
     // Not by its path: the file there may have been replaced since.
     let mut nursery = Command::new("/proc/self/exe");
@@ -39,7 +41,8 @@ pub fn become_command() -> Option<ExitCode> {
     let parent = arguments.next()?.into_string().ok()?.parse().ok()?;
     let (program, name) = (arguments.next()?, arguments.next()?);
     if let Err(error) = die_with(parent) {
-        complain(&format!("redlatch: CMD would outlive redlatch: {}", words(&error)));
+        let program = Path::new(&program).display();
+        complain(&format!("redlatch: {program} would outlive redlatch: {}", words(&error)));
         return Some(ExitCode::from(exit::INTERNAL));
     }
     let error = Command::new(&program).arg0(name).args(arguments).exec();
@@ -49,8 +52,7 @@ pub fn become_command() -> Option<ExitCode> {
     Some(ExitCode::from(if not_found { exit::NOT_FOUND } else { exit::CANNOT_RUN }))
 }
 
-/// This process is killed when the thread that started it ends: the parent's first, and only one
-/// that starts processes.
+/// This process is killed when the thread that started it ends: the parent's first.
 fn die_with(parent: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid().map(Pid::as_raw_pid) == Some(parent) {

@@ -1,5 +1,6 @@
 //! Five real redis-servers on free ports of this machine, ended when they are dropped, also while
-//! something panics.
+//! something panics, and killed by the system when the demo is: a frozen one does not hear of the
+//! ctrl-C that ends it.
 //!
 //! Only a process that was started here and has not been waited for is ever signalled, so a number
 //! that the system has given to somebody else is never hit. The hazard is the port: another process
@@ -10,7 +11,7 @@ use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Stop;
 use super::masters::{COUNT, Masters, Seen};
 use super::peek::Peek;
+use crate::nursery;
 
 const BINARY: &str = "redis-server";
 const INSTALL: &str = "apt-get install redis-server";
@@ -160,7 +162,7 @@ impl Process {
         let failed = |error| Stop::Failed(format!("{BINARY} cannot be started: {error}"));
         let log = File::create(directory.log(port)).map_err(failed)?;
         let errors = log.try_clone().map_err(failed)?;
-        let child = Command::new(BINARY)
+        let child = nursery::command(Path::new(BINARY), &[BINARY.into()])
             .args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"])
             .args(["--port", &port.to_string(), "--dir"])
             .arg(&directory.0)
