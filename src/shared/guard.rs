@@ -155,7 +155,7 @@ impl sealed::Asked for Extend<'_> {
     }
 
     fn asked(&self, open: &mut Open<'_>, place: usize) {
-        open.extends(place, self.guard.hold());
+        open.extends(place, self.guard.lock(), self.guard.hold());
     }
 
     fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::hold::Hold;
-use super::open::{Behind, Looked, Open, Place};
+use super::open::{Behind, Doubted, Looked, Open, Place};
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
@@ -54,6 +54,7 @@ pub(super) struct State {
     /// `None` behind its end.
     engine: Option<Engine>,
     places: Slab<Place>,
+    doubted: Vec<Doubted>,
     behind: Behind,
     names: Names,
     /// Of guards that are gone.
@@ -89,6 +90,7 @@ impl Hub {
             phase: Phase::Open,
             engine: Some(engine),
             places: Slab::new(),
+            doubted: Vec::new(),
             behind: Behind::default(),
             names: Names::new(),
             spares: Vec::new(),
@@ -339,6 +341,7 @@ impl State {
         Open {
             engine: self.engine.as_mut().expect("it goes with the end"),
             places: &mut self.places,
+            doubted: &mut self.doubted,
             behind: &mut self.behind,
             names: &mut self.names,
             spares: &mut self.spares,

@@ -10,9 +10,10 @@ use std::task::Waker;
 use slab::Slab;
 
 use super::hold::Hold;
+use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
-use crate::proto::error::{Closed, Error};
+use crate::proto::error::{Closed, Error, Loss};
 use crate::proto::keeper::Keep;
 use crate::proto::lock::Lock;
 use crate::proto::node::NodeId;
@@ -35,13 +36,22 @@ pub(super) struct Behind {
 #[derive(Debug)]
 pub(super) enum Place {
     /// A call waits for its end.
-    Asked { op: Op, ended: bool, waker: Option<Waker>, extends: Option<Arc<Hold>> },
+    Asked { op: Op, ended: bool, waker: Option<Waker>, extends: Option<Doubted> },
     /// A lock is extended, and the call that asked for it is gone.
-    Extending { op: Op, hold: Arc<Hold> },
+    Extending { op: Op, extends: Doubted },
     /// A lock that was handed out is kept.
     Kept { op: Op, hold: Arc<Hold> },
     /// It is about to be asked.
     Reserved,
+}
+
+/// A lock that is extended, and who believes in it. An extend that ends without having found the
+/// lock lost may still have answers to come that do, where the number of nodes is even: one half
+/// refuses it for good, and the other half has no key. Nobody's request ends with that.
+#[derive(Debug)]
+pub(super) struct Doubted {
+    lock: Lock,
+    hold: Arc<Hold>,
 }
 
 /// What came of looking after a call.
@@ -56,6 +66,7 @@ pub(super) enum Looked<T> {
 pub struct Open<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) places: &'a mut Slab<Place>,
+    pub(super) doubted: &'a mut Vec<Doubted>,
     pub(super) behind: &'a mut Behind,
     pub(super) names: &'a mut Names,
     pub(super) spares: &'a mut Vec<Arc<Hold>>,
@@ -136,10 +147,10 @@ impl Open<'_> {
             return;
         };
         let op = *op;
-        if let Some(hold) = extends.take() {
+        if let Some(extends) = extends.take() {
             self.behind.dropped.extend(waker.take());
-            hold.set_extending(Some(place));
-            self.places[place] = Place::Extending { op, hold };
+            extends.hold.set_extending(Some(place));
+            self.places[place] = Place::Extending { op, extends };
             // It may have been told of before.
             self.hear_of_extend(place);
         } else {
@@ -149,9 +160,9 @@ impl Open<'_> {
     }
 
     /// The call at `place` extends a lock: its hold is told, also where nobody waits for the call.
-    pub(super) fn extends(&mut self, place: usize, hold: &Arc<Hold>) {
+    pub(super) fn extends(&mut self, place: usize, lock: &Lock, hold: &Arc<Hold>) {
         if let Some(Place::Asked { extends, .. }) = self.places.get_mut(place) {
-            *extends = Some(Arc::clone(hold));
+            *extends = Some(Doubted { lock: lock.alias(), hold: Arc::clone(hold) });
         }
     }
 
@@ -164,15 +175,43 @@ impl Open<'_> {
     }
 
     fn hear_of_extend(&mut self, place: usize) {
-        let Some(Place::Extending { op, hold }) = self.places.get(place) else { return };
+        let Some(Place::Extending { op, .. }) = self.places.get(place) else { return };
         let Some(done) = self.engine.fetch(*op) else { return };
+        let Place::Extending { extends, .. } = self.places.remove(place) else { return };
+        extends.hold.set_extending(None);
         match done.result {
-            Ok(Outcome::Extended { deadline }) => hold.set_deadline(Some(deadline)),
-            Err(error @ Error::Lost { .. }) => hold.ends(Some(error), &mut self.behind.woken),
+            Ok(Outcome::Extended { deadline }) => extends.hold.set_deadline(Some(deadline)),
+            Err(error) => self.is_not_extended(error, extends),
             _ => {}
         }
-        hold.set_extending(None);
-        self.places.remove(place);
+    }
+
+    /// An extend came to nothing: where that tells that the lock is lost, its hold ends.
+    fn is_not_extended(&mut self, error: Error, extends: Doubted) {
+        match error {
+            // Others look at it before the call does.
+            Error::Lost { .. } => extends.hold.ends(Some(error), &mut self.behind.woken),
+            _ => self.doubted.push(extends),
+        }
+    }
+
+    /// Ends the holds of locks whose loss was found by what came behind the end of an extend.
+    fn look_at_doubted(&mut self) {
+        let (core, woken) = (self.engine.coordinator(), &mut self.behind.woken);
+        let now = clock::now();
+        self.doubted.retain(|Doubted { lock, hold }| {
+            // It was given back, is told of elsewhere, or has come to its deadline.
+            if hold.place().is_some() || hold.deadline().is_none_or(|deadline| deadline <= now) {
+                return false;
+            }
+            let held = core.deadline(lock).is_some();
+            if !held {
+                let mut report = core.report_standings(now);
+                report.key = hold.key().into();
+                hold.ends(Some(Error::Lost { reason: Loss::Gone, report }), woken);
+            }
+            held
+        });
     }
 
     /// The call at `place` came to a lock: where it is kept, `hold` is told of it from now on.
@@ -217,13 +256,13 @@ impl Open<'_> {
             match self.places.get_mut(data as usize) {
                 Some(Place::Asked { op: asked, ended, waker, extends }) if *asked == op => {
                     *ended = true;
-                    let lost = extends.as_ref().zip(self.engine.coordinator().loss(op));
-                    if let Some((hold, error)) = lost {
-                        // Others look at it before the call does.
-                        hold.ends(Some(error.clone()), &mut self.behind.woken);
-                    }
                     self.behind.coming += usize::from(waker.is_some());
                     self.behind.woken.extend(waker.take());
+                    let lock = extends.as_ref();
+                    let error = lock.and_then(|_| self.engine.coordinator().error(op).cloned());
+                    if let Some((error, Some(extends))) = error.map(|it| (it, extends.take())) {
+                        self.is_not_extended(error, extends);
+                    }
                 }
                 Some(Place::Kept { op: kept, hold }) if *kept == op => {
                     match self.engine.fetch(op).map(|done| done.result) {
@@ -242,6 +281,7 @@ impl Open<'_> {
                 }
             }
         }
+        self.look_at_doubted();
     }
 
     pub(super) fn look_names_up(&mut self) {
@@ -305,6 +345,7 @@ mod tests {
     use super::super::SharedClient;
     use super::*;
     use crate::config::{Config, LockOptions};
+    use crate::proto::lock::Token;
     use crate::proto::time::Instant;
 
     const TTL: Duration = Duration::from_secs(10);
@@ -327,10 +368,12 @@ mod tests {
             let (_, op) = ask(open, 600 * TTL);
             let hold = open.hold_for(b"a");
             hold.set_deadline(Some(Instant::from_nanos(1)));
+            let token = Token::parse(&"0".repeat(40)).unwrap();
+            let lock = Lock { record: 0, generation: 0, token };
             let others = [
                 Place::Asked { op, ended: false, waker: None, extends: None },
                 Place::Kept { op, hold: Arc::clone(&hold) },
-                Place::Extending { op, hold: Arc::clone(&hold) },
+                Place::Extending { op, extends: Doubted { lock, hold: Arc::clone(&hold) } },
             ];
             for other in others {
                 let (place, ended) = ask(open, Duration::ZERO);

@@ -222,3 +222,30 @@ fn who_waits_for_the_end_of_a_lock_is_woken_by_that_of_its_client() {
         assert_eq!(lost.poll(), Poll::Ready(Error::Closed(Closed::Asked)));
     }
 }
+
+#[test]
+fn a_loss_that_comes_behind_a_refusal_is_seen_though_nobody_waits_for_it() {
+    // Of two, one refuses for good, and the other says later that the key is gone.
+    for is_dropped in [false, true] {
+        let fleet = Fleet::start(2);
+        let client = SharedClient::connect(config(&fleet).node_timeout(10 * SECOND)).unwrap();
+        all_ready(&client, &fleet);
+        let mut guard = client.lock("a", TTL).wait().unwrap();
+        assert_eq!(tokens(&fleet, "a").len(), 2);
+        for rule in ["-eval", "-evalsha"] {
+            assert!(fleet[0].command(&["ACL", "SETUSER", "default", rule]).is_ok());
+        }
+        fleet[1].command(&["DEL", "a"]);
+        fleet[1].stop();
+        if is_dropped {
+            let mut extend = Task::new(guard.extend(TTL));
+            assert!(extend.poll().is_pending());
+        } else {
+            assert!(matches!(guard.extend(TTL).wait(), Err(Error::Config(_))));
+        }
+        assert_eq!(guard.check(), Ok(()));
+        fleet[1].cont();
+        eventually(SECOND, "the loss is seen", || guard.check().is_err());
+        assert!(matches!(guard.check(), Err(Error::Lost { reason: Loss::Gone, .. })));
+    }
+}

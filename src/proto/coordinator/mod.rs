@@ -282,10 +282,10 @@ impl Coordinator {
         Some(Completion { op, data: request.data, result })
     }
 
-    /// By which loss of its lock a request came to its end, before that is fetched.
-    pub fn loss(&self, op: Op) -> Option<&Error> {
+    /// By which error a request came to its end, before that is fetched.
+    pub fn error(&self, op: Op) -> Option<&Error> {
         match &self.ops.get(op)?.stage {
-            Stage::Over(Err(error @ Error::Lost { .. })) => Some(error),
+            Stage::Over(Err(error)) => Some(error),
             _ => None,
         }
     }
