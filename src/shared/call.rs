@@ -79,7 +79,8 @@ impl<Q: Question> Call<Q> {
     /// Blocks the thread until there is an answer.
     ///
     /// Not on a thread that has to drive the client: on a current-thread tokio runtime whose task
-    /// drives it, it would wait for itself.
+    /// drives it, it would wait for itself. In a task of one with several threads wait inside of
+    /// `tokio::task::block_in_place`: the worker may be the one that looks at tokio's sockets.
     ///
     /// # Errors
     /// What the call ends with.

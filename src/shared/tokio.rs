@@ -31,7 +31,9 @@ impl SharedClient {
     /// drives it while the thread is blocked, or is outside of `block_on`: do not
     /// [`wait`](super::Call::wait) for its calls there. Kept locks are not renewed meanwhile, and
     /// what is asked on a blocked thread, the release of a guard that is dropped too, may be
-    /// written only when the runtime turns again or ends.
+    /// written only when the runtime turns again or ends. On a runtime of several threads a task
+    /// that blocks its worker may hold up tokio's driver, and this client with it: wait in
+    /// `tokio::task::block_in_place` or `spawn_blocking` there.
     ///
     /// ```no_run
     /// use std::time::Duration;

@@ -134,3 +134,27 @@ fn a_guard_that_is_dropped_behind_its_runtime_is_given_back() {
         nothing_is_left(&fleet, SECOND);
     }
 }
+
+#[test]
+fn a_task_may_wait_where_tokio_knows_that_it_blocks() {
+    let fleet = Fleet::start(3);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(on_tokio(&fleet));
+    let (told, rounds) = std::sync::mpsc::channel();
+    // Both are woken in one turn of the driver now and then, on its worker.
+    for name in ["a", "b"] {
+        let (client, told) = (client.clone(), told.clone());
+        runtime.spawn(async move {
+            for _ in 0..300 {
+                let guard = client.lock(name, TTL).await.unwrap();
+                // Without that nobody may be left who looks at tokio's sockets.
+                tokio::task::block_in_place(|| guard.release().wait()).unwrap();
+                told.send(()).expect("the test waits for it");
+            }
+        });
+    }
+    drop(told);
+    for round in 0..600 {
+        rounds.recv_timeout(10 * SECOND).unwrap_or_else(|error| panic!("{round}: {error}"));
+    }
+}
