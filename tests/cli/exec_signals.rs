@@ -1,7 +1,7 @@
 //! Signals to `redlatch exec` without a terminal: while it waits, while CMD runs, SIGKILL, and
 //! being stopped.
 
-use super::exec::{Desk, exec, state_of};
+use super::exec::{Desk, apart, exec, state_of};
 use super::*;
 
 /// Something that runs until `go` is there, and starts other processes all the time.
@@ -142,4 +142,26 @@ fn cmd_that_was_stopped_for_too_long_never_goes_on() {
     assert_eq!(desk.lines("log"), [""; 0]);
     assert_eq!(state_of(cmd), None);
     drop(input);
+}
+
+#[test]
+fn what_cmd_started_stops_and_goes_on_together_with_redlatch() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    desk.write("apart.sh", "echo $$ > apart; until [ -e go ]; do sleep 0.01; done; echo > went");
+    let script =
+        format!("echo $$ > cmd; {}; until [ -e went ]; do sleep 0.01; done", apart("apart.sh"));
+    for flags in [&[][..], &["--foreground"]] {
+        let flags = [&["-t", "60s"], flags].concat();
+        let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, &script));
+        let all = [desk.process("cmd"), desk.process("apart"), redlatch.id()];
+        redlatch.signal(Signal::TSTP);
+        all.into_iter().for_each(is_stopped);
+        redlatch.signal(Signal::CONT);
+        desk.put("go");
+        redlatch.end(LIMIT).with_code(0);
+        for name in ["cmd", "apart", "go", "went"] {
+            std::fs::remove_file(desk.path(name)).expect("it was there");
+        }
+    }
 }

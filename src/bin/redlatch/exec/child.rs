@@ -5,9 +5,11 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
+use redlatch::clock;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group,
@@ -17,6 +19,9 @@ use rustix::process::{
 use super::family::Family;
 use super::terminal::Place;
 use crate::exit;
+
+/// How long what CMD started is waited for behind SIGKILL, which is a matter of milliseconds.
+pub const DYING: Duration = Duration::from_secs(1);
 
 /// The token of CMD's end on the poller.
 const CHILD: Token = Token(2);
@@ -57,6 +62,8 @@ pub struct Child {
     /// What it started; where it has a group of its own, what is not in that.
     family: Family,
     ended: Option<Ended>,
+    /// CMD has ended, and its group with it: the number may be a stranger's.
+    group_is_gone: bool,
 }
 
 impl Child {
@@ -83,12 +90,22 @@ impl Child {
             Ok(pidfd)
         });
         match watched {
-            Ok(pidfd) => Ok(Child { pid, pidfd, place, family, ended: None }),
+            Ok(pidfd) => {
+                let (ended, group_is_gone) = (None, false);
+                Ok(Child { pid, pidfd, place, family, ended, group_is_gone })
+            }
             Err(error) => {
                 // It was not waited for, so the number is its own. Whoever called gives the lock
-                // back, and so it is gone before.
+                // back, and so it is gone before, with what it may have started.
+                if place == Place::OwnGroup {
+                    let _ = kill_process_group(pid, Signal::KILL);
+                }
                 let _ = kill_process(pid, Signal::KILL);
                 let _ = started.wait();
+                let end = clock::now().saturating_add(DYING);
+                while !family.is_gone() && clock::now() < end {
+                    let _ = family.send(Signal::KILL);
+                }
                 Err(error)
             }
         }
@@ -102,6 +119,7 @@ impl Child {
     /// Passes a signal on: to its group where it has one, as a terminal would.
     pub fn send(&self, signal: Signal) -> io::Result<()> {
         let sent = match self.place {
+            Place::OwnGroup if self.group_is_gone => return Ok(()),
             Place::OwnGroup => kill_process_group(self.pid, signal),
             Place::OurGroup => pidfd_send_signal(&self.pidfd, signal),
         };
@@ -124,15 +142,20 @@ impl Child {
     /// keeps its number while it has members, so none but them is counted.
     pub fn is_all_gone(&self) -> bool {
         self.ended.is_some()
-            && match self.place {
-                Place::OwnGroup => test_kill_process_group(self.pid) == Err(Errno::SRCH),
-                Place::OurGroup => true,
-            }
+            && (self.group_is_gone || self.place == Place::OurGroup)
             && self.family.is_gone()
     }
 
     /// The next thing that became of it. What it left behind is waited for here, too.
     pub fn next_change(&mut self) -> Option<Change> {
+        let change = self.wait_for_change();
+        if self.ended.is_some() && self.place == Place::OwnGroup && !self.group_is_gone {
+            self.group_is_gone = test_kill_process_group(self.pid) == Err(Errno::SRCH);
+        }
+        change
+    }
+
+    fn wait_for_change(&mut self) -> Option<Change> {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             if pid != self.pid {
                 continue;

@@ -5,8 +5,9 @@
 //! became redlatch may have started things).
 //!
 //! The hazard is a process number that is somebody else's by now: what is signalled is looked at
-//! again when it is held by a pidfd. And a process that starts another behind our look: whoever
-//! kills looks until nobody is left. In a namespace of its own (a container) redlatch may be of a
+//! again when it is held by a pidfd. And a process that starts another behind our look, and ends:
+//! nobody is called gone by a look during which somebody came or went, and whoever kills looks
+//! until nobody is left. In a namespace of its own (a container) redlatch may be of a
 //! session and a group that began outside and have no number inside, which the kernel tells as 0:
 //! such a 0 is compared like any other, and no system call is asked that has no answer then. Where
 //! /proc is that of another namespace, its numbers tell who is left, but nobody is signalled by
@@ -16,6 +17,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
 /// What /proc tells of a process.
@@ -27,8 +29,17 @@ struct Process {
     session: i32,
     /// When it was started, in the system's ticks.
     started: u64,
-    /// It is dead, and nobody waited for it yet.
+    /// It is dead, and nobody waited for it yet. One whose first thread has ended lives on in the
+    /// others.
     dead: bool,
+}
+
+/// What was seen at one look.
+#[derive(Debug)]
+struct Look {
+    members: Vec<Process>,
+    /// There is nobody else: all could be read, and nobody came or went meanwhile.
+    complete: bool,
 }
 
 /// What CMD started, by what is known of CMD.
@@ -45,15 +56,16 @@ impl Family {
     /// That of `cmd`, without CMD itself and without its group where it has one. Where nothing is
     /// told of CMD, nothing is too old.
     pub fn of(cmd: Pid, has_group: bool) -> Family {
-        let since = look_at(cmd.as_raw_pid()).map_or(0, |process| process.started);
+        let cmd_itself = look_at(cmd.as_raw_pid()).ok().flatten();
+        let since = cmd_itself.map_or(0, |process| process.started);
         Family { cmd, since, has_group }
     }
 
     /// Sends a signal to all of them. The error is of one that would not take it.
     pub fn send(self, signal: Signal) -> io::Result<()> {
-        let members = self.members();
+        let members = self.look()?.members;
         let us = getpid().as_raw_pid();
-        if !members.is_empty() && look_at("self").is_none_or(|told| told.id != us) {
+        if !members.is_empty() && look_at("self")?.is_none_or(|told| told.id != us) {
             let why = "/proc, which is of another namespace, has other numbers";
             return Err(io::Error::other(why));
         }
@@ -63,28 +75,55 @@ impl Family {
             let Ok(held) = pidfd_open(id, PidfdFlags::empty()) else { continue };
             // Whose parent has died meanwhile has fallen to us.
             let is_it = |now: Process| [process.parent, us].contains(&now.parent);
-            if look_at(process.id).is_some_and(is_it) {
-                result = result.and(pidfd_send_signal(held, signal).map_err(io::Error::from));
+            if look_at(process.id)?.is_some_and(is_it) {
+                match pidfd_send_signal(held, signal) {
+                    // It ended behind our look.
+                    Err(Errno::SRCH) => {}
+                    sent => result = result.and(sent.map_err(io::Error::from)),
+                }
             }
         }
         result
     }
 
-    /// Whether nobody is left of them.
+    /// Whether nobody is left of them. Where that cannot be told, somebody may be.
     pub fn is_gone(self) -> bool {
-        self.members().is_empty()
+        self.look().is_ok_and(|look| look.complete && look.members.is_empty())
     }
 
-    fn members(self) -> Vec<Process> {
-        let Some(us) = look_at("self") else { return Vec::new() };
-        let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-        let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let young = |process: &Process| process.started >= self.since;
-        let young: Vec<Process> = ids.filter_map(|id: i32| look_at(id)).filter(young).collect();
-        let is_one = |process: &Process| {
-            process.session == us.session && !process.dead && !self.is_signalled(process)
-        };
-        below(us.id, &young).into_iter().filter(is_one).collect()
+    fn look(self) -> io::Result<Look> {
+        let us = look_at("self")?.ok_or(io::ErrorKind::NotFound)?;
+        let ids = all_ids()?;
+        let (mut young, mut gone) = (Vec::new(), BTreeSet::new());
+        for &id in &ids {
+            match look_at(id) {
+                Ok(Some(process)) if process.started >= self.since => young.push(process),
+                Ok(None) => {
+                    gone.insert(id);
+                }
+                other => drop(visible(other)?),
+            }
+        }
+        let mut came = Vec::new();
+        for &id in all_ids()?.difference(&ids) {
+            came.extend(visible(look_at(id))?);
+        }
+        Ok(self.judge(us, &young, &gone, &came))
+    }
+
+    /// What a look comes to, by those who were read, those who had gone by then, and those who had
+    /// come behind it.
+    fn judge(self, us: Process, young: &[Process], gone: &BTreeSet<i32>, came: &[Process]) -> Look {
+        let lives_here = |it: &Process| it.session == us.session && !it.dead;
+        let below = below(us.id, young);
+        // Who was started by somebody who is gone has fallen to us by now.
+        let orphaned = young.iter().any(|it| lives_here(it) && gone.contains(&it.parent));
+        let known: BTreeSet<i32> = below.iter().chain(came).map(|process| process.id).collect();
+        let ours = |id: i32| id == us.id || known.contains(&id) || gone.contains(&id);
+        let added = came.iter().any(|it| lives_here(it) && ours(it.parent));
+        let is_one = |it: &Process| lives_here(it) && !self.is_signalled(it);
+        let members = below.into_iter().filter(is_one).collect();
+        Look { members, complete: !orphaned && !added }
     }
 
     /// Whether somebody else signals it: with CMD's group, or as CMD.
@@ -114,8 +153,30 @@ fn below(ancestor: i32, all: &[Process]) -> Vec<Process> {
     all.iter().copied().filter(|process| family.contains(&process.id)).collect()
 }
 
-fn look_at(process: impl Display) -> Option<Process> {
-    parse(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
+fn all_ids() -> io::Result<BTreeSet<i32>> {
+    let mut ids = BTreeSet::new();
+    for entry in std::fs::read_dir("/proc")? {
+        ids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(ids)
+}
+
+/// What is told of a process, if it is there.
+fn look_at(process: impl Display) -> io::Result<Option<Process>> {
+    match std::fs::read_to_string(format!("/proc/{process}/stat")) {
+        Ok(stat) => Ok(parse(&stat)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Other users' processes may be hidden from us: they are none of ours.
+fn visible(looked: io::Result<Option<Process>>) -> io::Result<Option<Process>> {
+    match looked {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        other => other,
+    }
 }
 
 fn parse(stat: &str) -> Option<Process> {
@@ -123,13 +184,15 @@ fn parse(stat: &str) -> Option<Process> {
     // Behind the name, which may contain anything: state, parent, group, session.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
-    let dead = matches!(fields.next()?, "Z" | "X");
+    let ended = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    // Behind fifteen others: the terminal, and what it has used.
-    let started = fields.nth(15)?.parse().ok()?;
-    Some(Process { id, parent, group, session, started, dead })
+    // Behind thirteen others (the terminal, and what it has used): its threads, and one further on
+    // when it was started.
+    let threads: u32 = fields.nth(13)?.parse().ok()?;
+    let started = fields.nth(1)?.parse().ok()?;
+    Some(Process { id, parent, group, session, started, dead: ended && threads <= 1 })
 }
 
 #[cfg(test)]
@@ -149,11 +212,15 @@ mod tests {
         assert_eq!(parsed, Some(told));
         let dead = parse(&format!("7 (x) Z 5 6 9 {rest}"));
         assert!(dead.is_some_and(|process| process.dead));
+        // Its first thread has ended, and the other has not.
+        let two = rest.replace("20 0 1 0", "20 0 2 0");
+        let halved = parse(&format!("7 (x) Z 5 6 9 {two}"));
+        assert!(halved.is_some_and(|process| !process.dead));
         assert_eq!(parse("7 (x) R 5"), None);
         // The real thing.
-        let us = look_at("self").expect("its own /proc");
+        let us = look_at("self").expect("its own /proc").expect("it is there");
         assert!(us.started > 0 && !us.dead);
-        assert_eq!(look_at(us.id).map(|process| process.id), Some(us.id));
+        assert_eq!(look_at(us.id).expect("the same").map(|process| process.id), Some(us.id));
     }
 
     #[test]
@@ -162,5 +229,30 @@ mod tests {
         let found: Vec<i32> = below(9, &all).iter().map(|process| process.id).collect();
         assert_eq!(found, [5, 4, 3]);
         assert_eq!(below(5, &all), []);
+    }
+
+    #[test]
+    fn nobody_is_called_gone_while_somebody_of_them_comes_or_goes() {
+        let cmd = Pid::from_raw(10).expect("a process number");
+        let family = Family { cmd, since: 1, has_group: false };
+        let (us, stranger) = (process(9, 8), process(30, 8));
+        let look = |young: &[Process], gone: &[i32], came: &[Process]| {
+            let look = family.judge(us, young, &gone.iter().copied().collect(), came);
+            (look.members.len(), look.complete)
+        };
+        assert_eq!(look(&[stranger], &[40], &[]), (0, true));
+        assert_eq!(look(&[process(11, 9), stranger], &[], &[]), (1, true));
+        // It was started by one who had gone when it was to be read: before that, and behind it.
+        assert_eq!(look(&[process(12, 11)], &[11], &[]), (0, false));
+        assert_eq!(look(&[], &[11], &[process(12, 11)]), (0, false));
+        // By one that is dead but there, by one who came as well, or fallen to us already.
+        let dead = Process { dead: true, ..process(11, 9) };
+        assert_eq!(look(&[dead], &[], &[process(12, 11)]), (0, false));
+        assert_eq!(look(&[], &[11], &[process(13, 12), process(12, 11)]), (0, false));
+        assert_eq!(look(&[], &[], &[process(12, 9)]), (0, false));
+        // What strangers start is theirs, and so is another session.
+        assert_eq!(look(&[stranger], &[], &[process(31, 30)]), (0, true));
+        let daemon = Process { session: 12, ..process(12, 9) };
+        assert_eq!(look(&[], &[], &[daemon]), (0, true));
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use redlatch::{Error, Instant, Lock, Loss, Outcome, clock};
 use rustix::process::Signal;
 
-use super::child::{Change, Child, Ended};
+use super::child::{Change, Child, DYING, Ended};
 use super::course::{Blow, Course};
 use super::events;
 use super::signals::Signals;
@@ -22,9 +22,6 @@ use crate::turning::Turning;
 
 /// How often it is looked whether what CMD started is gone: nobody tells of that.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-
-/// How long what CMD started is waited for behind SIGKILL, which is a matter of milliseconds.
-const DYING: Duration = Duration::from_secs(1);
 
 /// CMD, and the lock that it runs under.
 pub struct Watch<'a> {
@@ -41,6 +38,8 @@ pub struct Watch<'a> {
     lost: bool,
     /// Somebody wants us to stop, and CMD was told.
     stop_asked: bool,
+    /// All of CMD was stopped together with us.
+    all_stopped: bool,
     killed_at: Option<Instant>,
 }
 
@@ -87,7 +86,7 @@ impl<'a> Watch<'a> {
         (course, bound, deadline): (Course, Bound, Instant),
         voice: &'a mut Voice,
     ) -> Watch<'a> {
-        let (lost, stop_asked, killed_at) = (false, false, None);
+        let (lost, stop_asked, all_stopped, killed_at) = (false, false, false, None);
         Watch {
             turning,
             signals,
@@ -100,6 +99,7 @@ impl<'a> Watch<'a> {
             deadline,
             lost,
             stop_asked,
+            all_stopped,
             killed_at,
         }
     }
@@ -111,8 +111,8 @@ impl<'a> Watch<'a> {
             self.look_at_cmd();
             self.do_what_is_due();
             self.pass_signals_on();
-            if let Some(ended) = self.child.ended().filter(|_| self.is_over()) {
-                return Ok(self.over(ended));
+            if let Some((ended, left)) = self.child.ended().zip(self.is_over()) {
+                return Ok(self.over(ended, left));
             }
             if let Err(error) = self.turning.turn(self.wakes_at()) {
                 let _ = self.child.send_to_all(Signal::KILL);
@@ -157,6 +157,10 @@ impl<'a> Watch<'a> {
                 self.voice.warning("CMD wants the terminal, and is stopped: try --foreground");
             }
             if std::mem::take(&mut self.stop_asked) || self.place.stops_with(by) {
+                // Nobody looks after the lock meanwhile, so nothing of CMD runs on.
+                self.all_stopped = true;
+                let sent = self.child.send_to_all(Signal::STOP);
+                self.complain_of(sent, "SIGSTOP");
                 stop_ourselves();
             }
         }
@@ -202,7 +206,9 @@ impl<'a> Watch<'a> {
             }
             if self.place.passes_on(&caught) {
                 self.stop_asked = signal == Signal::TSTP;
-                let sent = self.child.send(signal);
+                let goes_on = signal == Signal::CONT && std::mem::take(&mut self.all_stopped);
+                let sent =
+                    if goes_on { self.child.send_to_all(signal) } else { self.child.send(signal) };
                 self.complain_of(sent, "a signal");
             }
         }
@@ -214,13 +220,15 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether there is nothing more to wait for, now that CMD ended: where it was stopped, what it
-    /// started must be gone, too.
-    fn is_over(&self) -> bool {
+    /// Where there is nothing more to wait for, now that CMD ended: whether something of it may be
+    /// left. Where it was stopped, what it started must be gone, too.
+    fn is_over(&self) -> Option<bool> {
         let gave_up = |at: Instant| clock::now() >= at.saturating_add(DYING);
-        !self.course.was_stopped()
-            || self.child.is_all_gone()
-            || self.killed_at.is_some_and(gave_up)
+        if !self.course.was_stopped() || self.child.is_all_gone() {
+            Some(false)
+        } else {
+            self.killed_at.is_some_and(gave_up).then_some(true)
+        }
     }
 
     fn wakes_at(&self) -> Option<Instant> {
@@ -230,10 +238,9 @@ impl<'a> Watch<'a> {
         due.into_iter().chain(look).min()
     }
 
-    fn over(self, ended: Ended) -> Over {
+    fn over(self, ended: Ended, left: bool) -> Over {
         let stopped = self.course.was_stopped();
-        // The lock stands for it until its ttl is over: nobody is to run beside it.
-        let left = stopped && !self.child.is_all_gone();
+        // The lock stands for what is left until its ttl is over: nobody is to run beside it.
         if left {
             self.voice.warning("something that CMD started does not die of SIGKILL");
         }
