@@ -191,12 +191,17 @@ impl Open<'_> {
         match error {
             // Others look at it before the call does.
             Error::Lost { .. } => extends.hold.ends(Some(error), &mut self.behind.woken),
+            // Each lock once: there are no more of them than records.
+            _ if self.doubted.iter().any(|it| Arc::ptr_eq(&it.hold, &extends.hold)) => {}
             _ => self.doubted.push(extends),
         }
     }
 
     /// Ends the holds of locks whose loss was found by what came behind the end of an extend.
     fn look_at_doubted(&mut self) {
+        if self.doubted.is_empty() {
+            return;
+        }
         let (core, woken) = (self.engine.coordinator(), &mut self.behind.woken);
         let now = clock::now();
         self.doubted.retain(|Doubted { lock, hold }| {
