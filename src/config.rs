@@ -135,6 +135,15 @@ impl Config {
         self
     }
 
+    /// The key of the node marker on every node, `redlatch:node` unless changed here: a small key
+    /// without a ttl by which the restart guard sees that a node lost its keys while this client
+    /// was not connected. All clients of the nodes should use the same one. An empty name: no
+    /// marker is written, and such a loss is not seen.
+    pub fn node_marker(mut self, key: impl Into<Box<str>>) -> Config {
+        self.settings.node_marker = key.into();
+        self
+    }
+
     /// What our connections are called in the nodes' `CLIENT LIST`: `redlatch` unless set. Empty:
     /// nothing. A node that takes no name is used all the same.
     #[must_use]

@@ -257,6 +257,20 @@ impl Engine {
         self.coordinator.inspect(key.as_ref(), data, clock::now())
     }
 
+    /// Ends the quarantine of every node that can be asked, and writes it into their node markers,
+    /// so that the next process trusts them at once, too. It ends as
+    /// [`Outcome::Vouched`](crate::Outcome::Vouched) when all nodes have answered, or at the node
+    /// timeout.
+    ///
+    /// The caller vouches that no client believes in a lock that one of these nodes forgot: on
+    /// nodes that nobody has used yet, for instance.
+    ///
+    /// # Errors
+    /// Before anything is sent: [`Error::Busy`].
+    pub fn vouch(&mut self, data: u64) -> Result<Op, Error> {
+        self.coordinator.vouch(data, clock::now())
+    }
+
     /// Deletes `key` on every node, whoever holds it. A holder goes on believing in the lock until
     /// they notice, and meanwhile another can have it: this breaks what a lock promises. For an
     /// operator who knows that the holder is gone.

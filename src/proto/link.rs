@@ -12,9 +12,10 @@ use bytes::{Buf, BytesMut};
 
 use super::command::Form;
 use super::error::{Cause, Said};
-use super::greeting::{Fact, Step};
+use super::greeting::{Fact, Step, time};
 use super::inspection::Value;
 use super::key::KeyHash;
+use super::marker::Marker;
 use super::resp::{self, Elements, Malformed, Reply};
 use super::settings::{Limits, Secret};
 use super::time::Instant;
@@ -49,6 +50,10 @@ pub enum Kind {
     Greet(Step),
     /// `TIME`: does it answer, and has its clock jumped? It belongs to no record.
     Probe,
+    /// The script that writes the node marker, for the next process. It belongs to no record.
+    Mark,
+    /// The script that writes the node marker by which an operator vouches for the node.
+    Vouch,
     /// A release that is said once more at the end of a client: nobody waits for its answer. It
     /// belongs to no record.
     LastWord,
@@ -66,6 +71,7 @@ impl Kind {
             self,
             Kind::Greet(_)
                 | Kind::Probe
+                | Kind::Mark
                 | Kind::LastWord
                 | Kind::Kill { .. }
                 | Kind::Caching
@@ -111,8 +117,8 @@ impl Ask {
 pub enum Answer {
     /// To a question about a key.
     Said(Said),
-    /// To a step of the greeting.
-    Fact(Fact),
+    /// To a step of the greeting: what it tells is in [`Link::fact`].
+    Fact,
     /// To `TIME`: microseconds on the node's clock, where it told.
     Time(Option<u64>),
     /// To what nobody waits for.
@@ -171,6 +177,9 @@ pub struct Link {
     asks: VecDeque<Ask>,
     /// How many of the asks, the youngest ones, are not written yet.
     unwritten: usize,
+    /// What the last answer to a step of the greeting told. Beside the answers, which are moved
+    /// about on the hot path and have to be small.
+    fact: Fact,
     /// Keys that were written to, of a push that told of several.
     written: Vec<KeyHash>,
     last_answer: Instant,
@@ -251,6 +260,11 @@ impl Link {
         self.asks.front().map(|ask| ask.written_at)
     }
 
+    /// What the last answer to a step of the greeting told.
+    pub fn fact(&self) -> Fact {
+        self.fact
+    }
+
     /// When the last answer came.
     pub fn last_answer(&self) -> Instant {
         self.last_answer
@@ -293,7 +307,7 @@ impl Link {
             }
             let incoming = match reply {
                 Reply::Push(elements) => told(elements, &mut self.written),
-                _ => Some(take(&mut self.asks, &reply)?),
+                _ => Some(take(&mut self.asks, &mut self.fact, &reply)?),
             };
             if kept {
                 self.partial.advance(consumed);
@@ -310,7 +324,7 @@ impl Link {
 
 /// Gives the reply to the oldest question. One that it cannot have leaves the question unanswered:
 /// whoever asked it is told so with the others, when the connection ends.
-fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<Incoming, Fault> {
+fn take(asks: &mut VecDeque<Ask>, fact: &mut Fact, reply: &Reply<'_>) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {
         let cause = match reply {
             Reply::Error(line) => Some(Cause::of_error(line)),
@@ -319,9 +333,12 @@ fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<Incoming, Fault> 
         return Err(Fault::Unasked(cause));
     };
     let answer = match ask.kind {
-        Kind::Greet(step) => step.read(reply).map(Answer::Fact),
+        Kind::Greet(step) => step.read(reply).map(|told| {
+            *fact = told;
+            Answer::Fact
+        }),
         Kind::Probe => time(reply).map(Answer::Time),
-        Kind::LastWord | Kind::Caching => Some(Answer::Heard),
+        Kind::LastWord | Kind::Caching | Kind::Mark => Some(Answer::Heard),
         Kind::Look => value(reply).map(Answer::Value),
         Kind::LookLeft | Kind::Register => left(reply).map(Answer::Left),
         Kind::Kill { .. } => match reply {
@@ -376,23 +393,19 @@ fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
     }
 }
 
-/// What `TIME` tells, in microseconds; it may be refused.
-fn time(reply: &Reply<'_>) -> Option<Option<u64>> {
-    let elements = match reply {
-        Reply::Error(_) => return Some(None),
-        Reply::Array(elements) => elements,
-        _ => return None,
-    };
-    let mut parts = elements.iter().map(|part| match part {
-        Reply::Bulk(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
-        _ => None,
-    });
-    let (seconds, micros) = (parts.next()??, parts.next()??);
-    Some(seconds.checked_mul(1_000_000)?.checked_add(micros))
-}
-
 /// What a reply says of the key; `None` where the command cannot give it.
 fn said(kind: Kind, reply: &Reply<'_>) -> Option<Said> {
+    if kind == Kind::Vouch {
+        return match *reply {
+            Reply::Bulk(value) => Some(match Marker::parse(value) {
+                Some(marker) if marker.vouched => Said::Granted,
+                // Another program uses the key.
+                _ => Said::Failed(Cause::WrongType),
+            }),
+            Reply::Error(line) => Some(Said::Failed(Cause::of_error(line))),
+            _ => None,
+        };
+    }
     let script = matches!(kind, Kind::Extend(_) | Kind::Release(_) | Kind::Adopt);
     if kind == Kind::Exists {
         return match *reply {

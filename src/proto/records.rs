@@ -153,7 +153,7 @@ impl Record {
         match self.round.purpose {
             Purpose::Acquire | Purpose::Adopt => self.phase == Phase::Asking,
             Purpose::Extend => self.phase == Phase::Held,
-            Purpose::Release | Purpose::Inspect => true,
+            Purpose::Release | Purpose::Inspect | Purpose::Vouch => true,
         }
     }
 

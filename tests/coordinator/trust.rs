@@ -3,7 +3,7 @@
 use super::*;
 use redlatch::NodeId;
 use redlatch::RestartGuard;
-use redlatch::proto::standing::Distrust;
+use redlatch::proto::quarantine::Distrust;
 
 const MEMORY: Duration = Duration::from_millis(60_602);
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use redlatch::proto::coordinator::Coordinator;
+use redlatch::proto::settings::NODE_MARKER;
 use redlatch::proto::standing::Standing;
 use redlatch::{Error, Finding, Inspection, Instant, Lock, NodeId, Outcome, Released, Value};
 
@@ -60,6 +61,9 @@ impl World {
         for (number, node) in self.nodes.iter().enumerate() {
             let clock = node.clock(self.agenda.now());
             for key in node.master.keys(clock, 0) {
+                if key == NODE_MARKER.as_bytes() {
+                    continue;
+                }
                 let token = node.master.get(clock, 0, &key).unwrap_or_default().to_vec();
                 let left = node.master.pttl(clock, 0, &key);
                 let (key_text, token_text) = (key.escape_ascii(), token.escape_ascii());

@@ -7,7 +7,7 @@ use super::paths::{Named, Place, module_of, paths};
 use super::source::Source;
 
 /// A module and all files below it share a floor and may name each other.
-const FLOORS: [(u8, &[&str]); 9] = [
+const FLOORS: [(u8, &[&str]); 10] = [
     (
         0,
         &[
@@ -20,8 +20,9 @@ const FLOORS: [(u8, &[&str]); 9] = [
         ],
     ),
     (1, &["proto::ballot", "proto::resp", "proto::command", "proto::stats", "testing::master"]),
-    (1, &["proto::inspection"]),
+    (1, &["proto::inspection", "proto::marker"]),
     (2, &["proto::link", "proto::greeting", "proto::standing", "proto::timers"]),
+    (2, &["proto::quarantine"]),
     (2, &["proto::records", "proto::round", "proto::debts"]),
     (2, &["proto::waiters", "proto::ops", "proto::keeper"]),
     (3, &["proto::coordinator"]),

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use super::super::node::NodeId;
-use super::super::standing::{Distrust, Standing};
+use super::super::quarantine::Distrust;
+use super::super::standing::Standing;
 use super::super::time::Instant;
 use super::Coordinator;
 

@@ -17,6 +17,7 @@ mod payments;
 mod queue;
 mod reports;
 mod trust;
+mod vouch;
 mod wait;
 mod watch;
 
@@ -33,10 +34,11 @@ use super::link::{Answer, Ask, Incoming, Kind};
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet};
 use super::ops::{Completion, Op, Ops, Outcome, Stage};
+use super::quarantine::Distrust;
 use super::records::{Phase, Record, Records};
 use super::round::Purpose;
 use super::settings::{LONGEST_KEY, Settings};
-use super::standing::{Distrust, Standing};
+use super::standing::Standing;
 use super::stats::Stats;
 use super::time::{BadTtl, Instant, Ttl};
 use super::timers::{Timer, Timers};
@@ -487,6 +489,8 @@ impl Coordinator {
             Kind::LookLeft => command::encode(out, &[b"PTTL", key]),
             Kind::Greet(_)
             | Kind::Probe
+            | Kind::Mark
+            | Kind::Vouch
             | Kind::LastWord
             | Kind::Kill { .. }
             | Kind::Caching
@@ -522,7 +526,7 @@ impl Coordinator {
             }
         }
         match (ask.kind, answer) {
-            (Kind::Greet(step), Answer::Fact(fact)) => self.greeted(node, step, fact, now),
+            (Kind::Greet(step), Answer::Fact) => self.greeted(node, step, now),
             (Kind::Acquire, Answer::Said(said)) => self.acquire_answered(node, ask, said, now),
             (Kind::Extend(form), Answer::Said(said)) => {
                 self.extend_answered(node, ask, form, said, now);
@@ -539,6 +543,8 @@ impl Coordinator {
             (Kind::Caching, Answer::Heard) => {}
             (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
             (Kind::LastWord, Answer::Heard) => {}
+            (Kind::Mark, Answer::Heard) => self.nodes[node.index()].marking = false,
+            (Kind::Vouch, Answer::Said(said)) => self.vouch_answered(node, ask, said, now),
             (Kind::Probe, Answer::Time(micros)) => self.time_told(node, ask, micros, now),
             (Kind::Kill { client_id }, Answer::Gone(gone)) => {
                 self.kill_answered(node, client_id, gone, now);
@@ -567,6 +573,7 @@ impl Coordinator {
             (Purpose::Extend, _) => self.extend_is_lost(number, now),
             (Purpose::Release, _) => self.release_is_over(number),
             (Purpose::Inspect, _) => self.inspection_is_over(number),
+            (Purpose::Vouch, _) => self.vouching_is_over(number, now),
         }
     }
 
@@ -589,9 +596,10 @@ impl Coordinator {
             record.round_timer = Some(self.timers.set_at(until, Due::Round { record: number }));
             return;
         }
-        if record.round.purpose == Purpose::Inspect {
-            self.inspection_is_over(number);
-            return;
+        match record.round.purpose {
+            Purpose::Inspect => return self.inspection_is_over(number),
+            Purpose::Vouch => return self.vouching_is_over(number, now),
+            _ => {}
         }
         let generation = record.generation;
         for node in record.round.ballot().undecided().iter() {

@@ -7,7 +7,7 @@
 use std::io;
 
 use mio::{Events, Poll, Token};
-use redlatch::proto::standing::Distrust;
+use redlatch::proto::quarantine::Distrust;
 use redlatch::{Cause, Config, Engine, Event, Instant, NodeId, Said, Standing, clock};
 
 use crate::output::Refusal;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlatch::Standing;
-use redlatch::proto::standing::{Distrust, memory};
+use redlatch::proto::quarantine::{Distrust, memory};
 
 use super::{Finding, Subject, Use, span, up};
 
