@@ -4,10 +4,12 @@
 //! record outlives its caller, and its place is used again only under a new generation.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use slab::Slab;
 
 use super::error::Said;
+use super::keeper::TOLD_BEFORE;
 use super::key::{HashOfIt, KeyHash};
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet, Outstanding};
@@ -135,6 +137,17 @@ impl Record {
             Purpose::Extend => self.phase == Phase::Held,
             Purpose::Release | Purpose::Inspect => true,
         }
+    }
+
+    /// How long before its deadline the lock is lost: its keeper is to be notified in time.
+    pub fn lost_before(&self) -> Duration {
+        if self.kept.is_some() { TOLD_BEFORE } else { Duration::ZERO }
+    }
+
+    /// Whether the lock counts as lost by now, though its timer may not have been looked at yet.
+    /// Nothing that prolongs it is written from then on.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        self.deadline.saturating_since(now) <= self.lost_before()
     }
 
     /// Whether what `node` is owed has become nothing: its key is gone by its ttl.
@@ -353,7 +366,6 @@ mod tests {
     use super::*;
     use rand::SeedableRng;
     use rand::rngs::StdRng;
-    use std::time::Duration;
 
     fn open(records: &mut Records, key: &[u8]) -> Option<u32> {
         let ttl = Ttl::new(Duration::from_secs(1), Duration::from_secs(60)).unwrap();

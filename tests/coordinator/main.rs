@@ -11,6 +11,7 @@ mod hazards;
 mod healing;
 mod holding;
 mod keeping;
+mod overdue;
 mod renewing;
 mod silence;
 mod trust;
