@@ -5,6 +5,7 @@ mod bench;
 mod debts;
 mod doubted;
 mod fetching;
+mod flushing;
 mod found;
 mod handing;
 mod hazards;

@@ -298,24 +298,7 @@ impl Coordinator {
         self.found = found;
     }
 
-    /// Every key of a node may be gone: those are told who keep a lock, or wait for one.
-    pub(super) fn all_were_written(&mut self, node: NodeId, now: Instant) {
-        let mut found = std::mem::take(&mut self.found);
-        found.extend(self.keeper.iter().map(|(_, kept)| kept.record));
-        for number in found.drain(..) {
-            self.is_doubted(node, number, now);
-        }
-        found.extend(self.ops.waiting());
-        for number in found.drain(..) {
-            // What was done for the one before may have ended this one.
-            if self.records.contains(number) {
-                self.waiter_is_told(node, number, false, now);
-            }
-        }
-        self.found = found;
-    }
-
-    fn is_doubted(&mut self, node: NodeId, number: u32, now: Instant) {
+    pub(super) fn is_doubted(&mut self, node: NodeId, number: u32, now: Instant) {
         let Some(place) = self.records.get(number).kept else { return };
         self.keeper[place as usize].doubted.insert(node);
         self.plan_look(number, now);

@@ -8,6 +8,7 @@
 mod acquire;
 mod adopt;
 mod events;
+mod flushes;
 mod heal;
 mod hold;
 mod inspect;
@@ -84,6 +85,8 @@ enum Due {
     Trust { node: NodeId },
     /// Pay what the node is owed.
     Payment { node: NodeId },
+    /// Act on the flushes that the node reported since they were last acted on.
+    Flushes { node: NodeId },
     /// The node was away too long to be owed anything.
     GivingUp { node: NodeId },
 }
@@ -200,8 +203,7 @@ impl Coordinator {
             }
         }
         if flushed {
-            // Once for all that it told: a node that tells of nothing else costs no more than that.
-            self.all_were_written(node, now);
+            self.was_flushed(node, now);
         }
         self.heard_of(node, now);
     }
@@ -231,6 +233,7 @@ impl Coordinator {
                 Due::Probe { node } => self.probe_is_due(node, now),
                 Due::Trust { node } => self.trust_is_due(node),
                 Due::Payment { node } => self.payment_is_due(node, now),
+                Due::Flushes { node } => self.walk_is_due(node, now),
                 Due::GivingUp { node } => self.give_up_debts(node, now),
             }
         }

@@ -7,6 +7,7 @@ use super::super::greeting::{Fact, Greeting, Progress, Step, Vetted};
 use super::super::link::{Fault, Link};
 use super::super::settings::Credentials;
 use super::super::standing::{self, Distrust, Identity, Reading};
+use super::flushes::Flushes;
 use super::*;
 
 /// How many times longer than others a node waits to be looked at again that may not be used as it
@@ -33,6 +34,8 @@ pub(super) struct Node {
     /// What its clock said last.
     pub(super) reading: Option<Reading>,
     pub(super) debts: Debts,
+    /// What it reported of flushes.
+    pub(super) flushes: Flushes,
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// What was asked on them and not answered.
@@ -67,6 +70,7 @@ impl Default for Node {
             trusted_from: None,
             reading: None,
             debts: Debts::default(),
+            flushes: Flushes::default(),
             earlier: Vec::new(),
             unproven: Vec::new(),
             ready_since: None,
