@@ -12,6 +12,7 @@ mod hazards;
 mod healing;
 mod holding;
 mod keeping;
+mod losing;
 mod overdue;
 mod renewing;
 mod silence;
