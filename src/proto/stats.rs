@@ -58,7 +58,7 @@ pub struct NodeStats {
     pub flushes: u64,
     /// Releases that had to wait for it, and were sent to it later.
     pub debts_paid: u64,
-    /// Releases that were given up because it was away too long.
+    /// Releases that were given up because it was away, or refused them, for too long.
     pub debts_given_up: u64,
     errors: [u64; Cause::ALL.len()],
 }

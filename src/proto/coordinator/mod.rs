@@ -433,7 +433,7 @@ impl Coordinator {
         self.nodes[node.index()].debts.len()
     }
 
-    /// How many debts were given up because their node was away too long.
+    /// How many debts were given up because their node was away, or refused them, for too long.
     pub fn debts_given_up(&self) -> u64 {
         self.stats.nodes.iter().map(|node| node.debts_given_up).sum()
     }

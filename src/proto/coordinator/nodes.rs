@@ -247,7 +247,7 @@ impl Coordinator {
             kind if kind.may_create() => {
                 record.asked.take(node);
                 record.healing.remove(node);
-                record.unproven.insert(node);
+                record.may_be_executed_late(node, now);
                 let it = &mut self.nodes[node.index()];
                 if provable {
                     it.unproven.push(Debt { record: ask.record, generation, not_before: now });
