@@ -42,7 +42,8 @@ fn in_words(event: &Event, core: &Coordinator) -> Option<String> {
         Event::AddressStale { .. } => return None,
         Event::DebtsPaid { node, count } => format!("{} got {count} late releases", label(node)),
         Event::DebtsGivenUp { node, count } => {
-            format!("{} was away for too long for {count} releases", label(node))
+            let label = label(node);
+            format!("{label} was away or refused for too long: {count} releases are given up")
         }
         Event::QuorumReady => "a quorum of nodes is ready".to_string(),
         Event::QuorumGone => "no quorum of nodes is ready".to_string(),

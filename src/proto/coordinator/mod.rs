@@ -8,6 +8,7 @@
 mod acquire;
 mod adopt;
 mod events;
+mod flushes;
 mod heal;
 mod hold;
 mod inspect;
@@ -74,12 +75,8 @@ enum Due {
     Reconnect { node: NodeId },
     /// The connection took too long to become ready.
     Connecting { node: NodeId },
-    /// A kept lock is renewed.
-    Renew { record: u32 },
     /// A kept lock comes near its deadline.
     Warn { record: u32 },
-    /// Somebody wrote to the key of a kept lock.
-    Look { record: u32 },
     /// Look whether the node is silent.
     Silence { node: NodeId },
     /// The suspect connection stays silent.
@@ -90,8 +87,19 @@ enum Due {
     Trust { node: NodeId },
     /// Pay what the node is owed.
     Payment { node: NodeId },
+    /// Act on the flushes that the node reported since they were last acted on.
+    Flushes { node: NodeId },
     /// The node was away too long to be owed anything.
     GivingUp { node: NodeId },
+}
+
+/// What prolongs a kept lock when it is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prolong {
+    /// The lock is renewed.
+    Renew { record: u32 },
+    /// The nodes are asked, because a key of the lock may be gone.
+    Look { record: u32 },
 }
 
 /// The core: locks over N nodes, without a socket and without a clock.
@@ -113,6 +121,8 @@ pub struct Coordinator {
     /// About how long a node takes to answer.
     round_trip: RoundTrip,
     timers: Timers<Due>,
+    /// Extends of kept locks. They have timers of their own because they come last in a turn.
+    prolongs: Timers<Prolong>,
     actions: VecDeque<Action>,
     events: Events,
     stats: Stats,
@@ -138,6 +148,7 @@ impl Coordinator {
             found: Vec::new(),
             round_trip: RoundTrip::default(),
             timers: Timers::new(),
+            prolongs: Timers::new(),
             actions: VecDeque::new(),
             events: Events::default(),
             stats: Stats::of(settings.nodes.len()),
@@ -194,8 +205,7 @@ impl Coordinator {
             }
         }
         if flushed {
-            // Once for all that it told: a node that tells of nothing else costs no more than that.
-            self.all_were_written(node, now);
+            self.was_flushed(node, now);
         }
         self.heard_of(node, now);
     }
@@ -203,15 +213,15 @@ impl Coordinator {
     /// The earliest moment at which [`handle_timeout`](Coordinator::handle_timeout) has something
     /// to do.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        [self.timers.next(), self.prolongs.next()].into_iter().flatten().min()
     }
 
     /// Does what is due, or much of it: then more is due at once. Call it only when everything the
     /// sockets hold was read: an answer that lies there is no silence.
+    ///
+    /// Losses come before renewals: of a late turn, all that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let mut renewals = 0;
-        while renewals < keep::RENEWALS_A_TURN {
-            let Some(due) = self.timers.pop_due(now) else { return };
+        while let Some(due) = self.timers.pop_due(now) {
             match due {
                 Due::Round { record } => self.round_is_over(record, now),
                 Due::Deadline { record } => self.deadline_is_reached(record, now),
@@ -219,18 +229,21 @@ impl Coordinator {
                 Due::GiveUp { op } => self.turn_never_came(op, now),
                 Due::Reconnect { node } => self.connect(node, now),
                 Due::Connecting { node } => self.connecting_took_too_long(node, now),
-                Due::Renew { record } => {
-                    renewals += 1;
-                    self.renewal_is_due(record, now);
-                }
                 Due::Warn { record } => self.warning_is_due(record),
-                Due::Look { record } => self.look_is_due(record, now),
                 Due::Silence { node } => self.look_for_silence(node, now),
                 Due::Reset { node } => self.reset_is_due(node, now),
                 Due::Probe { node } => self.probe_is_due(node, now),
                 Due::Trust { node } => self.trust_is_due(node),
                 Due::Payment { node } => self.payment_is_due(node, now),
+                Due::Flushes { node } => self.walk_is_due(node, now),
                 Due::GivingUp { node } => self.give_up_debts(node, now),
+            }
+        }
+        for _ in 0..keep::EXTENDS_A_TURN {
+            match self.prolongs.pop_due(now) {
+                Some(Prolong::Renew { record }) => self.renewal_is_due(record, now),
+                Some(Prolong::Look { record }) => self.look_is_due(record, now),
+                None => return,
             }
         }
     }
@@ -346,7 +359,7 @@ impl Coordinator {
         self.records = Records::new(self.settings.limits.records);
         self.keeper.clear();
         self.queues.clear();
-        self.timers = Timers::new();
+        (self.timers, self.prolongs) = (Timers::new(), Timers::new());
         self.actions.clear();
         self.nodes.iter_mut().for_each(|node| *node = Node::of_another_process());
         for op in self.ops.all() {
@@ -409,7 +422,7 @@ impl Coordinator {
 
     /// How many timers are set, of whatever kind.
     pub fn open_timers(&self) -> usize {
-        self.timers.len()
+        self.timers.len() + self.prolongs.len()
     }
 
     /// How many questions to a node are unanswered.
@@ -422,7 +435,7 @@ impl Coordinator {
         self.nodes[node.index()].debts.len()
     }
 
-    /// How many debts were given up because their node was away too long.
+    /// How many debts were given up because their node was away, or refused them, for too long.
     pub fn debts_given_up(&self) -> u64 {
         self.stats.nodes.iter().map(|node| node.debts_given_up).sum()
     }
@@ -453,6 +466,8 @@ impl Coordinator {
             _ => Phase::Ending,
         };
         assert_eq!(record.phase, phase, "{kind:?}");
+        let prolongs = phase == Phase::Held;
+        debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
         match kind {
             kind if kind.may_create() => {
                 record.asked.add(node);

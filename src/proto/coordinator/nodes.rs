@@ -9,6 +9,7 @@ use super::super::marker::{self, MarkerState, Marking};
 use super::super::quarantine::{self, Distrust};
 use super::super::settings::Credentials;
 use super::super::standing::{self, Reading};
+use super::flushes::Flushes;
 use super::*;
 
 /// How many times longer than others a node waits to be looked at again that may not be used as it
@@ -39,6 +40,8 @@ pub(super) struct Node {
     /// What its clock said last.
     pub(super) reading: Option<Reading>,
     pub(super) debts: Debts,
+    /// What it reported of flushes.
+    pub(super) flushes: Flushes,
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// What was asked on them and not answered.
@@ -75,6 +78,7 @@ impl Default for Node {
             trusted_from: None,
             reading: None,
             debts: Debts::default(),
+            flushes: Flushes::default(),
             earlier: Vec::new(),
             unproven: Vec::new(),
             ready_since: None,
@@ -256,7 +260,7 @@ impl Coordinator {
             kind if kind.may_create() => {
                 record.asked.take(node);
                 record.healing.remove(node);
-                record.unproven.insert(node);
+                record.may_be_executed_late(node, now);
                 let it = &mut self.nodes[node.index()];
                 if provable {
                     it.unproven.push(Debt { record: ask.record, generation, not_before: now });
