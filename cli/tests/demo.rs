@@ -3,9 +3,9 @@
 //! Each demo runs in a process group of its own, so that whatever it leaves can be found. The
 //! tests of `--real` need a redis-server and take the machine's lock for servers.
 
-#![cfg(feature = "cli")]
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
+#[path = "../../tests/support/mod.rs"]
 mod support;
 
 use std::io::{BufRead, BufReader, Read};

@@ -6,7 +6,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
-#[path = "../support/mod.rs"]
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 
 mod bench;
@@ -22,7 +22,7 @@ mod exec_signals;
 mod exec_terminal;
 mod overlap;
 #[cfg(feature = "tls")]
-#[path = "../deploy/papers.rs"]
+#[path = "../../../tests/deploy/papers.rs"]
 #[allow(dead_code, reason = "it is shared with other tests, which need more of it")]
 mod papers;
 mod pipes;
