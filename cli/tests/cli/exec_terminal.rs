@@ -40,7 +40,8 @@ impl Terminal {
         };
         // SAFETY: two system calls, between fork and exec; nothing is allocated or locked.
         unsafe { command.pre_exec(take_terminal) };
-        let running = Running::start(command);
+        // Not in a group of its own first: the leader of a group cannot begin a session.
+        let running = Running::spawn(with_default_signals(command));
         // Nobody reads what is printed; it fits.
         (Terminal(File::from(ours)), running)
     }

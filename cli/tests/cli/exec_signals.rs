@@ -1,6 +1,8 @@
 //! Signals to `redlatch exec` without a terminal: while it waits, while CMD runs, SIGKILL, and
 //! being stopped.
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
 use super::exec::{Desk, apart, exec, state_of};
 use super::*;
 
@@ -148,18 +150,23 @@ fn cmd_that_was_stopped_for_too_long_never_goes_on() {
 fn what_cmd_started_stops_and_goes_on_together_with_redlatch() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    desk.write("apart.sh", "echo $$ > apart; until [ -e go ]; do sleep 0.01; done; echo > went");
-    let script =
-        format!("echo $$ > cmd; {}; until [ -e went ]; do sleep 0.01; done", apart("apart.sh"));
+    // Each shell waits in `read`, for a named pipe. A shell in a loop of `sleep` may be in vfork()
+    // when its new child is stopped before its exec: then it is never seen as stopped.
+    desk.write("apart.sh", "echo $$ > apart; read line < go; echo > went");
+    let script = format!("echo $$ > cmd; {}; read line < went; exit 4", apart("apart.sh"));
     for flags in [&[][..], &["--foreground"]] {
         let flags = [&["-t", "60s"], flags].concat();
+        for name in ["go", "went"] {
+            let mode = Mode::RUSR | Mode::WUSR;
+            mknodat(CWD, desk.path(name), FileType::Fifo, mode, 0).expect("the desk is ours");
+        }
         let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, &script));
         let all = [desk.process("cmd"), desk.process("apart"), redlatch.id()];
         redlatch.signal(Signal::TSTP);
         all.into_iter().for_each(is_stopped);
         redlatch.signal(Signal::CONT);
-        desk.put("go");
-        redlatch.end(LIMIT).with_code(0);
+        desk.write("go", "\n");
+        redlatch.end(LIMIT).with_code(4);
         for name in ["cmd", "apart", "go", "went"] {
             std::fs::remove_file(desk.path(name)).expect("it was there");
         }

@@ -6,7 +6,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
-#[path = "../support/mod.rs"]
+#[path = "../../../tests/support/mod.rs"]
 mod support;
 
 mod bench;
@@ -22,7 +22,7 @@ mod exec_signals;
 mod exec_terminal;
 mod overlap;
 #[cfg(feature = "tls")]
-#[path = "../deploy/papers.rs"]
+#[path = "../../../tests/deploy/papers.rs"]
 #[allow(dead_code, reason = "it is shared with other tests, which need more of it")]
 mod papers;
 mod pipes;
@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use support::signals::{in_own_group, with_default_signals};
 use support::{Fleet, Node, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -97,9 +98,16 @@ struct Ended {
 }
 
 impl Running {
-    /// Starts it. Outputs that are not piped, or are taken before, are not read.
+    /// Starts it in a process group of its own, with the default action for every signal. Outputs
+    /// that are not piped, or are taken before, are not read.
     #[track_caller]
     fn start(command: &mut Command) -> Running {
+        Running::spawn(in_own_group(command))
+    }
+
+    /// Starts it as the command says.
+    #[track_caller]
+    fn spawn(command: &mut Command) -> Running {
         let started = Instant::now();
         let mut child = command.spawn().expect("the binary was built with this test");
         let out = child.stdout.take().map(reader);

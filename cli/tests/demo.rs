@@ -3,17 +3,18 @@
 //! Each demo runs in a process group of its own, so that whatever it leaves can be found. The
 //! tests of `--real` need a redis-server and take the machine's lock for servers.
 
-#![cfg(feature = "cli")]
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
+#[path = "../../tests/support/mod.rs"]
 mod support;
 
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use support::signals::in_own_group;
 use support::{Server, ServerLock, drawing, eventually};
 
 /// What the demo promises is ten seconds; the rest is for a machine that is busy with other tests.
@@ -64,7 +65,7 @@ impl Demo {
 
     fn start_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Demo {
         let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
-        command.arg("demo").args(arguments).process_group(0);
+        in_own_group(command.arg("demo").args(arguments));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         adjust(&mut command);
         Demo { child: command.spawn().expect("the binary was built with this test") }
