@@ -12,6 +12,7 @@ mod healing;
 mod holding;
 mod keeping;
 mod renewing;
+mod secrets;
 mod servers;
 mod silence;
 mod trust;

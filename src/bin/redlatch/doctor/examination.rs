@@ -146,7 +146,9 @@ fn greet(
     };
     seen.answered = true;
     let cause = cause(&hello);
-    seen.hello = Some(hello);
+    // Without the node's words: an unknown command is repeated with its arguments.
+    let refused = matches!(hello, Answer::Error(_));
+    seen.hello = Some(if refused { Answer::Error(String::new()) } else { hello });
     // Some servers ask who we are before they look whether they know the command.
     let again = match cause {
         Some(Cause::UnknownCommand | Cause::NoPermission) => true,
