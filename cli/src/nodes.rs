@@ -4,7 +4,7 @@
 //! argument that might be one, goes through `shown` or `without_passwords`.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use redlatch::net::address::Address;
+use redlatch::net::address::{Address, without_credentials};
 use redlatch::{Config, ConfigError, RestartGuard};
 
 use crate::arguments::{Nodes, Timing};
@@ -49,33 +49,50 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
 
 /// An address as it may be printed: `redis://user:***@host`.
 pub fn shown(url: &str) -> String {
-    let (scheme, rest) = match url.split_once("://") {
-        Some((scheme, rest)) => (format!("{scheme}://"), rest),
-        None => (String::new(), url),
-    };
-    match rest.rsplit_once('@') {
-        // Without a colon it may be a password that stands where a user should.
-        Some((credentials, place)) => match credentials.split_once(':') {
-            Some((user, _)) => format!("{scheme}{user}:***@{place}"),
-            None => format!("{scheme}***@{place}"),
-        },
-        None => url.to_string(),
+    let shown = without_credentials(url);
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    // Without a colon it may be a password that stands where a user should.
+    let user = rest.rsplit_once('@').and_then(|(credentials, _)| credentials.split_once(':'));
+    match user {
+        Some((user, _)) => shown.replacen("***@", &format!("{user}:***@"), 1),
+        None => shown,
     }
 }
 
-/// A text that quotes arguments, without what may be a password in one: in each line, from the
-/// first `://` up to the last `@`, or, without the one, the word that the other is in.
+/// A text that quotes arguments, without what may be a password in one.
 pub fn without_passwords(text: &str) -> String {
     text.split_inclusive('\n').map(line_without_passwords).collect()
 }
 
+/// Hides, from the first `://` up to the last `@`, everything. Without a `://`, hides the word that
+/// the `@` is in. What follows, up to the last quotation mark, is a list of addresses: they are
+/// shown up to the first one with something to hide.
 fn line_without_passwords(line: &str) -> String {
-    let Some(end) = line.rfind('@') else { return line.to_string() };
-    let start = match line[..end].find("://") {
-        Some(at) => at + "://".len(),
-        None => line[..end].rfind([' ', '\'', '"', '=']).map_or(0, |at| at + 1),
+    let at = line.rfind('@');
+    let Some(before) = at.or_else(|| line.find("://")) else { return line.to_string() };
+    let word = |end: usize| line[..end].rfind([' ', '\'', '"', '=']).map_or(0, |at| at + 1);
+    let (head, list) = match at {
+        None => (line[..word(before)].to_owned(), word(before)),
+        Some(end) => {
+            let scheme = line[..end].find("://").map(|at| at + "://".len());
+            (format!("{}***@", &line[..scheme.unwrap_or(word(end))]), end + 1)
+        }
     };
-    format!("{}***{}", &line[..start], &line[end..])
+    let text = line.trim_end_matches('\n');
+    let end = text[list..].rfind(['\'', '"']).map_or(text.len(), |quote| list + quote);
+    format!("{head}{}{}", shown_list(&line[list..end]), &line[end..])
+}
+
+fn shown_list(list: &str) -> String {
+    let mut shown = Vec::new();
+    for address in list.split(',') {
+        shown.push(without_credentials(address));
+        // What follows may be the rest of a password that has a comma in it.
+        if shown.last().is_some_and(|shown| shown != address) {
+            break;
+        }
+    }
+    shown.join(",")
 }
 
 fn password() -> Result<Option<String>, Refusal> {
@@ -105,7 +122,7 @@ fn with_password(url: &str, password: Option<&str>) -> String {
 /// An address that is none, without a password, also where a comma in one cut it in two.
 fn bad_address(error: ConfigError, url: &str, given: &str) -> Refusal {
     let ConfigError::Address { problem, .. } = error else { return error.into() };
-    let whole = url.contains('@') || !given.contains('@');
+    let whole = url.contains("://") || url.contains('@') || !given.contains('@');
     let given = if whole { shown(url) } else { line_without_passwords(given) };
     ConfigError::Address { given: given.into(), problem }.into()
 }
@@ -157,6 +174,8 @@ mod tests {
             ("redis://ann:hunt@er2@h", "redis://ann:***@h"),
             ("redis+unix://ann:hunter2@/run/s", "redis+unix://ann:***@/run/s"),
             ("ann:hunter2@h", "ann:***@h"),
+            ("redis://:hunter2", "redis://***"),
+            ("redis://ann:hunter2", "redis://ann:***"),
         ];
         for (url, expected) in cases {
             assert_eq!(shown(url), expected);
@@ -170,6 +189,13 @@ mod tests {
             ("x 'redis://a:hun ter2@h,redis://b:y@i'", "x 'redis://***@i'"),
             ("x 'a:hunter2@h' found\nno at here\n", "x '***@h' found\nno at here\n"),
             ("--json=a:hunter2@h", "--json=***@h"),
+            ("x 'redis://:hunter2' found\n", "x 'redis://***' found\n"),
+            ("--json=redis://ann:hunter2", "--json=redis://ann:***"),
+            ("x 'redis://:hun ter2' is 'redis://:hun ter2' y", "x 'redis://***' y"),
+            ("x 'redis://h:7,redis://:hun,ter2' y", "x 'redis://h:7,redis://***' y"),
+            ("x 'redis://a:b@h,redis://:hunter2' y", "x 'redis://***@h,redis://***' y"),
+            ("x 'redis://a:b@h:hunter2,redis://i' y", "x 'redis://***@h:***' y"),
+            ("x 'redis://h:7000/1,redis://i' y", "x 'redis://h:7000/1,redis://i' y"),
         ];
         for (text, expected) in cases {
             assert_eq!(without_passwords(text), expected);
@@ -195,8 +221,14 @@ mod tests {
 
     #[test]
     fn half_a_password_is_not_shown_either() {
-        for (given, url) in [("redis://a:hun,ter2@h", "redis://a:hun"), ("a:hun,ter2@h", "ter2@h")]
-        {
+        let cases = [
+            ("redis://a:hun,ter2@h", "redis://a:hun"),
+            ("a:hun,ter2@h", "ter2@h"),
+            ("redis://a:1,hun,ter2@h", "hun"),
+            ("redis://a@h,redis://:hunter2", "redis://:hunter2"),
+            ("redis://a@h,:hunter2", ":hunter2"),
+        ];
+        for (given, url) in cases {
             let error = Address::parse(url).unwrap_err();
             let told = bad_address(error, url, given).message;
             assert!(!told.contains("hun") && !told.contains("ter2"), "{told}");

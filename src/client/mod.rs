@@ -49,7 +49,8 @@ const LOOKED_AT: Duration = Duration::from_millis(1);
 /// guard borrows it, so it stays on that thread, and ends before the client does.
 ///
 /// After `fork` it belongs to the parent: in the child every call ends as [`Error::Config`], and
-/// dropping it or a guard does nothing to the parent's locks.
+/// dropping it or a guard does nothing to the parent's locks. A copy with the same process number
+/// is not noticed: see [`Engine::is_ours`].
 ///
 /// A signal that interrupts a wait ends no call and makes none longer. A panic of yours that
 /// unwinds through guards and client drops them as any other end of their scopes does: the releases

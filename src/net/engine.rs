@@ -442,6 +442,13 @@ impl Engine {
     /// or a lock of the parent. It finds out here, in [`prepare`](Engine::prepare), and in every
     /// [`flush`](Engine::flush) that has something to write: a loop that goes on in the child
     /// begins with one of them, not with events of the turn in which it forked.
+    ///
+    /// Processes are told apart by their number, so a copy with the same number is taken for the
+    /// original. A plain `fork` never makes one. These may: a fork into a new namespace of process
+    /// numbers, where the child of a process with the number 1 has the number 1, too; a checkpoint
+    /// that is restored beside the original; and a virtual machine that is cloned. Such a copy
+    /// writes to the parent's connections and draws the parent's tokens. In the child of such a
+    /// fork, become another program (`exec`) before anything of this is used or dropped.
     pub fn is_ours(&mut self) -> bool {
         if std::process::id() == self.owner {
             return true;

@@ -169,6 +169,9 @@ impl fmt::Display for Fault {
 /// How much of an error line is kept for reports.
 const KEPT_ERROR: usize = 160;
 
+/// No code of an error is longer: `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`.
+const LONGEST_CODE: usize = 16;
+
 /// The bytes of one connection.
 #[derive(Default)]
 pub struct Link {
@@ -303,7 +306,10 @@ impl Link {
                 return Ok(None);
             };
             if let Reply::Error(line) = reply {
-                keep_error(&mut self.last_error, line, self.secret.as_ref());
+                self.last_error.clear();
+                let kind = self.asks.front().map(|ask| ask.kind);
+                let kept = kept_of_error(line, kind, self.secret.as_ref());
+                self.last_error.extend(kept.escape_ascii().map(char::from));
             }
             let incoming = match reply {
                 Reply::Push(elements) => told(elements, &mut self.written),
@@ -438,15 +444,31 @@ fn said(kind: Kind, reply: &Reply<'_>) -> Option<Said> {
     }
 }
 
-/// Keeps the line, or no more than its first word where it repeats the secret. An unknown command
-/// is told together with its arguments.
-fn keep_error(kept: &mut String, line: &[u8], secret: Option<&Secret>) {
-    kept.clear();
+/// What may be kept of an error line.
+///
+/// An unknown command is repeated by the node with as much of its arguments as it likes, and with
+/// spaces for the ends of lines. So the text of an error that answers the credentials is dropped,
+/// whatever it says. Of any other error no more than the code is kept where it repeats the secret.
+fn kept_of_error<'a>(line: &'a [u8], kind: Option<Kind>, secret: Option<&Secret>) -> &'a [u8] {
     let secret = secret.map_or(&[][..], |secret| secret.reveal().as_bytes());
-    let repeats = !secret.is_empty() && line.windows(secret.len()).any(|part| part == secret);
-    let most = if repeats { line.iter().position(|&byte| byte == b' ') } else { None };
-    let line = &line[..line.len().min(most.unwrap_or(KEPT_ERROR))];
-    kept.extend(line.escape_ascii().map(char::from));
+    let is_same = |(&told, &ours): (&u8, &u8)| {
+        told == ours || (told == b' ' && matches!(ours, b'\r' | b'\n'))
+    };
+    let repeats = |line: &[u8]| {
+        let mut parts = line.windows(secret.len().max(1));
+        !secret.is_empty() && parts.any(|part| part.iter().zip(secret).all(is_same))
+    };
+    let has_credentials = matches!(kind, Some(Kind::Greet(Step::Hello | Step::Auth)));
+    if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(KEPT_ERROR)] }
+}
+
+/// The code that an error line begins with: one short word of capitals. Nothing where it begins
+/// otherwise.
+fn code(line: &[u8]) -> &[u8] {
+    let end = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
+    let word = &line[..end];
+    let is_code = end <= LONGEST_CODE && word.iter().all(u8::is_ascii_uppercase);
+    if is_code { word } else { &[] }
 }
 
 #[cfg(test)]
@@ -622,6 +644,34 @@ mod tests {
             assert_eq!(link.last_error(), "ERR");
             assert!(!format!("{link:?}").contains("hunter2"));
             link.partial.clear();
+        }
+        // A server writes the ends of lines as spaces.
+        link.hide(Some(Secret::new("hunter2\n")));
+        link.asks.push_back(ask);
+        answers(&mut link, b"-ERR it was hunter2 that was said\r\n").unwrap();
+        assert_eq!(link.last_error(), "ERR");
+    }
+
+    #[test]
+    fn of_an_error_to_hello_or_auth_only_the_code_is_kept() {
+        let long: String = ('a'..='z').cycle().take(193).collect();
+        let asks = [Step::Hello, Step::Auth].map(Kind::Greet);
+        for password in [long.as_str(), "first-half\nsecond-half"] {
+            for kind in asks {
+                let mut link = link(&[kind; 3]);
+                link.hide(Some(Secret::new(password)));
+                // A server repeats as much as it likes of it, with spaces for the ends of lines.
+                let told: String = password.replace('\n', " ").chars().take(100).collect();
+                let line = format!("-ERR unknown command 'AUTH', beginning with: '{told}'\r\n");
+                assert_eq!(answers(&mut link, line.as_bytes()).unwrap(), [(0, Answer::Fact)]);
+                assert_eq!(link.fact(), Fact::Refused(Cause::UnknownCommand));
+                assert_eq!(link.last_error(), "ERR");
+                // Some node or proxy may begin with it, too.
+                answers(&mut link, format!("-{told}\r\n").as_bytes()).unwrap();
+                assert_eq!(link.last_error(), "");
+                answers(&mut link, b"-WRONGPASS invalid username-password pair\r\n").unwrap();
+                assert_eq!(link.last_error(), "WRONGPASS");
+            }
         }
     }
 }

@@ -17,6 +17,8 @@ mod marker;
 mod overdue;
 mod quarantine_extend;
 mod renewing;
+mod secrets;
+mod servers;
 mod silence;
 mod trust;
 mod turns;

@@ -5,7 +5,7 @@
 //! patience for one answer, and all of them together at one moment.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -45,6 +45,15 @@ pub struct Patience {
     pub until: Instant,
 }
 
+impl Patience {
+    /// How long the next connection or answer may take.
+    fn limit(self) -> Duration {
+        let left = self.until.saturating_since(clock::now());
+        // Zero would be no limit to the system.
+        self.each.min(left).max(Duration::from_millis(1))
+    }
+}
+
 /// How connections are encrypted.
 #[cfg(feature = "tls")]
 pub type Tls = redlatch::Tls;
@@ -74,13 +83,40 @@ impl Connection {
         tls: Option<&Tls>,
         patience: Patience,
     ) -> Result<Connection, Trouble> {
-        let stream = match address {
-            Address::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
-            Address::Tcp { host, port, tls: false } => tcp(host, *port, patience).map(Stream::Tcp),
-            Address::Tcp { host, port, tls: true } => {
-                tcp(host, *port, patience).and_then(|stream| encrypted(host, stream, tls))
+        let Address::Unix(path) = address else {
+            let found = addresses(address).map_err(|error| trouble(Cause::Unreachable, &error))?;
+            let mut opened = Err(trouble(Cause::Unreachable, &"its name has no address"));
+            for place in found {
+                opened = Connection::open_at(place, address, tls, patience);
+                if opened.is_ok() {
+                    break;
+                }
             }
+            return opened;
         };
+        let stream = UnixStream::connect(path).map(Stream::Unix);
+        Connection::over(stream, patience)
+    }
+
+    /// Connects to one of the addresses of a name.
+    pub fn open_at(
+        place: SocketAddr,
+        address: &Address,
+        tls: Option<&Tls>,
+        patience: Patience,
+    ) -> Result<Connection, Trouble> {
+        let limit = patience.limit();
+        let stream = TcpStream::connect_timeout(&place, limit).and_then(|stream| {
+            let _ = stream.set_nodelay(true);
+            match address {
+                Address::Tcp { host, tls: true, .. } => encrypted(host, stream, tls),
+                _ => Ok(Stream::Tcp(stream)),
+            }
+        });
+        Connection::over(stream, patience)
+    }
+
+    fn over(stream: io::Result<Stream>, patience: Patience) -> Result<Connection, Trouble> {
         let stream = stream.map_err(|error| trouble(Cause::Unreachable, &error))?;
         Ok(Connection { stream, input: BytesMut::new(), patience })
     }
@@ -95,7 +131,7 @@ impl Connection {
     pub fn ask_all(&mut self, questions: &[&[&[u8]]]) -> Result<Vec<Answer>, Trouble> {
         let mut output = BytesMut::new();
         questions.iter().for_each(|words| command::encode(&mut output, words));
-        let limit = self.limit();
+        let limit = self.patience.limit();
         let written = self.stream.limit(limit).and_then(|()| self.stream.write_all(&output));
         // The node may have said why it ended the connection.
         let said = self.answers(questions.len());
@@ -107,7 +143,7 @@ impl Connection {
     }
 
     fn answer(&mut self) -> Result<Answer, Trouble> {
-        let end = clock::now().saturating_add(self.limit());
+        let end = clock::now().saturating_add(self.patience.limit());
         loop {
             while let Step::Complete { reply, consumed } = self.decoded()? {
                 let answer = of(&reply);
@@ -147,13 +183,6 @@ impl Connection {
             Err(error) => Err(trouble(Cause::Lost, &error)),
         }
     }
-
-    /// How long the next answer may take.
-    fn limit(&self) -> Duration {
-        let left = self.patience.until.saturating_since(clock::now());
-        // Zero would be no limit to the system.
-        self.patience.each.min(left).max(Duration::from_millis(1))
-    }
 }
 
 impl Stream {
@@ -192,18 +221,16 @@ impl Stream {
     }
 }
 
-fn tcp(host: &str, port: u16, patience: Patience) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
-    for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, patience.each) {
-            Ok(stream) => {
-                let _ = stream.set_nodelay(true);
-                return Ok(stream);
-            }
-            Err(error) => last = error,
+/// Where the node is, as the system's resolver tells: each address once.
+pub fn addresses(address: &Address) -> io::Result<Vec<SocketAddr>> {
+    let Address::Tcp { host, port, .. } = address else { return Ok(Vec::new()) };
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for place in (&**host, *port).to_socket_addrs()? {
+        if !found.contains(&place) {
+            found.push(place);
         }
     }
-    Err(last)
+    Ok(found)
 }
 
 #[cfg(feature = "tls")]

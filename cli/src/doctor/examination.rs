@@ -12,7 +12,8 @@ use redlatch::proto::settings::NodeSettings;
 use redlatch::proto::standing::Reading;
 use redlatch::{Cause, clock};
 
-use super::connection::{Answer, Connection, Patience, Tls, Trouble};
+use super::connection::{Answer, Connection, Patience, Tls, Trouble, addresses};
+use super::name::{self, Place};
 use super::trial::{self, Keys, Trial};
 
 /// How long the clock is looked at: long enough to tell a hundredth from the grain of the network.
@@ -58,6 +59,8 @@ pub struct Examination {
     pub identities: Vec<String>,
     /// The server at the other end of another connection.
     pub elsewhere: Option<String>,
+    /// The servers at the addresses of its name, where that has several.
+    pub places: Vec<Place>,
     /// Each command of the library, tried.
     pub trials: Vec<Trial>,
     /// Readings of its clock.
@@ -119,14 +122,26 @@ fn examine_into(
     }
     watch_the_clock(&mut connection, seen)?;
     seen.elsewhere = another(address, node, manner);
+    seen.places = match addresses(address) {
+        Ok(found) if found.len() > 1 => name::ask_each(&found, address, node, manner),
+        _ => Vec::new(),
+    };
     Ok(())
 }
 
 /// Who answers on a connection of its own; that there may be none tells nothing.
 fn another(address: &Address, node: &NodeSettings, manner: &Manner) -> Option<String> {
-    let mut connection = Connection::open(address, manner.tls.as_ref(), manner.patience).ok()?;
-    greet(&mut connection, node, &mut Examination::default()).ok()?;
-    connection.ask(&[b"INFO", b"server"]).ok().as_ref().and_then(identity)
+    let connection = Connection::open(address, manner.tls.as_ref(), manner.patience);
+    connection.and_then(|it| who_answers(it, node)).ok().flatten()
+}
+
+/// The `run_id` of the server at the other end; nothing where it does not tell.
+pub fn who_answers(
+    mut connection: Connection,
+    node: &NodeSettings,
+) -> Result<Option<String>, Trouble> {
+    greet(&mut connection, node, &mut Examination::default())?;
+    connection.ask(&[b"INFO", b"server"]).map(|answer| identity(&answer))
 }
 
 /// Says who we are, as the library does.
@@ -146,7 +161,9 @@ fn greet(
     };
     seen.answered = true;
     let cause = cause(&hello);
-    seen.hello = Some(hello);
+    // Without the node's words: an unknown command is repeated with its arguments.
+    let refused = matches!(hello, Answer::Error(_));
+    seen.hello = Some(if refused { Answer::Error(String::new()) } else { hello });
     // Some servers ask who we are before they look whether they know the command.
     let again = match cause {
         Some(Cause::UnknownCommand | Cause::NoPermission) => true,

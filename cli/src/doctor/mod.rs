@@ -11,6 +11,7 @@ mod checks;
 mod connection;
 mod examination;
 mod meeting;
+mod name;
 mod table;
 mod trial;
 
@@ -40,11 +41,11 @@ const LONG_ABOUT: &str = "\
 Do these nodes meet what Redlock assumes of them?
 
 Looks whether each address leads to an independent master that keeps its keys: one server under \
-two addresses, replicas and what was promoted, clusters, eviction, persistence, a start a moment \
-ago, a proxy in between; round trips against --node-timeout, and the clocks. Every command that \
-redlatch uses is tried on a key of its own (redlatch-doctor:RANDOM), which is deleted at once; \
-what is refused then stands in the ACL LOG of the node. It takes about a second, which the clocks \
-need.
+two addresses, several servers under one name, replicas and what was promoted, clusters, \
+eviction, persistence, a start a moment ago, a proxy in between; round trips against \
+--node-timeout, and the clocks. Every command that redlatch uses is tried on a key of its own \
+(redlatch-doctor:RANDOM), which is deleted at once; what is refused then stands in the ACL LOG \
+of the node. It takes about a second, which the clocks need.
 
 Each line says ok, warn or fail: a failure is a node of which no lock should be asked, a warning \
 is what costs time or safety one day. What a managed server does not tell is a warning that says \

@@ -16,7 +16,7 @@ use rustix::process::{
     pidfd_open, pidfd_send_signal, set_child_subreaper, test_kill_process_group, wait,
 };
 
-use super::family::Family;
+use super::family::{Family, Strangers};
 use super::terminal::Place;
 use crate::exit;
 
@@ -78,12 +78,13 @@ impl Child {
         if place == Place::OwnGroup {
             command.process_group(0);
         }
+        let strangers = Strangers::record();
         // What CMD leaves behind falls to us instead of to a first process that may never wait for
         // it: its group is gone when its last member is. Where that cannot be had, it takes longer.
         let _ = set_child_subreaper(Some(getpid()));
         let mut started = command.spawn()?;
         let pid = Pid::from_child(&started);
-        let family = Family::of(pid, place == Place::OwnGroup);
+        let family = Family::of(pid, place == Place::OwnGroup, strangers);
         let watched = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
         let watched = watched.and_then(|pidfd| {
             registry.register(&mut SourceFd(&pidfd.as_raw_fd()), CHILD, Interest::READABLE)?;

@@ -1,8 +1,15 @@
 //! What CMD started, and what those started, where no process group tells: CMD has none of its own,
 //! or they have left it, as timeout(1) and a shell with job control make one for what they run. It
 //! is every process below us that is no older than CMD, of our session, as /proc tells. A daemon
-//! that left the session is none of them, and neither is what was there before us (a script that
-//! became redlatch may have started things).
+//! that left the session is none of them.
+//!
+//! A script may start background jobs and then become redlatch: they are our children then, and
+//! not CMD's. /proc tells start times in ticks of 10 ms, so a job may seem no older than CMD.
+//! Therefore our descendants are recorded before CMD is started, as strangers, and what descends
+//! from a stranger is a stranger. A process whose stranger parent ended becomes our child. Where
+//! CMD has a process group of its own, such a process is known by our group, in which it was
+//! started and in which nothing of CMD is. With --foreground it cannot be told from what CMD left
+//! behind, and is stopped with CMD.
 //!
 //! The hazard is a process number that is somebody else's by now: what is signalled is looked at
 //! again when it is held by a pidfd. And a process that starts another behind our look, and ends:
@@ -18,7 +25,9 @@ use std::fmt::Display;
 use std::io;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, pidfd_open, pidfd_send_signal, waitid,
+};
 
 /// What /proc tells of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +51,38 @@ struct Look {
     complete: bool,
 }
 
+/// Our descendants that were there before CMD: their numbers, each with its start time.
+#[derive(Debug, Default)]
+pub struct Strangers(BTreeSet<(i32, u64)>);
+
+impl Strangers {
+    /// Records all of our descendants; call it before CMD is started. Where /proc cannot be read,
+    /// nothing is recorded, and nobody can be signalled by it later.
+    pub fn record() -> Strangers {
+        // Usually redlatch has no child yet, and the kernel says so in one call.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if matches!(waitid(WaitId::All, options), Err(Errno::CHILD)) {
+            return Strangers::default();
+        }
+        let all = all_ids().unwrap_or_default().into_iter();
+        let all: Vec<Process> = all.filter_map(|id| look_at(id).ok().flatten()).collect();
+        let us = look_at("self").ok().flatten().map_or(0, |us| us.id);
+        Strangers(below(us, &all).iter().map(|process| (process.id, process.started)).collect())
+    }
+
+    fn contains(&self, process: &Process) -> bool {
+        self.0.contains(&(process.id, process.started))
+    }
+}
+
 /// What CMD started, by what is known of CMD.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Family {
     cmd: Pid,
     /// When CMD was started. What is older is not its.
     since: u64,
+    /// Who was there before CMD, whatever the ticks tell.
+    strangers: Strangers,
     /// CMD has a group of its own, which is signalled as one.
     has_group: bool,
 }
@@ -55,14 +90,14 @@ pub struct Family {
 impl Family {
     /// That of `cmd`, without CMD itself and without its group where it has one. Where nothing is
     /// told of CMD, nothing is too old.
-    pub fn of(cmd: Pid, has_group: bool) -> Family {
+    pub fn of(cmd: Pid, has_group: bool, strangers: Strangers) -> Family {
         let cmd_itself = look_at(cmd.as_raw_pid()).ok().flatten();
         let since = cmd_itself.map_or(0, |process| process.started);
-        Family { cmd, since, has_group }
+        Family { cmd, since, strangers, has_group }
     }
 
     /// Sends a signal to all of them. The error is of one that would not take it.
-    pub fn send(self, signal: Signal) -> io::Result<()> {
+    pub fn send(&self, signal: Signal) -> io::Result<()> {
         let members = self.look()?.members;
         let us = getpid().as_raw_pid();
         if !members.is_empty() && look_at("self")?.is_none_or(|told| told.id != us) {
@@ -87,11 +122,11 @@ impl Family {
     }
 
     /// Whether nobody is left of them. Where that cannot be told, somebody may be.
-    pub fn is_gone(self) -> bool {
+    pub fn is_gone(&self) -> bool {
         self.look().is_ok_and(|look| look.complete && look.members.is_empty())
     }
 
-    fn look(self) -> io::Result<Look> {
+    fn look(&self) -> io::Result<Look> {
         let us = look_at("self")?.ok_or(io::ErrorKind::NotFound)?;
         let ids = all_ids()?;
         let (mut young, mut gone) = (Vec::new(), BTreeSet::new());
@@ -113,12 +148,23 @@ impl Family {
 
     /// What a look comes to, by those who were read, those who had gone by then, and those who had
     /// come behind it.
-    fn judge(self, us: Process, young: &[Process], gone: &BTreeSet<i32>, came: &[Process]) -> Look {
+    fn judge(
+        &self,
+        us: Process,
+        young: &[Process],
+        gone: &BTreeSet<i32>,
+        came: &[Process],
+    ) -> Look {
         let lives_here = |it: &Process| it.session == us.session && !it.dead;
-        let below = below(us.id, young);
+        let without_strangers = |all: &[Process]| -> Vec<Process> {
+            all.iter().copied().filter(|it| !self.is_stranger(it, us)).collect()
+        };
+        // What a stranger started is below us by that stranger alone, and so it is not found.
+        let (young, came) = (without_strangers(young), without_strangers(came));
+        let below = below(us.id, &young);
         // Who was started by somebody who is gone has fallen to us by now.
         let orphaned = young.iter().any(|it| lives_here(it) && gone.contains(&it.parent));
-        let known: BTreeSet<i32> = below.iter().chain(came).map(|process| process.id).collect();
+        let known: BTreeSet<i32> = below.iter().chain(&came).map(|process| process.id).collect();
         let ours = |id: i32| id == us.id || known.contains(&id) || gone.contains(&id);
         let added = came.iter().any(|it| lives_here(it) && ours(it.parent));
         let is_one = |it: &Process| lives_here(it) && !self.is_signalled(it);
@@ -126,8 +172,14 @@ impl Family {
         Look { members, complete: !orphaned && !added }
     }
 
+    /// Whether it is known to be none of CMD's: it was there before CMD, or it is in our group
+    /// although CMD has another.
+    fn is_stranger(&self, process: &Process, us: Process) -> bool {
+        self.strangers.contains(process) || (self.has_group && process.group == us.group)
+    }
+
     /// Whether somebody else signals it: with CMD's group, or as CMD.
-    fn is_signalled(self, process: &Process) -> bool {
+    fn is_signalled(&self, process: &Process) -> bool {
         let cmd = self.cmd.as_raw_pid();
         if self.has_group {
             process.group == cmd
@@ -234,7 +286,8 @@ mod tests {
     #[test]
     fn nobody_is_called_gone_while_somebody_of_them_comes_or_goes() {
         let cmd = Pid::from_raw(10).expect("a process number");
-        let family = Family { cmd, since: 1, has_group: false };
+        let strangers = Strangers::default();
+        let family = Family { cmd, since: 1, strangers, has_group: false };
         let (us, stranger) = (process(9, 8), process(30, 8));
         let look = |young: &[Process], gone: &[i32], came: &[Process]| {
             let look = family.judge(us, young, &gone.iter().copied().collect(), came);
@@ -254,5 +307,31 @@ mod tests {
         assert_eq!(look(&[stranger], &[], &[process(31, 30)]), (0, true));
         let daemon = Process { session: 12, ..process(12, 9) };
         assert_eq!(look(&[], &[], &[daemon]), (0, true));
+    }
+
+    #[test]
+    fn who_was_there_before_cmd_is_a_stranger_in_the_same_tick_too_and_so_are_its_children() {
+        let cmd = Pid::from_raw(10).expect("a process number");
+        let us = process(9, 8);
+        // CMD, what CMD started, a job from before CMD, and what the job started; all in one tick.
+        let all = [(10, 9), (11, 10), (20, 9), (21, 20)].map(|(id, parent)| process(id, parent));
+        let found = |has_group, young: &[Process], came: &[Process]| {
+            let strangers = Strangers([(20, 1)].into());
+            let family = Family { cmd, since: 1, strangers, has_group };
+            let look = family.judge(us, young, &BTreeSet::new(), came);
+            let members: Vec<i32> = look.members.iter().map(|process| process.id).collect();
+            (members, look.complete)
+        };
+        assert_eq!(found(false, &all, &[]), (vec![11], true));
+        // What the job starts during the look is the job's.
+        assert_eq!(found(false, &all, &[process(22, 20)]), (vec![11], true));
+        // Another process may get the job's number, once the job has been waited for.
+        let later = Process { started: 2, ..process(20, 9) };
+        assert_eq!(found(false, &[later], &[]), (vec![20], true));
+        // The job's child fell to us when the job ended: our group tells where CMD has its own.
+        let of_cmd = Process { group: 10, ..process(11, 9) };
+        let apart = Process { group: 12, ..process(12, 11) };
+        let orphan = process(21, 9);
+        assert_eq!(found(true, &[of_cmd, apart, orphan], &[orphan]), (vec![12], true));
     }
 }

@@ -97,25 +97,61 @@ fn a_cmd_that_begins_a_session_is_stopped_all_the_same() {
     assert!(ended.took < 10 * SECOND, "{ended:?}");
 }
 
-#[test]
-fn what_was_there_before_redlatch_is_not_cmds_and_is_left_alone() {
-    let fleet = Fleet::start(3);
-    let desk = Desk::on(&fleet);
-    let inner = exec(&fleet, &desk, &["-t", "1s", "--no-renew"], "echo up > up; sleep 60");
-    // A script that starts something, and becomes redlatch.
-    let script = "sleep 60 > /dev/null 2>&1 & echo $! > before; sleep 0.5; exec \"$@\"";
+/// A script that runs `before` and then becomes `redlatch exec`, whose CMD outlives its lock.
+fn script_that_becomes_redlatch(fleet: &Fleet, desk: &Desk, before: &str) -> Command {
+    let inner = exec(fleet, desk, &["-t", "300ms", "--no-renew"], "echo up >> up; sleep 60");
+    let script = format!("{before}\n exec \"$@\"");
     let mut outer = Command::new("sh");
-    outer.args(["-c", script, "sh"]).arg(inner.get_program()).args(inner.get_args());
+    outer.args(["-c", &script, "sh"]).arg(inner.get_program()).args(inner.get_args());
     outer.env("REDLATCH_SERVERS", fleet.urls().join(","));
     outer.current_dir(inner.get_current_dir().expect("it was set"));
-    outer.stderr(Stdio::null());
-    let redlatch = Running::start(&mut outer);
-    let before = desk.process("before");
-    redlatch.end(LIMIT).with_code(124);
-    assert_eq!(desk.lines("up"), ["up"]);
-    assert!(state_of(before).is_some(), "it was killed");
-    let before = i32::try_from(before).ok().and_then(Pid::from_raw).expect("a process number");
-    kill_process(before, Signal::KILL).expect("it sleeps");
+    outer.stdout(Stdio::null()).stderr(Stdio::null());
+    outer
+}
+
+/// The test's own end of a background job.
+fn kill(process: u32) {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process number");
+    kill_process(process, Signal::KILL).expect("it sleeps");
+}
+
+#[test]
+fn background_jobs_of_a_script_that_became_redlatch_survive_the_end_of_cmd() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let mut killed = 0;
+    for run in 0..12 {
+        // Often the job starts in the same tick of 10 ms as CMD.
+        let before = format!("sleep 60 & echo $! > job-{run}");
+        let mut script = script_that_becomes_redlatch(&fleet, &desk, &before);
+        Running::start(&mut script).end(LIMIT).with_code(124);
+        let job = desk.process(&format!("job-{run}"));
+        if state_of(job).is_some() {
+            kill(job);
+        } else {
+            killed += 1;
+        }
+    }
+    assert_eq!(desk.lines("up").len(), 12, "CMD ran each time");
+    assert_eq!(killed, 0, "of 12 background jobs");
+}
+
+#[test]
+fn what_a_background_job_starts_beside_cmd_survives_too() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // The job starts one process and waits for it, and leaves another one behind: that one gets
+    // redlatch as its parent, as the processes do that CMD leaves behind.
+    let before = "(until [ -e up ]; do sleep 0.01; done
+        sleep 60 & echo $! > left
+        sh -c 'sleep 60 & echo $! > below; wait') & (until [ -e up ]; do sleep 0.01; done
+        sleep 60 & echo $! > orphan) &";
+    let mut script = script_that_becomes_redlatch(&fleet, &desk, before);
+    Running::start(&mut script).end(LIMIT).with_code(124);
+    let processes = ["left", "below", "orphan"].map(|name| (name, desk.process(name)));
+    let alive = processes.map(|(name, process)| (name, state_of(process).is_some()));
+    processes.iter().zip(alive).filter(|(_, it)| it.1).for_each(|(it, _)| kill(it.1));
+    assert_eq!(alive, [("left", true), ("below", true), ("orphan", true)]);
 }
 
 #[test]

@@ -49,8 +49,8 @@ pub(super) struct Node {
     /// When it became ready.
     ready_since: Option<Instant>,
     greeting: Greeting,
-    /// What the node said to the first step that it was found wrong by.
-    refusal: Box<str>,
+    /// Why the first step of the greeting was refused, and in which words.
+    refusal: Option<(Cause, Box<str>)>,
     /// Ends the pause before the next connection, or the time to become ready.
     connecting: Option<Timer>,
     /// Looks for silence.
@@ -83,7 +83,7 @@ impl Default for Node {
             unproven: Vec::new(),
             ready_since: None,
             greeting: Greeting::default(),
-            refusal: "".into(),
+            refusal: None,
             connecting: None,
             silence: None,
             reset: None,
@@ -308,9 +308,9 @@ impl Coordinator {
         let fact = it.link.fact();
         let good = it.greeting.trouble().is_none();
         let progress = it.greeting.handle(step, fact, self.settings.allow_eviction);
-        if good && it.greeting.trouble().is_some() {
+        if let (true, Some(cause)) = (good, it.greeting.trouble()) {
             let refused = matches!(fact, Fact::Refused(_));
-            it.refusal = if refused { it.link.last_error() } else { "" }.into();
+            it.refusal = refused.then(|| (cause, refusal(step, it.link.last_error())));
         }
         match progress {
             Progress::More => {}
@@ -343,9 +343,8 @@ impl Coordinator {
     }
 
     fn reject(&mut self, node: NodeId, cause: Cause, now: Instant) {
-        let said = std::mem::take(&mut self.nodes[node.index()].refusal);
-        let says_it = Cause::of_error(said.as_bytes()) == cause;
-        let words = if says_it { said } else { "".into() };
+        let refusal = self.nodes[node.index()].refusal.take();
+        let words = refusal.filter(|&(of, _)| of == cause).map_or("".into(), |(_, words)| words);
         self.actions.push_back(Action::Disconnect(node));
         self.lose_connection(node, Standing::Rejected(cause), cause, &words, now);
     }
@@ -369,5 +368,15 @@ impl Coordinator {
         }
         // Asked at once, so that there is something to compare the next one with.
         self.probe_is_due(node, now);
+    }
+}
+
+/// What is told of a step that was refused. The link keeps only the code of an error that answers
+/// the credentials, so their command is named with it.
+fn refusal(step: Step, last_error: &str) -> Box<str> {
+    match (step, last_error) {
+        (Step::Hello, code) => format!("HELLO: {code}").into(),
+        (Step::Auth, code) => format!("AUTH: {code}").into(),
+        (_, words) => words.into(),
     }
 }

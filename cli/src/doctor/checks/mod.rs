@@ -239,6 +239,7 @@ mod examples {
             settings: settings.into(),
             identities: vec![label.to_owned()],
             elsewhere: Some(label.to_owned()),
+            places: Vec::new(),
             trials: commands.map(trial).into(),
             readings: readings(0.0, 0.0),
             round_trips: vec![Duration::from_micros(200); 8],

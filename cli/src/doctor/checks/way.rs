@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::super::name::Place;
 use super::{Finding, Subject, Use, short};
 
 /// All of it.
@@ -20,6 +21,9 @@ fn proxy(subject: &Subject) -> Finding {
     const NAME: &str = "proxy";
     let seen = &subject.seen;
     let ask_it = "a proxy or a load balancer is in between. Give the addresses of the servers";
+    if let Some(finding) = name(&seen.places) {
+        return finding;
+    }
     match (seen.identities.as_slice(), &seen.elsewhere) {
         ([], _) => Finding::untold(NAME, "INFO"),
         ([one, other, ..], _) => Finding::fail(
@@ -41,6 +45,37 @@ fn proxy(subject: &Subject) -> Finding {
         ),
         ([one], _) => Finding::ok(NAME, format!("it is one server (run_id {})", beginning(one))),
     }
+}
+
+/// A name that has several addresses: what is wrong with them.
+fn name(places: &[Place]) -> Option<Finding> {
+    const NAME: &str = "proxy";
+    let (mut servers, mut untold) = (Vec::<(&str, String)>::new(), Vec::new());
+    for Place { address, run_id } in places {
+        match run_id {
+            Ok(Some(run_id)) if servers.iter().all(|(known, _)| known != run_id) => {
+                servers.push((run_id, format!("{address} is {}", beginning(run_id))));
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => untold.push(format!("{address} does not tell")),
+            // Nobody listens there: no client takes another server for this node.
+            Err(trouble) if trouble.words.contains("refused") => {}
+            Err(trouble) => untold.push(format!("{address}: {}", trouble.words)),
+        }
+    }
+    let apart = "two clients may ask different servers as this one node. Give each server a name \
+                 or an address of its own";
+    if servers.len() > 1 {
+        let servers: Vec<String> = servers.into_iter().map(|(_, words)| words).collect();
+        let told = format!("its name leads to several servers (run_id: {})", servers.join(", "));
+        return Some(Finding::fail(
+            NAME,
+            format!("{told}: {apart}, unless it was restarted this second"),
+        ));
+    }
+    let told = "its name has several addresses, and whether they lead to one server cannot be told";
+    (!untold.is_empty())
+        .then(|| Finding::warn(NAME, format!("{told} ({}): if not, {apart}", untold.join(", "))))
 }
 
 /// As much of a `run_id` as a person compares.
@@ -111,9 +146,11 @@ fn connections(subject: &Subject, how: &Use) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::connection::Trouble;
     use super::super::Level;
     use super::super::examples::{bad, node, using};
     use super::*;
+    use redlatch::Cause;
 
     #[test]
     fn an_address_that_is_no_one_server_is_found() {
@@ -129,6 +166,36 @@ mod tests {
         assert_eq!(bad(&checks(&subject, &using()), "proxy").0, Level::Ok);
         subject.seen.identities.clear();
         assert_eq!(bad(&checks(&subject, &using()), "proxy").0, Level::Warn);
+    }
+
+    #[test]
+    fn a_name_that_leads_to_several_servers_is_a_failure() {
+        let place = |last: u8, run_id: Result<Option<&str>, &str>| {
+            let trouble =
+                |words: &str| Trouble { cause: Cause::Unreachable, words: words.to_owned() };
+            let run_id = run_id.map(|it| it.map(str::to_owned)).map_err(trouble);
+            Place { address: ([10, 0, 0, last], 6379).into(), run_id }
+        };
+        let judged = |places: &[Place]| {
+            let mut subject = node("a");
+            subject.seen.places = places.to_vec();
+            bad(&checks(&subject, &using()), "proxy")
+        };
+        let (one, other) = (place(1, Ok(Some("aaaaaaaaaa"))), place(2, Ok(Some("bbbbbbbbbb"))));
+        let (level, detail) = judged(&[one.clone(), other]);
+        assert_eq!(level, Level::Fail);
+        let told = "(run_id: 10.0.0.1:6379 is aaaaaaaa, 10.0.0.2:6379 is bbbbbbbb): two clients";
+        assert!(detail.contains(told), "{detail}");
+        let same = place(2, Ok(Some("aaaaaaaaaa")));
+        assert_eq!(judged(&[one.clone(), same]).0, Level::Ok);
+        let nobody = place(2, Err("Connection refused"));
+        assert_eq!(judged(&[one.clone(), nobody]).0, Level::Ok);
+        // What nobody could look at is not called well.
+        for unknown in [Ok(None), Err("connection timed out")] {
+            let (level, detail) = judged(&[one.clone(), place(3, unknown)]);
+            assert_eq!(level, Level::Warn);
+            assert!(detail.contains("10.0.0.3:6379"), "{detail}");
+        }
     }
 
     #[test]

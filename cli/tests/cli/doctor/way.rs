@@ -132,3 +132,51 @@ fn connections_that_do_not_last_or_run_out_are_found() {
     diagnosis.is(&label(&fleet[1]), &[("connections", "warn", "of 20 connections are taken")]);
     diagnosis.is(&label(&fleet[2]), &[]);
 }
+
+/// Passes on what comes to the same port of another address of this machine, to another server.
+fn second_address(of: &Node, leads_to: &Node) {
+    let listener = std::net::TcpListener::bind(("127.0.0.2", of.port())).expect("it is free");
+    let server = leads_to.address();
+    // Both end with the test: they are this process's.
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let Ok(server) = TcpStream::connect(server) else { return };
+            let (up, down) = (client.try_clone(), server.try_clone());
+            let (Ok(up), Ok(down)) = (up, down) else { return };
+            std::thread::spawn(move || std::io::copy(&mut &up, &mut &down));
+            std::thread::spawn(move || std::io::copy(&mut &server, &mut &client));
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs unshare: root and apt-get install util-linux"]
+fn a_name_that_leads_to_several_servers_is_a_failure() {
+    let fleet = Fleet::start(4);
+    second_address(&fleet[0], &fleet[3]);
+    second_address(&fleet[1], &fleet[1]);
+    // In a mount namespace of the tool's own, both names have the same two addresses.
+    let names = fleet[0].directory().join("names");
+    let hosts = "127.0.0.1 two.test one.test\n127.0.0.2 two.test one.test\n";
+    std::fs::write(&names, hosts).expect("it can be written");
+    let urls = [
+        format!("redis://two.test:{}", fleet[0].port()),
+        format!("redis://one.test:{}", fleet[1].port()),
+        fleet[2].url(),
+    ];
+    let inner = tool(&["doctor", "--json"]);
+    let mut outer = Command::new("unshare");
+    let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+    outer.args(["--mount", "sh", "-c", script]).arg(&names);
+    outer.arg(inner.get_program()).args(inner.get_args()).args(PLAINLY);
+    outer.env("REDLATCH_SERVERS", urls.join(","));
+    outer.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = run(&mut outer).with_code(1);
+    let diagnosis = Diagnosis { code: ended.code(), json: ended.json(), took: ended.took };
+    println!("{:#}", diagnosis.json);
+    let told = "its name leads to several servers (run_id: 127.0.0.1:";
+    diagnosis.is(&format!("two.test:{}", fleet[0].port()), &[("proxy", "fail", told)]);
+    // Two addresses of one server are well.
+    diagnosis.is(&format!("one.test:{}", fleet[1].port()), &[]);
+    assert_eq!(fleet.keys_everywhere(), []);
+}
