@@ -36,6 +36,8 @@ pub struct Debt {
 #[derive(Debug, Default)]
 pub struct Debts {
     queue: VecDeque<Debt>,
+    /// What was asked on earlier connections and not answered.
+    pub unproven: Vec<Debt>,
     /// Starts the next payment.
     pub payment: Option<Timer>,
     /// Gives up what is owed, when the node was away too long.

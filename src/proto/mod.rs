@@ -4,6 +4,7 @@
 //! `handle_*` methods, bytes, moments and completions come out by its `poll_*` methods.
 
 pub mod ballot;
+mod cluster;
 pub mod command;
 pub mod coordinator;
 pub mod debts;

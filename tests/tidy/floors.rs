@@ -8,7 +8,7 @@ use super::paths::{Named, Place, module_of, paths};
 use super::source::Source;
 
 /// A module and all files below it share a floor and may name each other.
-const FLOORS: [(u8, &[&str]); 10] = [
+const FLOORS: [(u8, &[&str]); 11] = [
     (
         0,
         &[
@@ -26,9 +26,10 @@ const FLOORS: [(u8, &[&str]); 10] = [
     (2, &["proto::quarantine"]),
     (2, &["proto::records", "proto::round", "proto::debts"]),
     (2, &["proto::waiters", "proto::ops", "proto::keeper"]),
-    (3, &["proto::coordinator"]),
-    (4, &["net", "config", "testing::tcp"]),
-    (5, &["client", "shared"]),
+    (3, &["proto::cluster"]),
+    (4, &["proto::coordinator"]),
+    (5, &["net", "config", "testing::tcp"]),
+    (6, &["client", "shared"]),
 ];
 
 /// The roots of the rooms only declare and re-export.

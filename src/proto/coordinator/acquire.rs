@@ -43,7 +43,7 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
+        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         check_key(key)?;
         let give_up_at = now.saturating_add(wait);
@@ -54,7 +54,7 @@ impl Coordinator {
         }
         self.check_room()?;
         let token = draw(&mut self.rng);
-        let round = Round::acquire(self.nodes.len(), now, ttl);
+        let round = Round::acquire(self.cluster.size(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.index(number, hash);
         let op = self.ops.open(data, give_up_at, number);
@@ -113,14 +113,14 @@ impl Coordinator {
     /// Refuses when there are enough nodes, but too few of them have room.
     pub(super) fn check_room(&self) -> Result<(), Error> {
         let (mut with_room, mut full) = (0, 0);
-        for node in self.all_nodes().iter() {
-            match self.may_ask(node) {
+        for node in self.cluster.all_nodes().iter() {
+            match self.cluster.may_ask(node) {
                 Ok(()) => with_room += 1,
                 Err(Cause::Full) => full += 1,
                 Err(_) => {}
             }
         }
-        if with_room < self.quorum && with_room + full >= self.quorum {
+        if with_room < self.cluster.quorum() && with_room + full >= self.cluster.quorum() {
             return Err(busy(Busy::Nodes));
         }
         Ok(())
@@ -133,13 +133,13 @@ impl Coordinator {
         let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
         let mut askable = NodeSet::EMPTY;
         self.records.get_mut(number).uncounted = NodeSet::EMPTY;
-        for node in self.all_nodes().iter() {
-            match self.may_ask(node) {
+        for node in self.cluster.all_nodes().iter() {
+            match self.cluster.may_ask(node) {
                 Ok(()) => {
                     askable.insert(node);
                 }
                 Err(cause) => {
-                    self.stats.failed(node, cause);
+                    self.cluster.stats_mut().failed(node, cause);
                     self.records.get_mut(number).round.cast(node, Said::Failed(cause));
                 }
             }
@@ -150,11 +150,11 @@ impl Coordinator {
             return;
         }
         // Behind its deadline the lock would be of no use.
-        let length = self.settings.node_timeout.min(record.ttl.usable());
+        let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
         let due = Due::Round { record: number };
         record.round_timer = Some(self.timers.set_after(now, length, due));
         for node in askable.iter() {
-            if !self.is_trusted(node) {
+            if !self.cluster.is_trusted(node) {
                 self.records.get_mut(number).uncounted.insert(node);
             }
             self.ask(node, number, kind, now);
@@ -187,7 +187,7 @@ impl Coordinator {
         if record.phase == Phase::Asking && record.round.number == ask.round {
             let uncounted = said == Said::Granted && record.uncounted.contains(node);
             if uncounted {
-                self.stats.failed(node, Cause::Quarantined);
+                self.cluster.stats_mut().failed(node, Cause::Quarantined);
             }
             let said = if uncounted { Said::Failed(Cause::Quarantined) } else { said };
             self.cast(ask.record, node, said, now);
@@ -214,7 +214,7 @@ impl Coordinator {
     pub(super) fn hand_out(&mut self, number: u32) -> Lock {
         let record = self.records.get_mut(number);
         record.op = None;
-        self.stats.won += 1;
+        self.cluster.stats_mut().won += 1;
         handle_of(number, record)
     }
 
@@ -222,7 +222,7 @@ impl Coordinator {
     /// attempt or the end.
     pub(super) fn attempt_is_lost(&mut self, number: u32, now: Instant) {
         let error = self.refusal(number, now);
-        self.stats.attempt_is_lost(&error);
+        self.cluster.stats_mut().attempt_is_lost(&error);
         let record = self.records.get_mut(number);
         let op = record.op.take();
         let next = op.and_then(|op| self.next_attempt(number, op, &error, now));
@@ -244,7 +244,7 @@ impl Coordinator {
         }
         let token = draw(&mut self.rng);
         let ttl = self.records.get(number).ttl;
-        let round = Round::acquire(self.nodes.len(), now, ttl);
+        let round = Round::acquire(self.cluster.size(), now, ttl);
         let next = self.records.open_again(number, token, round)?;
         let hash = KeyHash::of(&self.records.get(next).key);
         self.records.unindex(number);
@@ -286,7 +286,7 @@ impl Coordinator {
         self.ops.move_to(op, Stage::Running { record: number });
         let record = self.records.get_mut(number);
         let ttl = record.ttl;
-        record.round = Round::acquire(self.nodes.len(), now, ttl);
+        record.round = Round::acquire(self.cluster.size(), now, ttl);
         record.deadline = ttl.deadline(now);
         self.begin_attempt(number, now);
     }
@@ -294,7 +294,7 @@ impl Coordinator {
     /// Why the attempt came to nothing.
     fn refusal(&self, number: u32, now: Instant) -> Error {
         let record = self.records.get(number);
-        let (round, spare) = (&record.round, self.spare_nodes());
+        let (round, spare) = (&record.round, self.cluster.spare_nodes());
         let report = self.report(number, now);
         if round.count_failed(Cause::is_permanent) > spare {
             Error::Config(ConfigError::Nodes(report))

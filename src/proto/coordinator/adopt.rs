@@ -45,16 +45,16 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
+        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         check_key(key)?;
         self.check_room()?;
         let fresh = draw(&mut self.rng);
-        let mut round = Round::acquire(self.nodes.len(), now, ttl);
+        let mut round = Round::acquire(self.cluster.size(), now, ttl);
         round.purpose = Purpose::Adopt;
         let number = self.records.open(key, fresh, round).ok_or(busy(Busy::Records))?;
         // A node keeps the longer one of two ttls, and what it has cannot be known.
-        let longest = Ttl::new(self.settings.max_ttl, self.settings.max_ttl)?;
+        let longest = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
         let op = self.ops.open(data, now, number);
         let record = self.records.get_mut(number);
         (record.taken_up, record.longest) = (Some(Box::new(token)), longest);
@@ -96,10 +96,10 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
+        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         check_key(key)?;
         self.check_room()?;
-        let round = Round::acquire(self.nodes.len(), now, ttl);
+        let round = Round::acquire(self.cluster.size(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         let op = self.ops.open(data, now, number);
         let record = self.records.get_mut(number);
@@ -115,18 +115,18 @@ impl Coordinator {
     /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
     pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let (number, op) = self.open_for_looking(key, data, now)?;
-        let ballot = Ballot::of_majority(self.nodes.len());
+        let ballot = Ballot::of_majority(self.cluster.size());
         let record = self.records.get_mut(number);
         let ttl = record.ttl;
         record.round.follow(Purpose::Release, ballot, now, ttl);
-        for node in self.all_nodes().iter() {
-            if let Err(cause) = self.may_ask(node) {
+        for node in self.cluster.all_nodes().iter() {
+            if let Err(cause) = self.cluster.may_ask(node) {
                 self.records.get_mut(number).round.cast(node, Said::Failed(cause));
             }
         }
         self.arm_round(number, now);
-        for node in self.all_nodes().iter() {
-            if self.may_ask(node).is_ok() {
+        for node in self.cluster.all_nodes().iter() {
+            if self.cluster.may_ask(node).is_ok() {
                 self.ask(node, number, Kind::Delete, now);
             }
         }
@@ -158,8 +158,8 @@ impl Coordinator {
     ) -> Result<(u32, Op), Error> {
         check_key(key)?;
         self.check_room()?;
-        let ttl = Ttl::new(self.settings.max_ttl, self.settings.max_ttl)?;
-        let round = Round::acquire(self.nodes.len(), now, ttl);
+        let ttl = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
+        let round = Round::acquire(self.cluster.size(), now, ttl);
         let token = draw(&mut self.rng);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         let op = self.ops.open(data, now, number);
@@ -171,7 +171,7 @@ impl Coordinator {
 
     pub(super) fn arm_round(&mut self, number: u32, now: Instant) {
         let due = Due::Round { record: number };
-        let timer = self.timers.set_after(now, self.settings.node_timeout, due);
+        let timer = self.timers.set_after(now, self.cluster.settings().node_timeout, due);
         self.records.get_mut(number).round_timer = Some(timer);
     }
 }

@@ -7,7 +7,7 @@ impl Coordinator {
     /// The end: takes back every request, and releases what was won and not handed out. What is
     /// in the outboxes behind it needs no answer.
     pub fn close(&mut self, now: Instant) {
-        let attended = std::mem::replace(&mut self.settings.attended, false);
+        let attended = !self.cluster.is_left_alone();
         let mut released = self.records.numbers();
         released.retain(|&number| attended && self.records.get(number).phase == Phase::Ending);
         self.send_queues_away(now);
@@ -42,12 +42,9 @@ impl Coordinator {
         if self.records.contains(number) {
             let record = self.records.get(number);
             for node in record.releasing.iter() {
-                let it = &mut self.nodes[node.index()];
-                if it.vetted.native.is_none() {
-                    it.link.ask(Ask::new(0, 0, Kind::LastWord, now), |out| {
-                        command::release(out, Form::Source, &record.key, &record.token);
-                    });
-                }
+                self.cluster.repeat_release(node, now, |out| {
+                    command::release(out, Form::Source, &record.key, &record.token);
+                });
             }
         }
     }
@@ -55,12 +52,13 @@ impl Coordinator {
     /// This is the copy of a forked process: its records, connections and debts are the parent's.
     /// Every request ends as [`ConfigError::Nodes`], now and from now on, and nothing is written.
     pub fn disown(&mut self, now: Instant) {
-        self.records = Records::new(self.settings.limits.records);
+        self.records = Records::new(self.cluster.settings().limits.records);
         self.keeper.clear();
         self.queues.clear();
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());
-        self.actions.clear();
-        self.nodes.iter_mut().for_each(|node| *node = Node::of_another_process());
+        self.cluster.disown();
+        self.debts.fill_with(Debts::default);
+        self.flushes.fill_with(Flushes::default);
         for op in self.ops.all() {
             let error = ConfigError::Nodes(self.report_standings(now));
             self.ops.move_to(op, Stage::Over(Err(error.into())));

@@ -25,7 +25,7 @@ pub(super) struct Flushes {
 impl Coordinator {
     /// A node reported that it was flushed.
     pub(super) fn was_flushed(&mut self, node: NodeId, now: Instant) {
-        let flushes = &mut self.nodes[node.index()].flushes;
+        let flushes = &mut self.flushes[node.index()];
         let earliest = flushes.walked_at.map_or(now, |at| at.saturating_add(BETWEEN_WALKS));
         if now < earliest {
             let due = Due::Flushes { node };
@@ -39,14 +39,14 @@ impl Coordinator {
     /// The pause behind the last walk is over, and there were flushes in it. Also where the node's
     /// connection was lost meanwhile: its keys are gone all the same.
     pub(super) fn walk_is_due(&mut self, node: NodeId, now: Instant) {
-        self.nodes[node.index()].flushes.next_walk = None;
+        self.flushes[node.index()].next_walk = None;
         self.all_were_written(node, now);
     }
 
     /// Every key of a node may be gone: all kept locks are doubted, and all waiters notified.
     fn all_were_written(&mut self, node: NodeId, now: Instant) {
-        self.nodes[node.index()].flushes.walked_at = Some(now);
-        self.stats.node(node).flushes += 1;
+        self.flushes[node.index()].walked_at = Some(now);
+        self.cluster.stats_mut().node(node).flushes += 1;
         let mut found = std::mem::take(&mut self.found);
         found.extend(self.keeper.iter().map(|(_, kept)| kept.record));
         for number in found.drain(..) {

@@ -22,7 +22,7 @@ impl Coordinator {
     /// where the node answered absent before and was not healed since. It does not count where
     /// the node is in quarantine and our key there may stand in the place of another's.
     pub(super) fn extend_counts(&mut self, node: NodeId, number: u32) -> Said {
-        let trusted = self.is_trusted(node);
+        let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(number);
         record.uncounted.remove(node);
         if record.absent.contains(node) {
@@ -46,7 +46,7 @@ impl Coordinator {
             return;
         }
         for node in absent.iter() {
-            if self.may_ask(node).is_err() || self.records.get(number).asked.is_full(node) {
+            if self.cluster.may_ask(node).is_err() || self.records.get(number).asked.is_full(node) {
                 continue;
             }
             let record = self.records.get_mut(number);
@@ -66,7 +66,7 @@ impl Coordinator {
         record.confirm(node);
         record.note_answer(now);
         match said {
-            Said::Granted if record.phase == Phase::Held => self.stats.healed += 1,
+            Said::Granted if record.phase == Phase::Held => self.cluster.stats_mut().healed += 1,
             Said::Failed(_) => {
                 record.absent.insert(node);
             }

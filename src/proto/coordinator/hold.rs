@@ -25,7 +25,7 @@ impl Coordinator {
         let Some(number) = self.records.find(lock) else { return NodeSet::EMPTY };
         let record = self.records.get(number);
         let unknown = record.unproven.union(record.uncounted);
-        let counts = |node| self.is_trusted(node) || !record.is_doubtful(node);
+        let counts = |node| self.cluster.is_trusted(node) || !record.is_doubtful(node);
         let known = record.owed.minus(unknown).iter();
         known.filter(|&node| !record.asked.contains(node) && counts(node)).collect()
     }
@@ -44,7 +44,7 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
+        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         let number = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         let Some(number) = number else {
             return Err(self.lost_unasked(Loss::Over, &[], now));
@@ -96,16 +96,17 @@ impl Coordinator {
         now: Instant,
     ) -> Result<Op, Error> {
         check_key(key)?;
-        let ttl = Ttl::new(self.settings.max_ttl, self.settings.max_ttl)?;
-        let round = super::super::round::Round::acquire(self.nodes.len(), now, ttl);
+        let ttl = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
+        let round = super::super::round::Round::acquire(self.cluster.size(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         // Only nodes that can be asked now: what we did not write there we do not owe.
-        let reachable = self.all_nodes().iter().filter(|&node| self.may_ask(node).is_ok());
+        let reachable =
+            self.cluster.all_nodes().iter().filter(|&node| self.cluster.may_ask(node).is_ok());
         let owed = reachable.collect();
         let record = self.records.get_mut(number);
         record.owed = owed;
         record.note_answer(now);
-        let electors = self.all_nodes();
+        let electors = self.cluster.all_nodes();
         Ok(self.begin_release(number, electors, data, now))
     }
 
@@ -125,7 +126,7 @@ impl Coordinator {
             self.extend_is_of_no_use(number, ttl);
             return;
         };
-        let ballot = Ballot::of_majority(self.nodes.len());
+        let ballot = Ballot::of_majority(self.cluster.size());
         let record = self.records.get_mut(number);
         // That of an extend whose caller is gone may still run.
         self.timers.clear_in(&mut record.round_timer);
@@ -133,12 +134,12 @@ impl Coordinator {
         record.round.follow(Purpose::Extend, ballot, now, ttl);
         self.doubts_are_asked_about(number);
         let mut askable = NodeSet::EMPTY;
-        for node in self.all_nodes().iter() {
+        for node in self.cluster.all_nodes().iter() {
             let counts = self.extend_counts(node, number);
             let record = self.records.get(number);
-            let said = match self.may_ask(node) {
+            let said = match self.cluster.may_ask(node) {
                 Err(cause) => {
-                    self.stats.failed(node, cause);
+                    self.cluster.stats_mut().failed(node, cause);
                     Said::Failed(cause)
                 }
                 Ok(()) if record.asked.is_full(node) => Said::Failed(Cause::Silent),
@@ -160,7 +161,8 @@ impl Coordinator {
             return;
         }
         let due = Due::Round { record: number };
-        record.round_timer = Some(self.timers.set_after(now, self.settings.node_timeout, due));
+        record.round_timer =
+            Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
         for node in askable.iter() {
             self.ask(node, number, Kind::Extend(Form::Sha), now);
         }
@@ -175,7 +177,7 @@ impl Coordinator {
         said: Said,
         now: Instant,
     ) {
-        let trusted = self.is_trusted(node);
+        let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
@@ -205,7 +207,7 @@ impl Coordinator {
             self.cast(ask.record, node, said, now);
         }
         if self.is_held(ask.record, generation) {
-            if gone > self.spare_nodes() {
+            if gone > self.cluster.spare_nodes() {
                 self.lose(ask.record, Loss::Gone, now);
             } else if current && was_won {
                 // It answered behind the majority.
@@ -286,7 +288,7 @@ impl Coordinator {
     /// No majority prolonged it. Where too many nodes say that the key is not ours, it is lost;
     /// otherwise the old deadline stays in force, and the nodes are asked again before it.
     pub(super) fn extend_is_lost(&mut self, number: u32, now: Instant) {
-        let spare = self.spare_nodes();
+        let spare = self.cluster.spare_nodes();
         let record = self.records.get(number);
         if record.absent.len() > spare {
             self.lose(number, Loss::Gone, now);
@@ -309,7 +311,7 @@ impl Coordinator {
         let record = self.records.get(number);
         let Some(op) = record.op else { return };
         let report = self.report(number, now);
-        let permanent = record.round.count_failed(Cause::is_permanent) > self.spare_nodes();
+        let permanent = record.round.count_failed(Cause::is_permanent) > self.cluster.spare_nodes();
         if permanent || record.borrowed {
             let error = if permanent {
                 Error::Config(ConfigError::Nodes(report))
@@ -322,7 +324,7 @@ impl Coordinator {
         }
         // The pace of asking again is bounded by the node timeout. At the deadline there is no
         // next round: its own timer ends the lock.
-        let at = now.saturating_add(self.settings.node_timeout).min(record.deadline);
+        let at = now.saturating_add(self.cluster.settings().node_timeout).min(record.deadline);
         let timer = self.timers.set_at(at, Due::Retry { op });
         let last = Error::NoQuorum(report);
         self.ops.move_to(op, Stage::Pausing { record: number, timer, last });
@@ -360,7 +362,7 @@ impl Coordinator {
 
     /// Ends a record: whatever is owed falls due and is paid at once where that is possible.
     pub(super) fn end(&mut self, number: u32, now: Instant) {
-        let form = if self.settings.attended { Form::Sha } else { Form::Source };
+        let form = if self.cluster.settings().attended { Form::Sha } else { Form::Source };
         self.end_as(number, form, now);
     }
 
@@ -394,7 +396,7 @@ impl Coordinator {
         now: Instant,
     ) -> Op {
         let op = self.ops.open(data, now, number);
-        let needed = self.quorum.min(electors.len());
+        let needed = self.cluster.quorum().min(electors.len());
         let record = self.records.get_mut(number);
         record.op = Some(op);
         self.timers.clear_in(&mut record.round_timer);
@@ -405,16 +407,17 @@ impl Coordinator {
         for node in electors.iter() {
             let record = self.records.get(number);
             // Owed to a node whose next connection is being opened: it may be in time.
-            let may_come = record.owed.contains(node) && self.nodes[node.index()].is_coming_back();
+            let may_come = record.owed.contains(node) && self.cluster.is_coming_back(node);
             if !record.releasing.contains(node) && !may_come {
-                let said = Said::Failed(self.may_ask(node).err().unwrap_or(Cause::Full));
+                let said = Said::Failed(self.cluster.may_ask(node).err().unwrap_or(Cause::Full));
                 self.records.get_mut(number).round.cast(node, said);
             }
         }
         let record = self.records.get_mut(number);
         if record.round.ballot().verdict() == Verdict::Undecided {
             let due = Due::Round { record: number };
-            record.round_timer = Some(self.timers.set_after(now, self.settings.node_timeout, due));
+            record.round_timer =
+                Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
         } else {
             self.settle(number, now);
         }

@@ -27,16 +27,16 @@ impl Coordinator {
     /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let (number, op) = self.open_for_looking(key, data, now)?;
-        let ballot = Ballot::of_majority(self.nodes.len());
+        let ballot = Ballot::of_majority(self.cluster.size());
         let record = self.records.get_mut(number);
         let ttl = record.ttl;
         record.round.follow(Purpose::Inspect, ballot, now, ttl);
-        let nodes = self.all_nodes().iter().map(|node| self.not_seen(node, now)).collect();
-        let seen = Box::new(Inspection { key: key.into(), quorum: self.quorum, nodes });
+        let nodes = self.cluster.all_nodes().iter().map(|node| self.not_seen(node, now)).collect();
+        let seen = Box::new(Inspection { key: key.into(), quorum: self.cluster.quorum(), nodes });
         self.ops.move_to(op, Stage::Looking { record: number, seen });
         self.arm_round(number, now);
-        for node in self.all_nodes().iter() {
-            if self.may_ask(node).is_ok() {
+        for node in self.cluster.all_nodes().iter() {
+            if self.cluster.may_ask(node).is_ok() {
                 self.ask(node, number, Kind::Look, now);
                 self.ask(node, number, Kind::LookLeft, now);
             }
@@ -47,9 +47,9 @@ impl Coordinator {
 
     /// What is to be said of a node that does not answer.
     fn not_seen(&self, node: NodeId, now: Instant) -> NodeSight {
-        let cause = self.may_ask(node).err().unwrap_or(Cause::Silent);
-        let detail = self.nodes[node.index()].detail(Said::Failed(cause), now);
-        let label = self.settings.nodes[node.index()].label.clone();
+        let cause = self.cluster.may_ask(node).err().unwrap_or(Cause::Silent);
+        let detail = self.cluster.detail(node, Said::Failed(cause), now);
+        let label = self.cluster.label(node);
         NodeSight { label, sight: Sight::Failed(cause), detail, took: Duration::ZERO }
     }
 
@@ -70,7 +70,7 @@ impl Coordinator {
             Err(cause) => Sight::Failed(cause),
         };
         let said = value.err().map_or(Said::Nothing, Said::Failed);
-        let detail = self.nodes[node.index()].detail(said, now);
+        let detail = self.cluster.detail(node, said, now);
         let took = now.saturating_since(ask.asked_at);
         if let Some(seen) = self.seen_by(ask.record, node) {
             (seen.sight, seen.detail, seen.took) = (sight, detail, took);

@@ -39,10 +39,9 @@ impl Coordinator {
         self.begin_keeping(number, op, keep, now);
         self.records.get_mut(number).tracked = true;
         if !named {
-            for node in self.all_nodes().iter() {
-                if self.may_ask(node).is_ok() {
+            for node in self.cluster.all_nodes().iter() {
+                if self.cluster.may_ask(node).is_ok() {
                     self.register(node, number, now);
-                    self.watch_for_silence(node, now);
                 }
             }
         }
@@ -117,7 +116,7 @@ impl Coordinator {
         let reason = if reason == Loss::Expired { kept.reason(record.deadline) } else { reason };
         let op = kept.op;
         let error = self.lost(number, reason, now);
-        self.stats.lost += 1;
+        self.cluster.stats_mut().lost += 1;
         self.ops.move_to(op, Stage::Over(Err(error)));
         self.forget_keeping(number);
     }
@@ -152,7 +151,7 @@ impl Coordinator {
         let kept = &mut self.keeper[place as usize];
         if kept.renewing {
             kept.was_renewed();
-            self.stats.renewed += 1;
+            self.cluster.stats_mut().renewed += 1;
         }
         self.plan_renewal(number, moved);
         self.tell_renewal(number, moved);
@@ -171,7 +170,7 @@ impl Coordinator {
     /// An extend was not won: it is tried again, at a bounded pace.
     pub(super) fn kept_is_not_extended(&mut self, number: u32, now: Instant) {
         let Some(place) = self.records.get(number).kept else { return };
-        let node_timeout = self.settings.node_timeout;
+        let node_timeout = self.cluster.settings().node_timeout;
         let deadline = self.records.get(number).deadline;
         let kept = &mut self.keeper[place as usize];
         kept.renewing = false;
@@ -220,7 +219,7 @@ impl Coordinator {
 
     pub(super) fn renewal_is_due(&mut self, number: u32, now: Instant) {
         let busy = self.is_extending(number) || self.records.get(number).op.is_some();
-        let node_timeout = self.settings.node_timeout;
+        let node_timeout = self.cluster.settings().node_timeout;
         let place = self.records.get(number).kept.expect("its timers are cleared with the keeping");
         let kept = &mut self.keeper[place as usize];
         kept.renewal = None;
@@ -243,17 +242,16 @@ impl Coordinator {
 
     /// Names the record's key to a node, to be told when somebody writes to it.
     pub(super) fn register(&mut self, node: NodeId, number: u32, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        // The half of the place that is kept for releases is for releases.
-        if !it.vetted.tracks || !it.link.has_room(&self.settings.limits) {
+        if !self.cluster.may_name_a_key(node) {
             return;
         }
         let record = self.records.get(number);
         let ask = |kind| Ask::new(number, record.round.number, kind, now);
-        it.link.ask(ask(Kind::Caching), |out| {
+        self.cluster.ask(node, ask(Kind::Caching), now, |out| {
             command::encode(out, &[b"CLIENT", b"CACHING", b"YES"]);
         });
-        it.link.ask(ask(Kind::Register), |out| command::encode(out, &[b"PTTL", &record.key]));
+        let names = |out: &mut _| command::encode(out, &[b"PTTL", &record.key]);
+        self.cluster.ask(node, ask(Kind::Register), now, names);
     }
 
     /// A key was named. One that is not there was deleted in between, unless that is known, and it
@@ -316,7 +314,7 @@ impl Coordinator {
     /// Starts an extend because of doubted nodes, or plans it: at once where no majority may be
     /// left, and never two at a time.
     fn plan_look(&mut self, number: u32, now: Instant) {
-        let spare = self.spare_nodes();
+        let spare = self.cluster.spare_nodes();
         let extending = self.is_extending(number);
         let record = self.records.get(number);
         let Some(place) = record.kept else { return };

@@ -7,36 +7,32 @@
 
 mod acquire;
 mod adopt;
+mod changes;
 mod closing;
-mod events;
 mod flushes;
 mod heal;
 mod hold;
 mod inspect;
 mod keep;
-mod nodes;
 mod payments;
 mod queue;
 mod reports;
-mod trust;
 mod vouch;
 mod wait;
-mod watch;
 
-use std::collections::VecDeque;
-
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
-use super::ballot::{Ballot, Verdict, majority};
+use super::ballot::{Ballot, Verdict};
+use super::cluster::{Change, Cluster};
 use super::command::{self, Form};
+use super::debts::Debts;
 use super::error::{Busy, Cause, ConfigError, Error, Loss, Said};
 use super::keeper::{Keep, Keeper};
-use super::link::{Answer, Ask, Incoming, Kind};
+use super::link::{Answer, Ask, Kind};
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet};
 use super::ops::{Completion, Op, Ops, Outcome, Stage};
-use super::quarantine::Distrust;
 use super::records::{Phase, Record, Records};
 use super::round::Purpose;
 use super::settings::{LONGEST_KEY, Settings};
@@ -46,20 +42,8 @@ use super::time::{BadTtl, Instant, Ttl};
 use super::timers::{Timer, Timers};
 use super::waiters::{Crowds, Queues, RoundTrip};
 
-pub use events::Event;
-use events::Events;
-use nodes::Node;
-
-/// What whoever owns the sockets has to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// Open a connection to the node; what comes of it goes to
-    /// [`handle_connected`](Coordinator::handle_connected) or
-    /// [`handle_disconnected`](Coordinator::handle_disconnected).
-    Connect(NodeId),
-    /// Close the node's connection, or what is being opened. Nothing has to be told of it.
-    Disconnect(NodeId),
-}
+pub use super::cluster::{Action, Event};
+use flushes::Flushes;
 
 /// What is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,20 +56,8 @@ enum Due {
     Retry { op: Op },
     /// The wait behind others of this client is over.
     GiveUp { op: Op },
-    /// The pause before the next connection is over.
-    Reconnect { node: NodeId },
-    /// The connection took too long to become ready.
-    Connecting { node: NodeId },
     /// A kept lock comes near its deadline.
     Warn { record: u32 },
-    /// Look whether the node is silent.
-    Silence { node: NodeId },
-    /// The suspect connection stays silent.
-    Reset { node: NodeId },
-    /// Ask the node for its time.
-    Probe { node: NodeId },
-    /// The node's quarantine is over.
-    Trust { node: NodeId },
     /// Pay what the node is owed.
     Payment { node: NodeId },
     /// Act on the flushes that the node reported since they were last acted on.
@@ -106,9 +78,11 @@ enum Prolong {
 /// The core: locks over N nodes, without a socket and without a clock.
 #[derive(Debug)]
 pub struct Coordinator {
-    settings: Settings,
-    quorum: usize,
-    nodes: Vec<Node>,
+    cluster: Cluster,
+    /// What is owed to each node.
+    debts: Vec<Debts>,
+    /// What each node reported of flushes.
+    flushes: Vec<Flushes>,
     records: Records,
     ops: Ops,
     keeper: Keeper,
@@ -124,9 +98,6 @@ pub struct Coordinator {
     timers: Timers<Due>,
     /// Extends of kept locks. They have timers of their own because they come last in a turn.
     prolongs: Timers<Prolong>,
-    actions: VecDeque<Action>,
-    events: Events,
-    stats: Stats,
     rng: StdRng,
 }
 
@@ -137,9 +108,10 @@ impl Coordinator {
     /// When the settings cannot work.
     pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Result<Self, ConfigError> {
         settings.validate()?;
-        let mut coordinator = Coordinator {
-            quorum: majority(settings.nodes.len()),
-            nodes: settings.nodes.iter().map(|_| Node::default()).collect(),
+        let nodes = settings.nodes.len();
+        Ok(Coordinator {
+            debts: (0..nodes).map(|_| Debts::default()).collect(),
+            flushes: (0..nodes).map(|_| Flushes::default()).collect(),
             records: Records::new(settings.limits.records),
             ops: Ops::default(),
             keeper: Keeper::new(),
@@ -150,71 +122,59 @@ impl Coordinator {
             round_trip: RoundTrip::default(),
             timers: Timers::new(),
             prolongs: Timers::new(),
-            actions: VecDeque::new(),
-            events: Events::default(),
-            stats: Stats::of(settings.nodes.len()),
             rng: StdRng::from_seed(seed),
-            settings,
-        };
-        for node in coordinator.all_nodes().iter() {
-            coordinator.connect(node, now);
-        }
-        Ok(coordinator)
+            cluster: Cluster::new(settings, now),
+        })
     }
 
     /// What it was made with.
     pub fn settings(&self) -> &Settings {
-        &self.settings
+        self.cluster.settings()
     }
 
     /// What has to be done with the sockets.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.cluster.poll_action()
     }
 
     /// Whether [`poll_action`](Coordinator::poll_action) has something.
     pub fn has_actions(&self) -> bool {
-        !self.actions.is_empty()
+        self.cluster.has_actions()
     }
 
     /// What is to be written to a node. Empty while it is not connected.
     pub fn output(&self, node: NodeId) -> &[u8] {
-        self.nodes[node.index()].link.output()
+        self.cluster.output(node)
     }
 
     /// Takes note that the first `count` bytes of the output were written.
     pub fn handle_sent(&mut self, node: NodeId, count: usize, now: Instant) {
-        self.nodes[node.index()].link.sent(count, now);
+        self.cluster.handle_sent(node, count, now);
     }
 
     /// Takes what was read from a node.
     pub fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
         let (mut input, mut flushed) = (bytes, false);
-        while self.nodes[node.index()].standing.is_connected() {
-            match self.nodes[node.index()].link.next_incoming(&mut input, now) {
-                Ok(Some(Incoming::Answer(ask, answer))) => self.route(node, ask, answer, now),
-                Ok(Some(Incoming::Flushed)) => {
-                    self.distrust(node, Distrust::Flushed, now);
-                    flushed = true;
-                }
-                Ok(Some(Incoming::Written(key))) => self.was_written(node, key, now),
-                Ok(None) => break,
-                Err(fault) => {
-                    self.break_off(node, fault, now);
-                    break;
-                }
+        while let Some(change) = self.cluster.hear(node, &mut input, now) {
+            match change {
+                Change::Answered(ask, answer) => self.route(node, ask, answer, now),
+                // Of several flushes in what was read, the locks are walked over once.
+                Change::Flushed => flushed = true,
+                change => self.has_changed(node, change, now),
             }
         }
         if flushed {
             self.was_flushed(node, now);
         }
-        self.heard_of(node, now);
+        self.cluster.heard_of(node, now);
+        self.act_on_changes(now);
     }
 
     /// The earliest moment at which [`handle_timeout`](Coordinator::handle_timeout) has something
     /// to do.
     pub fn next_timeout(&self) -> Option<Instant> {
-        [self.timers.next(), self.prolongs.next()].into_iter().flatten().min()
+        let due = [self.cluster.next_timeout(), self.timers.next(), self.prolongs.next()];
+        due.into_iter().flatten().min()
     }
 
     /// Does what is due, or much of it: then more is due at once. Call it only when everything the
@@ -222,19 +182,13 @@ impl Coordinator {
     ///
     /// Losses come before renewals: of a late turn, all that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(due) = self.timers.pop_due(now) {
+        while let Some(due) = self.next_due(now) {
             match due {
                 Due::Round { record } => self.round_is_over(record, now),
                 Due::Deadline { record } => self.deadline_is_reached(record, now),
                 Due::Retry { op } => self.pause_is_over(op, now),
                 Due::GiveUp { op } => self.turn_never_came(op, now),
-                Due::Reconnect { node } => self.connect(node, now),
-                Due::Connecting { node } => self.connecting_took_too_long(node, now),
                 Due::Warn { record } => self.warning_is_due(record),
-                Due::Silence { node } => self.look_for_silence(node, now),
-                Due::Reset { node } => self.reset_is_due(node, now),
-                Due::Probe { node } => self.probe_is_due(node, now),
-                Due::Trust { node } => self.trust_is_due(node),
                 Due::Payment { node } => self.payment_is_due(node, now),
                 Due::Flushes { node } => self.walk_is_due(node, now),
                 Due::GivingUp { node } => self.give_up_debts(node, now),
@@ -313,28 +267,30 @@ impl Coordinator {
 
     /// The nodes that may be asked, in quarantine or not.
     pub fn ready(&self) -> NodeSet {
-        self.all_nodes().iter().filter(|&node| self.standing(node).is_usable()).collect()
+        let usable = |&node: &NodeId| self.standing(node).is_usable();
+        self.cluster.all_nodes().iter().filter(usable).collect()
     }
 
     /// The nodes whose connection was lost a moment ago, and which are connected to again without
     /// a pause.
     pub fn coming_back(&self) -> NodeSet {
-        self.all_nodes().iter().filter(|&n| self.nodes[n.index()].is_coming_back()).collect()
+        let coming_back = |&node: &NodeId| self.cluster.is_coming_back(node);
+        self.cluster.all_nodes().iter().filter(coming_back).collect()
     }
 
     /// Why a node could not be asked last.
     pub fn trouble(&self, node: NodeId) -> Cause {
-        self.nodes[node.index()].trouble
+        self.cluster.trouble(node)
     }
 
     /// What a node is to us at the moment.
     pub fn standing(&self, node: NodeId) -> Standing {
-        self.nodes[node.index()].standing
+        self.cluster.standing(node)
     }
 
     /// How often in a row a node could not be made ready.
     pub fn failures(&self, node: NodeId) -> u32 {
-        self.nodes[node.index()].failures
+        self.cluster.failures(node)
     }
 
     /// How many records are open: locks asked for, held, or not yet given back everywhere.
@@ -360,42 +316,33 @@ impl Coordinator {
 
     /// How many timers are set, of whatever kind.
     pub fn open_timers(&self) -> usize {
-        self.timers.len() + self.prolongs.len()
+        self.cluster.open_timers() + self.timers.len() + self.prolongs.len()
     }
 
     /// How many questions to a node are unanswered.
     pub fn unanswered(&self, node: NodeId) -> usize {
-        self.nodes[node.index()].link.unanswered()
+        self.cluster.unanswered(node)
     }
 
     /// How many releases wait to be paid to a node.
     pub fn debts(&self, node: NodeId) -> usize {
-        self.nodes[node.index()].debts.len()
+        self.debts[node.index()].len()
     }
 
     /// How many debts were given up because their node was away, or refused them, for too long.
     pub fn debts_given_up(&self) -> u64 {
-        self.stats.nodes.iter().map(|node| node.debts_given_up).sum()
+        self.cluster.stats().nodes.iter().map(|node| node.debts_given_up).sum()
     }
 
     /// What was counted so far.
     pub fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
-    fn all_nodes(&self) -> NodeSet {
-        NodeSet::first(self.nodes.len())
-    }
-
-    /// Nodes that may fail before the others are no quorum any more.
-    fn spare_nodes(&self) -> usize {
-        self.nodes.len() - self.quorum
+        self.cluster.stats()
     }
 
     /// Writes a question into a node's outbox: the one place where a record's bytes are encoded,
     /// and where its phase is looked at.
     fn ask(&mut self, node: NodeId, number: u32, kind: Kind, now: Instant) {
-        let trusted = self.is_trusted(node);
+        let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(number);
         let phase = match kind {
             Kind::Acquire | Kind::Adopt => Phase::Asking,
@@ -427,7 +374,7 @@ impl Coordinator {
         let names_it = record.tracked && kind.may_create();
         let ask = Ask::new(number, record.round.number, kind, now);
         let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
-        self.nodes[node.index()].link.ask(ask, |out| match kind {
+        self.cluster.ask(node, ask, now, |out| match kind {
             Kind::Acquire => command::acquire(out, key, token, ttl),
             Kind::Extend(form) => command::extend(out, form, key, token, ttl),
             Kind::Release(form) => command::release(out, form, key, token),
@@ -453,33 +400,15 @@ impl Coordinator {
             // What we write to a key ends that it is named, so it is named behind each write.
             self.register(node, number, now);
         }
-        self.watch_for_silence(node, now);
-    }
-
-    /// Whether a node may be asked something new, or why not.
-    fn may_ask(&self, node: NodeId) -> Result<(), Cause> {
-        let node = &self.nodes[node.index()];
-        match node.standing {
-            Standing::Ready | Standing::Quarantined(_) => {
-                if node.link.has_room(&self.settings.limits) { Ok(()) } else { Err(Cause::Full) }
-            }
-            Standing::Suspect => Err(Cause::Silent),
-            _ => Err(node.trouble),
-        }
     }
 
     /// Gives an answer to the record it is about.
     fn route(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
-        if let Answer::Said(said) = answer {
-            let took = now.saturating_since(ask.asked_at);
-            self.stats.answered(node, ask.kind == Kind::Acquire, said, took);
-            // Who answers behind the majority is waited for by nobody.
-            if ask.kind == Kind::Acquire && self.records.get(ask.record).is_deciding() {
-                self.round_trip.add(took);
-            }
+        // A caller waits for nobody who answers after the majority.
+        if ask.kind == Kind::Acquire && self.records.get(ask.record).is_deciding() {
+            self.round_trip.add(now.saturating_since(ask.asked_at));
         }
         match (ask.kind, answer) {
-            (Kind::Greet(step), Answer::Fact) => self.greeted(node, step, now),
             (Kind::Acquire, Answer::Said(said)) => self.acquire_answered(node, ask, said, now),
             (Kind::Extend(form), Answer::Said(said)) => {
                 self.extend_answered(node, ask, form, said, now);
@@ -493,15 +422,8 @@ impl Coordinator {
             (Kind::Look, Answer::Value(value)) => self.value_seen(node, ask, value, now),
             (Kind::LookLeft, Answer::Left(left)) => self.left_seen(node, ask, left),
             (Kind::Register, Answer::Left(left)) => self.registered(node, ask, left, now),
-            (Kind::Caching, Answer::Heard) => {}
             (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
-            (Kind::LastWord, Answer::Heard) => {}
-            (Kind::Mark, Answer::Heard) => self.nodes[node.index()].marking = false,
             (Kind::Vouch, Answer::Said(said)) => self.vouch_answered(node, ask, said, now),
-            (Kind::Probe, Answer::Time(micros)) => self.time_told(node, ask, micros, now),
-            (Kind::Kill { client_id }, Answer::Gone(gone)) => {
-                self.kill_answered(node, client_id, gone, now);
-            }
             _ => unreachable!("the link reads each reply by its question"),
         }
     }
@@ -532,17 +454,16 @@ impl Coordinator {
 
     /// Ends the round: who has not answered by now is silent.
     fn round_is_over(&mut self, number: u32, now: Instant) {
-        let timeout = self.settings.node_timeout;
+        let timeout = self.cluster.settings().node_timeout;
         let record = self.records.get_mut(number);
         record.round_timer = None;
         // Questions that were written late have not been silent for a node timeout: they are
         // waited for, though not beyond the deadline.
-        let links = &self.nodes;
         let undecided = record.round.ballot().undecided();
         // An inspection casts no votes: of the undecided, only some were asked.
         let (inspects, asked) = (record.round.purpose == Purpose::Inspect, record.asked);
         let waited_for = undecided.iter().filter(|&node| !inspects || asked.contains(node));
-        let written = waited_for.filter_map(|node| links[node.index()].link.oldest_ask());
+        let written = waited_for.filter_map(|node| self.cluster.oldest_ask(node));
         let until = written.max().map_or(now, |written| written.saturating_add(timeout));
         let until = until.min(record.deadline);
         if until > now {
@@ -557,7 +478,7 @@ impl Coordinator {
         let generation = record.generation;
         for node in record.round.ballot().undecided().iter() {
             if self.records.is_open(number, generation) {
-                self.stats.failed(node, Cause::Silent);
+                self.cluster.stats_mut().failed(node, Cause::Silent);
                 self.cast(number, node, Said::Failed(Cause::Silent), now);
             }
         }

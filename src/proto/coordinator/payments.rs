@@ -9,25 +9,17 @@ use super::super::command::{Form, Native};
 use super::super::debts::{self, Debt};
 use super::*;
 
-/// How many earlier connections of a node are remembered, to be ended. Each was ready once, and
-/// lost with a question unanswered; the oldest is forgotten, and what was asked there is released
-/// twice.
-const EARLIER_CONNECTIONS: usize = 8;
-
 impl Coordinator {
     /// Writes the release of an ended record to a node, or lines it up.
     pub(super) fn pay(&mut self, node: NodeId, number: u32, form: Form, now: Instant) {
         let record = self.records.get(number);
         let unanswered = record.asked.contains(node);
-        let to = &self.nodes[node.index()];
-        // A suspect node is told behind a SET that is on its wire, and of nothing else.
-        let reachable = to.standing.is_usable() || (to.standing == Standing::Suspect && unanswered);
         if record.releasing.contains(node) {
             return;
         }
-        if reachable && to.link.has_room_for_release(&self.settings.limits) {
+        if self.cluster.may_release(node, unanswered) {
             // Where an answer is overdue this one may never be read: the source needs none.
-            let form = match to.vetted.native {
+            let form = match self.cluster.native(node) {
                 Some(native) => Form::Native(native),
                 None if unanswered => Form::Source,
                 None => form,
@@ -43,7 +35,7 @@ impl Coordinator {
     pub(super) fn owe(&mut self, node: NodeId, number: u32, not_before: Instant) {
         let generation = self.records.get(number).generation;
         let debt = Debt { record: number, generation, not_before };
-        self.nodes[node.index()].debts.push(debt);
+        self.debts[node.index()].push(debt);
     }
 
     /// A node answered a release.
@@ -64,7 +56,7 @@ impl Coordinator {
                 return;
             }
             (Said::Failed(Cause::UnknownCommand | Cause::NoPermission), Form::Native(_)) => {
-                self.nodes[node.index()].vetted.native = None;
+                self.cluster.forget_native(node);
                 self.ask(node, ask.record, Kind::Release(Form::Source), now);
                 return;
             }
@@ -122,71 +114,18 @@ impl Coordinator {
         if record.unproven.remove(node) {
             // An earlier connection's SET may still be executed: it is said once more, later.
             record.note_answer(now);
-            let later = now.saturating_add(self.settings.node_timeout);
+            let later = now.saturating_add(self.cluster.settings().node_timeout);
             self.owe(node, number, later);
             self.plan_payment(node, now);
         } else {
             record.owed.remove(node);
         }
-        self.nodes[node.index()].debts.refused = 0;
-    }
-
-    /// The first words to a node that is ready: the ends of earlier connections, then the debts.
-    pub(super) fn settle_up(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        for &client_id in &it.earlier {
-            let kind = Kind::Kill { client_id };
-            it.link.ask(Ask::new(0, 0, kind, now), |out| {
-                let digits = client_id.to_string();
-                command::encode(out, &[b"CLIENT", b"KILL", b"ID", digits.as_bytes()]);
-            });
-        }
-        self.pay_debts(node, now);
-    }
-
-    /// A connection that had been ready is gone; `unproven`: with questions unanswered that a node
-    /// may yet execute.
-    /// Returns whether its end can be proved later, by its number.
-    pub(super) fn remember_connection(&mut self, node: NodeId, unproven: bool) -> bool {
-        let it = &mut self.nodes[node.index()];
-        match it.vetted.client_id.take().filter(|_| unproven) {
-            Some(client_id) => {
-                if it.earlier.len() == EARLIER_CONNECTIONS {
-                    it.earlier.pop();
-                    it.unproven.clear();
-                }
-                it.earlier.insert(0, client_id);
-                true
-            }
-            None => {
-                // It cannot be named, so it cannot be ended: nor can what is left of it be proved
-                // by the end of another.
-                if unproven {
-                    it.unproven.clear();
-                }
-                false
-            }
-        }
-    }
-
-    /// A node answered the end of an earlier connection.
-    pub(super) fn kill_answered(&mut self, node: NodeId, client_id: i64, gone: bool, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        it.earlier.retain(|&earlier| earlier != client_id);
-        if !gone {
-            // No proof will come for what was asked there: it is released twice.
-            it.unproven.clear();
-        }
-        if it.earlier.is_empty() {
-            self.nothing_comes_late(node, now);
-        }
+        self.debts[node.index()].refused = 0;
     }
 
     /// Proof that no earlier connection will execute anything any more.
     pub(super) fn nothing_comes_late(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        it.earlier.clear();
-        for debt in std::mem::take(&mut it.unproven) {
+        for debt in std::mem::take(&mut self.debts[node.index()].unproven) {
             if self.records.is_open(debt.record, debt.generation) {
                 let record = self.records.get_mut(debt.record);
                 record.unproven.remove(node);
@@ -200,8 +139,8 @@ impl Coordinator {
     pub(super) fn pay_debts(&mut self, node: NodeId, now: Instant) {
         let (paid, given_up) = self.pay_as_far_as_there_is_room(node, now);
         if paid > 0 {
-            self.stats.node(node).debts_paid += paid;
-            self.tell(Event::DebtsPaid { node, count: paid });
+            self.cluster.stats_mut().node(node).debts_paid += paid;
+            self.cluster.tell(Event::DebtsPaid { node, count: paid });
         }
         self.debts_are_given_up(node, given_up);
     }
@@ -210,14 +149,14 @@ impl Coordinator {
     /// of an earlier connection any more.
     fn pay_as_far_as_there_is_room(&mut self, node: NodeId, now: Instant) -> (u64, u64) {
         let (mut paid, mut given_up) = (0, 0);
-        let lined_up = self.nodes[node.index()].debts.len();
+        let lined_up = self.debts[node.index()].len();
         for _ in 0..lined_up {
-            let room = self.nodes[node.index()].link.has_room_for_release(&self.settings.limits);
+            let room = self.cluster.has_room_for_release(node);
             if !room {
                 self.plan_payment(node, now);
                 break;
             }
-            let Some(debt) = self.nodes[node.index()].debts.pop() else { break };
+            let Some(debt) = self.debts[node.index()].pop() else { break };
             if !self.records.is_open(debt.record, debt.generation) {
                 continue;
             }
@@ -226,7 +165,7 @@ impl Coordinator {
                 continue;
             }
             if now < debt.not_before {
-                self.nodes[node.index()].debts.push(debt);
+                self.debts[node.index()].push(debt);
                 self.plan_payment(node, now);
                 continue;
             }
@@ -244,41 +183,54 @@ impl Coordinator {
 
     /// Starts the pause before the next payment, unless it runs, or the next connection pays.
     pub(super) fn plan_payment(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        if it.standing.is_usable() && it.debts.payment.is_none() {
-            let at = now.saturating_add(it.debts.pause());
-            it.debts.payment = Some(self.timers.set_at(at, Due::Payment { node }));
+        let debts = &mut self.debts[node.index()];
+        if self.cluster.standing(node).is_usable() && debts.payment.is_none() {
+            let at = now.saturating_add(debts.pause());
+            debts.payment = Some(self.timers.set_at(at, Due::Payment { node }));
         }
     }
 
     fn payment_was_refused(&mut self, node: NodeId, now: Instant) {
         self.plan_payment(node, now);
-        let debts = &mut self.nodes[node.index()].debts;
+        let debts = &mut self.debts[node.index()];
         debts.refused = debts.refused.saturating_add(1);
     }
 
     pub(super) fn payment_is_due(&mut self, node: NodeId, now: Instant) {
-        self.nodes[node.index()].debts.payment = None;
-        if self.standing(node).is_usable() {
+        self.debts[node.index()].payment = None;
+        if self.cluster.standing(node).is_usable() {
             self.pay_debts(node, now);
         }
     }
 
+    /// The node may be asked from now on.
+    pub(super) fn owes_a_ready_node(&mut self, node: NodeId) {
+        let debts = &mut self.debts[node.index()];
+        debts.refused = 0;
+        self.timers.clear_in(&mut debts.giving_up);
+    }
+
+    /// Nothing can be paid before the next connection of the node.
+    pub(super) fn owes_a_node_that_is_away(&mut self, node: NodeId, now: Instant) {
+        self.timers.clear_in(&mut self.debts[node.index()].payment);
+        self.plan_giving_up(node, now);
+    }
+
     /// Starts the time after which a node that is away is owed nothing any more.
-    pub(super) fn plan_giving_up(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        if it.debts.giving_up.is_none() {
-            let away = self.settings.max_ttl.saturating_mul(debts::GIVEN_UP_AFTER);
+    fn plan_giving_up(&mut self, node: NodeId, now: Instant) {
+        let owed = &mut self.debts[node.index()];
+        if owed.giving_up.is_none() {
+            let away = self.cluster.settings().max_ttl.saturating_mul(debts::GIVEN_UP_AFTER);
             let at = now.saturating_add(away);
-            it.debts.giving_up = Some(self.timers.set_at(at, Due::GivingUp { node }));
+            owed.giving_up = Some(self.timers.set_at(at, Due::GivingUp { node }));
         }
     }
 
     /// The node was away so long that every key of ours on it is gone by its ttl.
     pub(super) fn give_up_debts(&mut self, node: NodeId, now: Instant) {
-        self.nodes[node.index()].debts.giving_up = None;
+        self.debts[node.index()].giving_up = None;
         let mut count = 0;
-        while let Some(debt) = self.nodes[node.index()].debts.pop() {
+        while let Some(debt) = self.debts[node.index()].pop() {
             if !self.records.is_open(debt.record, debt.generation) {
                 continue;
             }
@@ -293,8 +245,8 @@ impl Coordinator {
 
     fn debts_are_given_up(&mut self, node: NodeId, count: u64) {
         if count > 0 {
-            self.stats.node(node).debts_given_up += count;
-            self.tell(Event::DebtsGivenUp { node, count });
+            self.cluster.stats_mut().node(node).debts_given_up += count;
+            self.cluster.tell(Event::DebtsGivenUp { node, count });
         }
     }
 }

@@ -24,7 +24,7 @@ impl Coordinator {
         let op = self.ops.open(data, give_up_at, occupant);
         if now >= give_up_at {
             let error = Error::Contended(self.report_unasked(&self.records.get(occupant).key, now));
-            self.stats.attempt_is_lost(&error);
+            self.cluster.stats_mut().attempt_is_lost(&error);
             self.ops.move_to(op, Stage::Over(Err(error)));
             return Ok(op);
         }
@@ -117,7 +117,7 @@ impl Coordinator {
         let mut timer = timer;
         self.timers.clear_in(&mut timer);
         let token = draw(&mut self.rng);
-        let round = Round::acquire(self.nodes.len(), now, ttl);
+        let round = Round::acquire(self.cluster.size(), now, ttl);
         let key = &self.queues[queue as usize].key;
         let hash = KeyHash::of(key);
         self.records.give_up_reserved();
@@ -145,7 +145,7 @@ impl Coordinator {
 
     /// It begins to wait, though the key is free as far as we know.
     fn leave_others_a_turn(&mut self, op: Op, number: u32, now: Instant) {
-        let nodes = self.nodes.len();
+        let nodes = self.cluster.size();
         let mut waiting = Waiting::new(nodes, Duration::ZERO, now);
         waiting.mode = Mode::Yielding;
         if let Some(place) = self.ops.waiter(op, || Waiting::new(nodes, Duration::ZERO, now)) {

@@ -3,7 +3,6 @@
 //! The hazard is a node that forgets something after the operator has spoken: what was found out
 //! since then is not covered.
 
-use super::super::marker::{self, Marking};
 use super::*;
 
 impl Coordinator {
@@ -15,15 +14,15 @@ impl Coordinator {
     /// # Errors
     /// Before anything is sent: [`Error::Busy`].
     pub fn vouch(&mut self, data: u64, now: Instant) -> Result<Op, Error> {
-        let key = self.settings.node_marker.clone();
+        let key = self.cluster.settings().node_marker.clone();
         let (number, op) = self.open_for_looking(key.as_bytes(), data, now)?;
-        let ballot = Ballot::of_majority(self.nodes.len());
+        let ballot = Ballot::of_majority(self.cluster.size());
         let record = self.records.get_mut(number);
         let ttl = record.ttl;
         record.round.follow(Purpose::Vouch, ballot, now, ttl);
         self.arm_round(number, now);
-        for node in self.all_nodes().iter() {
-            match self.may_vouch_for(node) {
+        for node in self.cluster.all_nodes().iter() {
+            match self.cluster.may_vouch_for(node) {
                 Ok(()) => self.ask_to_vouch(node, number, now),
                 Err(cause) => {
                     self.records.get_mut(number).round.cast(node, Said::Failed(cause));
@@ -34,23 +33,11 @@ impl Coordinator {
         Ok(op)
     }
 
-    /// Whether there is a marker to be written on the node.
-    fn may_vouch_for(&self, node: NodeId) -> Result<(), Cause> {
-        self.may_ask(node)?;
-        let known = self.nodes[node.index()].vetted.info.identity.run_id.is_some();
-        let named = !self.settings.node_marker.is_empty();
-        if known && named { Ok(()) } else { Err(Cause::NoPermission) }
-    }
-
     fn ask_to_vouch(&mut self, node: NodeId, number: u32, now: Instant) {
         let record = self.records.get_mut(number);
         record.releasing.insert(node);
         let ask = Ask::new(number, record.round.number, Kind::Vouch, now);
-        let it = &mut self.nodes[node.index()];
-        it.vouching = true;
-        let (key, identity) = (&self.settings.node_marker, it.vetted.info.identity);
-        it.link.ask(ask, |out| marker::mark(out, key, &identity, Marking::Vouch));
-        self.watch_for_silence(node, now);
+        self.cluster.vouch(node, ask, now);
     }
 
     /// A node answered, or will not answer any more.
@@ -58,13 +45,13 @@ impl Coordinator {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.releasing.remove(node);
-        let still_true = std::mem::take(&mut self.nodes[node.index()].vouching);
+        let still_true = self.cluster.vouching_ends(node);
         let said = match said {
             Said::Granted if !still_true => Said::Failed(Cause::Quarantined),
             said => said,
         };
         if said == Said::Granted {
-            self.trust_at_once(node);
+            self.cluster.trust_at_once(node);
         }
         self.records.get_mut(ask.record).round.cast(node, said);
         self.end_vouching_if_all_answered(ask.record, now);
@@ -89,7 +76,7 @@ impl Coordinator {
         }
         let report = self.report(number, now);
         let granted = report.nodes.iter().filter(|node| node.said == Said::Granted).count();
-        let result = if granted >= self.quorum {
+        let result = if granted >= self.cluster.quorum() {
             Ok(Outcome::Vouched(report))
         } else {
             Err(Error::NoQuorum(report))

@@ -29,9 +29,9 @@ impl Coordinator {
 
     /// An attempt was lost, and its record is followed by `number`: what does it wait for?
     pub(super) fn wait_for_it(&mut self, op: Op, number: u32, last: Error, now: Instant) {
-        let nodes = self.nodes.len();
+        let nodes = self.cluster.size();
         let contended = matches!(last, Error::Contended(_));
-        let told = contended && self.tell_us().len() >= self.quorum;
+        let told = contended && self.tell_us().len() >= self.cluster.quorum();
         let round_trip = self.round_trip.usual();
         let key = KeyHash::of(&self.records.get(number).key);
         let usual = self.crowds.at(key, now);
@@ -42,7 +42,7 @@ impl Coordinator {
         let woken = std::mem::take(&mut waiting.woken) || (first && !usual.is_zero());
         let at = if !told {
             waiting.mode = Mode::Polling;
-            let (shortest, longest) = self.settings.retry;
+            let (shortest, longest) = self.cluster.settings().retry;
             let (least, most) = waiting.next_poll(2 * shortest, longest);
             now.saturating_add(self.rng.random_range(least..=most))
         } else if woken {
@@ -63,7 +63,7 @@ impl Coordinator {
 
     /// The waiter listens from now on; up to when at most.
     fn listen(&mut self, op: Op, now: Instant) -> Instant {
-        let (_, longest) = self.settings.retry;
+        let (_, longest) = self.cluster.settings().retry;
         let Some(waiting) = self.ops.get_mut(op).and_then(|request| request.waiting.as_mut())
         else {
             return now;
@@ -71,21 +71,20 @@ impl Coordinator {
         waiting.begins_to_listen(now);
         let (least, most) = waiting.next_poll(2 * longest, longest * RARELY);
         waiting.poll_at = now.saturating_add(self.rng.random_range(least..=most));
-        waiting.wakes_at(self.quorum).min(waiting.poll_at)
+        waiting.wakes_at(self.cluster.quorum()).min(waiting.poll_at)
     }
 
     /// Nodes that may be asked, and tell of writes to keys that were named.
     fn tell_us(&self) -> NodeSet {
-        let tells =
-            |node: &NodeId| self.nodes[node.index()].vetted.tracks && self.may_ask(*node).is_ok();
-        self.all_nodes().iter().filter(tells).collect()
+        let tells = |node: &NodeId| self.cluster.reports_writes(*node);
+        self.cluster.all_nodes().iter().filter(tells).collect()
     }
 
     /// Names the key to the nodes that tell of it: to all of them, or, in a crowd, to one more
     /// than a quorum, drawn at random. Every push costs the node and the waiter.
     pub(super) fn name_it(&mut self, number: u32, now: Instant) {
         let mut nodes: Vec<NodeId> = self.tell_us().iter().collect();
-        let quorum = self.quorum;
+        let quorum = self.cluster.quorum();
         let Some(waiting) = self.waiting_of(number) else { return };
         waiting.free_at.fill(NEVER);
         let most = if waiting.is_in_a_crowd() { quorum + 1 } else { nodes.len() };
@@ -94,7 +93,6 @@ impl Coordinator {
         }
         for node in nodes {
             self.register(node, number, now);
-            self.watch_for_silence(node, now);
         }
     }
 
@@ -127,7 +125,7 @@ impl Coordinator {
 
     /// The timer of a waiter came due.
     pub(super) fn waiter_is_due(&mut self, op: Op, number: u32, now: Instant) {
-        let (quorum, round_trip) = (self.quorum, self.round_trip.usual());
+        let (quorum, round_trip) = (self.cluster.quorum(), self.round_trip.usual());
         let Some(waiting) = self.waiting_of(number) else {
             self.attempt_again(op, number, now);
             return;
@@ -179,7 +177,6 @@ impl Coordinator {
             waiting.mode = Mode::Looking { node };
         }
         self.register(node, number, now);
-        self.watch_for_silence(node, now);
         let at = now.saturating_add(waiters::patience(self.round_trip.usual()));
         self.pause_until(op, number, at, None);
     }
@@ -224,7 +221,7 @@ impl Coordinator {
 
     /// What is believed of the nodes has changed: it wakes, or the timer is set anew.
     fn listen_on(&mut self, number: u32, now: Instant) {
-        let quorum = self.quorum;
+        let quorum = self.cluster.quorum();
         let Some(op) = self.interrupted(number) else { return };
         let Some(waiting) = self.waiting_of(number) else { return };
         let wakes_at = waiting.wakes_at(quorum);

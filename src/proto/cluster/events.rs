@@ -6,7 +6,7 @@ use super::super::node::NodeId;
 use super::super::quarantine::Distrust;
 use super::super::standing::Standing;
 use super::super::time::Instant;
-use super::Coordinator;
+use super::Cluster;
 
 /// Something that happened to a node, or to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,13 +70,14 @@ pub(super) struct Events {
     queue: VecDeque<Event>,
 }
 
-impl Coordinator {
+impl Cluster {
     /// The next thing that happened to a node.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.queue.pop_front()
     }
 
-    pub(super) fn tell(&mut self, event: Event) {
+    /// Lines an event up for the reader.
+    pub fn tell(&mut self, event: Event) {
         if self.events.queue.len() == KEPT {
             self.events.queue.pop_front();
         }

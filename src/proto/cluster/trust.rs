@@ -3,13 +3,18 @@
 
 use std::time::Duration;
 
+use super::super::error::Cause;
 use super::super::greeting::Vetted;
+use super::super::link::{Ask, Kind};
 use super::super::marker::{self, MarkerState, Marking};
+use super::super::node::NodeId;
 use super::super::quarantine::{self, Distrust};
 use super::super::settings::RestartGuard;
-use super::*;
+use super::super::standing::Standing;
+use super::super::time::Instant;
+use super::{Change, Cluster, Due, Event};
 
-impl Coordinator {
+impl Cluster {
     /// A node was vetted: does it remember every live lock? `found` is its marker as it was before
     /// the handshake wrote it anew.
     pub(super) fn judge(
@@ -23,15 +28,13 @@ impl Coordinator {
         let (known, run_id) = (it.known.replace(vetted.info), vetted.info.identity.run_id);
         let same = known.is_some_and(|known| run_id.is_some() && known.identity.run_id == run_id);
         if known.is_some() && !same {
-            if run_id.is_some() {
-                // Another process: whatever the old one had not executed, nobody will.
-                self.nothing_comes_late(node, now);
-            }
-            // Who it is now cannot be told: a number of an earlier connection may be a stranger's.
-            let it = &mut self.nodes[node.index()];
             it.earlier.clear();
-            it.unproven.clear();
             it.reading = None;
+            // Another process: whatever the old one had not executed, nobody will. Where it cannot
+            // be told who it is now, a number of an earlier connection may be a stranger's.
+            let proved = run_id.is_some();
+            let change = if proved { Change::NothingComesLate } else { Change::NoProof };
+            self.report(node, change);
         }
         let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
         let judged = quarantine::distrust(guard, known.as_ref(), found, vetted, max_ttl);
@@ -77,14 +80,14 @@ impl Coordinator {
         }
         it.trusted_from = Some((until, why));
         self.timers.clear_in(&mut it.trust);
-        it.trust = Some(self.timers.set_at(until, Due::Trust { node }));
+        it.trust = Some(self.timers.set_at(until, Due::Trust(node)));
         self.tell(Event::Distrusted { node, why, until });
         if self.standing(node).is_usable() {
             self.set_standing(node, Standing::Quarantined(until));
         }
         if was_trusted {
             // In quarantine already, every vote and every key of the node is judged by it.
-            self.doubt_votes(node, now);
+            self.report(node, Change::Distrusted);
         }
     }
 
@@ -97,8 +100,32 @@ impl Coordinator {
         }
     }
 
+    /// Whether there is a marker to be written on the node, by which an operator vouches for it.
+    pub fn may_vouch_for(&self, node: NodeId) -> Result<(), Cause> {
+        self.may_ask(node)?;
+        let known = self.nodes[node.index()].vetted.info.identity.run_id.is_some();
+        let named = !self.settings.node_marker.is_empty();
+        if known && named { Ok(()) } else { Err(Cause::NoPermission) }
+    }
+
+    /// Writes the marker by which an operator vouches for the node. `ask` is the question of the
+    /// caller, which gets the answer.
+    pub fn vouch(&mut self, node: NodeId, ask: Ask, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        it.vouching = true;
+        let (key, identity) = (&self.settings.node_marker, it.vetted.info.identity);
+        it.link.ask(ask, |out| marker::mark(out, key, &identity, Marking::Vouch));
+        self.watch_for_silence(node, now);
+    }
+
+    /// The node answered that, or will not answer any more. `true`: it has forgotten nothing since
+    /// it was asked.
+    pub fn vouching_ends(&mut self, node: NodeId) -> bool {
+        std::mem::take(&mut self.nodes[node.index()].vouching)
+    }
+
     /// The operator vouches for the node: its quarantine is over.
-    pub(super) fn trust_at_once(&mut self, node: NodeId) {
+    pub fn trust_at_once(&mut self, node: NodeId) {
         let it = &mut self.nodes[node.index()];
         self.timers.clear_in(&mut it.trust);
         self.trust_is_due(node);
@@ -113,37 +140,7 @@ impl Coordinator {
     }
 
     /// Whether the node's grants count.
-    pub(super) fn is_trusted(&self, node: NodeId) -> bool {
+    pub fn is_trusted(&self, node: NodeId) -> bool {
         self.nodes[node.index()].trusted_from.is_none()
-    }
-
-    /// The node may have forgotten keys just now. Keys of ours that it has not confirmed may be
-    /// created in the place of those, and its votes in rounds that are not decided yet do not
-    /// count any more where they rest on such a key. A key of ours that survived keeps its vote in
-    /// extends: as long as it was there, no other client can have had one.
-    fn doubt_votes(&mut self, node: NodeId, now: Instant) {
-        for number in self.records.numbers() {
-            // An attempt that was lost by this may have closed its record.
-            if !self.records.contains(number) {
-                continue;
-            }
-            let record = self.records.get_mut(number);
-            if record.unconfirmed.contains(node) {
-                record.doubtful.insert(node);
-            }
-            let withdrawn = match record.phase {
-                Phase::Asking => true,
-                Phase::Held => record.is_doubtful(node),
-                Phase::Ending | Phase::Given => false,
-            };
-            if !withdrawn {
-                continue;
-            }
-            record.uncounted.insert(node);
-            let before = record.round.ballot().verdict();
-            if before == Verdict::Undecided && record.round.withdraw(node) != before {
-                self.settle(number, now);
-            }
-        }
     }
 }

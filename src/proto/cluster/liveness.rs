@@ -1,17 +1,22 @@
 //! Is a node there? Its silence while questions are unanswered, the reset of a connection that
 //! stays silent, and the question for its time that finds both where nothing else is asked.
 
+use super::super::command;
+use super::super::error::Cause;
+use super::super::link::{Ask, Kind};
+use super::super::node::NodeId;
 use super::super::quarantine::Distrust;
-use super::super::standing::{self, Reading};
-use super::*;
+use super::super::standing::{self, Reading, Standing};
+use super::super::time::Instant;
+use super::{Action, Change, Cluster, Due, Event};
 
-impl Coordinator {
+impl Cluster {
     /// Arms the look for silence.
     pub(super) fn watch_for_silence(&mut self, node: NodeId, now: Instant) {
         let it = &mut self.nodes[node.index()];
         if it.silence.is_none() {
             let timeout = self.settings.node_timeout;
-            it.silence = Some(self.timers.set_after(now, timeout, Due::Silence { node }));
+            it.silence = Some(self.timers.set_after(now, timeout, Due::Silence(node)));
         }
     }
 
@@ -26,13 +31,13 @@ impl Coordinator {
         } else if self.standing(node).is_usable() {
             self.set_standing(node, Standing::Suspect);
             let reset_after = self.settings.reset_after;
-            let timer = self.timers.set_after(now, reset_after, Due::Reset { node });
+            let timer = self.timers.set_after(now, reset_after, Due::Reset(node));
             self.nodes[node.index()].reset = Some(timer);
         }
     }
 
     /// Something was read from the node: one that was suspect may have caught up.
-    pub(super) fn heard_of(&mut self, node: NodeId, now: Instant) {
+    pub fn heard_of(&mut self, node: NodeId, now: Instant) {
         if self.standing(node) != Standing::Suspect || self.is_silent(node, now) {
             return;
         }
@@ -43,7 +48,7 @@ impl Coordinator {
         if unanswered {
             self.watch_for_silence(node, now);
         }
-        self.pay_debts(node, now);
+        self.report(node, Change::CaughtUp);
     }
 
     /// The node stays silent: another connection may reach it. What this one may have left there
@@ -69,7 +74,7 @@ impl Coordinator {
 
     pub(super) fn plan_probe(&mut self, node: NodeId, now: Instant) {
         let interval = self.settings.probe_interval;
-        let timer = self.timers.set_after(now, interval, Due::Probe { node });
+        let timer = self.timers.set_after(now, interval, Due::Probe(node));
         self.nodes[node.index()].probe = Some(timer);
     }
 

@@ -1,0 +1,186 @@
+//! The life of a node's connection: opened, lost, and opened again after a pause; and the ends of
+//! earlier connections, which may have left a question unexecuted on the node.
+//!
+//! The hazard is a connection that is lost and forgotten: the node may execute what was written on
+//! it for a long time. So the number of such a connection is kept, to end it by.
+
+use super::super::command;
+use super::super::error::Cause;
+use super::super::link::{Ask, Fault, Kind};
+use super::super::node::NodeId;
+use super::super::standing::{self, Standing};
+use super::super::time::Instant;
+use super::{Action, Change, Cluster, Due};
+
+/// How many times longer than others a node waits to be looked at again that may not be used as it
+/// is configured.
+const PATIENCE: u32 = 10;
+
+/// How many earlier connections of a node are remembered, to be ended. Each was ready once, and
+/// lost with a question unanswered; the oldest is forgotten, and what was asked there is released
+/// twice.
+const EARLIER_CONNECTIONS: usize = 8;
+
+impl Cluster {
+    /// The connection that was asked for is open.
+    pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
+        if self.standing(node) == Standing::Connecting {
+            self.set_standing(node, Standing::Greeting);
+            self.greet(node, now);
+        }
+    }
+
+    /// The connection is gone, or could not be opened; `words` are the system's.
+    pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
+        let cause = match self.standing(node) {
+            Standing::Down(_) | Standing::Rejected(_) => return,
+            Standing::Connecting => Cause::Unreachable,
+            // A node that ends the connection in mid-greeting may have said why.
+            Standing::Greeting => {
+                self.nodes[node.index()].greeting.trouble().unwrap_or(Cause::Unreachable)
+            }
+            _ => Cause::Lost,
+        };
+        self.lose_connection(node, Standing::Down(cause), cause, words, now);
+    }
+
+    pub(super) fn connect(&mut self, node: NodeId, now: Instant) {
+        let timeout = self.settings.connect_timeout;
+        let timer = self.timers.set_after(now, timeout, Due::Connecting(node));
+        self.nodes[node.index()].connecting = Some(timer);
+        self.set_standing(node, Standing::Connecting);
+        self.actions.push_back(Action::Connect(node));
+    }
+
+    /// The connection that was asked for is being opened only now: its time counts from here.
+    pub fn handle_connecting(&mut self, node: NodeId, now: Instant) {
+        if self.standing(node) == Standing::Connecting {
+            let timeout = self.settings.connect_timeout;
+            let it = &mut self.nodes[node.index()];
+            self.timers.clear_in(&mut it.connecting);
+            it.connecting = Some(self.timers.set_after(now, timeout, Due::Connecting(node)));
+        }
+    }
+
+    pub(super) fn connecting_took_too_long(&mut self, node: NodeId, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        it.connecting = None;
+        // A greeting that was written late, because the caller was away, may be answered yet.
+        let asked_at = it.link.oldest_ask().filter(|_| it.standing == Standing::Greeting);
+        let until = asked_at.map_or(now, |at| at.saturating_add(self.settings.node_timeout));
+        if until > now {
+            it.connecting = Some(self.timers.set_at(until, Due::Connecting(node)));
+            return;
+        }
+        self.actions.push_back(Action::Disconnect(node));
+        let (cause, words) = (Cause::Unreachable, "no answer within the connect timeout");
+        self.lose_connection(node, Standing::Down(cause), cause, words, now);
+    }
+
+    /// What came is nothing that can be gone on from.
+    pub(super) fn break_off(&mut self, node: NodeId, fault: Fault, now: Instant) {
+        let cause = match fault {
+            Fault::Unasked(Some(cause)) => cause,
+            _ => Cause::Garbage,
+        };
+        self.actions.push_back(Action::Disconnect(node));
+        self.lose_connection(node, Standing::Down(cause), cause, &fault.to_string(), now);
+    }
+
+    /// Everything undecided on the connection counts against; what the node is owed waits for the
+    /// next one.
+    pub(super) fn lose_connection(
+        &mut self,
+        node: NodeId,
+        standing: Standing,
+        cause: Cause,
+        words: &str,
+        now: Instant,
+    ) {
+        self.set_standing(node, standing);
+        self.stats.node(node).failures += 1;
+        let it = &mut self.nodes[node.index()];
+        it.trouble = cause;
+        it.words = words.into();
+        // One that was good for a while is replaced at once; one that is lost again and again is
+        // not worth the haste.
+        let (_, longest) = self.settings.reconnect;
+        let good =
+            it.ready_since.take().is_some_and(|since| now.saturating_since(since) >= longest);
+        it.failures = if good { 0 } else { it.failures.saturating_add(1) };
+        for timer in [&mut it.connecting, &mut it.silence, &mut it.reset, &mut it.probe] {
+            self.timers.clear_in(timer);
+        }
+        (it.marking, it.vouching) = (false, false);
+        let mut asks = it.link.reset();
+        let creating = |ask: &Ask| ask.kind.may_create();
+        let provable = self.remember_connection(node, asks.iter().any(creating));
+        asks.retain(|ask| ask.kind.is_about_a_record());
+        self.report(node, Change::Lost { cause, asks, provable });
+    }
+
+    /// Starts the pause before the next connection to a node whose connection was lost. `random` is
+    /// any number, uniformly drawn.
+    pub fn plan_reconnect(&mut self, node: NodeId, random: u32, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        let mut range = self.settings.reconnect;
+        if matches!(it.standing, Standing::Rejected(cause) if cause.is_permanent()) {
+            // Somebody has to change a configuration first.
+            range = (range.1, range.1.saturating_mul(PATIENCE));
+        }
+        let pause = standing::backoff(range, it.failures, random);
+        it.connecting = Some(self.timers.set_at(now.saturating_add(pause), Due::Reconnect(node)));
+    }
+
+    /// A connection that had been ready is gone; `unproven`: with questions unanswered that a node
+    /// may yet execute.
+    /// Returns whether its end can be proved later, by its number.
+    fn remember_connection(&mut self, node: NodeId, unproven: bool) -> bool {
+        let it = &mut self.nodes[node.index()];
+        match it.vetted.client_id.take().filter(|_| unproven) {
+            Some(client_id) => {
+                let forgotten = it.earlier.len() == EARLIER_CONNECTIONS;
+                it.earlier.truncate(EARLIER_CONNECTIONS - 1);
+                it.earlier.insert(0, client_id);
+                if forgotten {
+                    self.report(node, Change::NoProof);
+                }
+                true
+            }
+            None => {
+                // It cannot be named, so it cannot be ended: nor can what is left of it be proved
+                // by the end of another.
+                if unproven {
+                    self.report(node, Change::NoProof);
+                }
+                false
+            }
+        }
+    }
+
+    /// Ends the earlier connections of a node: the first words on a new one.
+    pub(super) fn end_earlier_connections(&mut self, node: NodeId, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        for &client_id in &it.earlier {
+            let kind = Kind::Kill { client_id };
+            it.link.ask(Ask::new(0, 0, kind, now), |out| {
+                let digits = client_id.to_string();
+                command::encode(out, &[b"CLIENT", b"KILL", b"ID", digits.as_bytes()]);
+            });
+        }
+    }
+
+    /// A node answered the end of an earlier connection.
+    pub(super) fn kill_answered(&mut self, node: NodeId, client_id: i64, gone: bool) {
+        let it = &mut self.nodes[node.index()];
+        it.earlier.retain(|&earlier| earlier != client_id);
+        let last = it.earlier.is_empty();
+        if !gone {
+            // No proof will come for what was asked there: it is released twice.
+            self.report(node, Change::NoProof);
+        }
+        if last {
+            self.report(node, Change::NothingComesLate);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The handshake: what is asked on a new connection, and whether the node may be used.
+//!
+//! The hazard is order: a node is admitted only after it is known what it may have forgotten, and
+//! the pending releases are the first thing that it is sent then.
+
+use super::super::command;
+use super::super::error::Cause;
+use super::super::greeting::{Fact, Progress, Step, Vetted};
+use super::super::link::{Ask, Kind};
+use super::super::marker::{self, MarkerState, Marking};
+use super::super::node::NodeId;
+use super::super::quarantine::{self, Distrust};
+use super::super::standing::Standing;
+use super::super::time::Instant;
+use super::{Action, Change, Cluster};
+
+impl Cluster {
+    /// Asks the first questions on a connection that is open.
+    pub(super) fn greet(&mut self, node: NodeId, now: Instant) {
+        let settings = &self.settings.nodes[node.index()];
+        let it = &mut self.nodes[node.index()];
+        let link = &mut it.link;
+        link.hide(settings.password.clone());
+        let (name, marker) = (&self.settings.client_name, self.settings.wanted_marker());
+        it.greeting.begin(settings, name, marker, |step, arguments| {
+            let ask = Ask::new(0, 0, Kind::Greet(step), now);
+            link.ask(ask, |out| command::encode(out, arguments));
+        });
+    }
+
+    /// The marker of the node does not match it: it is written before the node may be asked.
+    fn mark_in_greeting(&mut self, node: NodeId, how: Marking, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        let identity = it.greeting.vetted().info.identity;
+        let ask = Ask::new(0, 0, Kind::Greet(Step::Mark), now);
+        it.greeting.mark();
+        it.link.ask(ask, |out| marker::mark(out, &self.settings.node_marker, &identity, how));
+    }
+
+    /// The node answered a step of the greeting.
+    pub(super) fn greeted(&mut self, node: NodeId, step: Step, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        let fact = it.link.fact();
+        let good = it.greeting.trouble().is_none();
+        let progress = it.greeting.handle(step, fact, self.settings.allow_eviction);
+        if let (true, Some(cause)) = (good, it.greeting.trouble()) {
+            let refused = matches!(fact, Fact::Refused(_));
+            it.refusal = refused.then(|| (cause, refusal(step, it.link.last_error())));
+        }
+        match progress {
+            Progress::More => {}
+            Progress::Again => self.greet(node, now),
+            Progress::Rejected(cause) => self.reject(node, cause, now),
+            Progress::Vetted => self.greeting_is_over(node, now),
+        }
+    }
+
+    /// The node may be asked, once its marker is what it should be.
+    fn greeting_is_over(&mut self, node: NodeId, now: Instant) {
+        let greeting = &self.nodes[node.index()].greeting;
+        let (vetted, found) = (*greeting.vetted(), greeting.found());
+        match (found, quarantine::marking(self.settings.restart_guard, &vetted)) {
+            _ if self.is_known_server(node, &vetted) => self.reject(node, Cause::SameServer, now),
+            (None, Some(how)) => self.mark_in_greeting(node, how, now),
+            (found, _) => self.is_vetted(node, vetted, found.unwrap_or(vetted.marker), now),
+        }
+    }
+
+    /// Whether another node of the list is the same server: two addresses have one vote.
+    fn is_known_server(&self, node: NodeId, vetted: &Vetted) -> bool {
+        let run_id = vetted.info.identity.run_id;
+        run_id.is_some()
+            && self.all_nodes().iter().any(|other| {
+                let it = &self.nodes[other.index()];
+                let asked = it.standing.is_usable() || it.standing == Standing::Suspect;
+                other != node && asked && it.vetted.info.identity.run_id == run_id
+            })
+    }
+
+    fn reject(&mut self, node: NodeId, cause: Cause, now: Instant) {
+        let refusal = self.nodes[node.index()].refusal.take();
+        let words = refusal.filter(|&(of, _)| of == cause).map_or("".into(), |(_, words)| words);
+        self.actions.push_back(Action::Disconnect(node));
+        self.lose_connection(node, Standing::Rejected(cause), cause, &words, now);
+    }
+
+    fn is_vetted(&mut self, node: NodeId, vetted: Vetted, found: MarkerState, now: Instant) {
+        self.judge(node, &vetted, found, now);
+        self.nodes[node.index()].vetted = vetted;
+        self.report(node, Change::Vetted);
+    }
+
+    /// A node that was vetted may be asked from now on.
+    pub fn admit(&mut self, node: NodeId, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        it.ready_since = Some(now);
+        it.trouble = Cause::Unreachable;
+        it.words = "".into();
+        self.timers.clear_in(&mut it.connecting);
+        self.stats.node(node).connections += 1;
+        self.set_standing(node, self.usable_standing(node, now));
+        self.end_earlier_connections(node, now);
+    }
+
+    /// The pending releases are written behind the handshake: its marker and its clock follow.
+    pub fn start_probing(&mut self, node: NodeId, now: Instant) {
+        if matches!(self.nodes[node.index()].trusted_from, Some((_, Distrust::Flushed))) {
+            // The flush may have come after the handshake had read the marker.
+            self.mark(node, Marking::IfMissing, now);
+        }
+        // Asked at once, so that there is something to compare the next one with.
+        self.probe_is_due(node, now);
+    }
+}
+
+/// What is told of a step that was refused. The link keeps only the code of an error that answers
+/// the credentials, so their command is named with it.
+fn refusal(step: Step, last_error: &str) -> Box<str> {
+    match (step, last_error) {
+        (Step::Hello, code) => format!("HELLO: {code}").into(),
+        (Step::Auth, code) => format!("AUTH: {code}").into(),
+        (_, words) => words.into(),
+    }
+}

@@ -1,0 +1,245 @@
+//! The cluster: the connections to the nodes, the handshake, and what each node is to us: ready, in
+//! quarantine, silent, rejected or gone. It puts the questions of the locks into the outboxes and
+//! gives their answers back.
+//!
+//! It is not the locks: it sees no record, no deadline and no round. An [`Ask`] carries the number
+//! of a record through it, and nothing here looks at that number.
+//!
+//! What the locks have to know of a node comes out as [`Change`]s, in their order. The one hazard
+//! is a change that is acted on late: the caller of [`hear`](Cluster::hear),
+//! [`handle_timeout`](Cluster::handle_timeout) or
+//! [`handle_disconnected`](Cluster::handle_disconnected) takes all changes out before it does
+//! anything else.
+//!
+//! The timers of the nodes are the cluster's own, so no timer of a lock is mixed with them. The
+//! counters are not split: [`Stats`] is read as a whole, so it stands here, below everything that
+//! counts. The cluster draws nothing at random: the pause before a reconnect takes an argument.
+
+mod connections;
+mod events;
+mod handshake;
+mod liveness;
+mod node;
+mod questions;
+#[cfg(test)]
+mod tests;
+mod trust;
+
+use std::collections::VecDeque;
+
+use super::ballot::majority;
+use super::error::Cause;
+use super::key::KeyHash;
+use super::link::{Answer, Ask, Incoming, Kind};
+use super::node::NodeId;
+use super::quarantine::Distrust;
+use super::settings::Settings;
+use super::stats::Stats;
+use super::time::Instant;
+use super::timers::Timers;
+
+pub use events::Event;
+use events::Events;
+use node::Node;
+
+/// What the driver, which owns the sockets, has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Open a connection to the node; what comes of it goes to
+    /// [`handle_connected`](crate::proto::coordinator::Coordinator::handle_connected) or
+    /// [`handle_disconnected`](crate::proto::coordinator::Coordinator::handle_disconnected).
+    Connect(NodeId),
+    /// Close the node's connection, or what is being opened. Nothing has to be told of it.
+    Disconnect(NodeId),
+}
+
+/// What became of a node, for the locks to act on.
+#[derive(Debug)]
+pub enum Change {
+    /// It answered a question about a record, or one that names a key.
+    Answered(Ask, Answer),
+    /// Another client wrote to a key of this number, or the node forgot that it was named.
+    Written(KeyHash),
+    /// It was flushed. Where that is a reason for distrust, [`Change::Distrusted`] came before.
+    Flushed,
+    /// It may have forgotten keys just now, and was trusted before.
+    Distrusted,
+    /// No earlier connection of it executes anything any more.
+    NothingComesLate,
+    /// No proof will come for what its earlier connections left unanswered.
+    NoProof,
+    /// The handshake is over, and what it may have forgotten is known:
+    /// [`admit`](Cluster::admit) it, send it the pending releases, and
+    /// [`start_probing`](Cluster::start_probing).
+    Vetted,
+    /// It was silent, and answers again.
+    CaughtUp,
+    /// Its connection is gone, or could not be made. [`plan_reconnect`](Cluster::plan_reconnect) is
+    /// to be called, and these questions about records will not be answered any more.
+    Lost {
+        /// What the node votes instead.
+        cause: Cause,
+        /// The questions, oldest first.
+        asks: VecDeque<Ask>,
+        /// Whether [`Change::NothingComesLate`] or [`Change::NoProof`] follows one day.
+        provable: bool,
+    },
+}
+
+/// What is due at a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// The pause before the next connection is over.
+    Reconnect(NodeId),
+    /// The connection took too long to become ready.
+    Connecting(NodeId),
+    /// Look whether the node is silent.
+    Silence(NodeId),
+    /// The suspect connection stays silent.
+    Reset(NodeId),
+    /// Ask the node for its time.
+    Probe(NodeId),
+    /// The node's quarantine is over.
+    Trust(NodeId),
+}
+
+/// The nodes and their connections.
+#[derive(Debug)]
+pub struct Cluster {
+    settings: Settings,
+    quorum: usize,
+    nodes: Vec<Node>,
+    timers: Timers<Due>,
+    actions: VecDeque<Action>,
+    changes: VecDeque<(NodeId, Change)>,
+    events: Events,
+    stats: Stats,
+}
+
+impl Cluster {
+    /// The nodes of these settings, each of which is to be connected to.
+    pub fn new(settings: Settings, now: Instant) -> Cluster {
+        let mut cluster = Cluster {
+            quorum: majority(settings.nodes.len()),
+            nodes: settings.nodes.iter().map(|_| Node::default()).collect(),
+            timers: Timers::new(),
+            actions: VecDeque::new(),
+            changes: VecDeque::new(),
+            events: Events::default(),
+            stats: Stats::of(settings.nodes.len()),
+            settings,
+        };
+        for node in cluster.all_nodes().iter() {
+            cluster.connect(node, now);
+        }
+        cluster
+    }
+
+    /// What has to be done with the sockets.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Whether something has to be done with the sockets.
+    pub fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+    }
+
+    /// What is to be written to a node.
+    pub fn output(&self, node: NodeId) -> &[u8] {
+        self.nodes[node.index()].link.output()
+    }
+
+    /// Takes note that the first `count` bytes of the output were written.
+    pub fn handle_sent(&mut self, node: NodeId, count: usize, now: Instant) {
+        self.nodes[node.index()].link.sent(count, now);
+    }
+
+    /// Takes what was read from a node, up to the next change. To be called until there is none.
+    pub fn hear(&mut self, node: NodeId, input: &mut &[u8], now: Instant) -> Option<Change> {
+        loop {
+            if let Some((_, change)) = self.changes.pop_front() {
+                return Some(change);
+            }
+            let it = &mut self.nodes[node.index()];
+            if !it.standing.is_connected() {
+                return None;
+            }
+            match it.link.next_incoming(input, now) {
+                Ok(Some(Incoming::Answer(ask, answer))) => {
+                    if let Answer::Said(said) = answer {
+                        let took = now.saturating_since(ask.asked_at);
+                        self.stats.answered(node, ask.kind == Kind::Acquire, said, took);
+                    }
+                    if ask.kind.is_about_a_record() || ask.kind == Kind::Register {
+                        return Some(Change::Answered(ask, answer));
+                    }
+                    self.answered(node, ask, answer, now);
+                }
+                Ok(Some(Incoming::Flushed)) => {
+                    self.distrust(node, Distrust::Flushed, now);
+                    self.report(node, Change::Flushed);
+                }
+                Ok(Some(Incoming::Written(key))) => return Some(Change::Written(key)),
+                Ok(None) => return None,
+                Err(fault) => self.break_off(node, fault, now),
+            }
+        }
+    }
+
+    /// The node answered a question of the cluster's own.
+    fn answered(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
+        match (ask.kind, answer) {
+            (Kind::Greet(step), Answer::Fact) => self.greeted(node, step, now),
+            (Kind::Probe, Answer::Time(micros)) => self.time_told(node, ask, micros, now),
+            (Kind::Kill { client_id }, Answer::Gone(gone)) => {
+                self.kill_answered(node, client_id, gone);
+            }
+            (Kind::Mark, Answer::Heard) => self.nodes[node.index()].marking = false,
+            (Kind::Caching | Kind::LastWord, Answer::Heard) => {}
+            _ => unreachable!("the link reads each reply by its question"),
+        }
+    }
+
+    /// The next change of a node.
+    pub fn poll_change(&mut self) -> Option<(NodeId, Change)> {
+        self.changes.pop_front()
+    }
+
+    /// The earliest moment at which something is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Does the earliest thing that is due; whether there was one.
+    pub fn handle_timeout(&mut self, now: Instant) -> bool {
+        let Some(due) = self.timers.pop_due(now) else { return false };
+        match due {
+            Due::Reconnect(node) => self.connect(node, now),
+            Due::Connecting(node) => self.connecting_took_too_long(node, now),
+            Due::Silence(node) => self.look_for_silence(node, now),
+            Due::Reset(node) => self.reset_is_due(node, now),
+            Due::Probe(node) => self.probe_is_due(node, now),
+            Due::Trust(node) => self.trust_is_due(node),
+        }
+        true
+    }
+
+    /// How many timers are set.
+    pub fn open_timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// This is the copy of a forked process: the connections are the parent's. No node can be asked
+    /// any more, and nothing is written.
+    pub fn disown(&mut self) {
+        self.timers = Timers::new();
+        self.actions.clear();
+        self.changes.clear();
+        self.nodes.iter_mut().for_each(|node| *node = Node::of_another_process());
+    }
+
+    fn report(&mut self, node: NodeId, change: Change) {
+        self.changes.push_back((node, change));
+    }
+}

@@ -1,0 +1,197 @@
+//! What the locks ask of the cluster: may a node be asked, does its grant count, and the writing of
+//! a question into its outbox.
+
+use bytes::BytesMut;
+
+use super::super::command::Native;
+use super::super::error::{Cause, NodeReport, Report, Said};
+use super::super::link::{Ask, Kind};
+use super::super::node::{NodeId, NodeSet};
+use super::super::settings::{Credentials, Settings};
+use super::super::standing::Standing;
+use super::super::stats::Stats;
+use super::super::time::Instant;
+use super::Cluster;
+
+impl Cluster {
+    /// What it was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The credentials for a node, from its next connection on.
+    pub fn set_credentials(&mut self, node: NodeId, credentials: Credentials) {
+        let it = &mut self.settings.nodes[node.index()];
+        (it.user, it.password) = (credentials.user, credentials.password);
+    }
+
+    /// From now on nobody may be there to read an answer; whether it was so before.
+    pub fn is_left_alone(&mut self) -> bool {
+        !std::mem::replace(&mut self.settings.attended, false)
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The counters, to count in.
+    pub fn stats_mut(&mut self) -> &mut Stats {
+        &mut self.stats
+    }
+
+    /// All nodes of the list.
+    pub fn all_nodes(&self) -> NodeSet {
+        NodeSet::first(self.nodes.len())
+    }
+
+    /// How many nodes there are.
+    pub fn size(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// How many nodes are a majority.
+    pub fn quorum(&self) -> usize {
+        self.quorum
+    }
+
+    /// Nodes that may fail before the others are no quorum any more.
+    pub fn spare_nodes(&self) -> usize {
+        self.nodes.len() - self.quorum
+    }
+
+    /// What a node is to us at the moment.
+    pub fn standing(&self, node: NodeId) -> Standing {
+        self.nodes[node.index()].standing
+    }
+
+    /// Why a node could not be asked last.
+    pub fn trouble(&self, node: NodeId) -> Cause {
+        self.nodes[node.index()].trouble
+    }
+
+    /// How often in a row a node could not be made ready.
+    pub fn failures(&self, node: NodeId) -> u32 {
+        self.nodes[node.index()].failures
+    }
+
+    /// Whether its connection was lost a moment ago, and the next one is being opened without a
+    /// pause.
+    pub fn is_coming_back(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].is_coming_back()
+    }
+
+    /// How many questions to a node are unanswered.
+    pub fn unanswered(&self, node: NodeId) -> usize {
+        self.nodes[node.index()].link.unanswered()
+    }
+
+    /// When the oldest unanswered question to a node was written.
+    pub fn oldest_ask(&self, node: NodeId) -> Option<Instant> {
+        self.nodes[node.index()].link.oldest_ask()
+    }
+
+    /// Whether a node may be asked something new, or why not.
+    pub fn may_ask(&self, node: NodeId) -> Result<(), Cause> {
+        let node = &self.nodes[node.index()];
+        match node.standing {
+            Standing::Ready | Standing::Quarantined(_) => {
+                if node.link.has_room(&self.settings.limits) { Ok(()) } else { Err(Cause::Full) }
+            }
+            Standing::Suspect => Err(Cause::Silent),
+            _ => Err(node.trouble),
+        }
+    }
+
+    /// Whether a release may be written to a node now. A suspect node is sent only the release of
+    /// what is `unanswered` on its connection.
+    pub fn may_release(&self, node: NodeId, unanswered: bool) -> bool {
+        let standing = self.standing(node);
+        let reachable = standing.is_usable() || (standing == Standing::Suspect && unanswered);
+        reachable && self.has_room_for_release(node)
+    }
+
+    /// Whether there is room for a release in a node's outbox.
+    pub fn has_room_for_release(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].link.has_room_for_release(&self.settings.limits)
+    }
+
+    /// The command of a node's own that deletes a key where it holds a token.
+    pub fn native(&self, node: NodeId) -> Option<Native> {
+        self.nodes[node.index()].vetted.native
+    }
+
+    /// The node refused that command: scripts are used from now on.
+    pub fn forget_native(&mut self, node: NodeId) {
+        self.nodes[node.index()].vetted.native = None;
+    }
+
+    /// Whether a node may be asked, and reports writes to keys that were named.
+    pub fn reports_writes(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].vetted.tracks && self.may_ask(node).is_ok()
+    }
+
+    /// Whether a key can be named to a node now. The half of the outbox that is kept for releases
+    /// is for releases.
+    pub fn may_name_a_key(&self, node: NodeId) -> bool {
+        let it = &self.nodes[node.index()];
+        it.vetted.tracks && it.link.has_room(&self.settings.limits)
+    }
+
+    /// Writes a question into a node's outbox. Its answer comes as
+    /// [`Change::Answered`](super::Change::Answered).
+    pub fn ask(
+        &mut self,
+        node: NodeId,
+        ask: Ask,
+        now: Instant,
+        encode: impl FnOnce(&mut BytesMut),
+    ) {
+        self.nodes[node.index()].link.ask(ask, encode);
+        self.watch_for_silence(node, now);
+    }
+
+    /// Writes a release once more into a node's outbox, at the end of a client: nobody waits for
+    /// its answer. A native command needs no repeat.
+    pub fn repeat_release(
+        &mut self,
+        node: NodeId,
+        now: Instant,
+        encode: impl FnOnce(&mut BytesMut),
+    ) {
+        let it = &mut self.nodes[node.index()];
+        if it.vetted.native.is_none() {
+            it.link.ask(Ask::new(0, 0, Kind::LastWord, now), encode);
+        }
+    }
+
+    /// The name of a node in reports.
+    pub fn label(&self, node: NodeId) -> Box<str> {
+        self.settings.nodes[node.index()].label.clone()
+    }
+
+    /// What there is to add to `said` of a node.
+    pub fn detail(&self, node: NodeId, said: Said, now: Instant) -> Option<Box<str>> {
+        self.nodes[node.index()].detail(said, now)
+    }
+
+    /// A report about `key` of what every node said.
+    pub fn report_of(
+        &self,
+        key: &[u8],
+        said: impl Fn(NodeId) -> Said,
+        now: Instant,
+    ) -> Box<Report> {
+        let nodes = self.all_nodes().iter().map(|node| {
+            let said = said(node);
+            NodeReport { label: self.label(node), said, detail: self.detail(node, said, now) }
+        });
+        Box::new(Report { key: key.into(), needed: self.quorum, nodes: nodes.collect() })
+    }
+
+    /// A report of what keeps each node from being asked.
+    pub fn report_standings(&self, now: Instant) -> Box<Report> {
+        let said = |node| self.may_ask(node).map_or_else(Said::Failed, |()| Said::Nothing);
+        self.report_of(&[], said, now)
+    }
+}

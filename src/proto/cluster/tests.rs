@@ -1,0 +1,213 @@
+//! The cluster by hand: no lock, no record, and a node that is played by the test.
+
+use std::time::Duration;
+
+use super::super::command;
+use super::super::error::Said;
+use super::super::settings::NodeSettings;
+use super::super::standing::Standing;
+use super::*;
+
+const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
+fn only() -> NodeId {
+    NodeId::new(0)
+}
+
+/// A cluster of one node, and the moment.
+struct Bench {
+    cluster: Cluster,
+    now: Instant,
+    run_id: char,
+    uptime: u64,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let settings = Settings::new(vec![NodeSettings::new("n0")]);
+        let cluster = Cluster::new(settings, now);
+        Bench { cluster, now, run_id: 'a', uptime: 86_400 }
+    }
+
+    /// A node that is admitted, and has answered its first question for the time.
+    fn ready() -> Bench {
+        let mut bench = Bench::new();
+        assert_eq!(bench.cluster.poll_action(), Some(Action::Connect(only())));
+        bench.cluster.handle_connected(only(), bench.now);
+        let changes = bench.answer_all();
+        assert!(matches!(changes[..], [Change::Vetted]), "{changes:?}");
+        bench.cluster.admit(only(), bench.now);
+        bench.cluster.start_probing(only(), bench.now);
+        assert!(bench.answer_all().is_empty());
+        bench
+    }
+
+    fn hear(&mut self, bytes: &str) -> Vec<Change> {
+        let mut input = bytes.as_bytes();
+        std::iter::from_fn(|| self.cluster.hear(only(), &mut input, self.now)).collect()
+    }
+
+    /// Answers all that was written to the node as a healthy node does.
+    fn answer_all(&mut self) -> Vec<Change> {
+        let replies: String = self.said().iter().map(|command| self.reply_to(command)).collect();
+        self.hear(&replies)
+    }
+
+    /// The first two words of every command that was written to the node.
+    fn said(&mut self) -> Vec<String> {
+        let text = String::from_utf8(self.cluster.output(only()).to_vec()).unwrap();
+        self.cluster.handle_sent(only(), text.len(), self.now);
+        let mut lines = text.split("\r\n");
+        let mut said = Vec::new();
+        while let Some(count) = lines.next().and_then(|line| line.strip_prefix('*')) {
+            let words: Vec<&str> =
+                (0..count.parse().unwrap()).map(|_| lines.nth(1).unwrap()).collect();
+            said.push(words[..words.len().min(2)].join(" "));
+        }
+        said
+    }
+
+    fn reply_to(&self, command: &str) -> String {
+        let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        match command.split(' ').next().unwrap() {
+            "HELLO" => "%1\r\n$2\r\nid\r\n:7\r\n".into(),
+            "INFO" => {
+                let (run_id, uptime) = (self.run_id.to_string().repeat(40), self.uptime);
+                bulk(&format!("run_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\nrole:master\r\n"))
+            }
+            "TIME" => {
+                let seconds = (self.now.as_nanos() / 1_000_000_000).to_string();
+                format!("*2\r\n{}{}", bulk(&seconds), bulk("0"))
+            }
+            "GET" => "-NOPERM no\r\n".into(),
+            "SCRIPT" => bulk("0123456789012345678901234567890123456789"),
+            "EVAL" => "-ERR Lua redis lib command arguments must be strings\r\n".into(),
+            "COMMAND" => "*2\r\n_\r\n_\r\n".into(),
+            _ => "+OK\r\n".into(),
+        }
+    }
+
+    /// A question about record 5 that may create its key.
+    fn ask(&mut self) {
+        let ask = Ask::new(5, 1, Kind::Acquire, self.now);
+        self.cluster.ask(only(), ask, self.now, |out| command::encode(out, &[b"SET", b"key"]));
+    }
+
+    fn changes(&mut self) -> Vec<Change> {
+        std::iter::from_fn(|| self.cluster.poll_change()).map(|(_, change)| change).collect()
+    }
+
+    /// Lets time pass, and what is due happen.
+    fn pass(&mut self, by: Duration) -> Vec<Change> {
+        self.now = self.now.saturating_add(by);
+        while self.cluster.handle_timeout(self.now) {}
+        self.changes()
+    }
+}
+
+#[test]
+fn handshake_that_is_over_waits_for_its_node_to_be_admitted() {
+    let mut bench = Bench::new();
+    bench.cluster.handle_connected(only(), bench.now);
+    assert!(matches!(bench.answer_all()[..], [Change::Vetted]));
+    assert_eq!(bench.cluster.standing(only()), Standing::Greeting);
+    assert!(bench.cluster.may_ask(only()).is_err());
+    bench.cluster.admit(only(), bench.now);
+    assert_eq!(bench.cluster.standing(only()), Standing::Ready);
+    assert!(bench.said().is_empty(), "pending releases are to be the first words");
+    bench.cluster.start_probing(only(), bench.now);
+    assert_eq!(bench.said(), ["TIME"]);
+}
+
+#[test]
+fn answer_about_a_record_comes_out_with_its_question() {
+    let mut bench = Bench::ready();
+    bench.ask();
+    let changes = bench.hear("+OK\r\n");
+    let [Change::Answered(ask, Answer::Said(Said::Granted))] = changes[..] else {
+        panic!("{changes:?}")
+    };
+    assert_eq!((ask.record, ask.round, ask.kind), (5, 1, Kind::Acquire));
+    assert_eq!(bench.cluster.stats().nodes[0].grants, 1);
+}
+
+#[test]
+fn lost_connection_gives_back_what_was_asked_about_records_and_nothing_else() {
+    let mut bench = Bench::ready();
+    bench.pass(Duration::from_secs(10));
+    bench.ask();
+    assert!(bench.said().contains(&"TIME".into()), "a question of the cluster's own");
+    bench.ask();
+    bench.cluster.handle_disconnected(only(), "reset", bench.now);
+    let changes = bench.changes();
+    let [Change::Lost { ref asks, provable: true, .. }] = changes[..] else {
+        panic!("{changes:?}")
+    };
+    assert!(asks.iter().all(|ask| ask.kind == Kind::Acquire), "{asks:?}");
+    assert_eq!(asks.len(), 2);
+}
+
+#[test]
+fn lost_connection_is_replaced_when_its_owner_planned_it() {
+    let mut bench = Bench::ready();
+    bench.cluster.handle_disconnected(only(), "reset", bench.now);
+    assert!(bench.pass(Duration::from_secs(60)).len() == 1, "only the loss");
+    assert_eq!(bench.cluster.poll_action(), None);
+    bench.cluster.plan_reconnect(only(), 0, bench.now);
+    bench.pass(Duration::from_secs(60));
+    assert_eq!(bench.cluster.poll_action(), Some(Action::Connect(only())));
+}
+
+#[test]
+fn silence_gives_way_to_an_answer_or_to_a_reset() {
+    let mut bench = Bench::ready();
+    let timeout = bench.cluster.settings().node_timeout;
+    bench.ask();
+    bench.said();
+    assert!(bench.pass(timeout).is_empty());
+    assert_eq!(bench.cluster.standing(only()), Standing::Suspect);
+    assert_eq!(bench.hear("+OK\r\n").len(), 1);
+    bench.cluster.heard_of(only(), bench.now);
+    assert!(matches!(bench.changes()[..], [Change::CaughtUp]));
+    bench.ask();
+    bench.said();
+    bench.pass(timeout);
+    let reset_after = bench.cluster.settings().reset_after;
+    let changes = bench.pass(reset_after);
+    assert!(matches!(changes[..], [Change::Lost { cause: Cause::Silent, .. }]), "{changes:?}");
+}
+
+#[test]
+fn flush_is_a_reason_for_distrust_before_it_is_a_flush() {
+    let mut bench = Bench::ready();
+    assert!(matches!(bench.hear(FLUSHED)[..], [Change::Distrusted, Change::Flushed]));
+    assert!(!bench.cluster.is_trusted(only()));
+    assert!(bench.cluster.may_ask(only()).is_ok(), "it may deny and release");
+    // In quarantine already: there is nothing left to be doubted.
+    assert!(matches!(bench.hear(FLUSHED)[..], [Change::Flushed]));
+}
+
+#[test]
+fn another_process_proves_that_nothing_comes_late() {
+    for (run_id, uptime, distrusted) in [('a', 86_500, false), ('b', 1, true)] {
+        let mut bench = Bench::ready();
+        bench.ask();
+        bench.cluster.handle_disconnected(only(), "reset", bench.now);
+        assert_eq!(bench.changes().len(), 1);
+        bench.cluster.plan_reconnect(only(), 0, bench.now);
+        bench.pass(Duration::from_secs(60));
+        (bench.run_id, bench.uptime) = (run_id, uptime);
+        bench.cluster.handle_connected(only(), bench.now);
+        let changes = bench.answer_all();
+        if distrusted {
+            let expected = [Change::NothingComesLate, Change::Distrusted, Change::Vetted];
+            assert_eq!(format!("{changes:?}"), format!("{expected:?}"));
+        } else {
+            assert!(matches!(changes[..], [Change::Vetted]), "{changes:?}");
+        }
+        bench.cluster.admit(only(), bench.now);
+        let kills = bench.said().iter().any(|command| command == "CLIENT KILL");
+        assert_eq!(kills, !distrusted, "the earlier connection of the same process is ended");
+    }
+}

@@ -1,0 +1,153 @@
+//! What the changes of the nodes mean to the locks: whatever the cluster reports is acted on here,
+//! in its order and at once.
+//!
+//! The hazard is a change that is left waiting: the next answer would be judged by a node that is
+//! another by now. So every method that lets the cluster act ends with
+//! [`act_on_changes`](Coordinator::act_on_changes), or takes the changes out one by one.
+
+use super::super::debts::Debt;
+use super::super::settings::Credentials;
+use super::*;
+
+impl Coordinator {
+    /// Who we are to the node from its next connection on.
+    pub fn set_credentials(&mut self, node: NodeId, credentials: Credentials) {
+        self.cluster.set_credentials(node, credentials);
+    }
+
+    /// The connection that was asked for is open.
+    pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
+        self.cluster.handle_connected(node, now);
+    }
+
+    /// The connection that was asked for is being opened only now: its time counts from here.
+    pub fn handle_connecting(&mut self, node: NodeId, now: Instant) {
+        self.cluster.handle_connecting(node, now);
+    }
+
+    /// The connection is gone, or could not be opened; `words` are the system's.
+    pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
+        self.cluster.handle_disconnected(node, words, now);
+        self.act_on_changes(now);
+    }
+
+    /// The next thing that happened to a node.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.cluster.poll_event()
+    }
+
+    /// The earliest of what is due and concerns a record. What is due at a node before that is done
+    /// on the way.
+    pub(super) fn next_due(&mut self, now: Instant) -> Option<Due> {
+        loop {
+            let at_a_node = self.cluster.next_timeout().filter(|&at| at <= now);
+            if at_a_node.is_none_or(|at| self.timers.next().is_some_and(|due| due <= at)) {
+                return self.timers.pop_due(now);
+            }
+            self.cluster.handle_timeout(now);
+            self.act_on_changes(now);
+        }
+    }
+
+    pub(super) fn act_on_changes(&mut self, now: Instant) {
+        while let Some((node, change)) = self.cluster.poll_change() {
+            self.has_changed(node, change, now);
+        }
+    }
+
+    pub(super) fn has_changed(&mut self, node: NodeId, change: Change, now: Instant) {
+        match change {
+            Change::Answered(ask, answer) => self.route(node, ask, answer, now),
+            Change::Written(key) => self.was_written(node, key, now),
+            Change::Flushed => self.was_flushed(node, now),
+            Change::Distrusted => self.doubt_votes(node, now),
+            Change::NothingComesLate => self.nothing_comes_late(node, now),
+            Change::NoProof => self.debts[node.index()].unproven.clear(),
+            Change::Vetted => {
+                self.owes_a_ready_node(node);
+                self.cluster.admit(node, now);
+                self.pay_debts(node, now);
+                self.cluster.start_probing(node, now);
+            }
+            Change::CaughtUp => self.pay_debts(node, now),
+            Change::Lost { cause, asks, provable } => {
+                let random = self.rng.random();
+                self.cluster.plan_reconnect(node, random, now);
+                self.owes_a_node_that_is_away(node, now);
+                for ask in asks {
+                    self.ask_is_lost(node, ask, cause, provable, now);
+                }
+            }
+        }
+    }
+
+    /// No answer to this question will come any more.
+    fn ask_is_lost(&mut self, node: NodeId, ask: Ask, cause: Cause, provable: bool, now: Instant) {
+        let coming_back = self.cluster.is_coming_back(node);
+        let record = self.records.get_mut(ask.record);
+        let generation = record.generation;
+        let mut vote = record.round.number == ask.round;
+        self.cluster.stats_mut().failed(node, cause);
+        match ask.kind {
+            Kind::Look | Kind::LookLeft => {
+                self.look_is_lost(node, ask.record, cause);
+                return;
+            }
+            Kind::Vouch => {
+                self.vouch_answered(node, ask, Said::Failed(cause), now);
+                return;
+            }
+            kind if kind.may_create() => {
+                record.asked.take(node);
+                record.healing.remove(node);
+                record.may_be_executed_late(node, now);
+                if provable {
+                    let debt = Debt { record: ask.record, generation, not_before: now };
+                    self.debts[node.index()].unproven.push(debt);
+                }
+            }
+            _ => {
+                record.releasing.remove(node);
+                if record.owed.contains(node) {
+                    self.owe(node, ask.record, now);
+                    // It is said again on the next connection, which may be in time.
+                    vote &= !coming_back;
+                }
+            }
+        }
+        if vote {
+            self.cast(ask.record, node, Said::Failed(cause), now);
+        }
+        self.finish(ask.record, generation);
+    }
+
+    /// The node may have forgotten keys just now. Keys of ours that it has not confirmed may be
+    /// created in the place of those, and its votes in rounds that are not decided yet do not
+    /// count any more where they rest on such a key. A key of ours that survived keeps its vote in
+    /// extends: as long as it was there, no other client can have had one.
+    fn doubt_votes(&mut self, node: NodeId, now: Instant) {
+        for number in self.records.numbers() {
+            // An attempt that was lost by this may have closed its record.
+            if !self.records.contains(number) {
+                continue;
+            }
+            let record = self.records.get_mut(number);
+            if record.unconfirmed.contains(node) {
+                record.doubtful.insert(node);
+            }
+            let withdrawn = match record.phase {
+                Phase::Asking => true,
+                Phase::Held => record.is_doubtful(node),
+                Phase::Ending | Phase::Given => false,
+            };
+            if !withdrawn {
+                continue;
+            }
+            record.uncounted.insert(node);
+            let before = record.round.ballot().verdict();
+            if before == Verdict::Undecided && record.round.withdraw(node) != before {
+                self.settle(number, now);
+            }
+        }
+    }
+}
