@@ -136,6 +136,9 @@ impl World {
     pub fn kill_until(&mut self, node: usize, until: u64) {
         self.trace.note(self.agenda.now(), || format!("FAULT kill node {node} until {until}"));
         let it = &mut self.nodes[node];
+        if !it.down {
+            it.killed_at = self.agenda.now();
+        }
         it.down = true;
         it.down_until = it.down_until.max(until);
         // Whoever kills a stopped process has it gone at once.
@@ -176,9 +179,14 @@ impl World {
             return;
         }
         it.down = false;
+        let killed_at = it.killed_at;
         let empty =
             self.plan.memory != Memory::Kept && (self.plan.directed || self.dice.chance(500));
+        if empty {
+            self.note_loss_of_memory(node, killed_at);
+        }
         let memory = if empty { Restart::Empty } else { Restart::WithData };
+        let it = &mut self.nodes[node];
         it.master.restart(it.clock(now), memory);
         while it.master.poll_output().is_some() {}
         self.trace.note(now, || format!("node {node} starts again: {memory:?}"));
@@ -303,7 +311,7 @@ impl World {
     }
 
     /// An operator flushes a node, while everybody is there to be told.
-    fn flush(&mut self, node: usize) {
+    pub fn flush(&mut self, node: usize) {
         let now = self.agenda.now();
         let told = self.clients.iter().all(|client| {
             let wire = client.wires[node].map(|wire| &self.network.wires[wire]);
@@ -313,6 +321,7 @@ impl World {
         if told {
             self.trace.note(now, || format!("FAULT node {node} is flushed"));
             self.tally.flushes += 1;
+            self.note_loss_of_memory(node, now);
             self.nodes[node].operate(now, b"FLUSHALL\r\n");
             self.deliver_answers(node);
         }

@@ -188,6 +188,7 @@ impl World {
         let now = self.agenda.now();
         let it = &self.clients[client];
         let kept_waiting = it.kept_waiting;
+        let mut prolonged = Vec::new();
         for (user, state) in it.users.iter().map(|user| &user.state).enumerate() {
             let State::Holding(held) = state else { continue };
             let (number, who) = (held.belief, (client, user));
@@ -197,6 +198,7 @@ impl World {
             match it.coordinator.deadline(&held.lock).map(|deadline| deadline.as_nanos()) {
                 Some(told) if told > until => {
                     self.checker.prolong(now, number, told, kept_waiting);
+                    prolonged.push(number);
                     self.agenda.put(told - 1, Event::Probe { belief: number });
                     self.tally.prolonged += u64::from(held.extend.is_none());
                     if told > bound {
@@ -219,6 +221,7 @@ impl World {
                 _ => {}
             }
         }
+        prolonged.into_iter().for_each(|belief| self.probe(belief));
     }
 
     /// A key that was lost is set again for what is left of its lock, not for longer: what is

@@ -41,6 +41,8 @@ pub struct Node {
     pub kills: bool,
     /// It is one of those that are not well while one node at a time is.
     pub loads: bool,
+    /// When it was killed last.
+    pub killed_at: u64,
     /// What its clock gains, in millionths.
     rate: i64,
 }
@@ -62,6 +64,7 @@ impl Node {
             lies_until: 0,
             kills: true,
             loads: false,
+            killed_at: 0,
             rate: dice.one_of(&RATES),
         }
     }

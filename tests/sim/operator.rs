@@ -57,11 +57,8 @@ impl World {
         let Some(held) = self.held_by(client, user) else { return };
         let number = held.belief;
         let belief = self.checker.belief(number);
-        let (key, left) = (&self.keys[belief.key], belief.until - now);
-        let good = |at: usize| {
-            let it = &self.nodes[at];
-            it.holds(now, key, &belief.token) && it.left(now, key) >= left
-        };
+        let key = &self.keys[belief.key];
+        let good = |at: usize| self.supports(at, belief.key, &belief.token, belief.until);
         let others = (0..self.nodes.len()).filter(|&at| at != node && good(at)).count();
         let it = &self.nodes[node];
         let reachable = !it.down && !it.is_frozen(now) && it.holds(now, key, &belief.token);

@@ -344,7 +344,7 @@ impl World {
         let (who, key) = ((client, user), it.users[user].key);
         let token = lock.token().as_bytes().to_vec();
         let belief = self.checker.hand_out(now, Belief::new(who, key, token, now, until));
-        self.agenda.put(now, Event::Probe { belief });
+        self.probe(belief);
         self.agenda.put(until.saturating_sub(1), Event::Probe { belief });
         let (extend, open_end) = (None, false);
         let mut held = Held { lock, belief, extend, open_end, keep: None, ttl: wish.ttl };

@@ -10,6 +10,7 @@ use crate::checker::Checker;
 use crate::client::Client;
 use crate::dice::Dice;
 use crate::handing::{Handed, Offer};
+use crate::ledger::Ledger;
 use crate::network::{Network, Piece, Weather};
 use crate::node::Node;
 use crate::operator::Forced;
@@ -32,6 +33,7 @@ pub struct World {
     pub clients: Vec<Client>,
     pub keys: Vec<Vec<u8>>,
     pub checker: Checker,
+    pub ledger: Ledger,
     pub tally: Tally,
     pub trace: Trace,
     /// Nothing goes wrong any more.
@@ -65,6 +67,8 @@ impl World {
         let clients = (0..plan.clients).map(|_| client(&plan, &mut dice)).collect();
         let weather = Weather { latency: plan.latency, late: plan.late };
         let keys = (0..plan.keys).map(|key| format!("key {key}").into_bytes()).collect();
+        let memory = plan.settings.max_ttl.as_nanos() as u64;
+        let ledger = Ledger::new(plan.nodes, plan.keys, memory);
         World {
             dice,
             agenda: Agenda::default(),
@@ -73,6 +77,7 @@ impl World {
             clients,
             keys,
             checker: Checker::new(),
+            ledger,
             tally: Tally::default(),
             trace,
             healed: false,
@@ -193,8 +198,10 @@ impl World {
         });
         self.note_absent(wire, bytes);
         let before = if stale { self.tokens_at(number) } else { Vec::new() };
+        self.note_what_is_absent(number);
         let node = &mut self.nodes[number];
         node.master.handle_bytes(clock, connection, bytes);
+        self.note_what_is_there(number);
         if stale {
             self.look_at_stale_grants(wire, &before);
         }
@@ -260,24 +267,6 @@ impl World {
             if paid && !self.nodes[number].kills {
                 self.excused.insert((number, self.keys[key].clone(), token));
             }
-        }
-    }
-
-    /// Looks whether a lock that somebody believes in is on a majority of the nodes, as long as
-    /// nodes forget nothing: what carries the promise, before it breaks in anybody's hands.
-    fn probe(&mut self, number: usize) {
-        let now = self.agenda.now();
-        let belief = self.checker.belief(number);
-        if now >= belief.until || belief.forced || self.plan.memory != Memory::Kept {
-            return;
-        }
-        let (key, who) = (&self.keys[belief.key], belief.who);
-        let on = self.nodes.iter().filter(|node| node.holds(now, key, &belief.token)).count();
-        let nodes = self.nodes.len();
-        if 2 * on <= nodes {
-            let key = belief.key;
-            self.checker
-                .violate(format!("{who:?} believes in key {key}, which is on {on} of {nodes}"));
         }
     }
 }
