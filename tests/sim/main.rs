@@ -25,6 +25,7 @@
 //! chance hardly ever finds is told step by step in `directed`.
 
 mod agenda;
+mod borrowing;
 mod checker;
 mod client;
 mod dice;

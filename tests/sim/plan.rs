@@ -66,6 +66,8 @@ pub struct Plan {
     pub keeps: u64,
     /// How many in a thousand acts of a holder give the lock away.
     pub gives: u64,
+    /// How many in a thousand locks that are given away are for one user, by their token.
+    pub lends: u64,
     /// How many in a thousand acts of one who has no lock only look.
     pub looks: u64,
     /// How many holders in a thousand keep the lock up to its end, where that is not too far.
@@ -113,6 +115,7 @@ impl Plan {
             extends: dice.one_of(&[0, 100, 300, 800]),
             keeps: dice.one_of(&[0, 300, 800]),
             gives: dice.one_of(&[0, 0, 100, 400]),
+            lends: 300,
             looks: dice.one_of(&[0, 0, 50]),
             patience: dice.one_of(&[100, 600]),
             rest: dice.one_of(&[2, 20, 100]) * MILLI,
@@ -125,11 +128,11 @@ impl Plan {
         plan
     }
 
-    /// A world of three nodes and two clients with a user each, where nothing happens by itself,
+    /// A world of three nodes and three clients with a user each, where nothing happens by itself,
     /// and the nodes are guarded against restarts.
     pub fn directed() -> Plan {
         let mut plan = Plan::draw(Some(Memory::Guarded), &mut Dice::new(0));
-        (plan.clients, plan.nodes, plan.users, plan.keys) = (2, 3, 1, 1);
+        (plan.clients, plan.nodes, plan.users, plan.keys) = (3, 3, 1, 1);
         let labels = (0..plan.nodes).map(|node| NodeSettings::new(format!("n{node}")));
         plan.settings = Settings::new(labels.collect());
         plan.settings.max_ttl = Duration::from_millis(300);

@@ -62,6 +62,8 @@ pub struct Tally {
     pub adopted: u64,
     /// Locks that were there no more when they were to be taken up.
     pub adopted_in_vain: u64,
+    /// Locks that were prolonged by their token.
+    pub borrowed: u64,
     /// Looks at what the nodes hold.
     pub inspected: u64,
     /// Keys that an operator deleted on a node.
@@ -74,7 +76,7 @@ pub struct Tally {
 
 impl Tally {
     /// The counters with their names.
-    pub fn counters(&mut self) -> [(&'static str, &mut u64); 33] {
+    pub fn counters(&mut self) -> [(&'static str, &mut u64); 34] {
         [
             ("faults", &mut self.faults),
             ("events", &mut self.events),
@@ -105,6 +107,7 @@ impl Tally {
             ("locks given away", &mut self.given_away),
             ("locks taken up", &mut self.adopted),
             ("taken up in vain", &mut self.adopted_in_vain),
+            ("locks prolonged by their token", &mut self.borrowed),
             ("inspections", &mut self.inspected),
             ("keys deleted", &mut self.deleted),
             ("locks taken away", &mut self.forced),

@@ -9,6 +9,7 @@ use redlatch::proto::time::Ttl;
 use redlatch::{BadTtl, Busy, Completion, ConfigError, Error, Keep, Lock, Op, Outcome, Released};
 
 use crate::agenda::{Event, MILLI, SECOND};
+use crate::borrowing::Borrowed;
 use crate::checker::Belief;
 use crate::client::instant;
 use crate::handing::Offer;
@@ -38,6 +39,8 @@ pub enum Purpose {
     Keep { user: usize },
     /// A user takes up a lock that another gave away.
     Adopt { user: usize },
+    /// A user prolongs a lock that it has the token of.
+    Borrow { user: usize },
     /// A user looks what the nodes hold.
     Inspect { user: usize },
     /// Somebody used a handle that is long over.
@@ -87,6 +90,7 @@ pub enum State {
     Resting,
     Waiting { op: Op, serial: u64, wish: Wish },
     Holding(Held),
+    Borrowing(Borrowed),
     Releasing { op: Op, serial: u64 },
 }
 
@@ -147,6 +151,7 @@ impl World {
                 self.rest(client, user);
             }
             State::Holding(held) => self.act_on(client, user, held),
+            State::Borrowing(it) => self.act_on_borrowed(client, user, it),
         }
     }
 
@@ -284,6 +289,7 @@ impl World {
                 self.seen(&seen);
                 self.rest(client, user);
             }
+            (Some(Purpose::Borrow { user }), result) => self.borrowed(client, user, result),
             (Some(Purpose::Extend { user }), result) => {
                 self.extended(client, user, serial, result);
             }
@@ -514,7 +520,7 @@ impl World {
         let now = self.agenda.now();
         for user in &mut self.clients[client].users {
             user.at = match user.state {
-                State::Holding(_) => now + self.dice.below(50 * MILLI),
+                State::Holding(_) | State::Borrowing(_) => now + self.dice.below(50 * MILLI),
                 State::Waiting { .. } if self.dice.chance(500) => now + self.dice.below(50 * MILLI),
                 _ => u64::MAX,
             };
