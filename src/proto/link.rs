@@ -73,6 +73,11 @@ impl Kind {
         )
     }
 
+    /// Whether it may create the key, or write a new token to it.
+    pub const fn creates(self) -> bool {
+        matches!(self, Kind::Acquire | Kind::Heal | Kind::Adopt)
+    }
+
     /// Whether it may create the key, or prolong it: what is owed a release.
     pub const fn may_create(self) -> bool {
         matches!(self, Kind::Acquire | Kind::Extend(_) | Kind::Heal | Kind::Adopt)

@@ -57,16 +57,21 @@ pub struct Record {
     pub owed: NodeSet,
     /// Nodes whose connection was lost with such an ask unanswered: it may be executed at any time.
     pub unproven: NodeSet,
-    /// Nodes whose grant does not count: they were in quarantine when they were asked, or since;
-    /// or, of an extend, they hold a key that was healed in quarantine.
+    /// Nodes whose grant does not count in the current round: for an attempt, they were in
+    /// quarantine when they were asked, or since; for an extend, their key is doubtful.
     pub uncounted: NodeSet,
+    /// Nodes that have not answered the last ask that may have created the key there, also where
+    /// its connection was lost. If such a node forgets keys, ours may have been created since.
+    pub unconfirmed: NodeSet,
     /// Nodes that answered an extend with absent or another's, and were not healed since.
     pub absent: NodeSet,
     /// Those of them that answered another's.
     pub taken: NodeSet,
     /// Nodes with an unanswered heal.
     pub healing: NodeSet,
-    /// Nodes that were healed in quarantine: what they grant does not count before it is over.
+    /// Nodes where our key may stand in the place of another client's key that the node forgot:
+    /// it was asked for in quarantine, or was unconfirmed when the node forgot keys. A yes of
+    /// such a node to an extend does not count before its quarantine is over.
     pub doubtful: NodeSet,
     /// The token is another's: nothing is owed for it.
     pub borrowed: bool,
@@ -119,6 +124,21 @@ impl Record {
         if !self.unproven.contains(node) && !self.asked.contains(node) {
             self.owed.remove(node);
         }
+    }
+
+    /// The node answered an ask that may have created the key: what it forgets from now on is no
+    /// reason to doubt our key there. An ask of a lost connection may still be executed, so as
+    /// long as there may be one, the key stays unconfirmed.
+    pub fn confirm(&mut self, node: NodeId) {
+        if !self.unproven.contains(node) {
+            self.unconfirmed.remove(node);
+        }
+    }
+
+    /// Whether our key on a node in quarantine may stand in the place of another client's key. Of
+    /// a lock that another client handed on it is not known how its keys came to be.
+    pub fn is_doubtful(&self, node: NodeId) -> bool {
+        self.borrowed || self.taken_up.is_some() || self.doubtful.contains(node)
     }
 
     /// Its token is for another to use: nothing is owed for it from now on.
@@ -204,6 +224,7 @@ impl Records {
             owed: NodeSet::EMPTY,
             unproven: NodeSet::EMPTY,
             uncounted: NodeSet::EMPTY,
+            unconfirmed: NodeSet::EMPTY,
             absent: NodeSet::EMPTY,
             taken: NodeSet::EMPTY,
             healing: NodeSet::EMPTY,

@@ -11,6 +11,7 @@ mod hazards;
 mod healing;
 mod holding;
 mod keeping;
+mod quarantine_extend;
 mod renewing;
 mod silence;
 mod trust;

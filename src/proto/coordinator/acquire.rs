@@ -166,6 +166,7 @@ impl Coordinator {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
+        record.confirm(node);
         match said {
             Said::Held => {
                 record.owed.remove(node);

@@ -18,8 +18,9 @@ fn left_of(record: &Record, now: Instant) -> Option<Ttl> {
 }
 
 impl Coordinator {
-    /// How an extend of a node that says yes counts: not where it answered absent before and was
-    /// not healed, and not yet where it was healed in quarantine.
+    /// How a yes of the node to the extend that is about to be asked counts. It counts as absent
+    /// where the node answered absent before and was not healed since. It does not count where
+    /// the node is in quarantine and our key there may stand in the place of another's.
     pub(super) fn extend_counts(&mut self, node: NodeId, number: u32) -> Said {
         let trusted = self.is_trusted(node);
         let record = self.records.get_mut(number);
@@ -28,8 +29,9 @@ impl Coordinator {
             return Said::Absent;
         }
         if trusted {
+            // Whatever the node forgot has ended by now.
             record.doubtful.remove(node);
-        } else if record.doubtful.contains(node) {
+        } else if record.is_doubtful(node) {
             record.uncounted.insert(node);
             return Said::Failed(Cause::Quarantined);
         }
@@ -44,16 +46,12 @@ impl Coordinator {
             return;
         }
         for node in absent.iter() {
-            let trusted = self.is_trusted(node);
             if self.may_ask(node).is_err() || self.records.get(number).asked.is_full(node) {
                 continue;
             }
             let record = self.records.get_mut(number);
             record.absent.remove(node);
             record.healing.insert(node);
-            if !trusted {
-                record.doubtful.insert(node);
-            }
             self.ask(node, number, Kind::Heal, now);
         }
     }
@@ -65,6 +63,7 @@ impl Coordinator {
         let generation = record.generation;
         record.asked.take(node);
         record.healing.remove(node);
+        record.confirm(node);
         record.note_answer(now);
         match said {
             Said::Granted if record.phase == Phase::Held => self.stats.healed += 1,
@@ -74,15 +73,5 @@ impl Coordinator {
             _ => {}
         }
         self.finish(ask.record, generation);
-    }
-
-    /// A node may have forgotten a live lock just now: what is being healed there may stand in for
-    /// that.
-    pub(super) fn doubt_heals(&mut self, node: NodeId, number: u32) {
-        let record = self.records.get_mut(number);
-        if record.healing.contains(node) {
-            record.doubtful.insert(node);
-            record.uncounted.insert(node);
-        }
     }
 }

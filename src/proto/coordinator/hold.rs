@@ -26,7 +26,9 @@ impl Coordinator {
         let Some(number) = self.records.find(lock) else { return NodeSet::EMPTY };
         let record = self.records.get(number);
         let unknown = record.unproven.union(record.uncounted);
-        record.owed.minus(unknown).iter().filter(|&node| !record.asked.contains(node)).collect()
+        let counts = |node| self.is_trusted(node) || !record.is_doubtful(node);
+        let known = record.owed.minus(unknown).iter();
+        known.filter(|&node| !record.asked.contains(node) && counts(node)).collect()
     }
 
     /// Prolongs a lock to at least `ttl` from now; one that is kept, to its bound at most. While
@@ -174,6 +176,7 @@ impl Coordinator {
         said: Said,
         now: Instant,
     ) {
+        let trusted = self.is_trusted(node);
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
@@ -193,6 +196,10 @@ impl Coordinator {
             record.is_not_there(node, said);
         }
         let uncounted = said == Said::Granted && record.uncounted.contains(node);
+        if said == Said::Granted && trusted {
+            // Our key is there. A quarantine that it may have been created in is over.
+            record.confirm(node);
+        }
         let (gone, was_won) = (record.absent.len(), record.round.is_won());
         if current {
             let said = if uncounted { Said::Failed(Cause::Quarantined) } else { said };

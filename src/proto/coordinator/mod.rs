@@ -442,6 +442,7 @@ impl Coordinator {
     /// Writes a question into a node's outbox: the one place where a record's bytes are encoded,
     /// and where its phase is looked at.
     fn ask(&mut self, node: NodeId, number: u32, kind: Kind, now: Instant) {
+        let trusted = self.is_trusted(node);
         let record = self.records.get_mut(number);
         let phase = match kind {
             Kind::Acquire | Kind::Adopt => Phase::Asking,
@@ -455,6 +456,12 @@ impl Coordinator {
                 record.asked.add(node);
                 if !record.borrowed {
                     record.owed.insert(node);
+                }
+                if kind.creates() {
+                    record.unconfirmed.insert(node);
+                    if !trusted {
+                        record.doubtful.insert(node);
+                    }
                 }
             }
             Kind::Look | Kind::LookLeft => record.asked.add(node),

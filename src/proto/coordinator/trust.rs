@@ -40,6 +40,7 @@ impl Coordinator {
     }
 
     fn quarantine(&mut self, node: NodeId, length: Duration, why: Distrust, now: Instant) {
+        let was_trusted = self.is_trusted(node);
         let it = &mut self.nodes[node.index()];
         let until = now.saturating_add(length);
         if it.trusted_from.is_some_and(|(from, _)| from >= until) {
@@ -52,7 +53,10 @@ impl Coordinator {
         if self.standing(node).is_usable() {
             self.set_standing(node, Standing::Quarantined(until));
         }
-        self.withdraw_grants(node, now);
+        if was_trusted {
+            // In quarantine already, every vote and every key of the node is judged by it.
+            self.doubt_votes(node, now);
+        }
     }
 
     /// The quarantine is over. Only questions asked from now on are granted by it.
@@ -77,16 +81,26 @@ impl Coordinator {
         self.nodes[node.index()].trusted_from.is_none()
     }
 
-    /// Grants of the node in attempts that are not decided yet do not count any more.
-    fn withdraw_grants(&mut self, node: NodeId, now: Instant) {
+    /// The node may have forgotten keys just now. Keys of ours that it has not confirmed may be
+    /// created in the place of those, and its votes in rounds that are not decided yet do not
+    /// count any more where they rest on such a key. A key of ours that survived keeps its vote in
+    /// extends: as long as it was there, no other client can have had one.
+    fn doubt_votes(&mut self, node: NodeId, now: Instant) {
         for number in self.records.numbers() {
             // An attempt that was lost by this may have closed its record.
             if !self.records.contains(number) {
                 continue;
             }
-            self.doubt_heals(node, number);
             let record = self.records.get_mut(number);
-            if record.phase != Phase::Asking {
+            if record.unconfirmed.contains(node) {
+                record.doubtful.insert(node);
+            }
+            let withdrawn = match record.phase {
+                Phase::Asking => true,
+                Phase::Held => record.is_doubtful(node),
+                Phase::Ending | Phase::Given => false,
+            };
+            if !withdrawn {
                 continue;
             }
             record.uncounted.insert(node);

@@ -1,0 +1,188 @@
+//! Extends, and nodes that forgot a live lock: a yes counts only where our key cannot stand in the
+//! place of a key that the node forgot. Each test is one order of steps that would otherwise make
+//! two holders: another client's key is on node 2 and on its way to node 0.
+
+use super::*;
+use redlatch::{Lock, NodeId, Token};
+
+const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
+/// Three nodes whose quarantine lasts as long as the ttl and its drift.
+fn bench() -> Bench {
+    Bench::with(3, |settings| settings.max_ttl = TTL)
+}
+
+/// Node 2 is killed, and another process takes its place without the keys.
+fn restart_empty(bench: &mut Bench) {
+    bench.lose(2);
+    bench.pass(millis(600));
+    bench.set_info(2, &INFO_OLD.replace("RRR", "SSS"));
+    bench.connect(2);
+    assert!(matches!(bench.standing(2), Standing::Quarantined(_)));
+}
+
+/// Nodes 1 and 2 say yes to an extend; node 0 does not answer. Whether that is enough.
+fn extended_by_1_and_2(bench: &mut Bench, lock: &Lock) -> bool {
+    bench.core.extend(lock, TTL, 2, bench.now).unwrap();
+    for node in [1, 2] {
+        assert_eq!(bench.names(node).last().unwrap(), "EVALSHA");
+        bench.reply(node, ":1\r\n");
+    }
+    bench.completion().is_some_and(|done| done.result.is_ok())
+}
+
+/// The lock is extended by all three nodes until the quarantine of node 2 is over.
+fn wait_for_the_end_of_the_quarantine(bench: &mut Bench, lock: &Lock) {
+    // One extend is in flight already.
+    loop {
+        for node in 0..3 {
+            for command in bench.said(node) {
+                match command[0].as_str() {
+                    "TIME" => bench.tell_time(node),
+                    _ => bench.reply(node, ":1\r\n"),
+                }
+            }
+        }
+        if let Some(done) = bench.completion() {
+            assert!(done.result.is_ok());
+            if bench.standing(2) == Standing::Ready {
+                return;
+            }
+            bench.core.extend(lock, TTL, 2, bench.now).unwrap();
+        }
+        bench.pass(millis(50));
+    }
+}
+
+#[test]
+fn extend_does_not_count_a_key_that_was_granted_in_quarantine() {
+    let mut bench = bench();
+    restart_empty(&mut bench);
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.reply(2, "+OK\r\n");
+    assert!(!extended_by_1_and_2(&mut bench, &lock));
+    // Once the quarantine is over, whatever the node forgot has ended.
+    wait_for_the_end_of_the_quarantine(&mut bench, &lock);
+    assert!(extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
+fn extend_does_not_count_a_key_that_was_granted_after_a_flush() {
+    let mut bench = bench();
+    // The lock is won without node 2, which is flushed before it executes the SET.
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.reply(2, &format!("{FLUSH}+OK\r\n"));
+    assert!(!extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
+fn extend_does_not_count_a_key_that_was_granted_after_a_flush_during_the_acquire() {
+    let mut bench = bench();
+    bench.acquire();
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.reply(2, &format!("{FLUSH}+OK\r\n"));
+    for node in [0, 1] {
+        bench.names(node);
+        bench.reply(node, "+OK\r\n");
+    }
+    let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
+        panic!("nodes 0 and 1 are a majority");
+    };
+    assert!(!extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
+fn extend_does_not_count_a_key_whose_set_was_unanswered_when_the_connection_was_lost() {
+    let mut bench = bench();
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    // The node is flushed, then executes the SET of the old connection. The flush is not seen
+    // here, but the identity that the node has afterwards is another one.
+    restart_empty(&mut bench);
+    assert!(!extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
+fn extend_counts_a_key_that_survived_what_the_node_forgot() {
+    let mut bench = bench();
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.reply(2, "+OK\r\n");
+    bench.reply(2, FLUSH);
+    // While our key was there no other client could have one: it stands in nobody's place.
+    assert!(extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
+fn extend_counts_a_key_that_was_seen_in_trust_after_its_set_was_lost_from_sight() {
+    let mut bench = bench();
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.lose(2);
+    bench.pass(millis(600));
+    bench.connect(2);
+    assert_eq!(bench.standing(2), Standing::Ready);
+    bench.said(2);
+    bench.reply(2, ":1\r\n");
+    bench.tell_time(2);
+    // The old connection is gone, and an extend finds the key.
+    assert!(extended_by_1_and_2(&mut bench, &lock));
+    bench.reply(2, FLUSH);
+    assert!(extended_by_1_and_2(&mut bench, &lock), "the key survived the flush");
+}
+
+#[test]
+fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
+    let mut bench = bench();
+    let token = Token::parse(&"5".repeat(40)).unwrap();
+    bench.core.adopt(b"k", token, TTL, None, 1, bench.now).unwrap();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVAL"]);
+        bench.reply(node, ":1\r\n");
+    }
+    let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
+        panic!("all three nodes granted it");
+    };
+    // The giver may have healed its key on node 2 after it saw a flush that was not seen here.
+    bench.reply(2, FLUSH);
+    assert!(!extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
+fn extend_by_token_never_counts_a_node_in_quarantine() {
+    let token = Token::parse(&"5".repeat(40)).unwrap();
+    // Distrusted before the extend was asked for, or while it is in flight.
+    for before in [true, false] {
+        let mut bench = bench();
+        if before {
+            bench.reply(2, FLUSH);
+        }
+        bench.core.extend_token(b"k", token, TTL, 2, bench.now).unwrap();
+        for node in 0..3 {
+            assert_eq!(bench.names(node), ["EVALSHA"]);
+        }
+        if !before {
+            bench.reply(2, ":1\r\n");
+            bench.reply(2, FLUSH);
+        } else {
+            bench.reply(2, ":1\r\n");
+        }
+        bench.reply(1, ":1\r\n");
+        assert!(bench.completion().is_none(), "one vote counts; distrusted before: {before}");
+        bench.reply(0, ":0\r\n");
+        let error = bench.completion().expect("an end").result.unwrap_err();
+        assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_node_whose_key_is_doubtful_is_no_holder_until_its_quarantine_is_over() {
+    let mut bench = bench();
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.reply(2, &format!("{FLUSH}+OK\r\n"));
+    let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
+    assert_eq!(holders, [0, 1]);
+}
