@@ -67,7 +67,8 @@ impl World {
         });
         match asked {
             Ok(op) => {
-                let due = now + self.plan.node_timeout();
+                // Said again where a node forgot the script, as a release may be.
+                let due = now + RELEASE_TIMEOUTS * self.plan.node_timeout();
                 self.note_request(client, serial, Purpose::Borrow { user }, "extend", due);
                 it.asked = Some((op, serial));
                 let hasty = self.dice.chance(100);

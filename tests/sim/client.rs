@@ -344,6 +344,9 @@ impl World {
             self.trace.note(now, || format!("client {client}: {event:?}"));
             match event {
                 CoreEvent::Distrusted { .. } => self.tally.distrusted += 1,
+                CoreEvent::ClockJumped { node, .. } if self.nodes[node.index()].jumped => {
+                    self.tally.jumps += 1;
+                }
                 CoreEvent::ClockJumped { .. } => {
                     self.checker.violate(format!("no clock jumped here: {event:?}"));
                 }

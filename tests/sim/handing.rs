@@ -11,7 +11,6 @@ use redlatch::{Error, Inspection, Op};
 
 use crate::agenda::{Event, MICRO, MILLI};
 use crate::client::instant;
-use crate::plan::Memory;
 use crate::user::{Held, Purpose, State, Wish};
 use crate::world::World;
 
@@ -50,7 +49,7 @@ impl World {
             Some(_) => {
                 self.tally.given_away += 1;
                 self.given.insert(token.as_bytes().to_vec());
-                let asked = disturbed || self.plan.memory == Memory::Unguarded;
+                let asked = disturbed || !self.plan.memory.excludes();
                 let at = now + self.dice.below(until - now);
                 self.agenda.put(at, Event::ProbeGiven { handed: self.handed.len() });
                 let offer = Offer { key, token, alone: false };

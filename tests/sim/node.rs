@@ -41,6 +41,12 @@ pub struct Node {
     pub kills: bool,
     /// It is one of those that are not well while one node at a time is.
     pub loads: bool,
+    /// It is a replica of another master for now, and no new process when it is back.
+    pub replicates: bool,
+    /// It was promoted, or remembers that it was.
+    pub promoted: bool,
+    /// Its clock jumped.
+    pub jumped: bool,
     /// When it was killed last.
     pub killed_at: u64,
     /// What its clock gains, in millionths.
@@ -52,6 +58,9 @@ impl Node {
     pub fn new(dice: &mut Dice) -> Node {
         let mut master = Master::new(dice.any(), Instant::default());
         master.set_uptime(Instant::default(), A_DAY);
+        if dice.chance(500) {
+            master.count_whole_milliseconds();
+        }
         master.set_flavor(dice.one_of(&[Flavor::Redis70, Flavor::Redis84, Flavor::Valkey90]));
         Node {
             master,
@@ -64,6 +73,9 @@ impl Node {
             lies_until: 0,
             kills: true,
             loads: false,
+            replicates: false,
+            promoted: false,
+            jumped: false,
             killed_at: 0,
             rate: dice.one_of(&RATES),
         }

@@ -58,7 +58,11 @@ impl World {
         let number = held.belief;
         let belief = self.checker.belief(number);
         let key = &self.keys[belief.key];
-        let good = |at: usize| self.supports(at, belief.key, &belief.token, belief.until);
+        // What a node tells of a key's end is rounded down: one that is healed may end early.
+        let good = |at: usize| {
+            now + self.nodes[at].left(now, key) >= belief.until
+                && self.supports(at, belief.key, &belief.token, belief.until)
+        };
         let others = (0..self.nodes.len()).filter(|&at| at != node && good(at)).count();
         let it = &self.nodes[node];
         let reachable = !it.down && !it.is_frozen(now) && it.holds(now, key, &belief.token);

@@ -7,7 +7,7 @@ use redlatch::proto::settings::{Limits, NodeSettings, RestartGuard, Settings};
 
 use crate::agenda::{MICRO, MILLI, SECOND};
 use crate::dice::Dice;
-use crate::faults::Kind;
+use crate::faults::{Kind, SEES_OLD_FLUSHES};
 
 /// What becomes of the keys of a node that is killed, and what guards against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,21 @@ pub enum Memory {
     Guarded,
     /// They may be gone, and nothing guards: here locks cannot exclude each other.
     Unguarded,
+    /// The clocks of nodes jump, so keys end too early. The restart guard is on, but it sees a jump
+    /// only when it asks for the time: here locks cannot exclude each other either.
+    Jumping,
+}
+
+impl Memory {
+    /// Whether the restart guard is on.
+    pub fn is_guarded(self) -> bool {
+        matches!(self, Memory::Guarded | Memory::Jumping)
+    }
+
+    /// Whether locks exclude each other.
+    pub fn excludes(self) -> bool {
+        matches!(self, Memory::Kept | Memory::Guarded)
+    }
 }
 
 /// How long a ttl is.
@@ -83,17 +98,22 @@ pub struct Plan {
 impl Plan {
     /// Draws a plan. Unless it is said, nodes that forget are guarded against.
     pub fn draw(memory: Option<Memory>, dice: &mut Dice) -> Plan {
-        let drawn = dice.weighted(&[(2, Memory::Kept), (1, Memory::Guarded)]);
+        let drawn =
+            dice.weighted(&[(10, Memory::Kept), (9, Memory::Guarded), (1, Memory::Jumping)]);
         let memory = memory.unwrap_or(drawn);
-        let nodes = dice.weighted(&[(4, 3), (2, 4), (4, 5)]);
+        let nodes = dice.weighted(&[(1, 1), (1, 2), (12, 3), (4, 4), (10, 5), (1, 6), (1, 7)]);
         let latency = dice.weighted(&[
             (5, (20 * MICRO, 300 * MICRO)),
             (3, (300 * MICRO, 3 * MILLI)),
             (2, (2 * MILLI, 25 * MILLI)),
         ]);
-        let settings = settings(nodes, memory, dice);
+        let mut settings = settings(nodes, memory, dice);
         let faults = faults(memory, &settings, dice);
+        if faults.iter().any(|(_, kind)| *kind == Kind::Flush) && !SEES_OLD_FLUSHES {
+            settings.reset_after = NEVER;
+        }
         let forced = memory == Memory::Kept && dice.chance(120);
+        let forgetful = memory == Memory::Guarded && dice.chance(250);
         let mut plan = Plan {
             clients: dice.weighted(&[(5, 2), (3, 3), (2, 4)]),
             nodes,
@@ -124,6 +144,8 @@ impl Plan {
         };
         if forced {
             plan.let_operators_take_locks(dice);
+        } else if forgetful {
+            plan.let_nodes_forget(dice);
         }
         plan
     }
@@ -157,6 +179,27 @@ impl Plan {
         self.faults = vec![(4, Kind::Force), (1, Kind::Delete), (dice.below(2), Kind::Stop)];
     }
 
+    /// A world where nodes forget while others are silent, and holders prolong their locks by what
+    /// is left. Nothing is cut there but by the end of a process, so every client is told of every
+    /// flush.
+    fn let_nodes_forget(&mut self, dice: &mut Dice) {
+        self.settings.limits = Limits::default();
+        self.settings.max_ttl = Duration::from_millis(dice.one_of(&[300, 60_000]));
+        self.settings.node_timeout = Duration::from_millis(dice.one_of(&[10, 25]));
+        self.settings.reset_after = NEVER;
+        self.latency = (20 * MICRO, 500 * MICRO);
+        (self.late, self.fault_pause) = ((0, 0), dice.one_of(&[60, 30]) * MILLI);
+        self.lengths = [(0, Length::Short), (5, Length::Middle), (1, Length::Long)];
+        (self.extends, self.keeps, self.gives) = (500, dice.one_of(&[0, 800]), 200);
+        self.faults = vec![
+            (dice.below(3), Kind::Kill),
+            (3, Kind::Flush),
+            (3, Kind::Stall),
+            (2, Kind::Freeze),
+            (dice.below(2), Kind::Stop),
+        ];
+    }
+
     /// A ttl, in milliseconds.
     pub fn ttl(&self, dice: &mut Dice) -> u64 {
         let drawn = match dice.weighted(&self.lengths) {
@@ -184,14 +227,25 @@ impl Plan {
 /// thing goes wrong again and again would drown in a mixture of everything.
 fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kind)> {
     if memory == Memory::Guarded && dice.chance(150) {
-        // Who is told of a flush knows; who is not connected then, or loses the connection before
-        // it is told, cannot find out later. So here nothing is cut.
-        return vec![(3, Kind::Flush), (1, Kind::Stop), (1, Kind::ForgetScripts)];
+        // Who is told of a flush knows. Unless a client finds out later that it was not connected
+        // then, or lost the connection before it was told, nothing is cut here.
+        let cuts = u64::from(SEES_OLD_FLUSHES);
+        return vec![
+            (3, Kind::Flush),
+            (1, Kind::Stop),
+            (1, Kind::ForgetScripts),
+            (cuts, Kind::Cut),
+            (if settings.max_ttl <= CRASHING { cuts } else { 0 }, Kind::Crash),
+        ];
     }
     let mut faults: Vec<(u64, Kind)> =
         Kind::USUAL.iter().map(|&kind| (dice.one_of(&[0, 0, 1, 5]), kind)).collect();
     if memory != Memory::Kept {
         faults.push((3, Kind::Kill));
+        faults.push((dice.one_of(&[0, 0, 2]), Kind::Promote));
+    }
+    if memory == Memory::Jumping {
+        faults.push((5, Kind::Jump));
     }
     if settings.max_ttl <= CRASHING {
         faults.push((dice.one_of(&[0, 1, 3]), Kind::Crash));
@@ -211,16 +265,15 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     settings.reconnect.1 = Duration::from_millis(dice.one_of(&[50, 1000]));
     settings.reset_after = Duration::from_millis(dice.one_of(&[60, 500]));
     settings.attended = dice.chance(800);
-    settings.restart_guard =
-        if memory == Memory::Guarded { RestartGuard::On } else { RestartGuard::Off };
-    if memory == Memory::Guarded {
+    settings.restart_guard = if memory.is_guarded() { RestartGuard::On } else { RestartGuard::Off };
+    if memory.is_guarded() {
         // With a short one, nodes are trusted again while the run goes on.
         settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 60_000]));
     } else if dice.chance(200) {
         settings.max_ttl = Duration::from_millis(300);
     }
     // Not often where it may take a minute until a node is trusted: that would be many probes.
-    let often = settings.max_ttl <= CRASHING && dice.chance(300);
+    let often = settings.max_ttl <= CRASHING && dice.chance(300) || memory == Memory::Jumping;
     settings.probe_interval = Duration::from_millis(if often { 200 } else { 5000 });
     if dice.chance(100) {
         // So little room that nodes are full, and that there is no record to be had.
@@ -233,6 +286,9 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
 /// The longest ttl in a world where clients crash: what a dead client leaves behind is nobody's,
 /// and has to be over before the end of the run is looked at.
 const CRASHING: Duration = Duration::from_millis(300);
+
+/// A silent connection is kept for longer than anything is silent.
+const NEVER: Duration = Duration::from_secs(10);
 
 /// How long it may take behind the last fault until nothing is left of it: longer than the longest
 /// pause before a connection, the longest ttl that is not long, and what is late; far shorter than

@@ -1,6 +1,5 @@
 //! On how many nodes each belief rests: the ledger is kept here, and beliefs are judged by it.
 
-use crate::plan::Memory;
 use crate::world::World;
 
 /// What the nodes tell of a key's end is rounded down to whole milliseconds.
@@ -64,7 +63,7 @@ impl World {
     pub fn probe(&mut self, number: usize) {
         let now = self.agenda.now();
         let belief = self.checker.belief(number);
-        if now >= belief.until || belief.forced || self.plan.memory == Memory::Unguarded {
+        if now >= belief.until || belief.forced || !self.plan.memory.excludes() {
             return;
         }
         let on = self.supporters(belief.key, &belief.token, belief.until);

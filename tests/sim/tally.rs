@@ -40,6 +40,10 @@ pub struct Tally {
     pub debts: u64,
     /// Clients that crashed or ended, and began anew.
     pub crashes: u64,
+    /// Nodes that were replicas for a while.
+    pub promotions: u64,
+    /// Jumps of a node's clock that were seen.
+    pub jumps: u64,
     /// Nodes that were flushed.
     pub flushes: u64,
     /// Nodes whose grants did not count for a while.
@@ -76,7 +80,7 @@ pub struct Tally {
 
 impl Tally {
     /// The counters with their names.
-    pub fn counters(&mut self) -> [(&'static str, &mut u64); 34] {
+    pub fn counters(&mut self) -> [(&'static str, &mut u64); 36] {
         [
             ("faults", &mut self.faults),
             ("events", &mut self.events),
@@ -96,6 +100,8 @@ impl Tally {
             ("suspect nodes", &mut self.suspects),
             ("nodes owed something", &mut self.debts),
             ("clients begun anew", &mut self.crashes),
+            ("nodes promoted", &mut self.promotions),
+            ("clock jumps seen", &mut self.jumps),
             ("nodes flushed", &mut self.flushes),
             ("nodes distrusted", &mut self.distrusted),
             ("stale grants", &mut self.stale),

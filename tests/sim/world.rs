@@ -76,7 +76,7 @@ impl World {
             nodes,
             clients,
             keys,
-            checker: Checker::new(),
+            checker: Checker::new(plan.memory != Memory::Jumping),
             ledger,
             tally: Tally::default(),
             trace,
