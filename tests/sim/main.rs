@@ -45,6 +45,7 @@ mod resting;
 mod tally;
 mod trace;
 mod user;
+mod waiting;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

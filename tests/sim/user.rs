@@ -88,7 +88,7 @@ impl Wish {
 #[derive(Debug)]
 pub enum State {
     Resting,
-    Waiting { op: Op, serial: u64, wish: Wish },
+    Waiting { op: Op, serial: u64, wish: Wish, since: u64, gives_up: u64 },
     Holding(Held),
     Borrowing(Borrowed),
     Releasing { op: Op, serial: u64 },
@@ -200,7 +200,8 @@ impl World {
         match asked {
             Ok((op, serial)) => {
                 let it = &mut self.clients[client].users[user];
-                it.state = State::Waiting { op, serial, wish };
+                let (since, gives_up) = (self.agenda.now(), self.agenda.now() + wait);
+                it.state = State::Waiting { op, serial, wish, since, gives_up };
                 if self.dice.chance(150) {
                     let by = self.dice.below(wait + self.plan.node_timeout());
                     it.at = self.agenda.now() + by;

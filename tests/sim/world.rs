@@ -47,6 +47,8 @@ pub struct World {
     pub offers: Vec<Offer>,
     /// All locks that were given away.
     pub handed: Vec<Handed>,
+    /// By key: since when it is free and waited for.
+    pub free_since: Vec<Option<u64>>,
     /// Locks that an operator took away behind their owners' backs.
     pub forced: Vec<Forced>,
     serial: u64,
@@ -86,6 +88,7 @@ impl World {
             offers: Vec::new(),
             handed: Vec::new(),
             forced: Vec::new(),
+            free_since: vec![None; plan.keys],
             serial: 0,
             plan,
         }
@@ -97,6 +100,9 @@ impl World {
             self.rouse(client);
         }
         self.plan_fault();
+        if self.plan.is_untroubled() {
+            self.agenda.put(0, Event::Watch);
+        }
         self.run_until(self.plan.length);
         self.heal();
         self.run_until(self.agenda.now() + QUIET);
@@ -138,6 +144,7 @@ impl World {
             Event::Recover { node } => self.recover(node),
             Event::Probe { belief } => self.probe(belief),
             Event::ProbeGiven { handed } => self.probe_given(handed),
+            Event::Watch => self.watch_free_keys(),
             Event::Turn(turn) => self.take_turn(turn),
         }
     }
