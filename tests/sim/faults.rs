@@ -321,9 +321,12 @@ impl World {
             10 => refuses("client|tracking", REFUSED),
             _ => Trouble::TurnsAway("ERR max number of clients reached".into()),
         };
+        // A client that cannot see who the node is does not end a connection there by its number.
         let refuses_kill = match &trouble {
             Trouble::Busy => true,
-            Trouble::Answers { commands, .. } => commands[0] == "client|kill",
+            Trouble::Answers { commands, .. } => {
+                commands[0] == "client|kill" || commands[0] == "info"
+            }
             _ => false,
         };
         let greets = match &trouble {
