@@ -118,6 +118,11 @@ impl Ledger {
         *until = (*until).max(at + self.memory);
     }
 
+    /// A node was started so long before the simulation: what it held before may be believed in.
+    pub fn is_up_for(&mut self, node: usize, uptime: u64) {
+        self.doubtful_until[node] = self.memory.saturating_sub(uptime);
+    }
+
     /// Whether this token is at the key, and stands in nobody's place.
     pub fn is_certain(&self, now: u64, node: usize, key: usize, token: &[u8]) -> bool {
         let entry = self.places[node][key].entry.as_ref();

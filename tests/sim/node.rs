@@ -81,6 +81,11 @@ impl Node {
         }
     }
 
+    /// It was started so many seconds before the simulation.
+    pub fn is_up_for(&mut self, seconds: u32) {
+        self.master.set_uptime(Instant::default(), seconds);
+    }
+
     /// What its own clock shows.
     pub fn clock(&self, now: u64) -> Instant {
         let gained = i128::from(now) * i128::from(self.rate) / 1_000_000;

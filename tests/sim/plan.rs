@@ -89,6 +89,8 @@ pub struct Plan {
     pub patience: u64,
     /// The longest pause of a user between two locks.
     pub rest: u64,
+    /// How many nodes in a thousand were started a short while ago.
+    pub young: u64,
     /// What becomes of the keys of a node that is killed.
     pub memory: Memory,
     /// A test says who does what.
@@ -139,9 +141,13 @@ impl Plan {
             looks: dice.one_of(&[0, 0, 50]),
             patience: dice.one_of(&[100, 600]),
             rest: dice.one_of(&[2, 20, 100]) * MILLI,
+            young: 0,
             memory,
             directed: false,
         };
+        if memory == Memory::Guarded {
+            plan.young = dice.one_of(&[0, 0, 0, 300]);
+        }
         if forced {
             plan.let_operators_take_locks(dice);
         } else if forgetful {
@@ -162,6 +168,7 @@ impl Plan {
         plan.settings.reconnect = (Duration::from_millis(1), Duration::from_millis(2));
         (plan.latency, plan.late, plan.pace) = ((20 * MICRO, 100 * MICRO), (0, 0), 0);
         plan.fetched_late = 0;
+        plan.young = 0;
         (plan.fault_pause, plan.rest, plan.directed) = (0, u64::MAX / 4, true);
         plan
     }

@@ -19,6 +19,9 @@ use crate::world::World;
 /// A lock that is dropped without a word has to be over before the end of a run is looked at.
 const FORGETTABLE: u64 = SECOND;
 
+/// So long a user waits for a key at most.
+pub const LONGEST_WAIT: u64 = 300 * MILLI;
+
 /// What is written late because the kernel takes no more is waited for.
 const SLACK: u64 = 3 * MILLI;
 
@@ -175,7 +178,7 @@ impl World {
             return self.look_at_key(client, user, key);
         }
         let wish = self.wish();
-        let wait = self.dice.weighted(&[(4, 0), (4, 50 * MILLI), (1, 300 * MILLI)]);
+        let wait = self.dice.weighted(&[(4, 0), (4, 50 * MILLI), (1, LONGEST_WAIT)]);
         let wait = self.dice.below(wait + 1);
         let asked = self.acquire(client, key, wish, wait, Purpose::Acquire { user });
         self.wait_for(client, user, wish, wait, asked);

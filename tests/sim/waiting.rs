@@ -2,7 +2,7 @@
 //! does not hold, and that somebody waits for, is asked for.
 
 use crate::agenda::{Event, MILLI};
-use crate::user::State;
+use crate::user::{LONGEST_WAIT, State};
 use crate::world::World;
 
 /// How often it is looked.
@@ -43,9 +43,10 @@ impl World {
         }
     }
 
-    /// How long it may take: a few of the longest pauses between two polls.
+    /// How long it may take: a few of the longest pauses between two polls, the way of a few
+    /// answers, and the longest pause of one who asked in vain, a fourth of what is left of a wait.
     fn soon(&self) -> u64 {
         let longest = self.plan.settings.retry.1.as_nanos() as u64;
-        4 * longest + 20 * self.plan.latency.1
+        LONGEST_WAIT / 4 + 4 * longest + 20 * self.plan.latency.1
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use redlatch::Instant;
 use redlatch::proto::coordinator::Coordinator;
 
-use crate::agenda::{Agenda, Event};
+use crate::agenda::{Agenda, Event, SECOND};
 use crate::checker::Checker;
 use crate::client::Client;
 use crate::dice::Dice;
@@ -65,12 +65,19 @@ impl World {
     /// The world of a plan.
     pub fn of(plan: Plan, mut dice: Dice, trace: Trace) -> World {
         trace.note(0, || format!("{plan:?}"));
-        let nodes = (0..plan.nodes).map(|_| Node::new(&mut dice)).collect();
+        let mut nodes: Vec<Node> = (0..plan.nodes).map(|_| Node::new(&mut dice)).collect();
         let clients = (0..plan.clients).map(|_| client(&plan, &mut dice)).collect();
         let weather = Weather { latency: plan.latency, late: plan.late };
         let keys = (0..plan.keys).map(|key| format!("key {key}").into_bytes()).collect();
         let memory = plan.settings.max_ttl.as_nanos() as u64;
-        let ledger = Ledger::new(plan.nodes, plan.keys, memory);
+        let mut ledger = Ledger::new(plan.nodes, plan.keys, memory);
+        for (number, node) in nodes.iter_mut().enumerate() {
+            if plan.young > 0 && dice.chance(plan.young) {
+                let uptime = dice.below(2 * memory / SECOND + 2);
+                node.is_up_for(uptime as u32);
+                ledger.is_up_for(number, uptime * SECOND);
+            }
+        }
         World {
             dice,
             agenda: Agenda::default(),
