@@ -2,6 +2,7 @@
 //! is the plan's; here they happen.
 
 use redlatch::NodeId;
+use redlatch::proto::standing::Standing;
 use redlatch::testing::master::{Restart, Trouble};
 
 use crate::agenda::{Event, MILLI, SECOND};
@@ -45,6 +46,8 @@ pub enum Kind {
     Crash,
     /// A node is flushed by an operator.
     Flush,
+    /// A node is flushed before it reads what is on its way to it, and another falls silent.
+    FlushFirst,
     /// A key is deleted on a node, where a majority still holds it.
     Delete,
     /// A key is deleted on all nodes, and then only one node at a time is well.
@@ -102,6 +105,7 @@ impl World {
             Kind::Jump => self.jump(node),
             Kind::Crash => self.crash_one(),
             Kind::Flush => self.flush(node),
+            Kind::FlushFirst => self.flush_first(node),
             Kind::Delete => self.delete_one(node),
             Kind::Force => self.force_one(),
         }
@@ -377,7 +381,9 @@ impl World {
         let runs = !self.nodes[node].down && !self.nodes[node].is_frozen(now);
         let told = self.clients.iter().all(|client| {
             let wire = client.wires[node].map(|wire| &self.network.wires[wire]);
-            client.coordinator.standing(NodeId::new(node)).is_usable()
+            let standing = client.coordinator.standing(NodeId::new(node));
+            // A silent connection is kept here until it answers.
+            (standing.is_usable() || standing == Standing::Suspect)
                 && wire.is_some_and(|wire| !wire.cut && !wire.ended)
         });
         if runs && (told || SEES_OLD_FLUSHES) {
@@ -386,6 +392,23 @@ impl World {
             self.note_loss_of_memory(node, now);
             self.nodes[node].operate(now, b"FLUSHALL\r\n");
             self.deliver_answers(node);
+        }
+    }
+
+    /// A node is flushed while something is on its way to it, and executes that behind the flush.
+    /// Often another node falls silent, so that a majority needs this one.
+    fn flush_first(&mut self, node: usize) {
+        let wires = &self.network.wires;
+        let busy = |at: &usize| !wires[*at].to_node.is_empty() && !wires[*at].left;
+        let busy: Vec<usize> = (0..wires.len()).filter(busy).collect();
+        let node = match busy.len() {
+            0 => node,
+            more => wires[busy[self.dice.place(more)]].node,
+        };
+        self.flush(node);
+        let other = self.dice.place(self.nodes.len());
+        if other != node {
+            self.freeze(other);
         }
     }
 
@@ -410,7 +433,7 @@ impl World {
         self.trace.note(now, || "HEAL".into());
         self.healed = true;
         let weather = &mut self.network.weather;
-        weather.late.0 = 0;
+        (weather.late.0, weather.far.1) = (0, 0);
         // So slow that no answer came in time, it may have been until now.
         weather.latency.1 = weather.latency.1.min(self.plan.node_timeout() / 5);
         weather.latency.0 = weather.latency.0.min(weather.latency.1);

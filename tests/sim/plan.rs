@@ -65,6 +65,8 @@ pub struct Plan {
     pub latency: (u64, u64),
     /// How many pieces in a thousand are late, and by how much at most.
     pub late: (u64, u64),
+    /// How much longer each way of a byte to and from the last node is.
+    pub far: u64,
     /// How long a step of a client takes at most, where it takes any time.
     pub pace: u64,
     /// How long callers take at most to fetch what they were told of; zero: nothing is told first.
@@ -125,6 +127,7 @@ impl Plan {
             settings,
             latency,
             late: (dice.one_of(&[0, 0, 10, 50]), dice.one_of(&[10, 50, 200]) * MILLI),
+            far: 0,
             pace: dice.one_of(&[0, 0, 100 * MICRO, 2 * MILLI]),
             fetched_late: dice.one_of(&[0, 0, 100 * MICRO, 5 * MILLI]),
             fault_pause: dice.one_of(&[0, 400, 200, 100, 60]) * MILLI,
@@ -190,17 +193,26 @@ impl Plan {
     /// is left. Nothing is cut there but by the end of a process, so every client is told of every
     /// flush.
     fn let_nodes_forget(&mut self, dice: &mut Dice) {
+        if dice.chance(700) {
+            self.nodes = 3;
+            let labels = (0..self.nodes).map(|node| NodeSettings::new(format!("n{node}")));
+            self.settings.nodes = labels.collect();
+        }
         self.settings.limits = Limits::default();
-        self.settings.max_ttl = Duration::from_millis(dice.one_of(&[300, 60_000]));
-        self.settings.node_timeout = Duration::from_millis(dice.one_of(&[10, 25]));
+        self.settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 300]));
+        self.settings.node_timeout = Duration::from_millis(25);
+        // Its answers come behind the majority's.
+        self.far = dice.one_of(&[0, 8 * MILLI]);
         self.settings.reset_after = NEVER;
         self.latency = (20 * MICRO, 500 * MICRO);
         (self.late, self.fault_pause) = ((0, 0), dice.one_of(&[60, 30]) * MILLI);
         self.lengths = [(0, Length::Short), (5, Length::Middle), (1, Length::Long)];
-        (self.extends, self.keeps, self.gives) = (500, dice.one_of(&[0, 800]), 200);
+        (self.extends, self.keeps) = (500, dice.one_of(&[0, 800]));
+        (self.gives, self.lends) = (dice.one_of(&[100, 700]), dice.one_of(&[200, 700]));
         self.faults = vec![
             (dice.below(3), Kind::Kill),
-            (3, Kind::Flush),
+            (2, Kind::Flush),
+            (3, Kind::FlushFirst),
             (3, Kind::Stall),
             (2, Kind::Freeze),
             (dice.below(2), Kind::Stop),

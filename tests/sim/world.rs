@@ -67,7 +67,8 @@ impl World {
         trace.note(0, || format!("{plan:?}"));
         let mut nodes: Vec<Node> = (0..plan.nodes).map(|_| Node::new(&mut dice)).collect();
         let clients = (0..plan.clients).map(|_| client(&plan, &mut dice)).collect();
-        let weather = Weather { latency: plan.latency, late: plan.late };
+        let weather =
+            Weather { latency: plan.latency, late: plan.late, far: (plan.nodes - 1, plan.far) };
         let keys = (0..plan.keys).map(|key| format!("key {key}").into_bytes()).collect();
         let memory = plan.settings.max_ttl.as_nanos() as u64;
         let mut ledger = Ledger::new(plan.nodes, plan.keys, memory);
