@@ -503,6 +503,8 @@ impl World {
         let now = self.agenda.now();
         let serial = self.next_serial();
         self.trace.note(now, || format!("client {client} user {user} releases token #{serial}"));
+        let until = self.checker.belief(held.belief).until;
+        self.occupied.push((client, self.clients[client].users[user].key, until));
         self.checker.end(now, held.belief);
         let it = &mut self.clients[client];
         let (key, token) = (&self.keys[it.users[user].key], held.lock.token());

@@ -26,9 +26,13 @@ impl World {
         let name = &self.keys[key];
         let free = |node: &&crate::node::Node| node.master.get(node.clock(now), 0, name).is_none();
         let is_free = 2 * self.nodes.iter().filter(free).count() > self.nodes.len();
-        let users = self.clients.iter().flat_map(|client| &client.users);
+        self.occupied.retain(|(_, _, until)| *until > now);
+        let occupied =
+            |client: usize| self.occupied.iter().any(|(by, of, _)| (*by, *of) == (client, key));
+        let clients = self.clients.iter().enumerate().filter(|(number, _)| !occupied(*number));
+        let mut users = clients.flat_map(|(_, client)| &client.users);
         let waits = |since: u64, gives_up: u64| now < gives_up && since + STEP < now;
-        let is_waited_for = users.into_iter().any(|user| match user.state {
+        let is_waited_for = users.any(|user| match user.state {
             State::Waiting { since, gives_up, .. } => user.key == key && waits(since, gives_up),
             _ => false,
         });

@@ -47,6 +47,9 @@ pub struct World {
     pub offers: Vec<Offer>,
     /// All locks that were given away.
     pub handed: Vec<Handed>,
+    /// Keys (client, key, up to when) that a client still holds by its own record, though they were
+    /// released by their token: others of that client wait for the end of the record.
+    pub occupied: Vec<(usize, usize, u64)>,
     /// By key: since when it is free and waited for.
     pub free_since: Vec<Option<u64>>,
     /// Locks that an operator took away behind their owners' backs.
@@ -96,6 +99,7 @@ impl World {
             offers: Vec::new(),
             handed: Vec::new(),
             forced: Vec::new(),
+            occupied: Vec::new(),
             free_since: vec![None; plan.keys],
             serial: 0,
             plan,
