@@ -56,7 +56,7 @@ use trace::Trace;
 use world::World;
 
 /// How many seeds are run unless somebody says otherwise.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 4_000;
 
 /// Runs a seed; what happened, or what happened that must not.
 fn run(seed: u64, trace: Trace) -> Result<Tally, String> {
