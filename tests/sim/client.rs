@@ -161,11 +161,7 @@ impl World {
             let next = self.take_step(client);
             self.clients[client].step = next;
             if next == Step::Idle {
-                let at = self.sleeps_until(client);
-                if at < u64::MAX {
-                    self.wake_client(client, at);
-                }
-                return;
+                return self.fall_asleep(client);
             }
             let by = self.pauses();
             if by > 0 {
@@ -222,13 +218,22 @@ impl World {
         }
     }
 
-    /// Whether the poller would report something, or there is no sleep at all.
+    /// Whether the poller would report something, or there is no sleep at all. Input that was left
+    /// unread is not reported again.
     fn has_more_to_do(&mut self, client: usize) -> bool {
-        let came = |wire: &Option<usize>| {
-            wire.is_some_and(|wire| !self.network.wires[wire].inbox.is_empty())
-        };
-        self.clients[client].wires.iter().any(came)
-            || self.sleeps_until(client) <= self.agenda.now()
+        let it = &self.clients[client];
+        let came = it.wires.iter().zip(&it.rest).any(|(wire, rest)| {
+            wire.is_some_and(|wire| !rest && !self.network.wires[wire].inbox.is_empty())
+        });
+        came || self.sleeps_until(client) <= self.agenda.now()
+    }
+
+    fn fall_asleep(&mut self, client: usize) {
+        self.look_at_what_is_left(client);
+        let at = self.sleeps_until(client);
+        if at < u64::MAX {
+            self.wake_client(client, at);
+        }
     }
 
     /// Reads what the poller reported. Of some nodes it reads less than is there: the others are

@@ -64,7 +64,8 @@ impl Driver for Driving<'_> {
     fn read_rest(&mut self) {
         for node in 0..self.world.nodes.len() {
             if std::mem::take(&mut self.world.clients[self.client].rest[node]) {
-                self.world.read(self.client, node, usize::MAX);
+                let most = if self.world.dice.chance(200) { 1 } else { usize::MAX };
+                self.world.read(self.client, node, most);
             }
         }
     }
@@ -112,13 +113,14 @@ impl World {
 
     /// When a client's users want to act, or its kernel takes more.
     fn appointment(&self, client: usize) -> Option<u64> {
-        let it = &self.clients[client];
+        let (now, it) = (self.agenda.now(), &self.clients[client]);
         let users = it.users.iter().map(|user| user.at);
         let relics = it.relics.iter().map(|relic| relic.at);
         let told = it.told.iter().map(|told| told.at);
         let full = it.wires.iter().enumerate().filter_map(|(node, wire)| {
             let wire = &self.network.wires[(*wire)?];
-            let waits = wire.open && !it.coordinator.output(NodeId::new(node)).is_empty();
+            let full = wire.open && now < wire.full_until;
+            let waits = full && !it.coordinator.output(NodeId::new(node)).is_empty();
             waits.then_some(wire.full_until)
         });
         users.chain(relics).chain(told).chain(full).min().filter(|&at| at < u64::MAX)
@@ -126,14 +128,34 @@ impl World {
 
     /// A turn begins: takes note of what waits.
     pub fn note_what_waits(&mut self, client: usize) {
-        let now = self.agenda.now();
-        let it = &mut self.clients[client];
-        for (node, wire) in it.wires.iter().enumerate() {
-            let wire = wire.map(|wire| &self.network.wires[wire]);
-            it.waiting.unread[node] = wire.map_or(0, |wire| wire.inbox.len());
-            let takes = wire.is_some_and(|wire| wire.open && wire.full_until <= now);
-            let output = it.coordinator.output(NodeId::new(node));
-            it.waiting.unwritten[node] = takes && !output.is_empty();
+        for node in 0..self.nodes.len() {
+            let wire = self.clients[client].wires[node];
+            let unread = wire.map_or(0, |wire| self.network.wires[wire].inbox.len());
+            let unwritten = self.could_write(client, node);
+            let waiting = &mut self.clients[client].waiting;
+            (waiting.unread[node], waiting.unwritten[node]) = (unread, unwritten);
+        }
+    }
+
+    /// Whether there is output for a node, and the kernel would take it.
+    fn could_write(&self, client: usize, node: usize) -> bool {
+        let it = &self.clients[client];
+        let wire = it.wires[node].map(|wire| &self.network.wires[wire]);
+        let takes = wire.is_some_and(|wire| wire.open && wire.full_until <= self.agenda.now());
+        takes && !it.coordinator.output(NodeId::new(node)).is_empty()
+    }
+
+    /// A client falls asleep: nothing is left for which no event wakes it. The poller reports input
+    /// once, and a socket that takes output not at all.
+    pub fn look_at_what_is_left(&mut self, client: usize) {
+        let it = &self.clients[client];
+        let unread = it.rest.contains(&true);
+        let unwritten = (0..self.nodes.len()).any(|node| self.could_write(client, node));
+        if unread || unwritten || it.coordinator.has_actions() {
+            self.checker.violate(format!(
+                "client {client} falls asleep with input unread ({unread}), or output unwritten \
+                 ({unwritten}), or a connection to be opened or closed"
+            ));
         }
     }
 
@@ -163,14 +185,14 @@ impl World {
 
     fn write(&mut self, client: usize, node: usize, wire: usize) -> bool {
         let (now, id) = (self.agenda.now(), NodeId::new(node));
-        let it = &self.network.wires[wire];
-        let output = self.clients[client].coordinator.output(id).to_vec();
-        if !it.open || now < it.full_until || output.is_empty() {
+        if !self.could_write(client, node) {
             return false;
         }
+        let it = &self.network.wires[wire];
+        let output = self.clients[client].coordinator.output(id).to_vec();
         self.clients[client].waiting.unwritten[node] = false;
         let over = it.inbox.iter().any(|piece| matches!(piece, Piece::End(_)));
-        if over && self.dice.chance(500) {
+        if over && self.dice.chance(800) {
             self.tally.broken += 1;
             self.network.wires[wire].inbox.clear();
             self.lose(client, node, wire, "broken pipe");
