@@ -6,6 +6,7 @@ use std::time::Duration;
 use redlatch::proto::coordinator::Coordinator;
 use redlatch::proto::settings::NODE_MARKER;
 use redlatch::proto::standing::Standing;
+use redlatch::proto::turn;
 use redlatch::{Error, Finding, Inspection, Instant, Lock, NodeId, Outcome, Released, Value};
 
 use crate::agenda::{MILLI, SECOND};
@@ -254,7 +255,7 @@ impl World {
         self.trace.note(now, || format!("client {client} ends"));
         if in_order {
             self.clients[client].coordinator.close(instant(now));
-            self.write_all(client);
+            turn::write_out(&mut self.drive(client));
         }
         for node in 0..self.nodes.len() {
             let Some(wire) = self.clients[client].wires[node].take() else { continue };

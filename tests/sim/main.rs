@@ -40,6 +40,7 @@ mod plan;
 mod relic;
 mod tally;
 mod trace;
+mod turning;
 mod user;
 mod world;
 

@@ -26,7 +26,7 @@ const FLOORS: [(u8, &[&str]); 10] = [
     (2, &["proto::quarantine"]),
     (2, &["proto::records", "proto::round", "proto::debts"]),
     (2, &["proto::waiters", "proto::ops", "proto::keeper"]),
-    (3, &["proto::coordinator"]),
+    (3, &["proto::coordinator", "proto::turn"]),
     (4, &["net", "config", "testing::tcp"]),
     (5, &["client", "shared"]),
 ];
