@@ -50,6 +50,11 @@ impl Config {
     /// Each has to be a master of its own, on a machine of its own: not replicas of each other,
     /// not the nodes of a cluster.
     ///
+    /// A name that has several addresses is one node, and its addresses are tried in turn. All of
+    /// them have to lead to one server. If they lead to different servers, two clients may count
+    /// the votes of different servers for this node, and both may be granted a lock. A client
+    /// cannot see that by itself; `redlatch doctor` asks at each address, and fails.
+    ///
     /// # Errors
     /// An empty list, a bad URL, or the same node twice.
     pub fn new<I>(urls: I) -> Result<Config, ConfigError>
@@ -135,6 +140,15 @@ impl Config {
         self
     }
 
+    /// The key of the node marker on every node, `redlatch:node` unless changed here: a small key
+    /// without a ttl by which the restart guard sees that a node lost its keys while this client
+    /// was not connected. All clients of the nodes should use the same one. An empty name: no
+    /// marker is written, and such a loss is not seen.
+    pub fn node_marker(mut self, key: impl Into<Box<str>>) -> Config {
+        self.settings.node_marker = key.into();
+        self
+    }
+
     /// What our connections are called in the nodes' `CLIENT LIST`: `redlatch` unless set. Empty:
     /// nothing. A node that takes no name is used all the same.
     #[must_use]
@@ -158,7 +172,8 @@ impl Config {
     }
 
     /// Looks names up with `look_up`, which gets the name and the port, instead of asking the
-    /// system: for service discovery, and for tests. It may wait. It is called where the client or
+    /// system: for service discovery, and for tests. All addresses that it returns for a name have
+    /// to lead to one server: see [`Config::new`]. It may wait. It is called where the client or
     /// engine is made, and by [`Client`](crate::Client) on threads of their own behind failures.
     #[must_use]
     pub fn resolver(

@@ -63,7 +63,7 @@ fn names_say_something() {
 }
 
 #[test]
-fn the_library_is_safe() {
+fn library_and_tool_are_safe() {
     every_source(words::no_unsafe);
 }
 
@@ -73,7 +73,7 @@ fn every_root_forbids_unsafe_code() {
 }
 
 #[test]
-fn the_library_does_not_unwrap() {
+fn library_and_tool_do_not_unwrap() {
     every_source(words::no_unwrap);
 }
 
@@ -126,9 +126,9 @@ fn no_file_tells_of_a_machine() {
     report(&findings.collect::<Vec<_>>());
 }
 
-/// Runs a rule over all Rust of the package.
+/// Runs a rule over all Rust of the library and of the tool.
 fn every_source(rule: fn(&Source) -> Vec<String>) {
-    let roots = ["src/", "tests/", "benches/", "examples/"];
+    let roots = ["src/", "cli/", "tests/", "benches/", "examples/"];
     let files = tracked();
     let ours = files
         .iter()
@@ -159,7 +159,8 @@ fn tracked() -> Vec<String> {
     files.retain(|path| root().join(path).is_file());
     files.sort();
     files.dedup();
-    for known in ["Cargo.toml", "src/lib.rs", "tests/tidy.rs"] {
+    let known = ["Cargo.toml", "src/lib.rs", "tests/tidy.rs", "cli/Cargo.toml", "cli/src/main.rs"];
+    for known in known {
         assert!(files.iter().any(|path| path == known), "{known} is not among the files");
     }
     files
@@ -199,7 +200,10 @@ fn root() -> PathBuf {
 
 #[test]
 fn a_copy_without_git_has_the_same_sources() {
-    let is_source = |path: &String| path.starts_with("src/") && path.ends_with(".rs");
+    let folders = ["src/", "cli/src/"];
+    let is_source = |path: &String| {
+        path.ends_with(".rs") && folders.iter().any(|folder| path.starts_with(folder))
+    };
     let mut walked: Vec<String> = walk(Path::new("")).into_iter().filter(is_source).collect();
     walked.sort();
     assert_eq!(tracked().into_iter().filter(is_source).collect::<Vec<_>>(), walked);

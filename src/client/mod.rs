@@ -19,7 +19,7 @@ use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::proto::coordinator::Event;
-use crate::proto::error::{ConfigError, Error};
+use crate::proto::error::{ConfigError, Error, Report};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock;
 use crate::proto::node::NodeId;
@@ -49,7 +49,8 @@ const LOOKED_AT: Duration = Duration::from_millis(1);
 /// guard borrows it, so it stays on that thread, and ends before the client does.
 ///
 /// After `fork` it belongs to the parent: in the child every call ends as [`Error::Config`], and
-/// dropping it or a guard does nothing to the parent's locks.
+/// dropping it or a guard does nothing to the parent's locks. A copy with the same process number
+/// is not noticed: see [`Engine::is_ours`].
 ///
 /// A signal that interrupts a wait ends no call and makes none longer. A panic of yours that
 /// unwinds through guards and client drops them as any other end of their scopes does: the releases
@@ -204,6 +205,22 @@ impl Client {
         match self.ask(|engine| engine.inspect(key, 0))? {
             Outcome::Inspected(inspection) => Ok(*inspection),
             other => unreachable!("a look ended as {other:?}"),
+        }
+    }
+
+    /// Ends the quarantine of every node that can be asked, and writes it into their node markers,
+    /// so that the next process trusts them at once, too. Returns what each node said.
+    ///
+    /// The caller vouches that no client believes in a lock that one of these nodes forgot: on
+    /// nodes that nobody has used yet, for instance.
+    ///
+    /// # Errors
+    /// [`Error::NoQuorum`] where fewer than a quorum of nodes took it; before anything is sent
+    /// [`Error::Busy`].
+    pub fn vouch(&self) -> Result<Report, Error> {
+        match self.ask(|engine| engine.vouch(0))? {
+            Outcome::Vouched(report) => Ok(*report),
+            other => unreachable!("vouching ended as {other:?}"),
         }
     }
 

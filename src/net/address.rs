@@ -20,6 +20,9 @@ use crate::proto::settings::{Credentials, NodeSettings, Secret};
 /// The port where the address names none.
 pub const DEFAULT_PORT: u16 = 6379;
 
+/// How many digits a port has at most.
+const LONGEST_PORT: usize = 5;
+
 /// Where a node is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
@@ -164,13 +167,58 @@ fn database(digits: &str) -> Result<u32, &'static str> {
     number(digits).ok_or("its database is not a number")
 }
 
-/// The URL as it may be shown.
+/// The URL as it may be shown: host, port and database, or the path of a socket.
+///
+/// A URL that is quoted in an error is often one whose `@` was forgotten (`redis://:password`), so
+/// anything that may be a part of a password reads `***`.
 pub fn without_credentials(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://***@{rest}"),
-        (None, Some((_, rest))) => format!("***@{rest}"),
-        (_, None) => url.to_string(),
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    let (credentials, place) = match rest.rsplit_once('@') {
+        Some((_, place)) => ("***@", place),
+        None => ("", rest),
+    };
+    let place = if scheme == "redis+unix://" { shown_path(place) } else { shown_host(place) };
+    format!("{scheme}{credentials}{place}")
+}
+
+/// `host[:port][/db]`, with `***` from the first part on that is neither.
+fn shown_host(place: &str) -> String {
+    let host = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((ip, _)) if ip.parse::<std::net::Ipv6Addr>().is_ok() => ip.len() + 2,
+        _ if place.starts_with('[') => 0,
+        _ => place.find([':', '/', '?', '#']).unwrap_or(place.len()),
+    };
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let mut shown = host;
+    if host > 0 && place[shown..].starts_with(':') {
+        let end = shown + 1 + digits(&place[shown + 1..]);
+        let is_whole = place[end..].is_empty() || place[end..].starts_with(['/', '?', '#']);
+        let is_port = is_whole && end - shown <= 1 + LONGEST_PORT;
+        shown = if is_port { end } else { shown + 1 };
     }
+    if host > 0 && place[shown..].starts_with('/') {
+        let is_db = digits(&place[shown + 1..]) == place.len() - shown - 1;
+        shown = if is_db { place.len() } else { shown + 1 };
+    }
+    cut(place, shown)
+}
+
+/// `/path[?db=N]`, with `***` for what stands before the path and for any other query.
+fn shown_path(place: &str) -> String {
+    let Some(slash) = place.find('/') else { return cut(place, 0) };
+    let (before, path) = place.split_at(slash);
+    let end = path.find(['?', '#']).unwrap_or(path.len());
+    let is_db = path[end..].strip_prefix("?db=").is_some_and(|db| number::<u32>(db).is_some());
+    cut(before, 0) + &cut(path, if is_db { path.len() } else { end })
+}
+
+/// The text up to there, and `***` if there is more.
+fn cut(text: &str, shown: usize) -> String {
+    let more = if shown < text.len() { "***" } else { "" };
+    format!("{}{more}", &text[..shown])
 }
 
 fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
@@ -325,6 +373,45 @@ mod tests {
         ] {
             let error = Address::parse(url).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_a_password_without_its_at_sign_is_not_shown() {
+        let cases = [
+            ("redis://:hunter2", "redis://***"),
+            ("redis://ann:hunter2", "redis://ann:***"),
+            ("redis://ann:hun:ter2", "redis://ann:***"),
+            ("redis://ann:123456789", "redis://ann:***"),
+            ("redis://ann:12/34hunter2", "redis://ann:12/***"),
+            ("redis://:7/hunter2", "redis://***"),
+            ("redis://h/hunter2", "redis://h/***"),
+            ("redis://h:7?password=hunter2", "redis://h:7***"),
+            ("redis://h#hunter2", "redis://h***"),
+            ("redis://[::1]hunter2", "redis://[::1]***"),
+            ("redis://[hunter2", "redis://***"),
+            ("redis://host with:hunter2", "redis://host with:***"),
+            ("ann:hunter2", "ann:***"),
+            (":hunter2", "***"),
+            ("http://ann:hunter2", "http://ann:***"),
+            ("redis+unix://:hunter2/run/s", "redis+unix://***/run/s"),
+            ("redis+unix://hunter2/run/s", "redis+unix://***/run/s"),
+            ("redis+unix:///run/s?password=hunter2", "redis+unix:///run/s***"),
+            ("redis://:x@h:hunter2", "redis://***@h:***"),
+            // What names a place is shown.
+            ("10.0.0.1", "10.0.0.1"),
+            ("h:7000", "h:7000"),
+            ("http://h:80/1", "http://h:80/1"),
+            ("redis://h:65536", "redis://h:65536"),
+            ("redis://[::1]:70000/0", "redis://[::1]:70000/0"),
+            ("redis+unix:///run/s/", "redis+unix:///run/s/"),
+            ("redis+unix://:hunter2@/run/s?x", "redis+unix://***@/run/s***"),
+        ];
+        for (url, shown) in cases {
+            assert_eq!(without_credentials(url), shown);
+            let error = Address::parse(url).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+            assert!(error.to_string().contains(shown), "{error}");
         }
     }
 }

@@ -56,8 +56,9 @@ use crate::proto::ops::Completion;
 /// It is `Send` and `Sync`: it may be made on one thread and used on another, and whoever asks it
 /// for something needs it mutably. After `fork` it belongs to the parent: in the child every
 /// request ends as [`ConfigError::Nodes`](crate::ConfigError), and the descriptor, which both
-/// processes share, is not to be waited for. No call of it waits, so no signal interrupts one; your
-/// own wait it may. What becomes of a panic in a function that the [`Config`] was given is said at
+/// processes share, is not to be waited for. A copy with the same process number is not noticed:
+/// see [`Engine::is_ours`]. No call of it waits, so no signal interrupts one; your own wait it may.
+/// What becomes of a panic in a function that the [`Config`] was given is said at
 /// the [`Engine`]; one of yours that drops it in unwinding does what any drop of it does.
 ///
 /// Take it out of your loop before you drop it: as long as a forked process has a copy of the

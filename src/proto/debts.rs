@@ -13,6 +13,11 @@ use super::timers::Timer;
 /// it is long gone, unless its clock stands still.
 pub const GIVEN_UP_AFTER: u32 = 10;
 
+/// How long after its loss a connection may still bring to the node what was written on it, where
+/// nothing proves its end. Linux gives unacknowledged bytes up after 924.6 s (`tcp_retries2` is
+/// 15), and a proxy on the way does so by its own clock, whatever our socket is set to.
+pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
+
 /// The pauses between payments that a node refuses, and while it has no room.
 pub const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 

@@ -1,9 +1,10 @@
 //! The first words on a connection, and what they tell of the node: whether it may be asked at
 //! all.
 //!
-//! Everything is written at once: `HELLO` with the credentials, `SELECT`, `INFO`, the scripts, what
-//! the node has of its own to compare and delete with, the wish to be told of flushes and of keys
-//! that we name, and what we are called.
+//! Everything is written at once: `HELLO` with the credentials, `SELECT`, the wish to be told of
+//! flushes and of keys that we name, `INFO`, the node marker, the scripts, what the node has of its
+//! own to compare and delete with, and what we are called. A second round trip follows only where
+//! the node marker has to be written.
 //!
 //! Where `HELLO` is unknown (before Redis 6) it is said again in the old words. Each command but
 //! the credentials may be refused by a managed server: its absence has a defined effect here.
@@ -11,6 +12,7 @@
 
 use super::command::{EXTEND, Native, RELEASE};
 use super::error::Cause;
+use super::marker::{Identity, Marker, MarkerState};
 use super::resp::Reply;
 use super::settings::NodeSettings;
 
@@ -25,6 +27,12 @@ pub enum Step {
     Select,
     /// `INFO`: who it is and how it is set up.
     Info,
+    /// `TIME`: the node's clock, by which the age of its marker is known.
+    Time,
+    /// `GET` of the node marker. Refused: the node is judged without one.
+    Marker,
+    /// The script that writes the node marker: only where the one that is there does not match.
+    Mark,
     /// A script of ours without its arguments: it fails before it does anything, by an error of its
     /// own. Only a user who may run no scripts hears of another.
     Run,
@@ -40,13 +48,11 @@ pub enum Step {
     Name,
 }
 
-/// How many hex digits a `run_id` has.
-pub const RUN_ID_DIGITS: usize = 40;
-
 /// What one answer tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fact {
     /// Done; there is nothing to learn from it.
+    #[default]
     Fine,
     /// What `HELLO` tells of this connection: its number, for `CLIENT KILL`.
     Hello {
@@ -55,6 +61,10 @@ pub enum Fact {
     },
     /// What `INFO` tells.
     Info(Info),
+    /// What `TIME` tells, in microseconds.
+    Time(u64),
+    /// The node's marker; unavailable where the value is no marker.
+    Marker(MarkerState),
     /// What it has of its own.
     Native(Option<Native>),
     /// It was refused.
@@ -64,8 +74,8 @@ pub enum Fact {
 /// What `INFO` tells of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Info {
-    /// New at each start of the server.
-    pub run_id: Option<[u8; RUN_ID_DIGITS]>,
+    /// Who it is.
+    pub identity: Identity,
     /// Whole seconds of wall-clock difference: negative after its clock was set back.
     pub uptime_seconds: Option<i64>,
     /// It is a replica.
@@ -91,6 +101,10 @@ pub struct Vetted {
     pub native: Option<Native>,
     /// It tells of writes to the keys that we name.
     pub tracks: bool,
+    /// What `TIME` told, in microseconds: before the marker was read.
+    pub micros: Option<u64>,
+    /// Its marker.
+    pub marker: MarkerState,
 }
 
 /// How the greeting goes on.
@@ -100,8 +114,8 @@ pub enum Progress {
     More,
     /// It has to be said again in the old words: call [`Greeting::begin`] again.
     Again,
-    /// The node may be asked.
-    Vetted(Vetted),
+    /// The node may be asked: [`Greeting::vetted`] has what is known of it.
+    Vetted,
     /// It may not.
     Rejected(Cause),
 }
@@ -115,11 +129,20 @@ pub struct Greeting {
     hello_unknown: bool,
     trouble: Option<Cause>,
     vetted: Vetted,
+    /// The marker as it was found, before it was written.
+    found: Option<MarkerState>,
 }
 
 impl Greeting {
-    /// Says everything at once. `name` is what we are called; `say` puts one step into the outbox.
-    pub fn begin(&mut self, node: &NodeSettings, name: &str, mut say: impl FnMut(Step, &[&[u8]])) {
+    /// Says everything at once. `name` is what we are called, `marker` the key of the node marker
+    /// where it is to be looked at; `say` puts one step into the outbox.
+    pub fn begin(
+        &mut self,
+        node: &NodeSettings,
+        name: &str,
+        marker: Option<&str>,
+        mut say: impl FnMut(Step, &[&[u8]]),
+    ) {
         let old_words = self.hello_unknown;
         *self = Greeting::default();
         let mut say = |step, arguments: &[&[u8]]| {
@@ -142,16 +165,21 @@ impl Greeting {
         if node.db != 0 {
             say(Step::Select, &[b"SELECT", node.db.to_string().as_bytes()]);
         }
+        if !old_words {
+            // Opt-in: nothing is tracked that we do not name, and flushes are told all the same.
+            // Before the marker is read, so that no flush goes unseen between the two.
+            say(Step::Track, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]);
+        }
         say(Step::Info, &[b"INFO"]);
+        if let Some(key) = marker {
+            say(Step::Time, &[b"TIME"]);
+            say(Step::Marker, &[b"GET", key.as_bytes()]);
+        }
         for script in [RELEASE, EXTEND] {
             say(Step::Load, &[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
         }
         say(Step::Run, &[b"EVAL", RELEASE.source.as_bytes(), b"0"]);
         say(Step::Native, &[b"COMMAND", b"INFO", b"DELIFEQ", b"DELEX"]);
-        if !old_words {
-            // Opt-in: nothing is tracked that we do not name, and flushes are told all the same.
-            say(Step::Track, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]);
-        }
         if !name.is_empty() {
             say(Step::Name, &[b"CLIENT", b"SETNAME", name.as_bytes()]);
         }
@@ -159,6 +187,12 @@ impl Greeting {
         for (field, value) in [(&b"LIB-NAME"[..], &b"redlatch"[..]), (b"LIB-VER", version)] {
             say(Step::Name, &[b"CLIENT", b"SETINFO", field, value]);
         }
+    }
+
+    /// The script that writes the node marker is asked for: its answer ends the greeting.
+    pub fn mark(&mut self) {
+        self.unanswered += 1;
+        self.found = Some(self.vetted.marker);
     }
 
     /// Takes an answer.
@@ -169,6 +203,8 @@ impl Greeting {
             (_, Fact::Fine) => {}
             (_, Fact::Hello { client_id }) => self.vetted.client_id = Some(client_id),
             (_, Fact::Info(info)) => self.vet(info, allow_eviction),
+            (_, Fact::Time(micros)) => self.vetted.micros = Some(micros),
+            (_, Fact::Marker(marker)) => self.vetted.marker = marker,
             (_, Fact::Native(native)) => self.vetted.native = native,
             (Step::Hello, Fact::Refused(Cause::UnknownCommand | Cause::NoPermission)) => {
                 self.hello_unknown = true;
@@ -182,9 +218,18 @@ impl Greeting {
             // Without INFO nothing is known of it, and so it is distrusted; without the others the
             // source is sent each time, and a flush is not noticed.
             (
-                Step::Info | Step::Load | Step::Native | Step::Track,
+                Step::Info | Step::Load | Step::Native | Step::Track | Step::Time,
                 Fact::Refused(Cause::NoPermission | Cause::UnknownCommand | Cause::Other),
             ) => {}
+            // The marker's key is not for us: the node is judged without one.
+            (
+                Step::Marker | Step::Mark,
+                Fact::Refused(
+                    Cause::NoPermission | Cause::UnknownCommand | Cause::WrongType | Cause::Other,
+                ),
+            ) => self.vetted.marker = MarkerState::Unavailable,
+            // It cannot be written for a while: its memory is full, or a script runs.
+            (Step::Mark, Fact::Refused(_)) => self.vetted.marker = MarkerState::Absent,
             // Nothing hangs on the name.
             (Step::Name, Fact::Refused(_)) => {}
             (_, Fact::Refused(cause)) => self.blame(cause),
@@ -192,9 +237,19 @@ impl Greeting {
         match (self.unanswered, self.hello_unknown, self.trouble) {
             (0, true, _) => Progress::Again,
             (0, false, Some(cause)) => Progress::Rejected(cause),
-            (0, false, None) => Progress::Vetted(self.vetted),
+            (0, false, None) => Progress::Vetted,
             _ => Progress::More,
         }
+    }
+
+    /// What is known of the node.
+    pub fn vetted(&self) -> &Vetted {
+        &self.vetted
+    }
+
+    /// The marker as it was found, if it was written since.
+    pub fn found(&self) -> Option<MarkerState> {
+        self.found
     }
 
     /// What was found wrong so far: a node that ends the connection in mid-greeting said why.
@@ -251,10 +306,31 @@ impl Step {
                 }))
             }
             (Step::Info, Reply::Bulk(text)) => Some(Fact::Info(Info::read(text))),
+            (Step::Time, Reply::Array(_)) => time(reply)?.map(Fact::Time),
+            (Step::Marker, Reply::Null) => Some(Fact::Marker(MarkerState::Absent)),
+            (Step::Marker | Step::Mark, Reply::Bulk(value)) => {
+                let marker = Marker::parse(value);
+                Some(Fact::Marker(marker.map_or(MarkerState::Unavailable, MarkerState::Present)))
+            }
             (Step::Load, Reply::Bulk(_)) | (Step::Run, Reply::Integer(_)) => Some(Fact::Fine),
             _ => None,
         }
     }
+}
+
+/// What `TIME` tells, in microseconds; it may be refused.
+pub fn time(reply: &Reply<'_>) -> Option<Option<u64>> {
+    let elements = match reply {
+        Reply::Error(_) => return Some(None),
+        Reply::Array(elements) => elements,
+        _ => return None,
+    };
+    let mut parts = elements.iter().map(|part| match part {
+        Reply::Bulk(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    });
+    let (seconds, micros) = (parts.next()??, parts.next()??);
+    Some(seconds.checked_mul(1_000_000)?.checked_add(micros))
 }
 
 impl Info {
@@ -267,7 +343,8 @@ impl Info {
             let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
             let value = &line[colon + 1..];
             match &line[..colon] {
-                b"run_id" => info.run_id = value.try_into().ok(),
+                b"run_id" => info.identity.run_id = value.try_into().ok(),
+                b"master_replid" => info.identity.replid = value.try_into().ok(),
                 b"uptime_in_seconds" => {
                     info.uptime_seconds =
                         std::str::from_utf8(value).ok().and_then(|v| v.parse().ok());
@@ -293,7 +370,7 @@ mod tests {
 
     fn said(greeting: &mut Greeting, node: &NodeSettings) -> Vec<(Step, String)> {
         let mut said = Vec::new();
-        greeting.begin(node, "me", |step, arguments| {
+        greeting.begin(node, "me", None, |step, arguments| {
             let words: Vec<_> = arguments.iter().map(|a| String::from_utf8_lossy(a)).collect();
             said.push((step, words.join(" ")));
         });
@@ -340,9 +417,10 @@ mod tests {
         assert_eq!(steps[7].1, "CLIENT SETNAME me");
         assert_eq!(steps[8].1, "CLIENT SETINFO LIB-NAME redlatch");
         let facts = [&[HELLO, (Step::Info, info(&text))], &REST[..]].concat();
-        let Progress::Vetted(vetted) = end(&mut greeting, &facts) else { panic!("not vetted") };
+        assert_eq!(end(&mut greeting, &facts), Progress::Vetted);
+        let vetted = greeting.vetted();
         assert_eq!(vetted.client_id, Some(9));
-        assert_eq!(vetted.info.run_id.unwrap(), run_id.as_bytes());
+        assert_eq!(vetted.info.identity.run_id.unwrap(), run_id.as_bytes());
         assert_eq!(vetted.info.uptime_seconds, Some(-3));
     }
 
@@ -396,7 +474,7 @@ mod tests {
         assert_eq!(steps[0], (Step::Auth, "AUTH pw".into()));
         let facts = [(Step::Auth, Fact::Fine), (Step::Info, info("role:master"))];
         let facts = [&facts[..], &[LOADED, LOADED, RAN, NATIVE, NAMED, NAMED, NAMED]].concat();
-        assert!(matches!(end(&mut greeting, &facts), Progress::Vetted(_)));
+        assert_eq!(end(&mut greeting, &facts), Progress::Vetted);
     }
 
     #[test]
@@ -426,8 +504,8 @@ mod tests {
                 let facts = [&[HELLO, (Step::Info, refused)], &rest[..]].concat();
                 end(&mut greeting, &facts)
             };
-            assert!(matches!(vetted(Fact::Fine), Progress::Vetted(_)));
-            assert!(matches!(vetted(Fact::Refused(Cause::Other)), Progress::Vetted(_)));
+            assert_eq!(vetted(Fact::Fine), Progress::Vetted);
+            assert_eq!(vetted(Fact::Refused(Cause::Other)), Progress::Vetted);
             assert_eq!(vetted(refused), Progress::Rejected(why));
         }
     }

@@ -12,9 +12,10 @@ use bytes::{Buf, BytesMut};
 
 use super::command::Form;
 use super::error::{Cause, Said};
-use super::greeting::{Fact, Step};
+use super::greeting::{Fact, Step, time};
 use super::inspection::Value;
 use super::key::KeyHash;
+use super::marker::Marker;
 use super::resp::{self, Elements, Malformed, Reply};
 use super::settings::{Limits, Secret};
 use super::time::Instant;
@@ -49,6 +50,10 @@ pub enum Kind {
     Greet(Step),
     /// `TIME`: does it answer, and has its clock jumped? It belongs to no record.
     Probe,
+    /// The script that writes the node marker, for the next process. It belongs to no record.
+    Mark,
+    /// The script that writes the node marker by which an operator vouches for the node.
+    Vouch,
     /// A release that is said once more at the end of a client: nobody waits for its answer. It
     /// belongs to no record.
     LastWord,
@@ -66,6 +71,7 @@ impl Kind {
             self,
             Kind::Greet(_)
                 | Kind::Probe
+                | Kind::Mark
                 | Kind::LastWord
                 | Kind::Kill { .. }
                 | Kind::Caching
@@ -111,8 +117,8 @@ impl Ask {
 pub enum Answer {
     /// To a question about a key.
     Said(Said),
-    /// To a step of the greeting.
-    Fact(Fact),
+    /// To a step of the greeting: what it tells is in [`Link::fact`].
+    Fact,
     /// To `TIME`: microseconds on the node's clock, where it told.
     Time(Option<u64>),
     /// To what nobody waits for.
@@ -163,6 +169,9 @@ impl fmt::Display for Fault {
 /// How much of an error line is kept for reports.
 const KEPT_ERROR: usize = 160;
 
+/// No code of an error is longer: `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`.
+const LONGEST_CODE: usize = 16;
+
 /// The bytes of one connection.
 #[derive(Default)]
 pub struct Link {
@@ -171,6 +180,9 @@ pub struct Link {
     asks: VecDeque<Ask>,
     /// How many of the asks, the youngest ones, are not written yet.
     unwritten: usize,
+    /// What the last answer to a step of the greeting told. Beside the answers, which are moved
+    /// about on the hot path and have to be small.
+    fact: Fact,
     /// Keys that were written to, of a push that told of several.
     written: Vec<KeyHash>,
     last_answer: Instant,
@@ -251,6 +263,11 @@ impl Link {
         self.asks.front().map(|ask| ask.written_at)
     }
 
+    /// What the last answer to a step of the greeting told.
+    pub fn fact(&self) -> Fact {
+        self.fact
+    }
+
     /// When the last answer came.
     pub fn last_answer(&self) -> Instant {
         self.last_answer
@@ -289,11 +306,14 @@ impl Link {
                 return Ok(None);
             };
             if let Reply::Error(line) = reply {
-                keep_error(&mut self.last_error, line, self.secret.as_ref());
+                self.last_error.clear();
+                let kind = self.asks.front().map(|ask| ask.kind);
+                let kept = kept_of_error(line, kind, self.secret.as_ref());
+                self.last_error.extend(kept.escape_ascii().map(char::from));
             }
             let incoming = match reply {
                 Reply::Push(elements) => told(elements, &mut self.written),
-                _ => Some(take(&mut self.asks, &reply)?),
+                _ => Some(take(&mut self.asks, &mut self.fact, &reply)?),
             };
             if kept {
                 self.partial.advance(consumed);
@@ -310,7 +330,7 @@ impl Link {
 
 /// Gives the reply to the oldest question. One that it cannot have leaves the question unanswered:
 /// whoever asked it is told so with the others, when the connection ends.
-fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<Incoming, Fault> {
+fn take(asks: &mut VecDeque<Ask>, fact: &mut Fact, reply: &Reply<'_>) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {
         let cause = match reply {
             Reply::Error(line) => Some(Cause::of_error(line)),
@@ -319,9 +339,12 @@ fn take(asks: &mut VecDeque<Ask>, reply: &Reply<'_>) -> Result<Incoming, Fault> 
         return Err(Fault::Unasked(cause));
     };
     let answer = match ask.kind {
-        Kind::Greet(step) => step.read(reply).map(Answer::Fact),
+        Kind::Greet(step) => step.read(reply).map(|told| {
+            *fact = told;
+            Answer::Fact
+        }),
         Kind::Probe => time(reply).map(Answer::Time),
-        Kind::LastWord | Kind::Caching => Some(Answer::Heard),
+        Kind::LastWord | Kind::Caching | Kind::Mark => Some(Answer::Heard),
         Kind::Look => value(reply).map(Answer::Value),
         Kind::LookLeft | Kind::Register => left(reply).map(Answer::Left),
         Kind::Kill { .. } => match reply {
@@ -376,23 +399,19 @@ fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
     }
 }
 
-/// What `TIME` tells, in microseconds; it may be refused.
-fn time(reply: &Reply<'_>) -> Option<Option<u64>> {
-    let elements = match reply {
-        Reply::Error(_) => return Some(None),
-        Reply::Array(elements) => elements,
-        _ => return None,
-    };
-    let mut parts = elements.iter().map(|part| match part {
-        Reply::Bulk(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
-        _ => None,
-    });
-    let (seconds, micros) = (parts.next()??, parts.next()??);
-    Some(seconds.checked_mul(1_000_000)?.checked_add(micros))
-}
-
 /// What a reply says of the key; `None` where the command cannot give it.
 fn said(kind: Kind, reply: &Reply<'_>) -> Option<Said> {
+    if kind == Kind::Vouch {
+        return match *reply {
+            Reply::Bulk(value) => Some(match Marker::parse(value) {
+                Some(marker) if marker.vouched => Said::Granted,
+                // Another program uses the key.
+                _ => Said::Failed(Cause::WrongType),
+            }),
+            Reply::Error(line) => Some(Said::Failed(Cause::of_error(line))),
+            _ => None,
+        };
+    }
     let script = matches!(kind, Kind::Extend(_) | Kind::Release(_) | Kind::Adopt);
     if kind == Kind::Exists {
         return match *reply {
@@ -425,15 +444,31 @@ fn said(kind: Kind, reply: &Reply<'_>) -> Option<Said> {
     }
 }
 
-/// Keeps the line, or no more than its first word where it repeats the secret. An unknown command
-/// is told together with its arguments.
-fn keep_error(kept: &mut String, line: &[u8], secret: Option<&Secret>) {
-    kept.clear();
+/// What may be kept of an error line.
+///
+/// An unknown command is repeated by the node with as much of its arguments as it likes, and with
+/// spaces for the ends of lines. So the text of an error that answers the credentials is dropped,
+/// whatever it says. Of any other error no more than the code is kept where it repeats the secret.
+fn kept_of_error<'a>(line: &'a [u8], kind: Option<Kind>, secret: Option<&Secret>) -> &'a [u8] {
     let secret = secret.map_or(&[][..], |secret| secret.reveal().as_bytes());
-    let repeats = !secret.is_empty() && line.windows(secret.len()).any(|part| part == secret);
-    let most = if repeats { line.iter().position(|&byte| byte == b' ') } else { None };
-    let line = &line[..line.len().min(most.unwrap_or(KEPT_ERROR))];
-    kept.extend(line.escape_ascii().map(char::from));
+    let is_same = |(&told, &ours): (&u8, &u8)| {
+        told == ours || (told == b' ' && matches!(ours, b'\r' | b'\n'))
+    };
+    let repeats = |line: &[u8]| {
+        let mut parts = line.windows(secret.len().max(1));
+        !secret.is_empty() && parts.any(|part| part.iter().zip(secret).all(is_same))
+    };
+    let has_credentials = matches!(kind, Some(Kind::Greet(Step::Hello | Step::Auth)));
+    if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(KEPT_ERROR)] }
+}
+
+/// The code that an error line begins with: one short word of capitals. Nothing where it begins
+/// otherwise.
+fn code(line: &[u8]) -> &[u8] {
+    let end = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
+    let word = &line[..end];
+    let is_code = end <= LONGEST_CODE && word.iter().all(u8::is_ascii_uppercase);
+    if is_code { word } else { &[] }
 }
 
 #[cfg(test)]
@@ -609,6 +644,34 @@ mod tests {
             assert_eq!(link.last_error(), "ERR");
             assert!(!format!("{link:?}").contains("hunter2"));
             link.partial.clear();
+        }
+        // A server writes the ends of lines as spaces.
+        link.hide(Some(Secret::new("hunter2\n")));
+        link.asks.push_back(ask);
+        answers(&mut link, b"-ERR it was hunter2 that was said\r\n").unwrap();
+        assert_eq!(link.last_error(), "ERR");
+    }
+
+    #[test]
+    fn of_an_error_to_hello_or_auth_only_the_code_is_kept() {
+        let long: String = ('a'..='z').cycle().take(193).collect();
+        let asks = [Step::Hello, Step::Auth].map(Kind::Greet);
+        for password in [long.as_str(), "first-half\nsecond-half"] {
+            for kind in asks {
+                let mut link = link(&[kind; 3]);
+                link.hide(Some(Secret::new(password)));
+                // A server repeats as much as it likes of it, with spaces for the ends of lines.
+                let told: String = password.replace('\n', " ").chars().take(100).collect();
+                let line = format!("-ERR unknown command 'AUTH', beginning with: '{told}'\r\n");
+                assert_eq!(answers(&mut link, line.as_bytes()).unwrap(), [(0, Answer::Fact)]);
+                assert_eq!(link.fact(), Fact::Refused(Cause::UnknownCommand));
+                assert_eq!(link.last_error(), "ERR");
+                // Some node or proxy may begin with it, too.
+                answers(&mut link, format!("-{told}\r\n").as_bytes()).unwrap();
+                assert_eq!(link.last_error(), "");
+                answers(&mut link, b"-WRONGPASS invalid username-password pair\r\n").unwrap();
+                assert_eq!(link.last_error(), "WRONGPASS");
+            }
         }
     }
 }

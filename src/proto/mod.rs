@@ -2,6 +2,7 @@
 //!
 //! [`Coordinator`](coordinator::Coordinator) owns the rest. Bytes and moments go in by its
 //! `handle_*` methods, bytes, moments and completions come out by its `poll_*` methods.
+//! [`turn`] is the order in which a loop calls them.
 
 pub mod ballot;
 pub mod command;
@@ -14,8 +15,10 @@ pub mod keeper;
 pub mod key;
 pub mod link;
 pub mod lock;
+pub mod marker;
 pub mod node;
 pub mod ops;
+pub mod quarantine;
 pub mod records;
 pub mod resp;
 pub mod round;
@@ -24,4 +27,5 @@ pub mod standing;
 pub mod stats;
 pub mod time;
 pub mod timers;
+pub mod turn;
 pub mod waiters;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use slab::Slab;
 
-use super::error::Error;
+use super::error::{Error, Report};
 use super::inspection::Inspection;
 use super::keeper::Keep;
 use super::lock::Lock;
@@ -49,6 +49,8 @@ pub enum Outcome {
     Released(Released),
     /// What the nodes hold.
     Inspected(Box<Inspection>),
+    /// The grants of the nodes that granted this count from now on.
+    Vouched(Box<Report>),
 }
 
 /// The end of a request.

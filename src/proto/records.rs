@@ -4,10 +4,13 @@
 //! record outlives its caller, and its place is used again only under a new generation.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use slab::Slab;
 
+use super::debts::GONE_AFTER;
 use super::error::Said;
+use super::keeper::TOLD_BEFORE;
 use super::key::{HashOfIt, KeyHash};
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet, Outstanding};
@@ -89,6 +92,8 @@ pub struct Record {
     next_of_key: Option<u32>,
     /// When the key is gone on every node that answered, whatever becomes of its release.
     pub lapses_at: Instant,
+    /// The same for the nodes that are unproven, whatever they answer or refuse.
+    pub unproven_until: Instant,
     /// The question that is being asked, or was last.
     pub round: Round,
     /// Who waits for that question's answer.
@@ -103,9 +108,22 @@ impl Record {
     /// A node answered an ask that may have created or prolonged the key: it executed it before
     /// `now`, so what it did is over a ttl, and the drift of its clock, later.
     pub fn note_answer(&mut self, now: Instant) {
+        self.lapses_at = self.lapses_at.max(self.gone_if_executed(now));
+    }
+
+    /// The connection was lost on which an ask was unanswered that may create or prolong the key.
+    /// The node may execute it later, until there is proof or the connection must be gone there.
+    pub fn may_be_executed_late(&mut self, node: NodeId, now: Instant) {
+        self.unproven.insert(node);
+        let latest = now.saturating_add(GONE_AFTER);
+        self.unproven_until = self.unproven_until.max(self.gone_if_executed(latest));
+    }
+
+    /// When the key is gone by its ttl, and the drift of the node's clock, if the node executes the
+    /// longest ask at `moment`.
+    fn gone_if_executed(&self, moment: Instant) -> Instant {
         let ttl = self.longest;
-        let over = now.saturating_add(ttl.duration()).saturating_add(ttl.drift());
-        self.lapses_at = self.lapses_at.max(over);
+        moment.saturating_add(ttl.duration()).saturating_add(ttl.drift())
     }
 
     /// A node answered an extend with absent or another's.
@@ -153,14 +171,25 @@ impl Record {
         match self.round.purpose {
             Purpose::Acquire | Purpose::Adopt => self.phase == Phase::Asking,
             Purpose::Extend => self.phase == Phase::Held,
-            Purpose::Release | Purpose::Inspect => true,
+            Purpose::Release | Purpose::Inspect | Purpose::Vouch => true,
         }
+    }
+
+    /// How long before its deadline the lock is lost: its keeper is to be notified in time.
+    pub fn lost_before(&self) -> Duration {
+        if self.kept.is_some() { TOLD_BEFORE } else { Duration::ZERO }
+    }
+
+    /// Whether the lock counts as lost by now, though its timer may not have been looked at yet.
+    /// Nothing that prolongs it is written from then on.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        self.deadline.saturating_since(now) <= self.lost_before()
     }
 
     /// Whether what `node` is owed has become nothing: its key is gone by its ttl.
     pub fn has_lapsed(&self, node: NodeId, now: Instant) -> bool {
-        let unknown = self.unproven.contains(node) || self.asked.contains(node);
-        !unknown && now >= self.lapses_at
+        let late = self.unproven.contains(node) && now < self.unproven_until;
+        !late && !self.asked.contains(node) && now >= self.lapses_at
     }
 
     /// Whether nothing is asked, owed or waited for any more.
@@ -237,6 +266,7 @@ impl Records {
             found_by: None,
             next_of_key: None,
             lapses_at: Instant::default(),
+            unproven_until: Instant::default(),
             round,
             op: None,
             round_timer: None,
@@ -374,7 +404,6 @@ mod tests {
     use super::*;
     use rand::SeedableRng;
     use rand::rngs::StdRng;
-    use std::time::Duration;
 
     fn open(records: &mut Records, key: &[u8]) -> Option<u32> {
         let ttl = Ttl::new(Duration::from_secs(1), Duration::from_secs(60)).unwrap();

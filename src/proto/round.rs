@@ -19,6 +19,8 @@ pub enum Purpose {
     Inspect,
     /// It is given back.
     Release,
+    /// An operator vouches for the nodes.
+    Vouch,
 }
 
 /// How a release ended.

@@ -16,6 +16,9 @@ pub const LONGEST_MAX_TTL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// is a factor of every other bound.
 pub const LONGEST_KEY: usize = 64 * 1024;
 
+/// The key of the node marker, unless it is changed.
+pub const NODE_MARKER: &str = "redlatch:node";
+
 /// A text that is not shown: a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<str>);
@@ -103,11 +106,20 @@ impl Default for Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RestartGuard {
     /// Its grants do not count until every lock it may have forgotten is over: for `max_ttl` and
-    /// its drift from its start. This holds only if every client of the nodes keeps its ttls
-    /// under `max_ttl`.
+    /// its drift after its start, and after a client first saw it without its node marker. This
+    /// holds only if every client of the nodes keeps its ttls under `max_ttl`.
     #[default]
     On,
-    /// Its grants count at once. For a cluster that is fresh as a whole, and for tests.
+    /// As `On`, but a node that restarts and still has its node marker is trusted at once. The
+    /// operator declares that every node writes each command to disk before it answers
+    /// (`appendonly yes`, `appendfsync always`), so a node that has its marker has its locks.
+    ///
+    /// Nothing checks this declaration here; `redlatch doctor` does, where `CONFIG` may be read. A
+    /// single node that forgets in spite of it is enough for two holders where the first one had a
+    /// bare majority.
+    Persistent,
+    /// Its grants count at once, and no node marker is written. For a cluster that is fresh as a
+    /// whole, and for tests.
     Off,
 }
 
@@ -139,6 +151,9 @@ pub struct Settings {
     pub probe_interval: Duration,
     /// Whether a node that may have forgotten a live lock is kept from granting.
     pub restart_guard: RestartGuard,
+    /// The key of the node marker on every node: by it the restart guard sees what a node forgot
+    /// while this client was not connected. Empty: no marker, and such a loss is not seen.
+    pub node_marker: Box<str>,
     /// The bounds.
     pub limits: Limits,
     /// Whether somebody reads the nodes' answers at all times, as an event loop does. Where nobody
@@ -163,10 +178,17 @@ impl Settings {
             reset_after: Duration::from_millis(500),
             probe_interval: Duration::from_secs(5),
             restart_guard: RestartGuard::On,
+            node_marker: NODE_MARKER.into(),
             limits: Limits::default(),
             attended: true,
             allow_eviction: false,
         }
+    }
+
+    /// The key of the node marker, where the restart guard wants one.
+    pub fn wanted_marker(&self) -> Option<&str> {
+        let wanted = self.restart_guard != RestartGuard::Off && !self.node_marker.is_empty();
+        wanted.then_some(&self.node_marker)
     }
 
     /// Looks whether they can work.
@@ -184,6 +206,10 @@ impl Settings {
             if self.nodes[..index].iter().any(|other| other.label == node.label) {
                 return Err(ConfigError::DuplicateNode { label: node.label.clone() });
             }
+        }
+        if self.node_marker.len() > LONGEST_KEY {
+            let (given, most) = (self.node_marker.len(), LONGEST_KEY);
+            return Err(ConfigError::KeyTooLong { given, most });
         }
         if !self.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ConfigError::ClientName { given: self.client_name.clone() });

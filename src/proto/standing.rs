@@ -1,15 +1,9 @@
-//! What a node is to us at the moment: may it be asked, does its grant count, when is it connected
-//! to again. Pure: what was vetted, silence and time in, a verdict out.
-//!
-//! The hazard is a node that forgot a live lock and grants it again. What cannot be read is
-//! distrusted.
+//! What a node is to us at the moment: may it be asked, is it silent, has its clock jumped, when is
+//! it connected to again. Pure: silence and time in, a verdict out.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::error::Cause;
-use super::greeting::{Info, RUN_ID_DIGITS};
-use super::settings::RestartGuard;
 use super::time::{Instant, drift};
 
 /// What a node is to us at the moment.
@@ -41,97 +35,6 @@ impl Standing {
     pub const fn is_usable(self) -> bool {
         matches!(self, Standing::Ready | Standing::Quarantined(_))
     }
-}
-
-/// Why a node's grants do not count for a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Distrust {
-    /// It has not been up for long.
-    Young,
-    /// It is not the process it was: a restart, or a failover behind one address.
-    Restarted,
-    /// It was a replica, and became a master at a time nobody knows.
-    Promoted,
-    /// A database of it was flushed.
-    Flushed,
-    /// Its clock jumped: what it holds may end too early or too late.
-    ClockJumped,
-    /// It does not tell how long it has been up.
-    Unknown,
-}
-
-impl fmt::Display for Distrust {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Distrust::Young => "it was started a short while ago",
-            Distrust::Restarted => "it was restarted",
-            Distrust::Promoted => "it was a replica and was promoted",
-            Distrust::Flushed => "it was flushed",
-            Distrust::ClockJumped => "its clock jumped",
-            Distrust::Unknown => "it does not tell how long it has been up",
-        })
-    }
-}
-
-/// What is remembered of a node from one connection to the next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
-    /// New at each start of the server; `None` where it was not told.
-    pub run_id: Option<[u8; RUN_ID_DIGITS]>,
-    /// It had been promoted.
-    pub promoted: bool,
-}
-
-impl Identity {
-    /// Who a node with this `INFO` is.
-    pub fn of(info: &Info) -> Identity {
-        Identity { run_id: info.run_id, promoted: info.promoted }
-    }
-}
-
-/// How long a lock that a node forgot may still be believed in by somebody.
-pub fn memory(max_ttl: Duration) -> Duration {
-    max_ttl.saturating_add(drift(max_ttl))
-}
-
-/// The restart guard: for how long from now the grants of a node that was just vetted do not
-/// count, and why. `known` is who it was on the connection before.
-///
-/// `uptime_in_seconds` is a difference of wall-clock seconds, off by up to one, and negative after
-/// the clock was set back.
-pub fn distrust(
-    guard: RestartGuard,
-    known: Option<Identity>,
-    info: &Info,
-    max_ttl: Duration,
-) -> Option<(Duration, Distrust)> {
-    if guard == RestartGuard::Off {
-        return None;
-    }
-    let whole = memory(max_ttl);
-    let Some(known) = known else { return distrust_at_first_sight(info, whole) };
-    if info.run_id.is_none() {
-        Some((whole, Distrust::Unknown))
-    } else if info.run_id != known.run_id {
-        Some((whole, Distrust::Restarted))
-    } else if info.promoted && !known.promoted {
-        Some((whole, Distrust::Promoted))
-    } else {
-        None
-    }
-}
-
-fn distrust_at_first_sight(info: &Info, whole: Duration) -> Option<(Duration, Distrust)> {
-    if info.run_id.is_none() {
-        return Some((whole, Distrust::Unknown));
-    }
-    if info.promoted {
-        return Some((whole, Distrust::Promoted));
-    }
-    let uptime = info.uptime_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    let surely_up = Duration::from_secs(uptime.unwrap_or(0).saturating_sub(1));
-    let left = whole.saturating_sub(surely_up);
-    (!left.is_zero()).then_some((left, Distrust::Young))
 }
 
 /// A reading of a node's clock: it was taken at some moment between the two of ours.
@@ -212,57 +115,6 @@ mod tests {
             let most = Duration::from_millis(most);
             assert_eq!(backoff(range, failures, u32::MAX), most, "{failures} failures");
             assert_eq!(backoff(range, failures, 0), most / 2, "{failures} failures");
-        }
-    }
-
-    fn info(run_id: Option<u8>, uptime: Option<i64>, promoted: bool) -> Info {
-        let run_id = run_id.map(|digit| [digit; RUN_ID_DIGITS]);
-        Info { run_id, uptime_seconds: uptime, promoted, ..Info::default() }
-    }
-
-    const MAX_TTL: Duration = Duration::from_secs(60);
-    /// `max_ttl` and its drift, in milliseconds.
-    const WHOLE: u64 = 60_000 + 602;
-
-    #[test]
-    fn a_node_seen_for_the_first_time_is_trusted_by_its_uptime() {
-        let day = 24 * 3600;
-        let cases = [
-            (info(Some(1), Some(day), false), None),
-            (info(Some(1), Some(62), false), None),
-            (info(Some(1), Some(61), false), Some((602, Distrust::Young))),
-            (info(Some(1), Some(31), false), Some((WHOLE - 30_000, Distrust::Young))),
-            (info(Some(1), Some(1), false), Some((WHOLE, Distrust::Young))),
-            (info(Some(1), Some(0), false), Some((WHOLE, Distrust::Young))),
-            (info(Some(1), Some(-3600), false), Some((WHOLE, Distrust::Young))),
-            (info(Some(1), Some(i64::MAX), false), None),
-            (info(Some(1), None, false), Some((WHOLE, Distrust::Young))),
-            (info(None, Some(day), false), Some((WHOLE, Distrust::Unknown))),
-            (info(Some(1), Some(day), true), Some((WHOLE, Distrust::Promoted))),
-        ];
-        for (info, expected) in cases {
-            let expected = expected.map(|(millis, why)| (Duration::from_millis(millis), why));
-            assert_eq!(distrust(RestartGuard::On, None, &info, MAX_TTL), expected, "{info:?}");
-            assert_eq!(distrust(RestartGuard::Off, None, &info, MAX_TTL), None);
-        }
-    }
-
-    #[test]
-    fn a_node_seen_before_is_distrusted_when_it_changed() {
-        let day = Some(24 * 3600);
-        let known = |run_id: Option<u8>, promoted| Some(Identity::of(&info(run_id, day, promoted)));
-        let cases = [
-            (known(Some(1), false), info(Some(1), Some(3), false), None),
-            (known(Some(1), false), info(Some(2), day, false), Some(Distrust::Restarted)),
-            (known(None, false), info(Some(1), day, false), Some(Distrust::Restarted)),
-            (known(Some(1), false), info(None, day, false), Some(Distrust::Unknown)),
-            (known(None, false), info(None, day, false), Some(Distrust::Unknown)),
-            (known(Some(1), false), info(Some(1), day, true), Some(Distrust::Promoted)),
-            (known(Some(1), true), info(Some(1), day, true), None),
-        ];
-        for (known, info, expected) in cases {
-            let expected = expected.map(|why| (Duration::from_millis(WHOLE), why));
-            assert_eq!(distrust(RestartGuard::On, known, &info, MAX_TTL), expected, "{info:?}");
         }
     }
 

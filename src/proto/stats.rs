@@ -53,9 +53,12 @@ pub struct NodeStats {
     pub connections: u64,
     /// How often a connection to it was lost, or could not be made ready.
     pub failures: u64,
+    /// Flushes that it reported. Of those within 50 ms the first counts as one, and all others
+    /// together as one.
+    pub flushes: u64,
     /// Releases that had to wait for it, and were sent to it later.
     pub debts_paid: u64,
-    /// Releases that were given up because it was away too long.
+    /// Releases that were given up because it was away, or refused them, for too long.
     pub debts_given_up: u64,
     errors: [u64; Cause::ALL.len()],
 }

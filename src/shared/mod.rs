@@ -79,7 +79,8 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 /// and its driver ends. Nothing of this blocks. [`close`](SharedClient::close) is the orderly end.
 ///
 /// After `fork` it belongs to the parent: in the child every call ends as [`Error::Closed`], locks
-/// are over, and no drop touches the parent's. Signals interrupt nothing: the driver's wait is
+/// are over, and no drop touches the parent's. A copy with the same process number is not noticed:
+/// see [`Engine::is_ours`](crate::Engine::is_ours). Signals interrupt nothing: the driver's wait is
 /// begun again. The driver's thread takes part in signal handling as any thread does: block them
 /// before the client is made where it should not.
 ///

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use redlatch::proto::coordinator::{Action, Coordinator};
+use redlatch::proto::marker::MARK;
 use redlatch::proto::settings::{NodeSettings, Settings};
 use redlatch::{Completion, Instant, Lock, NodeId, Op, Outcome, Standing};
 
@@ -11,6 +12,11 @@ pub const TTL: Duration = Duration::from_secs(10);
 /// `INFO` of a server that has been up for a day.
 pub const INFO_OLD: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\
                             uptime_in_seconds:86400\r\nrole:master\r\n";
+
+/// The same with a replication history.
+pub const INFO_REPLID: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\
+                               uptime_in_seconds:86400\r\nrole:master\r\n\
+                               master_replid:HHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHH\r\n";
 
 /// Words of a command, each as text.
 pub type Command = Vec<String>;
@@ -21,6 +27,8 @@ pub struct Bench {
     /// `COMMAND INFO DELIFEQ DELEX`.
     pub native: &'static str,
     info: Vec<String>,
+    /// The node marker of each node: `None` where it may not be read, empty where there is none.
+    pub markers: Vec<Option<String>>,
     /// What was asked of whoever owns the sockets, and not done yet.
     pending: Vec<Action>,
     connections: i64,
@@ -68,20 +76,51 @@ impl Bench {
         let now = Instant::from_nanos(1_000_000_000_000);
         let core = Coordinator::new(settings, [9; 32], now).expect("good settings");
         let info = (0..nodes).map(|node| info.replace("RR0", &format!("RR{node}"))).collect();
-        let mut bench = Bench {
+        let mut bench = Bench::unconnected(core, now, native, info, tracking);
+        for node in 0..nodes {
+            bench.connect(node);
+        }
+        bench
+    }
+
+    /// A new process whose nodes have these markers, none of them connected yet: the same nodes,
+    /// and the time goes on from `now`.
+    pub fn with_markers(markers: &[Option<String>], now: Instant) -> Bench {
+        let nodes = markers.len();
+        let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
+        let settings = Settings::new(labels.collect());
+        Bench::of_settings(settings, markers, now)
+    }
+
+    /// The same with other settings.
+    pub fn of_settings(settings: Settings, markers: &[Option<String>], now: Instant) -> Bench {
+        let nodes = markers.len();
+        let core = Coordinator::new(settings, [8; 32], now).expect("good settings");
+        let info =
+            (0..nodes).map(|node| INFO_REPLID.replace("RR0", &format!("RR{node}"))).collect();
+        let mut bench = Bench::unconnected(core, now, "*2\r\n_\r\n_\r\n", info, "+OK\r\n");
+        bench.markers = markers.to_vec();
+        bench
+    }
+
+    fn unconnected(
+        core: Coordinator,
+        now: Instant,
+        native: &'static str,
+        info: Vec<String>,
+        tracking: &'static str,
+    ) -> Bench {
+        Bench {
             core,
             now,
             native,
+            markers: vec![None; info.len()],
             info,
             pending: Vec::new(),
             connections: 0,
             keys: 0,
             tracking,
-        };
-        for node in 0..nodes {
-            bench.connect(node);
         }
-        bench
     }
 
     /// What `INFO` will say of this node from its next connection on.
@@ -89,25 +128,19 @@ impl Bench {
         self.info[node] = info.to_string();
     }
 
-    /// Opens the connection that was asked for and answers the greeting; returns what is said
-    /// behind it, but for the question for the time, which is answered.
+    /// Opens the connection that was asked for and answers the handshake; returns what is said
+    /// after it, but for the question for the time, which is answered.
     pub fn connect(&mut self, node: usize) -> Vec<Command> {
-        self.expect_connect(node);
-        let id = NodeId::new(node);
-        self.core.handle_connected(id, self.now);
-        let greeting = self.said(node);
-        assert_eq!(greeting[0][0], "HELLO", "{greeting:?}");
-        self.connections += 1;
-        let hello = format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.connections);
-        let info = format!("${}\r\n{}\r\n", self.info[node].len(), self.info[node]);
-        let ran = "-ERR Lua redis lib command arguments must be strings or integers\r\n";
-        let named = "+OK\r\n+OK\r\n+OK\r\n";
-        let sha = "$40\r\n0123456789012345678901234567890123456789\r\n";
-        self.reply(
-            node,
-            &format!("{hello}{info}{sha}{sha}{ran}{}{}{named}", self.native, self.tracking),
-        );
+        self.open(node);
         let mut said = self.said(node);
+        assert_eq!(said[0][0], "HELLO", "{said:?}");
+        self.connections += 1;
+        // One round trip, and a second one if the node marker has to be written.
+        while !self.core.standing(NodeId::new(node)).is_usable() && !said.is_empty() {
+            let replies: String = said.iter().map(|c| self.handshake_reply(node, c)).collect();
+            self.reply(node, &replies);
+            said = self.said(node);
+        }
         if said.last().is_some_and(|last| last[0] == "TIME") {
             said.pop();
             // The answers to what was said before it have to come first: none was, at the start.
@@ -116,6 +149,45 @@ impl Bench {
             }
         }
         said
+    }
+
+    /// Opens the connection that was asked for, and leaves the handshake unanswered.
+    pub fn open(&mut self, node: usize) {
+        self.expect_connect(node);
+        self.core.handle_connected(NodeId::new(node), self.now);
+    }
+
+    /// What the node says to a command of the handshake.
+    pub fn handshake_reply(&mut self, node: usize, command: &Command) -> String {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        match words[..] {
+            ["HELLO", ..] => format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.connections),
+            ["INFO"] => bulk(&self.info[node]),
+            ["TIME"] => self.time_reply(0),
+            ["GET", _] => match &self.markers[node] {
+                None => "-NOPERM no\r\n".into(),
+                Some(marker) if marker.is_empty() => "_\r\n".into(),
+                Some(marker) => bulk(marker),
+            },
+            ["EVAL", source, "1", _, prefix, how, end] if source == MARK => {
+                match self.markers[node].take() {
+                    None => "-ERR The user executing the script can't run this\r\n".into(),
+                    Some(found) => {
+                        let keep = how == "keep" && !found.is_empty();
+                        let since = found.get(84..).filter(|_| keep).map(str::to_string);
+                        let since = since.unwrap_or_else(|| self.micros(0).to_string());
+                        let written = format!("{prefix}{since}{end}");
+                        self.markers[node] = Some(written.clone());
+                        bulk(&written)
+                    }
+                }
+            }
+            ["SCRIPT", ..] => bulk("0123456789012345678901234567890123456789"),
+            ["EVAL", ..] => "-ERR Lua redis lib command arguments must be strings\r\n".into(),
+            ["COMMAND", ..] => self.native.into(),
+            ["CLIENT", "TRACKING", ..] => self.tracking.into(),
+            _ => "+OK\r\n".into(),
+        }
     }
 
     /// The coordinator asks for a connection to this node.
@@ -145,12 +217,20 @@ impl Bench {
     }
 
     pub fn tell_time_of(&mut self, node: usize, skew_micros: i64) {
-        let ours = 1_700_000_000_000_000 + self.now.as_nanos() / 1000;
-        let micros = ours.saturating_add_signed(skew_micros);
-        let (seconds, rest) = ((micros / 1_000_000).to_string(), (micros % 1_000_000).to_string());
-        let reply =
-            format!("*2\r\n${}\r\n{seconds}\r\n${}\r\n{rest}\r\n", seconds.len(), rest.len());
+        let reply = self.time_reply(skew_micros);
         self.reply(node, &reply);
+    }
+
+    /// What the clock of every node shows, in microseconds, with this skew.
+    pub fn micros(&self, skew_micros: i64) -> u64 {
+        let ours = 1_700_000_000_000_000 + self.now.as_nanos() / 1000;
+        ours.saturating_add_signed(skew_micros)
+    }
+
+    fn time_reply(&self, skew_micros: i64) -> String {
+        let micros = self.micros(skew_micros);
+        let (seconds, rest) = ((micros / 1_000_000).to_string(), (micros % 1_000_000).to_string());
+        format!("*2\r\n{}{}", bulk(&seconds), bulk(&rest))
     }
 
     /// Takes what is to be written to the node.
@@ -214,6 +294,10 @@ impl Bench {
     pub fn assert_idle(&self) {
         assert_eq!((self.core.open_records(), self.core.open_ops()), (0, 0));
     }
+}
+
+pub fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
 }
 
 fn parse(mut bytes: &[u8]) -> Vec<Command> {

@@ -1,6 +1,7 @@
 //! What may be left on a node is released: behind the SET on the same wire, or first thing on the
 //! next connection, behind the end of the earlier one. And a live lock is not.
 
+use redlatch::proto::debts::GONE_AFTER;
 use redlatch::proto::settings::Limits;
 
 use super::*;
@@ -207,6 +208,63 @@ fn what_a_node_is_owed_is_given_up_when_it_was_away_for_ten_max_ttl() {
     assert_eq!(bench.core.debts_given_up(), 1);
     let events: Vec<Event> = std::iter::from_fn(|| bench.core.poll_event()).collect();
     assert!(events.contains(&Event::DebtsGivenUp { node, count: 1 }));
+}
+
+#[test]
+fn a_debt_that_nothing_proves_paid_lapses_when_the_earlier_connection_must_be_gone() {
+    // What the node says to CLIENT KILL, and to every release.
+    for refusals in [["-NOPERM no\r\n"; 2], ["-NOPERM no\r\n", "-BUSY a script runs\r\n"]] {
+        let mut bench = Bench::with(1, |settings| settings.probe_interval = GONE_AFTER * 3);
+        bench.acquire();
+        bench.said(0);
+        bench.lose(0);
+        // The node may execute the SET up to then, and the key lives for its ttl and the drift.
+        let until = bench.now.saturating_add(GONE_AFTER + TTL + TTL / 100 + millis(2));
+        bench.pass(millis(600));
+        assert!(bench.completion().unwrap().result.is_err());
+        assert_eq!(bench.connect(0).len(), 2, "the end of the connection, and the release");
+        bench.reply(0, &refusals.concat());
+        bench.tell_time(0);
+        let mut said = 0;
+        while bench.now < until {
+            assert_eq!(bench.core.open_records(), 1, "its SET may still be executed");
+            bench.pass(until.saturating_since(bench.now).min(millis(700)));
+            for command in bench.names(0) {
+                assert_eq!(command, "EVAL");
+                said += 1;
+                bench.reply(0, refusals[1]);
+            }
+        }
+        assert!((600..=1_500).contains(&said), "{said} times in 16 minutes: at a bounded pace");
+        // The next payment finds that it is none any more.
+        bench.pass(Duration::from_secs(1));
+        bench.assert_idle();
+        assert!(bench.said(0).is_empty());
+        let node = redlatch::NodeId::new(0);
+        assert_eq!((bench.core.debts_given_up(), bench.core.debts(node)), (1, 0));
+        let events: Vec<Event> = std::iter::from_fn(|| bench.core.poll_event()).collect();
+        assert!(events.contains(&Event::DebtsGivenUp { node, count: 1 }), "{events:?}");
+    }
+}
+
+#[test]
+fn a_debt_whose_connection_was_ended_lapses_with_its_ttl_and_is_not_given_up() {
+    let mut bench = Bench::with(1, |settings| settings.probe_interval = GONE_AFTER);
+    bench.acquire();
+    bench.said(0);
+    bench.lose(0);
+    bench.pass(millis(600));
+    assert_eq!(bench.connect(0).len(), 2);
+    bench.reply(0, ":1\r\n-BUSY a script runs\r\n");
+    bench.tell_time(0);
+    let until = bench.now.saturating_add(TTL + Duration::from_secs(2));
+    while bench.now < until {
+        bench.pass(millis(500));
+        bench.names(0).iter().for_each(|_| bench.reply(0, "-BUSY a script runs\r\n"));
+    }
+    bench.completion().unwrap();
+    bench.assert_idle();
+    assert_eq!(bench.core.debts_given_up(), 0);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use redlatch::NodeId;
 use redlatch::RestartGuard;
-use redlatch::proto::standing::Distrust;
+use redlatch::proto::quarantine::Distrust;
 
 const MEMORY: Duration = Duration::from_millis(60_602);
 
@@ -136,6 +136,32 @@ fn a_clock_that_jumps_is_told_and_distrusted() {
         assert!(events.contains(&Event::Distrusted { node, why, until }), "{events:?}");
         assert_eq!(bench.standing(0), Standing::Quarantined(until));
     }
+}
+
+#[test]
+fn a_node_that_was_promoted_between_two_connections_is_distrusted_though_its_process_is_the_same() {
+    // A promotion keeps the run_id and gives the node a new replication id.
+    let replica =
+        format!("{INFO_OLD}master_replid:{}\r\nsecond_repl_offset:-1\r\n", "a".repeat(40));
+    let master = format!("{INFO_OLD}master_replid:{}\r\nsecond_repl_offset:88\r\n", "b".repeat(40));
+    let mut bench = Bench::of(3, &replica, "*2\r\n_\r\n_\r\n", |settings| {
+        settings.probe_interval = MEMORY * 2;
+    });
+    assert_eq!(bench.standing(0), Standing::Ready);
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.set_info(0, &master);
+    bench.connect(0);
+    let until = bench.now.saturating_add(MEMORY);
+    assert_eq!(bench.standing(0), Standing::Quarantined(until));
+    let events: Vec<Event> = std::iter::from_fn(|| bench.core.poll_event()).collect();
+    let (node, why) = (NodeId::new(0), Distrust::Promoted);
+    assert!(events.contains(&Event::Distrusted { node, why, until }), "{events:?}");
+    // Connected to once more, it is no more distrusted than it is.
+    bench.lose(0);
+    bench.pass(millis(1_000));
+    bench.connect(0);
+    assert_eq!(bench.standing(0), Standing::Quarantined(until));
 }
 
 #[test]

@@ -156,3 +156,50 @@ fn who_waits_for_less_than_is_usual_is_told_too() {
     }
     assert_eq!(acquired(&mut bench).0, 2, "the key was free all the time");
 }
+
+#[test]
+fn the_waiter_behind_those_that_gave_up_has_its_turn() {
+    for gave_up in [1, 2, 5] {
+        let mut bench = Bench::with(1, quiet);
+        let lock = bench.hold(&[0]);
+        let deadline = bench.core.open_timers();
+        (0..gave_up).for_each(|_| {
+            ask_for(&mut bench, 2, millis(20));
+        });
+        ask_for(&mut bench, 3, WAIT);
+        // The timers of those that gave up were not looked at when the lock is given back.
+        bench.now = bench.now.saturating_add(millis(500));
+        bench.core.let_go(&lock, bench.now);
+        assert_eq!(bench.names(0), ["EVAL", "SET"], "the last one asks");
+        bench.reply(0, ":1\r\n+OK\r\n");
+        for _ in 0..gave_up {
+            let done = bench.completion().unwrap();
+            assert!(matches!((done.data, done.result), (2, Err(Error::Contended(_)))));
+        }
+        assert_eq!(acquired(&mut bench).0, 3);
+        // Beside the deadline of this lock, the node is watched for silence.
+        assert!(bench.core.open_timers() <= deadline + 1, "a wait that is over has no timer");
+    }
+}
+
+#[test]
+fn a_turn_that_ends_at_once_is_followed_by_the_next() {
+    let mut bench = Bench::with(1, quiet);
+    let lock = bench.hold(&[0]);
+    (1..=3).for_each(|data| {
+        ask_for(&mut bench, data, WAIT);
+    });
+    // The node comes back, and may not be used as it is configured.
+    bench.lose(0);
+    bench.pass(millis(600));
+    let evicts = "maxmemory:1000\r\nmaxmemory_policy:allkeys-lru\r\n";
+    bench.set_info(0, &format!("{INFO_OLD}{evicts}"));
+    bench.connect(0);
+    assert!(matches!(bench.standing(0), Standing::Rejected(_)));
+    bench.core.let_go(&lock, bench.now);
+    for data in 1..=3 {
+        let done = bench.completion().expect("each has its turn, and its end");
+        assert!(matches!((done.data, done.result), (d, Err(Error::Config(_))) if d == data));
+    }
+    assert_eq!(bench.core.open_ops(), 0);
+}

@@ -11,6 +11,7 @@ mod support;
 
 mod answers;
 mod clocks;
+mod forgetting;
 mod fork;
 mod liveness;
 mod namespaces;

@@ -18,6 +18,9 @@ const HOLDER: usize = 0;
 const RIVAL: usize = 1;
 const HEIR: usize = 2;
 
+/// When it begins, in milliseconds: the nodes have got their markers, and are trusted.
+const START: u64 = 500;
+
 /// The node that forgets.
 const FORGETFUL: usize = 2;
 
@@ -34,13 +37,13 @@ impl Scenario {
         for client in [HOLDER, RIVAL, HEIR] {
             world.rouse(client);
         }
-        world.run_until(50 * MILLI);
+        world.run_until(START * MILLI);
         Scenario { world, trace }
     }
 
-    /// Lets it go on up to this many milliseconds behind the first fifty.
+    /// Lets it go on up to this many milliseconds behind the start.
     fn until(&mut self, millis: u64) {
-        self.world.run_until((50 + millis) * MILLI);
+        self.world.run_until((START + millis) * MILLI);
     }
 
     /// What is between the client and the node takes so long from now on.

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use redlatch::proto::coordinator::Coordinator;
+use redlatch::proto::settings::NODE_MARKER;
 use redlatch::proto::standing::Standing;
+use redlatch::proto::turn;
 use redlatch::{Error, Finding, Inspection, Instant, Lock, NodeId, Outcome, Released, Value};
 
 use crate::agenda::{MILLI, SECOND};
@@ -89,6 +91,9 @@ impl World {
         for (number, node) in self.nodes.iter().enumerate() {
             let clock = node.clock(self.agenda.now());
             for key in node.master.keys(clock, 0) {
+                if key == NODE_MARKER.as_bytes() {
+                    continue;
+                }
                 let token = node.master.get(clock, 0, &key).unwrap_or_default().to_vec();
                 let left = node.master.pttl(clock, 0, &key);
                 let (key_text, token_text) = (key.escape_ascii(), token.escape_ascii());
@@ -279,7 +284,7 @@ impl World {
         self.trace.note(now, || format!("client {client} ends"));
         if in_order {
             self.clients[client].coordinator.close(instant(now));
-            self.write_all(client);
+            turn::write_out(&mut self.drive(client));
         }
         for node in 0..self.nodes.len() {
             let Some(wire) = self.clients[client].wires[node].take() else { continue };

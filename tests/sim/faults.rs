@@ -12,10 +12,10 @@ use crate::world::{World, coordinator};
 
 /// The coordinators see that a node was flushed also where they were not connected then, or lost
 /// the connection before they were told.
-pub const SEES_OLD_FLUSHES: bool = false;
+pub const SEES_OLD_FLUSHES: bool = true;
 
 /// The coordinators see that a node was promoted also where it had been promoted before.
-pub const SEES_EVERY_PROMOTION: bool = false;
+pub const SEES_EVERY_PROMOTION: bool = true;
 
 /// What can go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

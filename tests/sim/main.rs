@@ -44,6 +44,7 @@ mod relic;
 mod resting;
 mod tally;
 mod trace;
+mod turning;
 mod user;
 mod waiting;
 mod world;

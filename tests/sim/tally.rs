@@ -76,11 +76,19 @@ pub struct Tally {
     pub forced: u64,
     /// Keys that were set again where they had been lost.
     pub healed: u64,
+    /// Wires of which a client left something unread.
+    pub rests: u64,
+    /// Turns in which something was due, and that began with input that was not read.
+    pub unread: u64,
+    /// Turns in which something was due, and that began with output that was not written.
+    pub unwritten: u64,
+    /// Connections that a write found to be gone.
+    pub broken: u64,
 }
 
 impl Tally {
     /// The counters with their names.
-    pub fn counters(&mut self) -> [(&'static str, &mut u64); 36] {
+    pub fn counters(&mut self) -> [(&'static str, &mut u64); 40] {
         [
             ("faults", &mut self.faults),
             ("events", &mut self.events),
@@ -118,6 +126,10 @@ impl Tally {
             ("keys deleted", &mut self.deleted),
             ("locks taken away", &mut self.forced),
             ("keys healed", &mut self.healed),
+            ("wires not read to their end", &mut self.rests),
+            ("late turns with unread input", &mut self.unread),
+            ("late turns with unwritten output", &mut self.unwritten),
+            ("connections lost in a write", &mut self.broken),
         ]
     }
 

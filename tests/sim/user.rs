@@ -323,6 +323,9 @@ impl World {
             Ok(Outcome::Acquired(_)) => &mut tally.handed_out,
             Ok(Outcome::Extended { .. }) => &mut tally.extended,
             Ok(Outcome::Inspected(_)) => &mut tally.inspected,
+            Ok(Outcome::Vouched(_)) => {
+                return self.checker.violate("a vouching that no user asked for".into());
+            }
             Ok(Outcome::Expiring { .. } | Outcome::Renewed { .. }) => {
                 return self.checker.violate("a notice for who keeps nothing".into());
             }

@@ -15,6 +15,7 @@ mod process;
 mod proxy;
 mod redis;
 mod resp_client;
+pub mod signals;
 
 use std::time::{Duration, Instant};
 

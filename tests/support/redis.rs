@@ -16,6 +16,9 @@ use super::monitor::Monitor;
 use super::process::{Process, Recipe, field, free_port, is_free, loopback, own_directory};
 use super::resp_client::{RespClient, Value};
 
+/// The key of the node marker, which clients with the restart guard leave on every node.
+const NODE_MARKER: &[u8] = b"redlatch:node";
+
 /// How often a start is repeated when the port turned out to be taken.
 const STARTS: usize = 10;
 
@@ -93,11 +96,13 @@ impl Fleet {
         self.iter().map(Node::url).collect()
     }
 
-    /// Every key on every server that was not killed, each with the index of its server.
+    /// Every key on every server that was not killed, each with the index of its server; but not
+    /// the node markers, which stay.
     #[track_caller]
     pub fn keys_everywhere(&self) -> Vec<(usize, Vec<u8>)> {
         let running = self.iter().enumerate().filter(|(_, node)| node.is_running());
-        running.flat_map(|(i, node)| node.keys().into_iter().map(move |key| (i, key))).collect()
+        let keys = running.flat_map(|(i, node)| node.keys().into_iter().map(move |key| (i, key)));
+        keys.filter(|(_, key)| key != NODE_MARKER).collect()
     }
 
     fn recipe(

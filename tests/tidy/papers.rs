@@ -5,11 +5,11 @@
 //! the callers read with a panic.
 
 /// The command that needs nothing but a compiler.
-pub const DEMO: &str = "cargo run --release --features cli -- demo";
+pub const DEMO: &str = "cargo run --release -p redlatch-cli -- demo";
 
 /// All tests: what a contributor types.
-pub const TEST: &str =
-    "$(command -v sudo) apt-get install -y redis-server && cargo test --all-features";
+pub const TEST: &str = "$(command -v sudo) apt-get install -y redis-server && \
+    cargo test --workspace --all-features";
 
 /// The version of Rust in README is that of Cargo.toml, wherever README speaks of it.
 pub fn msrv(readme: &str, cargo: &str, clippy: &str) -> Vec<String> {
@@ -153,9 +153,12 @@ mod tests {
 
     #[test]
     fn the_machine_tests_what_people_test() {
-        assert_eq!(machine("set -e\n  step tests cargo test --all-features\n"), [""; 0]);
-        assert_eq!(machine("cargo test --all-features -- --ignored").len(), 1);
-        assert_eq!(machine("# cargo test --all-features").len(), 1);
+        assert_eq!(
+            machine("set -e\n  step tests cargo test --workspace --all-features\n"),
+            [""; 0]
+        );
+        assert_eq!(machine("cargo test --workspace --all-features -- --ignored").len(), 1);
+        assert_eq!(machine("# cargo test --workspace --all-features").len(), 1);
     }
 
     #[test]

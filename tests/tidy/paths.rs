@@ -21,11 +21,11 @@ pub enum Place {
     External(Vec<String>),
 }
 
-/// Where a file stands in the tree of modules; `None` outside of `src`.
+/// Where a file stands in the tree of modules; `None` outside of the library.
 pub fn module_of(path: &str) -> Option<Vec<String>> {
     let path = path.strip_prefix("src/")?.strip_suffix(".rs")?;
     let mut module: Vec<String> = path.split('/').map(str::to_owned).collect();
-    if module.last().is_some_and(|name| ["mod", "main", "lib"].contains(&name.as_str())) {
+    if module.last().is_some_and(|name| ["mod", "lib"].contains(&name.as_str())) {
         module.pop();
     }
     Some(module)
@@ -166,10 +166,6 @@ impl Reader<'_> {
             }
             None => return,
         };
-        // The root of a binary is not the root of the library.
-        if base.is_empty() && self.module.first().is_some_and(|first| first == "bin") {
-            base = self.module.iter().take(2).cloned().collect();
-        }
         while let Some((first @ ("crate" | "self" | "super"), after)) =
             rest.split_first().map(|(first, after)| (first.as_str(), after))
         {
@@ -219,8 +215,8 @@ mod tests {
         assert_eq!(module("src/lib.rs").as_deref(), Some(""));
         assert_eq!(module("src/proto/mod.rs").as_deref(), Some("proto"));
         assert_eq!(module("src/proto/resp/tests.rs").as_deref(), Some("proto::resp::tests"));
-        assert_eq!(module("src/bin/redlatch/main.rs").as_deref(), Some("bin::redlatch"));
         assert_eq!(module("tests/fleet.rs"), None);
+        assert_eq!(module("cli/src/main.rs"), None);
     }
 
     #[test]
@@ -242,10 +238,6 @@ mod tests {
     fn inline_modules_are_one_deeper() {
         let text = "mod y { use super::a; mod z { use super::super::b; } } use self::c;";
         assert_eq!(read("src/x.rs", text), ["/x::a", "/x::b", "/x::c"]);
-        assert_eq!(
-            read("src/bin/redlatch/main.rs", "use crate::args::A;"),
-            ["/bin::redlatch::args::A"]
-        );
     }
 
     #[test]

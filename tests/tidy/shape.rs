@@ -22,15 +22,15 @@ pub fn columns(source: &Source) -> Vec<String> {
         .collect()
 }
 
-/// Lines of code: without blanks, comments, and the tests of a file of the library.
+/// Lines of code: without blanks, comments, and the tests in a file of library or tool.
 pub fn file_size(source: &Source) -> Vec<String> {
-    if source.is_library() && source.is_test_file() {
+    if source.is_shipped() && source.is_test_file() {
         return Vec::new();
     }
     let mut offset = 0;
     let mut lines = 0;
     for line in source.code.split_inclusive('\n') {
-        let tested = source.is_library() && source.is_test(offset);
+        let tested = source.is_shipped() && source.is_test(offset);
         lines += usize::from(!tested && !line.trim().is_empty());
         offset += line.len();
     }

@@ -24,12 +24,11 @@ impl Source {
         masked.run();
         let code = String::from_utf8(masked.code).expect("masking replaces whole characters");
         let file = Path::new(path);
-        let in_src = path.starts_with("src/");
         let named_tests = file.components().any(|part| {
             let part = part.as_os_str();
             part == "tests" || part == "tests.rs"
         });
-        let tests = if named_tests || !in_src {
+        let tests = if named_tests || !is_shipped(path) {
             std::iter::once(0..text.len()).collect()
         } else {
             test_items(&code)
@@ -57,8 +56,9 @@ impl Source {
         self.tests.first().is_some_and(|range| *range == (0..self.text.len()))
     }
 
-    pub fn is_library(&self) -> bool {
-        self.path.starts_with("src/")
+    /// Whether it belongs to the library or to the tool, and not to tests, benches or examples.
+    pub fn is_shipped(&self) -> bool {
+        is_shipped(&self.path)
     }
 
     /// Where the code has this word, not as a part of a longer one.
@@ -83,6 +83,10 @@ impl Source {
         let rest = &self.code[from..];
         from + (rest.len() - rest.trim_start().len())
     }
+}
+
+fn is_shipped(path: &str) -> bool {
+    ["src/", "cli/src/"].iter().any(|folder| path.starts_with(folder))
 }
 
 pub fn is_word(byte: u8) -> bool {
@@ -312,6 +316,8 @@ mod tests {
         assert!(!source.is_test_file());
         assert!(Source::new("src/x/tests.rs", "x").is_test_file());
         assert!(Source::new("tests/x.rs", "x").is_test_file());
+        assert!(Source::new("cli/tests/x.rs", "x").is_test_file());
+        assert!(!Source::new("cli/src/x.rs", "x").is_test_file());
         assert!(!Source::new("src/x.rs", "#[cfg(any(test, y))] fn f() {}").is_test(25));
     }
 

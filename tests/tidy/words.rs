@@ -26,7 +26,7 @@ pub fn names(source: &Source) -> Vec<String> {
 }
 
 pub fn no_unsafe(source: &Source) -> Vec<String> {
-    if !source.is_library() {
+    if !source.is_shipped() {
         return Vec::new();
     }
     found(source, &source.words("unsafe"), "unsafe")
@@ -35,7 +35,7 @@ pub fn no_unsafe(source: &Source) -> Vec<String> {
 /// The root of the library and of each binary forbids it to everything below.
 pub fn forbids_unsafe(source: &Source) -> Vec<String> {
     let is_root =
-        source.is_library() && (source.path == "src/lib.rs" || source.path.ends_with("/main.rs"));
+        source.is_shipped() && (source.path == "src/lib.rs" || source.path.ends_with("/main.rs"));
     if is_root && !source.code.contains("#![forbid(unsafe_code)]") {
         return vec![source.finding(0, "a root without #![forbid(unsafe_code)]")];
     }
@@ -160,7 +160,10 @@ mod tests {
     fn unsafe_is_found_in_code() {
         assert_eq!(no_unsafe(&source("//! unsafe\n#![forbid(unsafe_code)] \"unsafe\"")), [""; 0]);
         assert_eq!(no_unsafe(&source("\nunsafe fn f() {}")), ["src/x.rs:2: unsafe"]);
-        assert_eq!(no_unsafe(&Source::new("tests/x.rs", "unsafe {}")), [""; 0]);
+        assert_eq!(no_unsafe(&Source::new("cli/src/x.rs", "unsafe {}")).len(), 1);
+        for tests in ["tests/x.rs", "cli/tests/x.rs"] {
+            assert_eq!(no_unsafe(&Source::new(tests, "unsafe {}")), [""; 0], "{tests}");
+        }
     }
 
     #[test]
@@ -168,8 +171,8 @@ mod tests {
         let root = |path, text| forbids_unsafe(&Source::new(path, text)).len();
         assert_eq!(root("src/lib.rs", "#![forbid(unsafe_code)]"), 0);
         assert_eq!(root("src/lib.rs", "// #![forbid(unsafe_code)]"), 1);
-        assert_eq!(root("src/bin/redlatch/main.rs", "fn main() {}"), 1);
-        assert_eq!(root("src/bin/redlatch/exec.rs", ""), 0);
+        assert_eq!(root("cli/src/main.rs", "fn main() {}"), 1);
+        assert_eq!(root("cli/src/exec.rs", ""), 0);
     }
 
     #[test]
@@ -178,7 +181,10 @@ mod tests {
             "/// x.unwrap()\nx.unwrap_or(1); \"x.unwrap()\"\n#[cfg(test)]\nmod t { x.unwrap() }";
         assert_eq!(no_unwrap(&source(good)), [""; 0]);
         assert_eq!(no_unwrap(&source("x\n    .unwrap()")).len(), 1);
-        assert_eq!(no_unwrap(&Source::new("tests/x.rs", "x.unwrap()")), [""; 0]);
+        assert_eq!(no_unwrap(&Source::new("cli/src/x.rs", "x.unwrap()")).len(), 1);
+        for tests in ["tests/x.rs", "cli/tests/x.rs"] {
+            assert_eq!(no_unwrap(&Source::new(tests, "x.unwrap()")), [""; 0], "{tests}");
+        }
     }
 
     #[test]

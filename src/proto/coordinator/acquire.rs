@@ -269,7 +269,7 @@ impl Coordinator {
             return;
         }
         let stage = std::mem::replace(&mut request.stage, Stage::Running { record: number });
-        if record.phase == Phase::Held && now >= record.deadline {
+        if record.phase == Phase::Held && record.is_overdue(now) {
             self.lose(number, Loss::Expired, now);
         } else if record.phase == Phase::Held {
             let ttl = record.ttl;

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use super::super::node::NodeId;
-use super::super::standing::{Distrust, Standing};
+use super::super::quarantine::Distrust;
+use super::super::standing::Standing;
 use super::super::time::Instant;
 use super::Coordinator;
 
@@ -50,7 +51,8 @@ pub enum Event {
     QuorumReady,
     /// So few nodes are ready that no lock can be had.
     QuorumGone,
-    /// It was away so long that what it was owed was given up.
+    /// It was away, or refused releases, for so long that they were given up: their keys are gone
+    /// by their ttl.
     DebtsGivenUp {
         /// The node.
         node: NodeId,

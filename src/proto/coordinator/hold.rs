@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use super::super::keeper::TOLD_BEFORE;
 use super::super::round::Released;
 use super::*;
 
@@ -184,8 +183,8 @@ impl Coordinator {
         if said.asks_for_the_source() && form == Form::Sha {
             // Also where a majority has agreed: the key is to be prolonged there, too, or healed.
             // But never behind a release, and none was written while the lock is held: a repeat
-            // that overtook it would leave a key that nobody owns.
-            if current {
+            // that overtook it would leave a key that nobody owns. And not at or past the deadline.
+            if current && !self.records.get(ask.record).is_overdue(now) {
                 self.ask(node, ask.record, Kind::Extend(Form::Source), now);
             }
             self.finish(ask.record, generation);
@@ -270,8 +269,7 @@ impl Coordinator {
         let record = self.records.get_mut(number);
         self.timers.clear_in(&mut record.deadline_timer);
         let start = record.round.start.min(record.deadline);
-        let early = if record.kept.is_some() { TOLD_BEFORE } else { Duration::ZERO };
-        let length = record.deadline.saturating_since(start).saturating_sub(early);
+        let length = record.deadline.saturating_since(start).saturating_sub(record.lost_before());
         let due = Due::Deadline { record: number };
         record.deadline_timer = Some(self.timers.set_after(start, length, due));
     }

@@ -8,9 +8,9 @@ use super::super::keeper::Kept;
 use super::super::key::KeyHash;
 use super::*;
 
-/// How many locks are renewed in one turn: others wait for its end. What is due behind them is
-/// looked at in the next one, at once.
-pub(super) const RENEWALS_A_TURN: usize = 256;
+/// How many kept locks are extended in one turn, so that a turn stays short. The others follow in
+/// the next turn, which is due at once.
+pub(super) const EXTENDS_A_TURN: usize = 256;
 
 impl Coordinator {
     /// Renews a lock from now on, by its ttl (the one that was asked for last, but for an extend
@@ -97,9 +97,9 @@ impl Coordinator {
         let Some(place) = record.kept.take() else { return };
         record.tracked = false;
         let mut kept = self.keeper.remove(place as usize);
-        for timer in [&mut kept.renewal, &mut kept.warning, &mut kept.look] {
-            self.timers.clear_in(timer);
-        }
+        self.timers.clear_in(&mut kept.warning);
+        self.prolongs.clear_in(&mut kept.renewal);
+        self.prolongs.clear_in(&mut kept.look);
         // Where it was lost, its end is waiting to be fetched.
         let silent = |stage: &Stage| {
             matches!(stage, Stage::Keeping { .. } | Stage::Expiring { .. } | Stage::Renewed { .. })
@@ -176,8 +176,8 @@ impl Coordinator {
         let kept = &mut self.keeper[place as usize];
         kept.renewing = false;
         if kept.renewal.is_none() && kept.wants_renewal(deadline) {
-            let due = Due::Renew { record: number };
-            kept.renewal = Some(self.timers.set_after(now, node_timeout, due));
+            let due = Prolong::Renew { record: number };
+            kept.renewal = Some(self.prolongs.set_after(now, node_timeout, due));
         }
         self.plan_look(number, now);
     }
@@ -191,17 +191,17 @@ impl Coordinator {
         let Some(place) = record.kept else { return };
         let kept = &mut self.keeper[place as usize];
         if moved {
-            self.timers.clear_in(&mut kept.renewal);
+            self.prolongs.clear_in(&mut kept.renewal);
         }
         if kept.renewal.is_none() && kept.wants_renewal(deadline) {
             let counts_from = kept.counts_from(deadline);
             let (from, length) = kept.next_renewal(counts_from);
-            let due = Due::Renew { record: number };
+            let due = Prolong::Renew { record: number };
             // The lane of a length is for those that are set in their order.
             kept.renewal = Some(if counts_from == start {
-                self.timers.set_after(from, length, due)
+                self.prolongs.set_after(from, length, due)
             } else {
-                self.timers.set_at(kept.renews_before(deadline), due)
+                self.prolongs.set_at(kept.renews_before(deadline), due)
             });
         }
         let length = kept.warns_at(deadline).saturating_since(start);
@@ -225,8 +225,8 @@ impl Coordinator {
         let kept = &mut self.keeper[place as usize];
         kept.renewal = None;
         if busy {
-            let due = Due::Renew { record: number };
-            kept.renewal = Some(self.timers.set_after(now, node_timeout, due));
+            let due = Prolong::Renew { record: number };
+            kept.renewal = Some(self.prolongs.set_after(now, node_timeout, due));
         } else if let Some(ttl) = kept.renewal_ttl(now) {
             kept.renewing = true;
             self.begin_extend(number, ttl, now);
@@ -298,24 +298,7 @@ impl Coordinator {
         self.found = found;
     }
 
-    /// Every key of a node may be gone: those are told who keep a lock, or wait for one.
-    pub(super) fn all_were_written(&mut self, node: NodeId, now: Instant) {
-        let mut found = std::mem::take(&mut self.found);
-        found.extend(self.keeper.iter().map(|(_, kept)| kept.record));
-        for number in found.drain(..) {
-            self.is_doubted(node, number, now);
-        }
-        found.extend(self.ops.waiting());
-        for number in found.drain(..) {
-            // What was done for the one before may have ended this one.
-            if self.records.contains(number) {
-                self.waiter_is_told(node, number, false, now);
-            }
-        }
-        self.found = found;
-    }
-
-    fn is_doubted(&mut self, node: NodeId, number: u32, now: Instant) {
+    pub(super) fn is_doubted(&mut self, node: NodeId, number: u32, now: Instant) {
         let Some(place) = self.records.get(number).kept else { return };
         self.keeper[place as usize].doubted.insert(node);
         self.plan_look(number, now);
@@ -327,7 +310,7 @@ impl Coordinator {
         let Some(place) = self.records.get(number).kept else { return };
         let kept = &mut self.keeper[place as usize];
         kept.doubted = NodeSet::EMPTY;
-        self.timers.clear_in(&mut kept.look);
+        self.prolongs.clear_in(&mut kept.look);
     }
 
     /// Starts an extend because of doubted nodes, or plans it: at once where no majority may be
@@ -344,8 +327,8 @@ impl Coordinator {
         let may_be_gone = kept.doubted.union(record.absent).len() > spare;
         let at = kept.looks_at(may_be_gone, now);
         if kept.look.is_none() || may_be_gone {
-            self.timers.clear_in(&mut kept.look);
-            kept.look = Some(self.timers.set_at(at, Due::Look { record: number }));
+            self.prolongs.clear_in(&mut kept.look);
+            kept.look = Some(self.prolongs.set_at(at, Prolong::Look { record: number }));
         }
     }
 

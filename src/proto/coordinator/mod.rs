@@ -7,7 +7,9 @@
 
 mod acquire;
 mod adopt;
+mod closing;
 mod events;
+mod flushes;
 mod heal;
 mod hold;
 mod inspect;
@@ -17,6 +19,7 @@ mod payments;
 mod queue;
 mod reports;
 mod trust;
+mod vouch;
 mod wait;
 mod watch;
 
@@ -33,10 +36,11 @@ use super::link::{Answer, Ask, Incoming, Kind};
 use super::lock::{Lock, Token};
 use super::node::{NodeId, NodeSet};
 use super::ops::{Completion, Op, Ops, Outcome, Stage};
+use super::quarantine::Distrust;
 use super::records::{Phase, Record, Records};
 use super::round::Purpose;
 use super::settings::{LONGEST_KEY, Settings};
-use super::standing::{Distrust, Standing};
+use super::standing::Standing;
 use super::stats::Stats;
 use super::time::{BadTtl, Instant, Ttl};
 use super::timers::{Timer, Timers};
@@ -72,12 +76,8 @@ enum Due {
     Reconnect { node: NodeId },
     /// The connection took too long to become ready.
     Connecting { node: NodeId },
-    /// A kept lock is renewed.
-    Renew { record: u32 },
     /// A kept lock comes near its deadline.
     Warn { record: u32 },
-    /// Somebody wrote to the key of a kept lock.
-    Look { record: u32 },
     /// Look whether the node is silent.
     Silence { node: NodeId },
     /// The suspect connection stays silent.
@@ -88,8 +88,19 @@ enum Due {
     Trust { node: NodeId },
     /// Pay what the node is owed.
     Payment { node: NodeId },
+    /// Act on the flushes that the node reported since they were last acted on.
+    Flushes { node: NodeId },
     /// The node was away too long to be owed anything.
     GivingUp { node: NodeId },
+}
+
+/// What prolongs a kept lock when it is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prolong {
+    /// The lock is renewed.
+    Renew { record: u32 },
+    /// The nodes are asked, because a key of the lock may be gone.
+    Look { record: u32 },
 }
 
 /// The core: locks over N nodes, without a socket and without a clock.
@@ -111,6 +122,8 @@ pub struct Coordinator {
     /// About how long a node takes to answer.
     round_trip: RoundTrip,
     timers: Timers<Due>,
+    /// Extends of kept locks. They have timers of their own because they come last in a turn.
+    prolongs: Timers<Prolong>,
     actions: VecDeque<Action>,
     events: Events,
     stats: Stats,
@@ -136,6 +149,7 @@ impl Coordinator {
             found: Vec::new(),
             round_trip: RoundTrip::default(),
             timers: Timers::new(),
+            prolongs: Timers::new(),
             actions: VecDeque::new(),
             events: Events::default(),
             stats: Stats::of(settings.nodes.len()),
@@ -192,8 +206,7 @@ impl Coordinator {
             }
         }
         if flushed {
-            // Once for all that it told: a node that tells of nothing else costs no more than that.
-            self.all_were_written(node, now);
+            self.was_flushed(node, now);
         }
         self.heard_of(node, now);
     }
@@ -201,15 +214,15 @@ impl Coordinator {
     /// The earliest moment at which [`handle_timeout`](Coordinator::handle_timeout) has something
     /// to do.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        [self.timers.next(), self.prolongs.next()].into_iter().flatten().min()
     }
 
     /// Does what is due, or much of it: then more is due at once. Call it only when everything the
     /// sockets hold was read: an answer that lies there is no silence.
+    ///
+    /// Losses come before renewals: of a late turn, all that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let mut renewals = 0;
-        while renewals < keep::RENEWALS_A_TURN {
-            let Some(due) = self.timers.pop_due(now) else { return };
+        while let Some(due) = self.timers.pop_due(now) {
             match due {
                 Due::Round { record } => self.round_is_over(record, now),
                 Due::Deadline { record } => self.deadline_is_reached(record, now),
@@ -217,18 +230,21 @@ impl Coordinator {
                 Due::GiveUp { op } => self.turn_never_came(op, now),
                 Due::Reconnect { node } => self.connect(node, now),
                 Due::Connecting { node } => self.connecting_took_too_long(node, now),
-                Due::Renew { record } => {
-                    renewals += 1;
-                    self.renewal_is_due(record, now);
-                }
                 Due::Warn { record } => self.warning_is_due(record),
-                Due::Look { record } => self.look_is_due(record, now),
                 Due::Silence { node } => self.look_for_silence(node, now),
                 Due::Reset { node } => self.reset_is_due(node, now),
                 Due::Probe { node } => self.probe_is_due(node, now),
                 Due::Trust { node } => self.trust_is_due(node),
                 Due::Payment { node } => self.payment_is_due(node, now),
+                Due::Flushes { node } => self.walk_is_due(node, now),
                 Due::GivingUp { node } => self.give_up_debts(node, now),
+            }
+        }
+        for _ in 0..keep::EXTENDS_A_TURN {
+            match self.prolongs.pop_due(now) {
+                Some(Prolong::Renew { record }) => self.renewal_is_due(record, now),
+                Some(Prolong::Look { record }) => self.look_is_due(record, now),
+                None => return,
             }
         }
     }
@@ -290,69 +306,6 @@ impl Coordinator {
         }
     }
 
-    /// The end: takes back every request, and releases what was won and not handed out. What is
-    /// in the outboxes behind it needs no answer.
-    pub fn close(&mut self, now: Instant) {
-        let attended = std::mem::replace(&mut self.settings.attended, false);
-        let mut released = self.records.numbers();
-        released.retain(|&number| attended && self.records.get(number).phase == Phase::Ending);
-        self.send_queues_away(now);
-        // What was never said comes first: the repeats may take what room there is.
-        for op in self.ops.all() {
-            self.cancel(op, now);
-        }
-        for number in released {
-            self.release_by_source(number, now);
-        }
-    }
-
-    /// Takes back every request and gives back every lock, handed out or not: what is open behind
-    /// it are debts ([`open_records`](Coordinator::open_records)), to be paid as any others.
-    pub fn let_all_go(&mut self, now: Instant) {
-        self.send_queues_away(now);
-        for op in self.ops.all() {
-            self.cancel(op, now);
-        }
-        for number in self.records.numbers() {
-            // What was ended before may have closed it.
-            if self.records.contains(number) && self.records.get(number).phase == Phase::Held {
-                self.end_extend(number, Loss::Over, now);
-                self.end_as(number, Form::Source, now);
-            }
-        }
-    }
-
-    /// Says the unanswered releases of a record once more by their source: nobody will repeat one
-    /// that went by a SHA1 which the node forgot.
-    fn release_by_source(&mut self, number: u32, now: Instant) {
-        if self.records.contains(number) {
-            let record = self.records.get(number);
-            for node in record.releasing.iter() {
-                let it = &mut self.nodes[node.index()];
-                if it.vetted.native.is_none() {
-                    it.link.ask(Ask::new(0, 0, Kind::LastWord, now), |out| {
-                        command::release(out, Form::Source, &record.key, &record.token);
-                    });
-                }
-            }
-        }
-    }
-
-    /// This is the copy of a forked process: its records, connections and debts are the parent's.
-    /// Every request ends as [`ConfigError::Nodes`], now and from now on, and nothing is written.
-    pub fn disown(&mut self, now: Instant) {
-        self.records = Records::new(self.settings.limits.records);
-        self.keeper.clear();
-        self.queues.clear();
-        self.timers = Timers::new();
-        self.actions.clear();
-        self.nodes.iter_mut().for_each(|node| *node = Node::of_another_process());
-        for op in self.ops.all() {
-            let error = ConfigError::Nodes(self.report_standings(now));
-            self.ops.move_to(op, Stage::Over(Err(error.into())));
-        }
-    }
-
     /// Whether [`poll_completion`](Coordinator::poll_completion) may have something.
     pub fn has_completions(&self) -> bool {
         self.ops.has_ready()
@@ -407,7 +360,7 @@ impl Coordinator {
 
     /// How many timers are set, of whatever kind.
     pub fn open_timers(&self) -> usize {
-        self.timers.len()
+        self.timers.len() + self.prolongs.len()
     }
 
     /// How many questions to a node are unanswered.
@@ -420,7 +373,7 @@ impl Coordinator {
         self.nodes[node.index()].debts.len()
     }
 
-    /// How many debts were given up because their node was away too long.
+    /// How many debts were given up because their node was away, or refused them, for too long.
     pub fn debts_given_up(&self) -> u64 {
         self.stats.nodes.iter().map(|node| node.debts_given_up).sum()
     }
@@ -451,6 +404,8 @@ impl Coordinator {
             _ => Phase::Ending,
         };
         assert_eq!(record.phase, phase, "{kind:?}");
+        let prolongs = phase == Phase::Held;
+        debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
         match kind {
             kind if kind.may_create() => {
                 record.asked.add(node);
@@ -487,6 +442,8 @@ impl Coordinator {
             Kind::LookLeft => command::encode(out, &[b"PTTL", key]),
             Kind::Greet(_)
             | Kind::Probe
+            | Kind::Mark
+            | Kind::Vouch
             | Kind::LastWord
             | Kind::Kill { .. }
             | Kind::Caching
@@ -522,7 +479,7 @@ impl Coordinator {
             }
         }
         match (ask.kind, answer) {
-            (Kind::Greet(step), Answer::Fact(fact)) => self.greeted(node, step, fact, now),
+            (Kind::Greet(step), Answer::Fact) => self.greeted(node, step, now),
             (Kind::Acquire, Answer::Said(said)) => self.acquire_answered(node, ask, said, now),
             (Kind::Extend(form), Answer::Said(said)) => {
                 self.extend_answered(node, ask, form, said, now);
@@ -539,6 +496,8 @@ impl Coordinator {
             (Kind::Caching, Answer::Heard) => {}
             (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
             (Kind::LastWord, Answer::Heard) => {}
+            (Kind::Mark, Answer::Heard) => self.nodes[node.index()].marking = false,
+            (Kind::Vouch, Answer::Said(said)) => self.vouch_answered(node, ask, said, now),
             (Kind::Probe, Answer::Time(micros)) => self.time_told(node, ask, micros, now),
             (Kind::Kill { client_id }, Answer::Gone(gone)) => {
                 self.kill_answered(node, client_id, gone, now);
@@ -567,6 +526,7 @@ impl Coordinator {
             (Purpose::Extend, _) => self.extend_is_lost(number, now),
             (Purpose::Release, _) => self.release_is_over(number),
             (Purpose::Inspect, _) => self.inspection_is_over(number),
+            (Purpose::Vouch, _) => self.vouching_is_over(number, now),
         }
     }
 
@@ -589,9 +549,10 @@ impl Coordinator {
             record.round_timer = Some(self.timers.set_at(until, Due::Round { record: number }));
             return;
         }
-        if record.round.purpose == Purpose::Inspect {
-            self.inspection_is_over(number);
-            return;
+        match record.round.purpose {
+            Purpose::Inspect => return self.inspection_is_over(number),
+            Purpose::Vouch => return self.vouching_is_over(number, now),
+            _ => {}
         }
         let generation = record.generation;
         for node in record.round.ballot().undecided().iter() {

@@ -3,10 +3,13 @@
 use rand::RngExt;
 
 use super::super::debts::{Debt, Debts};
-use super::super::greeting::{Fact, Greeting, Progress, Step, Vetted};
+use super::super::greeting::{Fact, Greeting, Info, Progress, Step, Vetted};
 use super::super::link::{Fault, Link};
+use super::super::marker::{self, MarkerState, Marking};
+use super::super::quarantine::{self, Distrust};
 use super::super::settings::Credentials;
-use super::super::standing::{self, Distrust, Identity, Reading};
+use super::super::standing::{self, Reading};
+use super::flushes::Flushes;
 use super::*;
 
 /// How many times longer than others a node waits to be looked at again that may not be used as it
@@ -26,13 +29,19 @@ pub(super) struct Node {
     pub(super) failures: u32,
     /// What the connection was found to be, while it is ready.
     pub(super) vetted: Vetted,
-    /// Who it was when it was vetted last.
-    pub(super) identity: Option<Identity>,
+    /// What it reported when it was vetted last.
+    pub(super) known: Option<Info>,
+    /// Its marker is being written.
+    pub(super) marking: bool,
+    /// An operator vouches for it, and it has forgotten nothing since that was asked.
+    pub(super) vouching: bool,
     /// From when on its grants count, and why not before.
     pub(super) trusted_from: Option<(Instant, Distrust)>,
     /// What its clock said last.
     pub(super) reading: Option<Reading>,
     pub(super) debts: Debts,
+    /// What it reported of flushes.
+    pub(super) flushes: Flushes,
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// What was asked on them and not answered.
@@ -40,8 +49,8 @@ pub(super) struct Node {
     /// When it became ready.
     ready_since: Option<Instant>,
     greeting: Greeting,
-    /// What the node said to the first step that it was found wrong by.
-    refusal: Box<str>,
+    /// Why the first step of the greeting was refused, and in which words.
+    refusal: Option<(Cause, Box<str>)>,
     /// Ends the pause before the next connection, or the time to become ready.
     connecting: Option<Timer>,
     /// Looks for silence.
@@ -63,15 +72,18 @@ impl Default for Node {
             words: "".into(),
             failures: 0,
             vetted: Vetted::default(),
-            identity: None,
+            known: None,
+            marking: false,
+            vouching: false,
             trusted_from: None,
             reading: None,
             debts: Debts::default(),
+            flushes: Flushes::default(),
             earlier: Vec::new(),
             unproven: Vec::new(),
             ready_since: None,
             greeting: Greeting::default(),
-            refusal: "".into(),
+            refusal: None,
             connecting: None,
             silence: None,
             reset: None,
@@ -217,6 +229,7 @@ impl Coordinator {
         let pause = standing::backoff(range, it.failures, random);
         let due = Due::Reconnect { node };
         it.connecting = Some(self.timers.set_at(now.saturating_add(pause), due));
+        (it.marking, it.vouching) = (false, false);
         let asks = it.link.reset();
         self.plan_giving_up(node, now);
         let creating = |ask: &Ask| ask.kind.may_create();
@@ -240,10 +253,14 @@ impl Coordinator {
                 self.look_is_lost(node, ask.record, cause);
                 return;
             }
+            Kind::Vouch => {
+                self.vouch_answered(node, ask, Said::Failed(cause), now);
+                return;
+            }
             kind if kind.may_create() => {
                 record.asked.take(node);
                 record.healing.remove(node);
-                record.unproven.insert(node);
+                record.may_be_executed_late(node, now);
                 let it = &mut self.nodes[node.index()];
                 if provable {
                     it.unproven.push(Debt { record: ask.record, generation, not_before: now });
@@ -269,53 +286,71 @@ impl Coordinator {
         let it = &mut self.nodes[node.index()];
         let link = &mut it.link;
         link.hide(settings.password.clone());
-        it.greeting.begin(settings, &self.settings.client_name, |step, arguments| {
+        let (name, marker) = (&self.settings.client_name, self.settings.wanted_marker());
+        it.greeting.begin(settings, name, marker, |step, arguments| {
             let ask = Ask::new(0, 0, Kind::Greet(step), now);
             link.ask(ask, |out| command::encode(out, arguments));
         });
     }
 
-    /// The node answered a step of the greeting.
-    pub(super) fn greeted(&mut self, node: NodeId, step: Step, fact: Fact, now: Instant) {
+    /// The marker of the node does not match it: it is written before the node may be asked.
+    fn mark_in_greeting(&mut self, node: NodeId, how: Marking, now: Instant) {
         let it = &mut self.nodes[node.index()];
+        let identity = it.greeting.vetted().info.identity;
+        let ask = Ask::new(0, 0, Kind::Greet(Step::Mark), now);
+        it.greeting.mark();
+        it.link.ask(ask, |out| marker::mark(out, &self.settings.node_marker, &identity, how));
+    }
+
+    /// The node answered a step of the greeting.
+    pub(super) fn greeted(&mut self, node: NodeId, step: Step, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        let fact = it.link.fact();
         let good = it.greeting.trouble().is_none();
         let progress = it.greeting.handle(step, fact, self.settings.allow_eviction);
-        if good && it.greeting.trouble().is_some() {
+        if let (true, Some(cause)) = (good, it.greeting.trouble()) {
             let refused = matches!(fact, Fact::Refused(_));
-            it.refusal = if refused { it.link.last_error() } else { "" }.into();
+            it.refusal = refused.then(|| (cause, refusal(step, it.link.last_error())));
         }
         match progress {
             Progress::More => {}
             Progress::Again => self.greet(node, now),
             Progress::Rejected(cause) => self.reject(node, cause, now),
-            Progress::Vetted(vetted) if self.is_known_server(node, &vetted) => {
-                self.reject(node, Cause::SameServer, now);
-            }
-            Progress::Vetted(vetted) => self.is_vetted(node, vetted, now),
+            Progress::Vetted => self.greeting_is_over(node, now),
+        }
+    }
+
+    /// The node may be asked, once its marker is what it should be.
+    fn greeting_is_over(&mut self, node: NodeId, now: Instant) {
+        let greeting = &self.nodes[node.index()].greeting;
+        let (vetted, found) = (*greeting.vetted(), greeting.found());
+        match (found, quarantine::marking(self.settings.restart_guard, &vetted)) {
+            _ if self.is_known_server(node, &vetted) => self.reject(node, Cause::SameServer, now),
+            (None, Some(how)) => self.mark_in_greeting(node, how, now),
+            (found, _) => self.is_vetted(node, vetted, found.unwrap_or(vetted.marker), now),
         }
     }
 
     /// Whether another node of the list is the same server: two addresses have one vote.
     fn is_known_server(&self, node: NodeId, vetted: &Vetted) -> bool {
-        let run_id = vetted.info.run_id;
+        let run_id = vetted.info.identity.run_id;
         run_id.is_some()
             && self.all_nodes().iter().any(|other| {
                 let it = &self.nodes[other.index()];
                 let asked = it.standing.is_usable() || it.standing == Standing::Suspect;
-                other != node && asked && it.vetted.info.run_id == run_id
+                other != node && asked && it.vetted.info.identity.run_id == run_id
             })
     }
 
     fn reject(&mut self, node: NodeId, cause: Cause, now: Instant) {
-        let said = std::mem::take(&mut self.nodes[node.index()].refusal);
-        let says_it = Cause::of_error(said.as_bytes()) == cause;
-        let words = if says_it { said } else { "".into() };
+        let refusal = self.nodes[node.index()].refusal.take();
+        let words = refusal.filter(|&(of, _)| of == cause).map_or("".into(), |(_, words)| words);
         self.actions.push_back(Action::Disconnect(node));
         self.lose_connection(node, Standing::Rejected(cause), cause, &words, now);
     }
 
-    fn is_vetted(&mut self, node: NodeId, vetted: Vetted, now: Instant) {
-        self.judge(node, &vetted, now);
+    fn is_vetted(&mut self, node: NodeId, vetted: Vetted, found: MarkerState, now: Instant) {
+        self.judge(node, &vetted, found, now);
         let it = &mut self.nodes[node.index()];
         it.vetted = vetted;
         it.ready_since = Some(now);
@@ -327,7 +362,21 @@ impl Coordinator {
         self.stats.node(node).connections += 1;
         self.set_standing(node, self.usable_standing(node, now));
         self.settle_up(node, now);
+        if matches!(self.nodes[node.index()].trusted_from, Some((_, Distrust::Flushed))) {
+            // The flush may have come after the handshake had read the marker.
+            self.mark(node, Marking::IfMissing, now);
+        }
         // Asked at once, so that there is something to compare the next one with.
         self.probe_is_due(node, now);
+    }
+}
+
+/// What is told of a step that was refused. The link keeps only the code of an error that answers
+/// the credentials, so their command is named with it.
+fn refusal(step: Step, last_error: &str) -> Box<str> {
+    match (step, last_error) {
+        (Step::Hello, code) => format!("HELLO: {code}").into(),
+        (Step::Auth, code) => format!("AUTH: {code}").into(),
+        (_, words) => words.into(),
     }
 }

@@ -198,15 +198,18 @@ impl Coordinator {
     /// Pays what the node is owed, in its order, as far as there is room. By the source: a new
     /// connection may be to a node that forgot the scripts, and nobody may be there to repeat it.
     pub(super) fn pay_debts(&mut self, node: NodeId, now: Instant) {
-        let count = self.pay_as_far_as_there_is_room(node, now);
-        if count > 0 {
-            self.stats.node(node).debts_paid += count;
-            self.tell(Event::DebtsPaid { node, count });
+        let (paid, given_up) = self.pay_as_far_as_there_is_room(node, now);
+        if paid > 0 {
+            self.stats.node(node).debts_paid += paid;
+            self.tell(Event::DebtsPaid { node, count: paid });
         }
+        self.debts_are_given_up(node, given_up);
     }
 
-    fn pay_as_far_as_there_is_room(&mut self, node: NodeId, now: Instant) -> u64 {
-        let mut count = 0;
+    /// How many debts were paid, and how many lapsed without proof that the node executes nothing
+    /// of an earlier connection any more.
+    fn pay_as_far_as_there_is_room(&mut self, node: NodeId, now: Instant) -> (u64, u64) {
+        let (mut paid, mut given_up) = (0, 0);
         let lined_up = self.nodes[node.index()].debts.len();
         for _ in 0..lined_up {
             let room = self.nodes[node.index()].link.has_room_for_release(&self.settings.limits);
@@ -228,14 +231,15 @@ impl Coordinator {
                 continue;
             }
             if record.has_lapsed(node, now) {
+                given_up += u64::from(record.unproven.remove(node));
                 record.owed.remove(node);
                 self.finish(debt.record, debt.generation);
             } else {
                 self.pay(node, debt.record, Form::Source, now);
-                count += 1;
+                paid += 1;
             }
         }
-        count
+        (paid, given_up)
     }
 
     /// Starts the pause before the next payment, unless it runs, or the next connection pays.
@@ -283,10 +287,14 @@ impl Coordinator {
             count += u64::from(record.owed.remove(node));
             self.finish(debt.record, debt.generation);
         }
+        self.debts_are_given_up(node, count);
+        self.plan_giving_up(node, now);
+    }
+
+    fn debts_are_given_up(&mut self, node: NodeId, count: u64) {
         if count > 0 {
             self.stats.node(node).debts_given_up += count;
             self.tell(Event::DebtsGivenUp { node, count });
         }
-        self.plan_giving_up(node, now);
     }
 }

@@ -4,20 +4,26 @@
 use std::time::Duration;
 
 use super::super::greeting::Vetted;
+use super::super::marker::{self, MarkerState, Marking};
+use super::super::quarantine::{self, Distrust};
 use super::super::settings::RestartGuard;
-use super::super::standing::{self, Distrust, Identity};
 use super::*;
 
 impl Coordinator {
-    /// A node was vetted: does it remember every live lock?
-    pub(super) fn judge(&mut self, node: NodeId, vetted: &Vetted, now: Instant) {
+    /// A node was vetted: does it remember every live lock? `found` is its marker as it was before
+    /// the handshake wrote it anew.
+    pub(super) fn judge(
+        &mut self,
+        node: NodeId,
+        vetted: &Vetted,
+        found: MarkerState,
+        now: Instant,
+    ) {
         let it = &mut self.nodes[node.index()];
-        let known = it.identity.replace(Identity::of(&vetted.info));
-        let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
-        let same =
-            known.is_some_and(|known| known.run_id.is_some() && known.run_id == vetted.info.run_id);
+        let (known, run_id) = (it.known.replace(vetted.info), vetted.info.identity.run_id);
+        let same = known.is_some_and(|known| run_id.is_some() && known.identity.run_id == run_id);
         if known.is_some() && !same {
-            if vetted.info.run_id.is_some() {
+            if run_id.is_some() {
                 // Another process: whatever the old one had not executed, nobody will.
                 self.nothing_comes_late(node, now);
             }
@@ -27,21 +33,44 @@ impl Coordinator {
             it.unproven.clear();
             it.reading = None;
         }
-        if let Some((length, why)) = standing::distrust(guard, known, &vetted.info, max_ttl) {
+        let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
+        let judged = quarantine::distrust(guard, known.as_ref(), found, vetted, max_ttl);
+        if let Some((length, why)) = judged {
             self.quarantine(node, length, why, now);
         }
     }
 
-    /// The node may have forgotten a live lock, just now.
+    /// The node may have forgotten a live lock, just now. The next process learns of it by the
+    /// node marker: a flush took that along, a clock that jumped did not.
     pub(super) fn distrust(&mut self, node: NodeId, why: Distrust, now: Instant) {
-        if self.settings.restart_guard == RestartGuard::On {
-            self.quarantine(node, standing::memory(self.settings.max_ttl), why, now);
+        if self.settings.restart_guard == RestartGuard::Off {
+            return;
         }
+        self.quarantine(node, quarantine::memory(self.settings.max_ttl), why, now);
+        let jumped = why == Distrust::ClockJumped;
+        self.mark(node, if jumped { Marking::Renew } else { Marking::IfMissing }, now);
+    }
+
+    /// Writes the node marker, unless that is being done: nobody waits for the answer.
+    pub(super) fn mark(&mut self, node: NodeId, how: Marking, now: Instant) {
+        let Some(key) = self.settings.wanted_marker() else { return };
+        let it = &mut self.nodes[node.index()];
+        let available = it.vetted.marker != MarkerState::Unavailable;
+        let reached = it.standing.is_usable() && it.link.has_room(&self.settings.limits);
+        let identity = it.vetted.info.identity;
+        if it.marking || !available || !reached || identity.run_id.is_none() {
+            return;
+        }
+        it.marking = true;
+        let ask = Ask::new(0, 0, Kind::Mark, now);
+        it.link.ask(ask, |out| marker::mark(out, key, &identity, how));
+        self.watch_for_silence(node, now);
     }
 
     fn quarantine(&mut self, node: NodeId, length: Duration, why: Distrust, now: Instant) {
         let was_trusted = self.is_trusted(node);
         let it = &mut self.nodes[node.index()];
+        it.vouching = false;
         let until = now.saturating_add(length);
         if it.trusted_from.is_some_and(|(from, _)| from >= until) {
             return;
@@ -66,6 +95,13 @@ impl Coordinator {
         if self.standing(node).is_usable() {
             self.set_standing(node, Standing::Ready);
         }
+    }
+
+    /// The operator vouches for the node: its quarantine is over.
+    pub(super) fn trust_at_once(&mut self, node: NodeId) {
+        let it = &mut self.nodes[node.index()];
+        self.timers.clear_in(&mut it.trust);
+        self.trust_is_due(node);
     }
 
     /// What a node that may be asked is.

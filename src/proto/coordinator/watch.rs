@@ -1,7 +1,8 @@
 //! Is a node there? Its silence while questions are unanswered, the reset of a connection that
 //! stays silent, and the question for its time that finds both where nothing else is asked.
 
-use super::super::standing::{self, Distrust, Reading};
+use super::super::quarantine::Distrust;
+use super::super::standing::{self, Reading};
 use super::*;
 
 impl Coordinator {

@@ -9,47 +9,52 @@ use super::reply::Reply;
 use super::request::integer;
 use super::{Call, Master, Trouble};
 use crate::proto::command::{ADOPT, EXTEND, RELEASE, Script};
+use crate::proto::marker::MARK;
 
-/// What a script answers: a number, or the error that ended it, not yet with where it happened.
-type Outcome = Result<i64, Reply>;
+/// What a script answers, or the error that ended it, not yet with where it happened.
+type Outcome = Result<Reply, Reply>;
 
 type Run = fn(&mut Sandbox) -> Outcome;
 type Known = (Script, Run);
 
-const KNOWN: &[Known] = &[(RELEASE, release), (EXTEND, extend), (TAKE_UP, adopt)];
+const KNOWN: &[Known] =
+    &[(RELEASE, release), (EXTEND, extend), (TAKE_UP, adopt), (MARK_NODE, mark)];
 
 /// Nobody asks for this one by its SHA1, but a server knows it by that all the same, and names it
 /// by that in its errors.
 const TAKE_UP: Script = Script { source: ADOPT, sha1: "acccbc6bc9be028785e4c4d478b9ae28645c5d2b" };
 
+/// The same of the script that writes the node marker.
+const MARK_NODE: Script = Script { source: MARK, sha1: "e0085fd15ea900665fb9135d8d5733133a5afce1" };
+
 const NOSCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
 fn release(lua: &mut Sandbox) -> Outcome {
     match lua.call(&[Some(b"GET"), lua.key(0)])? {
-        Reply::Null => Ok(0),
-        token if !token_is(&token, lua.argument(0)) => Ok(-1),
-        _ => lua.call(&[Some(b"DEL"), lua.key(0)]).map(|_| 1),
+        Reply::Null => Ok(Reply::Integer(0)),
+        token if !token_is(&token, lua.argument(0)) => Ok(Reply::Integer(-1)),
+        _ => lua.call(&[Some(b"DEL"), lua.key(0)]).map(|_| Reply::Integer(1)),
     }
 }
 
 fn extend(lua: &mut Sandbox) -> Outcome {
     match lua.call(&[Some(b"GET"), lua.key(0)])? {
-        Reply::Null => return Ok(0),
-        token if !token_is(&token, lua.argument(0)) => return Ok(-1),
+        Reply::Null => return Ok(Reply::Integer(0)),
+        token if !token_is(&token, lua.argument(0)) => return Ok(Reply::Integer(-1)),
         _ => {}
     }
     let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
     if left < lua.number_argument(1)? {
         lua.call(&[Some(b"PEXPIRE"), lua.key(0), lua.argument(1)])?;
     }
-    Ok(1)
+    Ok(Reply::Integer(1))
 }
 
 fn adopt(lua: &mut Sandbox) -> Outcome {
     match lua.call(&[Some(b"GET"), lua.key(0)])? {
-        Reply::Null => return Ok(0),
+        Reply::Null => return Ok(Reply::Integer(0)),
         token if token_is(&token, lua.argument(0)) || token_is(&token, lua.argument(1)) => {}
-        _ => return Ok(-1),
+        _ => return Ok(Reply::Integer(-1)),
     }
     let asked = lua.argument(2).and_then(to_number);
     let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
@@ -63,7 +68,37 @@ fn adopt(lua: &mut Sandbox) -> Outcome {
     let words = [Some(&b"SET"[..]), lua.key(0), lua.argument(1)];
     let options = [&b"XX"[..], b"PX", ttl.as_bytes()].map(Some);
     lua.call(&[&words[..], &options[..]].concat())?;
-    Ok(1)
+    Ok(Reply::Integer(1))
+}
+
+fn mark(lua: &mut Sandbox) -> Outcome {
+    let found = lua.call(&[Some(b"GET"), lua.key(0)])?;
+    let (prefix, how) = (lua.argument(0).unwrap_or(b""), lua.argument(1).unwrap_or(b""));
+    let mut since = None;
+    if let Reply::Bulk(value) = &found {
+        if value.len() < 85 || !value.starts_with(b"1 ") {
+            return Ok(found);
+        }
+        if how.is_empty() && value.starts_with(prefix) {
+            return Ok(found);
+        }
+        if how == b"keep" {
+            let digits: Vec<u8> =
+                value[84..].iter().copied().take_while(u8::is_ascii_digit).collect();
+            since = Some(digits).filter(|digits| !digits.is_empty());
+        }
+    }
+    let since = match since {
+        Some(since) => since,
+        None => {
+            lua.call(&[Some(b"TIME")])?;
+            let micros = lua.call.wall.div_euclid(1000);
+            format!("{}{:06}", micros / 1_000_000, micros % 1_000_000).into_bytes()
+        }
+    };
+    let marker = [prefix, &since, lua.argument(2).unwrap_or(b"")].concat();
+    lua.call(&[Some(b"SET"), lua.key(0), Some(&marker)])?;
+    Ok(Reply::Bulk(marker))
 }
 
 /// One run of a script: its keys, its arguments, and the way to the commands.
@@ -182,7 +217,7 @@ fn play<'k>(
         return Reply::error(MASTERDOWN);
     }
     match run(&mut Sandbox { master, call, keys, arguments, wrote: false }) {
-        Ok(number) => Reply::Integer(number),
+        Ok(reply) => reply,
         Err(Reply::Error(line)) => {
             let place = format!(" script: {}, on @user_script:1.", script.sha1);
             Reply::Error([&line[..], place.as_bytes()].concat())

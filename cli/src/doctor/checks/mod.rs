@@ -1,0 +1,308 @@
+//! What is found of what was seen: each check is a function from plain values to findings, a line
+//! that an operator can act on.
+//!
+//! A failure is a node of which no lock should be asked, a warning what costs time or safety one
+//! day. The hazard is to call well what nobody could look at: that is a warning, and says so.
+
+mod access;
+mod clocks;
+mod list;
+mod rights;
+mod server;
+mod way;
+
+use std::time::Duration;
+
+use redlatch::{Cause, Instant};
+
+use super::examination::Examination;
+use super::meeting::Met;
+
+/// Every check, in the order in which it is shown.
+pub const NAMES: [&str; 20] = [
+    "node-count",
+    "quorum",
+    "distinct",
+    "reachable",
+    "credentials",
+    "role",
+    "loading",
+    "cluster",
+    "eviction",
+    "persistence",
+    "age",
+    "permissions",
+    "writes",
+    "tracking",
+    "release",
+    "proxy",
+    "round-trip",
+    "clock-rate",
+    "clock-skew",
+    "connections",
+];
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+impl Level {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Warn => "warn",
+            Level::Fail => "fail",
+        }
+    }
+}
+
+/// What one check came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub name: &'static str,
+    pub level: Level,
+    /// The node's label; `None` where it is about all of them.
+    pub node: Option<String>,
+    pub detail: String,
+}
+
+impl Finding {
+    fn new(name: &'static str, level: Level, detail: impl Into<String>) -> Finding {
+        // What a node says is in it: nothing of that may move a cursor.
+        let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+        let detail = detail.into().chars().map(plain).collect();
+        Finding { name, level, node: None, detail }
+    }
+
+    fn ok(name: &'static str, detail: impl Into<String>) -> Finding {
+        Finding::new(name, Level::Ok, detail)
+    }
+
+    fn warn(name: &'static str, detail: impl Into<String>) -> Finding {
+        Finding::new(name, Level::Warn, detail)
+    }
+
+    fn fail(name: &'static str, detail: impl Into<String>) -> Finding {
+        Finding::new(name, Level::Fail, detail)
+    }
+
+    /// What is said where a server does not tell.
+    fn untold(name: &'static str, refused: &str) -> Finding {
+        Finding::warn(name, format!("cannot be told: the node refuses {refused}"))
+    }
+}
+
+/// How locks are used on these nodes.
+#[derive(Debug, Clone, Copy)]
+pub struct Use {
+    pub max_ttl: Duration,
+    pub node_timeout: Duration,
+    pub probe_interval: Duration,
+    pub restart_guard: bool,
+    /// When it was looked.
+    pub now: Instant,
+}
+
+/// One node, and what is known of it.
+#[derive(Debug)]
+pub struct Subject {
+    pub label: String,
+    pub encrypted: bool,
+    pub user: Option<String>,
+    pub met: Met,
+    pub seen: Examination,
+}
+
+impl Subject {
+    /// What the library, or else doctor's own connection, met with.
+    fn trouble(&self) -> Option<Cause> {
+        let own = || self.seen.trouble.as_ref().map(|trouble| trouble.cause);
+        self.met.trouble().or_else(own)
+    }
+
+    /// Between two pieces of its data it looks at us once in a while: that says nothing of the way.
+    fn is_loading(&self) -> bool {
+        self.seen.info("loading").is_some_and(|told| told != "0")
+    }
+}
+
+/// Everything that is found, in the order of `NAMES` within each node.
+pub fn all(subjects: &[Subject], how: &Use) -> Vec<Finding> {
+    let mut of_nodes = Vec::new();
+    for subject in subjects {
+        let mut found = access::reachable(subject);
+        found.extend(access::credentials(subject));
+        if subject.seen.greeted {
+            found.extend(server::checks(subject, how));
+            found.extend(rights::checks(subject));
+            found.extend(way::checks(subject, how));
+            if !subject.is_loading() {
+                found.extend(clocks::rate(subject));
+            }
+        }
+        found.extend(access::unexplained(subject, &found));
+        let node = &subject.label;
+        of_nodes.extend(found.into_iter().map(|it| Finding { node: Some(node.clone()), ..it }));
+    }
+    of_nodes.extend(clocks::skew(subjects));
+    let label = |it: &Finding| it.node.clone().unwrap_or_default();
+    of_nodes.sort_by_key(|it| subjects.iter().position(|subject| subject.label == label(it)));
+    let mut findings = list::checks(subjects, &of_nodes, how);
+    findings.extend(of_nodes);
+    findings
+}
+
+/// Whether so few nodes answered that there is nothing to say of the rest.
+pub fn no_quorum_answered(subjects: &[Subject]) -> bool {
+    subjects.iter().filter(|subject| subject.seen.answered).count() < quorum(subjects.len())
+}
+
+const fn quorum(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// A length of time as a person says it.
+fn span(length: Duration) -> String {
+    let seconds = length.as_secs_f64().round() as u64;
+    let of = |unit: u64| (seconds + unit / 2) / unit;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", of(60)),
+        7200..172_800 => format!("{} h", of(3600)),
+        _ => format!("{} days", of(86_400)),
+    }
+}
+
+/// To whole seconds, so that nobody is told to come back too early.
+fn up(length: Duration) -> Duration {
+    Duration::from_secs(length.as_secs_f64().ceil() as u64)
+}
+
+/// A short time, in the unit that shows it best.
+fn short(length: Duration) -> String {
+    let millis = length.as_secs_f64() * 1e3;
+    if millis < 10.0 { format!("{millis:.2} ms") } else { format!("{millis:.0} ms") }
+}
+
+#[cfg(test)]
+mod examples {
+    //! Nodes to check, of which everything is well until a test changes it.
+
+    use redlatch::Standing;
+    use redlatch::proto::standing::Reading;
+
+    use super::*;
+    use crate::doctor::connection::Answer;
+    use crate::doctor::trial::{Outcome, Trial};
+
+    pub const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
+
+    pub fn using() -> Use {
+        Use {
+            max_ttl: Duration::from_secs(60),
+            node_timeout: Duration::from_millis(50),
+            probe_interval: Duration::from_secs(5),
+            restart_guard: true,
+            now: NOW,
+        }
+    }
+
+    /// A node called `label`, in the best of health.
+    pub fn node(label: &str) -> Subject {
+        let info = [
+            ("redis_version", "7.0.15"),
+            ("run_id", label),
+            ("uptime_in_seconds", "86400"),
+            ("role", "master"),
+            ("connected_slaves", "0"),
+            ("second_repl_offset", "-1"),
+            ("loading", "0"),
+            ("cluster_enabled", "0"),
+            ("maxmemory", "0"),
+            ("maxmemory_policy", "noeviction"),
+            ("aof_enabled", "1"),
+            ("connected_clients", "3"),
+            ("maxclients", "10000"),
+        ];
+        let settings = [("appendfsync", "always".to_owned()), ("timeout", "0".to_owned())];
+        let commands = ["SET", "GET", "DEL", "EVAL", "EVALSHA", "CLIENT TRACKING", "PTTL"];
+        let trial = |command| Trial { command, outcome: Outcome::Done };
+        let seen = Examination {
+            answered: true,
+            greeted: true,
+            hello: Some(Answer::Many(Vec::new())),
+            info: info.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            settings: settings.into(),
+            identities: vec![label.to_owned()],
+            elsewhere: Some(label.to_owned()),
+            places: Vec::new(),
+            trials: commands.map(trial).into(),
+            readings: readings(0.0, 0.0),
+            round_trips: vec![Duration::from_micros(200); 8],
+            trouble: None,
+        };
+        let met = Met { standing: Standing::Ready, distrust: None, words: None };
+        Subject { label: label.to_owned(), encrypted: false, user: None, met, seen }
+    }
+
+    /// Of a clock that is `ahead` seconds ahead, and gains `rate` seconds in a second.
+    pub fn readings(ahead: f64, rate: f64) -> Vec<Reading> {
+        let reading = |millis: u64| {
+            let asked_at = NOW.saturating_add(Duration::from_millis(millis));
+            let read_at = asked_at.saturating_add(Duration::from_micros(200));
+            let micros = 1e12 + ahead * 1e6 + (millis as f64 * 1e3 + 100.0) * (1.0 + rate);
+            Reading { micros: micros as u64, asked_at, read_at }
+        };
+        [0, 1, 2, 998, 999, 1000].map(reading).into()
+    }
+
+    /// The one finding of this name that is not well.
+    #[track_caller]
+    pub fn bad(found: &[Finding], name: &str) -> (Level, String) {
+        let of_name: Vec<&Finding> = found.iter().filter(|it| it.name == name).collect();
+        let worst = of_name.iter().max_by_key(|it| it.level);
+        let worst = worst.unwrap_or_else(|| panic!("nothing of {name}"));
+        (worst.level, worst.detail.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::examples::{node, using};
+    use super::*;
+
+    #[test]
+    fn where_all_is_well_every_check_says_so_in_its_order() {
+        let nodes = ["a", "b", "c"].map(node);
+        let found = all(&nodes, &using());
+        for finding in &found {
+            assert_eq!(finding.level, Level::Ok, "{finding:?}");
+            assert!(NAMES.contains(&finding.name), "{finding:?}");
+            assert!(!finding.detail.is_empty(), "{finding:?}");
+        }
+        for name in NAMES {
+            assert!(found.iter().any(|finding| finding.name == name), "nothing of {name}");
+        }
+        assert!(!no_quorum_answered(&nodes));
+    }
+
+    #[test]
+    fn what_a_node_says_cannot_write_on_the_terminal() {
+        let found = Finding::ok("role", "\x1b[2Jgone\r\n");
+        assert_eq!(found.detail, " [2Jgone  ");
+    }
+
+    #[test]
+    fn lengths_are_said_as_people_say_them() {
+        let cases = [(12, "12 s"), (600, "10 min"), (86_400, "24 h"), (864_000, "10 days")];
+        for (seconds, said) in cases {
+            assert_eq!(span(Duration::from_secs(seconds)), said);
+        }
+        assert_eq!(short(Duration::from_micros(1234)), "1.23 ms");
+        assert_eq!(short(Duration::from_millis(50)), "50 ms");
+    }
+}

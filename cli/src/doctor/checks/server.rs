@@ -1,0 +1,282 @@
+//! What kind of server it is, by its `INFO`: a master of its own, that keeps what it was told.
+
+use std::time::Duration;
+
+use redlatch::Standing;
+use redlatch::proto::quarantine::{Distrust, memory};
+
+use super::{Finding, Subject, Use, span, up};
+
+/// What hangs on `INFO`.
+pub fn checks(subject: &Subject, how: &Use) -> Vec<Finding> {
+    if subject.seen.info.is_empty() {
+        let names = ["role", "loading", "cluster", "eviction", "persistence"];
+        let mut found: Vec<Finding> =
+            names.into_iter().map(|name| Finding::untold(name, "INFO")).collect();
+        found.push(age_untold(how));
+        return found;
+    }
+    let mut found = vec![role(subject, how), loading(subject), cluster(subject)];
+    found.extend([eviction(subject), persistence(subject, how), age(subject, how)]);
+    found
+}
+
+fn role(subject: &Subject, how: &Use) -> Finding {
+    const NAME: &str = "role";
+    let seen = &subject.seen;
+    let replicas = seen.number("connected_slaves").unwrap_or(0);
+    if seen.info("role") != Some("master") {
+        let [host, port] = ["master_host", "master_port"].map(|name| seen.info(name));
+        let master = format!("{}:{}", host.unwrap_or("?"), port.unwrap_or("?"));
+        return Finding::fail(
+            NAME,
+            format!("it is a replica of {master}: locks belong on masters that replicate nothing"),
+        );
+    }
+    if seen.info("second_repl_offset").is_some_and(|offset| offset != "-1") {
+        let promoted = "it was a replica and was promoted: it may lack locks of its old master";
+        if !how.restart_guard {
+            return Finding::warn(NAME, format!("{promoted}. A restart clears this"));
+        }
+        let each = span(memory(how.max_ttl));
+        return Finding::fail(
+            NAME,
+            format!(
+                "{promoted}, so each new client counts none of its grants for {each}. A restart \
+                 clears this"
+            ),
+        );
+    }
+    if replicas > 0 {
+        return Finding::warn(
+            NAME,
+            format!(
+                "it has {replicas} replica(s): one that is promoted lacks the last locks. Let \
+                 nothing promote it, or take it away"
+            ),
+        );
+    }
+    Finding::ok(NAME, "a master without replicas")
+}
+
+fn loading(subject: &Subject) -> Finding {
+    const NAME: &str = "loading";
+    let seen = &subject.seen;
+    if !subject.is_loading() {
+        return Finding::ok(NAME, "its data is loaded");
+    }
+    let done = seen.info("loading_loaded_perc").unwrap_or("?");
+    let left = seen.info("loading_eta_seconds").unwrap_or("?");
+    Finding::fail(
+        NAME,
+        format!(
+            "it is loading its data ({done} % done, about {left} s to go): not asked until then"
+        ),
+    )
+}
+
+fn cluster(subject: &Subject) -> Finding {
+    const NAME: &str = "cluster";
+    if subject.seen.info("cluster_enabled").is_none_or(|told| told == "0") {
+        return Finding::ok(NAME, "it is in no cluster");
+    }
+    Finding::fail(
+        NAME,
+        "cluster mode: a key lives on one of its nodes, so they are not independent. Run plain \
+         masters (cluster-enabled no)",
+    )
+}
+
+fn eviction(subject: &Subject) -> Finding {
+    const NAME: &str = "eviction";
+    let seen = &subject.seen;
+    let most = seen.number("maxmemory").unwrap_or(0);
+    let used = seen.number("used_memory").unwrap_or(0);
+    let policy = seen.info("maxmemory_policy").unwrap_or("noeviction");
+    if policy != "noeviction" {
+        let set = "CONFIG SET maxmemory-policy noeviction";
+        return if most > 0 {
+            Finding::fail(NAME, format!("{policy}: it may throw a lock away. {set}"))
+        } else {
+            Finding::warn(NAME, format!("{policy}: no maxmemory yet; with one it evicts. {set}"))
+        };
+    }
+    if most > 0 && used.saturating_mul(10) >= most.saturating_mul(9) {
+        let percent = used.saturating_mul(100) / most;
+        return Finding::warn(
+            NAME,
+            format!("its memory is {percent} % full: at 100 % it refuses locks. Raise maxmemory"),
+        );
+    }
+    Finding::ok(NAME, "it evicts nothing")
+}
+
+/// A server that forgets must not grant again while somebody believes in what it forgot.
+fn persistence(subject: &Subject, how: &Use) -> Finding {
+    const NAME: &str = "persistence";
+    let aof = subject.seen.info("aof_enabled").is_some_and(|told| told == "1");
+    let fsync = subject.seen.settings.get("appendfsync").map(String::as_str);
+    match (aof, fsync, how.restart_guard) {
+        (false, _, true) => Finding::warn(
+            NAME,
+            "a restart forgets its locks: only the restart guard helps, and only clients of \
+             redlatch have one. Set appendonly yes",
+        ),
+        (false, _, false) => Finding::fail(
+            NAME,
+            "a restart forgets its locks, and the restart guard is off: two could hold one. Set \
+             appendonly yes, or leave the guard on",
+        ),
+        (true, Some("always"), _) => Finding::ok(NAME, "appendonly, appendfsync always"),
+        (true, Some(fsync), true) => Finding::ok(
+            NAME,
+            format!("appendonly, appendfsync {fsync}; behind a power loss the restart guard helps"),
+        ),
+        (true, Some(fsync), false) => Finding::warn(
+            NAME,
+            format!(
+                "appendfsync {fsync}: a power loss forgets its last locks, and the restart guard \
+                 is off. Set appendfsync always"
+            ),
+        ),
+        (true, None, _) => {
+            Finding::warn(NAME, "appendonly; appendfsync cannot be told: the node refuses CONFIG")
+        }
+    }
+}
+
+fn age(subject: &Subject, how: &Use) -> Finding {
+    const NAME: &str = "age";
+    let seconds = subject.seen.number("uptime_in_seconds").unwrap_or(0);
+    let age = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let shown = span(age);
+    if let (Standing::Quarantined(until), Some((why, _))) =
+        (subject.met.standing, subject.met.distrust)
+    {
+        // That of a promoted one is told with its role.
+        if why != Distrust::Promoted {
+            let left = span(up(until.saturating_since(how.now)));
+            let max = span(how.max_ttl);
+            return Finding::warn(
+                NAME,
+                format!(
+                    "{why} (up {shown}), and may have forgotten a lock: its grants count in \
+                     {left} (restart guard, --max-ttl {max})"
+                ),
+            );
+        }
+    }
+    if !how.restart_guard && age < memory(how.max_ttl) {
+        return Finding::warn(
+            NAME,
+            format!("up only {shown}, and the restart guard is off: locks of before may live on"),
+        );
+    }
+    Finding::ok(NAME, format!("up {shown}"))
+}
+
+fn age_untold(how: &Use) -> Finding {
+    if !how.restart_guard {
+        return Finding::untold("age", "INFO");
+    }
+    let each = span(memory(how.max_ttl));
+    Finding::warn(
+        "age",
+        format!(
+            "cannot be told: the node refuses INFO, so each new client counts none of its grants \
+             for {each}"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::super::examples::{NOW, bad, node, using};
+    use super::*;
+
+    fn with(changes: &[(&str, &str)], guard: bool, name: &str) -> (Level, String) {
+        let mut subject = node("a");
+        for (name, value) in changes {
+            subject.seen.info.insert((*name).to_owned(), (*value).to_owned());
+        }
+        bad(&checks(&subject, &Use { restart_guard: guard, ..using() }), name)
+    }
+
+    #[test]
+    fn what_is_no_master_of_its_own_is_named() {
+        use Level::{Fail, Ok, Warn};
+        let replica = [("role", "slave"), ("master_host", "h"), ("master_port", "7")];
+        let (level, detail) = with(&replica, true, "role");
+        assert_eq!(level, Fail);
+        assert!(detail.contains("replica of h:7"), "{detail}");
+        let promoted = [("second_repl_offset", "15")];
+        assert_eq!(with(&promoted, true, "role").0, Fail);
+        assert_eq!(with(&promoted, false, "role").0, Warn);
+        assert_eq!(with(&[("connected_slaves", "1")], true, "role").0, Warn);
+        assert_eq!(with(&[("cluster_enabled", "1")], true, "cluster").0, Fail);
+        assert_eq!(with(&[("loading", "1")], true, "loading").0, Fail);
+        assert_eq!(with(&[], true, "role").0, Ok);
+    }
+
+    #[test]
+    fn what_evicts_fails_and_what_could_is_a_warning() {
+        let policy = ("maxmemory_policy", "allkeys-lru");
+        assert_eq!(with(&[policy, ("maxmemory", "100")], true, "eviction").0, Level::Fail);
+        assert_eq!(with(&[policy], true, "eviction").0, Level::Warn);
+        let full = [("maxmemory", "100"), ("used_memory", "90")];
+        assert_eq!(with(&full, true, "eviction").0, Level::Warn);
+        let roomy = [("maxmemory", "100"), ("used_memory", "89")];
+        assert_eq!(with(&roomy, true, "eviction").0, Level::Ok);
+    }
+
+    #[test]
+    fn persistence_is_held_against_the_restart_guard() {
+        use Level::{Fail, Ok, Warn};
+        let cases = [
+            ("0", "always", true, Warn),
+            ("0", "always", false, Fail),
+            ("1", "always", true, Ok),
+            ("1", "always", false, Ok),
+            ("1", "everysec", true, Ok),
+            ("1", "everysec", false, Warn),
+            ("1", "", true, Warn),
+        ];
+        for (aof, fsync, guard, level) in cases {
+            let mut subject = node("a");
+            subject.seen.info.insert("aof_enabled".into(), aof.into());
+            subject.seen.settings.remove("appendfsync");
+            if !fsync.is_empty() {
+                subject.seen.settings.insert("appendfsync", fsync.into());
+            }
+            let found = persistence(&subject, &Use { restart_guard: guard, ..using() });
+            assert_eq!(found.level, level, "{aof} {fsync} {guard}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_young_node_is_told_with_the_time_that_is_left() {
+        let mut subject = node("a");
+        subject.seen.info.insert("uptime_in_seconds".into(), "12".into());
+        let until = NOW.saturating_add(Duration::from_millis(49_600));
+        subject.met.standing = Standing::Quarantined(until);
+        subject.met.distrust = Some((Distrust::Young, until));
+        let (level, detail) = bad(&checks(&subject, &using()), "age");
+        assert_eq!(level, Level::Warn);
+        assert!(detail.contains("up 12 s") && detail.contains("count in 50 s"), "{detail}");
+        assert_eq!(with(&[("uptime_in_seconds", "12")], false, "age").0, Level::Warn);
+        assert_eq!(with(&[("uptime_in_seconds", "62")], false, "age").0, Level::Ok);
+    }
+
+    #[test]
+    fn what_is_not_told_is_not_called_well() {
+        let mut subject = node("a");
+        subject.seen.info.clear();
+        let found = checks(&subject, &using());
+        assert_eq!(found.len(), 6);
+        for finding in found {
+            assert_eq!(finding.level, Level::Warn, "{finding:?}");
+            assert!(finding.detail.contains("cannot be told"), "{finding:?}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A connection of doctor's own to one node: plain questions, their answers in order, each with a
+//! limit. It blocks, and knows no lock.
+//!
+//! The hazard is a node that says nothing, or says it byte by byte: every wait ends after the
+//! patience for one answer, and all of them together at one moment.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use redlatch::net::address::Address;
+use redlatch::proto::command;
+use redlatch::proto::resp::{Limits, Reply, Step, decode};
+use redlatch::{Cause, Instant, clock};
+
+/// How much of an error is kept: what a node writes is its own business, and may have no end.
+const LONGEST_ERROR: usize = 200;
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    Text(String),
+    Number(i64),
+    Error(String),
+    Nothing,
+    Many(Vec<Answer>),
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    pub cause: Cause,
+    /// In the words of the system or of the node.
+    pub words: String,
+}
+
+/// How long to wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// For a connection, and for one answer.
+    pub each: Duration,
+    /// For everything.
+    pub until: Instant,
+}
+
+impl Patience {
+    /// How long the next connection or answer may take.
+    fn limit(self) -> Duration {
+        let left = self.until.saturating_since(clock::now());
+        // Zero would be no limit to the system.
+        self.each.min(left).max(Duration::from_millis(1))
+    }
+}
+
+/// How connections are encrypted.
+#[cfg(feature = "tls")]
+pub type Tls = redlatch::Tls;
+/// Without the feature no address asks for it.
+#[cfg(not(feature = "tls"))]
+#[derive(Debug, Clone, Copy)]
+pub enum Tls {}
+
+/// An open connection.
+pub struct Connection {
+    stream: Stream,
+    input: BytesMut,
+    patience: Patience,
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
+}
+
+impl Connection {
+    /// Connects; a name that has several addresses is tried at each of them.
+    pub fn open(
+        address: &Address,
+        tls: Option<&Tls>,
+        patience: Patience,
+    ) -> Result<Connection, Trouble> {
+        let Address::Unix(path) = address else {
+            let found = addresses(address).map_err(|error| trouble(Cause::Unreachable, &error))?;
+            let mut opened = Err(trouble(Cause::Unreachable, &"its name has no address"));
+            for place in found {
+                opened = Connection::open_at(place, address, tls, patience);
+                if opened.is_ok() {
+                    break;
+                }
+            }
+            return opened;
+        };
+        let stream = UnixStream::connect(path).map(Stream::Unix);
+        Connection::over(stream, patience)
+    }
+
+    /// Connects to one of the addresses of a name.
+    pub fn open_at(
+        place: SocketAddr,
+        address: &Address,
+        tls: Option<&Tls>,
+        patience: Patience,
+    ) -> Result<Connection, Trouble> {
+        let limit = patience.limit();
+        let stream = TcpStream::connect_timeout(&place, limit).and_then(|stream| {
+            let _ = stream.set_nodelay(true);
+            match address {
+                Address::Tcp { host, tls: true, .. } => encrypted(host, stream, tls),
+                _ => Ok(Stream::Tcp(stream)),
+            }
+        });
+        Connection::over(stream, patience)
+    }
+
+    fn over(stream: io::Result<Stream>, patience: Patience) -> Result<Connection, Trouble> {
+        let stream = stream.map_err(|error| trouble(Cause::Unreachable, &error))?;
+        Ok(Connection { stream, input: BytesMut::new(), patience })
+    }
+
+    /// Asks one question.
+    pub fn ask(&mut self, words: &[&[u8]]) -> Result<Answer, Trouble> {
+        self.ask_all(&[words]).map(|mut answers| answers.remove(0))
+    }
+
+    /// Asks all of them in one write, so that they are executed whatever becomes of us: as many
+    /// answers, in the same order.
+    pub fn ask_all(&mut self, questions: &[&[&[u8]]]) -> Result<Vec<Answer>, Trouble> {
+        let mut output = BytesMut::new();
+        questions.iter().for_each(|words| command::encode(&mut output, words));
+        let limit = self.patience.limit();
+        let written = self.stream.limit(limit).and_then(|()| self.stream.write_all(&output));
+        // The node may have said why it ended the connection.
+        let said = self.answers(questions.len());
+        written.map_err(|error| trouble(Cause::Lost, &error)).and(said)
+    }
+
+    fn answers(&mut self, count: usize) -> Result<Vec<Answer>, Trouble> {
+        (0..count).map(|_| self.answer()).collect()
+    }
+
+    fn answer(&mut self) -> Result<Answer, Trouble> {
+        let end = clock::now().saturating_add(self.patience.limit());
+        loop {
+            while let Step::Complete { reply, consumed } = self.decoded()? {
+                let answer = of(&reply);
+                self.input.advance(consumed);
+                // A push answers nothing.
+                if let Some(answer) = answer {
+                    return Ok(answer);
+                }
+            }
+            self.read(end)?;
+        }
+    }
+
+    fn decoded(&self) -> Result<Step<'_>, Trouble> {
+        decode(&self.input, &Limits::default()).map_err(|error| trouble(Cause::Garbage, &error))
+    }
+
+    fn read(&mut self, end: Instant) -> Result<(), Trouble> {
+        let left = end.saturating_since(clock::now());
+        let mut chunk = [0; 16 * 1024];
+        let read = if left.is_zero() {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            self.stream.limit(left).and_then(|()| self.stream.read(&mut chunk))
+        };
+        match read {
+            Ok(0) => Err(trouble(Cause::Lost, &"closed by the node")),
+            Ok(count) => {
+                self.input.extend_from_slice(&chunk[..count]);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) if is_silence(&error) => {
+                let waited = self.patience.each;
+                Err(trouble(Cause::Silent, &format!("nothing within {waited:?}")))
+            }
+            Err(error) => Err(trouble(Cause::Lost, &error)),
+        }
+    }
+}
+
+impl Stream {
+    fn limit(&self, limit: Duration) -> io::Result<()> {
+        let limit = Some(limit);
+        match self {
+            Stream::Tcp(tcp) => {
+                tcp.set_read_timeout(limit).and_then(|()| tcp.set_write_timeout(limit))
+            }
+            Stream::Unix(unix) => {
+                unix.set_read_timeout(limit).and_then(|()| unix.set_write_timeout(limit))
+            }
+            #[cfg(feature = "tls")]
+            Stream::Tls(tls) => {
+                tls.sock.set_read_timeout(limit).and_then(|()| tls.sock.set_write_timeout(limit))
+            }
+        }
+    }
+
+    fn read(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(chunk),
+            Stream::Unix(stream) => stream.read(chunk),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.read(chunk),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.write_all(bytes),
+            Stream::Unix(stream) => stream.write_all(bytes),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
+}
+
+/// Where the node is, as the system's resolver tells: each address once.
+pub fn addresses(address: &Address) -> io::Result<Vec<SocketAddr>> {
+    let Address::Tcp { host, port, .. } = address else { return Ok(Vec::new()) };
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for place in (&**host, *port).to_socket_addrs()? {
+        if !found.contains(&place) {
+            found.push(place);
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(feature = "tls")]
+fn encrypted(host: &str, stream: TcpStream, tls: Option<&Tls>) -> io::Result<Stream> {
+    let tls = tls.ok_or_else(|| io::Error::other("nothing says whom to trust: --cacert"))?;
+    let name = host.to_owned().try_into().map_err(io::Error::other)?;
+    let session = rustls::ClientConnection::new(tls.client_config(), name);
+    let session = session.map_err(io::Error::other)?;
+    Ok(Stream::Tls(Box::new(rustls::StreamOwned::new(session, stream))))
+}
+
+#[cfg(not(feature = "tls"))]
+fn encrypted(_: &str, _: TcpStream, _: Option<&Tls>) -> io::Result<Stream> {
+    Err(io::Error::other("rediss:// needs a redlatch that was built with the feature `tls`"))
+}
+
+fn is_silence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+fn trouble(cause: Cause, words: &dyn std::fmt::Display) -> Trouble {
+    let text = words.to_string();
+    Trouble { cause, words: text.split(" (os error").next().unwrap_or_default().to_owned() }
+}
+
+/// `None` for a push.
+fn of(reply: &Reply<'_>) -> Option<Answer> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Some(match reply {
+        Reply::Push(_) => return None,
+        Reply::Error(line) => Answer::Error(text(line).chars().take(LONGEST_ERROR).collect()),
+        Reply::Integer(number) => Answer::Number(*number),
+        Reply::Null => Answer::Nothing,
+        Reply::Boolean(truth) => Answer::Number(i64::from(*truth)),
+        Reply::Simple(bytes) | Reply::Bulk(bytes) => Answer::Text(text(bytes)),
+        Reply::Double(bytes) | Reply::BigNumber(bytes) => Answer::Text(text(bytes)),
+        Reply::Array(items) | Reply::Set(items) | Reply::Map(items) => {
+            Answer::Many(items.iter().filter_map(|item| of(&item)).collect())
+        }
+    })
+}

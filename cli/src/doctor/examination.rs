@@ -1,0 +1,286 @@
+//! What is asked of one node, over a connection of doctor's own, and what it answered: a plain
+//! value, about which `checks` decides.
+//!
+//! Nothing but one key of ours is written, in one write with what deletes it. The hazard is a node
+//! that falls silent half-way: what was learned until then is kept.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redlatch::net::address::Address;
+use redlatch::proto::settings::NodeSettings;
+use redlatch::proto::standing::Reading;
+use redlatch::{Cause, clock};
+
+use super::connection::{Answer, Connection, Patience, Tls, Trouble, addresses};
+use super::name::{self, Place};
+use super::trial::{self, Keys, Trial};
+
+/// How long the clock is looked at: long enough to tell a hundredth from the grain of the network.
+pub const WATCHED: Duration = Duration::from_secs(1);
+
+/// How often it is asked for its time at the beginning and at the end of that, if it is quick.
+const READINGS: usize = 12;
+
+/// How often in any case: the quickest of so many is quick also where one was held up.
+const READINGS_OF_A_SLOW_ONE: usize = 3;
+
+/// When it counts as slow.
+const SLOW: Duration = Duration::from_millis(400);
+
+/// How often it is asked who it is, on one connection.
+const IDENTITIES: usize = 6;
+
+/// The settings that say something about locks. All may be refused.
+const SETTINGS: [&str; 3] = ["appendfsync", "timeout", "maxclients"];
+
+/// What doctor needs to know to examine.
+#[derive(Debug, Clone)]
+pub struct Manner {
+    pub tls: Option<Tls>,
+    pub patience: Patience,
+    pub keys: Keys,
+}
+
+/// What one node answered.
+#[derive(Debug, Default)]
+pub struct Examination {
+    /// It answered anything at all.
+    pub answered: bool,
+    /// It let us in.
+    pub greeted: bool,
+    /// It speaks RESP3, which pushes need.
+    pub hello: Option<Answer>,
+    /// The fields of `INFO`; empty where it was refused.
+    pub info: BTreeMap<String, String>,
+    /// Settings, as far as they are told.
+    pub settings: BTreeMap<&'static str, String>,
+    /// The servers that answered on one connection, by `run_id`, in their order.
+    pub identities: Vec<String>,
+    /// The server at the other end of another connection.
+    pub elsewhere: Option<String>,
+    /// The servers at the addresses of its name, where that has several.
+    pub places: Vec<Place>,
+    /// Each command of the library, tried.
+    pub trials: Vec<Trial>,
+    /// Readings of its clock.
+    pub readings: Vec<Reading>,
+    /// How long its answers took.
+    pub round_trips: Vec<Duration>,
+    /// Why there is no more of it.
+    pub trouble: Option<Trouble>,
+}
+
+impl Examination {
+    /// A field of `INFO`.
+    pub fn info(&self, name: &str) -> Option<&str> {
+        self.info.get(name).map(String::as_str)
+    }
+
+    /// A field of `INFO` that is a number.
+    pub fn number(&self, name: &str) -> Option<i64> {
+        self.info(name)?.parse().ok()
+    }
+
+    /// Whether a lock could be asked of such a server at all.
+    pub fn is_master(&self) -> bool {
+        let is = |name, value| self.info(name).is_none_or(|told| told == value);
+        is("role", "master") && is("loading", "0") && is("cluster_enabled", "0")
+    }
+}
+
+/// Examines a node.
+pub fn examine(address: &Address, node: &NodeSettings, manner: &Manner) -> Examination {
+    let mut seen = Examination::default();
+    seen.trouble = examine_into(&mut seen, address, node, manner).err();
+    seen
+}
+
+fn examine_into(
+    seen: &mut Examination,
+    address: &Address,
+    node: &NodeSettings,
+    manner: &Manner,
+) -> Result<(), Trouble> {
+    let mut connection = Connection::open(address, manner.tls.as_ref(), manner.patience)?;
+    greet(&mut connection, node, seen)?;
+    seen.info = match connection.ask(&[b"INFO"])? {
+        Answer::Text(text) => fields(&text),
+        _ => BTreeMap::new(),
+    };
+    let questions = SETTINGS.map(|name| [&b"CONFIG"[..], b"GET", name.as_bytes()]);
+    let told = connection.ask_all(&[&questions[0], &questions[1], &questions[2]])?;
+    let told = SETTINGS.into_iter().zip(told.iter().map(setting));
+    seen.settings = told.filter_map(|(name, value)| Some((name, value?))).collect();
+    let question: &[&[u8]] = &[b"INFO", b"server"];
+    let told = connection.ask_all(&[question; IDENTITIES])?;
+    seen.identities = told.iter().filter_map(identity).collect();
+    seen.identities.dedup();
+    // Where two servers take turns, the one would keep what the other is told to delete.
+    if seen.is_master() && seen.identities.len() <= 1 {
+        seen.trials = trial::run(&mut connection, node.db, &manner.keys)?;
+    }
+    watch_the_clock(&mut connection, seen)?;
+    seen.elsewhere = another(address, node, manner);
+    seen.places = match addresses(address) {
+        Ok(found) if found.len() > 1 => name::ask_each(&found, address, node, manner),
+        _ => Vec::new(),
+    };
+    Ok(())
+}
+
+/// Who answers on a connection of its own; that there may be none tells nothing.
+fn another(address: &Address, node: &NodeSettings, manner: &Manner) -> Option<String> {
+    let connection = Connection::open(address, manner.tls.as_ref(), manner.patience);
+    connection.and_then(|it| who_answers(it, node)).ok().flatten()
+}
+
+/// The `run_id` of the server at the other end; nothing where it does not tell.
+pub fn who_answers(
+    mut connection: Connection,
+    node: &NodeSettings,
+) -> Result<Option<String>, Trouble> {
+    greet(&mut connection, node, &mut Examination::default())?;
+    connection.ask(&[b"INFO", b"server"]).map(|answer| identity(&answer))
+}
+
+/// Says who we are, as the library does.
+fn greet(
+    connection: &mut Connection,
+    node: &NodeSettings,
+    seen: &mut Examination,
+) -> Result<(), Trouble> {
+    let password = node.password.as_ref().map(|password| password.reveal().as_bytes());
+    let user = node.user.as_deref().map(str::as_bytes);
+    let hello = match password {
+        Some(password) => {
+            let user = user.unwrap_or(b"default");
+            connection.ask(&[b"HELLO", b"3", b"AUTH", user, password])?
+        }
+        None => connection.ask(&[b"HELLO", b"3"])?,
+    };
+    seen.answered = true;
+    let cause = cause(&hello);
+    // Without the node's words: an unknown command is repeated with its arguments.
+    let refused = matches!(hello, Answer::Error(_));
+    seen.hello = Some(if refused { Answer::Error(String::new()) } else { hello });
+    // Some servers ask who we are before they look whether they know the command.
+    let again = match cause {
+        Some(Cause::UnknownCommand | Cause::NoPermission) => true,
+        Some(Cause::NoAuth) => password.is_some(),
+        _ => false,
+    };
+    let refused = match (again, password, user) {
+        (false, ..) => cause,
+        (true, None, _) => None,
+        (true, Some(password), None) => self::cause(&connection.ask(&[b"AUTH", password])?),
+        (true, Some(password), Some(user)) => {
+            self::cause(&connection.ask(&[b"AUTH", user, password])?)
+        }
+    };
+    // In no words of the node's: it may repeat what it was told.
+    seen.greeted = refused.is_none();
+    refused.map_or(Ok(()), |cause| Err(Trouble { cause, words: String::new() }))
+}
+
+fn cause(answer: &Answer) -> Option<Cause> {
+    match answer {
+        Answer::Error(line) => Some(Cause::of_error(line.as_bytes())),
+        _ => None,
+    }
+}
+
+fn identity(answer: &Answer) -> Option<String> {
+    match answer {
+        Answer::Text(text) => fields(text).remove("run_id"),
+        _ => None,
+    }
+}
+
+/// The `name:value` lines of `INFO`.
+fn fields(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.lines().filter_map(|line| line.split_once(':'));
+    pairs.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect()
+}
+
+/// `CONFIG GET` answers name and value, in RESP3 as a map.
+fn setting(answer: &Answer) -> Option<String> {
+    match answer {
+        Answer::Many(items) => match items.as_slice() {
+            [_, Answer::Text(value)] => Some(value.clone()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn watch_the_clock(connection: &mut Connection, seen: &mut Examination) -> Result<(), Trouble> {
+    let start = clock::now();
+    read_the_clock(connection, seen)?;
+    sleep(WATCHED.saturating_sub(clock::now().saturating_since(start)));
+    read_the_clock(connection, seen)
+}
+
+fn read_the_clock(connection: &mut Connection, seen: &mut Examination) -> Result<(), Trouble> {
+    let start = clock::now();
+    for count in 1..=READINGS {
+        let asked_at = clock::now();
+        let answer = connection.ask(&[b"TIME"])?;
+        let read_at = clock::now();
+        // Also a refusal has gone there and come back.
+        seen.round_trips.push(read_at.saturating_since(asked_at));
+        let micros = micros(&answer);
+        seen.readings.extend(micros.map(|micros| Reading { micros, asked_at, read_at }));
+        let is_slow = read_at.saturating_since(start) > SLOW;
+        if is_slow && count >= READINGS_OF_A_SLOW_ONE {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn micros(answer: &Answer) -> Option<u64> {
+    let Answer::Many(items) = answer else { return None };
+    let [Answer::Text(seconds), Answer::Text(micros)] = items.as_slice() else { return None };
+    let seconds: u64 = seconds.parse().ok()?;
+    seconds.checked_mul(1_000_000)?.checked_add(micros.parse().ok()?)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "between two looks at a clock time has to pass, and nothing else is to be done"
+)]
+fn sleep(length: Duration) {
+    std::thread::sleep(length);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_as_they_come() {
+        let text = |text: &str| Answer::Text(text.to_owned());
+        let info = fields("# Server\r\nrun_id:abc\r\n\r\ndb0:keys=1,expires=0\r\n");
+        assert_eq!(info.get("run_id").map(String::as_str), Some("abc"));
+        assert_eq!(info.get("db0").map(String::as_str), Some("keys=1,expires=0"));
+        let time = Answer::Many(vec![text("1700000000"), text("7")]);
+        assert_eq!(micros(&time), Some(1_700_000_000_000_007));
+        assert_eq!(micros(&Answer::Error("NOPERM".into())), None);
+        let told = Answer::Many(vec![text("timeout"), text("10")]);
+        assert_eq!(setting(&told).as_deref(), Some("10"));
+        assert_eq!(setting(&Answer::Many(Vec::new())), None);
+    }
+
+    #[test]
+    fn only_a_master_of_its_own_is_written_to() {
+        let is_master = |name: &str, value: &str| {
+            let info = [(name.to_owned(), value.to_owned())].into();
+            Examination { info, ..Examination::default() }.is_master()
+        };
+        assert!(is_master("role", "master"));
+        assert!(!is_master("role", "slave"));
+        assert!(!is_master("loading", "1"));
+        assert!(!is_master("cluster_enabled", "1"));
+    }
+}

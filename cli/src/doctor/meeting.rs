@@ -1,0 +1,90 @@
+//! What the library itself makes of the nodes: its own client connects to all of them, and each is
+//! looked at as soon as it is known whether locks would be asked of it, and why not.
+//!
+//! Nothing is asked of the nodes but the greeting. The hazard is to look too early: a node is
+//! waited for until it stands or has failed once, at most for the connect timeout.
+
+use std::io;
+
+use mio::{Events, Poll, Token};
+use redlatch::proto::quarantine::Distrust;
+use redlatch::{Cause, Config, Engine, Event, Instant, NodeId, Said, Standing, clock};
+
+use crate::output::Refusal;
+
+/// What the library makes of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Met {
+    pub standing: Standing,
+    /// Why its grants do not count yet, and when they do.
+    pub distrust: Option<(Distrust, Instant)>,
+    /// What is wrong with it in the words of the system or of the node.
+    pub words: Option<String>,
+}
+
+impl Met {
+    /// Why no lock is asked of it.
+    pub fn trouble(&self) -> Option<Cause> {
+        match self.standing {
+            Standing::Ready | Standing::Quarantined(_) => None,
+            Standing::Down(cause) | Standing::Rejected(cause) => Some(cause),
+            Standing::Connecting | Standing::Greeting | Standing::Suspect => Some(Cause::Silent),
+        }
+    }
+}
+
+/// Connects to the nodes and says what became of it, in the order of the list.
+///
+/// # Errors
+/// What cannot work as it was given.
+pub fn meet(config: Config) -> Result<Vec<Met>, Refusal> {
+    // A little longer, so that it is the library that gives a silent node up and says why.
+    let limit = config.settings().connect_timeout.mul_f64(1.1);
+    let count = config.settings().nodes.len();
+    let failed = |error: io::Error| Refusal::internal(format!("the system's poller: {error}"));
+    let mut poll = Poll::new().map_err(failed)?;
+    let mut engine = Engine::new(config, poll.registry(), Token(0))?;
+    let mut events = Events::with_capacity(64);
+    let mut distrusted = vec![None; count];
+    let end = clock::now().saturating_add(limit);
+    loop {
+        let timeout = engine.prepare();
+        let told = std::iter::from_fn(|| engine.poll_event());
+        for event in told.collect::<Vec<_>>() {
+            if let Event::Distrusted { node, why, until } = event {
+                distrusted[node.index()] = Some((why, until));
+            }
+        }
+        let left = end.saturating_since(clock::now());
+        if left.is_zero() || (0..count).all(|node| is_known(&engine, NodeId::new(node))) {
+            return Ok(look(&engine, &distrusted));
+        }
+        match poll.poll(&mut events, Some(timeout.map_or(left, |timeout| timeout.min(left)))) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            polled => polled.map_err(failed)?,
+        }
+        for event in &events {
+            engine.handle_event(event);
+        }
+    }
+}
+
+fn is_known(engine: &Engine, node: NodeId) -> bool {
+    engine.standing(node).is_usable() || engine.coordinator().failures(node) > 0
+}
+
+fn look(engine: &Engine, distrusted: &[Option<(Distrust, Instant)>]) -> Vec<Met> {
+    let report = engine.coordinator().report_standings(clock::now());
+    let looked = report.nodes.into_iter().zip(distrusted).enumerate();
+    looked
+        .map(|(index, (node, &distrust))| {
+            let mut standing = engine.standing(NodeId::new(index));
+            // Behind a failure it is connected to again: what counts is why it failed.
+            let failed = engine.coordinator().failures(NodeId::new(index)) > 0;
+            if let (true, false, Said::Failed(cause)) = (failed, standing.is_usable(), node.said) {
+                standing = Standing::Down(cause);
+            }
+            Met { standing, distrust, words: node.detail.map(String::from) }
+        })
+        .collect()
+}

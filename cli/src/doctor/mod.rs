@@ -1,0 +1,200 @@
+//! `redlatch doctor`: do these nodes meet what Redlock assumes of them?
+//!
+//! Twice they are looked at, side by side: `meeting` is the library's own client, which says of
+//! which nodes locks would be asked; `examination` asks each node the rest over a connection of
+//! its own. Both are plain values, about which `checks` decides, and `table` shows what was found.
+//!
+//! The hazard is to harm what is looked at: one key of our own is written, with a short ttl, in one
+//! write with its deletion.
+
+mod checks;
+mod connection;
+mod examination;
+mod meeting;
+mod name;
+mod table;
+mod trial;
+
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::{StdRng, SysRng};
+use redlatch::net::address::Address;
+use redlatch::{Cause, Config, RestartGuard, Token, clock};
+use serde_json::json;
+
+use crate::arguments::{Nodes, Output, Timing};
+use crate::exit;
+use crate::output::{self, Refusal};
+use checks::{Finding, Level, Subject, Use};
+use connection::{Patience, Tls, Trouble};
+use examination::{Examination, Manner, examine};
+use trial::Keys;
+
+/// What an examination may take beyond the wait for its last answer.
+const EXAMINATION: Duration = Duration::from_secs(10);
+
+const LONG_ABOUT: &str = "\
+Do these nodes meet what Redlock assumes of them?
+
+Looks whether each address leads to an independent master that keeps its keys: one server under \
+two addresses, several servers under one name, replicas and what was promoted, clusters, \
+eviction, persistence, a start a moment ago, a proxy in between; round trips against \
+--node-timeout, and the clocks. Every command that redlatch uses is tried on a key of its own \
+(redlatch-doctor:RANDOM), which is deleted at once; what is refused then stands in the ACL LOG \
+of the node. It takes about a second, which the clocks need.
+
+Each line says ok, warn or fail: a failure is a node of which no lock should be asked, a warning \
+is what costs time or safety one day. What a managed server does not tell is a warning that says \
+so.";
+
+const EXAMPLES: &str = "\
+Examples:
+  redlatch doctor -s redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
+  redlatch doctor --json | jq '.checks[] | select(.level != \"ok\")'
+  redlatch doctor --key-prefix lock:      for a user who may only touch keys like lock:...
+
+Exit codes: 0 healthy, warnings or not; 1 a failure was found; 69 no quorum of nodes could answer; \
+125 usage, configuration or internal error.";
+
+/// Look whether these nodes are fit for locks
+#[derive(Debug, clap::Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+#[command(mut_arg("ttl", |arg| arg.hide(true)))]
+#[command(mut_arg("wait", |arg| arg.hide(true)))]
+#[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+pub struct Options {
+    /// What the name of the key begins with that is tried: for users who may touch only some keys
+    #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub key_prefix: String,
+
+    #[command(flatten)]
+    pub nodes: Nodes,
+    #[command(flatten)]
+    pub timing: Timing,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Runs the verb.
+pub fn run(options: &Options) -> ExitCode {
+    match look(options) {
+        Ok(code) => ExitCode::from(code),
+        Err(refusal) => refusal.tell(&options.output),
+    }
+}
+
+fn look(options: &Options) -> Result<u8, Refusal> {
+    let config = crate::nodes::config(&options.nodes, &options.timing)?;
+    let settings = config.settings().clone();
+    let patience = patience(&config);
+    let examined = start(&config, &options.key_prefix, patience)?;
+    let encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
+    let encrypted: Vec<bool> = config.addresses().iter().map(encrypted).collect();
+    let met = meeting::meet(config)?;
+    let seen = gather(&examined, met.len(), patience);
+    let how = Use {
+        max_ttl: settings.max_ttl,
+        node_timeout: settings.node_timeout,
+        probe_interval: settings.probe_interval,
+        restart_guard: settings.restart_guard == RestartGuard::On,
+        now: clock::now(),
+    };
+    let nodes = settings.nodes.iter().zip(encrypted).zip(met).zip(seen);
+    let subject = |(((node, encrypted), met), seen)| {
+        let node: &redlatch::proto::settings::NodeSettings = node;
+        let user = node.user.as_deref().map(str::to_owned);
+        Subject { label: node.label.to_string(), encrypted, user, met, seen }
+    };
+    let subjects: Vec<Subject> = nodes.map(subject).collect();
+    let findings = checks::all(&subjects, &how);
+    show(&subjects, &findings, &options.output)?;
+    let failed = findings.iter().any(|finding| finding.level == Level::Fail);
+    Ok(if checks::no_quorum_answered(&subjects) {
+        exit::NO_QUORUM
+    } else if failed {
+        exit::NO
+    } else {
+        exit::DONE
+    })
+}
+
+/// A node has as long for an answer as for a connection, also where it is asked for a vote in less:
+/// one that is slow is to be found slow, not silent.
+fn patience(config: &Config) -> Patience {
+    let settings = config.settings();
+    let each = settings.connect_timeout.max(settings.node_timeout);
+    Patience { each, until: clock::now().saturating_add(each + EXAMINATION) }
+}
+
+type Examined = Receiver<(usize, Examination)>;
+
+/// Begins to examine each node on a thread of its own: one that is frozen keeps no other waiting.
+fn start(config: &Config, prefix: &str, patience: Patience) -> Result<Examined, Refusal> {
+    let rng = StdRng::try_from_rng(&mut SysRng);
+    let mut rng = rng.map_err(|error| Refusal::internal(format!("no randomness: {error}")))?;
+    let settings = config.settings();
+    let (sender, receiver) = mpsc::channel();
+    for (index, (address, node)) in config.addresses().iter().zip(&settings.nodes).enumerate() {
+        // A key for each: two addresses may lead to one server.
+        let [name, token, other] = [(); 3].map(|()| Token::draw(&mut rng));
+        let keys = Keys { key: format!("{prefix}redlatch-doctor:{name}"), token, other };
+        let manner = Manner { tls: tls(config), patience, keys };
+        let (address, node, sender) = (address.clone(), node.clone(), sender.clone());
+        thread::spawn(move || {
+            // Nobody takes what comes too late.
+            let _ = sender.send((index, examine(&address, &node, &manner)));
+        });
+    }
+    Ok(receiver)
+}
+
+/// Waits for the examinations, with a limit: a name server may take longer than any node.
+fn gather(examined: &Examined, count: usize, patience: Patience) -> Vec<Examination> {
+    let unfinished = || {
+        let words = "the examination came to no end".to_owned();
+        let trouble = Some(Trouble { cause: Cause::Silent, words });
+        Examination { trouble, ..Examination::default() }
+    };
+    let mut seen: Vec<Examination> = (0..count).map(|_| unfinished()).collect();
+    let end = patience.until.saturating_add(patience.each);
+    for _ in 0..count {
+        match examined.recv_timeout(end.saturating_since(clock::now())) {
+            Ok((index, examination)) => seen[index] = examination,
+            Err(_) => break,
+        }
+    }
+    seen
+}
+
+#[cfg(feature = "tls")]
+fn tls(config: &Config) -> Option<Tls> {
+    config.encryption().cloned()
+}
+
+#[cfg(not(feature = "tls"))]
+fn tls(_: &Config) -> Option<Tls> {
+    None
+}
+
+fn show(subjects: &[Subject], findings: &[Finding], how: &Output) -> Result<(), Refusal> {
+    if how.json {
+        let checks: Vec<_> = findings
+            .iter()
+            .map(|it| {
+                let level = it.level.name();
+                json!({ "name": it.name, "level": level, "node": it.node, "detail": it.detail })
+            })
+            .collect();
+        let ok = findings.iter().all(|finding| finding.level != Level::Fail);
+        return output::print(&json!({ "ok": ok, "checks": checks }).to_string());
+    }
+    if how.quiet {
+        return Ok(());
+    }
+    let labels: Vec<&str> = subjects.iter().map(|subject| subject.label.as_str()).collect();
+    output::print(table::text(&labels, findings, how.verbose).trim_end())
+}

@@ -1,0 +1,183 @@
+//! CMD as a process: it is started, signalled with all that belongs to it, and waited for.
+//!
+//! The hazard is a process number that is somebody else's by now: CMD is signalled by its pidfd or
+//! before it was waited for, and its group while a member of it may be left.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+use redlatch::clock;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group,
+    pidfd_open, pidfd_send_signal, set_child_subreaper, test_kill_process_group, wait,
+};
+
+use super::family::{Family, Strangers};
+use super::terminal::Place;
+use crate::exit;
+
+/// How long what CMD started is waited for behind SIGKILL, which is a matter of milliseconds.
+pub const DYING: Duration = Duration::from_secs(1);
+
+/// The token of CMD's end on the poller.
+const CHILD: Token = Token(2);
+
+/// How CMD ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with that code.
+    Exited(u8),
+    /// By that signal.
+    Killed(i32),
+}
+
+impl Ended {
+    /// What a shell makes of it.
+    pub fn code(self) -> u8 {
+        match self {
+            Ended::Exited(code) => code,
+            Ended::Killed(signal) => exit::by_signal(signal),
+        }
+    }
+}
+
+/// What became of CMD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Ended(Ended),
+    /// It does nothing until it is continued.
+    Stopped(Signal),
+}
+
+/// CMD, started.
+#[derive(Debug)]
+pub struct Child {
+    pid: Pid,
+    pidfd: OwnedFd,
+    place: Place,
+    /// What it started; where it has a group of its own, what is not in that.
+    family: Family,
+    ended: Option<Ended>,
+    /// CMD has ended, and its group with it: the number may be a stranger's.
+    group_is_gone: bool,
+}
+
+impl Child {
+    /// Starts it; its end is an event of the poller.
+    pub fn start(
+        mut command: std::process::Command,
+        place: Place,
+        registry: &Registry,
+    ) -> io::Result<Child> {
+        use std::os::unix::process::CommandExt;
+
+        if place == Place::OwnGroup {
+            command.process_group(0);
+        }
+        let strangers = Strangers::record();
+        // What CMD leaves behind falls to us instead of to a first process that may never wait for
+        // it: its group is gone when its last member is. Where that cannot be had, it takes longer.
+        let _ = set_child_subreaper(Some(getpid()));
+        let mut started = command.spawn()?;
+        let pid = Pid::from_child(&started);
+        let family = Family::of(pid, place == Place::OwnGroup, strangers);
+        let watched = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
+        let watched = watched.and_then(|pidfd| {
+            registry.register(&mut SourceFd(&pidfd.as_raw_fd()), CHILD, Interest::READABLE)?;
+            Ok(pidfd)
+        });
+        match watched {
+            Ok(pidfd) => {
+                let (ended, group_is_gone) = (None, false);
+                Ok(Child { pid, pidfd, place, family, ended, group_is_gone })
+            }
+            Err(error) => {
+                // It was not waited for, so the number is its own. Whoever called gives the lock
+                // back, and so it is gone before, with what it may have started.
+                if place == Place::OwnGroup {
+                    let _ = kill_process_group(pid, Signal::KILL);
+                }
+                let _ = kill_process(pid, Signal::KILL);
+                let _ = started.wait();
+                let end = clock::now().saturating_add(DYING);
+                while !family.is_gone() && clock::now() < end {
+                    let _ = family.send(Signal::KILL);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    /// Passes a signal on: to its group where it has one, as a terminal would.
+    pub fn send(&self, signal: Signal) -> io::Result<()> {
+        let sent = match self.place {
+            Place::OwnGroup if self.group_is_gone => return Ok(()),
+            Place::OwnGroup => kill_process_group(self.pid, signal),
+            Place::OurGroup => pidfd_send_signal(&self.pidfd, signal),
+        };
+        match sent {
+            // Nobody is left who could be sent anything.
+            Err(Errno::SRCH) => Ok(()),
+            sent => Ok(sent?),
+        }
+    }
+
+    /// Sends it a signal, and everything that it started: its group, and who is below us. A group
+    /// is what timeout(1) makes for itself, too.
+    pub fn send_to_all(&self, signal: Signal) -> io::Result<()> {
+        let sent = self.send(signal);
+        let others = self.family.send(signal);
+        sent.and(others)
+    }
+
+    /// Whether nothing is left of it, nor of what it started. A group that CMD itself has left
+    /// keeps its number while it has members, so none but them is counted.
+    pub fn is_all_gone(&self) -> bool {
+        self.ended.is_some()
+            && (self.group_is_gone || self.place == Place::OurGroup)
+            && self.family.is_gone()
+    }
+
+    /// The next thing that became of it. What it left behind is waited for here, too.
+    pub fn next_change(&mut self) -> Option<Change> {
+        let change = self.wait_for_change();
+        if self.ended.is_some() && self.place == Place::OwnGroup && !self.group_is_gone {
+            self.group_is_gone = test_kill_process_group(self.pid) == Err(Errno::SRCH);
+        }
+        change
+    }
+
+    fn wait_for_change(&mut self) -> Option<Change> {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            if pid != self.pid {
+                continue;
+            }
+            if let Some(change) = change(status) {
+                if let Change::Ended(ended) = change {
+                    self.ended = Some(ended);
+                }
+                return Some(change);
+            }
+        }
+        None
+    }
+}
+
+fn change(status: WaitStatus) -> Option<Change> {
+    if let Some(code) = status.exit_status() {
+        return Some(Change::Ended(Ended::Exited((code & 0xff) as u8)));
+    }
+    if let Some(signal) = status.terminating_signal() {
+        return Some(Change::Ended(Ended::Killed(signal)));
+    }
+    status.stopping_signal().and_then(Signal::from_named_raw).map(Change::Stopped)
+}

@@ -1,0 +1,237 @@
+//! From arguments to a `redlatch::Config`: URLs, passwords, certificates, times.
+//!
+//! The hazard is a password in something that is printed: whatever quotes an address, or an
+//! argument that might be one, goes through `shown` or `without_passwords`.
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use redlatch::net::address::{Address, without_credentials};
+use redlatch::{Config, ConfigError, RestartGuard};
+
+use crate::arguments::{Nodes, Timing};
+use crate::output::Refusal;
+
+/// Where the password is where no URL has one.
+pub const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
+/// Where the nodes are where the command line does not say.
+pub const SERVERS_VARIABLE: &str = "REDLATCH_SERVERS";
+
+/// What a client of these nodes is made with.
+pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
+    let password = password()?;
+    let mut urls = Vec::new();
+    for given in &nodes.servers {
+        for url in given.split(',').map(str::trim).filter(|url| !url.is_empty()) {
+            let url = with_password(url, password.as_deref());
+            Address::parse(&url).map_err(|error| bad_address(error, &url, given))?;
+            urls.push(url);
+        }
+    }
+    if urls.is_empty() {
+        let message = format!("no nodes: name them with -s URL, or in {SERVERS_VARIABLE}");
+        return Err(Refusal::config(message));
+    }
+    if cfg!(feature = "tls") && nodes.cacert.is_none() {
+        if let Some(url) = urls.iter().find(|url| url.starts_with("rediss://")) {
+            let message =
+                format!("{} is encrypted: say whom to trust, with --cacert FILE", shown(url));
+            return Err(Refusal::config(message));
+        }
+    }
+    let mut config = Config::new(&urls)?
+        .node_timeout(timing.node_timeout)
+        .max_ttl(timing.max_ttl)
+        .client_name("redlatch-cli");
+    if timing.no_restart_guard {
+        config = config.restart_guard(RestartGuard::Off);
+    }
+    encrypted(config, nodes)
+}
+
+/// An address as it may be printed: `redis://user:***@host`.
+pub fn shown(url: &str) -> String {
+    let shown = without_credentials(url);
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    // Without a colon it may be a password that stands where a user should.
+    let user = rest.rsplit_once('@').and_then(|(credentials, _)| credentials.split_once(':'));
+    match user {
+        Some((user, _)) => shown.replacen("***@", &format!("{user}:***@"), 1),
+        None => shown,
+    }
+}
+
+/// A text that quotes arguments, without what may be a password in one.
+pub fn without_passwords(text: &str) -> String {
+    text.split_inclusive('\n').map(line_without_passwords).collect()
+}
+
+/// Hides, from the first `://` up to the last `@`, everything. Without a `://`, hides the word that
+/// the `@` is in. What follows, up to the last quotation mark, is a list of addresses: they are
+/// shown up to the first one with something to hide.
+fn line_without_passwords(line: &str) -> String {
+    let at = line.rfind('@');
+    let Some(before) = at.or_else(|| line.find("://")) else { return line.to_string() };
+    let word = |end: usize| line[..end].rfind([' ', '\'', '"', '=']).map_or(0, |at| at + 1);
+    let (head, list) = match at {
+        None => (line[..word(before)].to_owned(), word(before)),
+        Some(end) => {
+            let scheme = line[..end].find("://").map(|at| at + "://".len());
+            (format!("{}***@", &line[..scheme.unwrap_or(word(end))]), end + 1)
+        }
+    };
+    let text = line.trim_end_matches('\n');
+    let end = text[list..].rfind(['\'', '"']).map_or(text.len(), |quote| list + quote);
+    format!("{head}{}{}", shown_list(&line[list..end]), &line[end..])
+}
+
+fn shown_list(list: &str) -> String {
+    let mut shown = Vec::new();
+    for address in list.split(',') {
+        shown.push(without_credentials(address));
+        // What follows may be the rest of a password that has a comma in it.
+        if shown.last().is_some_and(|shown| shown != address) {
+            break;
+        }
+    }
+    shown.join(",")
+}
+
+fn password() -> Result<Option<String>, Refusal> {
+    let Some(value) = std::env::var_os(PASSWORD_VARIABLE) else { return Ok(None) };
+    let value = value.into_string();
+    let value = value
+        .map_err(|_| Refusal::config(format!("the password in {PASSWORD_VARIABLE} is no UTF-8")))?;
+    Ok(Some(value).filter(|value| !value.is_empty()))
+}
+
+/// The URL with the password in it, unless it has one.
+fn with_password(url: &str, password: Option<&str>) -> String {
+    let (Some(password), Some((scheme, rest))) = (password, url.split_once("://")) else {
+        return url.to_string();
+    };
+    let password = utf8_percent_encode(password, NON_ALPHANUMERIC);
+    // The path of a socket may have an `@` of its own.
+    let place =
+        if scheme == "redis+unix" { rest.find('/').unwrap_or(rest.len()) } else { rest.len() };
+    match rest[..place].rfind('@') {
+        None => format!("{scheme}://:{password}@{rest}"),
+        Some(at) if rest[..at].contains(':') => url.to_string(),
+        Some(at) => format!("{scheme}://{}:{password}{}", &rest[..at], &rest[at..]),
+    }
+}
+
+/// An address that is none, without a password, also where a comma in one cut it in two.
+fn bad_address(error: ConfigError, url: &str, given: &str) -> Refusal {
+    let ConfigError::Address { problem, .. } = error else { return error.into() };
+    let whole = url.contains("://") || url.contains('@') || !given.contains('@');
+    let given = if whole { shown(url) } else { line_without_passwords(given) };
+    ConfigError::Address { given: given.into(), problem }.into()
+}
+
+#[cfg(feature = "tls")]
+fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
+    use redlatch::Tls;
+
+    let Some(ca) = &nodes.cacert else { return Ok(config) };
+    let ca = read(ca, "--cacert")?;
+    let tls = match (&nodes.certificate, &nodes.private_key) {
+        (Some(certificate), Some(key)) => {
+            Tls::mutual(&ca, &read(certificate, "--cert")?, &read(key, "--key")?)?
+        }
+        _ => Tls::trusting(&ca)?,
+    };
+    Ok(config.tls(tls))
+}
+
+#[cfg(feature = "tls")]
+fn read(path: &std::path::Path, flag: &str) -> Result<Vec<u8>, Refusal> {
+    let bad = |error| Refusal::config(format!("{flag} {}: {error}", path.display()));
+    std::fs::read(path).map_err(bad)
+}
+
+#[cfg(not(feature = "tls"))]
+fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
+    let flags: [&Option<std::path::PathBuf>; 3] =
+        [&nodes.cacert, &nodes.certificate, &nodes.private_key];
+    if flags.iter().any(|flag| flag.is_some()) {
+        let message = "--cacert, --cert and --key need a redlatch that was built with TLS, \
+            the feature `tls`";
+        return Err(Refusal::config(message));
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_shown_with_its_user_and_without_its_password() {
+        let cases = [
+            ("redis://h:7/1", "redis://h:7/1"),
+            ("redis://ann:hunter2@h", "redis://ann:***@h"),
+            ("redis://:hunter2@h", "redis://:***@h"),
+            ("redis://hunter2@h", "redis://***@h"),
+            ("redis://ann:hunt@er2@h", "redis://ann:***@h"),
+            ("redis+unix://ann:hunter2@/run/s", "redis+unix://ann:***@/run/s"),
+            ("ann:hunter2@h", "ann:***@h"),
+            ("redis://:hunter2", "redis://***"),
+            ("redis://ann:hunter2", "redis://ann:***"),
+        ];
+        for (url, expected) in cases {
+            assert_eq!(shown(url), expected);
+        }
+    }
+
+    #[test]
+    fn what_quotes_an_argument_is_cleaned() {
+        let cases = [
+            ("unexpected 'redis://a:hunter2@h' found", "unexpected 'redis://***@h' found"),
+            ("x 'redis://a:hun ter2@h,redis://b:y@i'", "x 'redis://***@i'"),
+            ("x 'a:hunter2@h' found\nno at here\n", "x '***@h' found\nno at here\n"),
+            ("--json=a:hunter2@h", "--json=***@h"),
+            ("x 'redis://:hunter2' found\n", "x 'redis://***' found\n"),
+            ("--json=redis://ann:hunter2", "--json=redis://ann:***"),
+            ("x 'redis://:hun ter2' is 'redis://:hun ter2' y", "x 'redis://***' y"),
+            ("x 'redis://h:7,redis://:hun,ter2' y", "x 'redis://h:7,redis://***' y"),
+            ("x 'redis://a:b@h,redis://:hunter2' y", "x 'redis://***@h,redis://***' y"),
+            ("x 'redis://a:b@h:hunter2,redis://i' y", "x 'redis://***@h:***' y"),
+            ("x 'redis://h:7000/1,redis://i' y", "x 'redis://h:7000/1,redis://i' y"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(without_passwords(text), expected);
+        }
+    }
+
+    #[test]
+    fn the_password_of_the_environment_goes_where_there_is_none() {
+        let cases = [
+            ("redis://h", "redis://:p%2Fw%40@h"),
+            ("redis://ann@h:7/2", "redis://ann:p%2Fw%40@h:7/2"),
+            ("redis://ann:own@h", "redis://ann:own@h"),
+            ("redis://:@h", "redis://:@h"),
+            ("redis+unix:///run/@.sock", "redis+unix://:p%2Fw%40@/run/@.sock"),
+            ("redis+unix://ann@/run/s?db=1", "redis+unix://ann:p%2Fw%40@/run/s?db=1"),
+            ("nonsense", "nonsense"),
+        ];
+        for (url, expected) in cases {
+            assert_eq!(with_password(url, Some("p/w@")), expected);
+            assert_eq!(with_password(url, None), url);
+        }
+    }
+
+    #[test]
+    fn half_a_password_is_not_shown_either() {
+        let cases = [
+            ("redis://a:hun,ter2@h", "redis://a:hun"),
+            ("a:hun,ter2@h", "ter2@h"),
+            ("redis://a:1,hun,ter2@h", "hun"),
+            ("redis://a@h,redis://:hunter2", "redis://:hunter2"),
+            ("redis://a@h,:hunter2", ":hunter2"),
+        ];
+        for (given, url) in cases {
+            let error = Address::parse(url).unwrap_err();
+            let told = bad_address(error, url, given).message;
+            assert!(!told.contains("hun") && !told.contains("ter2"), "{told}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! `redlatch exec` at its edges: what CMD starts in groups of its own, a CMD that ends while nobody
+//! looks, a lock that is over before CMD is started, and the clock that its end is on.
+
+use super::exec::{Desk, apart, events, exec, names, state_of};
+use super::exec_lost::{RECORD, go_on, last_moment, now_ms, stop_majority};
+use super::*;
+
+/// The deadline that the first of these lines of JSON tells of.
+fn first_deadline(desk: &Desk, log: &str) -> u64 {
+    let told = || desk.lines(log).into_iter().find(|line| line.contains("\"acquired\""));
+    eventually(LIMIT, "the lock is held", || told().is_some());
+    let event: Value = serde_json::from_str(&told().expect("it is there")).expect("JSON");
+    event["deadline_unix_ms"].as_u64().expect("a moment")
+}
+
+/// The process group of a process that runs.
+fn group_of(process: u32) -> i32 {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process number");
+    rustix::process::getpgid(Some(process)).expect("it runs").as_raw_pid()
+}
+
+#[test]
+fn what_has_made_a_group_of_its_own_is_dead_before_the_deadline_too() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // timeout(1) makes one, and a shell for its background jobs where it has job control.
+    for name in ["timed", "job"] {
+        let text = format!("trap '' TERM; echo $$ > {name}; {RECORD} {name}-log; done");
+        desk.write(&format!("{name}.sh"), &text);
+    }
+    let job = apart("job.sh");
+    let script = format!(
+        "exec > /dev/null 2>&1; echo $$ > cmd; timeout 60 sh timed.sh & {job}; wait; sleep 60"
+    );
+    let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "3s", "--json"], &script));
+    let below = ["timed", "job"].map(|name| (name, desk.process(name)));
+    for (name, process) in below {
+        desk.wait_for(&format!("{name}-log"));
+        assert_ne!(group_of(process), group_of(desk.process("cmd")), "{name}");
+    }
+    stop_majority(&fleet);
+    let ended = redlatch.end(LIMIT).with_code(124);
+    let deadline = events(&ended).iter().rev().find_map(|e| e["deadline_unix_ms"].as_u64());
+    for (name, process) in below {
+        assert_eq!(state_of(process), None, "{name}");
+        let last = last_moment(&desk, &format!("{name}-log"));
+        assert!(Some(last) < deadline, "{name}: {last}, and the deadline was {deadline:?}");
+    }
+    go_on(&fleet);
+}
+
+#[test]
+fn sigterm_comes_once_to_each() {
+    for flags in [&[][..], &["--foreground"]] {
+        let fleet = Fleet::start(3);
+        let desk = Desk::on(&fleet);
+        // CMD, another in its group, and one in a group of its own.
+        let told = |who: &str| {
+            format!("trap 'echo {who} >> told' TERM; while [ -e cmd ]; do sleep 0.02; done")
+        };
+        // It hears at once, and not behind a sleep, in which two would be one.
+        let itself = "trap 'echo itself >> told' TERM; while [ -e cmd ]; do wait; done";
+        desk.write("apart.sh", &told("apart"));
+        let (apart, beside) = (apart("apart.sh"), told("beside"));
+        let script = format!("echo up > cmd; {apart}; ({beside}) & {itself}");
+        let flags = [&["-t", "2s", "--grace", "1s", "--no-renew"], flags].concat();
+        let mut redlatch = exec(&fleet, &desk, &flags, &script);
+        run(redlatch.stdout(Stdio::null()).stderr(Stdio::null())).with_code(124);
+        let mut told = desk.lines("told");
+        told.sort();
+        assert_eq!(told, ["apart", "beside", "itself"], "{flags:?}");
+    }
+}
+
+#[test]
+fn a_daemon_that_left_the_session_is_not_stopped() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "setsid sh -c 'echo $$ > daemon; exec sleep 60' > /dev/null 2>&1 & sleep 60";
+    let flags = ["-t", "1s", "--no-renew"];
+    let mut redlatch = exec(&fleet, &desk, &flags, script);
+    run(redlatch.stdout(Stdio::null()).stderr(Stdio::null())).with_code(124);
+    let daemon = desk.process("daemon");
+    assert!(state_of(daemon).is_some(), "it was killed");
+    let daemon = i32::try_from(daemon).ok().and_then(Pid::from_raw).expect("a process number");
+    kill_process(daemon, Signal::KILL).expect("it sleeps");
+}
+
+#[test]
+fn a_cmd_that_begins_a_session_is_stopped_all_the_same() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // In redlatch's group it leads none, so that setsid(1) goes on as CMD itself.
+    let flags = ["-t", "1s", "--no-renew", "--foreground"];
+    let mut redlatch = exec(&fleet, &desk, &flags, "exec setsid sleep 60");
+    let ended = run(redlatch.stderr(Stdio::null())).with_code(124);
+    assert!(ended.took < 10 * SECOND, "{ended:?}");
+}
+
+/// A script that runs `before` and then becomes `redlatch exec`, whose CMD outlives its lock.
+fn script_that_becomes_redlatch(fleet: &Fleet, desk: &Desk, before: &str) -> Command {
+    let inner = exec(fleet, desk, &["-t", "300ms", "--no-renew"], "echo up >> up; sleep 60");
+    let script = format!("{before}\n exec \"$@\"");
+    let mut outer = Command::new("sh");
+    outer.args(["-c", &script, "sh"]).arg(inner.get_program()).args(inner.get_args());
+    outer.env("REDLATCH_SERVERS", fleet.urls().join(","));
+    outer.current_dir(inner.get_current_dir().expect("it was set"));
+    outer.stdout(Stdio::null()).stderr(Stdio::null());
+    outer
+}
+
+/// The test's own end of a background job.
+fn kill(process: u32) {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process number");
+    kill_process(process, Signal::KILL).expect("it sleeps");
+}
+
+#[test]
+fn background_jobs_of_a_script_that_became_redlatch_survive_the_end_of_cmd() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let mut killed = 0;
+    for run in 0..12 {
+        // Often the job starts in the same tick of 10 ms as CMD.
+        let before = format!("sleep 60 & echo $! > job-{run}");
+        let mut script = script_that_becomes_redlatch(&fleet, &desk, &before);
+        Running::start(&mut script).end(LIMIT).with_code(124);
+        let job = desk.process(&format!("job-{run}"));
+        if state_of(job).is_some() {
+            kill(job);
+        } else {
+            killed += 1;
+        }
+    }
+    assert_eq!(desk.lines("up").len(), 12, "CMD ran each time");
+    assert_eq!(killed, 0, "of 12 background jobs");
+}
+
+#[test]
+fn what_a_background_job_starts_beside_cmd_survives_too() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // The job starts one process and waits for it, and leaves another one behind: that one gets
+    // redlatch as its parent, as the processes do that CMD leaves behind.
+    let before = "(until [ -e up ]; do sleep 0.01; done
+        sleep 60 & echo $! > left
+        sh -c 'sleep 60 & echo $! > below; wait') & (until [ -e up ]; do sleep 0.01; done
+        sleep 60 & echo $! > orphan) &";
+    let mut script = script_that_becomes_redlatch(&fleet, &desk, before);
+    Running::start(&mut script).end(LIMIT).with_code(124);
+    let processes = ["left", "below", "orphan"].map(|name| (name, desk.process(name)));
+    let alive = processes.map(|(name, process)| (name, state_of(process).is_some()));
+    processes.iter().zip(alive).filter(|(_, it)| it.1).for_each(|(it, _)| kill(it.1));
+    assert_eq!(alive, [("left", true), ("below", true), ("orphan", true)]);
+}
+
+#[test]
+fn what_cmd_leaves_running_neither_has_the_lock_nor_is_waited_for() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "sleep 60 > /dev/null 2>&1 & echo $! > left; exit 7";
+    run(&mut exec(&fleet, &desk, &[], script)).with_code(7);
+    assert_eq!(fleet.keys_everywhere(), []);
+    let left = desk.process("left");
+    assert!(state_of(left).is_some(), "it was killed");
+    let left = i32::try_from(left).ok().and_then(Pid::from_raw).expect("a process number");
+    kill_process(left, Signal::KILL).expect("it sleeps");
+}
+
+#[test]
+fn a_cmd_that_ended_in_time_while_nobody_looked_gives_its_own_code() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "echo $$ > cmd; until [ -e go ]; do sleep 0.01; done; exit 3";
+    let flags = ["-t", "9s", "--grace", "4500ms", "--no-renew", "--json"];
+    let log = std::fs::File::create(desk.path("events")).expect("the desk can be written");
+    let redlatch = Running::start(exec(&fleet, &desk, &flags, script).stderr(log));
+    let cmd = desk.process("cmd");
+    let deadline = first_deadline(&desk, "events");
+    redlatch.signal(Signal::STOP);
+    eventually(LIMIT, "redlatch is stopped", || state_of(redlatch.id()) == Some('T'));
+    desk.put("go");
+    eventually(LIMIT, "CMD has ended", || state_of(cmd).is_none());
+    // CMD would have been told to stop by now.
+    eventually(LIMIT, "its grace begins", || now_ms() > deadline - 4_400);
+    redlatch.signal(Signal::CONT);
+    redlatch.end(LIMIT).with_code(3);
+    let told = desk.lines("events").join("\n");
+    assert!(!told.contains("SIGTERM") && !told.contains("\"lost\""), "{told}");
+    assert_eq!(fleet.keys_everywhere(), []);
+}
+
+#[test]
+fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "echo up > up; until [ -e go ]; do sleep 0.01; done";
+    let flags = ["-t", "60s", "--grace", "10s", "--no-renew"];
+    let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
+    desk.wait_for("up");
+    // CLOCK_BOOTTIME goes on in suspend; the clock of the poller's own timeout does not.
+    let about = format!("/proc/{}/fdinfo", redlatch.id());
+    let sleeps = |text: String| {
+        let of_boot = text.lines().any(|line| line == "clockid: 7");
+        let left = text.lines().find_map(|line| line.strip_prefix("it_value: ("))?;
+        let left: u64 = left.split(',').next()?.trim().parse().ok()?;
+        of_boot.then_some(left)
+    };
+    let is_set = || {
+        let files = std::fs::read_dir(&about).expect("it runs").flatten();
+        let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        texts.filter_map(sleeps).any(|left| (1..50).contains(&left))
+    };
+    eventually(5 * SECOND, "a timer of that clock is set", is_set);
+    desk.put("go");
+    redlatch.end(LIMIT).with_code(0);
+}
+
+#[test]
+fn under_a_lock_that_is_over_cmd_is_not_started() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // It is waited for, to be counted, for as long as the lock lasts.
+    fleet[2].stop();
+    let flags = ["-t", "10ms", "--no-renew", "--json"];
+    let ended = run(&mut exec(&fleet, &desk, &flags, "touch ran")).with_code(124);
+    let events = events(&ended);
+    let (last, before) = events.split_last().expect("something is told");
+    assert_eq!(last["error"], "lost", "{ended:?}");
+    assert!(!names(before).contains(&"child_exit"), "{ended:?}");
+    assert!(!desk.path("ran").exists());
+    fleet[2].cont();
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn a_bound_that_is_shorter_than_the_ttl_leaves_cmd_time_to_run() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // Of 30 s, the grace would be longer than all the time that there is.
+    let script = "trap 'echo told > log; exit' TERM; echo up > up; while :; do sleep 0.01; done";
+    let ended = run(&mut exec(&fleet, &desk, &["--max-hold", "3s", "--json"], script));
+    let ended = ended.with_code(124);
+    assert_eq!((desk.lines("up"), desk.lines("log")), (vec!["up".into()], vec!["told".into()]));
+    let expiring = events(&ended).into_iter().find(|event| event["event"] == "expiring");
+    let left = expiring.and_then(|event| event["remaining_ms"].as_u64());
+    assert!(left.is_some_and(|left| left <= 1_000), "a third of it: {left:?}");
+}
+
+#[test]
+fn a_lock_is_not_given_back_while_something_of_cmd_may_be_alive() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // What stays in the group for a while, whatever it is sent: it is dead, and its parent, which
+    // has left, does not wait for it. So does what hangs in a disk.
+    let script = "trap 'echo told > told' TERM
+        sh -c 'sleep 20 & exec setsid sleep 20' > /dev/null 2>&1 &
+        echo up > up; while :; do sleep 0.01; done";
+    let flags = ["-t", "6s", "--grace", "3s", "--json"];
+    let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, script));
+    desk.wait_for("up");
+    stop_majority(&fleet);
+    desk.wait_for("told");
+    // It could be renewed after all; who was told to stop is killed all the same.
+    fleet[0].cont();
+    fleet[1].cont();
+    let ended = redlatch.end(LIMIT).with_code(124);
+    assert!(ended.errors.contains("does not die"), "{ended:?}");
+    let held = values(&fleet, "key").iter().flatten().count();
+    assert!(held >= 2, "it was given back: {ended:?}");
+}

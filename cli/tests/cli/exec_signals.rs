@@ -1,0 +1,174 @@
+//! Signals to `redlatch exec` without a terminal: while it waits, while CMD runs, SIGKILL, and
+//! being stopped.
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::exec::{Desk, apart, exec, state_of};
+use super::*;
+
+/// Something that runs until `go` is there, and starts other processes all the time.
+const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.01; done";
+
+/// Waits until that process is stopped.
+#[track_caller]
+fn is_stopped(process: u32) {
+    eventually(LIMIT, "the process is stopped", || state_of(process) == Some('T'));
+}
+
+#[test]
+fn a_signal_while_it_waits_ends_it_at_once_and_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // A majority is another's; what the third grants has to be given back.
+    for node in 0..2 {
+        fleet[node].command(&["SET", "key", "another's"]);
+    }
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let log = std::fs::File::create(desk.path("log")).expect("the desk can be written");
+        let mut command = exec(&fleet, &desk, &["--json"], "touch ran");
+        let redlatch = Running::start(command.stderr(log));
+        eventually(LIMIT, "it waits", || desk.lines("log").iter().any(|l| l.contains("waiting")));
+        redlatch.signal(signal);
+        let ended = redlatch.end(LIMIT);
+        assert!(ended.took < 5 * SECOND, "it is not at once: {ended:?}");
+        assert_eq!(ended.status.code(), Some(128 + signal.as_raw()));
+        assert_eq!(fleet[2].keys(), [b""; 0], "{signal:?}");
+    }
+    assert!(!desk.path("ran").exists());
+}
+
+#[test]
+fn cmd_gets_the_signals_its_group_too_and_its_code_comes_back() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "sh -c \"trap 'echo grandchild >> log; exit' USR1; echo up > below; \
+            while [ -e below ]; do sleep 0.01; done\" &
+        for signal in HUP INT QUIT USR2 WINCH CONT; do trap \"echo $signal >> log\" $signal; done
+        trap ':' USR1; trap 'echo TERM >> log; exit 9' TERM
+        until [ -e below ]; do sleep 0.01; done
+        echo up > up; while :; do sleep 0.01; done";
+    let cmd = Running::start(&mut exec(&fleet, &desk, &[], script));
+    desk.wait_for("up");
+    let sent = [
+        (Signal::USR1, "grandchild"),
+        (Signal::HUP, "HUP"),
+        (Signal::INT, "INT"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR2, "USR2"),
+        (Signal::WINCH, "WINCH"),
+        (Signal::CONT, "CONT"),
+        (Signal::TERM, "TERM"),
+    ];
+    for (signal, name) in sent {
+        cmd.signal(signal);
+        desk.wait_for_line("log", name);
+    }
+    cmd.end(LIMIT).with_code(9);
+    assert_eq!(desk.lines("log"), sent.map(|(_, name)| name), "each once, in this order");
+    assert_eq!(fleet.keys_everywhere(), []);
+}
+
+#[test]
+fn cmd_does_not_outlive_a_redlatch_that_is_killed() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "trap '' HUP TERM; echo $$ > cmd; while [ -e cmd ]; do :; done";
+    let mut redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "2s"], script));
+    let cmd = desk.process("cmd");
+    assert!(state_of(cmd).is_some());
+    redlatch.signal(Signal::KILL);
+    let start = Instant::now();
+    eventually(SECOND, "CMD is dead", || state_of(cmd).is_none());
+    println!("CMD was dead after {:?}", start.elapsed());
+    eventually(LIMIT, "redlatch is dead", || redlatch.has_ended());
+    eventually(LIMIT, "the key dies with its ttl", || fleet.keys_everywhere().is_empty());
+}
+
+#[test]
+fn what_redlatch_was_started_to_ignore_cmd_ignores_too() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = format!("trap 'echo WINCH > log' WINCH; echo up > up; {UNTIL_GO}; exit 4");
+    let inner = exec(&fleet, &desk, &[], &script);
+    // As nohup does; and a parent that does not want to hear of its children.
+    let mut outer = Command::new("env");
+    outer.args(["--ignore-signal=HUP", "--ignore-signal=CHLD"]);
+    outer.arg(inner.get_program()).args(inner.get_args());
+    outer.env("REDLATCH_SERVERS", fleet.urls().join(","));
+    outer.current_dir(inner.get_current_dir().expect("it was set"));
+    let redlatch = Running::start(&mut outer);
+    desk.wait_for("up");
+    redlatch.signal(Signal::HUP);
+    // Behind this one, the other was passed on if it ever is.
+    redlatch.signal(Signal::WINCH);
+    desk.wait_for_line("log", "WINCH");
+    desk.put("go");
+    assert_eq!(redlatch.end(LIMIT).code(), 4);
+}
+
+#[test]
+fn cmd_stops_and_goes_on_together_with_redlatch() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // A shell that is about to start something when it is stopped would not be seen as stopped.
+    let script = "echo $$ > cmd; read line; exit 4";
+    let mut command = exec(&fleet, &desk, &[], script);
+    let mut redlatch = Running::start(command.stdin(Stdio::piped()));
+    let cmd = desk.process("cmd");
+    redlatch.signal(Signal::TSTP);
+    is_stopped(redlatch.id());
+    is_stopped(cmd);
+    redlatch.signal(Signal::CONT);
+    eventually(LIMIT, "CMD goes on", || state_of(cmd) != Some('T'));
+    drop(redlatch.child.stdin.take());
+    redlatch.end(LIMIT).with_code(4);
+    assert_eq!(fleet.keys_everywhere(), []);
+}
+
+#[test]
+fn cmd_that_was_stopped_for_too_long_never_goes_on() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let script = "trap 'echo went on > log' CONT; echo $$ > cmd; read line";
+    let mut command = exec(&fleet, &desk, &["-t", "1s"], script);
+    let mut redlatch = Running::start(command.stdin(Stdio::piped()));
+    let input = redlatch.child.stdin.take();
+    let cmd = desk.process("cmd");
+    redlatch.signal(Signal::TSTP);
+    is_stopped(redlatch.id());
+    is_stopped(cmd);
+    eventually(LIMIT, "the lock is over", || fleet.keys_everywhere().is_empty());
+    redlatch.signal(Signal::CONT);
+    let ended = redlatch.end(LIMIT).with_code(124);
+    assert!(ended.errors.contains("is lost"), "{ended:?}");
+    assert_eq!(desk.lines("log"), [""; 0]);
+    assert_eq!(state_of(cmd), None);
+    drop(input);
+}
+
+#[test]
+fn what_cmd_started_stops_and_goes_on_together_with_redlatch() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    // Each shell waits in `read`, for a named pipe. A shell in a loop of `sleep` may be in vfork()
+    // when its new child is stopped before its exec: then it is never seen as stopped.
+    desk.write("apart.sh", "echo $$ > apart; read line < go; echo > went");
+    let script = format!("echo $$ > cmd; {}; read line < went; exit 4", apart("apart.sh"));
+    for flags in [&[][..], &["--foreground"]] {
+        let flags = [&["-t", "60s"], flags].concat();
+        for name in ["go", "went"] {
+            let mode = Mode::RUSR | Mode::WUSR;
+            mknodat(CWD, desk.path(name), FileType::Fifo, mode, 0).expect("the desk is ours");
+        }
+        let redlatch = Running::start(&mut exec(&fleet, &desk, &flags, &script));
+        let all = [desk.process("cmd"), desk.process("apart"), redlatch.id()];
+        redlatch.signal(Signal::TSTP);
+        all.into_iter().for_each(is_stopped);
+        redlatch.signal(Signal::CONT);
+        desk.write("go", "\n");
+        redlatch.end(LIMIT).with_code(4);
+        for name in ["cmd", "apart", "go", "went"] {
+            std::fs::remove_file(desk.path(name)).expect("it was there");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The command-line tool as a script meets it: the built binary, against real servers, with what it
+//! prints and how it ends.
+//!
+//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
+//! is expected. A tool that does not end is killed, by its own id, when its handle is dropped.
+
+#![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
+
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+
+mod bench;
+mod doctor;
+#[cfg(feature = "tls")]
+mod encrypted;
+mod exec;
+mod exec_containers;
+mod exec_edges;
+mod exec_lost;
+mod exec_pipes;
+mod exec_signals;
+mod exec_terminal;
+mod overlap;
+#[cfg(feature = "tls")]
+#[path = "../../../tests/deploy/papers.rs"]
+#[allow(dead_code, reason = "it is shared with other tests, which need more of it")]
+mod papers;
+mod pipes;
+mod scripts;
+mod secrets;
+mod signals;
+mod status;
+mod usage;
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::signals::{in_own_group, with_default_signals};
+use support::{Fleet, Node, eventually};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How long a tool may take that has nothing to wait for. Many times what it needs.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The tool with these arguments, and nothing in its environment that tells of nodes.
+fn tool(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env_remove("REDLATCH_SERVERS").env_remove("REDISCLI_AUTH").env_remove("NO_COLOR");
+    command
+}
+
+/// The tool on the nodes of this fleet: a verb and its flags, without the restart guard (these
+/// servers are seconds old), and with a node timeout that no healthy node misses here.
+fn tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
+    let (verb, rest) = arguments.split_first().expect("a verb");
+    let mut command = tool(&[verb, "--no-restart-guard", "--node-timeout", "500ms"]);
+    command.args(rest).env("REDLATCH_SERVERS", fleet.urls().join(","));
+    command
+}
+
+/// Runs it to its end.
+#[track_caller]
+fn run(command: &mut Command) -> Ended {
+    Running::start(command).end(LIMIT)
+}
+
+/// The tool on this fleet, to its end.
+#[track_caller]
+fn run_on(fleet: &Fleet, arguments: &[&str]) -> Ended {
+    run(&mut tool_on(fleet, arguments))
+}
+
+/// A tool that runs. What it prints is read as it comes.
+struct Running {
+    started: Instant,
+    child: Child,
+    out: Option<JoinHandle<String>>,
+    errors: Option<JoinHandle<String>>,
+}
+
+/// A tool that has ended.
+#[derive(Debug)]
+struct Ended {
+    status: ExitStatus,
+    out: String,
+    errors: String,
+    /// From before it was started.
+    ran: Duration,
+    /// From when its end was waited for.
+    took: Duration,
+}
+
+impl Running {
+    /// Starts it in a process group of its own, with the default action for every signal. Outputs
+    /// that are not piped, or are taken before, are not read.
+    #[track_caller]
+    fn start(command: &mut Command) -> Running {
+        Running::spawn(in_own_group(command))
+    }
+
+    /// Starts it as the command says.
+    #[track_caller]
+    fn spawn(command: &mut Command) -> Running {
+        let started = Instant::now();
+        let mut child = command.spawn().expect("the binary was built with this test");
+        let out = child.stdout.take().map(reader);
+        let errors = child.stderr.take().map(reader);
+        Running { started, child, out, errors }
+    }
+
+    fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal. It is not waited for yet, so its id is its own.
+    #[track_caller]
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a child's id is positive"), signal).expect("it is our child");
+    }
+
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_some()
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    fn end(mut self, limit: Duration) -> Ended {
+        let start = Instant::now();
+        eventually(limit, "the tool ends", || self.has_ended());
+        let (ran, took) = (self.started.elapsed(), start.elapsed());
+        let status = self.child.wait().expect("it has ended");
+        let read = |it: Option<JoinHandle<String>>| {
+            it.map(|it| it.join().expect("its reader reads")).unwrap_or_default()
+        };
+        let (out, errors) = (read(self.out.take()), read(self.errors.take()));
+        Ended { status, out, errors, ran, took }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A tool that hangs in a test that failed. One that has ended is not killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads to the end, beside whoever waits for the tool: a full pipe would keep it from ending.
+fn reader(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).expect("a pipe can be read");
+        String::from_utf8(bytes).expect("the tool speaks UTF-8")
+    })
+}
+
+impl Ended {
+    /// Its exit code, as a shell tells it.
+    fn code(&self) -> i32 {
+        self.status
+            .code()
+            .unwrap_or_else(|| 128 + self.status.signal().expect("a code or a signal"))
+    }
+
+    /// Insists on an exit code.
+    #[track_caller]
+    fn with_code(self, code: i32) -> Ended {
+        assert_eq!(self.code(), code, "{self:?}");
+        assert!(!self.errors.contains("panicked"), "{self:?}");
+        self
+    }
+
+    /// What it printed, as one JSON value.
+    #[track_caller]
+    fn json(&self) -> Value {
+        match serde_json::from_str(&self.out) {
+            Ok(value) => value,
+            Err(error) => panic!("{error}: {self:?}"),
+        }
+    }
+}
+
+/// The names of the fields of a JSON object, in their order.
+#[track_caller]
+fn fields(value: &Value) -> Vec<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+/// What every node that runs holds at this key, in the order of the list.
+fn values(fleet: &Fleet, key: &str) -> Vec<Option<String>> {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("a token is text");
+    fleet.iter().map(|node| node.get(key).map(text)).collect()
+}
+
+/// Waits until no node has any key.
+#[track_caller]
+fn nothing_is_left(fleet: &Fleet) {
+    eventually(10 * SECOND, "nothing is left on any node", || fleet.keys_everywhere().is_empty());
+}
+
+/// Waits until every node holds that token at the key: a tool that has it from a majority may end
+/// before the last node has read what it was sent.
+#[track_caller]
+fn is_held_everywhere(fleet: &Fleet, key: &str, token: &str) {
+    let held = vec![Some(token.to_string()); fleet.len()];
+    eventually(LIMIT, "every node holds the token", || values(fleet, key) == held);
+}
+
+/// Takes the lock on the last of the arguments with the tool, and returns its token when all nodes
+/// hold it.
+#[track_caller]
+fn acquired(fleet: &Fleet, arguments: &[&str]) -> String {
+    let key = arguments.last().expect("a key");
+    let arguments = [&["acquire"], arguments].concat();
+    let ended = run_on(fleet, &arguments).with_code(0);
+    let token = ended.out.strip_suffix('\n').expect("one line");
+    assert!(token.len() == 40 && token.bytes().all(|b| b.is_ascii_hexdigit()), "{token:?}");
+    is_held_everywhere(fleet, key, token);
+    token.to_string()
+}
+
+/// A token that nobody has.
+fn foreign_token() -> String {
+    "0123456789".repeat(4)
+}

@@ -1,0 +1,64 @@
+//! Flushes: a node reports that every key of a database may be gone, and whoever keeps a lock or
+//! waits for one is to look.
+//!
+//! The hazard is the cost. A flush is about every record, and a node may report one in each read.
+//! So the first is acted on at once, and those that follow it closely are acted on together.
+
+use std::time::Duration;
+
+use super::*;
+
+/// How soon after one walk over the locks the next one follows for the same node. A walk over
+/// 50,000 locks takes some milliseconds, so a node that reports flushes all the time costs a small
+/// part of a core. The loss of a lock that such a flush deleted is noticed this much later.
+const BETWEEN_WALKS: Duration = Duration::from_millis(50);
+
+/// What is remembered of a node's flushes.
+#[derive(Debug, Default)]
+pub(super) struct Flushes {
+    /// When the locks were last walked over because of one.
+    walked_at: Option<Instant>,
+    /// Starts the walk for those that were reported since.
+    next_walk: Option<Timer>,
+}
+
+impl Coordinator {
+    /// A node reported that it was flushed.
+    pub(super) fn was_flushed(&mut self, node: NodeId, now: Instant) {
+        let flushes = &mut self.nodes[node.index()].flushes;
+        let earliest = flushes.walked_at.map_or(now, |at| at.saturating_add(BETWEEN_WALKS));
+        if now < earliest {
+            let due = Due::Flushes { node };
+            flushes.next_walk.get_or_insert_with(|| self.timers.set_at(earliest, due));
+        } else {
+            self.timers.clear_in(&mut flushes.next_walk);
+            self.all_were_written(node, now);
+        }
+    }
+
+    /// The pause behind the last walk is over, and there were flushes in it. Also where the node's
+    /// connection was lost meanwhile: its keys are gone all the same.
+    pub(super) fn walk_is_due(&mut self, node: NodeId, now: Instant) {
+        self.nodes[node.index()].flushes.next_walk = None;
+        self.all_were_written(node, now);
+    }
+
+    /// Every key of a node may be gone: all kept locks are doubted, and all waiters notified.
+    fn all_were_written(&mut self, node: NodeId, now: Instant) {
+        self.nodes[node.index()].flushes.walked_at = Some(now);
+        self.stats.node(node).flushes += 1;
+        let mut found = std::mem::take(&mut self.found);
+        found.extend(self.keeper.iter().map(|(_, kept)| kept.record));
+        for number in found.drain(..) {
+            self.is_doubted(node, number, now);
+        }
+        found.extend(self.ops.waiting());
+        for number in found.drain(..) {
+            // What was done for the one before may have ended this one.
+            if self.records.contains(number) {
+                self.waiter_is_told(node, number, false, now);
+            }
+        }
+        self.found = found;
+    }
+}

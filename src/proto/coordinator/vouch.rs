@@ -1,0 +1,100 @@
+//! Vouching: an operator says that no lock is live on these nodes, so their grants count at once.
+//!
+//! The hazard is a node that forgets something after the operator has spoken: what was found out
+//! since then is not covered.
+
+use super::super::marker::{self, Marking};
+use super::*;
+
+impl Coordinator {
+    /// Ends the quarantine of every node that can be asked, and writes it into their node markers,
+    /// for the next process. The caller vouches that no client believes in a lock that any of
+    /// these nodes forgot. It ends when all nodes have answered, or at the node timeout, with a
+    /// report of what each node said; fewer than a quorum are [`Error::NoQuorum`].
+    ///
+    /// # Errors
+    /// Before anything is sent: [`Error::Busy`].
+    pub fn vouch(&mut self, data: u64, now: Instant) -> Result<Op, Error> {
+        let key = self.settings.node_marker.clone();
+        let (number, op) = self.open_for_looking(key.as_bytes(), data, now)?;
+        let ballot = Ballot::of_majority(self.nodes.len());
+        let record = self.records.get_mut(number);
+        let ttl = record.ttl;
+        record.round.follow(Purpose::Vouch, ballot, now, ttl);
+        self.arm_round(number, now);
+        for node in self.all_nodes().iter() {
+            match self.may_vouch_for(node) {
+                Ok(()) => self.ask_to_vouch(node, number, now),
+                Err(cause) => {
+                    self.records.get_mut(number).round.cast(node, Said::Failed(cause));
+                }
+            }
+        }
+        self.end_vouching_if_all_answered(number, now);
+        Ok(op)
+    }
+
+    /// Whether there is a marker to be written on the node.
+    fn may_vouch_for(&self, node: NodeId) -> Result<(), Cause> {
+        self.may_ask(node)?;
+        let known = self.nodes[node.index()].vetted.info.identity.run_id.is_some();
+        let named = !self.settings.node_marker.is_empty();
+        if known && named { Ok(()) } else { Err(Cause::NoPermission) }
+    }
+
+    fn ask_to_vouch(&mut self, node: NodeId, number: u32, now: Instant) {
+        let record = self.records.get_mut(number);
+        record.releasing.insert(node);
+        let ask = Ask::new(number, record.round.number, Kind::Vouch, now);
+        let it = &mut self.nodes[node.index()];
+        it.vouching = true;
+        let (key, identity) = (&self.settings.node_marker, it.vetted.info.identity);
+        it.link.ask(ask, |out| marker::mark(out, key, &identity, Marking::Vouch));
+        self.watch_for_silence(node, now);
+    }
+
+    /// A node answered, or will not answer any more.
+    pub(super) fn vouch_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+        let record = self.records.get_mut(ask.record);
+        let generation = record.generation;
+        record.releasing.remove(node);
+        let still_true = std::mem::take(&mut self.nodes[node.index()].vouching);
+        let said = match said {
+            Said::Granted if !still_true => Said::Failed(Cause::Quarantined),
+            said => said,
+        };
+        if said == Said::Granted {
+            self.trust_at_once(node);
+        }
+        self.records.get_mut(ask.record).round.cast(node, said);
+        self.end_vouching_if_all_answered(ask.record, now);
+        self.finish(ask.record, generation);
+    }
+
+    fn end_vouching_if_all_answered(&mut self, number: u32, now: Instant) {
+        if self.records.get(number).releasing.is_empty() {
+            self.vouching_is_over(number, now);
+        }
+    }
+
+    /// Every node has answered, or the node timeout has passed.
+    pub(super) fn vouching_is_over(&mut self, number: u32, now: Instant) {
+        let record = self.records.get_mut(number);
+        self.timers.clear_in(&mut record.round_timer);
+        let Some(op) = record.op.take() else { return };
+        let generation = record.generation;
+        for node in record.round.ballot().undecided().iter() {
+            let record = self.records.get_mut(number);
+            record.round.cast(node, Said::Failed(Cause::Silent));
+        }
+        let report = self.report(number, now);
+        let granted = report.nodes.iter().filter(|node| node.said == Said::Granted).count();
+        let result = if granted >= self.quorum {
+            Ok(Outcome::Vouched(report))
+        } else {
+            Err(Error::NoQuorum(report))
+        };
+        self.ops.move_to(op, Stage::Over(result));
+        self.finish(number, generation);
+    }
+}

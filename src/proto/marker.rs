@@ -1,0 +1,174 @@
+//! The node marker: one small key on each node that remembers, for every client and process, since
+//! when the node has been known in its present identity. A node that lost its keys lost its marker
+//! with them, and a node that became another process, or another replication history, does not
+//! match it any more.
+//!
+//! The hazard is a marker that vouches for more than was seen. So its time is read on the node in
+//! the same script that writes it, and nothing is concluded from a value that is not a marker.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+
+use super::command::encode;
+
+/// How many hex digits a `run_id` and a `master_replid` have.
+pub const ID_DIGITS: usize = 40;
+
+/// Writes the marker and returns what stands there afterwards.
+///
+/// `KEYS[1]` is the marker's key, `ARGV[1]` the identity of the node with the spaces around it,
+/// `ARGV[2]` how to write, `ARGV[3]` the end of the text. How: empty, unless a marker of this
+/// identity is there; `keep`, with the time of the marker that is there; `new`, always, with the
+/// present time.
+///
+/// A value that is no marker is left alone: the key may belong to another program.
+pub const MARK: &str = "local v = redis.call('GET', KEYS[1]) \
+    if v and (#v < 85 or string.sub(v, 1, 2) ~= '1 ') then return v end \
+    if v and ARGV[2] == '' and string.sub(v, 1, #ARGV[1]) == ARGV[1] then return v end \
+    local since = v and ARGV[2] == 'keep' and string.match(v, '%d+', 85) \
+    if not since then local t = redis.call('TIME') \
+    since = t[1] .. string.format('%06d', tonumber(t[2])) end \
+    v = ARGV[1] .. since .. ARGV[3] \
+    redis.call('SET', KEYS[1], v) \
+    return v";
+
+/// How far the marker's time may be ahead of the node's clock before the clock counts as set back:
+/// another client may have written the marker a moment after this client read the clock.
+const AHEAD: Duration = Duration::from_secs(1);
+
+/// The text at the end of a marker that an operator vouched with.
+const VOUCHED: &str = " vouched";
+
+/// Who a node is, by its own `INFO`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Identity {
+    /// `run_id`: new at each start of the server; `None` where the node does not report it.
+    pub run_id: Option<[u8; ID_DIGITS]>,
+    /// `master_replid`: new at each promotion to master; `None` where the node does not report it.
+    pub replid: Option<[u8; ID_DIGITS]>,
+}
+
+/// What stands in a node's marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marker {
+    /// The identity of the node when the marker was written.
+    pub identity: Identity,
+    /// The node's `TIME` when a client first saw it in that identity: Unix microseconds.
+    pub since_micros: u64,
+    /// An operator vouched that no lock was live on the node at that time.
+    pub vouched: bool,
+}
+
+/// What a client knows of a node's marker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MarkerState {
+    /// It may not be read or written, or another program uses its key, or no marker is wanted.
+    #[default]
+    Unavailable,
+    /// There is none, and none could be written just now.
+    Absent,
+    /// This one.
+    Present(Marker),
+}
+
+/// How the marker is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Marking {
+    /// Unless a marker of this identity is there by now.
+    IfMissing,
+    /// With the time of the marker that is there: the node restarted and kept its keys.
+    Keep,
+    /// Always, with the present time: what was known of the node does not hold any more.
+    Renew,
+    /// Always, with the present time: an operator vouches that no lock is live on the node.
+    Vouch,
+}
+
+impl Marker {
+    /// Reads a marker; `None` if the value is something else.
+    pub fn parse(value: &[u8]) -> Option<Marker> {
+        let mut words = std::str::from_utf8(value).ok()?.split(' ');
+        if words.next()? != "1" {
+            return None;
+        }
+        let id = |word: &str| <[u8; ID_DIGITS]>::try_from(word.as_bytes()).ok();
+        let (run_id, replid) = (id(words.next()?)?, id(words.next()?)?);
+        let since_micros = words.next()?.parse().ok()?;
+        let vouched = match words.next() {
+            None => false,
+            Some("vouched") => true,
+            Some(_) => return None,
+        };
+        let replid = (replid != NO_ID).then_some(replid);
+        let identity = Identity { run_id: Some(run_id), replid };
+        words.next().is_none().then_some(Marker { identity, since_micros, vouched })
+    }
+
+    /// How long ago it was written, by the node's clock; nothing where the clock was set back
+    /// since, or is not known.
+    pub fn age(&self, node_micros: Option<u64>) -> Duration {
+        let now = node_micros.unwrap_or(0);
+        Duration::from_micros(now.saturating_sub(self.since_micros))
+    }
+
+    /// Whether its time lies in the node's future: the node's clock was set back.
+    pub fn is_ahead(&self, node_micros: Option<u64>) -> bool {
+        let margin = AHEAD.as_micros() as u64;
+        node_micros.is_some_and(|now| self.since_micros > now.saturating_add(margin))
+    }
+}
+
+/// What stands in the place of an id that the node does not report.
+const NO_ID: [u8; ID_DIGITS] = [b'0'; ID_DIGITS];
+
+/// Encodes the script that writes the marker of a node with this identity. The caller knows the
+/// `run_id`: a node that does not report it cannot be told from the process that takes its place.
+pub fn mark(out: &mut BytesMut, key: &str, identity: &Identity, how: Marking) {
+    let (run_id, replid) = (identity.run_id.unwrap_or(NO_ID), identity.replid.unwrap_or(NO_ID));
+    let prefix = [&b"1 "[..], &run_id, b" ", &replid, b" "].concat();
+    let (word, end) = match how {
+        Marking::IfMissing => ("", ""),
+        Marking::Keep => ("keep", ""),
+        Marking::Renew => ("new", ""),
+        Marking::Vouch => ("new", VOUCHED),
+    };
+    let (script, key) = (MARK.as_bytes(), key.as_bytes());
+    encode(out, &[b"EVAL", script, b"1", key, &prefix, word.as_bytes(), end.as_bytes()]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(rest: &str) -> String {
+        format!("1 {} {} {rest}", "a".repeat(40), "b".repeat(40))
+    }
+
+    #[test]
+    fn a_marker_is_read_and_anything_else_is_none() {
+        let identity = Identity { run_id: Some([b'a'; 40]), replid: Some([b'b'; 40]) };
+        let marker = |vouched| Some(Marker { identity, since_micros: 17, vouched });
+        assert_eq!(Marker::parse(text("17").as_bytes()), marker(false));
+        assert_eq!(Marker::parse(text("17 vouched").as_bytes()), marker(true));
+        let zeros = format!("1 {} {} 17", "a".repeat(40), "0".repeat(40));
+        assert_eq!(Marker::parse(zeros.as_bytes()).unwrap().identity.replid, None);
+        let short = format!("1 {} b 17", "a".repeat(40));
+        let others = [String::new(), "1".into(), short, text(""), text("x"), text("17 else")];
+        let others =
+            others.into_iter().chain([text("17 vouched more"), text("17").replace('1', "2")]);
+        for other in others {
+            assert_eq!(Marker::parse(other.as_bytes()), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_age_of_a_marker_is_by_the_nodes_clock() {
+        let marker = Marker::parse(text("5000000").as_bytes()).unwrap();
+        assert_eq!(marker.age(Some(7_000_000)), Duration::from_secs(2));
+        assert_eq!(marker.age(Some(4_000_000)), Duration::ZERO, "the clock was set back");
+        assert_eq!(marker.age(None), Duration::ZERO, "the clock is not known");
+        assert!(!marker.is_ahead(Some(4_000_000)) && !marker.is_ahead(None));
+        assert!(marker.is_ahead(Some(3_999_999)));
+    }
+}

@@ -1,0 +1,248 @@
+//! The restart guard: for how long the grants of a node do not count, and why.
+//!
+//! The hazard is a node that forgot a live lock and grants it again. What cannot be read is
+//! distrusted.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::greeting::{Info, Vetted};
+use super::marker::{Marker, MarkerState, Marking};
+use super::settings::RestartGuard;
+use super::time::drift;
+
+/// Why a node's grants do not count for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Distrust {
+    /// It has not been up for long.
+    Young,
+    /// It is not the process it was: a restart, or a failover behind one address.
+    Restarted,
+    /// It was a replica, and became a master at a time nobody knows.
+    Promoted,
+    /// It has no node marker: it is new, or it lost its keys.
+    Unmarked,
+    /// A database of it was flushed.
+    Flushed,
+    /// Its clock jumped: what it holds may end too early or too late.
+    ClockJumped,
+    /// It does not tell how long it has been up.
+    Unknown,
+}
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Distrust::Young => "it was started a short while ago",
+            Distrust::Restarted => "it was restarted",
+            Distrust::Promoted => "it was a replica and was promoted",
+            Distrust::Unmarked => "its node marker is missing, so it is new or lost its keys",
+            Distrust::Flushed => "it was flushed",
+            Distrust::ClockJumped => "its clock jumped",
+            Distrust::Unknown => "it does not tell how long it has been up",
+        })
+    }
+}
+
+/// How long a client may still believe in a lock that a node forgot.
+pub fn memory(max_ttl: Duration) -> Duration {
+    max_ttl.saturating_add(drift(max_ttl))
+}
+
+/// How the marker of a node has to be written after its handshake has read it; `None`: not at all.
+pub fn marking(guard: RestartGuard, vetted: &Vetted) -> Option<Marking> {
+    if guard == RestartGuard::Off || vetted.info.identity.run_id.is_none() {
+        return None;
+    }
+    match vetted.marker {
+        MarkerState::Unavailable => None,
+        MarkerState::Absent => Some(Marking::IfMissing),
+        MarkerState::Present(marker) => marking_of(guard, &vetted.info, &marker, vetted.micros),
+    }
+}
+
+fn marking_of(
+    guard: RestartGuard,
+    info: &Info,
+    marker: &Marker,
+    micros: Option<u64>,
+) -> Option<Marking> {
+    let same_process = marker.identity.run_id == info.identity.run_id;
+    if marker.identity == info.identity {
+        marker.is_ahead(micros).then_some(Marking::Renew)
+    } else if guard == RestartGuard::Persistent && !same_process && !info.promoted {
+        Some(Marking::Keep)
+    } else {
+        Some(Marking::IfMissing)
+    }
+}
+
+/// For how long from now the grants of a node do not count after its handshake, and why. `known`
+/// is what the node reported on the connection before; `found` is its marker as it was before the
+/// handshake wrote it anew, `vetted` has the marker as it is now.
+pub fn distrust(
+    guard: RestartGuard,
+    known: Option<&Info>,
+    found: MarkerState,
+    vetted: &Vetted,
+    max_ttl: Duration,
+) -> Option<(Duration, Distrust)> {
+    let (info, whole) = (&vetted.info, memory(max_ttl));
+    if guard == RestartGuard::Off {
+        return None;
+    }
+    if info.identity.run_id.is_none() {
+        return Some((whole, Distrust::Unknown));
+    }
+    let changed = known.and_then(|known| change(known, info));
+    match vetted.marker {
+        MarkerState::Unavailable => match known {
+            None => without_a_marker(info, whole),
+            Some(_) => changed.map(|why| (whole, why)),
+        },
+        MarkerState::Present(marker) if marker.identity == info.identity => {
+            let by_marker = by_marker(&marker, found, vetted, whole);
+            match guard {
+                _ if marker.vouched => None,
+                RestartGuard::Persistent => {
+                    let promoted = changed.filter(|&why| why == Distrust::Promoted);
+                    longest(by_marker, promoted.map(|why| (whole, why)))
+                }
+                _ => {
+                    let changed = changed.map(|why| (whole, why));
+                    longest(longest(changed, by_marker), young(info, whole))
+                }
+            }
+        }
+        MarkerState::Absent | MarkerState::Present(_) => {
+            Some((whole, changed.unwrap_or(Distrust::Unmarked)))
+        }
+    }
+}
+
+/// The longer of two quarantines; of equal ones the first.
+fn longest(
+    one: Option<(Duration, Distrust)>,
+    other: Option<(Duration, Distrust)>,
+) -> Option<(Duration, Distrust)> {
+    match (one, other) {
+        (Some((left, _)), Some((longer, _))) if longer > left => other,
+        (Some(_), _) => one,
+        (None, _) => other,
+    }
+}
+
+/// Whether the node is another process, or another replication history, than it was.
+fn change(known: &Info, info: &Info) -> Option<Distrust> {
+    if info.identity.run_id != known.identity.run_id {
+        Some(Distrust::Restarted)
+    } else if info.identity.replid != known.identity.replid || (info.promoted && !known.promoted) {
+        Some(Distrust::Promoted)
+    } else {
+        None
+    }
+}
+
+/// What is left of the quarantine that began when the marker was written.
+fn by_marker(
+    marker: &Marker,
+    found: MarkerState,
+    vetted: &Vetted,
+    whole: Duration,
+) -> Option<(Duration, Distrust)> {
+    let left = whole.saturating_sub(marker.age(vetted.micros));
+    let why = match found {
+        MarkerState::Present(found) if found.identity.run_id != marker.identity.run_id => {
+            Distrust::Restarted
+        }
+        MarkerState::Present(found) if found.identity.replid != marker.identity.replid => {
+            Distrust::Promoted
+        }
+        MarkerState::Present(found) if found.since_micros != marker.since_micros => {
+            Distrust::ClockJumped
+        }
+        _ => Distrust::Unmarked,
+    };
+    (!left.is_zero()).then_some((left, why))
+}
+
+/// Without a marker a node that is seen for the first time is judged by what it reports.
+fn without_a_marker(info: &Info, whole: Duration) -> Option<(Duration, Distrust)> {
+    if info.promoted { Some((whole, Distrust::Promoted)) } else { young(info, whole) }
+}
+
+/// `uptime_in_seconds` is a difference of wall-clock seconds: off by up to one, and negative after
+/// the clock was set back.
+fn young(info: &Info, whole: Duration) -> Option<(Duration, Distrust)> {
+    let uptime = info.uptime_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    let surely_up = Duration::from_secs(uptime.unwrap_or(0).saturating_sub(1));
+    let left = whole.saturating_sub(surely_up);
+    (!left.is_zero()).then_some((left, Distrust::Young))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::marker::{ID_DIGITS, Identity};
+    use super::*;
+
+    fn info(run_id: Option<u8>, uptime: Option<i64>, promoted: bool) -> Info {
+        let run_id = run_id.map(|digit| [digit; ID_DIGITS]);
+        let identity = Identity { run_id, replid: None };
+        Info { identity, uptime_seconds: uptime, promoted, ..Info::default() }
+    }
+
+    /// What is known of a node with this `INFO` whose marker may not be read.
+    fn unmarked(info: Info) -> Vetted {
+        Vetted { info, ..Vetted::default() }
+    }
+
+    const MAX_TTL: Duration = Duration::from_secs(60);
+    /// `max_ttl` and its drift, in milliseconds.
+    const WHOLE: u64 = 60_000 + 602;
+
+    #[test]
+    fn a_node_seen_for_the_first_time_is_trusted_by_its_uptime() {
+        let day = 24 * 3600;
+        let cases = [
+            (info(Some(1), Some(day), false), None),
+            (info(Some(1), Some(62), false), None),
+            (info(Some(1), Some(61), false), Some((602, Distrust::Young))),
+            (info(Some(1), Some(31), false), Some((WHOLE - 30_000, Distrust::Young))),
+            (info(Some(1), Some(1), false), Some((WHOLE, Distrust::Young))),
+            (info(Some(1), Some(0), false), Some((WHOLE, Distrust::Young))),
+            (info(Some(1), Some(-3600), false), Some((WHOLE, Distrust::Young))),
+            (info(Some(1), Some(i64::MAX), false), None),
+            (info(Some(1), None, false), Some((WHOLE, Distrust::Young))),
+            (info(None, Some(day), false), Some((WHOLE, Distrust::Unknown))),
+            (info(Some(1), Some(day), true), Some((WHOLE, Distrust::Promoted))),
+        ];
+        for (info, expected) in cases {
+            let expected = expected.map(|(millis, why)| (Duration::from_millis(millis), why));
+            let (none, vetted) = (MarkerState::Unavailable, unmarked(info));
+            let judged = |guard| distrust(guard, None, none, &vetted, MAX_TTL);
+            assert_eq!(judged(RestartGuard::On), expected, "{info:?}");
+            assert_eq!(judged(RestartGuard::Off), None);
+        }
+    }
+
+    #[test]
+    fn a_node_seen_before_is_distrusted_when_it_changed() {
+        let day = Some(24 * 3600);
+        let known = |run_id: Option<u8>, promoted| info(run_id, day, promoted);
+        let cases = [
+            (known(Some(1), false), info(Some(1), Some(3), false), None),
+            (known(Some(1), false), info(Some(2), day, false), Some(Distrust::Restarted)),
+            (known(None, false), info(Some(1), day, false), Some(Distrust::Restarted)),
+            (known(Some(1), false), info(None, day, false), Some(Distrust::Unknown)),
+            (known(None, false), info(None, day, false), Some(Distrust::Unknown)),
+            (known(Some(1), false), info(Some(1), day, true), Some(Distrust::Promoted)),
+            (known(Some(1), true), info(Some(1), day, true), None),
+        ];
+        for (known, info, expected) in cases {
+            let expected = expected.map(|why| (Duration::from_millis(WHOLE), why));
+            let (none, vetted) = (MarkerState::Unavailable, unmarked(info));
+            let judged = distrust(RestartGuard::On, Some(&known), none, &vetted, MAX_TTL);
+            assert_eq!(judged, expected, "{info:?}");
+        }
+    }
+}

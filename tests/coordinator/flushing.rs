@@ -1,0 +1,70 @@
+//! Nodes that report flushes again and again: what that costs, and that the last one counts.
+
+use super::doubted::{answer, kept};
+use super::*;
+use redlatch::{Keep, NodeId, RestartGuard};
+
+const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
+fn quiet() -> Bench {
+    Bench::with(3, |settings| settings.probe_interval = TTL * 100)
+}
+
+fn flushes(bench: &Bench, node: usize) -> u64 {
+    bench.core.stats().nodes[node].flushes
+}
+
+#[test]
+fn a_thousand_reads_with_a_flush_each_cost_a_few_walks_over_the_locks() {
+    let mut bench = quiet();
+    for _ in 0..1_000 {
+        bench.reply(0, FLUSHED);
+    }
+    assert_eq!(flushes(&bench, 0), 1, "the first is acted on at once");
+    bench.pass(millis(50));
+    assert_eq!(flushes(&bench, 0), 2, "and the others together");
+    bench.pass(millis(500));
+    assert_eq!(flushes(&bench, 0), 2, "nothing is left of them");
+    // One each millisecond.
+    for _ in 0..1_000 {
+        bench.reply(0, FLUSHED);
+        bench.pass(millis(1));
+    }
+    assert!((20..=22).contains(&(flushes(&bench, 0) - 2)), "{}", flushes(&bench, 0));
+    // Each node for itself.
+    bench.reply(1, FLUSHED);
+    assert_eq!((flushes(&bench, 1), flushes(&bench, 2)), (1, 0));
+}
+
+#[test]
+fn the_last_flush_of_many_finds_the_lock_that_came_between_them() {
+    for connection_is_lost in [false, true] {
+        // With the restart guard two nodes in quarantine could not grant it.
+        let mut bench = Bench::with(3, |settings| {
+            settings.probe_interval = TTL * 100;
+            settings.restart_guard = RestartGuard::Off;
+        });
+        (0..2).for_each(|node| bench.reply(node, FLUSHED));
+        let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+        (0..2).for_each(|node| bench.reply(node, FLUSHED));
+        bench.pass(Duration::ZERO);
+        assert_eq!(answer(&mut bench, [":1\r\n"; 3]), 0, "it waits a little");
+        if connection_is_lost {
+            bench.lose(0);
+        }
+        bench.pass(millis(50));
+        let asked = if connection_is_lost { 2 } else { 3 };
+        assert_eq!(answer(&mut bench, [":1\r\n"; 3]), asked, "the nodes are asked");
+        assert!(!bench.core.remaining(&lock, bench.now).is_zero());
+    }
+}
+
+#[test]
+fn a_flush_costs_no_timer_where_no_other_follows() {
+    let mut bench = quiet();
+    let before = bench.core.open_timers();
+    bench.reply(0, FLUSHED);
+    assert_eq!(bench.core.open_timers(), before + 1, "the end of its quarantine");
+    assert_eq!(bench.standing(1), Standing::Ready);
+    assert!(matches!(bench.core.standing(NodeId::new(0)), Standing::Quarantined(_)));
+}

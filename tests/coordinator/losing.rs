@@ -1,0 +1,83 @@
+//! Nodes that answer absent, or another's, one after the other: together they may be too many.
+
+use super::*;
+use redlatch::{Lock, Loss};
+
+fn quiet(nodes: usize) -> Bench {
+    Bench::with(nodes, |settings| {
+        settings.probe_interval = TTL * 100;
+        // No node is found silent, and no round ends, in the course of a test.
+        settings.node_timeout = TTL / 2;
+    })
+}
+
+/// A lock on all nodes.
+fn hold(bench: &mut Bench, nodes: usize) -> Lock {
+    bench.acquire();
+    for node in 0..nodes {
+        assert_eq!(bench.names(node), ["SET"]);
+        bench.reply(node, "+OK\r\n");
+    }
+    match bench.completion().unwrap().result {
+        Ok(Outcome::Acquired(lock)) => lock,
+        other => panic!("no lock: {other:?}"),
+    }
+}
+
+/// The caller extends it; these nodes answer, the others do not.
+fn extend(bench: &mut Bench, lock: &Lock, replies: &[(usize, &str)]) {
+    bench.core.extend(lock, TTL, 2, bench.now).unwrap();
+    for &(node, reply) in replies {
+        assert_eq!(bench.names(node), ["EVALSHA"], "n{node}");
+        bench.reply(node, reply);
+    }
+}
+
+fn assert_gone(bench: &mut Bench, lock: &Lock) {
+    let result = bench.completion().expect("it is lost now").result;
+    assert!(matches!(result, Err(Error::Lost { reason: Loss::Gone, .. })), "{result:?}");
+    assert!(bench.core.remaining(lock, bench.now).is_zero());
+}
+
+#[test]
+fn nodes_that_lost_the_key_in_different_rounds_are_counted_together() {
+    let mut bench = quiet(3);
+    let lock = hold(&mut bench, 3);
+    extend(&mut bench, &lock, &[(0, ":-1\r\n"), (1, ":1\r\n"), (2, ":1\r\n")]);
+    assert!(bench.completion().unwrap().result.is_ok());
+    // n0 does not answer this time. It held another's key before, and was not healed since.
+    extend(&mut bench, &lock, &[(1, ":-1\r\n")]);
+    assert_gone(&mut bench, &lock);
+}
+
+#[test]
+fn what_nodes_answer_to_an_earlier_round_counts_too() {
+    let mut bench = quiet(5);
+    let lock = hold(&mut bench, 5);
+    let yes = [2, 3, 4].map(|node| (node, ":1\r\n"));
+    extend(&mut bench, &lock, &yes);
+    assert!(bench.completion().unwrap().result.is_ok());
+    extend(&mut bench, &lock, &[(2, ":1\r\n"), (3, ":-1\r\n")]);
+    for node in [0, 1] {
+        assert_eq!(bench.names(node), ["EVALSHA", "EVALSHA"], "n{node}");
+    }
+    bench.reply(0, ":-1\r\n");
+    assert!(bench.completion().is_none(), "two of five are no majority");
+    assert!(!bench.core.remaining(&lock, bench.now).is_zero());
+    bench.reply(1, ":-1\r\n");
+    assert_gone(&mut bench, &lock);
+}
+
+#[test]
+fn a_node_whose_key_came_back_without_a_heal_does_not_count() {
+    let mut bench = quiet(3);
+    let lock = hold(&mut bench, 3);
+    extend(&mut bench, &lock, &[(0, ":-1\r\n"), (1, ":1\r\n"), (2, ":1\r\n")]);
+    assert!(bench.completion().unwrap().result.is_ok());
+    // With the yes of n0 there would be a majority.
+    extend(&mut bench, &lock, &[(0, ":1\r\n"), (1, ":1\r\n")]);
+    assert!(bench.completion().is_none(), "n1 alone counts");
+    assert_eq!(bench.names(2), ["EVALSHA"]);
+    bench.reply(2, ":0\r\n");
+    assert_gone(&mut bench, &lock);
+}

@@ -1,0 +1,277 @@
+//! The node marker: what one process learns of a node by what another one left there, and what it
+//! leaves there itself.
+
+use super::bench::{INFO_REPLID, bulk};
+use super::*;
+use redlatch::proto::marker::MARK;
+use redlatch::proto::quarantine::Distrust;
+use redlatch::proto::settings::{NodeSettings, Settings};
+use redlatch::{Instant, NodeId, RestartGuard};
+
+const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
+/// What the clock of the nodes shows at `NOW`, in microseconds.
+const MICROS: u64 = 1_700_001_000_000_000;
+const MINUTE: u64 = 60_000_000;
+/// `max_ttl` and its drift.
+const MEMORY: Duration = Duration::from_millis(60_602);
+
+/// A marker of node 0 that was written so many microseconds ago.
+fn marker(ago: u64, end: &str) -> Option<String> {
+    let run_id = format!("{}0", "R".repeat(39));
+    Some(format!("1 {run_id} {} {}{end}", "H".repeat(40), MICROS - ago))
+}
+
+fn settings(guard: RestartGuard) -> Settings {
+    let mut settings = Settings::new(vec![NodeSettings::new("n0")]);
+    settings.restart_guard = guard;
+    settings
+}
+
+/// A new process meets one node with this marker and this `INFO`.
+fn meet(guard: RestartGuard, marker: Option<String>, info: &str) -> Bench {
+    let mut bench = Bench::of_settings(settings(guard), &[marker], NOW);
+    bench.set_info(0, info);
+    bench.connect(0);
+    bench
+}
+
+/// For how long the node does not grant, and why.
+fn distrust(bench: &mut Bench) -> Option<(Duration, Distrust)> {
+    std::iter::from_fn(|| bench.core.poll_event()).find_map(|event| match event {
+        Event::Distrusted { until, why, .. } => Some((until.saturating_since(bench.now), why)),
+        _ => None,
+    })
+}
+
+#[test]
+fn quarantine_begins_when_a_node_was_first_seen_without_a_marker() {
+    let mut first = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
+    assert_eq!(distrust(&mut first), Some((MEMORY, Distrust::Unmarked)));
+    assert_eq!(first.markers[0], marker(0, ""), "it is written for the next process");
+    // The node was flushed, or is new: its uptime of a day says nothing.
+    for (ago, left) in [(MINUTE / 2, Some(MEMORY - millis(30_000))), (2 * MINUTE, None)] {
+        let mut next = meet(RestartGuard::On, marker(ago, ""), INFO_REPLID);
+        assert_eq!(distrust(&mut next), left.map(|left| (left, Distrust::Unmarked)));
+        assert_eq!(next.markers[0], marker(ago, ""), "it stays as it is");
+    }
+}
+
+#[test]
+fn a_node_that_was_promoted_and_restarted_long_ago_is_trusted_by_its_marker() {
+    let promoted = format!("{INFO_REPLID}second_repl_offset:88\r\n");
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
+    assert_eq!(distrust(&mut bench), None);
+    assert_eq!(bench.standing(0), Standing::Ready);
+    // Where no marker may be written the offset is all there is.
+    let mut bench = meet(RestartGuard::On, None, &promoted);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Promoted)));
+}
+
+#[test]
+fn a_node_of_another_identity_than_its_marker_is_quarantined_and_marked_anew() {
+    let cases = [
+        (INFO_REPLID.replace("RRR", "SSS"), Distrust::Restarted),
+        (INFO_REPLID.replace("HHH", "III"), Distrust::Promoted),
+    ];
+    for (info, why) in cases {
+        let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &info);
+        assert_eq!(distrust(&mut bench), Some((MEMORY, why)));
+        let written = bench.markers[0].clone().unwrap();
+        assert!(written.ends_with(&MICROS.to_string()), "{written}");
+        assert_ne!(Some(written), marker(0, ""), "it names the new identity");
+    }
+}
+
+#[test]
+fn a_second_promotion_between_two_connections_is_seen() {
+    let promoted = format!("{INFO_REPLID}second_repl_offset:88\r\n");
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
+    assert_eq!(bench.standing(0), Standing::Ready);
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.set_info(0, &promoted.replace("HHH", "III"));
+    bench.connect(0);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Promoted)));
+}
+
+#[test]
+fn a_flush_between_two_connections_is_seen() {
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.markers[0] = Some(String::new());
+    bench.connect(0);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Unmarked)));
+}
+
+#[test]
+fn a_client_that_sees_a_flush_or_a_jump_of_the_clock_marks_the_node_for_the_next_process() {
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
+    // Many pushes cost one script until it is answered.
+    bench.reply(0, &FLUSH.repeat(3));
+    let said = bench.said(0);
+    assert_eq!(said.len(), 1);
+    assert_eq!((said[0][1].as_str(), said[0][5].as_str()), (MARK, ""), "unless another did");
+    bench.reply(0, "$-1\r\n");
+    bench.reply(0, FLUSH);
+    assert_eq!(bench.said(0).len(), 1);
+    bench.reply(0, "$-1\r\n");
+
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
+    bench.pass(Duration::from_secs(5));
+    assert_eq!(bench.names(0), ["TIME"]);
+    bench.tell_time_of(0, 3_600_000_000);
+    let said = bench.said(0);
+    assert_eq!((said[0][1].as_str(), said[0][5].as_str()), (MARK, "new"), "the old one survived");
+}
+
+#[test]
+fn a_flush_during_the_handshake_is_not_missed() {
+    let mut bench = Bench::of_settings(settings(RestartGuard::On), &[marker(2 * MINUTE, "")], NOW);
+    bench.open(0);
+    // Tracking is on, and the marker was read before the flush.
+    let said = bench.said(0);
+    let names: Vec<&str> = said.iter().map(|command| command[0].as_str()).collect();
+    let at = |name| names.iter().position(|&other| other == name).unwrap();
+    assert!(said[1][1] == "TRACKING" && at("GET") > 1, "{names:?}");
+    let replies: Vec<String> = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+    let (before, after) = replies.split_at(at("GET") + 1);
+    bench.reply(0, &format!("{}{FLUSH}{}", before.concat(), after.concat()));
+    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+    let said = bench.said(0);
+    assert!(said.iter().any(|command| command[1..].first().is_some_and(|word| word == MARK)));
+}
+
+#[test]
+fn a_marker_from_the_nodes_future_is_written_anew() {
+    let run_id = format!("{}0", "R".repeat(39));
+    let future = format!("1 {run_id} {} {}", "H".repeat(40), MICROS + MINUTE);
+    let mut bench = meet(RestartGuard::On, Some(future), INFO_REPLID);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::ClockJumped)));
+    assert_eq!(bench.markers[0], marker(0, ""));
+}
+
+#[test]
+fn an_operator_who_vouches_is_believed_by_every_process() {
+    let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
+    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+    bench.core.vouch(7, bench.now).unwrap();
+    let said = bench.said(0);
+    let vouched = said.iter().find(|command| command.get(1).is_some_and(|word| word == MARK));
+    assert_eq!(vouched.unwrap()[6], " vouched");
+    bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
+    let Ok(Outcome::Vouched(report)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(report.nodes[0].said, Said::Granted);
+    assert_eq!(bench.standing(0), Standing::Ready);
+    bench.assert_idle();
+    // The next process, also where the node has been up for a second only.
+    let young = INFO_REPLID.replace("86400", "1");
+    let mut next = meet(RestartGuard::On, marker(0, " vouched"), &young);
+    assert_eq!(distrust(&mut next), None);
+    // The marker of another process of the node vouches for nothing.
+    let restarted = INFO_REPLID.replace("RRR", "SSS");
+    let mut next = meet(RestartGuard::On, marker(MINUTE, " vouched"), &restarted);
+    assert_eq!(distrust(&mut next), Some((MEMORY, Distrust::Restarted)));
+}
+
+#[test]
+fn what_a_node_forgets_after_an_operator_vouched_is_not_covered() {
+    let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
+    bench.core.vouch(7, bench.now).unwrap();
+    bench.said(0);
+    let answer = bulk(&marker(0, " vouched").unwrap());
+    bench.reply(0, &format!("{FLUSH}{answer}"));
+    let error = bench.completion().unwrap().result.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+}
+
+#[test]
+fn vouching_ends_at_the_node_timeout_with_what_each_node_said() {
+    let mut bench = Bench::with_markers(&vec![Some(String::new()); 3], NOW);
+    for node in 0..3 {
+        bench.connect(node);
+    }
+    bench.core.vouch(7, bench.now).unwrap();
+    let answer = bulk(&marker(0, " vouched").unwrap());
+    bench.said(0);
+    bench.said(1);
+    bench.reply(0, &answer);
+    bench.reply(1, "-NOPERM no\r\n");
+    assert!(bench.completion().is_none(), "node 2 may answer yet");
+    bench.pass(millis(50));
+    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    let said: Vec<Said> = report.nodes.iter().map(|node| node.said).collect();
+    let failed = [Said::Failed(Cause::NoPermission), Said::Failed(Cause::Silent)];
+    assert_eq!(said, [Said::Granted, failed[0], failed[1]]);
+    bench.lose(2);
+    bench.assert_idle();
+}
+
+#[test]
+fn a_persistent_node_that_comes_back_with_its_marker_is_trusted_at_once() {
+    let guard = RestartGuard::Persistent;
+    let restarted = INFO_REPLID.replace("RRR", "SSS").replace("HHH", "III");
+    let young = restarted.replace("86400", "1");
+    let mut bench = meet(guard, marker(2 * MINUTE, ""), &young);
+    assert_eq!(distrust(&mut bench), None);
+    let written = bench.markers[0].clone().unwrap();
+    assert!(written.ends_with(&(MICROS - 2 * MINUTE).to_string()), "{written}");
+    // A quarantine that had begun before the restart goes on.
+    let mut bench = meet(guard, marker(MINUTE / 2, ""), &young);
+    let left = MEMORY - millis(30_000);
+    assert_eq!(distrust(&mut bench), Some((left, Distrust::Restarted)));
+    // Without its marker it forgot. And a promoted replica is another node's copy, perhaps late.
+    let mut bench = meet(guard, Some(String::new()), &young);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Unmarked)));
+    let promoted = format!("{restarted}second_repl_offset:5\r\n");
+    let mut bench = meet(guard, marker(2 * MINUTE, ""), &promoted);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Restarted)));
+    let promoted = INFO_REPLID.replace("HHH", "III");
+    let mut bench = meet(guard, marker(2 * MINUTE, ""), &promoted);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Promoted)));
+    // The marker that it wrote does not speed up a client that does not know of the declaration.
+    let mut bench = meet(RestartGuard::On, Some(written), &young);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Young)));
+}
+
+#[test]
+fn a_restart_during_the_life_of_a_client_is_judged_by_its_marker_too() {
+    let restarted = INFO_REPLID.replace("RRR", "SSS").replace("HHH", "III");
+    for (guard, expected) in
+        [(RestartGuard::On, Some((MEMORY, Distrust::Restarted))), (RestartGuard::Persistent, None)]
+    {
+        let mut bench = meet(guard, marker(2 * MINUTE, ""), INFO_REPLID);
+        bench.lose(0);
+        bench.pass(millis(600));
+        bench.set_info(0, &restarted);
+        bench.connect(0);
+        assert_eq!(distrust(&mut bench), expected, "{guard:?}");
+    }
+}
+
+#[test]
+fn a_key_of_another_program_is_left_alone() {
+    for value in ["hello", "1 2 3", &format!("1 {}", "x".repeat(90))] {
+        let mut bench = meet(RestartGuard::On, Some(value.into()), INFO_REPLID);
+        assert_eq!(distrust(&mut bench), None, "the node is judged by its uptime");
+        assert_eq!(bench.markers[0].as_deref(), Some(value));
+        bench.reply(0, FLUSH);
+        assert!(bench.said(0).is_empty());
+    }
+}
+
+#[test]
+fn without_the_restart_guard_no_marker_is_looked_at() {
+    let mut off = Bench::of_settings(settings(RestartGuard::Off), &[Some(String::new())], NOW);
+    let mut unnamed = settings(RestartGuard::On);
+    unnamed.node_marker = "".into();
+    let mut unnamed = Bench::of_settings(unnamed, &[Some(String::new())], NOW);
+    for bench in [&mut off, &mut unnamed] {
+        bench.connect(0);
+        assert_eq!(bench.standing(0), Standing::Ready);
+        assert_eq!(bench.markers[0].as_deref(), Some(""));
+    }
+    assert_eq!(off.core.trouble(NodeId::new(0)), Cause::Unreachable);
+}

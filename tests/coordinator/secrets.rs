@@ -1,0 +1,69 @@
+//! A node that does not know `HELLO` or `AUTH` repeats their arguments in its error. Nothing that
+//! the core shows has a part of the password in it.
+
+use super::*;
+use redlatch::NodeId;
+
+/// So many bytes of the password in a row must not appear.
+const PART: usize = 8;
+
+/// Passwords of which a server repeats a part only, or with other characters.
+fn passwords() -> [String; 3] {
+    let long: String = (0..193).map(|at: u32| char::from(b'a' + (at * at % 26) as u8)).collect();
+    [long, "first-half\nsecond-half".into(), "before\r\n\r\nthe-rest-of-it".into()]
+}
+
+/// What Redis 7 says of a command that it does not know.
+fn unknown(command: &[String]) -> String {
+    let arguments: String = command[1..].iter().map(|word| format!("'{word}' ")).collect();
+    let arguments: String = arguments.chars().take(128).collect();
+    let line =
+        format!("ERR unknown command '{}', with args beginning with: {arguments}", command[0]);
+    format!("-{}\r\n", line.replace(['\r', '\n'], " "))
+}
+
+#[track_caller]
+fn is_silent_about(password: &str, shown: &str) {
+    for start in 0..=password.len() - PART {
+        let part = &password[start..start + PART];
+        assert!(!shown.contains(part), "{part:?} is in {shown}");
+    }
+}
+
+#[test]
+fn a_password_that_a_node_repeats_in_part_is_nowhere_to_be_seen() {
+    for password in passwords() {
+        let mut bench = Bench::new(1);
+        let id = NodeId::new(0);
+        let credentials = redlatch::Credentials::password(password.as_str());
+        bench.core.set_credentials(id, credentials);
+        bench.lose(0);
+        bench.pass(Duration::from_secs(60));
+        bench.actions();
+        bench.core.handle_connected(id, bench.now);
+        let mut shown = String::new();
+        let mut repeated = 0;
+        // HELLO and what follows it; then AUTH and what follows it.
+        for greeting in ["HELLO", "AUTH"] {
+            let commands = bench.said(0);
+            assert_eq!(commands[0][0], greeting);
+            for command in commands {
+                let reply = unknown(&command);
+                repeated += usize::from(reply.contains(&password[..6]));
+                bench.reply(0, &reply);
+                shown += &format!("{:?}", bench.core);
+            }
+        }
+        assert_eq!(repeated, 2, "the node repeats it each time");
+        assert_eq!(bench.standing(0), Standing::Rejected(Cause::UnknownCommand));
+        bench.acquire();
+        let error = bench.completion().expect("nobody can be asked").result.unwrap_err();
+        let report = bench.core.report_standings(bench.now);
+        shown += &format!("{error} {error:?} {report:?} {:?}", bench.core);
+        while let Some(event) = bench.core.poll_event() {
+            shown += &format!("{event:?}");
+        }
+        assert!(shown.contains(&Cause::UnknownCommand.to_string()), "{shown}");
+        is_silent_about(&password, &shown);
+    }
+}

@@ -1,0 +1,128 @@
+//! Two links that lead to one server, by its `run_id`, have one vote between them.
+
+use super::*;
+use redlatch::proto::settings::Settings;
+use redlatch::{Instant, RestartGuard};
+
+/// The rejected link is tried again after at most this long.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// `INFO` of a server that has been up for a day, with this last digit in its `run_id`.
+fn info_of(server: usize) -> String {
+    INFO_OLD.replace("RR0", &format!("RR{server}"))
+}
+
+/// Loses the connection of a node; from its next connection on, that server answers.
+fn lead_to(bench: &mut Bench, node: usize, server: usize) {
+    bench.lose(node);
+    bench.set_info(node, &info_of(server));
+    reconnect(bench, node);
+}
+
+/// Waits for the next connection and greets on it.
+fn reconnect(bench: &mut Bench, node: usize) {
+    bench.pass(LONGEST_PAUSE);
+    bench.connect(node);
+    for node in 0..3 {
+        if bench.names(node) == ["TIME"] {
+            bench.tell_time(node);
+        }
+    }
+}
+
+#[track_caller]
+fn is_rejected(bench: &Bench, node: usize) {
+    assert_eq!(bench.standing(node), Standing::Rejected(Cause::SameServer));
+}
+
+/// Insists that these nodes are asked for a new key, and no others. Whoever is asked grants.
+#[track_caller]
+fn attempt(bench: &mut Bench, asked: &[usize]) -> Result<Outcome, Error> {
+    bench.acquire();
+    for node in 0..3 {
+        let expected: &[&str] = if asked.contains(&node) { &["SET"] } else { &[] };
+        assert_eq!(bench.names(node), expected, "n{node}");
+    }
+    asked.iter().for_each(|&node| bench.reply(node, "+OK\r\n"));
+    bench.completion().expect("all of them answered").result
+}
+
+#[test]
+fn two_links_with_one_run_id_have_one_vote() {
+    let mut bench = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
+    lead_to(&mut bench, 2, 0);
+    is_rejected(&bench, 2);
+    assert_eq!(bench.standing(0), Standing::Ready, "the earlier link keeps its vote");
+    // The server of n0 and n2 grants, and n1 denies: that is one grant of three.
+    bench.acquire();
+    assert!(bench.said(2).is_empty(), "n2 has no vote of its own");
+    bench.names(0);
+    bench.names(1);
+    bench.reply(0, "+OK\r\n");
+    bench.reply(1, "_\r\n");
+    let error = bench.completion().expect("it is lost").result.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("n2 is the server of another address"), "{text}");
+    bench.names(0);
+    bench.reply(0, ":1\r\n");
+    // Two servers are a majority of three all the same.
+    assert!(attempt(&mut bench, &[0, 1]).is_ok());
+}
+
+#[test]
+fn it_is_rejected_again_and_again_until_its_run_id_differs() {
+    let mut bench = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
+    lead_to(&mut bench, 2, 1);
+    is_rejected(&bench, 2);
+    reconnect(&mut bench, 2);
+    is_rejected(&bench, 2);
+    bench.set_info(2, &info_of(7));
+    reconnect(&mut bench, 2);
+    assert_eq!(bench.standing(2), Standing::Ready);
+    assert!(attempt(&mut bench, &[0, 1, 2]).is_ok());
+}
+
+#[test]
+fn a_server_that_is_silent_or_in_quarantine_is_known_by_its_run_id_too() {
+    let mut bench = Bench::new(3);
+    bench.acquire();
+    bench.names(0);
+    bench.pass(millis(50));
+    assert_eq!(bench.standing(0), Standing::Suspect);
+    // Its connection is given up after 500 ms more: the other link is greeted before that.
+    bench.lose(2);
+    bench.set_info(2, &info_of(0));
+    bench.pass(millis(100));
+    bench.connect(2);
+    assert_eq!(bench.standing(0), Standing::Suspect);
+    is_rejected(&bench, 2);
+    let mut bench = Bench::new(3);
+    lead_to(&mut bench, 0, 8);
+    assert!(
+        matches!(bench.standing(0), Standing::Quarantined(until) if until > Instant::default())
+    );
+    lead_to(&mut bench, 2, 8);
+    is_rejected(&bench, 2);
+}
+
+#[test]
+fn the_later_link_takes_over_where_the_earlier_one_is_down() {
+    let mut bench = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
+    bench.lose(0);
+    bench.lose(2);
+    bench.set_info(2, &info_of(0));
+    bench.pass(LONGEST_PAUSE);
+    bench.connect(2);
+    assert_eq!(bench.standing(2), Standing::Ready, "nobody else has the vote of that server");
+    bench.connect(0);
+    is_rejected(&bench, 0);
+}
+
+#[test]
+fn servers_that_tell_no_run_id_are_not_taken_for_one() {
+    let info = "uptime_in_seconds:86400\r\nrole:master\r\n";
+    let off = |settings: &mut Settings| settings.restart_guard = RestartGuard::Off;
+    let mut bench = Bench::of(3, info, "*2\r\n_\r\n_\r\n", off);
+    assert!((0..3).all(|node| bench.standing(node) == Standing::Ready));
+    assert!(attempt(&mut bench, &[0, 1, 2]).is_ok());
+}

@@ -1,0 +1,192 @@
+//! What nodes forget while no client looks, and what that must not lead to: two holders of one key.
+
+use super::*;
+use redlatch::proto::settings::NODE_MARKER;
+use redlatch::{Error, LockOptions};
+use support::Value;
+
+/// The longest ttl here, and so the length of a quarantine but for the drift.
+const MAX_TTL: Duration = millis(1_500);
+
+fn guarded(fleet: &Fleet) -> Config {
+    config(fleet.urls()).max_ttl(MAX_TTL).restart_guard(RestartGuard::On).node_timeout(millis(200))
+}
+
+/// The clients of these nodes trust them from now on.
+fn vouch(fleet: &Fleet) {
+    let client = Client::connect(guarded(fleet)).expect("a good configuration");
+    client.vouch().expect("the nodes take it");
+    assert!(client.nodes().iter().all(|&it| it == Standing::Ready));
+}
+
+fn plain_set(node: &Node, ttl: Duration) -> Value {
+    node.command(&["SET", "a", "rival", "NX", "PX", &ttl.as_millis().to_string()])
+}
+
+/// The rival is a plain client of another library. Its SET is granted by node 2, and is on its way
+/// to nodes 0 and 1. Node 2 restarts empty. The holder wins nodes 0 and 1, and node 2 grants its
+/// key to the holder, too, which does not count. Then node 0 is silent, and the key there runs out:
+/// were the holder prolonged by nodes 1 and 2, it would hold its lock beside the rival.
+#[test]
+fn extend_is_not_won_by_a_node_that_forgot_a_rivals_key() {
+    let fleet = Fleet::start(3);
+    vouch(&fleet);
+    assert!(plain_set(&fleet[2], 4 * MAX_TTL).is_ok());
+    fleet[2].restart();
+
+    let client = client_with_quarantined(&fleet, 2);
+    let mut guard = client.try_lock("a", MAX_TTL).expect("nodes 0 and 1 are a majority");
+    drive_until(&client, SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    fleet[0].stop();
+    let deadline = guard.deadline();
+    let error = guard.extend(MAX_TTL).expect_err("node 2 forgot the rival's key");
+    println!("{error}");
+    assert!(matches!(error, Error::Lost { .. } | Error::NoQuorum(_)), "{error}");
+    assert!(guard.deadline() <= deadline);
+    // The rival's SET reaches node 0 after the holder's key has run out there.
+    fleet[0].cont();
+    eventually(4 * MAX_TTL, "node 0 grants the rival its key", || {
+        plain_set(&fleet[0], 4 * MAX_TTL).is_ok()
+    });
+    assert!(guard.check().is_err(), "two hold the lock");
+}
+
+/// A client for which exactly this node is in quarantine.
+fn client_with_quarantined(fleet: &Fleet, node: usize) -> Client {
+    let client = Client::connect(guarded(fleet)).expect("a good configuration");
+    drive_until(&client, 5 * SECOND, "the nodes are connected", || {
+        let standings = client.nodes();
+        standings.iter().enumerate().all(|(index, standing)| match standing {
+            Standing::Ready => index != node,
+            Standing::Quarantined(_) => index == node,
+            _ => false,
+        })
+    });
+    client
+}
+
+#[test]
+fn a_flush_while_no_client_was_connected_is_seen_by_the_next_one() {
+    let fleet = Fleet::start(3);
+    vouch(&fleet);
+    let lock = |wait| {
+        let client = Client::connect(guarded(&fleet)).expect("a good configuration");
+        client.lock("a", LockOptions::ttl(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
+    };
+    lock(Duration::ZERO).expect("an operator vouched for the nodes");
+    // Their uptime does not quarantine them any more.
+    let is_old = |node: &Node| node.info("uptime_in_seconds").parse::<u64>().is_ok_and(|s| s >= 4);
+    eventually(20 * SECOND, "they have been up for a while", || fleet.iter().all(is_old));
+    for node in &fleet {
+        assert!(node.command(&["FLUSHALL"]).is_ok());
+    }
+    // Two processes, one after the other: the second one learns from the marker of the first.
+    for _ in 0..2 {
+        let error = lock(Duration::ZERO).expect_err("the nodes forgot everything a moment ago");
+        assert!(error.to_string().contains("its node marker is missing"), "{error}");
+    }
+    lock(10 * MAX_TTL).expect("the quarantine ends");
+    lock(Duration::ZERO).expect("and it is over for the next process, too");
+}
+
+#[test]
+fn a_promotion_and_a_restart_long_ago_cost_the_next_process_nothing() {
+    let fleet = Fleet::start(3);
+    let lock = |wait| {
+        let client = Client::connect(guarded(&fleet)).expect("a good configuration");
+        client.lock("a", LockOptions::ttl(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
+    };
+    for node in &fleet {
+        assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
+        assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok());
+    }
+    assert!(lock(Duration::ZERO).is_err(), "just promoted");
+    lock(10 * MAX_TTL).expect("the quarantine ends");
+    // They say that they were promoted for as long as they run.
+    for node in &fleet {
+        let info = node.command(&["INFO", "replication"]).text();
+        assert!(!info.contains("second_repl_offset:-1"), "{info}");
+    }
+    // A process that is not told by the marker distrusts such a node for the whole time, always.
+    eventually(4 * MAX_TTL, "a process trusts them at once", || lock(Duration::ZERO).is_ok());
+    // A second promotion is another history.
+    for node in &fleet {
+        assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
+        assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok());
+    }
+    let error = lock(Duration::ZERO).expect_err("just promoted again");
+    assert!(error.to_string().contains("promoted"), "{error}");
+}
+
+#[test]
+fn the_marker_is_written_by_the_script_of_a_real_server() {
+    let fleet = Fleet::start(3);
+    vouch(&fleet);
+    for node in &fleet {
+        let marker = node.get(NODE_MARKER).expect("it is there");
+        let text = String::from_utf8(marker).expect("it is text");
+        let words: Vec<&str> = text.split(' ').collect();
+        let info = node.command(&["INFO"]).text();
+        assert!(info.contains(&format!("run_id:{}", words[1])), "{text}");
+        assert!(info.contains(&format!("master_replid:{}", words[2])), "{text}");
+        assert_eq!((words[0], words[4], words.len()), ("1", "vouched", 5), "{text}");
+        let time = node.command(&["TIME"]);
+        let seconds: u64 = time.text_items()[0].parse().expect("a number");
+        let since: u64 = words[3].parse().expect("a number");
+        assert!(since / 1_000_000 <= seconds && seconds - since / 1_000_000 < 60, "{text}");
+        assert_eq!(node.command(&["PTTL", NODE_MARKER]).int(), -1, "it has no ttl");
+    }
+}
+
+/// A user who may not write the marker: the nodes are judged by what they report, as before.
+#[test]
+fn a_user_who_may_not_write_the_marker_does_without_it() {
+    let fleet = Fleet::start(3);
+    for node in &fleet {
+        let rules = ["on", ">pw", "~a", "+@all"];
+        assert!(node.command(&[&["ACL", "SETUSER", "app"][..], &rules].concat()).is_ok());
+    }
+    let urls = fleet.urls().into_iter().map(|url| url.replace("redis://", "redis://app:pw@"));
+    let config = config(urls).max_ttl(MAX_TTL).restart_guard(RestartGuard::On);
+    let client = Client::connect(config).expect("a good configuration");
+    let guard = client.lock("a", LockOptions::ttl(MAX_TTL).wait(10 * MAX_TTL)).unwrap();
+    drop(guard);
+    for node in &fleet {
+        assert_eq!(node.get(NODE_MARKER), None);
+    }
+    let error = client.vouch().expect_err("it is not written anywhere");
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+}
+
+/// Nodes that write each command to disk before they answer (`appendfsync always`).
+#[test]
+fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
+    let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "always"]);
+    vouch(&fleet);
+    let lock = |guard, wait| {
+        let config = guarded(&fleet).restart_guard(guard).max_ttl(20 * MAX_TTL);
+        let client = Client::connect(config).expect("a good configuration");
+        client.lock("a", LockOptions::ttl(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
+    };
+    let persistent = RestartGuard::Persistent;
+    lock(persistent, 10 * MAX_TTL).expect("an operator vouched for the nodes");
+    // The marker's quarantine, which a restart does not shorten, has to be over.
+    for node in &fleet {
+        let marker = String::from_utf8(node.get(NODE_MARKER).expect("a marker")).expect("text");
+        let mut words: Vec<&str> = marker.split(' ').collect();
+        (words[3], words[4]) = ("1000000", "");
+        let old = words.join(" ");
+        assert!(node.command(&["SET", NODE_MARKER, old.trim_end()]).is_ok());
+    }
+    for node in &fleet {
+        node.restart();
+        lock(persistent, SECOND).expect("a rolling restart costs nothing");
+    }
+    let error = lock(RestartGuard::On, Duration::ZERO).expect_err("they are all young");
+    assert!(error.to_string().contains("started a short while ago"), "{error}");
+    for node in &fleet {
+        assert!(node.command(&["DEL", NODE_MARKER]).int() == 1);
+    }
+    let error = lock(persistent, Duration::ZERO).expect_err("without its marker a node forgot");
+    assert!(error.to_string().contains("its node marker is missing"), "{error}");
+}

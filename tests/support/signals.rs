@@ -1,0 +1,29 @@
+//! How a program is started that is sent signals: as a shell starts one in front of its terminal.
+//!
+//! The hazard is what a child inherits. Under `nohup` it ignores SIGHUP, and a shell cannot trap a
+//! signal that it was started to ignore. In an orphaned process group SIGTSTP stops no process; a
+//! group is orphaned when no member has a parent in another group of the same session.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// The program starts with the default action for every signal, whatever this process ignores.
+pub fn with_default_signals(command: &mut Command) -> &mut Command {
+    let restore = || -> io::Result<()> {
+        for signal in 1..=31 {
+            // SAFETY: `SIG_DFL` installs no handler, and signal(2) may be called after fork().
+            // For SIGKILL and SIGSTOP it fails: their actions cannot change.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        Ok(())
+    };
+    // SAFETY: system calls alone, between fork and exec; nothing is allocated or locked.
+    unsafe { command.pre_exec(restore) }
+}
+
+/// The same, in a process group of its own. Its parent, this process, is in another group of the
+/// same session, so the group is not orphaned.
+pub fn in_own_group(command: &mut Command) -> &mut Command {
+    with_default_signals(command).process_group(0)
+}
