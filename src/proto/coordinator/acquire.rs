@@ -134,6 +134,10 @@ impl Coordinator {
         let mut askable = NodeSet::EMPTY;
         self.records.get_mut(number).uncounted = NodeSet::EMPTY;
         for node in self.all_nodes().iter() {
+            if !self.is_trusted(node) {
+                // Also where it cannot be asked: it may come to have our key in another way.
+                self.records.get_mut(number).doubtful.insert(node);
+            }
             match self.may_ask(node) {
                 Ok(()) => {
                     askable.insert(node);
@@ -166,7 +170,9 @@ impl Coordinator {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
-        record.confirm(node);
+        if said == Said::Granted {
+            record.confirm(node);
+        }
         match said {
             Said::Held => {
                 record.owed.remove(node);

@@ -69,7 +69,6 @@ impl Coordinator {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
-        record.confirm(node);
         record.note_answer(now);
         if matches!(said, Said::Held | Said::Absent) {
             // The script looked, and left it.

@@ -413,7 +413,7 @@ impl Coordinator {
                     record.owed.insert(node);
                 }
                 if kind.creates() {
-                    record.unconfirmed.insert(node);
+                    record.confirmed.remove(node);
                     if !trusted {
                         record.doubtful.insert(node);
                     }

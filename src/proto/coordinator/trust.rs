@@ -84,7 +84,7 @@ impl Coordinator {
         }
         if was_trusted {
             // In quarantine already, every vote and every key of the node is judged by it.
-            self.doubt_votes(node, now);
+            self.doubt_votes(node, why, now);
         }
     }
 
@@ -121,14 +121,17 @@ impl Coordinator {
     /// created in the place of those, and its votes in rounds that are not decided yet do not
     /// count any more where they rest on such a key. A key of ours that survived keeps its vote in
     /// extends: as long as it was there, no other client can have had one.
-    fn doubt_votes(&mut self, node: NodeId, now: Instant) {
+    ///
+    /// Where the loss was noticed only afterwards, also a confirmed key may have been created since.
+    fn doubt_votes(&mut self, node: NodeId, why: Distrust, now: Instant) {
+        let noticed_late = matches!(why, Distrust::ClockJumped | Distrust::Unmarked);
         for number in self.records.numbers() {
             // An attempt that was lost by this may have closed its record.
             if !self.records.contains(number) {
                 continue;
             }
             let record = self.records.get_mut(number);
-            if record.unconfirmed.contains(node) {
+            if noticed_late || !record.confirmed.contains(node) {
                 record.doubtful.insert(node);
             }
             let withdrawn = match record.phase {
