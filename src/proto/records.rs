@@ -63,10 +63,10 @@ pub struct Record {
     /// Nodes whose grant does not count in the current round: for an attempt, they were in
     /// quarantine when they were asked, or since; for an extend, their key is doubtful.
     pub uncounted: NodeSet,
-    /// Nodes that granted our key while they were trusted, and have not been found without it since.
-    /// If such a node forgets keys and still has ours, ours has survived. On every other node ours
-    /// may have come to be since then: by an ask that was in flight, or with a copy of the keys of
-    /// another node.
+    /// Nodes that granted our key while they were trusted, and have not been found without it
+    /// since. If such a node forgets keys and still has ours, ours has survived. On every other
+    /// node ours may have come to be since then: by an ask that was in flight, or with a copy of
+    /// the keys of another node.
     pub confirmed: NodeSet,
     /// Nodes that answered an extend with absent or another's, and were not healed since.
     pub absent: NodeSet,

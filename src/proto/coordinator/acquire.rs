@@ -45,7 +45,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
-        check_key(key)?;
+        self.check_key(key)?;
         let give_up_at = now.saturating_add(wait);
         // Looked at once: this is the way of every lock.
         let hash = KeyHash::of(key);

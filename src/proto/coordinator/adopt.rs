@@ -47,7 +47,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
-        check_key(key)?;
+        self.check_key(key)?;
         self.check_room()?;
         let fresh = draw(&mut self.rng);
         let mut round = Round::acquire(self.nodes.len(), now, ttl);
@@ -96,7 +96,7 @@ impl Coordinator {
         now: Instant,
     ) -> Result<Op, Error> {
         let ttl = Ttl::new(ttl, self.settings.max_ttl)?;
-        check_key(key)?;
+        self.check_key(key)?;
         self.check_room()?;
         let round = Round::acquire(self.nodes.len(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
@@ -155,7 +155,7 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<(u32, Op), Error> {
-        check_key(key)?;
+        check_length(key)?;
         self.check_room()?;
         let ttl = Ttl::new(self.settings.max_ttl, self.settings.max_ttl)?;
         let round = Round::acquire(self.nodes.len(), now, ttl);

@@ -387,6 +387,15 @@ impl Coordinator {
         NodeSet::first(self.nodes.len())
     }
 
+    /// Refuses a key that cannot be locked.
+    fn check_key(&self, key: &[u8]) -> Result<(), Error> {
+        check_length(key)?;
+        if self.settings.wanted_marker().is_some_and(|marker| marker.as_bytes() == key) {
+            return Err(ConfigError::KeyOfMarker { key: key.into() }.into());
+        }
+        Ok(())
+    }
+
     /// Nodes that may fail before the others are no quorum any more.
     fn spare_nodes(&self) -> usize {
         self.nodes.len() - self.quorum
@@ -496,7 +505,7 @@ impl Coordinator {
             (Kind::Caching, Answer::Heard) => {}
             (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
             (Kind::LastWord, Answer::Heard) => {}
-            (Kind::Mark, Answer::Heard) => self.nodes[node.index()].marking = false,
+            (Kind::Mark, Answer::Fact) => self.marked(node, now),
             (Kind::Vouch, Answer::Said(said)) => self.vouch_answered(node, ask, said, now),
             (Kind::Probe, Answer::Time(micros)) => self.time_told(node, ask, micros, now),
             (Kind::Kill { client_id }, Answer::Gone(gone)) => {
@@ -577,7 +586,7 @@ impl Coordinator {
     }
 }
 
-fn check_key(key: &[u8]) -> Result<(), Error> {
+fn check_length(key: &[u8]) -> Result<(), Error> {
     if key.len() > LONGEST_KEY {
         let (given, most) = (key.len(), LONGEST_KEY);
         return Err(ConfigError::KeyTooLong { given, most }.into());

@@ -31,8 +31,10 @@ pub(super) struct Node {
     pub(super) vetted: Vetted,
     /// What it reported when it was vetted last.
     pub(super) known: Option<Info>,
-    /// Its marker is being written.
-    pub(super) marking: bool,
+    /// How its marker is being written.
+    pub(super) marking: Option<Marking>,
+    /// How its marker is to be written: until the node has done it.
+    pub(super) wants_marking: Option<Marking>,
     /// An operator vouches for it, and it has forgotten nothing since that was asked.
     pub(super) vouching: bool,
     /// From when on its grants count, and why not before.
@@ -73,7 +75,8 @@ impl Default for Node {
             failures: 0,
             vetted: Vetted::default(),
             known: None,
-            marking: false,
+            marking: None,
+            wants_marking: None,
             vouching: false,
             trusted_from: None,
             reading: None,
@@ -229,7 +232,7 @@ impl Coordinator {
         let pause = standing::backoff(range, it.failures, random);
         let due = Due::Reconnect { node };
         it.connecting = Some(self.timers.set_at(now.saturating_add(pause), due));
-        (it.marking, it.vouching) = (false, false);
+        (it.marking, it.vouching) = (None, false);
         let asks = it.link.reset();
         self.plan_giving_up(node, now);
         let creating = |ask: &Ask| ask.kind.may_create();
@@ -324,7 +327,8 @@ impl Coordinator {
     fn greeting_is_over(&mut self, node: NodeId, now: Instant) {
         let greeting = &self.nodes[node.index()].greeting;
         let (vetted, found) = (*greeting.vetted(), greeting.found());
-        match (found, quarantine::marking(self.settings.restart_guard, &vetted)) {
+        let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
+        match (found, quarantine::marking(guard, &vetted, max_ttl)) {
             _ if self.is_known_server(node, &vetted) => self.reject(node, Cause::SameServer, now),
             (None, Some(how)) => self.mark_in_greeting(node, how, now),
             (found, _) => self.is_vetted(node, vetted, found.unwrap_or(vetted.marker), now),
@@ -362,10 +366,7 @@ impl Coordinator {
         self.stats.node(node).connections += 1;
         self.set_standing(node, self.usable_standing(node, now));
         self.settle_up(node, now);
-        if matches!(self.nodes[node.index()].trusted_from, Some((_, Distrust::Flushed))) {
-            // The flush may have come after the handshake had read the marker.
-            self.mark(node, Marking::IfMissing, now);
-        }
+        self.mark_if_wanted(node, now);
         // Asked at once, so that there is something to compare the next one with.
         self.probe_is_due(node, now);
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::super::greeting::Vetted;
+use super::super::greeting::{Fact, Vetted, forbids_a_marker};
 use super::super::marker::{self, MarkerState, Marking};
 use super::super::quarantine::{self, Distrust};
 use super::super::settings::RestartGuard;
@@ -47,24 +47,54 @@ impl Coordinator {
             return;
         }
         self.quarantine(node, quarantine::memory(self.settings.max_ttl), why, now);
-        let jumped = why == Distrust::ClockJumped;
-        self.mark(node, if jumped { Marking::Renew } else { Marking::IfMissing }, now);
+        let it = &mut self.nodes[node.index()];
+        if why == Distrust::ClockJumped {
+            it.wants_marking = Some(Marking::Renew);
+        } else {
+            it.wants_marking.get_or_insert(Marking::IfMissing);
+        }
+        self.mark_if_wanted(node, now);
     }
 
-    /// Writes the node marker, unless that is being done: nobody waits for the answer.
-    pub(super) fn mark(&mut self, node: NodeId, how: Marking, now: Instant) {
+    /// Writes the node marker where that is wanted, and not being done already. Where the node
+    /// cannot be asked now, or refuses, it is asked again with the next probe.
+    pub(super) fn mark_if_wanted(&mut self, node: NodeId, now: Instant) {
         let Some(key) = self.settings.wanted_marker() else { return };
         let it = &mut self.nodes[node.index()];
-        let available = it.vetted.marker != MarkerState::Unavailable;
-        let reached = it.standing.is_usable() && it.link.has_room(&self.settings.limits);
-        let identity = it.vetted.info.identity;
-        if it.marking || !available || !reached || identity.run_id.is_none() {
+        let Some(how) = it.wants_marking.filter(|_| it.marking.is_none()) else { return };
+        if !it.standing.is_usable() || !it.link.has_room(&self.settings.limits) {
             return;
         }
-        it.marking = true;
+        let identity = it.vetted.info.identity;
+        if it.vetted.marker == MarkerState::Unavailable || identity.run_id.is_none() {
+            it.wants_marking = None;
+            return;
+        }
+        it.marking = Some(how);
         let ask = Ask::new(0, 0, Kind::Mark, now);
         it.link.ask(ask, |out| marker::mark(out, key, &identity, how));
         self.watch_for_silence(node, now);
+    }
+
+    /// The node answered the script that writes its marker.
+    pub(super) fn marked(&mut self, node: NodeId, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        let done = it.marking.take();
+        match it.link.fact() {
+            Fact::Marker(marker @ MarkerState::Present(_)) => {
+                it.vetted.marker = marker;
+                if it.wants_marking == done {
+                    it.wants_marking = None;
+                }
+                self.mark_if_wanted(node, now);
+            }
+            // It passes: the memory of the node is full, or it cannot save.
+            Fact::Refused(cause) if !forbids_a_marker(cause) => {}
+            _ => {
+                it.vetted.marker = MarkerState::Unavailable;
+                it.wants_marking = None;
+            }
+        }
     }
 
     fn quarantine(&mut self, node: NodeId, length: Duration, why: Distrust, now: Instant) {
@@ -122,7 +152,8 @@ impl Coordinator {
     /// count any more where they rest on such a key. A key of ours that survived keeps its vote in
     /// extends: as long as it was there, no other client can have had one.
     ///
-    /// Where the loss was noticed only afterwards, also a confirmed key may have been created since.
+    /// Where the loss was noticed only afterwards, also a confirmed key may have been created
+    /// since.
     fn doubt_votes(&mut self, node: NodeId, why: Distrust, now: Instant) {
         let noticed_late = matches!(why, Distrust::ClockJumped | Distrust::Unmarked);
         for number in self.records.numbers() {

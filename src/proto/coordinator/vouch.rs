@@ -3,7 +3,7 @@
 //! The hazard is a node that forgets something after the operator has spoken: what was found out
 //! since then is not covered.
 
-use super::super::marker::{self, Marking};
+use super::super::marker::{self, MarkerState, Marking};
 use super::*;
 
 impl Coordinator {
@@ -48,8 +48,12 @@ impl Coordinator {
         let ask = Ask::new(number, record.round.number, Kind::Vouch, now);
         let it = &mut self.nodes[node.index()];
         it.vouching = true;
+        let since = match it.vetted.marker {
+            MarkerState::Present(marker) => Some(marker.since_micros),
+            MarkerState::Absent | MarkerState::Unavailable => None,
+        };
         let (key, identity) = (&self.settings.node_marker, it.vetted.info.identity);
-        it.link.ask(ask, |out| marker::mark(out, key, &identity, Marking::Vouch));
+        it.link.ask(ask, |out| marker::mark(out, key, &identity, Marking::Vouch(since)));
         self.watch_for_silence(node, now);
     }
 
@@ -58,7 +62,7 @@ impl Coordinator {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.releasing.remove(node);
-        let still_true = std::mem::take(&mut self.nodes[node.index()].vouching);
+        let still_true = self.nodes[node.index()].vouching;
         let said = match said {
             Said::Granted if !still_true => Said::Failed(Cause::Quarantined),
             said => said,

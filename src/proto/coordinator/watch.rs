@@ -43,6 +43,7 @@ impl Coordinator {
         if unanswered {
             self.watch_for_silence(node, now);
         }
+        self.mark_if_wanted(node, now);
         self.pay_debts(node, now);
     }
 
@@ -58,6 +59,7 @@ impl Coordinator {
     /// Asks the node for its time, and plans the next time.
     pub(super) fn probe_is_due(&mut self, node: NodeId, now: Instant) {
         self.plan_probe(node, now);
+        self.mark_if_wanted(node, now);
         let it = &mut self.nodes[node.index()];
         if !it.standing.is_usable() || !it.link.has_room(&self.settings.limits) {
             return;
