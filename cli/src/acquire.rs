@@ -135,7 +135,7 @@ impl Taking<'_> {
         let op = self.turning.engine.acquire(&self.options.key.key, lock_options, 0)?;
         loop {
             if let Some(done) = self.turning.engine.poll_completion() {
-                return match done.result? {
+                return match done.result.map_err(Refusal::of_acquire)? {
                     Outcome::Acquired(lock) => Ok(lock),
                     other => unreachable!("an acquire ended as {other:?}"),
                 };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use redlatch::Token;
 
-use crate::{acquire, bench, completions, demo, doctor, exec, extend, man, release, status};
+use crate::{acquire, bench, completions, demo, doctor, exec, extend, init, man, release, status};
 
 const LONG_ABOUT: &str = "\
 A lock around any program, over N independent Redis masters (Redlock): who gets a majority of the \
@@ -27,10 +27,12 @@ Examples:
   redlatch exec -n deploy -- ./deploy.sh                  or not at all: 75 if somebody else does
   redlatch status nightly-report                          who has it, and for how long
   redlatch doctor                                         are these masters fit for locks?
+  redlatch init                                           make the grants of fresh masters count
 
 Exit codes:
   0        done; status: free; doctor: healthy (exec: that of its command)
-  1        status: held; extend, release: the token does not hold the key; doctor: failed
+  1        status: held; extend, release: the token does not hold the key; doctor: failed;
+           init: not confirmed
   69       no quorum of nodes could answer
   75       someone else holds the lock and the wait ran out
   124      exec: the lock was lost, and the command was stopped
@@ -56,6 +58,7 @@ pub enum Verb {
     Release(release::Options),
     Status(status::Options),
     Doctor(doctor::Options),
+    Init(init::Options),
     Bench(bench::Options),
     Demo(demo::Options),
     Completions(completions::Options),
@@ -120,8 +123,8 @@ pub struct Timing {
 
     /// The longest ttl that anybody uses on these nodes
     ///
-    /// It is what the restart guard assumes: a node that was started less than this long ago does
-    /// not grant, because it may have forgotten a lock. No --ttl may be longer.
+    /// It is what the restart guard assumes: a node that started, or lost its keys, less than this
+    /// long ago does not grant, because it may have forgotten a lock. No --ttl may be longer.
     #[arg(long, value_name = "DUR", value_parser = duration, default_value = "60s")]
     pub max_ttl: Duration,
 
@@ -131,6 +134,14 @@ pub struct Timing {
     /// its keys lets a second holder in.
     #[arg(long)]
     pub no_restart_guard: bool,
+
+    /// Trust nodes at once that restart with their node marker
+    ///
+    /// You declare that every node runs with appendonly yes and appendfsync always, so that a node
+    /// that kept its marker kept its locks: a rolling restart costs no quarantine. One node that
+    /// forgets locks all the same is enough for two holders. doctor checks the declaration.
+    #[arg(long, conflicts_with = "no_restart_guard")]
+    pub persistent_nodes: bool,
 }
 
 impl Timing {

@@ -11,6 +11,7 @@ mod doctor;
 mod exec;
 mod exit;
 mod extend;
+mod init;
 mod look;
 mod man;
 mod news;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         Verb::Release(options) => release::run(&options),
         Verb::Status(options) => status::run(&options),
         Verb::Doctor(options) => doctor::run(&options),
+        Verb::Init(options) => init::run(&options),
         Verb::Bench(options) => bench::run(&options),
         Verb::Demo(options) => demo::run(&options),
         Verb::Completions(options) => completions::run(&options),

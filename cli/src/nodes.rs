@@ -44,6 +44,9 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
     if timing.no_restart_guard {
         config = config.restart_guard(RestartGuard::Off);
     }
+    if timing.persistent_nodes {
+        config = config.restart_guard(RestartGuard::Persistent);
+    }
     encrypted(config, nodes)
 }
 

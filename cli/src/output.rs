@@ -25,18 +25,37 @@ pub struct Refusal {
     pub nodes: Vec<NodeReport>,
     /// What the tool ends with.
     pub code: u8,
+    /// A line about what an operator can do, for people.
+    pub way_out: Option<&'static str>,
 }
+
+/// Printed after a refusal of nodes that are in quarantine.
+pub const INIT_MAY_HELP: &str = "redlatch init: if no lock can be live on these nodes, \
+    `redlatch init` makes their grants count at once";
 
 impl Refusal {
     /// What cannot work as it was given.
     pub fn config(message: impl Into<String>) -> Refusal {
         let (message, code) = (message.into(), exit::INTERNAL);
-        Refusal { word: "config", message, nodes: Vec::new(), code }
+        Refusal { word: "config", message, nodes: Vec::new(), code, way_out: None }
     }
 
     /// What should not happen.
     pub fn internal(message: impl Into<String>) -> Refusal {
         Refusal { word: "internal", ..Refusal::config(message) }
+    }
+
+    /// Why a lock could not be acquired. The way out is named where `redlatch init` would help: a
+    /// quorum of nodes could grant, and only the restart guard keeps them from it.
+    pub fn of_acquire(error: Error) -> Refusal {
+        let no_quorum = matches!(error, Error::NoQuorum(_));
+        let refusal = Refusal::from(error);
+        let is_quarantined = |node: &&NodeReport| node.said == Said::Failed(Cause::Quarantined);
+        let could = |node: &&NodeReport| node.said == Said::Granted || is_quarantined(node);
+        let some = refusal.nodes.iter().any(|node| is_quarantined(&node));
+        let enough = refusal.nodes.iter().filter(could).count() > refusal.nodes.len() / 2;
+        let way_out = (no_quorum && some && enough).then_some(INIT_MAY_HELP);
+        Refusal { way_out, ..refusal }
     }
 
     /// The JSON of any verb that was refused.
@@ -51,6 +70,7 @@ impl Refusal {
         let told = output.json && write(&self.json().to_string()).is_ok();
         if !told && (!output.quiet || self.code == exit::INTERNAL) {
             complain(&format!("redlatch: {}", self.message));
+            self.way_out.into_iter().for_each(complain);
         }
         ExitCode::from(self.code)
     }
@@ -59,7 +79,8 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         let nodes = error.report().map(|report| report.nodes.clone()).unwrap_or_default();
-        Refusal { word: word(&error), message: error.to_string(), nodes, code: exit::of(&error) }
+        let (word, message, code) = (word(&error), error.to_string(), exit::of(&error));
+        Refusal { word, message, nodes, code, way_out: None }
     }
 }
 

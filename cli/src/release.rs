@@ -30,6 +30,7 @@ no quorum of nodes could confirm it, 125 usage or configuration.";
 #[command(mut_arg("nonblock", |arg| arg.hide(true)))]
 #[command(mut_arg("max_ttl", |arg| arg.hide(true)))]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
+#[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
 pub struct Options {
     #[command(flatten)]
     pub key: Key,

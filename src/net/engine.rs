@@ -1,9 +1,8 @@
 //! The coordinator with its sockets, on the caller's poller: no thread, no poller and no waker of
 //! its own.
 //!
-//! The order of a turn is what makes it right: what the sockets hold is read before a timeout is
-//! believed, everything that was asked is written at its end, one write for each node, and the
-//! clock is read anew before a lock is handed out.
+//! The order of a turn is what makes it right. It is written in `proto::turn`, which the simulation
+//! runs, too; here is what its steps do with real sockets and the real clock.
 
 use std::fmt;
 use std::io;
@@ -32,6 +31,7 @@ use crate::proto::settings::Credentials;
 use crate::proto::standing::Standing;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
+use crate::proto::turn::{self, Driver, Wake};
 
 /// What is read at once. One for all sockets: it is empty again before the next one is read.
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -356,19 +356,7 @@ impl Engine {
     /// Does what is due and writes what was asked, in the process that made it, without planning
     /// the sleep behind it.
     pub(crate) fn go_on(&mut self) {
-        self.read_those_with_more();
-        if self.coordinator.next_timeout().is_some_and(|due| due <= clock::now()) {
-            // No timeout is believed before the sockets were looked at.
-            self.read_all();
-            // The kernel may take by now what it did not when it was asked last.
-            self.sockets
-                .iter_mut()
-                .for_each(|it| it.writable |= it.stream.is_some() && !it.opening);
-            // What is written only now cannot have been answered yet.
-            self.write_out();
-            self.coordinator.handle_timeout(clock::now());
-        }
-        self.write_out();
+        turn::run(&mut Driving(self));
     }
 
     /// Whether those who sleep need no timeout: the alarm wakes them.
@@ -392,14 +380,16 @@ impl Engine {
 
     /// How long to sleep at most. Sets the alarm.
     pub(crate) fn plan_sleep(&mut self) -> Option<Duration> {
-        if self.coordinator.has_completions() || !self.more.is_empty() {
-            self.alarm.ring();
-            return Some(Duration::ZERO);
-        }
-        let due = [self.coordinator.next_timeout(), self.appointment];
-        let Some(due) = due.into_iter().flatten().min() else {
-            self.alarm.hush();
-            return None;
+        let due = match turn::wake(&mut Driving(self)) {
+            Wake::AtOnce => {
+                self.alarm.ring();
+                return Some(Duration::ZERO);
+            }
+            Wake::OnEvent => {
+                self.alarm.hush();
+                return None;
+            }
+            Wake::At(due) => due,
         };
         let now = clock::now();
         // Who keeps a lock is told of its loss in time: also when the machine was suspended.
@@ -429,12 +419,7 @@ impl Engine {
     }
 
     fn write_out(&mut self) {
-        loop {
-            self.do_actions();
-            if !self.write_all() {
-                return;
-            }
-        }
+        turn::write_out(&mut Driving(self));
     }
 
     /// Whether this is the process that made the engine. The copy in a forked process can do
@@ -501,7 +486,7 @@ impl Engine {
         }
         // A lock that was granted before a fork is the parent's alone.
         self.is_ours();
-        self.coordinator.poll_completion(clock::now())
+        turn::hand_out(&mut Driving(self))
     }
 
     /// The next request that came to its end, without the end: it is fetched later.
@@ -511,7 +496,7 @@ impl Engine {
 
     /// What a request came to, as of now; `None` where it goes on.
     pub(crate) fn fetch(&mut self, op: Op) -> Option<Completion> {
-        self.coordinator.fetch(op, clock::now())
+        turn::fetch(&mut Driving(self), op)
     }
 
     /// The next thing that happened to a node.
@@ -567,20 +552,6 @@ impl Engine {
 
     fn nodes(&self) -> NodeSet {
         NodeSet::first(self.sockets.len())
-    }
-
-    fn do_actions(&mut self) {
-        while let Some(action) = self.coordinator.poll_action() {
-            match action {
-                Action::Connect(node) => self.open(node),
-                Action::Disconnect(node) => {
-                    if let Some(stream) = self.drop_stream(node) {
-                        // What is owed there is paid on the next connection.
-                        stream.reset();
-                    }
-                }
-            }
-        }
     }
 
     fn open(&mut self, node: NodeId) {
@@ -652,23 +623,6 @@ impl Engine {
         Some(stream)
     }
 
-    fn read_all(&mut self) {
-        for node in self.nodes().iter() {
-            if self.sockets[node.index()].opening {
-                self.look_whether_open(node);
-            }
-            if self.coordinator.unanswered(node) > 0 {
-                self.read(node, false);
-            }
-        }
-    }
-
-    fn read_those_with_more(&mut self) {
-        for node in std::mem::take(&mut self.more).iter() {
-            self.read(node, false);
-        }
-    }
-
     fn read(&mut self, node: NodeId, read_closed: bool) {
         for _ in 0..READS_A_TURN {
             let socket = &mut self.sockets[node.index()];
@@ -688,14 +642,68 @@ impl Engine {
         }
         self.more.insert(node);
     }
+}
 
-    /// One write for each node that has output; whether a connection was lost by it, which may
-    /// have given others something to say.
+/// The engine while it runs a turn. A type of its own, so that the steps of a turn are no methods
+/// of the engine that its users could call.
+struct Driving<'a>(&'a mut Engine);
+
+impl Driver for Driving<'_> {
+    fn core(&mut self) -> &mut Coordinator {
+        &mut self.0.coordinator
+    }
+
+    fn now(&mut self) -> Instant {
+        clock::now()
+    }
+
+    fn has_rest(&mut self) -> bool {
+        !self.0.more.is_empty()
+    }
+
+    fn read_rest(&mut self) {
+        for node in std::mem::take(&mut self.0.more).iter() {
+            self.0.read(node, false);
+        }
+    }
+
+    fn read_all(&mut self) {
+        for node in self.0.nodes().iter() {
+            if self.0.sockets[node.index()].opening {
+                self.0.look_whether_open(node);
+            }
+            if self.0.coordinator.unanswered(node) > 0 {
+                self.0.read(node, false);
+            }
+        }
+        // The kernel may take by now what it did not when it was asked last.
+        for socket in &mut self.0.sockets {
+            socket.writable |= socket.stream.is_some() && !socket.opening;
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.0.coordinator.handle_timeout(now);
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Connect(node) => self.0.open(node),
+            Action::Disconnect(node) => {
+                if let Some(stream) = self.0.drop_stream(node) {
+                    // What is owed there is paid on the next connection.
+                    stream.reset();
+                }
+            }
+        }
+    }
+
     fn write_all(&mut self) -> bool {
+        let engine = &mut *self.0;
         let mut lost = false;
-        for node in self.nodes().iter() {
-            let socket = &mut self.sockets[node.index()];
-            let output = self.coordinator.output(node);
+        for node in engine.nodes().iter() {
+            let socket = &mut engine.sockets[node.index()];
+            let output = engine.coordinator.output(node);
             let Some(stream) = socket.stream.as_mut().filter(|_| socket.writable) else { continue };
             if output.is_empty() && !stream.has_unsent() {
                 continue;
@@ -703,15 +711,19 @@ impl Engine {
             match stream.write(output) {
                 Ok((count, all)) => {
                     socket.writable = all;
-                    self.coordinator.handle_sent(node, count, clock::now());
+                    engine.coordinator.handle_sent(node, count, clock::now());
                 }
                 Err(error) => {
-                    self.lost(node, &error);
+                    engine.lost(node, &error);
                     lost = true;
                 }
             }
         }
         lost
+    }
+
+    fn appointment(&mut self) -> Option<Instant> {
+        self.0.appointment
     }
 }
 

@@ -136,11 +136,17 @@ impl Cause {
             (b"Client sent AUTH, but no password", Cause::WrongPassword),
         ];
         // Up to Redis 6 an error from inside a script comes wrapped.
-        const WRAPPED: &[u8] = b"The user executing the script can't run this command";
-        if text.starts_with(b"Error running script")
-            && text.windows(WRAPPED.len()).any(|part| part == WRAPPED)
-        {
-            return Cause::NoPermission;
+        const WRAPPED: [(&[u8], Cause); 5] = [
+            (b"The user executing the script can't run this command", Cause::NoPermission),
+            (b" -MISCONF ", Cause::Misconf),
+            (b" -OOM ", Cause::OutOfMemory),
+            (b" -NOREPLICAS ", Cause::NoReplicas),
+            (b" -READONLY ", Cause::Replica),
+        ];
+        if text.starts_with(b"Error running script") {
+            let within = |part: &[u8]| text.windows(part.len()).any(|window| window == part);
+            let found = WRAPPED.iter().find(|(part, _)| within(part));
+            return found.map_or(Cause::Other, |(_, cause)| *cause);
         }
         TEXTS.iter().find(|(start, _)| text.starts_with(start)).map_or(Cause::Other, |t| t.1)
     }
@@ -476,6 +482,11 @@ pub enum ConfigError {
         /// The most bytes it may have.
         most: usize,
     },
+    /// A key that cannot be locked: it is the key of the node marker.
+    KeyOfMarker {
+        /// The key.
+        key: Box<[u8]>,
+    },
     /// A setting that cannot work.
     Setting {
         /// Its name.
@@ -512,6 +523,10 @@ impl fmt::Display for ConfigError {
             ConfigError::Ttl(bad) => bad.fmt(f),
             ConfigError::KeyTooLong { given, most } => {
                 write!(f, "a key of {given} bytes: the limit is {most}")
+            }
+            ConfigError::KeyOfMarker { key } => {
+                let key = key.escape_ascii();
+                write!(f, "\"{key}\" is the key of the node marker; lock another key")
             }
             ConfigError::Setting { name, given, must } => {
                 write!(f, "{name} is {given:?}: it must be {must}")

@@ -80,8 +80,11 @@ pub struct Info {
     pub uptime_seconds: Option<i64>,
     /// It is a replica.
     pub replica: bool,
-    /// It was a replica and became a master since it started: nobody knows when.
+    /// It was a replica and became a master since it started: nobody knows when. False also once
+    /// the node has dropped its backlog for replicas (`repl-backlog-ttl`, an hour).
     pub promoted: bool,
+    /// It says whether it was promoted.
+    pub tells_promotion: bool,
     /// It reads its data set.
     pub loading: bool,
     /// It is in cluster mode.
@@ -234,6 +237,10 @@ impl Greeting {
             (Step::Name, Fact::Refused(_)) => {}
             (_, Fact::Refused(cause)) => self.blame(cause),
         }
+        if self.unanswered == 0 && self.vetted.micros.is_none() {
+            // Without the time its age is not known, and the script that writes it needs it, too.
+            self.vetted.marker = MarkerState::Unavailable;
+        }
         match (self.unanswered, self.hello_unknown, self.trouble) {
             (0, true, _) => Progress::Again,
             (0, false, Some(cause)) => Progress::Rejected(cause),
@@ -307,7 +314,7 @@ impl Step {
             }
             (Step::Info, Reply::Bulk(text)) => Some(Fact::Info(Info::read(text))),
             (Step::Time, Reply::Array(_)) => time(reply)?.map(Fact::Time),
-            (Step::Marker, Reply::Null) => Some(Fact::Marker(MarkerState::Absent)),
+            (Step::Marker | Step::Mark, Reply::Null) => Some(Fact::Marker(MarkerState::Absent)),
             (Step::Marker | Step::Mark, Reply::Bulk(value)) => {
                 let marker = Marker::parse(value);
                 Some(Fact::Marker(marker.map_or(MarkerState::Unavailable, MarkerState::Present)))
@@ -316,6 +323,11 @@ impl Step {
             _ => None,
         }
     }
+}
+
+/// Whether this error to the marker's commands stays: the key, or a command, is not for us.
+pub const fn forbids_a_marker(cause: Cause) -> bool {
+    matches!(cause, Cause::NoPermission | Cause::UnknownCommand | Cause::WrongType | Cause::Other)
 }
 
 /// What `TIME` tells, in microseconds; it may be refused.
@@ -350,7 +362,9 @@ impl Info {
                         std::str::from_utf8(value).ok().and_then(|v| v.parse().ok());
                 }
                 b"role" => info.replica = value != b"master",
-                b"second_repl_offset" => info.promoted = value != b"-1",
+                b"second_repl_offset" => {
+                    (info.promoted, info.tells_promotion) = (value != b"-1", true);
+                }
                 b"loading" => info.loading = value != b"0",
                 b"cluster_enabled" => info.cluster = value != b"0",
                 b"maxmemory" => bounded = value != b"0",

@@ -117,7 +117,8 @@ impl Ask {
 pub enum Answer {
     /// To a question about a key.
     Said(Said),
-    /// To a step of the greeting: what it tells is in [`Link::fact`].
+    /// To a step of the greeting, or to the writing of a marker: what it tells is in
+    /// [`Link::fact`].
     Fact,
     /// To `TIME`: microseconds on the node's clock, where it told.
     Time(Option<u64>),
@@ -344,7 +345,11 @@ fn take(asks: &mut VecDeque<Ask>, fact: &mut Fact, reply: &Reply<'_>) -> Result<
             Answer::Fact
         }),
         Kind::Probe => time(reply).map(Answer::Time),
-        Kind::LastWord | Kind::Caching | Kind::Mark => Some(Answer::Heard),
+        Kind::LastWord | Kind::Caching => Some(Answer::Heard),
+        Kind::Mark => Step::Mark.read(reply).map(|told| {
+            *fact = told;
+            Answer::Fact
+        }),
         Kind::Look => value(reply).map(Answer::Value),
         Kind::LookLeft | Kind::Register => left(reply).map(Answer::Left),
         Kind::Kill { .. } => match reply {
@@ -405,9 +410,12 @@ fn said(kind: Kind, reply: &Reply<'_>) -> Option<Said> {
         return match *reply {
             Reply::Bulk(value) => Some(match Marker::parse(value) {
                 Some(marker) if marker.vouched => Said::Granted,
+                Some(_) => Said::Failed(Cause::Quarantined),
                 // Another program uses the key.
-                _ => Said::Failed(Cause::WrongType),
+                None => Said::Failed(Cause::WrongType),
             }),
+            // The marker changed on the way: the node forgot something.
+            Reply::Null => Some(Said::Failed(Cause::Quarantined)),
             Reply::Error(line) => Some(Said::Failed(Cause::of_error(line))),
             _ => None,
         };

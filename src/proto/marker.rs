@@ -15,23 +15,31 @@ use super::command::encode;
 /// How many hex digits a `run_id` and a `master_replid` have.
 pub const ID_DIGITS: usize = 40;
 
-/// Writes the marker and returns what stands there afterwards.
+/// Writes the marker and returns what stands there afterwards; nothing if there is none.
 ///
 /// `KEYS[1]` is the marker's key, `ARGV[1]` the identity of the node with the spaces around it,
-/// `ARGV[2]` how to write, `ARGV[3]` the end of the text. How: empty, unless a marker of this
-/// identity is there; `keep`, with the time of the marker that is there; `new`, always, with the
-/// present time.
+/// `ARGV[2]` how to write, `ARGV[3]` the end of the text. How:
+///
+/// * empty: with the present time, unless a marker of this identity is there;
+/// * `new`: with the present time, whatever is there;
+/// * `keep`: with the time of the marker that is there;
+/// * `tail`: with everything but the identity of the marker that is there;
+/// * digits: with the present time, if the marker that is there has this identity and this time.
 ///
 /// A value that is no marker is left alone: the key may belong to another program.
-pub const MARK: &str = "local v = redis.call('GET', KEYS[1]) \
+pub const MARK: &str = "local v, how = redis.call('GET', KEYS[1]), ARGV[2] \
     if v and (#v < 85 or string.sub(v, 1, 2) ~= '1 ') then return v end \
-    if v and ARGV[2] == '' and string.sub(v, 1, #ARGV[1]) == ARGV[1] then return v end \
-    local since = v and ARGV[2] == 'keep' and string.match(v, '%d+', 85) \
-    if not since then local t = redis.call('TIME') \
-    since = t[1] .. string.format('%06d', tonumber(t[2])) end \
-    v = ARGV[1] .. since .. ARGV[3] \
-    redis.call('SET', KEYS[1], v) \
-    return v";
+    local same = v and string.sub(v, 1, #ARGV[1]) == ARGV[1] \
+    local since = v and string.match(v, '%d+', 85) \
+    if same and how == '' then return v end \
+    if string.find(how, '%d') and not (same and since == how) then return v end \
+    local text \
+    if since and how == 'keep' then text = since \
+    elseif since and how == 'tail' then text = string.sub(v, 85) \
+    else local t = redis.call('TIME') \
+    text = t[1] .. string.format('%06d', tonumber(t[2])) .. ARGV[3] end \
+    redis.call('SET', KEYS[1], ARGV[1] .. text) \
+    return ARGV[1] .. text";
 
 /// How far the marker's time may be ahead of the node's clock before the clock counts as set back:
 /// another client may have written the marker a moment after this client read the clock.
@@ -63,7 +71,8 @@ pub struct Marker {
 /// What a client knows of a node's marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MarkerState {
-    /// It may not be read or written, or another program uses its key, or no marker is wanted.
+    /// It may not be read or written, or another program uses its key, or the node does not say
+    /// what time it is, or no marker is wanted.
     #[default]
     Unavailable,
     /// There is none, and none could be written just now.
@@ -79,10 +88,15 @@ pub enum Marking {
     IfMissing,
     /// With the time of the marker that is there: the node restarted and kept its keys.
     Keep,
+    /// With all of the marker that is there but its identity: the node has a new replication
+    /// history and forgot nothing.
+    KeepAll,
     /// Always, with the present time: what was known of the node does not hold any more.
     Renew,
-    /// Always, with the present time: an operator vouches that no lock is live on the node.
-    Vouch,
+    /// With the present time: an operator vouches that no lock is live on the node. Only in the
+    /// place of the marker with this time, or of none: what the node forgets on the way of this
+    /// command is not covered.
+    Vouch(Option<u64>),
 }
 
 impl Marker {
@@ -127,11 +141,17 @@ const NO_ID: [u8; ID_DIGITS] = [b'0'; ID_DIGITS];
 pub fn mark(out: &mut BytesMut, key: &str, identity: &Identity, how: Marking) {
     let (run_id, replid) = (identity.run_id.unwrap_or(NO_ID), identity.replid.unwrap_or(NO_ID));
     let prefix = [&b"1 "[..], &run_id, b" ", &replid, b" "].concat();
+    let expected;
     let (word, end) = match how {
         Marking::IfMissing => ("", ""),
         Marking::Keep => ("keep", ""),
+        Marking::KeepAll => ("tail", ""),
         Marking::Renew => ("new", ""),
-        Marking::Vouch => ("new", VOUCHED),
+        Marking::Vouch(None) => ("", VOUCHED),
+        Marking::Vouch(Some(since)) => {
+            expected = since.to_string();
+            (expected.as_str(), VOUCHED)
+        }
     };
     let (script, key) = (MARK.as_bytes(), key.as_bytes());
     encode(out, &[b"EVAL", script, b"1", key, &prefix, word.as_bytes(), end.as_bytes()]);

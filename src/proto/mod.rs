@@ -2,6 +2,7 @@
 //!
 //! [`Coordinator`](coordinator::Coordinator) owns the rest. Bytes and moments go in by its
 //! `handle_*` methods, bytes, moments and completions come out by its `poll_*` methods.
+//! [`turn`] is the order in which a loop calls them.
 
 pub mod ballot;
 mod cluster;
@@ -27,4 +28,5 @@ pub mod standing;
 pub mod stats;
 pub mod time;
 pub mod timers;
+pub mod turn;
 pub mod waiters;

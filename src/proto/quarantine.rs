@@ -50,26 +50,29 @@ pub fn memory(max_ttl: Duration) -> Duration {
 }
 
 /// How the marker of a node has to be written after its handshake has read it; `None`: not at all.
-pub fn marking(guard: RestartGuard, vetted: &Vetted) -> Option<Marking> {
+pub fn marking(guard: RestartGuard, vetted: &Vetted, max_ttl: Duration) -> Option<Marking> {
     if guard == RestartGuard::Off || vetted.info.identity.run_id.is_none() {
         return None;
     }
     match vetted.marker {
         MarkerState::Unavailable => None,
         MarkerState::Absent => Some(Marking::IfMissing),
-        MarkerState::Present(marker) => marking_of(guard, &vetted.info, &marker, vetted.micros),
+        MarkerState::Present(marker) => marking_of(guard, vetted, &marker, max_ttl),
     }
 }
 
 fn marking_of(
     guard: RestartGuard,
-    info: &Info,
+    vetted: &Vetted,
     marker: &Marker,
-    micros: Option<u64>,
+    max_ttl: Duration,
 ) -> Option<Marking> {
+    let (info, micros) = (&vetted.info, vetted.micros);
     let same_process = marker.identity.run_id == info.identity.run_id;
     if marker.identity == info.identity {
         marker.is_ahead(micros).then_some(Marking::Renew)
+    } else if same_process && is_harmless_history(info, max_ttl) {
+        Some(Marking::KeepAll)
     } else if guard == RestartGuard::Persistent && !same_process && !info.promoted {
         Some(Marking::Keep)
     } else {
@@ -94,7 +97,7 @@ pub fn distrust(
     if info.identity.run_id.is_none() {
         return Some((whole, Distrust::Unknown));
     }
-    let changed = known.and_then(|known| change(known, info));
+    let changed = known.and_then(|known| change(known, info, max_ttl));
     match vetted.marker {
         MarkerState::Unavailable => match known {
             None => without_a_marker(info, whole),
@@ -133,14 +136,29 @@ fn longest(
 }
 
 /// Whether the node is another process, or another replication history, than it was.
-fn change(known: &Info, info: &Info) -> Option<Distrust> {
+fn change(known: &Info, info: &Info, max_ttl: Duration) -> Option<Distrust> {
+    let promoted = info.promoted && !known.promoted;
+    let history = info.identity.replid != known.identity.replid;
     if info.identity.run_id != known.identity.run_id {
         Some(Distrust::Restarted)
-    } else if info.identity.replid != known.identity.replid || (info.promoted && !known.promoted) {
+    } else if promoted || (history && !is_harmless_history(info, max_ttl)) {
         Some(Distrust::Promoted)
     } else {
         None
     }
+}
+
+/// For how long a node remembers that it was promoted, unless it is configured otherwise:
+/// `repl-backlog-ttl` of Redis and Valkey.
+const PROMOTION_IS_TOLD_FOR: Duration = Duration::from_secs(3600);
+
+/// Whether a `master_replid` that changed in one process is no sign of a promotion that matters. It
+/// changes, too, when the first replica attaches, which a backup by `redis-cli --rdb` does, and
+/// when the backlog is dropped an hour after the last one left. A promotion shows in
+/// `second_repl_offset` for as long as the backlog is kept.
+fn is_harmless_history(info: &Info, max_ttl: Duration) -> bool {
+    let told = info.tells_promotion && !info.promoted;
+    told && memory(max_ttl) < PROMOTION_IS_TOLD_FOR
 }
 
 /// What is left of the quarantine that began when the marker was written.

@@ -63,9 +63,11 @@ pub struct Record {
     /// Nodes whose grant does not count in the current round: for an attempt, they were in
     /// quarantine when they were asked, or since; for an extend, their key is doubtful.
     pub uncounted: NodeSet,
-    /// Nodes that have not answered the last ask that may have created the key there, also where
-    /// its connection was lost. If such a node forgets keys, ours may have been created since.
-    pub unconfirmed: NodeSet,
+    /// Nodes that granted our key while they were trusted, and have not been found without it
+    /// since. If such a node forgets keys and still has ours, ours has survived. On every other
+    /// node ours may have come to be since then: by an ask that was in flight, or with a copy of
+    /// the keys of another node.
+    pub confirmed: NodeSet,
     /// Nodes that answered an extend with absent or another's, and were not healed since.
     pub absent: NodeSet,
     /// Those of them that answered another's.
@@ -73,8 +75,9 @@ pub struct Record {
     /// Nodes with an unanswered heal.
     pub healing: NodeSet,
     /// Nodes where our key may stand in the place of another client's key that the node forgot:
-    /// it was asked for in quarantine, or was unconfirmed when the node forgot keys. A yes of
-    /// such a node to an extend does not count before its quarantine is over.
+    /// the node was in quarantine when the key was asked for, or had not confirmed the key when it
+    /// forgot others. A yes of such a node to an extend does not count before its quarantine is
+    /// over.
     pub doubtful: NodeSet,
     /// The token is another's: nothing is owed for it.
     pub borrowed: bool,
@@ -133,6 +136,7 @@ impl Record {
             return;
         }
         self.absent.insert(node);
+        self.confirmed.remove(node);
         if said == Said::Held {
             self.taken.insert(node);
         } else {
@@ -144,12 +148,12 @@ impl Record {
         }
     }
 
-    /// The node answered an ask that may have created the key: what it forgets from now on is no
-    /// reason to doubt our key there. An ask of a lost connection may still be executed, so as
-    /// long as there may be one, the key stays unconfirmed.
+    /// The node said that our key is there: if it survives what the node forgets from now on, it
+    /// stands in nobody's place. But not while an earlier ask may still create the key: a heal in
+    /// flight, or an ask of a lost connection.
     pub fn confirm(&mut self, node: NodeId) {
-        if !self.unproven.contains(node) {
-            self.unconfirmed.remove(node);
+        if !self.unproven.contains(node) && !self.healing.contains(node) {
+            self.confirmed.insert(node);
         }
     }
 
@@ -253,7 +257,7 @@ impl Records {
             owed: NodeSet::EMPTY,
             unproven: NodeSet::EMPTY,
             uncounted: NodeSet::EMPTY,
-            unconfirmed: NodeSet::EMPTY,
+            confirmed: NodeSet::EMPTY,
             absent: NodeSet::EMPTY,
             taken: NodeSet::EMPTY,
             healing: NodeSet::EMPTY,

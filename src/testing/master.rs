@@ -140,6 +140,12 @@ pub struct Master {
     password: Option<Vec<u8>>,
     troubles: Vec<Trouble>,
     info: BTreeMap<String, String>,
+    /// How often it became a master after it was a replica.
+    promotions: u64,
+    /// The offset of the last promotion that it knows of.
+    second_offset: Option<u64>,
+    /// It counts the ends of keys in whole milliseconds.
+    whole_milliseconds: bool,
 }
 
 impl Master {
@@ -162,6 +168,9 @@ impl Master {
             password: None,
             troubles: Vec::new(),
             info: BTreeMap::new(),
+            promotions: 0,
+            second_offset: None,
+            whole_milliseconds: false,
         };
         master.started = master.wall(now);
         master
@@ -237,7 +246,8 @@ impl Master {
 
     /// Ends the process and starts a new one: every connection closes without another word,
     /// scripts and tracking are forgotten, the `run_id` is new and the uptime zero. What was
-    /// configured (flavor, password, troubles) stays.
+    /// configured (flavor, password, troubles) stays. With its data it keeps the
+    /// `second_repl_offset` of a promotion, as a server does that loads it from its file.
     pub fn restart(&mut self, now: Instant, memory: Restart) {
         for connection in self.connections.keys().copied().collect::<Vec<_>>() {
             self.hang_up(connection);
@@ -249,7 +259,29 @@ impl Master {
         self.registrations = Registrations::default();
         if memory == Restart::Empty {
             self.databases.fill(Database::default());
+            self.second_offset = None;
         }
+    }
+
+    /// Was a replica for a while and is a master again: the process and its `run_id` are the same,
+    /// its `master_replid` is new, and every connection closes. What it has in its memory is what
+    /// the other master had.
+    pub fn promote(&mut self, memory: Restart) {
+        for connection in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.hang_up(connection);
+        }
+        self.promotions += 1;
+        self.second_offset = Some(1000 * self.promotions + 1);
+        self.registrations = Registrations::default();
+        if memory == Restart::Empty {
+            self.databases.fill(Database::default());
+        }
+    }
+
+    /// From now on it counts the ends of keys in whole milliseconds, as a server does: a key ends
+    /// with the first millisecond behind its ttl, so it is there up to a millisecond longer.
+    pub fn count_whole_milliseconds(&mut self) {
+        self.whole_milliseconds = true;
     }
 
     /// Makes it older than it is: `INFO` gives this uptime now. A restart ends that.
@@ -334,7 +366,14 @@ struct Call<'a> {
 
 impl Master {
     fn wall(&self, now: Instant) -> i128 {
-        i128::from(now.as_nanos()) + self.wall_offset
+        let wall = i128::from(now.as_nanos()) + self.wall_offset;
+        if self.whole_milliseconds { wall - wall.rem_euclid(MILLISECOND) } else { wall }
+    }
+
+    /// How much longer than its ttl a key is there: where whole milliseconds are counted, it ends
+    /// behind its moment, and not at it.
+    fn overtime(&self) -> i128 {
+        i128::from(self.whole_milliseconds)
     }
 
     /// The connection, unless it is gone or about to close.

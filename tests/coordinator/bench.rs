@@ -157,6 +157,24 @@ impl Bench {
         self.core.handle_connected(NodeId::new(node), self.now);
     }
 
+    /// What stands in the marker after the script has run; empty: nothing.
+    fn run_mark(&self, found: &str, prefix: &str, how: &str, end: &str) -> String {
+        let same = !found.is_empty() && found.starts_with(prefix);
+        let tail = found.get(84..).unwrap_or_default();
+        let since = tail.split(' ').next().unwrap_or_default();
+        match how {
+            _ if !(found.is_empty() || found.len() > 84 && found.starts_with("1 ")) => found.into(),
+            "" if same => found.into(),
+            "keep" if !found.is_empty() => format!("{prefix}{since}"),
+            "tail" if !found.is_empty() => format!("{prefix}{tail}"),
+            "" | "keep" | "tail" | "new" => format!("{prefix}{}{end}", self.micros(0)),
+            expected if same && since == expected => {
+                format!("{prefix}{}{end}", self.micros(0))
+            }
+            _ => found.into(),
+        }
+    }
+
     /// What the node says to a command of the handshake.
     pub fn handshake_reply(&mut self, node: usize, command: &Command) -> String {
         let words: Vec<&str> = command.iter().map(String::as_str).collect();
@@ -173,12 +191,9 @@ impl Bench {
                 match self.markers[node].take() {
                     None => "-ERR The user executing the script can't run this\r\n".into(),
                     Some(found) => {
-                        let keep = how == "keep" && !found.is_empty();
-                        let since = found.get(84..).filter(|_| keep).map(str::to_string);
-                        let since = since.unwrap_or_else(|| self.micros(0).to_string());
-                        let written = format!("{prefix}{since}{end}");
+                        let written = self.run_mark(&found, prefix, how, end);
                         self.markers[node] = Some(written.clone());
-                        bulk(&written)
+                        if written.is_empty() { "_\r\n".into() } else { bulk(&written) }
                     }
                 }
             }

@@ -113,10 +113,13 @@ fn a_client_that_sees_a_flush_or_a_jump_of_the_clock_marks_the_node_for_the_next
     let said = bench.said(0);
     assert_eq!(said.len(), 1);
     assert_eq!((said[0][1].as_str(), said[0][5].as_str()), (MARK, ""), "unless another did");
-    bench.reply(0, "$-1\r\n");
+    bench.reply(0, &bulk(&marker(0, "").unwrap()));
     bench.reply(0, FLUSH);
     assert_eq!(bench.said(0).len(), 1);
-    bench.reply(0, "$-1\r\n");
+    // The answer is lost with the connection, and the next one has to do it.
+    bench.lose(0);
+    bench.pass(millis(600));
+    assert_eq!(markings(&bench.connect(0)), [""]);
 
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     bench.pass(Duration::from_secs(5));
@@ -180,11 +183,193 @@ fn what_a_node_forgets_after_an_operator_vouched_is_not_covered() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     bench.said(0);
-    let answer = bulk(&marker(0, " vouched").unwrap());
-    bench.reply(0, &format!("{FLUSH}{answer}"));
+    // The script found no marker, and wrote none.
+    bench.reply(0, &format!("{FLUSH}_\r\n"));
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+}
+
+#[test]
+fn an_operator_vouches_only_in_the_place_of_the_marker_that_was_seen() {
+    let mut bench = meet(RestartGuard::On, marker(MINUTE / 2, ""), INFO_REPLID);
+    bench.core.vouch(7, bench.now).unwrap();
+    let vouches = |bench: &mut Bench| -> Vec<String> {
+        let said = bench.said(0).into_iter();
+        let scripts = said.filter(|command| command.get(1).is_some_and(|word| word == MARK));
+        scripts.filter(|script| script[6] == " vouched").map(|script| script[5].clone()).collect()
+    };
+    assert_eq!(vouches(&mut bench), [(MICROS - MINUTE / 2).to_string()]);
+    // A flush comes first: the marker that is written then is another one.
+    bench.reply(0, &format!("{FLUSH}_\r\n"));
+    bench.said(0);
+    bench.reply(0, &bulk(&marker(0, "").unwrap()));
+    bench.core.vouch(8, bench.now).unwrap();
+    assert_eq!(vouches(&mut bench), [MICROS.to_string()]);
+}
+
+#[test]
+fn two_may_vouch_at_once() {
+    let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
+    bench.core.vouch(7, bench.now).unwrap();
+    bench.core.vouch(8, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, &bulk(&marker(0, " vouched").unwrap()).repeat(2));
+    for _ in 0..2 {
+        assert!(bench.completion().unwrap().result.is_ok());
+    }
+}
+
+#[test]
+fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
+    let mut settings = settings(RestartGuard::On);
+    settings.probe_interval = MEMORY * 4;
+    let mut bench = Bench::of_settings(settings, &[Some(String::new())], NOW);
+    bench.connect(0);
+    bench.core.vouch(7, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
+    assert_eq!(bench.standing(0), Standing::Ready);
+    for _ in 0..2 {
+        // The second flush prolongs the quarantine that the first one began.
+        bench.pass(Duration::from_secs(10));
+        bench.reply(0, FLUSH);
+        assert_eq!(markings(&bench.said(0)), [""]);
+        bench.reply(0, &bulk(&marker(0, "").unwrap()));
+    }
+    bench.pass(MEMORY - Duration::from_secs(10));
+    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+    bench.pass(Duration::from_secs(10));
+    assert_eq!(bench.standing(0), Standing::Ready);
+}
+
+/// The scripts that write the marker, among what is said.
+fn markings(said: &[bench::Command]) -> Vec<&str> {
+    let scripts = said.iter().filter(|command| command.get(1).is_some_and(|word| word == MARK));
+    scripts.map(|script| script[5].as_str()).collect()
+}
+
+#[test]
+fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
+    let jump = 3_600_000_000;
+    let asked_for_its_time = || {
+        let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
+        bench.pass(Duration::from_secs(5));
+        assert_eq!(bench.names(0), ["TIME"]);
+        bench
+    };
+    // The node was suspect when it said what time it is.
+    let mut bench = asked_for_its_time();
+    bench.pass(millis(60));
+    assert_eq!(bench.standing(0), Standing::Suspect);
+    bench.tell_time_of(0, jump);
+    assert_eq!(markings(&bench.said(0)), ["new"]);
+    // A flush of another database was being written down.
+    let mut bench = asked_for_its_time();
+    bench.reply(0, FLUSH);
+    assert_eq!(markings(&bench.said(0)), [""]);
+    bench.tell_time_of(0, jump);
+    assert_eq!(markings(&bench.said(0)), [""; 0]);
+    bench.reply(0, &bulk(&marker(2 * MINUTE, "").unwrap()));
+    assert_eq!(markings(&bench.said(0)), ["new"]);
+    // Its memory is full for a while.
+    bench.reply(0, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+    assert_eq!(markings(&bench.said(0)), [""; 0]);
+    bench.pass(Duration::from_secs(5));
+    assert_eq!(markings(&bench.said(0)), ["new"]);
+    bench.reply(0, &bulk(&marker(0, "").unwrap()));
+    bench.tell_time_of(0, jump);
+    bench.pass(Duration::from_secs(5));
+    assert_eq!(markings(&bench.said(0)), [""; 0], "it is written");
+    // And on the next connection, where this one is lost.
+    let mut bench = asked_for_its_time();
+    bench.tell_time_of(0, jump);
+    assert_eq!(markings(&bench.said(0)), ["new"]);
+    bench.lose(0);
+    bench.pass(millis(600));
+    assert_eq!(markings(&bench.connect(0)), ["new"]);
+}
+
+#[test]
+fn a_marker_that_cannot_be_written_for_a_while_is_no_reason_to_trust() {
+    let wrapped = "-ERR Error running script (call to f_1): @user_script:1: @user_script: 1: \
+                   -MISCONF Redis is configured to save RDB snapshots\r\n";
+    for refusal in ["-OOM no\r\n", "-MISCONF no\r\n", wrapped] {
+        let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
+        bench.open(0);
+        let said = bench.said(0);
+        let replies: String = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+        bench.reply(0, &replies);
+        assert_eq!(bench.names(0), ["EVAL"]);
+        bench.reply(0, refusal);
+        assert!(matches!(bench.standing(0), Standing::Quarantined(_)), "{refusal}");
+    }
+}
+
+#[test]
+fn a_node_that_does_not_say_what_time_it_is_is_judged_without_its_marker() {
+    let known = marker(2 * MINUTE, "");
+    let mut bench = Bench::of_settings(settings(RestartGuard::On), &[known], NOW);
+    bench.open(0);
+    let said = bench.said(0);
+    let mut reply = |command: &bench::Command| match command[0].as_str() {
+        "TIME" => "-NOPERM no\r\n".to_string(),
+        _ => bench.handshake_reply(0, command),
+    };
+    let replies: String = said.iter().map(&mut reply).collect();
+    bench.reply(0, &replies);
+    assert_eq!(bench.standing(0), Standing::Ready, "it has been up for a day");
+}
+
+/// A replica that attaches, a backup, and the end of the backlog change the replication history of
+/// a master that nobody promoted.
+#[test]
+fn a_new_replication_history_without_a_promotion_costs_nothing() {
+    let info = format!("{}second_repl_offset:-1\r\n", INFO_REPLID.replace("HHH", "III"));
+    for end in ["", " vouched"] {
+        let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, end), &info);
+        assert_eq!(distrust(&mut bench), None);
+        let written = bench.markers[0].clone().unwrap();
+        assert!(written.contains("III"), "{written}");
+        assert!(written.ends_with(&format!("{}{end}", MICROS - 2 * MINUTE)), "{written}");
+    }
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
+    bench.lose(0);
+    bench.pass(millis(600));
+    bench.set_info(0, &info);
+    bench.connect(0);
+    assert_eq!(distrust(&mut bench), None, "also for a client that knew the node");
+    // A node forgets after an hour that it was promoted: too soon for the longest ttls.
+    let mut long = settings(RestartGuard::On);
+    long.max_ttl = Duration::from_secs(2 * 3600);
+    let mut bench = Bench::of_settings(long, &[marker(2 * MINUTE, "")], NOW);
+    bench.set_info(0, &info);
+    bench.connect(0);
+    assert_eq!(distrust(&mut bench).unwrap().1, Distrust::Promoted);
+}
+
+#[test]
+fn a_restart_that_another_client_wrote_down_as_harmless_is_none_to_one_that_is_not_told() {
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
+    bench.lose(0);
+    bench.pass(millis(600));
+    // A client with `Persistent` has kept the time of the marker. And the node is not young.
+    let restarted = INFO_REPLID.replace("RRR", "SSS");
+    bench.markers[0] = marker(2 * MINUTE, "").map(|marker| marker.replace("RRR", "SSS"));
+    bench.set_info(0, &restarted);
+    bench.connect(0);
+    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Restarted)));
+}
+
+#[test]
+fn the_key_of_the_marker_cannot_be_locked() {
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
+    let error = bench.core.acquire(b"redlatch:node", TTL, Duration::ZERO, 1, NOW).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "\"redlatch:node\" is the key of the node marker; lock another key"
+    );
+    assert!(bench.said(0).is_empty());
 }
 
 #[test]

@@ -186,3 +186,81 @@ fn a_node_whose_key_is_doubtful_is_no_holder_until_its_quarantine_is_over() {
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
     assert_eq!(holders, [0, 1]);
 }
+
+#[test]
+fn extend_does_not_count_a_key_on_a_node_that_had_denied_it() {
+    let mut bench = bench();
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.reply(2, "_\r\n");
+    // An operator makes node 2 a copy of node 0: it has our key then, and no longer the rival's.
+    restart_empty(&mut bench);
+    assert!(!extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
+fn extend_does_not_count_a_key_on_a_node_that_was_never_asked_for_it() {
+    let mut bench = bench();
+    bench.lose(2);
+    let lock = bench.hold(&[0, 1]);
+    bench.pass(millis(600));
+    bench.set_info(2, &INFO_OLD.replace("RRR", "SSS"));
+    bench.connect(2);
+    assert!(!extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
+fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
+    let mut bench = bench();
+    // The rival's key ran out too early, because the clock of node 2 jumped a moment ago.
+    let lock = bench.hold(&[0, 1]);
+    bench.names(2);
+    bench.reply(2, "+OK\r\n");
+    bench.pass(Duration::from_secs(5));
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["TIME"]);
+        bench.tell_time_of(node, if node == 2 { 3_600_000_000 } else { 0 });
+    }
+    assert!(matches!(bench.standing(2), Standing::Quarantined(_)));
+    assert!(!extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
+fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
+    let mut bench = bench();
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.lose(2);
+    bench.pass(millis(600));
+    bench.connect(2);
+    bench.said(2);
+    // CLIENT KILL is refused: the SET of the old connection may be executed at any time.
+    bench.reply(2, "-NOPERM no\r\n");
+    bench.tell_time(2);
+    assert!(extended_by_1_and_2(&mut bench, &lock));
+    bench.reply(2, FLUSH);
+    assert!(!extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
+fn a_node_that_was_healed_in_quarantine_is_a_holder_when_that_is_over() {
+    let mut bench = bench();
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.reply(2, &format!("+OK\r\n{FLUSH}"));
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for (node, reply) in [":1\r\n", ":1\r\n", ":0\r\n"].iter().enumerate() {
+        bench.names(node);
+        bench.reply(node, reply);
+    }
+    assert!(bench.completion().expect("an end").result.is_ok());
+    assert_eq!(bench.names(2), ["SET"], "it is healed");
+    bench.reply(2, "+OK\r\n");
+    let holders = |bench: &Bench| -> Vec<usize> {
+        bench.core.holders(&lock).iter().map(NodeId::index).collect()
+    };
+    assert_eq!(holders(&bench), [0, 1]);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    wait_for_the_end_of_the_quarantine(&mut bench, &lock);
+    assert_eq!(holders(&bench), [0, 1, 2]);
+}

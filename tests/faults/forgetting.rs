@@ -190,3 +190,48 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
     let error = lock(persistent, Duration::ZERO).expect_err("without its marker a node forgot");
     assert!(error.to_string().contains("its node marker is missing"), "{error}");
 }
+
+/// A node tells of a flush of any database. The marker, and what other processes know by it, stay
+/// as they are where ours was not flushed.
+#[test]
+fn a_flush_of_another_database_leaves_the_marker_as_it_is() {
+    let fleet = Fleet::start(3);
+    vouch(&fleet);
+    let before = fleet[0].get(NODE_MARKER);
+    let client = Client::connect(guarded(&fleet)).expect("a good configuration");
+    wait_ready(&client, 3);
+    let mut other = fleet[0].client();
+    assert!(other.command(&["SELECT", "7"]).expect("a reply").is_ok());
+    assert!(other.command(&["FLUSHDB"]).expect("a reply").is_ok());
+    drive_until(&client, SECOND, "the flush is noticed", || {
+        matches!(client.nodes()[0], Standing::Quarantined(_))
+    });
+    // The script that would write the marker anew has been answered by now.
+    client.drive(millis(100)).expect("the poller works");
+    assert_eq!(fleet[0].get(NODE_MARKER), before);
+    // Deleted, it is written anew at once, for the next process.
+    assert!(fleet[0].command(&["FLUSHALL"]).is_ok());
+    drive_until(&client, SECOND, "the marker is written anew", || {
+        fleet[0].get(NODE_MARKER).is_some_and(|marker| !marker.ends_with(b"vouched"))
+    });
+}
+
+/// A backup by `redis-cli --rdb`, like a replica that attaches, gives a master another replication
+/// history, and costs nothing.
+#[test]
+fn a_replica_that_attaches_costs_no_quarantine() {
+    let fleet = Fleet::start(4);
+    let masters = fleet.urls()[..3].to_vec();
+    let settings = || {
+        let config = config(&masters).max_ttl(20 * MAX_TTL).restart_guard(RestartGuard::On);
+        config.node_timeout(millis(200))
+    };
+    Client::connect(settings()).expect("a good configuration").vouch().expect("they take it");
+    let history = |node: &Node| node.info("master_replid");
+    let before = history(&fleet[0]);
+    let port = fleet[0].port().to_string();
+    assert!(fleet[3].command(&["REPLICAOF", "127.0.0.1", &port]).is_ok());
+    eventually(10 * SECOND, "the replica attaches", || history(&fleet[0]) != before);
+    let client = Client::connect(settings()).expect("a good configuration");
+    wait_ready(&client, 3);
+}

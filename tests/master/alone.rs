@@ -77,6 +77,48 @@ fn a_restart_forgets_connections_and_scripts_and_perhaps_keys() {
 }
 
 #[test]
+fn a_promotion_changes_the_replid_and_a_restart_with_data_keeps_the_offset() {
+    let mut master = Master::new(1, START);
+    let connection = master.connect();
+    ask(&mut master, START, connection, &["SET", "k", "t", "PX", "10000"]);
+    let run_id = info(&mut master, START, "run_id");
+    let mut replids = vec![info(&mut master, START, "master_replid")];
+    assert_eq!(info(&mut master, START, "second_repl_offset"), "-1");
+    let mut offsets = Vec::new();
+    for memory in [Restart::WithData, Restart::Empty] {
+        master.promote(memory);
+        while master.poll_output().is_some() {}
+        assert_eq!(info(&mut master, START, "run_id"), run_id, "it is the same process");
+        assert_eq!(info(&mut master, START, "master_replid2"), *replids.last().unwrap());
+        replids.push(info(&mut master, START, "master_replid"));
+        offsets.push(info(&mut master, START, "second_repl_offset"));
+        let left = if memory == Restart::Empty { -2 } else { 10_000 };
+        assert_eq!(master.pttl(START, 0, b"k"), left);
+    }
+    assert!(replids[0] != replids[1] && replids[1] != replids[2] && offsets[0] != offsets[1]);
+    master.restart(A_SECOND_IN, Restart::WithData);
+    assert_eq!(info(&mut master, A_SECOND_IN, "second_repl_offset"), offsets[1]);
+    master.restart(A_SECOND_IN, Restart::Empty);
+    assert_eq!(info(&mut master, A_SECOND_IN, "second_repl_offset"), "-1");
+}
+
+#[test]
+fn in_whole_milliseconds_a_key_ends_behind_its_moment() {
+    let mut master = Master::new(1, START);
+    master.count_whole_milliseconds();
+    let connection = master.connect();
+    let at = |micros| START.saturating_add(Duration::from_micros(micros));
+    ask(&mut master, at(700), connection, &["SET", "k", "t", "PX", "10"]);
+    assert_eq!(master.pttl(at(10_999), 0, b"k"), 0);
+    assert_eq!(master.get(at(10_999), 0, b"k"), Some(&b"t"[..]));
+    assert_eq!(master.get(at(11_000), 0, b"k"), None);
+    ask(&mut master, at(11_000), connection, &["SET", "k", "t"]);
+    ask(&mut master, at(11_900), connection, &["PEXPIRE", "k", "5"]);
+    assert_eq!(master.get(at(16_999), 0, b"k"), Some(&b"t"[..]));
+    assert_eq!(master.get(at(17_000), 0, b"k"), None);
+}
+
+#[test]
 fn client_ids_are_those_of_this_start() {
     let mut master = Master::new(1, START);
     master.connect();

@@ -41,6 +41,8 @@ pub enum Event {
     Probe { belief: usize },
     /// Look whether a lock that was given away is still there to be taken up.
     ProbeGiven { handed: usize },
+    /// Look whether keys that are free are waited for in vain.
+    Watch,
     /// Another node is the one that is well.
     Turn(Turn),
 }

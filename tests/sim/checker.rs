@@ -89,16 +89,19 @@ pub struct Checker {
     asked: BTreeMap<u64, Asked>,
     kept: BTreeMap<u64, Kept>,
     violations: Vec<String>,
+    /// Locks exclude each other.
+    excludes: bool,
 }
 
 impl Checker {
-    /// One that has been told nothing yet.
-    pub fn new() -> Checker {
+    /// One that has been told nothing yet. Whether it looks for two holders of a key.
+    pub fn new(excludes: bool) -> Checker {
         Checker {
             beliefs: Vec::new(),
             asked: BTreeMap::new(),
             kept: BTreeMap::new(),
             violations: Vec::new(),
+            excludes,
         }
     }
 
@@ -233,7 +236,7 @@ impl Checker {
     fn compare(&mut self, number: usize, now: u64) {
         let new = &self.beliefs[number];
         let overlaps = |other: &Belief| other.key == new.key && other.until > now && !other.forced;
-        if new.until <= now || new.forced {
+        if new.until <= now || new.forced || !self.excludes {
             return;
         }
         let mut others = self.beliefs.iter().enumerate();
@@ -319,7 +322,7 @@ mod tests {
 
     #[test]
     fn two_holders_at_once_are_found() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         checker.hand_out(10, belief(1, 7, 10, 100));
         checker.hand_out(99, belief(2, 7, 99, 200));
         assert!(checker.violations()[0].starts_with("two holders of key 7: (1, 0)"));
@@ -327,7 +330,7 @@ mod tests {
 
     #[test]
     fn holders_of_two_keys_or_one_behind_the_other_are_fine() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         let first = checker.hand_out(10, belief(1, 7, 10, 100));
         checker.hand_out(20, belief(2, 8, 20, 300));
         checker.hand_out(100, belief(2, 7, 100, 200));
@@ -340,7 +343,7 @@ mod tests {
 
     #[test]
     fn one_user_that_holds_a_key_twice_is_two_holders() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         checker.hand_out(10, belief(1, 7, 10, 100));
         checker.hand_out(20, belief(1, 7, 20, 200));
         assert_eq!(checker.violations().len(), 1);
@@ -348,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_longer_deadline_can_make_a_second_holder() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         let first = checker.hand_out(10, belief(1, 7, 10, 100));
         checker.prolong(50, first, 150, 0);
         assert!(checker.violations().is_empty());
@@ -358,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_lock_that_comes_back_behind_its_deadline_is_found() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         let first = checker.hand_out(10, belief(1, 7, 10, 100));
         checker.prolong(100, first, 150, 0);
         assert!(checker.violations()[0].contains("came back"));
@@ -366,14 +369,14 @@ mod tests {
 
     #[test]
     fn a_lock_handed_out_at_its_deadline_is_found() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         checker.hand_out(100, belief(1, 7, 100, 100));
         assert!(checker.violations()[0].contains("behind its deadline"));
     }
 
     #[test]
     fn each_request_has_one_answer_in_time() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         for serial in 1..=4 {
             checker.ask(serial, 0, "acquire", 100, 5);
         }
@@ -390,7 +393,7 @@ mod tests {
 
     /// A lock up to 90 ms that is kept under the number 1, with a warning 30 ms before its end.
     fn kept() -> (Checker, usize) {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         let number = checker.hand_out(0, belief(1, 7, 0, 90 * MILLI));
         checker.keep(1, number, 30 * MILLI, 0, 0);
         (checker, number)
@@ -449,7 +452,7 @@ mod tests {
 
     #[test]
     fn what_an_operator_took_away_another_may_have_and_it_does_not_come_back() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         let first = checker.hand_out(10, belief(1, 7, 10, 100));
         checker.delete(first, true);
         checker.hand_out(20, belief(2, 7, 20, 200));
@@ -460,7 +463,7 @@ mod tests {
 
     #[test]
     fn a_request_without_an_answer_is_found_at_the_end() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         checker.ask(1, 3, "release", 100, 0);
         checker.all_answered();
         assert_eq!(checker.violations(), ["never answered: release 1 of client 3"]);
@@ -468,7 +471,7 @@ mod tests {
 
     #[test]
     fn the_first_violations_are_kept() {
-        let mut checker = Checker::new();
+        let mut checker = Checker::new(true);
         for number in 0..100 {
             checker.violate(number.to_string());
         }

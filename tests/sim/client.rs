@@ -1,23 +1,26 @@
-//! A client: a real coordinator, driven as the engine drives it. A turn is a row of steps, and time
-//! may pass between any two of them, or stand still for the client alone: it was stopped.
+//! A client: a real coordinator, in a loop around the engine's own turn. A turn is a row of steps,
+//! and time may pass between any two of them, or stand still for the client alone: it was stopped.
 //!
-//! The order is what the engine keeps: read what came, hand out what ended, let the callers act;
-//! when something is due, read and write once more before it is believed; then write.
+//! Around the turn the loop does what a caller's does: it reads what the poller reported, takes
+//! what ended, and lets the users act. The order of the steps is not decided here but in
+//! `proto::turn`, which the engine runs, too.
 
 use std::collections::BTreeMap;
 
 use redlatch::proto::coordinator::{Action, Coordinator, Event as CoreEvent};
 use redlatch::proto::standing::Standing;
+use redlatch::proto::turn;
 use redlatch::{Error, Instant, NodeId, Outcome};
 
-use crate::agenda::{Event, MICRO, MILLI};
+use crate::agenda::{Event, MILLI};
 use crate::fetching::Told;
 use crate::network::Piece;
 use crate::relic::Relic;
+use crate::turning::Waiting;
 use crate::user::{Purpose, User};
 use crate::world::World;
 
-/// Where a client is in its turn.
+/// Where a client is in its loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// It sleeps.
@@ -26,14 +29,8 @@ pub enum Step {
     Read,
     /// It takes what ended, and its users act.
     Serve,
-    /// Something is due: it reads once more.
-    Look,
-    /// And it writes: what is written only now cannot have been answered.
-    Flush,
-    /// It lets what is due happen.
-    Expire,
-    /// It opens, closes, and writes.
-    Write,
+    /// It is in its turn, before this step of it.
+    Turn(turn::Step),
 }
 
 /// A client and its users.
@@ -55,8 +52,12 @@ pub struct Client {
     pub asked: BTreeMap<u64, Purpose>,
     /// The answer to a question of the simulation's own.
     pub errand: Option<Result<Outcome, Error>>,
-    /// Where it is in its turn.
+    /// Where it is in its loop.
     pub step: Step,
+    /// The nodes of which it left something unread, though the poller reported it.
+    pub rest: Vec<bool>,
+    /// What waited for it when its turn began.
+    pub waiting: Waiting,
     /// It has ended.
     pub gone: bool,
     /// It does not run before this moment.
@@ -80,6 +81,8 @@ impl Client {
             asked: BTreeMap::new(),
             errand: None,
             step: Step::Idle,
+            rest: vec![false; nodes],
+            waiting: Waiting::nothing(nodes),
             gone: false,
             stopped_until: 0,
             kept_waiting: 0,
@@ -92,11 +95,19 @@ impl Client {
     pub fn begin_anew(&mut self, coordinator: Coordinator) {
         self.coordinator = coordinator;
         self.paid_on.fill(None);
+        self.rest.fill(false);
         self.relics.clear();
         self.told.clear();
         (self.errand, self.step, self.gone) = (None, Step::Idle, false);
         // Whatever it was about to do, nobody does.
         (self.wake, self.wake_at) = (self.wake + 1, u64::MAX);
+    }
+
+    /// It has no connection to the node any more. The one that it had.
+    fn forget_wire(&mut self, node: usize) -> Option<usize> {
+        self.rest[node] = false;
+        self.waiting.forget(node);
+        self.wires[node].take()
     }
 
     /// Keeps it from running for a while.
@@ -150,14 +161,10 @@ impl World {
             let next = self.take_step(client);
             self.clients[client].step = next;
             if next == Step::Idle {
-                let at = self.sleeps_until(client);
-                if at < u64::MAX {
-                    self.wake_client(client, at);
-                }
-                return;
+                return self.fall_asleep(client);
             }
-            if self.plan.pace > 0 && self.dice.chance(200) {
-                let by = self.dice.below(self.plan.pace);
+            let by = self.pauses();
+            if by > 0 {
                 self.clients[client].stop(now, by);
                 self.wake_client(client, now + by);
                 return;
@@ -165,129 +172,159 @@ impl World {
         }
     }
 
-    fn take_step(&mut self, client: usize) -> Step {
+    /// How long a client pauses between two steps. A caller is rarely away for so long that every
+    /// node seems to be silent, but where things go wrong that happens, too.
+    fn pauses(&mut self) -> u64 {
+        if self.plan.pace > 0 && self.dice.chance(200) {
+            return self.dice.below(self.plan.pace);
+        }
+        let troubled = !self.healed && self.plan.fault_pause > 0;
+        let away = troubled && self.dice.chance(1);
+        if away { self.dice.below(3 * self.plan.node_timeout()) } else { 0 }
+    }
+
+    /// The caller reads nothing and writes nothing for a while, and then begins with a turn.
+    pub fn keep_busy_before_its_turn(&mut self, client: usize, by: u64) {
         let now = self.agenda.now();
+        self.clients[client].step = Step::Turn(turn::Step::FIRST);
+        self.clients[client].stop(now, by);
+        self.wake_client(client, now + by);
+    }
+
+    fn take_step(&mut self, client: usize) -> Step {
         match self.clients[client].step {
             Step::Idle | Step::Read => {
-                self.read_all(client);
+                self.read_reported(client);
                 Step::Serve
             }
             Step::Serve => {
                 self.serve(client);
-                let due = self.clients[client].coordinator.next_timeout();
-                if due.is_some_and(|due| due <= instant(now)) { Step::Look } else { Step::Write }
+                if self.dice.chance(200) {
+                    // Some doors write at once what was asked.
+                    turn::write_out(&mut self.drive(client));
+                }
+                Step::Turn(turn::Step::FIRST)
             }
-            Step::Look => {
-                self.read_all(client);
-                Step::Flush
-            }
-            Step::Flush => {
-                self.do_actions(client);
-                self.write_all(client);
-                Step::Expire
-            }
-            Step::Expire => {
-                self.clients[client].coordinator.handle_timeout(instant(now));
-                self.look_at_beliefs(client);
-                Step::Write
-            }
-            Step::Write => {
-                self.do_actions(client);
-                self.write_all(client);
-                if self.has_more_to_do(client) { Step::Read } else { Step::Idle }
+            Step::Turn(step) => {
+                if step == turn::Step::FIRST {
+                    self.note_what_waits(client);
+                }
+                match step.take(&mut self.drive(client)) {
+                    Some(next) => Step::Turn(next),
+                    None if self.has_more_to_do(client) => Step::Read,
+                    None => Step::Idle,
+                }
             }
         }
     }
 
-    fn has_more_to_do(&self, client: usize) -> bool {
+    /// Whether the poller would report something, or there is no sleep at all. Input that was left
+    /// unread is not reported again.
+    fn has_more_to_do(&mut self, client: usize) -> bool {
         let it = &self.clients[client];
-        let came = |wire: &Option<usize>| {
-            wire.is_some_and(|wire| !self.network.wires[wire].inbox.is_empty())
-        };
-        it.coordinator.has_completions()
-            || it.wires.iter().any(came)
-            || self.sleeps_until(client) <= self.agenda.now()
-    }
-
-    /// When a sleeping client has something to do, if nothing comes.
-    fn sleeps_until(&self, client: usize) -> u64 {
-        let it = &self.clients[client];
-        let due = it.coordinator.next_timeout().map_or(u64::MAX, Instant::as_nanos);
-        let users = it.users.iter().map(|user| user.at).min().unwrap_or(u64::MAX);
-        let relics = it.relics.iter().map(|relic| relic.at).min().unwrap_or(u64::MAX);
-        let full = it.wires.iter().enumerate().filter_map(|(node, wire)| {
-            let wire = &self.network.wires[(*wire)?];
-            let waits = wire.open && !it.coordinator.output(NodeId::new(node)).is_empty();
-            waits.then_some(wire.full_until)
+        let came = it.wires.iter().zip(&it.rest).any(|(wire, rest)| {
+            wire.is_some_and(|wire| !rest && !self.network.wires[wire].inbox.is_empty())
         });
-        let told = it.told.iter().map(|told| told.at).min().unwrap_or(u64::MAX);
-        due.min(users).min(relics).min(told).min(full.min().unwrap_or(u64::MAX))
+        came || self.sleeps_until(client) <= self.agenda.now()
     }
 
-    fn read_all(&mut self, client: usize) {
+    fn fall_asleep(&mut self, client: usize) {
+        self.look_at_what_is_left(client);
+        let at = self.sleeps_until(client);
+        if at < u64::MAX {
+            self.wake_client(client, at);
+        }
+    }
+
+    /// Reads what the poller reported. Of some nodes it reads less than is there: the others are
+    /// to have their turn, too.
+    fn read_reported(&mut self, client: usize) {
+        for node in self.any_order() {
+            let most = if self.dice.chance(30) { 1 } else { usize::MAX };
+            self.read(client, node, most);
+        }
+    }
+
+    /// Reads every wire until it is drained.
+    pub fn read_all(&mut self, client: usize) {
+        for node in self.any_order() {
+            self.read(client, node, usize::MAX);
+        }
+    }
+
+    fn any_order(&mut self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.nodes.len()).collect();
         self.dice.shuffle(&mut order);
-        for node in order {
-            let wire = self.clients[client].wires[node];
-            if let Some(wire) = wire.filter(|&wire| !self.network.wires[wire].inbox.is_empty()) {
-                self.read(client, node, wire);
-            }
-        }
+        order
     }
 
-    /// Reads a wire until it is drained. What arrived in several pieces is read as one.
-    fn read(&mut self, client: usize, node: usize, wire: usize) {
+    /// Reads so many pieces that arrived on the wire to a node, as one where there are several.
+    pub fn read(&mut self, client: usize, node: usize, most: usize) {
+        let Some(wire) = self.clients[client].wires[node] else { return };
+        if self.network.wires[wire].inbox.is_empty() {
+            return;
+        }
         let now = self.agenda.now();
-        let id = NodeId::new(node);
         let mut bytes = Vec::new();
-        loop {
-            let it = &mut self.network.wires[wire];
-            let piece = it.inbox.pop_front();
-            if let Some(Piece::Bytes(more)) = piece {
-                bytes.extend(more);
-                continue;
-            }
-            let reads = it.reads;
-            let coordinator = &mut self.clients[client].coordinator;
-            if !bytes.is_empty() {
-                for portion in reads.portions(&bytes, &mut self.dice) {
-                    // One that proto has broken off is closed with the next actions.
-                    if coordinator.standing(id).is_connected() {
-                        coordinator.handle_bytes(id, portion, instant(now));
-                    }
-                }
-                bytes.clear();
-            }
-            match piece {
+        for _ in 0..most {
+            match self.network.wires[wire].inbox.pop_front() {
+                Some(Piece::Bytes(more)) => bytes.extend(more),
                 Some(Piece::Opened) => {
-                    it.open = true;
-                    coordinator.handle_connected(id, instant(now));
+                    self.network.wires[wire].open = true;
+                    let coordinator = &mut self.clients[client].coordinator;
+                    coordinator.handle_connected(NodeId::new(node), instant(now));
                 }
                 Some(Piece::End(words)) => {
-                    it.left = true;
-                    coordinator.handle_disconnected(id, words, instant(now));
-                    self.clients[client].wires[node] = None;
-                    self.trace.note(now, || format!("client {client} lost node {node}: {words}"));
+                    self.hand_in(client, node, wire, &std::mem::take(&mut bytes));
+                    self.lose(client, node, wire, words);
                     break;
                 }
-                Some(Piece::Bytes(_)) | None => break,
+                None => break,
             }
+            self.clients[client].waiting.read_one(node);
+        }
+        self.hand_in(client, node, wire, &bytes);
+        let has_it = self.clients[client].wires[node] == Some(wire);
+        if has_it && !self.network.wires[wire].inbox.is_empty() {
+            self.clients[client].rest[node] = true;
+            self.tally.rests += 1;
         }
         self.look_at_standing(client, node);
         self.look_at_beliefs(client);
         self.look_at_forced(client, node, wire);
     }
 
-    fn do_actions(&mut self, client: usize) {
-        while let Some(action) = self.clients[client].coordinator.poll_action() {
-            let now = self.agenda.now();
-            self.trace.note(now, || format!("client {client}: {action:?}"));
-            match action {
-                Action::Connect(node) => self.open(client, node.index()),
-                Action::Disconnect(node) => {
-                    if let Some(wire) = self.clients[client].wires[node.index()].take() {
-                        self.network.reset(wire, &mut self.agenda, &mut self.dice);
-                    }
+    /// Gives the core what was read, in the portions that this wire's reader gets.
+    fn hand_in(&mut self, client: usize, node: usize, wire: usize, bytes: &[u8]) {
+        let (now, id) = (self.agenda.now(), NodeId::new(node));
+        let coordinator = &mut self.clients[client].coordinator;
+        for portion in self.network.wires[wire].reads.portions(bytes, &mut self.dice) {
+            // One that proto has broken off is closed with the next actions.
+            if coordinator.standing(id).is_connected() {
+                coordinator.handle_bytes(id, portion, instant(now));
+            }
+        }
+    }
+
+    /// A client finds that a connection is gone.
+    pub fn lose(&mut self, client: usize, node: usize, wire: usize, words: &'static str) {
+        let now = self.agenda.now();
+        self.network.wires[wire].left = true;
+        let it = &mut self.clients[client];
+        it.coordinator.handle_disconnected(NodeId::new(node), words, instant(now));
+        it.forget_wire(node);
+        self.trace.note(now, || format!("client {client} lost node {node}: {words}"));
+    }
+
+    /// Opens or closes a connection.
+    pub fn act_on_wire(&mut self, client: usize, action: Action) {
+        let now = self.agenda.now();
+        self.trace.note(now, || format!("client {client}: {action:?}"));
+        match action {
+            Action::Connect(node) => self.open(client, node.index()),
+            Action::Disconnect(node) => {
+                if let Some(wire) = self.clients[client].forget_wire(node.index()) {
+                    self.network.reset(wire, &mut self.agenda, &mut self.dice);
                 }
             }
         }
@@ -306,35 +343,8 @@ impl World {
         let piece = if refused { Piece::End("connection refused") } else { Piece::Opened };
         self.network.wires[wire].ended = refused;
         self.network.tell(wire, at, piece, &mut self.agenda);
-    }
-
-    /// One write for each node that has output. The kernel may take less.
-    pub fn write_all(&mut self, client: usize) {
-        let now = self.agenda.now();
-        for node in 0..self.nodes.len() {
-            let Some(wire) = self.clients[client].wires[node] else { continue };
-            let it = &mut self.network.wires[wire];
-            if !it.open || now < it.full_until {
-                continue;
-            }
-            let output = self.clients[client].coordinator.output(NodeId::new(node)).to_vec();
-            let mut count = output.len();
-            if count == 0 {
-                continue;
-            }
-            self.look_at_heals(client, wire, &output);
-            let it = &mut self.network.wires[wire];
-            if !self.healed && self.dice.chance(10) {
-                count = self.dice.place(count + 1);
-                it.full_until = now + 1 + self.dice.below(500 * MICRO);
-            }
-            // What is written behind a cut is lost; the client does not know yet.
-            if !it.cut && !it.ended {
-                self.network.send(wire, &output[..count], &mut self.agenda, &mut self.dice);
-            }
-            let coordinator = &mut self.clients[client].coordinator;
-            coordinator.handle_sent(NodeId::new(node), count, instant(now));
-        }
+        let coordinator = &mut self.clients[client].coordinator;
+        coordinator.handle_connecting(NodeId::new(node), instant(now));
     }
 
     /// Takes note of what it tells of the nodes.
@@ -344,6 +354,9 @@ impl World {
             self.trace.note(now, || format!("client {client}: {event:?}"));
             match event {
                 CoreEvent::Distrusted { .. } => self.tally.distrusted += 1,
+                CoreEvent::ClockJumped { node, .. } if self.nodes[node.index()].jumped => {
+                    self.tally.jumps += 1;
+                }
                 CoreEvent::ClockJumped { .. } => {
                     self.checker.violate(format!("no clock jumped here: {event:?}"));
                 }

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use redlatch::proto::lock::Token;
+
 use crate::agenda::{MICRO, MILLI};
 use crate::client::instant;
 use crate::dice::Dice;
+use crate::handing::Offer;
 use crate::plan::Plan;
 use crate::trace::Trace;
 use crate::user::{Purpose, State, Wish};
@@ -13,6 +16,13 @@ use crate::world::World;
 /// The clients.
 const HOLDER: usize = 0;
 const RIVAL: usize = 1;
+const HEIR: usize = 2;
+
+/// When it begins, in milliseconds: the nodes have got their markers, and are trusted.
+const START: u64 = 500;
+
+/// The node that forgets.
+const FORGETFUL: usize = 2;
 
 struct Scenario {
     world: World,
@@ -24,16 +34,16 @@ impl Scenario {
     fn new() -> Scenario {
         let trace = Trace::on();
         let mut world = World::of(Plan::directed(), Dice::new(1), trace.clone());
-        for client in [HOLDER, RIVAL] {
+        for client in [HOLDER, RIVAL, HEIR] {
             world.rouse(client);
         }
-        world.run_until(50 * MILLI);
+        world.run_until(START * MILLI);
         Scenario { world, trace }
     }
 
-    /// Lets it go on up to this many milliseconds behind the first fifty.
+    /// Lets it go on up to this many milliseconds behind the start.
     fn until(&mut self, millis: u64) {
-        self.world.run_until((50 + millis) * MILLI);
+        self.world.run_until((START + millis) * MILLI);
     }
 
     /// What is between the client and the node takes so long from now on.
@@ -60,6 +70,62 @@ impl Scenario {
         let due = now + 10 * self.world.plan.node_timeout();
         self.world.note_request(client, serial, Purpose::Relic, "extend", due);
         self.world.rouse(client);
+    }
+
+    /// The rival's question is granted by the third node at once, and reaches the others when a
+    /// key that the holder took a moment before is over there. It does not learn of anything else.
+    fn a_rival_asks(&mut self) {
+        self.stall(RIVAL, 0, 83);
+        self.stall(RIVAL, 1, 83);
+        self.acquire(RIVAL, 300);
+    }
+
+    /// The client does not run for so long.
+    fn stop(&mut self, client: usize, millis: u64) {
+        let now = self.world.agenda.now();
+        self.world.clients[client].stop(now, millis * MILLI);
+    }
+
+    /// The third node loses its process and all keys, and is back half a millisecond later.
+    fn restart(&mut self) {
+        let now = self.world.agenda.now();
+        self.world.kill_until(FORGETFUL, now + 500 * MICRO);
+    }
+
+    fn flush(&mut self) {
+        self.world.flush(FORGETFUL);
+    }
+
+    /// The client gives its lock away, and does not believe in it any more.
+    fn give_away(&mut self, client: usize) -> Token {
+        let now = self.world.agenda.now();
+        let it = &mut self.world.clients[client].users[0];
+        let state = std::mem::replace(&mut it.state, State::Resting);
+        let State::Holding(held) = state else { panic!("{}", self.trace.text()) };
+        self.world.stop_to_believe(client, &held);
+        let given = self.world.clients[client].coordinator.give_away(held.lock, instant(now));
+        given.expect("it is held")
+    }
+
+    fn adopt(&mut self, client: usize, token: Token, ttl: u64) {
+        let wish = Wish::of(ttl);
+        let asked = self.world.adopt(client, 0, 0, token, wish);
+        self.world.wait_for(client, 0, wish, 0, asked);
+        self.world.clients[client].users[0].at = u64::MAX;
+        self.world.rouse(client);
+    }
+
+    fn extend_token(&mut self, client: usize, token: Token, ttl: u64) {
+        self.world.borrow_for(client, 0, Offer { key: 0, token, alone: true }, ttl);
+        self.world.clients[client].users[0].at = u64::MAX;
+        self.world.rouse(client);
+    }
+
+    /// The holder's lock was prolonged by the third node's vote, or not: the rival has it now.
+    fn the_rival_has_it(&mut self) {
+        self.until(100);
+        self.assert(self.left(HOLDER) == 0 && self.left(HEIR) == 0);
+        self.assert(self.left(RIVAL) > 100);
     }
 
     /// For how many milliseconds more the client believes in its lock.
@@ -103,4 +169,110 @@ fn what_was_healed_in_quarantine_does_not_count_before_it_is_over() {
     it.until(100);
     it.assert(it.left(HOLDER) == 0);
     it.assert(it.left(RIVAL) > 100);
+}
+
+/// The third node granted the key to the rival and restarted without it. The holder wins by the
+/// others, and the third node's grant does not count; nor does it in an extend.
+#[test]
+fn what_was_granted_in_quarantine_does_not_count_in_an_extend() {
+    let mut it = Scenario::new();
+    it.a_rival_asks();
+    it.until(2);
+    it.restart();
+    it.stop(RIVAL, 90);
+    it.until(10);
+    it.acquire(HOLDER, 60);
+    it.until(15);
+    it.assert(it.left(HOLDER) > 40);
+    it.stall(HOLDER, 0, 200);
+    it.extend(HOLDER, 300);
+    it.the_rival_has_it();
+}
+
+/// The holder won without the third node, which is flushed and executes the holder's question
+/// afterwards: the answer comes behind the push, and does not count.
+#[test]
+fn what_a_flushed_node_grants_behind_the_verdict_does_not_count_in_an_extend() {
+    let mut it = Scenario::new();
+    it.a_rival_asks();
+    it.until(2);
+    it.stall(HOLDER, 2, 8);
+    it.acquire(HOLDER, 70);
+    it.until(5);
+    it.assert(it.left(HOLDER) > 50);
+    it.stop(RIVAL, 90);
+    it.flush();
+    it.until(15);
+    it.stall(HOLDER, 0, 200);
+    it.extend(HOLDER, 300);
+    it.the_rival_has_it();
+}
+
+/// As before, but the holder learns of the flush while the acquire is undecided.
+#[test]
+fn what_a_flushed_node_grants_before_the_verdict_does_not_count_in_an_extend() {
+    let mut it = Scenario::new();
+    it.a_rival_asks();
+    it.until(2);
+    it.stall(HOLDER, 1, 8);
+    it.stall(HOLDER, 2, 4);
+    it.acquire(HOLDER, 70);
+    it.until(4);
+    it.assert(it.left(HOLDER) == 0);
+    it.stop(RIVAL, 90);
+    it.flush();
+    it.until(15);
+    it.assert(it.left(HOLDER) > 40);
+    it.stall(HOLDER, 0, 200);
+    it.extend(HOLDER, 300);
+    it.the_rival_has_it();
+}
+
+/// Lets the third node forget the rival's key, and hold the holder's, which is given away.
+fn given_away_in_quarantine(it: &mut Scenario) -> Token {
+    it.a_rival_asks();
+    it.until(2);
+    it.restart();
+    it.stop(RIVAL, 90);
+    it.until(10);
+    it.acquire(HOLDER, 60);
+    it.until(15);
+    it.assert(it.left(HOLDER) > 40);
+    it.give_away(HOLDER)
+}
+
+/// The giver's key on the third node was set in quarantine. It does not count for the adopter,
+/// neither when it takes the lock up nor when it prolongs it.
+#[test]
+fn what_was_granted_in_quarantine_does_not_count_for_an_adopter() {
+    let mut it = Scenario::new();
+    let token = given_away_in_quarantine(&mut it);
+    it.adopt(HEIR, token, 50);
+    it.until(20);
+    it.assert(it.left(HEIR) > 35);
+    it.stall(HEIR, 0, 200);
+    it.extend(HEIR, 300);
+    it.the_rival_has_it();
+}
+
+/// The same for one who takes the lock up while a node is silent: it does not get it.
+#[test]
+fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
+    let mut it = Scenario::new();
+    let token = given_away_in_quarantine(&mut it);
+    it.stall(HEIR, 0, 200);
+    it.adopt(HEIR, token, 300);
+    it.until(25);
+    it.assert(it.left(HEIR) == 0);
+    it.the_rival_has_it();
+}
+
+/// The same for one who prolongs it by its token.
+#[test]
+fn what_was_granted_in_quarantine_does_not_count_for_an_extend_by_token() {
+    let mut it = Scenario::new();
+    let token = given_away_in_quarantine(&mut it);
+    it.stall(HEIR, 0, 200);
+    it.extend_token(HEIR, token, 300);
+    it.the_rival_has_it();
 }

@@ -2,12 +2,20 @@
 //! is the plan's; here they happen.
 
 use redlatch::NodeId;
+use redlatch::proto::standing::Standing;
 use redlatch::testing::master::{Restart, Trouble};
 
 use crate::agenda::{Event, MILLI, SECOND};
 use crate::network::Piece;
 use crate::plan::Memory;
 use crate::world::{World, coordinator};
+
+/// The coordinators see that a node was flushed also where they were not connected then, or lost
+/// the connection before they were told.
+pub const SEES_OLD_FLUSHES: bool = true;
+
+/// The coordinators see that a node was promoted also where it had been promoted before.
+pub const SEES_EVERY_PROMOTION: bool = true;
 
 /// What can go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +38,26 @@ pub enum Kind {
     ForgetScripts,
     /// A node refuses connections for a while, and all it has are cut.
     Refuse,
+    /// A node becomes a replica, and a master again a while later, with what another one had.
+    Promote,
+    /// The clock of a node jumps.
+    Jump,
     /// A client dies, or ends in order, and begins anew.
     Crash,
     /// A node is flushed by an operator.
     Flush,
+    /// A node is flushed before it reads what is on its way to it, and another falls silent.
+    FlushFirst,
     /// A key is deleted on a node, where a majority still holds it.
     Delete,
     /// A key is deleted on all nodes, and then only one node at a time is well.
     Force,
 }
+
+/// What a server says of a command that its user may not call.
+const REFUSED: &str = "-NOPERM this user may not do that\r\n";
+/// What is asked in a handshake, and is refused by some servers.
+const GREETING: [&str; 3] = ["info", "hello", "client|tracking"];
 
 impl Kind {
     /// What can go wrong with anything else.
@@ -82,8 +101,11 @@ impl World {
             Kind::Lie => self.lie(node),
             Kind::ForgetScripts => self.forget_scripts(node),
             Kind::Refuse => self.refuse(node),
+            Kind::Promote => self.demote(node),
+            Kind::Jump => self.jump(node),
             Kind::Crash => self.crash_one(),
             Kind::Flush => self.flush(node),
+            Kind::FlushFirst => self.flush_first(node),
             Kind::Delete => self.delete_one(node),
             Kind::Force => self.force_one(),
         }
@@ -136,6 +158,9 @@ impl World {
     pub fn kill_until(&mut self, node: usize, until: u64) {
         self.trace.note(self.agenda.now(), || format!("FAULT kill node {node} until {until}"));
         let it = &mut self.nodes[node];
+        if !it.down {
+            it.killed_at = self.agenda.now();
+        }
         it.down = true;
         it.down_until = it.down_until.max(until);
         // Whoever kills a stopped process has it gone at once.
@@ -176,12 +201,45 @@ impl World {
             return;
         }
         it.down = false;
+        let killed_at = it.killed_at;
         let empty =
             self.plan.memory != Memory::Kept && (self.plan.directed || self.dice.chance(500));
+        if empty {
+            self.note_loss_of_memory(node, killed_at);
+        }
         let memory = if empty { Restart::Empty } else { Restart::WithData };
-        it.master.restart(it.clock(now), memory);
+        let it = &mut self.nodes[node];
+        let promoted = std::mem::take(&mut it.replicates);
+        if promoted {
+            it.master.promote(memory);
+            (it.promoted, self.tally.promotions) = (true, self.tally.promotions + 1);
+        } else {
+            it.master.restart(it.clock(now), memory);
+            it.promoted &= memory == Restart::WithData;
+        }
         while it.master.poll_output().is_some() {}
-        self.trace.note(now, || format!("node {node} starts again: {memory:?}"));
+        self.trace.note(now, || format!("node {node} is back: {memory:?}, promoted: {promoted}"));
+    }
+
+    /// A node is made a replica of another master, and is no master of ours for a while.
+    fn demote(&mut self, node: usize) {
+        let it = &mut self.nodes[node];
+        if it.down || it.promoted && !SEES_EVERY_PROMOTION {
+            return;
+        }
+        it.replicates = true;
+        self.kill(node);
+    }
+
+    /// The clock of a node is set, by less than what is waited for at the end.
+    fn jump(&mut self, node: usize) {
+        let length = self.dice.weighted(&[(1, 10), (1, 300), (1, 2_000)]);
+        let length = self.dice.below(length) as i64;
+        let by = if self.dice.chance(500) { length } else { -length };
+        self.trace.note(self.agenda.now(), || format!("FAULT clock of node {node} jumps {by} ms"));
+        let it = &mut self.nodes[node];
+        it.jumped = true;
+        it.master.step_wall_clock(by);
     }
 
     /// A frozen node goes on: it executes what has arrived, each connection's in its order, one
@@ -249,7 +307,11 @@ impl World {
             commands: ["set", "eval", "evalsha"].map(String::from).into(),
             reply: reply.as_bytes().into(),
         };
-        let trouble = match self.dice.below(9) {
+        let refuses = |command: &str, reply: &str| Trouble::Answers {
+            commands: vec![command.into()],
+            reply: reply.as_bytes().into(),
+        };
+        let trouble = match self.dice.below(12) {
             0 => Trouble::Loading,
             1 => Trouble::Busy,
             2 => Trouble::Misconf,
@@ -257,15 +319,22 @@ impl World {
             4 => Trouble::OutOfMemory,
             5 => answers("-ERR a proxy of nobody's knowledge\r\n"),
             6 => answers("$3\r\nyes\r\n"),
-            7 => Trouble::Answers {
-                commands: vec!["client|kill".into()],
-                reply: b"-NOPERM this user may not do that\r\n".into(),
-            },
+            7 => refuses("client|kill", REFUSED),
+            8 => refuses("info", REFUSED),
+            9 => refuses("hello", "-ERR unknown command 'HELLO'\r\n"),
+            10 => refuses("client|tracking", REFUSED),
             _ => Trouble::TurnsAway("ERR max number of clients reached".into()),
         };
+        // A client that cannot see who the node is does not end a connection there by its number.
         let refuses_kill = match &trouble {
             Trouble::Busy => true,
-            Trouble::Answers { commands, .. } => commands[0] == "client|kill",
+            Trouble::Answers { commands, .. } => {
+                commands[0] == "client|kill" || commands[0] == "info"
+            }
+            _ => false,
+        };
+        let greets = match &trouble {
+            Trouble::Answers { commands, .. } => GREETING.contains(&&commands[0][..]),
             _ => false,
         };
         self.trace.note(now, || format!("FAULT trouble at node {node} for {by} ns: {trouble:?}"));
@@ -274,6 +343,9 @@ impl World {
         it.master.suffer(trouble);
         it.troubled_until = it.troubled_until.max(now + by);
         self.agenda.put(it.troubled_until, Event::Recover { node });
+        if greets && self.dice.chance(500) {
+            self.cut_all(node);
+        }
     }
 
     /// A troubled node is well again.
@@ -302,19 +374,41 @@ impl World {
         }
     }
 
-    /// An operator flushes a node, while everybody is there to be told.
-    fn flush(&mut self, node: usize) {
+    /// An operator flushes a node; unless a client can see that later, while everybody is there to
+    /// be told.
+    pub fn flush(&mut self, node: usize) {
         let now = self.agenda.now();
+        let runs = !self.nodes[node].down && !self.nodes[node].is_frozen(now);
         let told = self.clients.iter().all(|client| {
             let wire = client.wires[node].map(|wire| &self.network.wires[wire]);
-            client.coordinator.standing(NodeId::new(node)).is_usable()
+            let standing = client.coordinator.standing(NodeId::new(node));
+            // A silent connection is kept here until it answers.
+            (standing.is_usable() || standing == Standing::Suspect)
                 && wire.is_some_and(|wire| !wire.cut && !wire.ended)
         });
-        if told {
+        if runs && (told || SEES_OLD_FLUSHES) {
             self.trace.note(now, || format!("FAULT node {node} is flushed"));
             self.tally.flushes += 1;
+            self.note_loss_of_memory(node, now);
             self.nodes[node].operate(now, b"FLUSHALL\r\n");
             self.deliver_answers(node);
+        }
+    }
+
+    /// A node is flushed while something is on its way to it, and executes that behind the flush.
+    /// Often another node falls silent, so that a majority needs this one.
+    fn flush_first(&mut self, node: usize) {
+        let wires = &self.network.wires;
+        let busy = |at: &usize| !wires[*at].to_node.is_empty() && !wires[*at].left;
+        let busy: Vec<usize> = (0..wires.len()).filter(busy).collect();
+        let node = match busy.len() {
+            0 => node,
+            more => wires[busy[self.dice.place(more)]].node,
+        };
+        self.flush(node);
+        let other = self.dice.place(self.nodes.len());
+        if other != node {
+            self.freeze(other);
         }
     }
 
@@ -322,6 +416,10 @@ impl World {
         let until = self.agenda.now() + self.a_while();
         self.trace.note(self.agenda.now(), || format!("FAULT node {node} refuses until {until}"));
         self.nodes[node].refuses_until = until;
+        self.cut_all(node);
+    }
+
+    fn cut_all(&mut self, node: usize) {
         for wire in 0..self.network.wires.len() {
             if self.network.wires[wire].node == node {
                 self.network.cut(wire, &mut self.agenda, &mut self.dice);
@@ -335,7 +433,7 @@ impl World {
         self.trace.note(now, || "HEAL".into());
         self.healed = true;
         let weather = &mut self.network.weather;
-        weather.late.0 = 0;
+        (weather.late.0, weather.far.1) = (0, 0);
         // So slow that no answer came in time, it may have been until now.
         weather.latency.1 = weather.latency.1.min(self.plan.node_timeout() / 5);
         weather.latency.0 = weather.latency.0.min(weather.latency.1);

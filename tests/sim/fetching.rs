@@ -2,8 +2,8 @@
 //! is woken and polled behind that. Between the two it may be taken back, and the lock may be over.
 
 use redlatch::Op;
+use redlatch::proto::turn;
 
-use crate::client::instant;
 use crate::user::Purpose;
 use crate::world::World;
 
@@ -20,7 +20,7 @@ impl World {
     pub fn take_ends(&mut self, client: usize) {
         let now = self.agenda.now();
         if self.plan.fetched_late == 0 {
-            while let Some(done) = self.clients[client].coordinator.poll_completion(instant(now)) {
+            while let Some(done) = turn::hand_out(&mut self.drive(client)) {
                 self.answered(client, done);
             }
             return;
@@ -36,7 +36,7 @@ impl World {
         }
         while let Some(next) = self.clients[client].told.iter().position(|told| told.at <= now) {
             let told = self.clients[client].told.swap_remove(next);
-            if let Some(done) = self.clients[client].coordinator.fetch(told.op, instant(now)) {
+            if let Some(done) = turn::fetch(&mut self.drive(client), told.op) {
                 self.answered(client, done);
             }
         }

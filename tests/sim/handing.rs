@@ -7,12 +7,11 @@
 use std::time::Duration;
 
 use redlatch::proto::lock::Token;
-use redlatch::{Error, Inspection};
+use redlatch::{Error, Inspection, Op};
 
 use crate::agenda::{Event, MICRO, MILLI};
 use crate::client::instant;
-use crate::plan::Memory;
-use crate::user::{Held, Purpose, State};
+use crate::user::{Held, Purpose, State, Wish};
 use crate::world::World;
 
 /// So many tokens are remembered, the latest ones.
@@ -21,8 +20,10 @@ const REMEMBERED: usize = 6;
 /// A lock that may be taken up.
 #[derive(Debug, Clone, Copy)]
 pub struct Offer {
-    key: usize,
-    token: Token,
+    pub key: usize,
+    pub token: Token,
+    /// Nobody else is told of it, and it is used by its token.
+    pub alone: bool,
 }
 
 /// A lock that was given away.
@@ -48,11 +49,14 @@ impl World {
             Some(_) => {
                 self.tally.given_away += 1;
                 self.given.insert(token.as_bytes().to_vec());
-                let asked = disturbed || self.plan.memory != Memory::Kept;
+                let asked = disturbed || !self.plan.memory.excludes();
                 let at = now + self.dice.below(until - now);
                 self.agenda.put(at, Event::ProbeGiven { handed: self.handed.len() });
-                self.handed.push(Handed { offer: Offer { key, token }, until, asked });
-                self.offer(key, token);
+                let offer = Offer { key, token, alone: false };
+                self.handed.push(Handed { offer, until, asked });
+                if !(self.dice.chance(self.plan.lends) && self.lend(key, token)) {
+                    self.offer(key, token);
+                }
             }
             None => self.checker.violate(format!("client {client} cannot give away what it has")),
         }
@@ -64,10 +68,9 @@ impl World {
     pub fn probe_given(&mut self, handed: usize) {
         let now = self.agenda.now();
         let Handed { offer, until, asked } = &self.handed[handed];
-        let (key, token) = (&self.keys[offer.key], offer.token.as_bytes());
-        let on = self.nodes.iter().filter(|node| node.holds(now, key, token)).count();
-        if !asked && now < *until && 2 * on <= self.nodes.len() {
-            let words = format!("what was given away is on {on} nodes only: {offer:?}");
+        let on = self.supporters(offer.key, offer.token.as_bytes(), *until);
+        if !asked && now < *until && 2 * on.len() <= self.nodes.len() {
+            let words = format!("what was given away rests on nodes {on:?} only: {offer:?}");
             self.checker.violate(words);
         }
     }
@@ -75,7 +78,7 @@ impl World {
     /// Whoever held a lock does not any more, and another one may take it up.
     pub fn offer(&mut self, key: usize, token: Token) {
         let now = self.agenda.now();
-        let offer = Offer { key, token };
+        let offer = Offer { key, token, alone: false };
         self.offers.push(offer);
         if self.offers.len() > REMEMBERED {
             self.offers.remove(0);
@@ -95,29 +98,43 @@ impl World {
 
     /// A user takes up a lock that was offered, mostly the one that it was told of.
     pub fn take_up(&mut self, client: usize, user: usize, mut offer: Offer) {
-        if self.dice.chance(100) {
+        if !offer.alone && self.dice.chance(100) {
             offer = self.offers[self.dice.place(self.offers.len())];
         }
         let token = offer.token;
         let known = self.handed.iter_mut().filter(|handed| handed.offer.token == token);
         known.for_each(|handed| handed.asked = true);
-        let now = self.agenda.now();
+        if offer.alone {
+            return self.borrow(client, user, offer);
+        }
         let wish = self.wish();
+        self.clients[client].users[user].key = offer.key;
+        let asked = self.adopt(client, user, offer.key, token, wish);
+        self.wait_for(client, user, wish, 0, asked);
+    }
+
+    /// Asks to take up a lock, and notes that an answer is due.
+    pub fn adopt(
+        &mut self,
+        client: usize,
+        user: usize,
+        key: usize,
+        token: Token,
+        wish: Wish,
+    ) -> Result<(Op, u64), Error> {
+        let now = self.agenda.now();
         let serial = self.next_serial();
         let it = &mut self.clients[client];
-        it.users[user].key = offer.key;
-        let key = &self.keys[offer.key];
         let (ttl, keep) = (Duration::from_millis(wish.ttl), wish.keep());
-        let asked = it.coordinator.adopt(key, offer.token, ttl, keep, serial, instant(now));
+        let asked = it.coordinator.adopt(&self.keys[key], token, ttl, keep, serial, instant(now));
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);
-            format!("client {client} user {user} adopts #{serial} {offer:?} {wish:?}: {outcome:?}")
+            format!("client {client} user {user} adopts #{serial} {token} {wish:?}: {outcome:?}")
         });
-        if asked.is_ok() {
-            let due = now + self.plan.node_timeout();
-            self.note_request(client, serial, Purpose::Adopt { user }, "adopt", due);
-        }
-        self.wait_for(client, user, wish, 0, asked.map(|op| (op, serial)));
+        let op = asked?;
+        let due = now + self.plan.node_timeout();
+        self.note_request(client, serial, Purpose::Adopt { user }, "adopt", due);
+        Ok((op, serial))
     }
 
     /// A user looks what the nodes hold.

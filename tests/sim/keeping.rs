@@ -22,6 +22,8 @@ pub struct Keeping {
     op: Op,
     /// What it is told under.
     pub serial: u64,
+    /// When it began to be kept in this way.
+    since: u64,
     /// The moment beyond which it is not kept.
     bound: u64,
     /// What each renewal asks for, in milliseconds.
@@ -80,7 +82,7 @@ impl World {
         if deadline > bound {
             self.checker.violate(format!("{serial} is kept up to {bound}, and has {deadline}"));
         }
-        held.keep = Some(Keeping { op, serial, bound, ttl: held.ttl });
+        held.keep = Some(Keeping { op, serial, since: now, bound, ttl: held.ttl });
     }
 
     /// A holder has the lock kept, in this way and no other, or not any more.
@@ -172,7 +174,10 @@ impl World {
             self.checker.violate(format!("{serial} is lost, and has a deadline"));
         }
         // Three tries fit between a renewal's time and the deadline.
-        let tries = keep.ttl * MILLI / 6 > self.plan.node_timeout() + self.plan.pace;
+        let timeout = self.plan.node_timeout() + self.plan.pace;
+        // And one that was kept only near its deadline may have come too late.
+        let in_time = self.agenda.now() - keep.since > timeout;
+        let tries = keep.ttl * MILLI / 6 > timeout && in_time;
         if reason == Loss::Expired && self.plan.is_untroubled() && tries && held.extend.is_none() {
             self.checker.violate(format!("{serial} was not renewed, and nothing went wrong"));
         }
@@ -188,6 +193,7 @@ impl World {
         let now = self.agenda.now();
         let it = &self.clients[client];
         let kept_waiting = it.kept_waiting;
+        let mut prolonged = Vec::new();
         for (user, state) in it.users.iter().map(|user| &user.state).enumerate() {
             let State::Holding(held) = state else { continue };
             let (number, who) = (held.belief, (client, user));
@@ -197,6 +203,7 @@ impl World {
             match it.coordinator.deadline(&held.lock).map(|deadline| deadline.as_nanos()) {
                 Some(told) if told > until => {
                     self.checker.prolong(now, number, told, kept_waiting);
+                    prolonged.push(number);
                     self.agenda.put(told - 1, Event::Probe { belief: number });
                     self.tally.prolonged += u64::from(held.extend.is_none());
                     if told > bound {
@@ -219,6 +226,7 @@ impl World {
                 _ => {}
             }
         }
+        prolonged.into_iter().for_each(|belief| self.probe(belief));
     }
 
     /// A key that was lost is set again for what is left of its lock, not for longer: what is

@@ -8,6 +8,7 @@
 //! SIM_FROM=5000 cargo test --all-features --test sim    # from another one on
 //! SIM_SEED=1234 cargo test --all-features --test sim    # one, and its last events if it fails
 //! SIM_SEED=1234 SIM_LINES=9999 cargo test ...           # and more of them
+//! SIM_ALL=1 cargo test ... -- --nocapture               # the seeds that fail are counted
 //! ```
 //!
 //! What is looked at, always: no two callers believe in a lock on one key at the same time; a lock
@@ -24,6 +25,7 @@
 //! chance hardly ever finds is told step by step in `directed`.
 
 mod agenda;
+mod borrowing;
 mod checker;
 mod client;
 mod dice;
@@ -33,14 +35,18 @@ mod faults;
 mod fetching;
 mod handing;
 mod keeping;
+mod ledger;
 mod network;
 mod node;
 mod operator;
 mod plan;
 mod relic;
+mod resting;
 mod tally;
 mod trace;
+mod turning;
 mod user;
+mod waiting;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +57,7 @@ use trace::Trace;
 use world::World;
 
 /// How many seeds are run unless somebody says otherwise.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 4_000;
 
 /// Runs a seed; what happened, or what happened that must not.
 fn run(seed: u64, trace: Trace) -> Result<Tally, String> {
@@ -98,11 +104,16 @@ fn run_half(remainder: u64) {
     let first = number("SIM_FROM").unwrap_or(0);
     let seeds = number("SIM_SEEDS").unwrap_or(SEEDS);
     let mut tally = Tally::default();
+    let mut failed = Vec::new();
     for seed in (first..first + seeds).filter(|seed| seed % 2 == remainder) {
         match run(seed, Trace::default()) {
             Ok(more) => tally.add(more),
+            Err(words) if number("SIM_ALL").is_some() => failed.push((seed, words)),
             Err(_) => panic!("{}", explain(seed)),
         }
+    }
+    if let Some((seed, words)) = failed.first() {
+        panic!("{} of {} seeds fail, seed {seed} first:\n  {words}", failed.len(), seeds / 2);
     }
     let counters = tally.counters();
     let text: Vec<String> =

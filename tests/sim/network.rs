@@ -121,12 +121,19 @@ pub struct Weather {
     pub latency: (u64, u64),
     /// How many pieces in a thousand are late, and by how much at most.
     pub late: (u64, u64),
+    /// A node, and how much longer each way to it and from it is.
+    pub far: (usize, u64),
 }
 
 impl Weather {
     fn way(&self, dice: &mut Dice) -> u64 {
         let way = dice.between(self.latency.0, self.latency.1);
         if dice.chance(self.late.0) { way + dice.below(self.late.1) } else { way }
+    }
+
+    /// A way between clients and this node.
+    fn way_of(&self, node: usize, dice: &mut Dice) -> u64 {
+        self.way(dice) + if node == self.far.0 { self.far.1 } else { 0 }
     }
 }
 
@@ -170,7 +177,7 @@ impl Network {
     /// Sends bytes to the node.
     pub fn send(&mut self, wire: usize, bytes: &[u8], agenda: &mut Agenda, dice: &mut Dice) {
         for part in split(bytes, dice) {
-            let at = agenda.now() + self.weather.way(dice);
+            let at = agenda.now() + self.weather.way_of(self.wires[wire].node, dice);
             let at = self.wires[wire].to_node.push(at, Piece::Bytes(part.to_vec()));
             agenda.put(at, Event::ToNode { wire });
         }
@@ -179,7 +186,7 @@ impl Network {
     /// Sends bytes to the client.
     pub fn answer(&mut self, wire: usize, bytes: &[u8], agenda: &mut Agenda, dice: &mut Dice) {
         for part in split(bytes, dice) {
-            let at = agenda.now() + self.weather.way(dice);
+            let at = agenda.now() + self.weather.way_of(self.wires[wire].node, dice);
             self.tell(wire, at, Piece::Bytes(part.to_vec()), agenda);
         }
     }

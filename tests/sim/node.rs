@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use redlatch::Instant;
+use redlatch::proto::settings::NODE_MARKER;
 use redlatch::testing::master::{ConnectionId, Flavor, Master};
 
 use crate::dice::Dice;
@@ -15,8 +16,11 @@ use crate::dice::Dice;
 /// hundredth.
 const RATES: [i64; 5] = [0, 0, 9_900, -9_900, 3_000];
 
+/// The wall clock of every master when the simulation begins: Unix seconds.
+const STARTS_AT: u64 = 1_700_000_000;
+
 /// Long before the simulation: the age of a master that has been up for a day.
-const A_DAY: u32 = 24 * 60 * 60;
+pub const A_DAY: u32 = 24 * 60 * 60;
 
 /// A master and its surroundings.
 #[derive(Debug)]
@@ -41,6 +45,14 @@ pub struct Node {
     pub kills: bool,
     /// It is one of those that are not well while one node at a time is.
     pub loads: bool,
+    /// It is a replica of another master for now, and no new process when it is back.
+    pub replicates: bool,
+    /// It was promoted, or remembers that it was.
+    pub promoted: bool,
+    /// Its clock jumped.
+    pub jumped: bool,
+    /// When it was killed last.
+    pub killed_at: u64,
     /// What its clock gains, in millionths.
     rate: i64,
 }
@@ -50,6 +62,9 @@ impl Node {
     pub fn new(dice: &mut Dice) -> Node {
         let mut master = Master::new(dice.any(), Instant::default());
         master.set_uptime(Instant::default(), A_DAY);
+        if dice.chance(500) {
+            master.count_whole_milliseconds();
+        }
         master.set_flavor(dice.one_of(&[Flavor::Redis70, Flavor::Redis84, Flavor::Valkey90]));
         Node {
             master,
@@ -62,8 +77,37 @@ impl Node {
             lies_until: 0,
             kills: true,
             loads: false,
+            replicates: false,
+            promoted: false,
+            jumped: false,
+            killed_at: 0,
             rate: dice.one_of(&RATES),
         }
+    }
+
+    /// It was started so many seconds before the simulation.
+    pub fn is_up_for(&mut self, seconds: u32) {
+        self.master.set_uptime(Instant::default(), seconds);
+    }
+
+    /// Other clients have known it since so many seconds before the simulation: it has its node
+    /// marker. Without one every client would meet it for the first time.
+    pub fn is_known_for(&mut self, seconds: u64) {
+        let client = self.master.connect();
+        self.master.handle_bytes(Instant::default(), client, b"INFO\r\n");
+        let output = self.master.poll_output().expect("a master answers INFO");
+        let text = String::from_utf8(output.bytes).expect("INFO is text");
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.expect("a master says who it is").to_string()
+        };
+        let since = (STARTS_AT - seconds) * 1_000_000;
+        let marker = format!("1 {} {} {since}", field("run_id"), field("master_replid"));
+        let set = format!("SET {NODE_MARKER} \"{marker}\"\r\n");
+        self.master.handle_bytes(Instant::default(), client, set.as_bytes());
+        let output = self.master.poll_output().expect("a master answers SET");
+        assert_eq!(output.bytes, b"+OK\r\n", "the marker is written");
+        self.master.disconnect(client);
     }
 
     /// What its own clock shows.

@@ -57,10 +57,11 @@ impl World {
         let Some(held) = self.held_by(client, user) else { return };
         let number = held.belief;
         let belief = self.checker.belief(number);
-        let (key, left) = (&self.keys[belief.key], belief.until - now);
+        let key = &self.keys[belief.key];
+        // What a node tells of a key's end is rounded down: one that is healed may end early.
         let good = |at: usize| {
-            let it = &self.nodes[at];
-            it.holds(now, key, &belief.token) && it.left(now, key) >= left
+            now + self.nodes[at].left(now, key) >= belief.until
+                && self.supports(at, belief.key, &belief.token, belief.until)
         };
         let others = (0..self.nodes.len()).filter(|&at| at != node && good(at)).count();
         let it = &self.nodes[node];

@@ -7,7 +7,7 @@ use redlatch::proto::settings::{Limits, NodeSettings, RestartGuard, Settings};
 
 use crate::agenda::{MICRO, MILLI, SECOND};
 use crate::dice::Dice;
-use crate::faults::Kind;
+use crate::faults::{Kind, SEES_OLD_FLUSHES};
 
 /// What becomes of the keys of a node that is killed, and what guards against it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,21 @@ pub enum Memory {
     Guarded,
     /// They may be gone, and nothing guards: here locks cannot exclude each other.
     Unguarded,
+    /// The clocks of nodes jump, so keys end too early. The restart guard is on, but it sees a jump
+    /// only when it asks for the time: here locks cannot exclude each other either.
+    Jumping,
+}
+
+impl Memory {
+    /// Whether the restart guard is on.
+    pub fn is_guarded(self) -> bool {
+        matches!(self, Memory::Guarded | Memory::Jumping)
+    }
+
+    /// Whether locks exclude each other.
+    pub fn excludes(self) -> bool {
+        matches!(self, Memory::Kept | Memory::Guarded)
+    }
 }
 
 /// How long a ttl is.
@@ -50,6 +65,8 @@ pub struct Plan {
     pub latency: (u64, u64),
     /// How many pieces in a thousand are late, and by how much at most.
     pub late: (u64, u64),
+    /// How much longer each way of a byte to and from the last node is.
+    pub far: u64,
     /// How long a step of a client takes at most, where it takes any time.
     pub pace: u64,
     /// How long callers take at most to fetch what they were told of; zero: nothing is told first.
@@ -66,12 +83,16 @@ pub struct Plan {
     pub keeps: u64,
     /// How many in a thousand acts of a holder give the lock away.
     pub gives: u64,
+    /// How many in a thousand locks that are given away are for one user, by their token.
+    pub lends: u64,
     /// How many in a thousand acts of one who has no lock only look.
     pub looks: u64,
     /// How many holders in a thousand keep the lock up to its end, where that is not too far.
     pub patience: u64,
     /// The longest pause of a user between two locks.
     pub rest: u64,
+    /// How many nodes in a thousand were started a short while ago.
+    pub young: u64,
     /// What becomes of the keys of a node that is killed.
     pub memory: Memory,
     /// A test says who does what.
@@ -81,17 +102,22 @@ pub struct Plan {
 impl Plan {
     /// Draws a plan. Unless it is said, nodes that forget are guarded against.
     pub fn draw(memory: Option<Memory>, dice: &mut Dice) -> Plan {
-        let drawn = dice.weighted(&[(2, Memory::Kept), (1, Memory::Guarded)]);
+        let drawn =
+            dice.weighted(&[(10, Memory::Kept), (9, Memory::Guarded), (1, Memory::Jumping)]);
         let memory = memory.unwrap_or(drawn);
-        let nodes = dice.weighted(&[(4, 3), (2, 4), (4, 5)]);
+        let nodes = dice.weighted(&[(1, 1), (1, 2), (12, 3), (4, 4), (10, 5), (1, 6), (1, 7)]);
         let latency = dice.weighted(&[
             (5, (20 * MICRO, 300 * MICRO)),
             (3, (300 * MICRO, 3 * MILLI)),
             (2, (2 * MILLI, 25 * MILLI)),
         ]);
-        let settings = settings(nodes, memory, dice);
+        let mut settings = settings(nodes, memory, dice);
         let faults = faults(memory, &settings, dice);
+        if faults.iter().any(|(_, kind)| *kind == Kind::Flush) && !SEES_OLD_FLUSHES {
+            settings.reset_after = NEVER;
+        }
         let forced = memory == Memory::Kept && dice.chance(120);
+        let forgetful = memory == Memory::Guarded && dice.chance(250);
         let mut plan = Plan {
             clients: dice.weighted(&[(5, 2), (3, 3), (2, 4)]),
             nodes,
@@ -101,6 +127,7 @@ impl Plan {
             settings,
             latency,
             late: (dice.one_of(&[0, 0, 10, 50]), dice.one_of(&[10, 50, 200]) * MILLI),
+            far: 0,
             pace: dice.one_of(&[0, 0, 100 * MICRO, 2 * MILLI]),
             fetched_late: dice.one_of(&[0, 0, 100 * MICRO, 5 * MILLI]),
             fault_pause: dice.one_of(&[0, 400, 200, 100, 60]) * MILLI,
@@ -113,23 +140,30 @@ impl Plan {
             extends: dice.one_of(&[0, 100, 300, 800]),
             keeps: dice.one_of(&[0, 300, 800]),
             gives: dice.one_of(&[0, 0, 100, 400]),
+            lends: 300,
             looks: dice.one_of(&[0, 0, 50]),
             patience: dice.one_of(&[100, 600]),
             rest: dice.one_of(&[2, 20, 100]) * MILLI,
+            young: 0,
             memory,
             directed: false,
         };
+        if memory == Memory::Guarded {
+            plan.young = dice.one_of(&[0, 0, 0, 300]);
+        }
         if forced {
             plan.let_operators_take_locks(dice);
+        } else if forgetful {
+            plan.let_nodes_forget(dice);
         }
         plan
     }
 
-    /// A world of three nodes and two clients with a user each, where nothing happens by itself,
+    /// A world of three nodes and three clients with a user each, where nothing happens by itself,
     /// and the nodes are guarded against restarts.
     pub fn directed() -> Plan {
         let mut plan = Plan::draw(Some(Memory::Guarded), &mut Dice::new(0));
-        (plan.clients, plan.nodes, plan.users, plan.keys) = (2, 3, 1, 1);
+        (plan.clients, plan.nodes, plan.users, plan.keys) = (3, 3, 1, 1);
         let labels = (0..plan.nodes).map(|node| NodeSettings::new(format!("n{node}")));
         plan.settings = Settings::new(labels.collect());
         plan.settings.max_ttl = Duration::from_millis(300);
@@ -137,6 +171,7 @@ impl Plan {
         plan.settings.reconnect = (Duration::from_millis(1), Duration::from_millis(2));
         (plan.latency, plan.late, plan.pace) = ((20 * MICRO, 100 * MICRO), (0, 0), 0);
         plan.fetched_late = 0;
+        plan.young = 0;
         (plan.fault_pause, plan.rest, plan.directed) = (0, u64::MAX / 4, true);
         plan
     }
@@ -152,6 +187,36 @@ impl Plan {
         self.lengths = [(0, Length::Short), (5, Length::Middle), (1, Length::Long)];
         (self.extends, self.keeps) = (dice.one_of(&[0, 300]), 900);
         self.faults = vec![(4, Kind::Force), (1, Kind::Delete), (dice.below(2), Kind::Stop)];
+    }
+
+    /// A world where nodes forget while others are silent, and holders prolong their locks by what
+    /// is left. Nothing is cut there but by the end of a process, so every client is told of every
+    /// flush.
+    fn let_nodes_forget(&mut self, dice: &mut Dice) {
+        if dice.chance(700) {
+            self.nodes = 3;
+            let labels = (0..self.nodes).map(|node| NodeSettings::new(format!("n{node}")));
+            self.settings.nodes = labels.collect();
+        }
+        self.settings.limits = Limits::default();
+        self.settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 300]));
+        self.settings.node_timeout = Duration::from_millis(25);
+        // Its answers come behind the majority's.
+        self.far = dice.one_of(&[0, 8 * MILLI]);
+        self.settings.reset_after = NEVER;
+        self.latency = (20 * MICRO, 500 * MICRO);
+        (self.late, self.fault_pause) = ((0, 0), dice.one_of(&[60, 30]) * MILLI);
+        self.lengths = [(0, Length::Short), (5, Length::Middle), (1, Length::Long)];
+        (self.extends, self.keeps) = (500, dice.one_of(&[0, 800]));
+        (self.gives, self.lends) = (dice.one_of(&[100, 700]), dice.one_of(&[200, 700]));
+        self.faults = vec![
+            (dice.below(3), Kind::Kill),
+            (2, Kind::Flush),
+            (3, Kind::FlushFirst),
+            (3, Kind::Stall),
+            (2, Kind::Freeze),
+            (dice.below(2), Kind::Stop),
+        ];
     }
 
     /// A ttl, in milliseconds.
@@ -181,14 +246,25 @@ impl Plan {
 /// thing goes wrong again and again would drown in a mixture of everything.
 fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kind)> {
     if memory == Memory::Guarded && dice.chance(150) {
-        // Who is told of a flush knows; who is not connected then, or loses the connection before
-        // it is told, cannot find out later. So here nothing is cut.
-        return vec![(3, Kind::Flush), (1, Kind::Stop), (1, Kind::ForgetScripts)];
+        // Who is told of a flush knows. Unless a client finds out later that it was not connected
+        // then, or lost the connection before it was told, nothing is cut here.
+        let cuts = u64::from(SEES_OLD_FLUSHES);
+        return vec![
+            (3, Kind::Flush),
+            (1, Kind::Stop),
+            (1, Kind::ForgetScripts),
+            (cuts, Kind::Cut),
+            (if settings.max_ttl <= CRASHING { cuts } else { 0 }, Kind::Crash),
+        ];
     }
     let mut faults: Vec<(u64, Kind)> =
         Kind::USUAL.iter().map(|&kind| (dice.one_of(&[0, 0, 1, 5]), kind)).collect();
     if memory != Memory::Kept {
         faults.push((3, Kind::Kill));
+        faults.push((dice.one_of(&[0, 0, 2]), Kind::Promote));
+    }
+    if memory == Memory::Jumping {
+        faults.push((5, Kind::Jump));
     }
     if settings.max_ttl <= CRASHING {
         faults.push((dice.one_of(&[0, 1, 3]), Kind::Crash));
@@ -208,16 +284,15 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     settings.reconnect.1 = Duration::from_millis(dice.one_of(&[50, 1000]));
     settings.reset_after = Duration::from_millis(dice.one_of(&[60, 500]));
     settings.attended = dice.chance(800);
-    settings.restart_guard =
-        if memory == Memory::Guarded { RestartGuard::On } else { RestartGuard::Off };
-    if memory == Memory::Guarded {
+    settings.restart_guard = if memory.is_guarded() { RestartGuard::On } else { RestartGuard::Off };
+    if memory.is_guarded() {
         // With a short one, nodes are trusted again while the run goes on.
         settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 60_000]));
     } else if dice.chance(200) {
         settings.max_ttl = Duration::from_millis(300);
     }
     // Not often where it may take a minute until a node is trusted: that would be many probes.
-    let often = settings.max_ttl <= CRASHING && dice.chance(300);
+    let often = settings.max_ttl <= CRASHING && dice.chance(300) || memory == Memory::Jumping;
     settings.probe_interval = Duration::from_millis(if often { 200 } else { 5000 });
     if dice.chance(100) {
         // So little room that nodes are full, and that there is no record to be had.
@@ -230,6 +305,9 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
 /// The longest ttl in a world where clients crash: what a dead client leaves behind is nobody's,
 /// and has to be over before the end of the run is looked at.
 const CRASHING: Duration = Duration::from_millis(300);
+
+/// A silent connection is kept for longer than anything is silent.
+const NEVER: Duration = Duration::from_secs(10);
 
 /// How long it may take behind the last fault until nothing is left of it: longer than the longest
 /// pause before a connection, the longest ttl that is not long, and what is late; far shorter than

@@ -40,6 +40,10 @@ pub struct Tally {
     pub debts: u64,
     /// Clients that crashed or ended, and began anew.
     pub crashes: u64,
+    /// Nodes that were replicas for a while.
+    pub promotions: u64,
+    /// Jumps of a node's clock that were seen.
+    pub jumps: u64,
     /// Nodes that were flushed.
     pub flushes: u64,
     /// Nodes whose grants did not count for a while.
@@ -62,6 +66,8 @@ pub struct Tally {
     pub adopted: u64,
     /// Locks that were there no more when they were to be taken up.
     pub adopted_in_vain: u64,
+    /// Locks that were prolonged by their token.
+    pub borrowed: u64,
     /// Looks at what the nodes hold.
     pub inspected: u64,
     /// Keys that an operator deleted on a node.
@@ -70,11 +76,19 @@ pub struct Tally {
     pub forced: u64,
     /// Keys that were set again where they had been lost.
     pub healed: u64,
+    /// Wires of which a client left something unread.
+    pub rests: u64,
+    /// Turns in which something was due, and that began with input that was not read.
+    pub unread: u64,
+    /// Turns in which something was due, and that began with output that was not written.
+    pub unwritten: u64,
+    /// Connections that a write found to be gone.
+    pub broken: u64,
 }
 
 impl Tally {
     /// The counters with their names.
-    pub fn counters(&mut self) -> [(&'static str, &mut u64); 33] {
+    pub fn counters(&mut self) -> [(&'static str, &mut u64); 40] {
         [
             ("faults", &mut self.faults),
             ("events", &mut self.events),
@@ -94,6 +108,8 @@ impl Tally {
             ("suspect nodes", &mut self.suspects),
             ("nodes owed something", &mut self.debts),
             ("clients begun anew", &mut self.crashes),
+            ("nodes promoted", &mut self.promotions),
+            ("clock jumps seen", &mut self.jumps),
             ("nodes flushed", &mut self.flushes),
             ("nodes distrusted", &mut self.distrusted),
             ("stale grants", &mut self.stale),
@@ -105,10 +121,15 @@ impl Tally {
             ("locks given away", &mut self.given_away),
             ("locks taken up", &mut self.adopted),
             ("taken up in vain", &mut self.adopted_in_vain),
+            ("locks prolonged by their token", &mut self.borrowed),
             ("inspections", &mut self.inspected),
             ("keys deleted", &mut self.deleted),
             ("locks taken away", &mut self.forced),
             ("keys healed", &mut self.healed),
+            ("wires not read to their end", &mut self.rests),
+            ("late turns with unread input", &mut self.unread),
+            ("late turns with unwritten output", &mut self.unwritten),
+            ("connections lost in a write", &mut self.broken),
         ]
     }
 

@@ -9,6 +9,7 @@ use redlatch::proto::time::Ttl;
 use redlatch::{BadTtl, Busy, Completion, ConfigError, Error, Keep, Lock, Op, Outcome, Released};
 
 use crate::agenda::{Event, MILLI, SECOND};
+use crate::borrowing::Borrowed;
 use crate::checker::Belief;
 use crate::client::instant;
 use crate::handing::Offer;
@@ -17,6 +18,9 @@ use crate::world::World;
 
 /// A lock that is dropped without a word has to be over before the end of a run is looked at.
 const FORGETTABLE: u64 = SECOND;
+
+/// So long a user waits for a key at most.
+pub const LONGEST_WAIT: u64 = 300 * MILLI;
 
 /// What is written late because the kernel takes no more is waited for.
 const SLACK: u64 = 3 * MILLI;
@@ -38,6 +42,8 @@ pub enum Purpose {
     Keep { user: usize },
     /// A user takes up a lock that another gave away.
     Adopt { user: usize },
+    /// A user prolongs a lock that it has the token of.
+    Borrow { user: usize },
     /// A user looks what the nodes hold.
     Inspect { user: usize },
     /// Somebody used a handle that is long over.
@@ -85,8 +91,9 @@ impl Wish {
 #[derive(Debug)]
 pub enum State {
     Resting,
-    Waiting { op: Op, serial: u64, wish: Wish },
+    Waiting { op: Op, serial: u64, wish: Wish, since: u64, gives_up: u64 },
     Holding(Held),
+    Borrowing(Borrowed),
     Releasing { op: Op, serial: u64 },
 }
 
@@ -147,6 +154,7 @@ impl World {
                 self.rest(client, user);
             }
             State::Holding(held) => self.act_on(client, user, held),
+            State::Borrowing(it) => self.act_on_borrowed(client, user, it),
         }
     }
 
@@ -170,7 +178,7 @@ impl World {
             return self.look_at_key(client, user, key);
         }
         let wish = self.wish();
-        let wait = self.dice.weighted(&[(4, 0), (4, 50 * MILLI), (1, 300 * MILLI)]);
+        let wait = self.dice.weighted(&[(4, 0), (4, 50 * MILLI), (1, LONGEST_WAIT)]);
         let wait = self.dice.below(wait + 1);
         let asked = self.acquire(client, key, wish, wait, Purpose::Acquire { user });
         self.wait_for(client, user, wish, wait, asked);
@@ -195,7 +203,8 @@ impl World {
         match asked {
             Ok((op, serial)) => {
                 let it = &mut self.clients[client].users[user];
-                it.state = State::Waiting { op, serial, wish };
+                let (since, gives_up) = (self.agenda.now(), self.agenda.now() + wait);
+                it.state = State::Waiting { op, serial, wish, since, gives_up };
                 if self.dice.chance(150) {
                     let by = self.dice.below(wait + self.plan.node_timeout());
                     it.at = self.agenda.now() + by;
@@ -284,6 +293,7 @@ impl World {
                 self.seen(&seen);
                 self.rest(client, user);
             }
+            (Some(Purpose::Borrow { user }), result) => self.borrowed(client, user, result),
             (Some(Purpose::Extend { user }), result) => {
                 self.extended(client, user, serial, result);
             }
@@ -347,7 +357,7 @@ impl World {
         let (who, key) = ((client, user), it.users[user].key);
         let token = lock.token().as_bytes().to_vec();
         let belief = self.checker.hand_out(now, Belief::new(who, key, token, now, until));
-        self.agenda.put(now, Event::Probe { belief });
+        self.probe(belief);
         self.agenda.put(until.saturating_sub(1), Event::Probe { belief });
         let (extend, open_end) = (None, false);
         let mut held = Held { lock, belief, extend, open_end, keep: None, ttl: wish.ttl };
@@ -496,6 +506,8 @@ impl World {
         let now = self.agenda.now();
         let serial = self.next_serial();
         self.trace.note(now, || format!("client {client} user {user} releases token #{serial}"));
+        let until = self.checker.belief(held.belief).until;
+        self.occupied.push((client, self.clients[client].users[user].key, until));
         self.checker.end(now, held.belief);
         let it = &mut self.clients[client];
         let (key, token) = (&self.keys[it.users[user].key], held.lock.token());
@@ -517,7 +529,7 @@ impl World {
         let now = self.agenda.now();
         for user in &mut self.clients[client].users {
             user.at = match user.state {
-                State::Holding(_) => now + self.dice.below(50 * MILLI),
+                State::Holding(_) | State::Borrowing(_) => now + self.dice.below(50 * MILLI),
                 State::Waiting { .. } if self.dice.chance(500) => now + self.dice.below(50 * MILLI),
                 _ => u64::MAX,
             };

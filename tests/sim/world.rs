@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use redlatch::Instant;
 use redlatch::proto::coordinator::Coordinator;
 
-use crate::agenda::{Agenda, Event};
+use crate::agenda::{Agenda, Event, SECOND};
 use crate::checker::Checker;
 use crate::client::Client;
 use crate::dice::Dice;
 use crate::handing::{Handed, Offer};
+use crate::ledger::Ledger;
 use crate::network::{Network, Piece, Weather};
-use crate::node::Node;
+use crate::node::{A_DAY, Node};
 use crate::operator::Forced;
 use crate::plan::{Memory, Plan, QUIET};
 use crate::tally::Tally;
@@ -32,6 +33,7 @@ pub struct World {
     pub clients: Vec<Client>,
     pub keys: Vec<Vec<u8>>,
     pub checker: Checker,
+    pub ledger: Ledger,
     pub tally: Tally,
     pub trace: Trace,
     /// Nothing goes wrong any more.
@@ -45,6 +47,11 @@ pub struct World {
     pub offers: Vec<Offer>,
     /// All locks that were given away.
     pub handed: Vec<Handed>,
+    /// Keys (client, key, up to when) that a client still holds by its own record, though they were
+    /// released by their token: others of that client wait for the end of the record.
+    pub occupied: Vec<(usize, usize, u64)>,
+    /// By key: since when it is free and waited for.
+    pub free_since: Vec<Option<u64>>,
     /// Locks that an operator took away behind their owners' backs.
     pub forced: Vec<Forced>,
     serial: u64,
@@ -61,10 +68,24 @@ impl World {
     /// The world of a plan.
     pub fn of(plan: Plan, mut dice: Dice, trace: Trace) -> World {
         trace.note(0, || format!("{plan:?}"));
-        let nodes = (0..plan.nodes).map(|_| Node::new(&mut dice)).collect();
+        let mut nodes: Vec<Node> = (0..plan.nodes).map(|_| Node::new(&mut dice)).collect();
         let clients = (0..plan.clients).map(|_| client(&plan, &mut dice)).collect();
-        let weather = Weather { latency: plan.latency, late: plan.late };
+        let weather =
+            Weather { latency: plan.latency, late: plan.late, far: (plan.nodes - 1, plan.far) };
         let keys = (0..plan.keys).map(|key| format!("key {key}").into_bytes()).collect();
+        let memory = plan.settings.max_ttl.as_nanos() as u64;
+        let mut ledger = Ledger::new(plan.nodes, plan.keys, memory);
+        for (number, node) in nodes.iter_mut().enumerate() {
+            let mut known_for = u64::from(A_DAY);
+            if plan.young > 0 && dice.chance(plan.young) {
+                known_for = dice.below(2 * memory / SECOND + 2);
+                node.is_up_for(known_for as u32);
+                ledger.is_up_for(number, known_for * SECOND);
+            }
+            if dice.chance(900) {
+                node.is_known_for(known_for);
+            }
+        }
         World {
             dice,
             agenda: Agenda::default(),
@@ -72,7 +93,8 @@ impl World {
             nodes,
             clients,
             keys,
-            checker: Checker::new(),
+            checker: Checker::new(plan.memory != Memory::Jumping),
+            ledger,
             tally: Tally::default(),
             trace,
             healed: false,
@@ -81,6 +103,8 @@ impl World {
             offers: Vec::new(),
             handed: Vec::new(),
             forced: Vec::new(),
+            occupied: Vec::new(),
+            free_since: vec![None; plan.keys],
             serial: 0,
             plan,
         }
@@ -92,6 +116,9 @@ impl World {
             self.rouse(client);
         }
         self.plan_fault();
+        if self.plan.is_untroubled() {
+            self.agenda.put(0, Event::Watch);
+        }
         self.run_until(self.plan.length);
         self.heal();
         self.run_until(self.agenda.now() + QUIET);
@@ -133,6 +160,7 @@ impl World {
             Event::Recover { node } => self.recover(node),
             Event::Probe { belief } => self.probe(belief),
             Event::ProbeGiven { handed } => self.probe_given(handed),
+            Event::Watch => self.watch_free_keys(),
             Event::Turn(turn) => self.take_turn(turn),
         }
     }
@@ -193,8 +221,10 @@ impl World {
         });
         self.note_absent(wire, bytes);
         let before = if stale { self.tokens_at(number) } else { Vec::new() };
+        self.note_what_is_absent(number);
         let node = &mut self.nodes[number];
         node.master.handle_bytes(clock, connection, bytes);
+        self.note_what_is_there(number);
         if stale {
             self.look_at_stale_grants(wire, &before);
         }
@@ -260,24 +290,6 @@ impl World {
             if paid && !self.nodes[number].kills {
                 self.excused.insert((number, self.keys[key].clone(), token));
             }
-        }
-    }
-
-    /// Looks whether a lock that somebody believes in is on a majority of the nodes, as long as
-    /// nodes forget nothing: what carries the promise, before it breaks in anybody's hands.
-    fn probe(&mut self, number: usize) {
-        let now = self.agenda.now();
-        let belief = self.checker.belief(number);
-        if now >= belief.until || belief.forced || self.plan.memory != Memory::Kept {
-            return;
-        }
-        let (key, who) = (&self.keys[belief.key], belief.who);
-        let on = self.nodes.iter().filter(|node| node.holds(now, key, &belief.token)).count();
-        let nodes = self.nodes.len();
-        if 2 * on <= nodes {
-            let key = belief.key;
-            self.checker
-                .violate(format!("{who:?} believes in key {key}, which is on {on} of {nodes}"));
         }
     }
 }

@@ -27,7 +27,7 @@ const FLOORS: [(u8, &[&str]); 11] = [
     (2, &["proto::records", "proto::round", "proto::debts"]),
     (2, &["proto::waiters", "proto::ops", "proto::keeper"]),
     (3, &["proto::cluster"]),
-    (4, &["proto::coordinator"]),
+    (4, &["proto::coordinator", "proto::turn"]),
     (5, &["net", "config", "testing::tcp"]),
     (6, &["client", "shared"]),
 ];

@@ -13,6 +13,7 @@ use redlatch::proto::standing::Reading;
 use redlatch::{Cause, clock};
 
 use super::connection::{Answer, Connection, Patience, Tls, Trouble, addresses};
+use super::marker;
 use super::name::{self, Place};
 use super::trial::{self, Keys, Trial};
 
@@ -40,6 +41,8 @@ pub struct Manner {
     pub tls: Option<Tls>,
     pub patience: Patience,
     pub keys: Keys,
+    /// The key of the node marker, where the restart guard wants one.
+    pub marker: Option<String>,
 }
 
 /// What one node answered.
@@ -63,6 +66,8 @@ pub struct Examination {
     pub places: Vec<Place>,
     /// Each command of the library, tried.
     pub trials: Vec<Trial>,
+    /// Its node marker, after the library's client had time to write it.
+    pub marker: marker::Seen,
     /// Readings of its clock.
     pub readings: Vec<Reading>,
     /// How long its answers took.
@@ -80,6 +85,12 @@ impl Examination {
     /// A field of `INFO` that is a number.
     pub fn number(&self, name: &str) -> Option<i64> {
         self.info(name)?.parse().ok()
+    }
+
+    /// Whether commands about keys were tried, so that the database of the URL is chosen.
+    fn is_in_its_database(&self) -> bool {
+        let chosen = |trial: &Trial| trial.command != "SELECT";
+        !self.trials.is_empty() && self.trials.iter().all(chosen)
     }
 
     /// Whether a lock could be asked of such a server at all.
@@ -121,6 +132,9 @@ fn examine_into(
         seen.trials = trial::run(&mut connection, node.db, &manner.keys)?;
     }
     watch_the_clock(&mut connection, seen)?;
+    if let (Some(key), true) = (&manner.marker, seen.is_in_its_database()) {
+        seen.marker = marker::look(&mut connection, key, seen)?;
+    }
     seen.elsewhere = another(address, node, manner);
     seen.places = match addresses(address) {
         Ok(found) if found.len() > 1 => name::ask_each(&found, address, node, manner),

@@ -5,11 +5,12 @@
 //! its own. Both are plain values, about which `checks` decides, and `table` shows what was found.
 //!
 //! The hazard is to harm what is looked at: one key of our own is written, with a short ttl, in one
-//! write with its deletion.
+//! write with its deletion. The library's client writes the node marker, as every client does.
 
 mod checks;
 mod connection;
 mod examination;
+mod marker;
 mod meeting;
 mod name;
 mod table;
@@ -42,10 +43,12 @@ Do these nodes meet what Redlock assumes of them?
 
 Looks whether each address leads to an independent master that keeps its keys: one server under \
 two addresses, several servers under one name, replicas and what was promoted, clusters, \
-eviction, persistence, a start a moment ago, a proxy in between; round trips against \
---node-timeout, and the clocks. Every command that redlatch uses is tried on a key of its own \
+eviction, persistence (with --persistent-nodes: that your declaration holds), a start a moment \
+ago, the node marker, a proxy in between; round trips against --node-timeout, and the clocks. \
+Every command that redlatch uses is tried on a key of its own \
 (redlatch-doctor:RANDOM), which is deleted at once; what is refused then stands in the ACL LOG \
-of the node. It takes about a second, which the clocks need.
+of the node. Like any client with the restart guard on, it writes the node marker (the key \
+redlatch:node) where there is none. It takes about a second, which the clocks need.
 
 Each line says ok, warn or fail: a failure is a node of which no lock should be asked, a warning \
 is what costs time or safety one day. What a managed server does not tell is a warning that says \
@@ -100,7 +103,9 @@ fn look(options: &Options) -> Result<u8, Refusal> {
         max_ttl: settings.max_ttl,
         node_timeout: settings.node_timeout,
         probe_interval: settings.probe_interval,
-        restart_guard: settings.restart_guard == RestartGuard::On,
+        restart_guard: settings.restart_guard != RestartGuard::Off,
+        persistent: settings.restart_guard == RestartGuard::Persistent,
+        marker: &settings.node_marker,
         now: clock::now(),
     };
     let nodes = settings.nodes.iter().zip(encrypted).zip(met).zip(seen);
@@ -142,7 +147,8 @@ fn start(config: &Config, prefix: &str, patience: Patience) -> Result<Examined, 
         // A key for each: two addresses may lead to one server.
         let [name, token, other] = [(); 3].map(|()| Token::draw(&mut rng));
         let keys = Keys { key: format!("{prefix}redlatch-doctor:{name}"), token, other };
-        let manner = Manner { tls: tls(config), patience, keys };
+        let marker = settings.wanted_marker().map(str::to_owned);
+        let manner = Manner { tls: tls(config), patience, keys, marker };
         let (address, node, sender) = (address.clone(), node.clone(), sender.clone());
         thread::spawn(move || {
             // Nobody takes what comes too late.

@@ -101,12 +101,12 @@ fn of_error(error: &io::Error) -> Problem {
 
 fn not_found(name: &OsStr, why: &str) -> Refusal {
     let message = format!("{}: command not found: {why}", Path::new(name).display());
-    Refusal { word: "not_found", message, nodes: Vec::new(), code: exit::NOT_FOUND }
+    Refusal { word: "not_found", code: exit::NOT_FOUND, ..Refusal::config(message) }
 }
 
 fn cannot_run(name: &OsStr, why: &str) -> Refusal {
     let message = format!("{}: cannot be run: {why}", Path::new(name).display());
-    Refusal { word: "cannot_run", message, nodes: Vec::new(), code: exit::CANNOT_RUN }
+    Refusal { word: "cannot_run", code: exit::CANNOT_RUN, ..Refusal::config(message) }
 }
 
 #[cfg(test)]

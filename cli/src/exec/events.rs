@@ -23,8 +23,11 @@ pub struct Won {
 
 /// The lock was not had at once, and is waited for.
 pub fn waiting(voice: &mut Voice, error: &Error) {
-    let refusal = Refusal::from(error.clone());
-    let text = format!("waiting for \"{}\": {}", voice.key(), refusal.message);
+    let refusal = Refusal::of_acquire(error.clone());
+    let mut text = format!("waiting for \"{}\": {}", voice.key(), refusal.message);
+    if let Some(line) = refusal.way_out {
+        text = format!("{text}\n{line}");
+    }
     let nodes = nodes_json(&refusal.nodes);
     let fields = json!({ "error": refusal.word, "message": refusal.message, "nodes": nodes });
     voice.event(Weight::News, "waiting", fields, &text);

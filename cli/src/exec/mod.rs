@@ -273,7 +273,7 @@ fn keep(options: &Options, grace: Duration) -> Keep {
 /// Why there is no lock; with the code that the user wants for it.
 fn refusal(options: &Options, error: redlatch::Error) -> Refusal {
     let contended = matches!(error, redlatch::Error::Contended(_));
-    let mut refusal = Refusal::from(error);
+    let mut refusal = Refusal::of_acquire(error);
     if contended {
         refusal.code = options.conflict_exit_code;
     }

@@ -96,6 +96,7 @@ impl Voice {
             self.say(refusal.json().to_string());
         } else if self.least.is_some() || to_set_right {
             self.say(format!("redlatch: {}", refusal.message));
+            refusal.way_out.into_iter().for_each(|line| self.say(line.to_owned()));
         }
         refusal.code
     }

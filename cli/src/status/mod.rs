@@ -3,7 +3,7 @@
 //! The hazard is to read too much into it: what was seen may be over when it is read.
 
 mod keys;
-mod nodes;
+pub mod nodes;
 
 use std::process::ExitCode;
 

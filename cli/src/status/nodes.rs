@@ -1,19 +1,24 @@
 //! The nodes themselves: may they be asked, and if not, why.
 
-use redlatch::{Event, Inspection, NodeId, Said, Standing};
+use redlatch::{Event, Inspection, NodeId, NodeReport, Said, Standing};
 use serde_json::{Value, json};
 
 use super::View;
 use crate::exit;
 use crate::look::{Colours, Look, time};
 use crate::news::left;
-use crate::output::trouble;
+use crate::output::{INIT_MAY_HELP, trouble};
 use crate::table::Table;
 use crate::turning::Turning;
 use crate::wall_clock::micros;
 
 /// What is told of the nodes: `seen` is how long each took to answer a look at a key.
-pub fn view(turning: &Turning, seen: &Inspection, events: &[Event], colours: Colours) -> View {
+pub(super) fn view(
+    turning: &Turning,
+    seen: &Inspection,
+    events: &[Event],
+    colours: Colours,
+) -> View {
     let core = turning.engine.coordinator();
     let standings: Vec<Standing> =
         (0..seen.nodes.len()).map(|index| core.standing(NodeId::new(index))).collect();
@@ -23,9 +28,9 @@ pub fn view(turning: &Turning, seen: &Inspection, events: &[Event], colours: Col
 
     let mut table = Table::new(["node", "state", "answered in"]);
     let mut per_node = Vec::new();
-    for (index, (node, &standing)) in seen.nodes.iter().zip(&standings).enumerate() {
-        let detail = report.nodes[index].detail.as_deref();
-        let (words, look) = in_words(standing, detail, why(events, NodeId::new(index)));
+    let all_words = words(turning, events);
+    let nodes = seen.nodes.iter().zip(&standings).zip(all_words).enumerate();
+    for (index, ((node, &standing), (words, look))) in nodes {
         let took = (!node.took.is_zero()).then_some(node.took);
         table.row([
             (node.label.to_string(), None),
@@ -44,11 +49,22 @@ pub fn view(turning: &Turning, seen: &Inspection, events: &[Event], colours: Col
     let look = if counted >= seen.quorum { Look::Good } else { Look::Bad };
     let (quorum, all) = (seen.quorum, seen.nodes.len());
     let verdict = colours.styled(&format!("{counted} of {all} nodes can grant"), look);
-    View {
-        text: format!("{verdict}, {quorum} are needed\n{}", table.text(colours)),
-        json: object(quorum, counted, per_node),
-        code,
+    let mut text = format!("{verdict}, {quorum} are needed\n{}", table.text(colours));
+    if counted < quorum && usable >= quorum {
+        text = format!("{text}\n{INIT_MAY_HELP}");
     }
+    View { text, json: object(quorum, counted, per_node), code }
+}
+
+/// What each node is at the moment, in words, in the order of the list.
+pub fn words(turning: &Turning, events: &[Event]) -> Vec<(String, Look)> {
+    let core = turning.engine.coordinator();
+    let report = core.report_standings(redlatch::clock::now());
+    let words = |(index, node): (usize, &NodeReport)| {
+        let id = NodeId::new(index);
+        in_words(core.standing(id), node.detail.as_deref(), why(events, id))
+    };
+    report.nodes.iter().enumerate().map(words).collect()
 }
 
 fn object(quorum: usize, counted: usize, per_node: Vec<Value>) -> Value {

@@ -42,6 +42,9 @@ fn every_verb(fleet: &Fleet, adjust: impl Fn(&mut Command)) {
     run(&["status", "-v", "deploy"], 1);
     run(&["status", "--json"], 0);
     run(&["release", "--json", "deploy", &token], 0);
+    run(&["init", "--yes", "-v"], 0);
+    run(&["init", "--yes", "--json"], 0);
+    run(&["init"], 125);
     run(&["acquire", "--help"], 0);
     run(&["acquire", "-t", "-1", "deploy"], 125);
 }

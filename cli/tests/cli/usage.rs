@@ -36,7 +36,9 @@ fn no_nodes_and_files_that_are_not_there_are_125() {
 
 #[test]
 fn help_and_version_are_0_and_on_stdout() {
-    for verb in ["exec", "acquire", "extend", "release", "status", "doctor", "bench", "demo"] {
+    for verb in
+        ["exec", "acquire", "extend", "release", "status", "doctor", "init", "bench", "demo"]
+    {
         let ended = run(&mut tool(&[verb, "--help"])).with_code(0);
         assert!(ended.out.contains("Usage: redlatch ") && ended.errors.is_empty(), "{ended:?}");
     }
@@ -46,7 +48,7 @@ fn help_and_version_are_0_and_on_stdout() {
 
 #[test]
 fn every_verb_teaches_by_an_example() {
-    for verb in ["exec", "acquire", "extend", "release", "status", "completions", "man"] {
+    for verb in ["exec", "acquire", "extend", "release", "status", "init", "completions", "man"] {
         let help = run(&mut tool(&["help", verb])).with_code(0).out;
         assert!(help.contains(&format!("\n  redlatch {verb}")) || help.contains("$(redlatch "));
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
@@ -57,7 +59,7 @@ fn every_verb_teaches_by_an_example() {
 fn completions_are_what_their_shells_can_read() {
     for shell in ["bash", "zsh", "fish"] {
         let script = run(&mut tool(&["completions", shell])).with_code(0).out;
-        for word in ["--node-timeout", "--no-restart-guard"] {
+        for word in ["--node-timeout", "--no-restart-guard", "--persistent-nodes"] {
             assert!(script.contains(word.trim_start_matches('-')), "{shell}: {word}");
         }
         let mut reader = Command::new(shell);
@@ -78,7 +80,9 @@ fn the_manual_page_is_one_that_man_can_show() {
     let Some(shown) = fed(&mut groff, &page) else { return };
     let shown = shown.with_code(0);
     assert!(shown.errors.is_empty(), "{shown:?}");
-    for word in ["EXEC", "ACQUIRE", "TIMING", "ENVIRONMENT", "EXIT CODES", "REDLATCH_SERVERS"] {
+    for word in
+        ["EXEC", "ACQUIRE", "INIT", "TIMING", "ENVIRONMENT", "EXIT CODES", "REDLATCH_SERVERS"]
+    {
         assert!(shown.out.contains(word), "{word}: {}", shown.out);
     }
 }

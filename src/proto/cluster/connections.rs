@@ -111,7 +111,7 @@ impl Cluster {
         for timer in [&mut it.connecting, &mut it.silence, &mut it.reset, &mut it.probe] {
             self.timers.clear_in(timer);
         }
-        (it.marking, it.vouching) = (false, false);
+        (it.marking, it.vouching) = (None, false);
         let mut asks = it.link.reset();
         let creating = |ask: &Ask| ask.kind.may_create();
         let provable = self.remember_connection(node, asks.iter().any(creating));

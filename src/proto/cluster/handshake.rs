@@ -9,7 +9,7 @@ use super::super::greeting::{Fact, Progress, Step, Vetted};
 use super::super::link::{Ask, Kind};
 use super::super::marker::{self, MarkerState, Marking};
 use super::super::node::NodeId;
-use super::super::quarantine::{self, Distrust};
+use super::super::quarantine;
 use super::super::standing::Standing;
 use super::super::time::Instant;
 use super::{Action, Change, Cluster};
@@ -59,7 +59,8 @@ impl Cluster {
     fn greeting_is_over(&mut self, node: NodeId, now: Instant) {
         let greeting = &self.nodes[node.index()].greeting;
         let (vetted, found) = (*greeting.vetted(), greeting.found());
-        match (found, quarantine::marking(self.settings.restart_guard, &vetted)) {
+        let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
+        match (found, quarantine::marking(guard, &vetted, max_ttl)) {
             _ if self.is_known_server(node, &vetted) => self.reject(node, Cause::SameServer, now),
             (None, Some(how)) => self.mark_in_greeting(node, how, now),
             (found, _) => self.is_vetted(node, vetted, found.unwrap_or(vetted.marker), now),
@@ -104,10 +105,7 @@ impl Cluster {
 
     /// The pending releases are written behind the handshake: its marker and its clock follow.
     pub fn start_probing(&mut self, node: NodeId, now: Instant) {
-        if matches!(self.nodes[node.index()].trusted_from, Some((_, Distrust::Flushed))) {
-            // The flush may have come after the handshake had read the marker.
-            self.mark(node, Marking::IfMissing, now);
-        }
+        self.mark_if_wanted(node, now);
         // Asked at once, so that there is something to compare the next one with.
         self.probe_is_due(node, now);
     }

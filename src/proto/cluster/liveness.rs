@@ -48,6 +48,7 @@ impl Cluster {
         if unanswered {
             self.watch_for_silence(node, now);
         }
+        self.mark_if_wanted(node, now);
         self.report(node, Change::CaughtUp);
     }
 
@@ -63,6 +64,7 @@ impl Cluster {
     /// Asks the node for its time, and plans the next time.
     pub(super) fn probe_is_due(&mut self, node: NodeId, now: Instant) {
         self.plan_probe(node, now);
+        self.mark_if_wanted(node, now);
         let it = &mut self.nodes[node.index()];
         if !it.standing.is_usable() || !it.link.has_room(&self.settings.limits) {
             return;

@@ -63,7 +63,7 @@ pub enum Change {
     /// It was flushed. Where that is a reason for distrust, [`Change::Distrusted`] came before.
     Flushed,
     /// It may have forgotten keys just now, and was trusted before.
-    Distrusted,
+    Distrusted(Distrust),
     /// No earlier connection of it executes anything any more.
     NothingComesLate,
     /// No proof will come for what its earlier connections left unanswered.
@@ -195,7 +195,7 @@ impl Cluster {
             (Kind::Kill { client_id }, Answer::Gone(gone)) => {
                 self.kill_answered(node, client_id, gone);
             }
-            (Kind::Mark, Answer::Heard) => self.nodes[node.index()].marking = false,
+            (Kind::Mark, Answer::Fact) => self.marked(node, now),
             (Kind::Caching | Kind::LastWord, Answer::Heard) => {}
             _ => unreachable!("the link reads each reply by its question"),
         }

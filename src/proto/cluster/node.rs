@@ -3,6 +3,7 @@
 use super::super::error::{Cause, Said};
 use super::super::greeting::{Greeting, Info, Vetted};
 use super::super::link::Link;
+use super::super::marker::Marking;
 use super::super::quarantine::Distrust;
 use super::super::standing::{Reading, Standing};
 use super::super::time::Instant;
@@ -23,8 +24,10 @@ pub(super) struct Node {
     pub(super) vetted: Vetted,
     /// What it reported when it was vetted last.
     pub(super) known: Option<Info>,
-    /// Its marker is being written.
-    pub(super) marking: bool,
+    /// How its marker is being written.
+    pub(super) marking: Option<Marking>,
+    /// How its marker is to be written: until the node has done it.
+    pub(super) wants_marking: Option<Marking>,
     /// An operator vouches for it, and it has forgotten nothing since that was asked.
     pub(super) vouching: bool,
     /// From when on its grants count, and why not before.
@@ -60,7 +63,8 @@ impl Default for Node {
             failures: 0,
             vetted: Vetted::default(),
             known: None,
-            marking: false,
+            marking: None,
+            wants_marking: None,
             vouching: false,
             trusted_from: None,
             reading: None,

@@ -181,7 +181,7 @@ fn silence_gives_way_to_an_answer_or_to_a_reset() {
 #[test]
 fn flush_is_a_reason_for_distrust_before_it_is_a_flush() {
     let mut bench = Bench::ready();
-    assert!(matches!(bench.hear(FLUSHED)[..], [Change::Distrusted, Change::Flushed]));
+    assert!(matches!(bench.hear(FLUSHED)[..], [Change::Distrusted(_), Change::Flushed]));
     assert!(!bench.cluster.is_trusted(only()));
     assert!(bench.cluster.may_ask(only()).is_ok(), "it may deny and release");
     // In quarantine already: there is nothing left to be doubted.
@@ -201,7 +201,8 @@ fn another_process_proves_that_nothing_comes_late() {
         bench.cluster.handle_connected(only(), bench.now);
         let changes = bench.answer_all();
         if distrusted {
-            let expected = [Change::NothingComesLate, Change::Distrusted, Change::Vetted];
+            let distrusted = Change::Distrusted(Distrust::Restarted);
+            let expected = [Change::NothingComesLate, distrusted, Change::Vetted];
             assert_eq!(format!("{changes:?}"), format!("{expected:?}"));
         } else {
             assert!(matches!(changes[..], [Change::Vetted]), "{changes:?}");

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::super::error::Cause;
-use super::super::greeting::Vetted;
+use super::super::greeting::{Fact, Vetted, forbids_a_marker};
 use super::super::link::{Ask, Kind};
 use super::super::marker::{self, MarkerState, Marking};
 use super::super::node::NodeId;
@@ -50,24 +50,54 @@ impl Cluster {
             return;
         }
         self.quarantine(node, quarantine::memory(self.settings.max_ttl), why, now);
-        let jumped = why == Distrust::ClockJumped;
-        self.mark(node, if jumped { Marking::Renew } else { Marking::IfMissing }, now);
+        let it = &mut self.nodes[node.index()];
+        if why == Distrust::ClockJumped {
+            it.wants_marking = Some(Marking::Renew);
+        } else {
+            it.wants_marking.get_or_insert(Marking::IfMissing);
+        }
+        self.mark_if_wanted(node, now);
     }
 
-    /// Writes the node marker, unless that is being done: nobody waits for the answer.
-    pub(super) fn mark(&mut self, node: NodeId, how: Marking, now: Instant) {
+    /// Writes the node marker where that is wanted, and not being done already. Where the node
+    /// cannot be asked now, or refuses, it is asked again with the next probe.
+    pub(super) fn mark_if_wanted(&mut self, node: NodeId, now: Instant) {
         let Some(key) = self.settings.wanted_marker() else { return };
         let it = &mut self.nodes[node.index()];
-        let available = it.vetted.marker != MarkerState::Unavailable;
-        let reached = it.standing.is_usable() && it.link.has_room(&self.settings.limits);
-        let identity = it.vetted.info.identity;
-        if it.marking || !available || !reached || identity.run_id.is_none() {
+        let Some(how) = it.wants_marking.filter(|_| it.marking.is_none()) else { return };
+        if !it.standing.is_usable() || !it.link.has_room(&self.settings.limits) {
             return;
         }
-        it.marking = true;
+        let identity = it.vetted.info.identity;
+        if it.vetted.marker == MarkerState::Unavailable || identity.run_id.is_none() {
+            it.wants_marking = None;
+            return;
+        }
+        it.marking = Some(how);
         let ask = Ask::new(0, 0, Kind::Mark, now);
         it.link.ask(ask, |out| marker::mark(out, key, &identity, how));
         self.watch_for_silence(node, now);
+    }
+
+    /// The node answered the script that writes its marker.
+    pub(super) fn marked(&mut self, node: NodeId, now: Instant) {
+        let it = &mut self.nodes[node.index()];
+        let done = it.marking.take();
+        match it.link.fact() {
+            Fact::Marker(marker @ MarkerState::Present(_)) => {
+                it.vetted.marker = marker;
+                if it.wants_marking == done {
+                    it.wants_marking = None;
+                }
+                self.mark_if_wanted(node, now);
+            }
+            // It passes: the memory of the node is full, or it cannot save.
+            Fact::Refused(cause) if !forbids_a_marker(cause) => {}
+            _ => {
+                it.vetted.marker = MarkerState::Unavailable;
+                it.wants_marking = None;
+            }
+        }
     }
 
     fn quarantine(&mut self, node: NodeId, length: Duration, why: Distrust, now: Instant) {
@@ -87,7 +117,7 @@ impl Cluster {
         }
         if was_trusted {
             // In quarantine already, every vote and every key of the node is judged by it.
-            self.report(node, Change::Distrusted);
+            self.report(node, Change::Distrusted(why));
         }
     }
 
@@ -113,15 +143,18 @@ impl Cluster {
     pub fn vouch(&mut self, node: NodeId, ask: Ask, now: Instant) {
         let it = &mut self.nodes[node.index()];
         it.vouching = true;
+        let since = match it.vetted.marker {
+            MarkerState::Present(marker) => Some(marker.since_micros),
+            MarkerState::Absent | MarkerState::Unavailable => None,
+        };
         let (key, identity) = (&self.settings.node_marker, it.vetted.info.identity);
-        it.link.ask(ask, |out| marker::mark(out, key, &identity, Marking::Vouch));
+        it.link.ask(ask, |out| marker::mark(out, key, &identity, Marking::Vouch(since)));
         self.watch_for_silence(node, now);
     }
 
-    /// The node answered that, or will not answer any more. `true`: it has forgotten nothing since
-    /// it was asked.
-    pub fn vouching_ends(&mut self, node: NodeId) -> bool {
-        std::mem::take(&mut self.nodes[node.index()].vouching)
+    /// Whether the node has forgotten nothing since an operator vouched for it.
+    pub fn is_still_vouched_for(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].vouching
     }
 
     /// The operator vouches for the node: its quarantine is over.

@@ -45,7 +45,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
-        check_key(key)?;
+        self.check_key(key)?;
         let give_up_at = now.saturating_add(wait);
         // Looked at once: this is the way of every lock.
         let hash = KeyHash::of(key);
@@ -134,6 +134,10 @@ impl Coordinator {
         let mut askable = NodeSet::EMPTY;
         self.records.get_mut(number).uncounted = NodeSet::EMPTY;
         for node in self.cluster.all_nodes().iter() {
+            if !self.cluster.is_trusted(node) {
+                // Also where it cannot be asked: it may come to have our key in another way.
+                self.records.get_mut(number).doubtful.insert(node);
+            }
             match self.cluster.may_ask(node) {
                 Ok(()) => {
                     askable.insert(node);
@@ -166,7 +170,9 @@ impl Coordinator {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
-        record.confirm(node);
+        if said == Said::Granted {
+            record.confirm(node);
+        }
         match said {
             Said::Held => {
                 record.owed.remove(node);

@@ -47,7 +47,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
-        check_key(key)?;
+        self.check_key(key)?;
         self.check_room()?;
         let fresh = draw(&mut self.rng);
         let mut round = Round::acquire(self.cluster.size(), now, ttl);
@@ -69,7 +69,6 @@ impl Coordinator {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
-        record.confirm(node);
         record.note_answer(now);
         if matches!(said, Said::Held | Said::Absent) {
             // The script looked, and left it.
@@ -97,7 +96,7 @@ impl Coordinator {
         now: Instant,
     ) -> Result<Op, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
-        check_key(key)?;
+        self.check_key(key)?;
         self.check_room()?;
         let round = Round::acquire(self.cluster.size(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
@@ -156,7 +155,7 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<(u32, Op), Error> {
-        check_key(key)?;
+        check_length(key)?;
         self.check_room()?;
         let ttl = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
         let round = Round::acquire(self.cluster.size(), now, ttl);

@@ -6,6 +6,7 @@
 //! [`act_on_changes`](Coordinator::act_on_changes), or takes the changes out one by one.
 
 use super::super::debts::Debt;
+use super::super::quarantine::Distrust;
 use super::super::settings::Credentials;
 use super::*;
 
@@ -60,7 +61,7 @@ impl Coordinator {
             Change::Answered(ask, answer) => self.route(node, ask, answer, now),
             Change::Written(key) => self.was_written(node, key, now),
             Change::Flushed => self.was_flushed(node, now),
-            Change::Distrusted => self.doubt_votes(node, now),
+            Change::Distrusted(why) => self.doubt_votes(node, why, now),
             Change::NothingComesLate => self.nothing_comes_late(node, now),
             Change::NoProof => self.debts[node.index()].unproven.clear(),
             Change::Vetted => {
@@ -125,14 +126,18 @@ impl Coordinator {
     /// created in the place of those, and its votes in rounds that are not decided yet do not
     /// count any more where they rest on such a key. A key of ours that survived keeps its vote in
     /// extends: as long as it was there, no other client can have had one.
-    fn doubt_votes(&mut self, node: NodeId, now: Instant) {
+    ///
+    /// Where the loss was noticed only afterwards, also a confirmed key may have been created
+    /// since.
+    fn doubt_votes(&mut self, node: NodeId, why: Distrust, now: Instant) {
+        let noticed_late = matches!(why, Distrust::ClockJumped | Distrust::Unmarked);
         for number in self.records.numbers() {
             // An attempt that was lost by this may have closed its record.
             if !self.records.contains(number) {
                 continue;
             }
             let record = self.records.get_mut(number);
-            if record.unconfirmed.contains(node) {
+            if noticed_late || !record.confirmed.contains(node) {
                 record.doubtful.insert(node);
             }
             let withdrawn = match record.phase {

@@ -63,7 +63,9 @@ impl Coordinator {
         let generation = record.generation;
         record.asked.take(node);
         record.healing.remove(node);
-        record.confirm(node);
+        if said == Said::Granted {
+            record.confirm(node);
+        }
         record.note_answer(now);
         match said {
             Said::Granted if record.phase == Phase::Held => self.cluster.stats_mut().healed += 1,

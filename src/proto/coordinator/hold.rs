@@ -95,7 +95,7 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        check_key(key)?;
+        self.check_key(key)?;
         let ttl = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
         let round = super::super::round::Round::acquire(self.cluster.size(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;

@@ -339,6 +339,16 @@ impl Coordinator {
         self.cluster.stats()
     }
 
+    /// Refuses a key that cannot be locked.
+    fn check_key(&self, key: &[u8]) -> Result<(), Error> {
+        check_length(key)?;
+        let marker = self.cluster.settings().wanted_marker();
+        if marker.is_some_and(|marker| marker.as_bytes() == key) {
+            return Err(ConfigError::KeyOfMarker { key: key.into() }.into());
+        }
+        Ok(())
+    }
+
     /// Writes a question into a node's outbox: the one place where a record's bytes are encoded,
     /// and where its phase is looked at.
     fn ask(&mut self, node: NodeId, number: u32, kind: Kind, now: Instant) {
@@ -360,7 +370,7 @@ impl Coordinator {
                     record.owed.insert(node);
                 }
                 if kind.creates() {
-                    record.unconfirmed.insert(node);
+                    record.confirmed.remove(node);
                     if !trusted {
                         record.doubtful.insert(node);
                     }
@@ -498,7 +508,7 @@ impl Coordinator {
     }
 }
 
-fn check_key(key: &[u8]) -> Result<(), Error> {
+fn check_length(key: &[u8]) -> Result<(), Error> {
     if key.len() > LONGEST_KEY {
         let (given, most) = (key.len(), LONGEST_KEY);
         return Err(ConfigError::KeyTooLong { given, most }.into());

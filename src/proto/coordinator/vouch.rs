@@ -45,7 +45,7 @@ impl Coordinator {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.releasing.remove(node);
-        let still_true = self.cluster.vouching_ends(node);
+        let still_true = self.cluster.is_still_vouched_for(node);
         let said = match said {
             Said::Granted if !still_true => Said::Failed(Cause::Quarantined),
             said => said,

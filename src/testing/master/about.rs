@@ -91,13 +91,21 @@ impl Master {
 
     fn replication(&self) -> Vec<(&'static str, String)> {
         let role = if self.is_replica() { "slave" } else { "master" };
+        let identity = |promotions: u64| match promotions {
+            0 => self.hex_identity("replication"),
+            more => self.hex_identity(&format!("replication {more}")),
+        };
+        let (before, second_offset) = match (self.second_offset, self.promotions) {
+            (Some(offset), promotions @ 1..) => (identity(promotions - 1), offset.to_string()),
+            _ => ("0".repeat(40), "-1".into()),
+        };
         vec![
             ("role", role.into()),
             ("connected_slaves", "0".into()),
-            ("master_replid", self.hex_identity("replication")),
-            ("master_replid2", "0".repeat(40)),
+            ("master_replid", identity(self.promotions)),
+            ("master_replid2", before),
             ("master_repl_offset", "0".into()),
-            ("second_repl_offset", "-1".into()),
+            ("second_repl_offset", second_offset),
         ]
     }
 

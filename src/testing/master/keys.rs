@@ -211,7 +211,7 @@ pub(super) fn set(master: &mut Master, call: &Call) -> Reply {
     let (key, text) = (&call.words[1], &call.words[2]);
     let Some(options) = options(&call.words[3..]) else { return Reply::error(SYNTAX) };
     let expires = match options.expiry.map(|expiry| moment(call.wall, expiry)).transpose() {
-        Ok(expires) => expires,
+        Ok(expires) => expires.map(|moment| moment + master.overtime()),
         Err(error) => return error,
     };
     let mut reply = Reply::OK;
@@ -269,7 +269,7 @@ pub(super) fn pexpire(master: &mut Master, call: &Call) -> Reply {
     if i128::from(milliseconds) + call.wall / MILLISECOND > i128::from(i64::MAX) {
         return Reply::error("ERR invalid expire time in 'pexpire' command");
     }
-    let new = call.wall + i128::from(milliseconds) * MILLISECOND;
+    let new = call.wall + i128::from(milliseconds) * MILLISECOND + master.overtime();
     let key = &call.words[1];
     let Some(entry) = master.look_up(call, key) else { return Reply::Integer(0) };
     let skips = match entry.expires {

@@ -25,7 +25,7 @@ const KNOWN: &[Known] =
 const TAKE_UP: Script = Script { source: ADOPT, sha1: "acccbc6bc9be028785e4c4d478b9ae28645c5d2b" };
 
 /// The same of the script that writes the node marker.
-const MARK_NODE: Script = Script { source: MARK, sha1: "e0085fd15ea900665fb9135d8d5733133a5afce1" };
+const MARK_NODE: Script = Script { source: MARK, sha1: "65314b974d8510a7d39b3919005858c439f7ad91" };
 
 const NOSCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
@@ -74,29 +74,29 @@ fn adopt(lua: &mut Sandbox) -> Outcome {
 fn mark(lua: &mut Sandbox) -> Outcome {
     let found = lua.call(&[Some(b"GET"), lua.key(0)])?;
     let (prefix, how) = (lua.argument(0).unwrap_or(b""), lua.argument(1).unwrap_or(b""));
-    let mut since = None;
-    if let Reply::Bulk(value) = &found {
-        if value.len() < 85 || !value.starts_with(b"1 ") {
-            return Ok(found);
-        }
-        if how.is_empty() && value.starts_with(prefix) {
-            return Ok(found);
-        }
-        if how == b"keep" {
-            let digits: Vec<u8> =
-                value[84..].iter().copied().take_while(u8::is_ascii_digit).collect();
-            since = Some(digits).filter(|digits| !digits.is_empty());
-        }
+    let value = if let Reply::Bulk(value) = &found { Some(&value[..]) } else { None };
+    if value.is_some_and(|value| value.len() < 85 || !value.starts_with(b"1 ")) {
+        return Ok(found);
     }
-    let since = match since {
-        Some(since) => since,
-        None => {
+    let same = value.is_some_and(|value| value.starts_with(prefix));
+    let tail = value.map(|value| &value[84..]).unwrap_or_default();
+    let end = tail.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(tail.len());
+    let since = &tail[..end];
+    let expected = how.first().is_some_and(u8::is_ascii_digit);
+    if (same && how.is_empty()) || (expected && !(same && since == how)) {
+        return Ok(found);
+    }
+    let text = match how {
+        b"keep" if !since.is_empty() => since.to_vec(),
+        b"tail" if !since.is_empty() => tail.to_vec(),
+        _ => {
             lua.call(&[Some(b"TIME")])?;
             let micros = lua.call.wall.div_euclid(1000);
-            format!("{}{:06}", micros / 1_000_000, micros % 1_000_000).into_bytes()
+            let text = format!("{}{:06}", micros / 1_000_000, micros % 1_000_000);
+            [text.as_bytes(), lua.argument(2).unwrap_or(b"")].concat()
         }
     };
-    let marker = [prefix, &since, lua.argument(2).unwrap_or(b"")].concat();
+    let marker = [prefix, &text].concat();
     lua.call(&[Some(b"SET"), lua.key(0), Some(&marker)])?;
     Ok(Reply::Bulk(marker))
 }

@@ -85,7 +85,8 @@ fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
                 NAME,
                 format!(
                     "{good} of {nodes} nodes grant yet, and {needed} are needed: locks can be had \
-                     in {left}, when the restart guard trusts them"
+                     in {left}, when the restart guard trusts them. If no lock can be live there, \
+                     `redlatch init` makes their grants count at once"
                 ),
             )
         }

@@ -7,6 +7,7 @@
 mod access;
 mod clocks;
 mod list;
+mod marker;
 mod rights;
 mod server;
 mod way;
@@ -19,7 +20,7 @@ use super::examination::Examination;
 use super::meeting::Met;
 
 /// Every check, in the order in which it is shown.
-pub const NAMES: [&str; 20] = [
+pub const NAMES: [&str; 21] = [
     "node-count",
     "quorum",
     "distinct",
@@ -31,6 +32,7 @@ pub const NAMES: [&str; 20] = [
     "eviction",
     "persistence",
     "age",
+    "marker",
     "permissions",
     "writes",
     "tracking",
@@ -98,11 +100,15 @@ impl Finding {
 
 /// How locks are used on these nodes.
 #[derive(Debug, Clone, Copy)]
-pub struct Use {
+pub struct Use<'a> {
     pub max_ttl: Duration,
     pub node_timeout: Duration,
     pub probe_interval: Duration,
     pub restart_guard: bool,
+    /// The operator declares that the nodes keep every lock over a restart.
+    pub persistent: bool,
+    /// The key of the node marker.
+    pub marker: &'a str,
     /// When it was looked.
     pub now: Instant,
 }
@@ -193,20 +199,24 @@ mod examples {
     //! Nodes to check, of which everything is well until a test changes it.
 
     use redlatch::Standing;
+    use redlatch::proto::marker::{Identity, Marker};
     use redlatch::proto::standing::Reading;
 
     use super::*;
     use crate::doctor::connection::Answer;
+    use crate::doctor::marker::Seen;
     use crate::doctor::trial::{Outcome, Trial};
 
     pub const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 
-    pub fn using() -> Use {
+    pub fn using() -> Use<'static> {
         Use {
             max_ttl: Duration::from_secs(60),
             node_timeout: Duration::from_millis(50),
             probe_interval: Duration::from_secs(5),
             restart_guard: true,
+            persistent: false,
+            marker: "redlatch:node",
             now: NOW,
         }
     }
@@ -231,6 +241,9 @@ mod examples {
         let settings = [("appendfsync", "always".to_owned()), ("timeout", "0".to_owned())];
         let commands = ["SET", "GET", "DEL", "EVAL", "EVALSHA", "CLIENT TRACKING", "PTTL"];
         let trial = |command| Trial { command, outcome: Outcome::Done };
+        // Ten minutes before the first reading of its clock.
+        let since_micros = 1_000_000_000_000 - 600_000_000;
+        let marker = Marker { identity: Identity::default(), since_micros, vouched: false };
         let seen = Examination {
             answered: true,
             greeted: true,
@@ -241,6 +254,7 @@ mod examples {
             elsewhere: Some(label.to_owned()),
             places: Vec::new(),
             trials: commands.map(trial).into(),
+            marker: Seen::Fits(marker),
             readings: readings(0.0, 0.0),
             round_trips: vec![Duration::from_micros(200); 8],
             trouble: None,

@@ -5,7 +5,8 @@ use std::time::Duration;
 use redlatch::Standing;
 use redlatch::proto::quarantine::{Distrust, memory};
 
-use super::{Finding, Subject, Use, span, up};
+use super::{Finding, Subject, Use, marker, span, up};
+use crate::doctor::marker::Seen;
 
 /// What hangs on `INFO`.
 pub fn checks(subject: &Subject, how: &Use) -> Vec<Finding> {
@@ -18,6 +19,7 @@ pub fn checks(subject: &Subject, how: &Use) -> Vec<Finding> {
     }
     let mut found = vec![role(subject, how), loading(subject), cluster(subject)];
     found.extend([eviction(subject), persistence(subject, how), age(subject, how)]);
+    found.extend(marker::check(subject, how));
     found
 }
 
@@ -34,18 +36,9 @@ fn role(subject: &Subject, how: &Use) -> Finding {
         );
     }
     if seen.info("second_repl_offset").is_some_and(|offset| offset != "-1") {
-        let promoted = "it was a replica and was promoted: it may lack locks of its old master";
-        if !how.restart_guard {
-            return Finding::warn(NAME, format!("{promoted}. A restart clears this"));
+        if let Some(found) = promoted(subject, how) {
+            return found;
         }
-        let each = span(memory(how.max_ttl));
-        return Finding::fail(
-            NAME,
-            format!(
-                "{promoted}, so each new client counts none of its grants for {each}. A restart \
-                 clears this"
-            ),
-        );
     }
     if replicas > 0 {
         return Finding::warn(
@@ -57,6 +50,28 @@ fn role(subject: &Subject, how: &Use) -> Finding {
         );
     }
     Finding::ok(NAME, "a master without replicas")
+}
+
+/// A promotion of long ago is no trouble where the node marker says that it was long ago.
+fn promoted(subject: &Subject, how: &Use) -> Option<Finding> {
+    const NAME: &str = "role";
+    let promoted = "it was a replica and was promoted: it may lack locks of its old master";
+    if !how.restart_guard {
+        return Some(Finding::warn(NAME, format!("{promoted}, and the restart guard is off")));
+    }
+    if !matches!(subject.seen.marker, Seen::Fits(_)) {
+        let each = span(memory(how.max_ttl));
+        return Some(Finding::fail(
+            NAME,
+            format!(
+                "{promoted}. It has no node marker of use, so each new client counts none of its \
+                 grants for {each}: see the check \"marker\""
+            ),
+        ));
+    }
+    let Standing::Quarantined(until) = subject.met.standing else { return None };
+    let left = span(up(until.saturating_since(how.now)));
+    Some(Finding::warn(NAME, format!("{promoted}; its grants count in {left}")))
 }
 
 fn loading(subject: &Subject) -> Finding {
@@ -116,6 +131,9 @@ fn persistence(subject: &Subject, how: &Use) -> Finding {
     const NAME: &str = "persistence";
     let aof = subject.seen.info("aof_enabled").is_some_and(|told| told == "1");
     let fsync = subject.seen.settings.get("appendfsync").map(String::as_str);
+    if how.persistent {
+        return declared_persistent(aof, fsync);
+    }
     match (aof, fsync, how.restart_guard) {
         (false, _, true) => Finding::warn(
             NAME,
@@ -142,6 +160,30 @@ fn persistence(subject: &Subject, how: &Use) -> Finding {
         (true, None, _) => {
             Finding::warn(NAME, "appendonly; appendfsync cannot be told: the node refuses CONFIG")
         }
+    }
+}
+
+/// The declaration of `--persistent-nodes`, on which the restart guard rests.
+fn declared_persistent(aof: bool, fsync: Option<&str>) -> Finding {
+    const NAME: &str = "persistence";
+    let declared = "--persistent-nodes declares appendonly yes and appendfsync always";
+    let two = "two clients could hold one lock";
+    match (aof, fsync) {
+        (false, _) => Finding::fail(
+            NAME,
+            format!("{declared}, but appendonly is no: a restart forgets locks, and {two}"),
+        ),
+        (true, Some("always")) => Finding::ok(NAME, "appendonly, appendfsync always, as declared"),
+        (true, Some(fsync)) => Finding::fail(
+            NAME,
+            format!(
+                "{declared}, but appendfsync is {fsync}: a power loss forgets locks, and {two}"
+            ),
+        ),
+        (true, None) => Finding::warn(
+            NAME,
+            format!("{declared}; appendfsync cannot be told: the node refuses CONFIG"),
+        ),
     }
 }
 
@@ -211,12 +253,50 @@ mod tests {
         assert_eq!(level, Fail);
         assert!(detail.contains("replica of h:7"), "{detail}");
         let promoted = [("second_repl_offset", "15")];
-        assert_eq!(with(&promoted, true, "role").0, Fail);
+        assert_eq!(with(&promoted, true, "role").0, Ok, "its marker is old");
         assert_eq!(with(&promoted, false, "role").0, Warn);
         assert_eq!(with(&[("connected_slaves", "1")], true, "role").0, Warn);
         assert_eq!(with(&[("cluster_enabled", "1")], true, "cluster").0, Fail);
         assert_eq!(with(&[("loading", "1")], true, "loading").0, Fail);
         assert_eq!(with(&[], true, "role").0, Ok);
+    }
+
+    #[test]
+    fn a_promoted_node_is_judged_by_its_marker() {
+        let mut subject = node("a");
+        subject.seen.info.insert("second_repl_offset".into(), "15".into());
+        let until = NOW.saturating_add(Duration::from_millis(49_600));
+        subject.met.standing = Standing::Quarantined(until);
+        subject.met.distrust = Some((Distrust::Promoted, until));
+        let (level, detail) = bad(&checks(&subject, &using()), "role");
+        assert_eq!(level, Level::Warn);
+        assert!(detail.contains("its grants count in 50 s"), "{detail}");
+        subject.seen.marker = Seen::Refused("NOPERM".to_owned());
+        let (level, detail) = bad(&checks(&subject, &using()), "role");
+        assert_eq!(level, Level::Fail);
+        assert!(detail.contains("see the check \"marker\""), "{detail}");
+    }
+
+    #[test]
+    fn a_declaration_of_persistence_is_checked() {
+        use Level::{Fail, Ok, Warn};
+        let cases = [
+            ("0", "always", Fail),
+            ("1", "always", Ok),
+            ("1", "everysec", Fail),
+            ("1", "no", Fail),
+            ("1", "", Warn),
+        ];
+        for (aof, fsync, level) in cases {
+            let mut subject = node("a");
+            subject.seen.info.insert("aof_enabled".into(), aof.into());
+            subject.seen.settings.remove("appendfsync");
+            if !fsync.is_empty() {
+                subject.seen.settings.insert("appendfsync", fsync.into());
+            }
+            let found = persistence(&subject, &Use { persistent: true, ..using() });
+            assert_eq!(found.level, level, "{aof} {fsync}: {found:?}");
+        }
     }
 
     #[test]

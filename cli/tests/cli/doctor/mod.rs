@@ -5,6 +5,7 @@
 
 mod access;
 mod clocks;
+mod marker;
 mod rights;
 mod servers;
 mod way;
@@ -129,6 +130,8 @@ fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
     let fleet = lasting(3);
     let socket = format!("redis+unix://{}/s", fleet[2].directory().display());
     let urls = [fleet[0].url(), format!("{}/3", fleet[1].url()), socket];
+    let mut init = tool(&["init", "--yes", "--node-timeout", "2s"]);
+    run(init.env("REDLATCH_SERVERS", urls.join(","))).with_code(0);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     wait_until_trusted(&fleet);
     let diagnosis = ask(&urls, &TRUSTING);
@@ -145,10 +148,15 @@ fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
     let has_its_own = own.iter().any(|it| matches!(it, support::Value::Array(_)));
     let (_, release) = diagnosis.words(Some(&label(&fleet[0])), "release");
     assert_eq!(release.starts_with("DEL"), has_its_own, "{release}");
-    // Seventeen of each node, and three of all together.
-    assert_eq!(diagnosis.checks().len(), 3 * 17 + 3);
+    // Eighteen of each node, and three of all together.
+    assert_eq!(diagnosis.checks().len(), 3 * 18 + 3);
+    let (level, words) = diagnosis.words(Some(&label(&fleet[0])), "marker");
+    assert_eq!(level, "ok");
+    assert!(words.contains(" s ago, when an operator vouched for it"), "{words}");
+    // What is left is the node marker, in the database of the URL.
     assert_eq!(fleet.keys_everywhere(), []);
-    assert_eq!(fleet[1].command(&["INFO", "keyspace"]).text().trim(), "# Keyspace");
+    let keyspace = fleet[1].command(&["INFO", "keyspace"]);
+    assert!(keyspace.text().trim().starts_with("# Keyspace\r\ndb3:keys=1,expires=0"));
     for monitor in monitors {
         let asked = monitor.lines();
         let wrote = asked.iter().any(|line| line.contains("\"SET\" \"redlatch-doctor:"));

@@ -58,13 +58,19 @@ fn what_is_no_master_of_its_own_is_found() {
     diagnosis.is(&label(master), &[("role", "warn", "it has 1 replica(s)")]);
     let of_whom = format!("it is a replica of 127.0.0.1:{port}");
     diagnosis.is(&label(replica), &[("role", "fail", &of_whom)]);
-    diagnosis.is(&label(promoted), &[("role", "fail", "was promoted")]);
+    let soon = "was promoted: it may lack locks of its old master; its grants count in ";
+    diagnosis.is(&label(promoted), &[("role", "warn", soon)]);
     diagnosis.is(&label(cluster), &[("cluster", "fail", "cluster-enabled no")]);
     diagnosis.is(&label(loading), &[("loading", "fail", "it is loading its data")]);
     let set = "allkeys-lru: it may throw a lock away. CONFIG SET maxmemory-policy noeviction";
     diagnosis.is(&label(evicts), &[("eviction", "fail", set)]);
     diagnosis.is(&label(could), &[("eviction", "warn", "no maxmemory yet")]);
     diagnosis.is_together(&[("quorum", "fail", "3 of 7 nodes grant, and 4 are needed")]);
+    // When the time of its marker is over, it is a master like any other.
+    eventually(10 * SECOND, "its promotion is old", || {
+        let diagnosis = ask(&[promoted.url()], &TRUSTING);
+        diagnosis.words(Some(&label(promoted)), "role").0 == "ok"
+    });
     // Without the guard a promotion is told, and is no reason to refuse.
     let diagnosis = ask_plainly(&[promoted.url()]);
     diagnosis.is(&label(promoted), &[("role", "warn", "was promoted")]);

@@ -1,0 +1,85 @@
+//! The node marker as doctor's own connection finds it, after the library's client had time to
+//! write it; and whether the user may read and write it.
+//!
+//! Nothing is changed: a `SET` with `NX` of a key that is there needs the permission and writes
+//! nothing.
+
+use redlatch::Cause;
+use redlatch::proto::marker::{ID_DIGITS, Marker};
+
+use super::connection::{Answer, Connection, Trouble};
+use super::examination::Examination;
+
+/// Does with the marker all that the library's script does, but for changing it.
+const TRY: &str = "local v = redis.call('GET', KEYS[1]) redis.call('TIME') \
+    if v then redis.call('SET', KEYS[1], v, 'NX') end return v";
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Seen {
+    /// Nothing: it was not looked for.
+    #[default]
+    Nothing,
+    /// It may not be read or written, in the words of the node.
+    Refused(String),
+    /// There is none.
+    Absent,
+    /// Another program uses its key.
+    Foreign,
+    /// It names another identity of the node.
+    OfAnother,
+    /// It names the node as it is.
+    Fits(Marker),
+}
+
+/// Looks for the marker under this key.
+pub fn look(connection: &mut Connection, key: &str, seen: &Examination) -> Result<Seen, Trouble> {
+    let key = key.as_bytes();
+    let question: &[&[u8]] = &[b"EVAL", TRY.as_bytes(), b"1", key];
+    Ok(read(connection.ask(question)?, seen))
+}
+
+fn read(answer: Answer, seen: &Examination) -> Seen {
+    let text = match answer {
+        Answer::Text(text) => text,
+        Answer::Nothing => return Seen::Absent,
+        Answer::Error(line) if Cause::of_error(line.as_bytes()) == Cause::WrongType => {
+            return Seen::Foreign;
+        }
+        // Some servers put the error of a command inside a script behind words of their own.
+        Answer::Error(line) if line.contains("WRONGTYPE") => return Seen::Foreign,
+        Answer::Error(line) => return Seen::Refused(line),
+        Answer::Number(_) | Answer::Many(_) => return Seen::Foreign,
+    };
+    let Some(marker) = Marker::parse(text.as_bytes()) else { return Seen::Foreign };
+    let is = |id: Option<[u8; ID_DIGITS]>, field: &str| {
+        seen.info(field).map(str::as_bytes) == id.as_ref().map(|id| &id[..])
+    };
+    let replid = marker.identity.replid;
+    let fits = is(marker.identity.run_id, "run_id") && is(replid, "master_replid");
+    if fits { Seen::Fits(marker) } else { Seen::OfAnother }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_at_its_key_is_told_apart() {
+        let ids = ["a", "b"].map(|digit| digit.repeat(40));
+        let names = ["run_id", "master_replid"].map(str::to_owned);
+        let info = names.into_iter().zip(ids.clone()).collect();
+        let mut seen = Examination { info, ..Examination::default() };
+        let marker = format!("1 {} {} 17", ids[0], ids[1]);
+        let text = || Answer::Text(marker.clone());
+        let error = |line: &str| Answer::Error(line.to_owned());
+        assert!(matches!(read(text(), &seen), Seen::Fits(marker) if marker.since_micros == 17));
+        assert_eq!(read(Answer::Nothing, &seen), Seen::Absent);
+        assert_eq!(read(Answer::Text("mine".into()), &seen), Seen::Foreign);
+        assert_eq!(read(error("WRONGTYPE Operation"), &seen), Seen::Foreign);
+        assert_eq!(read(error("ERR Error running script: WRONGTYPE"), &seen), Seen::Foreign);
+        assert_eq!(read(error("NOPERM no"), &seen), Seen::Refused("NOPERM no".into()));
+        seen.info.insert("run_id".into(), "c".repeat(40));
+        assert_eq!(read(text(), &seen), Seen::OfAnother);
+    }
+}

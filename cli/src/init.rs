@@ -1,0 +1,208 @@
+//! `redlatch init`: the operator vouches for fresh nodes, so that their grants count at once.
+//!
+//! The hazard is a node that forgets a lock between the question and the answer: what the operator
+//! confirmed was about the nodes as they were shown. So the nodes are looked at again after the
+//! answer, and a node that changed ends the verb before anything is written.
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use redlatch::{
+    Cause, Error, Event, NodeId, NodeReport, Outcome, Report, RestartGuard, Said, clock,
+};
+use serde_json::{Value, json};
+
+use crate::arguments::{Nodes, Output, Timing};
+use crate::exit;
+use crate::look::Colours;
+use crate::news;
+use crate::nodes;
+use crate::output::{self, Refusal, node_json};
+use crate::status::nodes::words;
+use crate::table::Table;
+use crate::turning::Turning;
+
+const LONG_ABOUT: &str = "\
+Vouch for fresh nodes: their grants count at once
+
+The restart guard keeps a node from granting for --max-ttl after it started or lost its keys, \
+because a client may still believe in a lock that the node forgot. On nodes that are new there is \
+no such lock. The tool cannot know this; you can. redlatch init shows the nodes, asks you to \
+vouch, and writes it into the node marker of each node (the key redlatch:node): from then on the \
+grants of these nodes count for every client.
+
+Do not vouch for a node that was restarted or flushed while locks were in use: two clients could \
+hold one lock. Wait for --max-ttl instead.";
+
+const EXAMPLES: &str = "\
+Examples:
+  redlatch init -s redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
+  redlatch init --yes && redlatch acquire -n first-lock
+
+Exit codes: 0 a quorum of nodes took it (a warning names the others), 1 you did not confirm, 69 \
+fewer than a quorum took it, 125 usage, configuration, or a node that changed during the question.";
+
+/// What the operator says by confirming.
+const CLAIM: &str = "no client believes in a lock on these nodes that one of them forgot";
+
+/// Vouch for fresh nodes: their grants count at once
+#[derive(Debug, clap::Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+#[command(mut_arg("ttl", |arg| arg.hide(true)))]
+#[command(mut_arg("wait", |arg| arg.hide(true)))]
+#[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+#[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
+pub struct Options {
+    /// Do not ask: you have looked, and you vouch
+    #[arg(short, long)]
+    pub yes: bool,
+
+    #[command(flatten)]
+    pub nodes: Nodes,
+    #[command(flatten)]
+    pub timing: Timing,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Runs the verb.
+pub fn run(options: &Options) -> ExitCode {
+    match init(options) {
+        Ok(code) => ExitCode::from(code),
+        Err(refusal) => refusal.tell(&options.output),
+    }
+}
+
+fn init(options: &Options) -> Result<u8, Refusal> {
+    let mut config = nodes::config(&options.nodes, &options.timing)?;
+    if !options.yes && !io::stdin().is_terminal() {
+        let message = "init: stdin is no terminal, so nobody can be asked; give --yes if \
+            you vouch that ";
+        return Err(Refusal::config(format!("{message}{CLAIM}")));
+    }
+    if options.timing.no_restart_guard {
+        // The markers are for the clients that have a guard.
+        config = config.restart_guard(RestartGuard::On);
+    }
+    let mut turning = Turning::new(config)?;
+    turning.gather(|_| false)?;
+    refuse_without_quorum(&turning)?;
+    if options.yes {
+        news::mention(&mut turning, &options.output);
+    } else if !is_confirmed(&mut turning)? {
+        output::complain("redlatch: not confirmed; nothing was written");
+        return Ok(exit::NO);
+    }
+    let op = turning.engine.vouch(0)?;
+    match turning.end_of(op) {
+        Ok(Outcome::Vouched(report)) => tell(&options.output, &report),
+        Ok(other) => unreachable!("vouching ended as {other:?}"),
+        Err(Error::NoQuorum(report)) => Err(too_few(&report)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Nobody is asked, and nothing is written, where too few nodes can be asked.
+fn refuse_without_quorum(turning: &Turning) -> Result<(), Refusal> {
+    let core = turning.engine.coordinator();
+    let nodes = core.settings().nodes.len();
+    let usable = (0..nodes).filter(|&node| core.standing(NodeId::new(node)).is_usable()).count();
+    if usable > nodes / 2 {
+        return Ok(());
+    }
+    turning.refuse_lasting_trouble((0..nodes).map(NodeId::new).collect())?;
+    Err(Error::NoQuorum(core.report_standings(clock::now())).into())
+}
+
+/// Shows the nodes and asks on the terminal. The connections rest meanwhile; what happened to the
+/// nodes is read after the answer.
+fn is_confirmed(turning: &mut Turning) -> Result<bool, Refusal> {
+    let events = turning.take_events();
+    let colours = Colours::on(&io::stderr());
+    let mut table = Table::new(["node", "state"]);
+    let labels = labels(turning);
+    for (label, (words, look)) in labels.iter().zip(words(turning, &events)) {
+        table.row([(label.clone(), None), (words, Some(look))]);
+    }
+    output::complain(table.text(colours).trim_end());
+    output::complain(&format!("\nYou vouch that {CLAIM}."));
+    output::complain("Type yes to make their grants count at once, for every client:");
+    let mut answer = String::new();
+    let read = io::stdin().read_line(&mut answer);
+    read.map_err(|error| Refusal::internal(format!("the terminal: {error}")))?;
+    if !matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+        return Ok(false);
+    }
+    turning.turn(Some(clock::now()))?;
+    turning.gather(|_| false)?;
+    let changed = turning.take_events().into_iter().find_map(|event| match event {
+        Event::Distrusted { node, why, .. } => Some((node, why)),
+        _ => None,
+    });
+    match changed {
+        Some((node, why)) => {
+            let label = &labels[node.index()];
+            let message = "nothing was written; look again, and vouch for what you see then";
+            Err(Refusal::config(format!("{label} changed while you were asked: {why}; {message}")))
+        }
+        None => Ok(true),
+    }
+}
+
+fn labels(turning: &Turning) -> Vec<String> {
+    let nodes = &turning.engine.coordinator().settings().nodes;
+    nodes.iter().map(|node| node.label.to_string()).collect()
+}
+
+/// Says node by node what became of it.
+fn tell(output: &Output, report: &Report) -> Result<u8, Refusal> {
+    let took = |node: &&NodeReport| node.said == Said::Granted;
+    let vouched: Vec<&str> = report.nodes.iter().filter(took).map(|node| &*node.label).collect();
+    if output.json {
+        let nodes: Vec<Value> = report.nodes.iter().map(object).collect();
+        output::print(&json!({ "vouched": vouched, "nodes": nodes }).to_string())?;
+    } else if !output.quiet {
+        let lines = vouched.iter().map(|label| format!("vouched for {label}"));
+        output::print(&lines.collect::<Vec<_>>().join("\n"))?;
+    }
+    if !output.quiet && vouched.len() < report.nodes.len() {
+        let left = missing(report);
+        output::complain(&format!("redlatch: not vouched for {left}; the restart guard stays"));
+    }
+    Ok(exit::DONE)
+}
+
+fn too_few(report: &Report) -> Refusal {
+    let (needed, nodes, left) = (report.needed, report.nodes.len(), missing(report));
+    let refusal = Refusal::from(Error::NoQuorum(Box::new(report.clone())));
+    let message = format!("init: fewer than {needed} of {nodes} nodes took it: {left}");
+    Refusal { message, ..refusal }
+}
+
+/// The nodes that did not take it, each with its reason.
+fn missing(report: &Report) -> String {
+    let missing = report.nodes.iter().filter(|node| node.said != Said::Granted);
+    let in_words = |node: &NodeReport| format!("{} ({})", node.label, reason(node));
+    missing.map(in_words).collect::<Vec<_>>().join(", ")
+}
+
+fn reason(node: &NodeReport) -> String {
+    let detail = node.detail.as_deref().map(|detail| format!(": {detail}")).unwrap_or_default();
+    match node.said {
+        Said::Failed(Cause::WrongType) => "another program uses the key of its marker".to_owned(),
+        Said::Failed(Cause::NoPermission) => {
+            format!("its marker may not be written{detail}; `redlatch doctor` names the ACL rule")
+        }
+        said => format!("{said}{detail}"),
+    }
+}
+
+fn object(node: &NodeReport) -> Value {
+    let mut object = node_json(node);
+    if node.said == Said::Granted {
+        object["outcome"] = "vouched".into();
+    } else {
+        object["detail"] = reason(node).into();
+    }
+    object
+}

@@ -1,0 +1,205 @@
+//! `init`: fresh nodes grant from then on, for every process; and nobody is vouched for by mistake.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+
+use super::status::terminal;
+use super::*;
+
+/// The tool on this fleet with the restart guard on.
+fn guarded(fleet: &Fleet, arguments: &[&str]) -> Command {
+    let (verb, rest) = arguments.split_first().expect("a verb");
+    let mut command = tool(&[verb, "--node-timeout", "500ms"]);
+    command.args(rest).env("REDLATCH_SERVERS", fleet.urls().join(","));
+    command
+}
+
+fn label(node: &Node) -> String {
+    node.address().to_string()
+}
+
+const WAY_OUT: &str = "redlatch init: if no lock can be live on these nodes, `redlatch init` makes \
+    their grants count at once\n";
+
+/// The node marker of every node.
+fn markers(fleet: &Fleet) -> Vec<String> {
+    values(fleet, "redlatch:node").into_iter().map(Option::unwrap_or_default).collect()
+}
+
+#[test]
+fn fresh_nodes_grant_after_init_and_not_before() {
+    let fleet = Fleet::start(3);
+    let refused = run(&mut guarded(&fleet, &["acquire", "-n", "deploy"])).with_code(69);
+    assert!(refused.errors.ends_with(WAY_OUT), "{refused:?}");
+    assert!(refused.errors.contains("restart guard: "), "{refused:?}");
+    assert!(refused.errors.contains("; its grants count in 60."), "{refused:?}");
+    let refused = run(&mut guarded(&fleet, &["exec", "-n", "deploy", "--", "true"])).with_code(69);
+    assert!(refused.errors.ends_with(WAY_OUT), "{refused:?}");
+    let quiet = run(&mut guarded(&fleet, &["acquire", "-nq", "deploy"])).with_code(69);
+    assert_eq!(quiet.errors, "");
+    let extended = ["extend", "deploy", &foreign_token()];
+    assert!(!run(&mut guarded(&fleet, &extended)).errors.contains(WAY_OUT), "a lock may be live");
+    let status = run(&mut guarded(&fleet, &["status"])).with_code(0);
+    assert!(status.out.ends_with(WAY_OUT), "{status:?}");
+
+    let vouched = run(&mut guarded(&fleet, &["init", "--yes"])).with_code(0);
+    let lines: Vec<String> =
+        fleet.iter().map(|it| format!("vouched for {}\n", label(it))).collect();
+    assert_eq!((vouched.out, vouched.errors), (lines.concat(), String::new()));
+    assert!(markers(&fleet).iter().all(|marker| marker.ends_with(" vouched")));
+    run(&mut guarded(&fleet, &["acquire", "-n", "deploy"])).with_code(0);
+    let status = run(&mut guarded(&fleet, &["status"])).with_code(0);
+    assert!(status.out.starts_with("3 of 3 nodes can grant"), "{status:?}");
+    assert!(!status.out.contains("redlatch init"), "{status:?}");
+
+    let again = run(&mut guarded(&fleet, &["init", "-y", "--json"])).with_code(0).json();
+    assert_eq!(fields(&again), ["vouched", "nodes"]);
+    let labels: Vec<String> = fleet.iter().map(label).collect();
+    assert_eq!(again["vouched"], serde_json::json!(labels));
+    for (node, label) in again["nodes"].as_array().expect("a list").iter().zip(&labels) {
+        let expected = serde_json::json!({"node": label, "outcome": "vouched", "detail": null});
+        assert_eq!(*node, expected);
+    }
+    let quiet = run(&mut guarded(&fleet, &["init", "-yq"])).with_code(0);
+    assert_eq!((quiet.out, quiet.errors), (String::new(), String::new()));
+}
+
+#[test]
+fn nothing_is_sent_where_nobody_can_be_asked() {
+    let fleet = Fleet::start(1);
+    let monitor = fleet[0].monitor();
+    let ended = run(&mut guarded(&fleet, &["init"])).with_code(125);
+    assert!(ended.errors.contains("stdin is no terminal"), "{ended:?}");
+    assert!(ended.errors.contains("--yes if you vouch that no client believes in"), "{ended:?}");
+    assert_eq!(ended.out, "");
+    let asked = monitor.lines();
+    assert!(!asked.iter().any(|line| line.contains("HELLO") || line.contains("INFO")), "{asked:?}");
+}
+
+#[test]
+fn nodes_that_do_not_take_it_are_named_and_a_quorum_is_needed() {
+    let fleet = Fleet::start(5);
+    fleet[0].kill();
+    assert!(fleet[1].command(&["SET", "redlatch:node", "mine"]).is_ok());
+    let ended = run(&mut guarded(&fleet, &["init", "--yes"])).with_code(0);
+    assert_eq!(ended.out.lines().count(), 3, "{ended:?}");
+    let [down, foreign] = [label(&fleet[0]), label(&fleet[1])];
+    let told = format!("redlatch: not vouched for {down} (not connected: Connection refused), ");
+    assert!(ended.errors.starts_with(&told), "{ended:?}");
+    let told = format!("{foreign} (another program uses the key of its marker)");
+    assert!(ended.errors.contains(&told), "{ended:?}");
+    assert_eq!(fleet[1].get("redlatch:node").as_deref(), Some(&b"mine"[..]));
+    let json = run(&mut guarded(&fleet, &["init", "--yes", "--json"])).with_code(0).json();
+    assert_eq!(json["vouched"].as_array().map(Vec::len), Some(3), "{json}");
+    assert_eq!(json["nodes"][0]["outcome"], "unreachable", "{json}");
+    assert_eq!(json["nodes"][1]["outcome"], "wrong_type", "{json}");
+
+    let rules = ["on", ">opensesame", "~*", "+@all", "-eval"];
+    for node in fleet.iter().skip(2) {
+        assert!(node.command(&[&["ACL", "SETUSER", "u"][..], &rules].concat()).is_ok());
+        assert!(node.command(&["ACL", "SETUSER", "u", "resetkeys", "~lock:*", "+eval"]).is_ok());
+    }
+    let urls: Vec<String> =
+        fleet.iter().map(|it| format!("redis://u:opensesame@{}", label(it))).collect();
+    let mut command = guarded(&fleet, &["init", "--yes"]);
+    let ended = run(command.env("REDLATCH_SERVERS", urls[2..].join(","))).with_code(69);
+    let told = "redlatch: init: fewer than 2 of 3 nodes took it: ";
+    assert!(ended.errors.starts_with(told), "{ended:?}");
+    assert_eq!(ended.errors.matches("(its marker may not be written").count(), 3, "{ended:?}");
+    assert_eq!(ended.out, "");
+
+    fleet[2].kill();
+    let before = fleet[3].get("redlatch:node");
+    fleet[4].kill();
+    let ended = run(&mut guarded(&fleet, &["init", "--yes"])).with_code(69);
+    assert!(ended.errors.starts_with("redlatch: no quorum"), "{ended:?}");
+    assert_eq!(fleet[3].get("redlatch:node"), before, "a minority was written to");
+}
+
+/// `init` on a terminal, up to its question.
+struct Asked {
+    screen: File,
+    tool: Running,
+}
+
+impl Asked {
+    fn on(fleet: &Fleet) -> Asked {
+        let (ours, theirs): (OwnedFd, File) = terminal();
+        let mut command = guarded(fleet, &["init"]);
+        command.stdin(theirs.try_clone().expect("it can be cloned")).stderr(theirs);
+        let tool = Running::start(&mut command);
+        // The command keeps the terminal's other end open.
+        drop(command);
+        let mut asked = Asked { screen: File::from(ours), tool };
+        let text = asked.read_up_to("for every client:\r\n");
+        assert!(text.contains("does not grant for 60."), "{text}");
+        assert!(text.contains("You vouch that no client believes in a lock on these"), "{text}");
+        asked
+    }
+
+    fn read_up_to(&mut self, end: &str) -> String {
+        let (mut seen, mut byte) = (Vec::new(), [0]);
+        while !seen.ends_with(end.as_bytes()) {
+            self.screen.read_exact(&mut byte).expect("the terminal is open");
+            seen.extend(byte);
+        }
+        String::from_utf8(seen).expect("text")
+    }
+
+    fn answer(mut self, line: &str, code: i32) -> Ended {
+        self.screen.write_all(line.as_bytes()).expect("the terminal is open");
+        let mut ended = self.tool.end(LIMIT).with_code(code);
+        let mut rest = [0; 4096];
+        if let Ok(count) = rustix::io::read(&self.screen, &mut rest) {
+            ended.errors = String::from_utf8_lossy(&rest[..count]).into_owned();
+        }
+        ended
+    }
+}
+
+#[test]
+fn on_a_terminal_only_yes_is_yes() {
+    let fleet = Fleet::start(3);
+    for answer in ["\n", "no\n", "yes please\n", "\x04"] {
+        let ended = Asked::on(&fleet).answer(answer, 1);
+        assert!(ended.errors.contains("not confirmed; nothing was written"), "{ended:?}");
+        assert!(markers(&fleet).iter().all(|marker| !marker.contains("vouched")));
+    }
+    let ended = Asked::on(&fleet).answer("yes\n", 0);
+    assert_eq!(ended.out.lines().count(), 3, "{ended:?}");
+    assert!(markers(&fleet).iter().all(|marker| marker.ends_with(" vouched")));
+}
+
+#[test]
+fn a_node_that_forgets_during_the_question_is_not_vouched_for() {
+    let fleet = Fleet::start(3);
+    let asked = Asked::on(&fleet);
+    assert!(fleet[1].command(&["FLUSHALL"]).is_ok());
+    let ended = asked.answer("yes\n", 125);
+    let told = format!("{} changed while you were asked: it was flushed", label(&fleet[1]));
+    assert!(ended.errors.contains(&told), "{ended:?}");
+    assert!(markers(&fleet).iter().all(|marker| !marker.contains("vouched")));
+    // A node that restarts is either back in time to be noticed, or does not take it.
+    let mut asked = Asked::on(&fleet);
+    fleet[2].restart();
+    asked.screen.write_all(b"yes\n").expect("the terminal is open");
+    let code = asked.tool.end(LIMIT).code();
+    assert!(matches!(code, 0 | 125), "{code}");
+    assert!(!markers(&fleet)[2].contains("vouched"));
+}
+
+#[test]
+fn persistent_nodes_that_restart_with_their_marker_grant_at_once() {
+    let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "always"]);
+    const SHORT: [&str; 4] = ["--max-ttl", "2s", "-t", "1s"];
+    run(guarded(&fleet, &["init", "--yes"]).args(SHORT)).with_code(0);
+    // The marker of a node that restarts counts from when it was first written.
+    std::thread::sleep(Duration::from_millis(2500));
+    fleet.iter().for_each(Node::restart);
+    let declared = ["acquire", "-n", "--persistent-nodes", "deploy"];
+    run(guarded(&fleet, &declared).args(SHORT)).with_code(0);
+    run(guarded(&fleet, &["acquire", "-n", "other"]).args(SHORT)).with_code(69);
+    let both = ["status", "--persistent-nodes", "--no-restart-guard"];
+    run(&mut guarded(&fleet, &both)).with_code(125);
+}

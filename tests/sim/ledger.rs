@@ -1,0 +1,186 @@
+//! What each node remembers, by the simulation's own bookkeeping: which token stands at which key,
+//! whether it may stand in the place of another one, and what the node forgot. From it follows on
+//! how many nodes a belief rests. The ledger knows no coordinator: it is told when a node forgets,
+//! and looks at the masters after each piece of bytes that they execute.
+//!
+//! # Why two callers cannot believe in a key at once
+//!
+//! A node *supports* a token up to a moment `until` if one of these is true:
+//!
+//! 1. The token is there, its key lives up to `until`, and it is not in doubt. A token is in doubt
+//!    if it was created within `max_ttl` after its node forgot something, for as long as these
+//!    `max_ttl` last: another's token may have stood there before, and its owner may believe in it.
+//! 2. The token stood there without a doubt, its key would have lived up to `until`, and the node
+//!    forgot it. Nobody can know that in time, and nobody has to, as the next lines show.
+//!
+//! The rule: whenever a caller begins to believe in a token, is given a later deadline, and up to
+//! that deadline, a majority of the nodes supports the token up to the deadline.
+//!
+//! Assume that two tokens A and B of one key follow the rule at one moment. Two majorities share a
+//! node, so one node supports both. It cannot hold both at once, so it forgot one of them, say A,
+//! at a moment `f`, and B was created there later. A deadline is at most `max_ttl` after the
+//! question that it comes from, and A was there before `f`, so its deadline is before
+//! `f + max_ttl`. Up to then B is in doubt and has no support from this node. Behind it nobody
+//! believes in A any more. If the node forgot B as well, B was in doubt when it was forgotten.
+//!
+//! A promise of a node is only subtracted when the node forgets; so a belief that follows the rule
+//! when it begins follows it up to its end, unless a key ends too early or is deleted by somebody
+//! who does not own it. Both are found by a look at the last moment of the belief.
+//!
+//! # Why a correct coordinator is not accused
+//!
+//! A coordinator sees the loss after it happened: by a push that comes before the next answer, or
+//! at the handshake that the restart causes. Its quarantine lasts `max_ttl` and the drift from that
+//! moment, which is longer than the `max_ttl` from the loss that count here, also by a clock that
+//! goes a hundredth too fast. What it does not count it may not have needed: a restart with all
+//! data puts nothing in doubt here. An answer on its way at the time of the loss stands for a key
+//! that was forgotten without a doubt (2.), or for one that was created behind the loss; then the
+//! push or the new connection comes before the answer.
+//!
+//! That holds as long as the coordinators can see each loss. Where they cannot (a flush while
+//! nobody is connected and no marker is kept, a clock that jumps between two probes), no Redlock
+//! client can keep the promise, and the plan does not judge by this rule.
+
+/// A token at a key of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    token: Vec<u8>,
+    /// It is in doubt before this moment.
+    doubtful_until: u64,
+}
+
+/// What a node forgot, while it was not in doubt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Forgotten {
+    token: Vec<u8>,
+    /// Up to when the key would have lived.
+    expires: u64,
+}
+
+/// One key of one node.
+#[derive(Debug, Clone, Default)]
+struct Place {
+    entry: Option<Entry>,
+    forgotten: Vec<Forgotten>,
+}
+
+/// What all nodes remember.
+#[derive(Debug)]
+pub struct Ledger {
+    /// How long what a node forgot may be believed in.
+    memory: u64,
+    /// By node: what is created before this moment is in doubt.
+    doubtful_until: Vec<u64>,
+    /// By node, then by key.
+    places: Vec<Vec<Place>>,
+}
+
+impl Ledger {
+    /// The ledger of nodes that hold nothing and forgot nothing.
+    pub fn new(nodes: usize, keys: usize, memory: u64) -> Ledger {
+        let places = vec![vec![Place::default(); keys]; nodes];
+        Ledger { memory, doubtful_until: vec![0; nodes], places }
+    }
+
+    /// A node is about to execute something, and this key is not there.
+    pub fn is_absent(&mut self, node: usize, key: usize) {
+        self.places[node][key].entry = None;
+    }
+
+    /// A node has executed something, and this is at a key now.
+    pub fn is_there(&mut self, now: u64, node: usize, key: usize, token: Option<&[u8]>) {
+        let doubtful_until = self.doubtful_until[node];
+        let place = &mut self.places[node][key];
+        if place.entry.as_ref().map(|entry| &entry.token[..]) == token {
+            return;
+        }
+        place.entry = token.map(|token| {
+            let doubtful_until = if now < doubtful_until { doubtful_until } else { 0 };
+            Entry { token: token.to_vec(), doubtful_until }
+        });
+    }
+
+    /// A node forgets this token, whose key would have lived up to `expires`.
+    pub fn forget(&mut self, now: u64, node: usize, key: usize, token: &[u8], expires: u64) {
+        if self.is_certain(now, node, key, token) {
+            let forgotten = &mut self.places[node][key].forgotten;
+            // What is over supports nobody.
+            forgotten.retain(|it| it.expires > now);
+            forgotten.push(Forgotten { token: token.to_vec(), expires });
+        }
+        self.places[node][key].entry = None;
+    }
+
+    /// A node lost its memory at a moment that may be past: what was there then may be believed in
+    /// for a while.
+    pub fn lose_memory(&mut self, at: u64, node: usize) {
+        let until = &mut self.doubtful_until[node];
+        *until = (*until).max(at + self.memory);
+    }
+
+    /// A node was started so long before the simulation: what it held before may be believed in.
+    pub fn is_up_for(&mut self, node: usize, uptime: u64) {
+        self.doubtful_until[node] = self.memory.saturating_sub(uptime);
+    }
+
+    /// Whether this token is at the key, and stands in nobody's place.
+    pub fn is_certain(&self, now: u64, node: usize, key: usize, token: &[u8]) -> bool {
+        let entry = self.places[node][key].entry.as_ref();
+        entry.is_some_and(|entry| entry.token == token && entry.doubtful_until <= now)
+    }
+
+    /// Whether the node forgot this token, which would have been there up to `until`.
+    pub fn has_forgotten(&self, node: usize, key: usize, token: &[u8], until: u64) -> bool {
+        let forgotten = &self.places[node][key].forgotten;
+        forgotten.iter().any(|it| it.token == token && it.expires >= until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node whose key is held by the first token, without a doubt.
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::new(1, 1, 100);
+        ledger.is_there(5, 0, 0, Some(b"first"));
+        ledger
+    }
+
+    #[test]
+    fn a_token_is_in_doubt_where_its_node_forgot_a_short_while_before() {
+        let mut ledger = ledger();
+        assert!(ledger.is_certain(6, 0, 0, b"first"));
+        ledger.forget(10, 0, 0, b"first", 60);
+        ledger.lose_memory(10, 0);
+        ledger.is_there(20, 0, 0, Some(b"second"));
+        assert!(!ledger.is_certain(109, 0, 0, b"second"));
+        assert!(ledger.is_certain(110, 0, 0, b"second"), "nobody believes in the first any more");
+        ledger.is_there(120, 0, 0, Some(b"third"));
+        assert!(ledger.is_certain(120, 0, 0, b"third"));
+        assert!(!ledger.is_certain(120, 0, 0, b"second"));
+    }
+
+    #[test]
+    fn a_node_supports_what_it_forgot_as_long_as_it_would_have_held_it() {
+        let mut ledger = ledger();
+        ledger.forget(10, 0, 0, b"first", 60);
+        ledger.lose_memory(10, 0);
+        assert!(ledger.has_forgotten(0, 0, b"first", 60));
+        assert!(!ledger.has_forgotten(0, 0, b"first", 61), "it was never asked for so long");
+        ledger.is_there(20, 0, 0, Some(b"second"));
+        ledger.forget(30, 0, 0, b"second", 90);
+        assert!(!ledger.has_forgotten(0, 0, b"second", 40), "it never stood there for certain");
+    }
+
+    #[test]
+    fn a_token_that_comes_again_is_a_new_one() {
+        let mut ledger = ledger();
+        ledger.lose_memory(10, 0);
+        ledger.is_there(20, 0, 0, Some(b"first"));
+        assert!(ledger.is_certain(20, 0, 0, b"first"), "it was kept, and is the same");
+        ledger.is_absent(0, 0);
+        ledger.is_there(30, 0, 0, Some(b"first"));
+        assert!(!ledger.is_certain(30, 0, 0, b"first"));
+    }
+}

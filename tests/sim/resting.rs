@@ -1,0 +1,78 @@
+//! On how many nodes each belief rests: the ledger is kept here, and beliefs are judged by it.
+
+use crate::world::World;
+
+/// What the nodes tell of a key's end is rounded down to whole milliseconds.
+const ROUNDED: u64 = crate::agenda::MILLI;
+
+impl World {
+    /// A node is about to execute something: keys that ended by themselves are gone.
+    pub fn note_what_is_absent(&mut self, number: usize) {
+        let node = &self.nodes[number];
+        let clock = node.clock(self.agenda.now());
+        for (key, name) in self.keys.iter().enumerate() {
+            if node.master.get(clock, 0, name).is_none() {
+                self.ledger.is_absent(number, key);
+            }
+        }
+    }
+
+    /// A node has executed something.
+    pub fn note_what_is_there(&mut self, number: usize) {
+        let now = self.agenda.now();
+        let node = &self.nodes[number];
+        let clock = node.clock(now);
+        for (key, name) in self.keys.iter().enumerate() {
+            self.ledger.is_there(now, number, key, node.master.get(clock, 0, name));
+        }
+    }
+
+    /// A node is about to forget all its keys. It has executed nothing since `at`: what it grants
+    /// behind that may be another's as long as a lock of that moment may be believed in.
+    pub fn note_loss_of_memory(&mut self, number: usize, at: u64) {
+        let now = self.agenda.now();
+        self.note_what_is_absent(number);
+        let node = &self.nodes[number];
+        let clock = node.clock(now);
+        for (key, name) in self.keys.iter().enumerate() {
+            if let Some(token) = node.master.get(clock, 0, name) {
+                let expires = now + node.left(now, name) + ROUNDED;
+                self.ledger.forget(now, number, key, token, expires);
+            }
+        }
+        self.ledger.lose_memory(at, number);
+    }
+
+    /// Whether a node supports a token up to that moment.
+    pub fn supports(&self, number: usize, key: usize, token: &[u8], until: u64) -> bool {
+        let now = self.agenda.now();
+        let (node, name) = (&self.nodes[number], &self.keys[key]);
+        let there = node.holds(now, name, token)
+            && self.ledger.is_certain(now, number, key, token)
+            && now + node.left(now, name) + ROUNDED >= until;
+        there || self.ledger.has_forgotten(number, key, token, until)
+    }
+
+    /// The nodes that support a token up to that moment.
+    pub fn supporters(&self, key: usize, token: &[u8], until: u64) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|&node| self.supports(node, key, token, until)).collect()
+    }
+
+    /// Looks whether a lock that somebody believes in rests on a majority of the nodes: what
+    /// carries the promise, before it breaks in anybody's hands.
+    pub fn probe(&mut self, number: usize) {
+        let now = self.agenda.now();
+        let belief = self.checker.belief(number);
+        if now >= belief.until || belief.forced || !self.plan.memory.excludes() {
+            return;
+        }
+        let on = self.supporters(belief.key, &belief.token, belief.until);
+        if 2 * on.len() <= self.nodes.len() {
+            let (who, key, until) = (belief.who, belief.key, belief.until);
+            self.checker.violate(format!(
+                "{who:?} believes in key {key} up to {until} ns, which rests on nodes {on:?} of {}",
+                self.nodes.len()
+            ));
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The shared turn with simulated wires: what its steps do here, and what has to be true when a
+//! timeout is believed.
+//!
+//! The hazard is the one that `proto::turn` describes, so each turn is watched: whatever lay in the
+//! client's kernel when the turn began is read, and whatever the kernel would have taken is
+//! written, before the core is told that time has passed.
+
+use redlatch::proto::coordinator::{Action, Coordinator};
+use redlatch::proto::turn::{self, Driver, Wake};
+use redlatch::{Instant, NodeId};
+
+use crate::agenda::MICRO;
+use crate::client::instant;
+use crate::network::Piece;
+use crate::world::World;
+
+/// What waited for a client when its turn began, by node.
+#[derive(Debug)]
+pub struct Waiting {
+    /// Pieces that nobody has read since.
+    unread: Vec<usize>,
+    /// Output that the kernel would have taken, and that nobody has tried to write since.
+    unwritten: Vec<bool>,
+}
+
+impl Waiting {
+    /// Nothing waits.
+    pub fn nothing(nodes: usize) -> Waiting {
+        Waiting { unread: vec![0; nodes], unwritten: vec![false; nodes] }
+    }
+
+    /// A piece was read.
+    pub fn read_one(&mut self, node: usize) {
+        self.unread[node] = self.unread[node].saturating_sub(1);
+    }
+
+    /// The connection is gone, and what waited with it.
+    pub fn forget(&mut self, node: usize) {
+        (self.unread[node], self.unwritten[node]) = (0, false);
+    }
+}
+
+/// A client of the world while a step of its turn is taken.
+pub struct Driving<'a> {
+    /// The world.
+    pub world: &'a mut World,
+    /// Which client.
+    pub client: usize,
+}
+
+impl Driver for Driving<'_> {
+    fn core(&mut self) -> &mut Coordinator {
+        &mut self.world.clients[self.client].coordinator
+    }
+
+    fn now(&mut self) -> Instant {
+        instant(self.world.agenda.now())
+    }
+
+    fn has_rest(&mut self) -> bool {
+        self.world.clients[self.client].rest.contains(&true)
+    }
+
+    fn read_rest(&mut self) {
+        for node in 0..self.world.nodes.len() {
+            if std::mem::take(&mut self.world.clients[self.client].rest[node]) {
+                let most = if self.world.dice.chance(200) { 1 } else { usize::MAX };
+                self.world.read(self.client, node, most);
+            }
+        }
+    }
+
+    fn read_all(&mut self) {
+        let waiting = &self.world.clients[self.client].waiting;
+        self.world.tally.unread += u64::from(waiting.unread.iter().any(|&pieces| pieces > 0));
+        self.world.tally.unwritten += u64::from(waiting.unwritten.contains(&true));
+        self.world.read_all(self.client);
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.world.look_at_what_waits(self.client, now);
+        self.core().handle_timeout(now);
+        self.world.look_at_beliefs(self.client);
+    }
+
+    fn act(&mut self, action: Action) {
+        self.world.act_on_wire(self.client, action);
+    }
+
+    fn write_all(&mut self) -> bool {
+        self.world.write_all(self.client)
+    }
+
+    fn appointment(&mut self) -> Option<Instant> {
+        self.world.appointment(self.client).map(instant)
+    }
+}
+
+impl World {
+    /// A client, to be driven by the functions of `proto::turn`.
+    pub fn drive(&mut self, client: usize) -> Driving<'_> {
+        Driving { world: self, client }
+    }
+
+    /// When a sleeping client has something to do, if nothing comes.
+    pub fn sleeps_until(&mut self, client: usize) -> u64 {
+        match turn::wake(&mut self.drive(client)) {
+            Wake::AtOnce => self.agenda.now(),
+            Wake::At(at) => at.as_nanos(),
+            Wake::OnEvent => u64::MAX,
+        }
+    }
+
+    /// When a client's users want to act, or its kernel takes more.
+    fn appointment(&self, client: usize) -> Option<u64> {
+        let (now, it) = (self.agenda.now(), &self.clients[client]);
+        let users = it.users.iter().map(|user| user.at);
+        let relics = it.relics.iter().map(|relic| relic.at);
+        let told = it.told.iter().map(|told| told.at);
+        let full = it.wires.iter().enumerate().filter_map(|(node, wire)| {
+            let wire = &self.network.wires[(*wire)?];
+            let full = wire.open && now < wire.full_until;
+            let waits = full && !it.coordinator.output(NodeId::new(node)).is_empty();
+            waits.then_some(wire.full_until)
+        });
+        users.chain(relics).chain(told).chain(full).min().filter(|&at| at < u64::MAX)
+    }
+
+    /// A turn begins: takes note of what waits.
+    pub fn note_what_waits(&mut self, client: usize) {
+        for node in 0..self.nodes.len() {
+            let wire = self.clients[client].wires[node];
+            let unread = wire.map_or(0, |wire| self.network.wires[wire].inbox.len());
+            let unwritten = self.could_write(client, node);
+            let waiting = &mut self.clients[client].waiting;
+            (waiting.unread[node], waiting.unwritten[node]) = (unread, unwritten);
+        }
+    }
+
+    /// Whether there is output for a node, and the kernel would take it.
+    fn could_write(&self, client: usize, node: usize) -> bool {
+        let it = &self.clients[client];
+        let wire = it.wires[node].map(|wire| &self.network.wires[wire]);
+        let takes = wire.is_some_and(|wire| wire.open && wire.full_until <= self.agenda.now());
+        takes && !it.coordinator.output(NodeId::new(node)).is_empty()
+    }
+
+    /// A client falls asleep: nothing is left for which no event wakes it. The poller reports input
+    /// once, and a socket that takes output not at all.
+    pub fn look_at_what_is_left(&mut self, client: usize) {
+        let it = &self.clients[client];
+        let unread = it.rest.contains(&true);
+        let unwritten = (0..self.nodes.len()).any(|node| self.could_write(client, node));
+        if unread || unwritten || it.coordinator.has_actions() {
+            self.checker.violate(format!(
+                "client {client} falls asleep with input unread ({unread}), or output unwritten \
+                 ({unwritten}), or a connection to be opened or closed"
+            ));
+        }
+    }
+
+    /// A timeout is about to be believed: nothing that waited when the turn began waits still.
+    fn look_at_what_waits(&mut self, client: usize, by: Instant) {
+        let (now, waiting) = (self.agenda.now(), &self.clients[client].waiting);
+        let unread = waiting.unread.iter().any(|&pieces| pieces > 0);
+        let unwritten = waiting.unwritten.contains(&true);
+        if unread || unwritten || by != instant(now) {
+            self.checker.violate(format!(
+                "client {client} believes a timeout at {now} ns, by a clock read at {by:?}, \
+                 before it looked at its sockets: {waiting:?}"
+            ));
+        }
+    }
+
+    /// One write for each node that has output. The kernel may take less, or say that the
+    /// connection is gone, before that was read. Whether one was found to be gone.
+    fn write_all(&mut self, client: usize) -> bool {
+        let mut lost = false;
+        for node in 0..self.nodes.len() {
+            let Some(wire) = self.clients[client].wires[node] else { continue };
+            lost |= self.write(client, node, wire);
+        }
+        lost
+    }
+
+    fn write(&mut self, client: usize, node: usize, wire: usize) -> bool {
+        let (now, id) = (self.agenda.now(), NodeId::new(node));
+        if !self.could_write(client, node) {
+            return false;
+        }
+        let it = &self.network.wires[wire];
+        let output = self.clients[client].coordinator.output(id).to_vec();
+        self.clients[client].waiting.unwritten[node] = false;
+        let over = it.inbox.iter().any(|piece| matches!(piece, Piece::End(_)));
+        if over && self.dice.chance(800) {
+            self.tally.broken += 1;
+            self.network.wires[wire].inbox.clear();
+            self.lose(client, node, wire, "broken pipe");
+            self.look_at_beliefs(client);
+            return true;
+        }
+        self.look_at_heals(client, wire, &output);
+        let mut count = output.len();
+        let it = &mut self.network.wires[wire];
+        if !self.healed && self.dice.chance(10) {
+            count = self.dice.place(count + 1);
+            it.full_until = now + 1 + self.dice.below(500 * MICRO);
+        }
+        // What is written behind a cut is lost; the client does not know yet.
+        if !it.cut && !it.ended {
+            self.network.send(wire, &output[..count], &mut self.agenda, &mut self.dice);
+        }
+        self.clients[client].coordinator.handle_sent(id, count, instant(now));
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redlatch::{NodeId, Standing};
+
+    use crate::agenda::MILLI;
+    use crate::dice::Dice;
+    use crate::plan::Plan;
+    use crate::trace::Trace;
+    use crate::user::{Purpose, State, Wish};
+    use crate::world::World;
+
+    /// Longer than the node timeout, shorter than the ttl.
+    const AWAY: u64 = 150 * MILLI;
+    const TTL: u64 = 290;
+
+    /// A client that knows every node, and asked for a lock. Nothing of it is written yet.
+    fn one_that_asked(trace: &Trace) -> World {
+        let mut world = World::of(Plan::directed(), Dice::new(1), trace.clone());
+        world.rouse(0);
+        world.run_until(400 * MILLI);
+        let (wish, purpose) = (Wish::of(TTL), Purpose::Acquire { user: 0 });
+        let asked = world.acquire(0, 0, wish, 0, purpose);
+        world.wait_for(0, 0, wish, 0, asked);
+        world.clients[0].users[0].at = u64::MAX;
+        world
+    }
+
+    /// Lets the client come back, and asserts that no node was found silent and the lock was won.
+    fn has_the_lock_behind_its_absence(mut world: World, trace: &Trace) {
+        world.run_until(world.agenda.now() + AWAY + 10 * MILLI);
+        let it = &world.clients[0];
+        let holds = matches!(it.users[0].state, State::Holding(_));
+        let standings =
+            (0..world.nodes.len()).map(|node| it.coordinator.standing(NodeId::new(node)));
+        let silent = standings.filter(|standing| *standing == Standing::Suspect).count();
+        let violations = world.checker.violations();
+        assert!(holds && silent == 0 && violations.is_empty(), "{}{violations:?}", trace.text());
+    }
+
+    /// The node timeout of its questions is over when it comes back, and the answers came long ago.
+    #[test]
+    fn a_client_that_was_away_reads_its_answers_before_it_believes_its_timeouts() {
+        let trace = Trace::on();
+        let mut world = one_that_asked(&trace);
+        world.rouse(0);
+        let now = world.agenda.now();
+        world.run_until(now);
+        world.keep_busy_before_its_turn(0, AWAY);
+        has_the_lock_behind_its_absence(world, &trace);
+    }
+
+    /// The node timeout of its questions is over before it wrote them.
+    #[test]
+    fn a_client_that_was_away_writes_its_questions_before_it_believes_its_timeouts() {
+        let trace = Trace::on();
+        let mut world = one_that_asked(&trace);
+        world.keep_busy_before_its_turn(0, AWAY);
+        has_the_lock_behind_its_absence(world, &trace);
+    }
+}

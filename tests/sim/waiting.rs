@@ -1,0 +1,56 @@
+//! A free key reaches its waiter soon: where nothing goes wrong, a key that a majority of the nodes
+//! does not hold, and that somebody waits for, is asked for.
+
+use crate::agenda::{Event, MILLI};
+use crate::user::{LONGEST_WAIT, State};
+use crate::world::World;
+
+/// How often it is looked.
+const STEP: u64 = MILLI;
+
+impl World {
+    /// Looks at all keys, and again a while later.
+    pub fn watch_free_keys(&mut self) {
+        if self.healed {
+            return;
+        }
+        for key in 0..self.keys.len() {
+            self.watch_key(key);
+        }
+        self.agenda.put(self.agenda.now() + STEP, Event::Watch);
+    }
+
+    fn watch_key(&mut self, key: usize) {
+        let now = self.agenda.now();
+        let soon = self.soon();
+        let name = &self.keys[key];
+        let free = |node: &&crate::node::Node| node.master.get(node.clock(now), 0, name).is_none();
+        let is_free = 2 * self.nodes.iter().filter(free).count() > self.nodes.len();
+        self.occupied.retain(|(_, _, until)| *until > now);
+        let occupied =
+            |client: usize| self.occupied.iter().any(|(by, of, _)| (*by, *of) == (client, key));
+        let clients = self.clients.iter().enumerate().filter(|(number, _)| !occupied(*number));
+        let mut users = clients.flat_map(|(_, client)| &client.users);
+        let waits = |since: u64, gives_up: u64| now < gives_up && since + STEP < now;
+        let is_waited_for = users.any(|user| match user.state {
+            State::Waiting { since, gives_up, .. } => user.key == key && waits(since, gives_up),
+            _ => false,
+        });
+        if !(is_free && is_waited_for) {
+            self.free_since[key] = None;
+            return;
+        }
+        let since = *self.free_since[key].get_or_insert(now);
+        if now - since > soon {
+            let by = now - since;
+            self.checker.violate(format!("key {key} is free and waited for since {by} ns"));
+        }
+    }
+
+    /// How long it may take: a few of the longest pauses between two polls, the way of a few
+    /// answers, and the longest pause of one who asked in vain, a fourth of what is left of a wait.
+    fn soon(&self) -> u64 {
+        let longest = self.plan.settings.retry.1.as_nanos() as u64;
+        LONGEST_WAIT / 4 + 4 * longest + 20 * self.plan.latency.1
+    }
+}
