@@ -8,7 +8,7 @@ use super::paths::{Named, Place, module_of, paths};
 use super::source::Source;
 
 /// A module and all files below it share a floor and may name each other.
-const FLOORS: [(u8, &[&str]); 11] = [
+const FLOORS: [(u8, &[&str]); 13] = [
     (
         0,
         &[
@@ -27,9 +27,11 @@ const FLOORS: [(u8, &[&str]); 11] = [
     (2, &["proto::records", "proto::round", "proto::debts"]),
     (2, &["proto::waiters", "proto::ops", "proto::keeper"]),
     (3, &["proto::cluster"]),
-    (4, &["proto::coordinator", "proto::turn"]),
-    (5, &["net", "config", "testing::tcp"]),
-    (6, &["client", "shared"]),
+    (4, &["proto::locks"]),
+    (5, &["proto::waits"]),
+    (6, &["proto::coordinator", "proto::turn"]),
+    (7, &["net", "config", "testing::tcp"]),
+    (8, &["client", "shared"]),
 ];
 
 /// The roots of the rooms only declare and re-export.
@@ -152,6 +154,13 @@ mod tests {
         ] {
             assert_ne!(check(downwards, "src/proto/ballot.rs", bad), [""; 0], "{bad}");
         }
+        for (path, bad) in [
+            ("src/proto/cluster/trust.rs", "use super::super::locks::Locks;"),
+            ("src/proto/locks/turns.rs", "use super::super::waits::Waits;"),
+            ("src/proto/waits/queue.rs", "use super::super::coordinator::Coordinator;"),
+        ] {
+            assert_eq!(check(downwards, path, bad).len(), 1, "{path}: {bad}");
+        }
         let found = check(downwards, "src/proto/ballot.rs", "\nuse super::link::Link;");
         assert_eq!(found, ["src/proto/ballot.rs:2: floor 1 names proto::link on floor 2"]);
     }
@@ -165,7 +174,7 @@ mod tests {
             #[cfg(test)] mod tests { use super::super::link::Link; }";
         assert_eq!(check(downwards, "src/proto/ballot.rs", text), [""; 0]);
         let text = "use super::*; use super::super::round::Round; use self::nodes::Node;";
-        assert_eq!(check(downwards, "src/proto/coordinator/hold.rs", text), [""; 0]);
+        assert_eq!(check(downwards, "src/proto/locks/hold.rs", text), [""; 0]);
         let text = "use crate::config::Config; use crate::proto::coordinator::Coordinator;";
         assert_eq!(check(downwards, "src/net/engine.rs", text), [""; 0]);
         let text = "use super::keys::K; use crate::proto::command::RELEASE;";

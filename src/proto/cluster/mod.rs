@@ -22,7 +22,7 @@ mod liveness;
 mod node;
 mod questions;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod trust;
 
 use std::collections::VecDeque;

@@ -14,6 +14,41 @@ fn only() -> NodeId {
     NodeId::new(0)
 }
 
+/// The first two words of every command that was written to the node.
+pub fn said(cluster: &mut Cluster, node: NodeId, now: Instant) -> Vec<String> {
+    let text = String::from_utf8(cluster.output(node).to_vec()).unwrap();
+    cluster.handle_sent(node, text.len(), now);
+    let mut lines = text.split("\r\n");
+    let mut said = Vec::new();
+    while let Some(count) = lines.next().and_then(|line| line.strip_prefix('*')) {
+        let words: Vec<&str> = (0..count.parse().unwrap()).map(|_| lines.nth(1).unwrap()).collect();
+        said.push(words[..words.len().min(2)].join(" "));
+    }
+    said
+}
+
+/// What a healthy node answers to a command of the handshake. It reports writes to keys.
+pub fn reply_to(command: &str, (run_id, uptime): (char, u64), now: Instant) -> String {
+    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    match command.split(' ').next().unwrap() {
+        "HELLO" => "%1\r\n$2\r\nid\r\n:7\r\n".into(),
+        "INFO" => {
+            let run_id = run_id.to_string().repeat(40);
+            let info = format!("run_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\nrole:master\r\n");
+            bulk(&info)
+        }
+        "TIME" => {
+            let seconds = (now.as_nanos() / 1_000_000_000).to_string();
+            format!("*2\r\n{}{}", bulk(&seconds), bulk("0"))
+        }
+        "GET" => "-NOPERM no\r\n".into(),
+        "SCRIPT" => bulk("0123456789012345678901234567890123456789"),
+        "EVAL" => "-ERR Lua redis lib command arguments must be strings\r\n".into(),
+        "COMMAND" => "*2\r\n_\r\n_\r\n".into(),
+        _ => "+OK\r\n".into(),
+    }
+}
+
 /// A cluster of one node, and the moment.
 struct Bench {
     cluster: Cluster,
@@ -54,38 +89,12 @@ impl Bench {
         self.hear(&replies)
     }
 
-    /// The first two words of every command that was written to the node.
     fn said(&mut self) -> Vec<String> {
-        let text = String::from_utf8(self.cluster.output(only()).to_vec()).unwrap();
-        self.cluster.handle_sent(only(), text.len(), self.now);
-        let mut lines = text.split("\r\n");
-        let mut said = Vec::new();
-        while let Some(count) = lines.next().and_then(|line| line.strip_prefix('*')) {
-            let words: Vec<&str> =
-                (0..count.parse().unwrap()).map(|_| lines.nth(1).unwrap()).collect();
-            said.push(words[..words.len().min(2)].join(" "));
-        }
-        said
+        said(&mut self.cluster, only(), self.now)
     }
 
     fn reply_to(&self, command: &str) -> String {
-        let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
-        match command.split(' ').next().unwrap() {
-            "HELLO" => "%1\r\n$2\r\nid\r\n:7\r\n".into(),
-            "INFO" => {
-                let (run_id, uptime) = (self.run_id.to_string().repeat(40), self.uptime);
-                bulk(&format!("run_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\nrole:master\r\n"))
-            }
-            "TIME" => {
-                let seconds = (self.now.as_nanos() / 1_000_000_000).to_string();
-                format!("*2\r\n{}{}", bulk(&seconds), bulk("0"))
-            }
-            "GET" => "-NOPERM no\r\n".into(),
-            "SCRIPT" => bulk("0123456789012345678901234567890123456789"),
-            "EVAL" => "-ERR Lua redis lib command arguments must be strings\r\n".into(),
-            "COMMAND" => "*2\r\n_\r\n_\r\n".into(),
-            _ => "+OK\r\n".into(),
-        }
+        reply_to(command, (self.run_id, self.uptime), self.now)
     }
 
     /// A question about record 5 that may create its key.

@@ -1,104 +1,42 @@
-//! Owns everything that proto knows, and routes between its parts: what comes in by `handle_*`,
-//! what goes out by `poll_*`. It decides little itself, and never looks at a clock or a socket.
+//! The core's contract: what comes in by `handle_*`, what goes out by `poll_*`, what callers ask,
+//! and what can be looked at. It never looks at a clock or a socket.
 //!
-//! The hazard is order. Whoever drives it reads what the sockets hold before it lets a timeout be
-//! believed ([`handle_timeout`](Coordinator::handle_timeout)), and takes the time anew behind the
-//! reads and before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)).
+//! It owns three machines: the waits, and the locks, which own the cluster. It decides nothing. It
+//! hands what comes in to the machine that it is for, and what the locks report to the waits.
+//!
+//! The hazard is order. The driver reads what the sockets hold before it lets a timeout be believed
+//! ([`handle_timeout`](Coordinator::handle_timeout)), and takes the time anew after the reads and
+//! before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)). And what the
+//! locks report is given to the waits before the caller gets its answer.
 
-mod acquire;
-mod adopt;
-mod changes;
-mod closing;
-mod flushes;
-mod heal;
-mod hold;
-mod inspect;
-mod keep;
-mod payments;
-mod queue;
-mod reports;
-mod vouch;
-mod wait;
+mod requests;
 
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use std::time::Duration;
 
-use super::ballot::{Ballot, Verdict};
-use super::cluster::{Change, Cluster};
-use super::command::{self, Form};
-use super::debts::Debts;
-use super::error::{Busy, Cause, ConfigError, Error, Loss, Said};
-use super::keeper::{Keep, Keeper};
-use super::link::{Answer, Ask, Kind};
-use super::lock::{Lock, Token};
+use super::cluster::Change;
+use super::error::{Cause, ConfigError, Error};
+use super::link::Kind;
+use super::lock::Lock;
+use super::locks::Locks;
 use super::node::{NodeId, NodeSet};
-use super::ops::{Completion, Op, Ops, Outcome, Stage};
-use super::records::{Phase, Record, Records};
-use super::round::Purpose;
-use super::settings::{LONGEST_KEY, Settings};
+use super::ops::{Completion, Op};
+use super::settings::{Credentials, Settings};
 use super::standing::Standing;
 use super::stats::Stats;
-use super::time::{BadTtl, Instant, Ttl};
-use super::timers::{Timer, Timers};
-use super::waiters::{Crowds, Queues, RoundTrip};
+use super::time::Instant;
+use super::waits::Waits;
 
 pub use super::cluster::{Action, Event};
-use flushes::Flushes;
 
-/// What is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Due {
-    /// The round's time is over: who has not answered is silent.
-    Round { record: u32 },
-    /// The lock's deadline.
-    Deadline { record: u32 },
-    /// The pause before the next attempt or round is over.
-    Retry { op: Op },
-    /// The wait behind others of this client is over.
-    GiveUp { op: Op },
-    /// A kept lock comes near its deadline.
-    Warn { record: u32 },
-    /// Pay what the node is owed.
-    Payment { node: NodeId },
-    /// Act on the flushes that the node reported since they were last acted on.
-    Flushes { node: NodeId },
-    /// The node was away too long to be owed anything.
-    GivingUp { node: NodeId },
-}
-
-/// What prolongs a kept lock when it is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Prolong {
-    /// The lock is renewed.
-    Renew { record: u32 },
-    /// The nodes are asked, because a key of the lock may be gone.
-    Look { record: u32 },
-}
+/// How many kept locks are extended in one turn, so that a turn stays short. The others follow in
+/// the next turn, which is due at once.
+const EXTENDS_A_TURN: usize = 256;
 
 /// The core: locks over N nodes, without a socket and without a clock.
 #[derive(Debug)]
 pub struct Coordinator {
-    cluster: Cluster,
-    /// What is owed to each node.
-    debts: Vec<Debts>,
-    /// What each node reported of flushes.
-    flushes: Vec<Flushes>,
-    records: Records,
-    ops: Ops,
-    keeper: Keeper,
-    queues: Queues,
-    crowds: Crowds,
-    /// Keys whose next waiter has its turn, and whether they were given back: none but while they
-    /// are handed over.
-    handing_over: Vec<(u32, bool)>,
-    /// Records that a push is about: none but while they are told.
-    found: Vec<u32>,
-    /// About how long a node takes to answer.
-    round_trip: RoundTrip,
-    timers: Timers<Due>,
-    /// Extends of kept locks. They have timers of their own because they come last in a turn.
-    prolongs: Timers<Prolong>,
-    rng: StdRng,
+    locks: Locks,
+    waits: Waits,
 }
 
 impl Coordinator {
@@ -108,73 +46,84 @@ impl Coordinator {
     /// When the settings cannot work.
     pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Result<Self, ConfigError> {
         settings.validate()?;
-        let nodes = settings.nodes.len();
-        Ok(Coordinator {
-            debts: (0..nodes).map(|_| Debts::default()).collect(),
-            flushes: (0..nodes).map(|_| Flushes::default()).collect(),
-            records: Records::new(settings.limits.records),
-            ops: Ops::default(),
-            keeper: Keeper::new(),
-            queues: Queues::new(),
-            crowds: Crowds::default(),
-            handing_over: Vec::new(),
-            found: Vec::new(),
-            round_trip: RoundTrip::default(),
-            timers: Timers::new(),
-            prolongs: Timers::new(),
-            rng: StdRng::from_seed(seed),
-            cluster: Cluster::new(settings, now),
-        })
+        Ok(Coordinator { locks: Locks::new(settings, seed, now), waits: Waits::default() })
     }
 
     /// What it was made with.
     pub fn settings(&self) -> &Settings {
-        self.cluster.settings()
+        self.locks.cluster().settings()
+    }
+
+    /// Who we are to the node from its next connection on.
+    pub fn set_credentials(&mut self, node: NodeId, credentials: Credentials) {
+        self.locks.cluster_mut().set_credentials(node, credentials);
     }
 
     /// What has to be done with the sockets.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.cluster.poll_action()
+        self.locks.cluster_mut().poll_action()
     }
 
     /// Whether [`poll_action`](Coordinator::poll_action) has something.
     pub fn has_actions(&self) -> bool {
-        self.cluster.has_actions()
+        self.locks.cluster().has_actions()
     }
 
     /// What is to be written to a node. Empty while it is not connected.
     pub fn output(&self, node: NodeId) -> &[u8] {
-        self.cluster.output(node)
+        self.locks.cluster().output(node)
+    }
+
+    /// The connection that was asked for is being opened only now: its time counts from here.
+    pub fn handle_connecting(&mut self, node: NodeId, now: Instant) {
+        self.locks.cluster_mut().handle_connecting(node, now);
+    }
+
+    /// The connection that was asked for is open.
+    pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
+        self.locks.cluster_mut().handle_connected(node, now);
     }
 
     /// Takes note that the first `count` bytes of the output were written.
     pub fn handle_sent(&mut self, node: NodeId, count: usize, now: Instant) {
-        self.cluster.handle_sent(node, count, now);
+        self.locks.cluster_mut().handle_sent(node, count, now);
+    }
+
+    /// The connection is gone, or could not be opened; `words` are the system's.
+    pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
+        self.locks.handle_disconnected(node, words, now);
+        self.act_on_waits(now);
     }
 
     /// Takes what was read from a node.
     pub fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
         let (mut input, mut flushed) = (bytes, false);
-        while let Some(change) = self.cluster.hear(node, &mut input, now) {
+        while let Some(change) = self.locks.cluster_mut().hear(node, &mut input, now) {
             match change {
-                Change::Answered(ask, answer) => self.route(node, ask, answer, now),
+                Change::Answered(ask, answer) => {
+                    // A caller waits for nobody who answers after the majority.
+                    if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
+                        self.waits.note_round_trip(now.saturating_since(ask.asked_at));
+                    }
+                    self.locks.answered(node, ask, answer, now);
+                }
                 // Of several flushes in what was read, the locks are walked over once.
                 Change::Flushed => flushed = true,
-                change => self.has_changed(node, change, now),
+                change => self.locks.has_changed(node, change, now),
             }
+            self.act_on_waits(now);
         }
         if flushed {
-            self.was_flushed(node, now);
+            self.locks.was_flushed(node, now);
         }
-        self.cluster.heard_of(node, now);
-        self.act_on_changes(now);
+        self.locks.heard_of(node, now);
+        self.act_on_waits(now);
     }
 
     /// The earliest moment at which [`handle_timeout`](Coordinator::handle_timeout) has something
     /// to do.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let due = [self.cluster.next_timeout(), self.timers.next(), self.prolongs.next()];
-        due.into_iter().flatten().min()
+        self.locks.next_timeout()
     }
 
     /// Does what is due, or much of it: then more is due at once. Call it only when everything the
@@ -182,24 +131,14 @@ impl Coordinator {
     ///
     /// Losses come before renewals: of a late turn, all that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(due) = self.next_due(now) {
-            match due {
-                Due::Round { record } => self.round_is_over(record, now),
-                Due::Deadline { record } => self.deadline_is_reached(record, now),
-                Due::Retry { op } => self.pause_is_over(op, now),
-                Due::GiveUp { op } => self.turn_never_came(op, now),
-                Due::Warn { record } => self.warning_is_due(record),
-                Due::Payment { node } => self.payment_is_due(node, now),
-                Due::Flushes { node } => self.walk_is_due(node, now),
-                Due::GivingUp { node } => self.give_up_debts(node, now),
-            }
+        while self.locks.do_next_due(now) {
+            self.act_on_waits(now);
         }
-        for _ in 0..keep::EXTENDS_A_TURN {
-            match self.prolongs.pop_due(now) {
-                Some(Prolong::Renew { record }) => self.renewal_is_due(record, now),
-                Some(Prolong::Look { record }) => self.look_is_due(record, now),
-                None => return,
+        for _ in 0..EXTENDS_A_TURN {
+            if !self.locks.prolong_next(now) {
+                return;
             }
+            self.act_on_waits(now);
         }
     }
 
@@ -207,7 +146,7 @@ impl Coordinator {
     /// `now` is read last of all.
     pub fn poll_completion(&mut self, now: Instant) -> Option<Completion> {
         loop {
-            let op = self.ops.pop_ready()?;
+            let op = self.locks.pop_ended()?;
             if let Some(completion) = self.fetch(op, now) {
                 return Some(completion);
             }
@@ -218,312 +157,133 @@ impl Coordinator {
     /// are woken first and [`fetch`](Coordinator::fetch) it later. Each end is told once, here or
     /// by [`poll_completion`](Coordinator::poll_completion).
     pub fn poll_ended(&mut self) -> Option<(Op, u64)> {
-        let op = self.ops.pop_ready()?;
-        let data = self.ops.get_mut(op)?.data;
-        Some((op, data))
+        self.locks.poll_ended()
     }
 
     /// What a request came to. `None` where it goes on: also one whose end was told goes on where
     /// its lock is over by now, and the wait is not. `now` is read last of all.
     pub fn fetch(&mut self, op: Op, now: Instant) -> Option<Completion> {
-        if !self.ops.has_ended(op) {
-            return None;
-        }
-        if let Some(&Stage::Granted { record }) = self.ops.get_mut(op).map(|r| &r.stage) {
-            if now >= self.records.get(record).deadline {
-                self.attempt_is_lost(record, now);
-                return None;
-            }
-        }
-        if let Some(completion) = self.told_of_kept(op, now) {
-            return Some(completion);
-        }
-        let request = self.ops.close(op)?;
-        let result = match request.stage {
-            Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
-            Stage::Extended { record, generation } => self.told_of_extend(record, generation, now),
-            // Fetched too late: what was prolonged by its token is over again.
-            Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
-                Err(self.lost_unasked(Loss::Expired, &[], now))
-            }
-            Stage::Over(result) => result,
-            stage => unreachable!("{stage:?} is no end"),
-        };
-        Some(Completion { op, data: request.data, result })
+        let result = self.locks.fetch(op, now);
+        self.act_on_waits(now);
+        result
     }
 
     /// By which error a request came to its end, before that is fetched.
     pub fn error(&self, op: Op) -> Option<&Error> {
-        match &self.ops.get(op)?.stage {
-            Stage::Over(Err(error)) => Some(error),
-            _ => None,
-        }
+        self.locks.error(op)
     }
 
     /// Whether [`poll_completion`](Coordinator::poll_completion) may have something.
     pub fn has_completions(&self) -> bool {
-        self.ops.has_ready()
+        self.locks.has_completions()
+    }
+
+    /// The next thing that happened to a node.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.locks.cluster_mut().poll_event()
+    }
+
+    /// Whether all that is open are waiters that do not want to be told of anything for a while:
+    /// then answers that are still on their way need wake nobody.
+    pub fn is_deaf(&self) -> bool {
+        self.locks.only_quiet_waiters()
     }
 
     /// The nodes that may be asked, in quarantine or not.
     pub fn ready(&self) -> NodeSet {
         let usable = |&node: &NodeId| self.standing(node).is_usable();
-        self.cluster.all_nodes().iter().filter(usable).collect()
+        self.locks.cluster().all_nodes().iter().filter(usable).collect()
     }
 
     /// The nodes whose connection was lost a moment ago, and which are connected to again without
     /// a pause.
     pub fn coming_back(&self) -> NodeSet {
-        let coming_back = |&node: &NodeId| self.cluster.is_coming_back(node);
-        self.cluster.all_nodes().iter().filter(coming_back).collect()
+        let coming_back = |&node: &NodeId| self.locks.cluster().is_coming_back(node);
+        self.locks.cluster().all_nodes().iter().filter(coming_back).collect()
     }
 
     /// Why a node could not be asked last.
     pub fn trouble(&self, node: NodeId) -> Cause {
-        self.cluster.trouble(node)
+        self.locks.cluster().trouble(node)
     }
 
     /// What a node is to us at the moment.
     pub fn standing(&self, node: NodeId) -> Standing {
-        self.cluster.standing(node)
+        self.locks.cluster().standing(node)
     }
 
     /// How often in a row a node could not be made ready.
     pub fn failures(&self, node: NodeId) -> u32 {
-        self.cluster.failures(node)
+        self.locks.cluster().failures(node)
+    }
+
+    /// How many questions to a node are unanswered.
+    pub fn unanswered(&self, node: NodeId) -> usize {
+        self.locks.cluster().unanswered(node)
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> &Stats {
+        self.locks.cluster().stats()
     }
 
     /// How many records are open: locks asked for, held, or not yet given back everywhere.
     pub fn open_records(&self) -> usize {
-        self.records.len()
+        self.locks.open_records()
     }
 
     /// Whether a request is under way or waits to be handed out: that of a kept lock is, while the
     /// lock is.
     pub fn is_open(&self, op: Op) -> bool {
-        self.ops.get(op).is_some()
+        self.locks.is_open(op)
     }
 
     /// How many requests are under way or wait to be handed out.
     pub fn open_ops(&self) -> usize {
-        self.ops.len()
+        self.locks.open_ops()
     }
 
     /// How many locks are kept.
     pub fn kept_locks(&self) -> usize {
-        self.keeper.len()
+        self.locks.kept_locks()
     }
 
     /// How many timers are set, of whatever kind.
     pub fn open_timers(&self) -> usize {
-        self.cluster.open_timers() + self.timers.len() + self.prolongs.len()
-    }
-
-    /// How many questions to a node are unanswered.
-    pub fn unanswered(&self, node: NodeId) -> usize {
-        self.cluster.unanswered(node)
+        self.locks.open_timers()
     }
 
     /// How many releases wait to be paid to a node.
     pub fn debts(&self, node: NodeId) -> usize {
-        self.debts[node.index()].len()
+        self.locks.debts(node)
     }
 
     /// How many debts were given up because their node was away, or refused them, for too long.
     pub fn debts_given_up(&self) -> u64 {
-        self.cluster.stats().nodes.iter().map(|node| node.debts_given_up).sum()
+        self.stats().nodes.iter().map(|node| node.debts_given_up).sum()
     }
 
-    /// What was counted so far.
-    pub fn stats(&self) -> &Stats {
-        self.cluster.stats()
+    /// When the lock ends; `None` once it is over.
+    pub fn deadline(&self, lock: &Lock) -> Option<Instant> {
+        self.locks.deadline(lock)
     }
 
-    /// Refuses a key that cannot be locked.
-    fn check_key(&self, key: &[u8]) -> Result<(), Error> {
-        check_length(key)?;
-        let marker = self.cluster.settings().wanted_marker();
-        if marker.is_some_and(|marker| marker.as_bytes() == key) {
-            return Err(ConfigError::KeyOfMarker { key: key.into() }.into());
-        }
-        Ok(())
+    /// How long the lock may still be believed in; zero once it is over.
+    pub fn remaining(&self, lock: &Lock, now: Instant) -> Duration {
+        self.locks.remaining(lock, now)
     }
 
-    /// Writes a question into a node's outbox: the one place where a record's bytes are encoded,
-    /// and where its phase is looked at.
-    fn ask(&mut self, node: NodeId, number: u32, kind: Kind, now: Instant) {
-        let trusted = self.cluster.is_trusted(node);
-        let record = self.records.get_mut(number);
-        let phase = match kind {
-            Kind::Acquire | Kind::Adopt => Phase::Asking,
-            Kind::Extend(_) | Kind::Heal => Phase::Held,
-            Kind::Look | Kind::LookLeft | Kind::Delete => Phase::Given,
-            _ => Phase::Ending,
-        };
-        assert_eq!(record.phase, phase, "{kind:?}");
-        let prolongs = phase == Phase::Held;
-        debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
-        match kind {
-            kind if kind.may_create() => {
-                record.asked.add(node);
-                if !record.borrowed {
-                    record.owed.insert(node);
-                }
-                if kind.creates() {
-                    record.confirmed.remove(node);
-                    if !trusted {
-                        record.doubtful.insert(node);
-                    }
-                }
-            }
-            Kind::Look | Kind::LookLeft => record.asked.add(node),
-            _ => {
-                record.releasing.insert(node);
-            }
-        }
-        let names_it = record.tracked && kind.may_create();
-        let ask = Ask::new(number, record.round.number, kind, now);
-        let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
-        self.cluster.ask(node, ask, now, |out| match kind {
-            Kind::Acquire => command::acquire(out, key, token, ttl),
-            Kind::Extend(form) => command::extend(out, form, key, token, ttl),
-            Kind::Release(form) => command::release(out, form, key, token),
-            Kind::Heal => command::acquire(out, key, token, heal::ttl_of(record, now)),
-            Kind::Adopt => {
-                let old = record.taken_up.as_ref().expect("it is set before the nodes are asked");
-                command::adopt(out, key, old, token, ttl);
-            }
-            Kind::Exists => command::encode(out, &[b"EXISTS", key]),
-            Kind::Delete => command::encode(out, &[b"DEL", key]),
-            Kind::Look => inspect::ask_what_is_there(out, key),
-            Kind::LookLeft => command::encode(out, &[b"PTTL", key]),
-            Kind::Greet(_)
-            | Kind::Probe
-            | Kind::Mark
-            | Kind::Vouch
-            | Kind::LastWord
-            | Kind::Kill { .. }
-            | Kind::Caching
-            | Kind::Register => unreachable!("{kind:?} belongs to no record"),
-        });
-        if names_it {
-            // What we write to a key ends that it is named, so it is named behind each write.
-            self.register(node, number, now);
-        }
+    /// The nodes that are known to hold the key for this lock, and whose grant counts: a majority
+    /// once it is handed out, and more of them as their answers come. A node that was asked to
+    /// prolong it is left out until it has answered.
+    pub fn holders(&self, lock: &Lock) -> NodeSet {
+        self.locks.holders(lock)
     }
 
-    /// Gives an answer to the record it is about.
-    fn route(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
-        // A caller waits for nobody who answers after the majority.
-        if ask.kind == Kind::Acquire && self.records.get(ask.record).is_deciding() {
-            self.round_trip.add(now.saturating_since(ask.asked_at));
-        }
-        match (ask.kind, answer) {
-            (Kind::Acquire, Answer::Said(said)) => self.acquire_answered(node, ask, said, now),
-            (Kind::Extend(form), Answer::Said(said)) => {
-                self.extend_answered(node, ask, form, said, now);
-            }
-            (Kind::Release(form), Answer::Said(said)) => {
-                self.release_answered(node, ask, form, said, now);
-            }
-            (Kind::Heal, Answer::Said(said)) => self.heal_answered(node, ask, said, now),
-            (Kind::Adopt, Answer::Said(said)) => self.adopt_answered(node, ask, said, now),
-            (Kind::Delete, Answer::Said(said)) => self.delete_answered(node, ask, said, now),
-            (Kind::Look, Answer::Value(value)) => self.value_seen(node, ask, value, now),
-            (Kind::LookLeft, Answer::Left(left)) => self.left_seen(node, ask, left),
-            (Kind::Register, Answer::Left(left)) => self.registered(node, ask, left, now),
-            (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
-            (Kind::Vouch, Answer::Said(said)) => self.vouch_answered(node, ask, said, now),
-            _ => unreachable!("the link reads each reply by its question"),
+    /// Gives the waits what the locks report, and what comes of that.
+    fn act_on_waits(&mut self, now: Instant) {
+        while let Some(event) = self.locks.poll_wait() {
+            self.waits.handle(event, &mut self.locks, now);
         }
     }
-
-    /// Casts what a node said in the record's round, and settles what that decides.
-    fn cast(&mut self, number: u32, node: NodeId, said: Said, now: Instant) {
-        let record = self.records.get_mut(number);
-        let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
-        if open && record.round.cast(node, said) != Verdict::Undecided {
-            self.settle(number, now);
-        }
-    }
-
-    /// Acts on a verdict: the one function that hands out, retries, extends or ends.
-    fn settle(&mut self, number: u32, now: Instant) {
-        let record = self.records.get_mut(number);
-        self.timers.clear_in(&mut record.round_timer);
-        match (record.round.purpose, record.round.ballot().verdict()) {
-            (Purpose::Acquire | Purpose::Adopt, Verdict::Won) => self.attempt_is_won(number, now),
-            (Purpose::Acquire | Purpose::Adopt, _) => self.attempt_is_lost(number, now),
-            (Purpose::Extend, Verdict::Won) => self.extend_is_won(number, now),
-            (Purpose::Extend, _) => self.extend_is_lost(number, now),
-            (Purpose::Release, _) => self.release_is_over(number),
-            (Purpose::Inspect, _) => self.inspection_is_over(number),
-            (Purpose::Vouch, _) => self.vouching_is_over(number, now),
-        }
-    }
-
-    /// Ends the round: who has not answered by now is silent.
-    fn round_is_over(&mut self, number: u32, now: Instant) {
-        let timeout = self.cluster.settings().node_timeout;
-        let record = self.records.get_mut(number);
-        record.round_timer = None;
-        // Questions that were written late have not been silent for a node timeout: they are
-        // waited for, though not beyond the deadline.
-        let undecided = record.round.ballot().undecided();
-        // An inspection casts no votes: of the undecided, only some were asked.
-        let (inspects, asked) = (record.round.purpose == Purpose::Inspect, record.asked);
-        let waited_for = undecided.iter().filter(|&node| !inspects || asked.contains(node));
-        let written = waited_for.filter_map(|node| self.cluster.oldest_ask(node));
-        let until = written.max().map_or(now, |written| written.saturating_add(timeout));
-        let until = until.min(record.deadline);
-        if until > now {
-            record.round_timer = Some(self.timers.set_at(until, Due::Round { record: number }));
-            return;
-        }
-        match record.round.purpose {
-            Purpose::Inspect => return self.inspection_is_over(number),
-            Purpose::Vouch => return self.vouching_is_over(number, now),
-            _ => {}
-        }
-        let generation = record.generation;
-        for node in record.round.ballot().undecided().iter() {
-            if self.records.is_open(number, generation) {
-                self.cluster.stats_mut().failed(node, Cause::Silent);
-                self.cast(number, node, Said::Failed(Cause::Silent), now);
-            }
-        }
-    }
-
-    /// Closes the record if nothing of it is open any more.
-    fn finish(&mut self, number: u32, generation: u64) {
-        if !self.records.is_open(number, generation) {
-            return;
-        }
-        let record = self.records.get_mut(number);
-        if record.is_finished() {
-            self.timers.clear_in(&mut record.round_timer);
-            self.timers.clear_in(&mut record.deadline_timer);
-            self.records.close(number);
-        }
-    }
-}
-
-fn check_length(key: &[u8]) -> Result<(), Error> {
-    if key.len() > LONGEST_KEY {
-        let (given, most) = (key.len(), LONGEST_KEY);
-        return Err(ConfigError::KeyTooLong { given, most }.into());
-    }
-    Ok(())
-}
-
-fn busy(busy: Busy) -> Error {
-    Error::Busy(busy)
-}
-
-fn handle_of(number: u32, record: &Record) -> Lock {
-    Lock { record: number, generation: record.generation, token: record.token }
-}
-
-fn draw(rng: &mut StdRng) -> Token {
-    Token::draw(rng)
 }

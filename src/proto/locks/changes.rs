@@ -1,53 +1,25 @@
 //! What the changes of the nodes mean to the locks: whatever the cluster reports is acted on here,
 //! in its order and at once.
 //!
-//! The hazard is a change that is left waiting: the next answer would be judged by a node that is
-//! another by now. So every method that lets the cluster act ends with
-//! [`act_on_changes`](Coordinator::act_on_changes), or takes the changes out one by one.
+//! The hazard is a change that is left waiting: the next answer would be judged by a state of its
+//! node that is over. So every method that lets the cluster act ends with
+//! [`act_on_changes`](Locks::act_on_changes), or takes the changes out one by one.
 
 use super::super::debts::Debt;
 use super::super::quarantine::Distrust;
-use super::super::settings::Credentials;
 use super::*;
 
-impl Coordinator {
-    /// Who we are to the node from its next connection on.
-    pub fn set_credentials(&mut self, node: NodeId, credentials: Credentials) {
-        self.cluster.set_credentials(node, credentials);
-    }
-
-    /// The connection that was asked for is open.
-    pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
-        self.cluster.handle_connected(node, now);
-    }
-
-    /// The connection that was asked for is being opened only now: its time counts from here.
-    pub fn handle_connecting(&mut self, node: NodeId, now: Instant) {
-        self.cluster.handle_connecting(node, now);
-    }
-
+impl Locks {
     /// The connection is gone, or could not be opened; `words` are the system's.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
         self.cluster.handle_disconnected(node, words, now);
         self.act_on_changes(now);
     }
 
-    /// The next thing that happened to a node.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.cluster.poll_event()
-    }
-
-    /// The earliest of what is due and concerns a record. What is due at a node before that is done
-    /// on the way.
-    pub(super) fn next_due(&mut self, now: Instant) -> Option<Due> {
-        loop {
-            let at_a_node = self.cluster.next_timeout().filter(|&at| at <= now);
-            if at_a_node.is_none_or(|at| self.timers.next().is_some_and(|due| due <= at)) {
-                return self.timers.pop_due(now);
-            }
-            self.cluster.handle_timeout(now);
-            self.act_on_changes(now);
-        }
+    /// All was read that came from the node.
+    pub fn heard_of(&mut self, node: NodeId, now: Instant) {
+        self.cluster.heard_of(node, now);
+        self.act_on_changes(now);
     }
 
     pub(super) fn act_on_changes(&mut self, now: Instant) {
@@ -56,9 +28,10 @@ impl Coordinator {
         }
     }
 
-    pub(super) fn has_changed(&mut self, node: NodeId, change: Change, now: Instant) {
+    /// Acts on a change of a node.
+    pub fn has_changed(&mut self, node: NodeId, change: Change, now: Instant) {
         match change {
-            Change::Answered(ask, answer) => self.route(node, ask, answer, now),
+            Change::Answered(ask, answer) => self.answered(node, ask, answer, now),
             Change::Written(key) => self.was_written(node, key, now),
             Change::Flushed => self.was_flushed(node, now),
             Change::Distrusted(why) => self.doubt_votes(node, why, now),

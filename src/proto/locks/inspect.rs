@@ -19,12 +19,8 @@ fn time_left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
-impl Coordinator {
-    /// Looks what every node holds at `key`, and for how long. It ends when all of them answered,
-    /// or at the node timeout.
-    ///
-    /// # Errors
-    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+impl Locks {
+    /// Looks what every node holds at `key`, and for how long.
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let (number, op) = self.open_for_looking(key, data, now)?;
         let ballot = Ballot::of_majority(self.cluster.size());

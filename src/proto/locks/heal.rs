@@ -17,7 +17,7 @@ fn left_of(record: &Record, now: Instant) -> Option<Ttl> {
     Ttl::new(left, left).ok()
 }
 
-impl Coordinator {
+impl Locks {
     /// How a yes of the node to the extend that is about to be asked counts. It counts as absent
     /// where the node answered absent before and was not healed since. It does not count where
     /// the node is in quarantine and our key there may stand in the place of another's.

@@ -3,7 +3,7 @@
 use super::super::error::Report;
 use super::*;
 
-impl Coordinator {
+impl Locks {
     /// What every node said to the record's question.
     pub(super) fn report(&self, number: u32, now: Instant) -> Box<Report> {
         let record = self.records.get(number);
@@ -24,10 +24,5 @@ impl Coordinator {
     /// A report of a key about which nobody was asked.
     pub fn report_unasked(&self, key: &[u8], now: Instant) -> Box<Report> {
         self.cluster.report_of(key, |_| Said::Nothing, now)
-    }
-
-    /// A report of what keeps each node from being asked.
-    pub fn report_standings(&self, now: Instant) -> Box<Report> {
-        self.cluster.report_standings(now)
     }
 }

@@ -9,7 +9,7 @@ use super::super::command::{Form, Native};
 use super::super::debts::{self, Debt};
 use super::*;
 
-impl Coordinator {
+impl Locks {
     /// Writes the release of an ended record to a node, or lines it up.
     pub(super) fn pay(&mut self, node: NodeId, number: u32, form: Form, now: Instant) {
         let record = self.records.get(number);

@@ -3,90 +3,65 @@
 
 use std::time::Duration;
 
-use super::super::key::KeyHash;
 use super::super::round::Round;
 use super::*;
 
-impl Coordinator {
-    /// Asks for `key`. One attempt; further ones until `wait` is over, when the key may be free.
-    ///
-    /// Where this client waits for the key already, or holds it, it is waited for in order, and
-    /// nobody is asked meanwhile; without a wait it is [`Error::Contended`] at once.
-    ///
-    /// The completion brings `data` back. It may be there at once.
-    ///
-    /// # Errors
-    /// Before anything is sent: a ttl or key that cannot be, or [`Error::Busy`].
-    pub fn acquire(
-        &mut self,
-        key: &[u8],
-        ttl: Duration,
-        wait: Duration,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
-        self.acquire_and_keep(key, ttl, wait, None, data, now)
-    }
-
-    /// As [`acquire`](Coordinator::acquire); and the lock is kept from the moment it is handed out,
-    /// as by [`keep`](Coordinator::keep): the completion with the lock is followed by those of the
-    /// keeping, under the same op.
-    ///
-    /// # Errors
-    /// Before anything is sent: what cannot be, or [`Error::Busy`].
-    pub fn acquire_and_keep(
-        &mut self,
-        key: &[u8],
-        ttl: Duration,
-        wait: Duration,
-        keep: Option<Keep>,
-        data: u64,
-        now: Instant,
-    ) -> Result<Op, Error> {
+impl Locks {
+    /// Refuses what cannot be, before anything is sent.
+    pub fn check_wish(&self, key: &[u8], ttl: Duration, keep: Option<Keep>) -> Result<Ttl, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         self.check_key(key)?;
-        let give_up_at = now.saturating_add(wait);
-        // Looked at once: this is the way of every lock.
-        let hash = KeyHash::of(key);
-        if let Some(occupant) = self.occupant(key, hash, now) {
-            return self.queue_up(occupant, ttl, give_up_at, keep, data, now);
-        }
+        Ok(ttl)
+    }
+
+    /// Begins the first attempt for a key that no record of ours asks for or holds.
+    pub fn acquire(
+        &mut self,
+        key: &[u8],
+        hash: KeyHash,
+        wish: Wish,
+        now: Instant,
+    ) -> Result<Op, Error> {
         self.check_room()?;
         let token = draw(&mut self.rng);
-        let round = Round::acquire(self.cluster.size(), now, ttl);
+        let round = Round::acquire(self.cluster.size(), now, wish.ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.index(number, hash);
-        let op = self.ops.open(data, give_up_at, number);
-        self.will_be_kept(number, op, keep);
+        let op = self.ops.open(wish.data, wish.give_up_at, number);
+        self.will_be_kept(number, op, wish.keep);
         self.begin_attempt(number, now);
         Ok(op)
     }
 
-    /// The record that asks for `key`, or holds it. A lock whose deadline has passed, and whose
-    /// timer was not looked at yet, is ended first, unless it is kept: the loss of such a one is
-    /// told in the course of driving.
-    fn occupant(&mut self, key: &[u8], hash: KeyHash, now: Instant) -> Option<u32> {
-        let number = self.records.occupant(key, hash)?;
-        let record = self.records.get_mut(number);
-        if record.phase != Phase::Held || now < record.deadline || record.kept.is_some() {
-            return Some(number);
-        }
-        self.timers.clear_in(&mut record.deadline_timer);
-        self.deadline_is_reached(number, now);
+    /// The record that asks for `key`, or holds it.
+    pub fn occupant(&self, key: &[u8], hash: KeyHash) -> Option<u32> {
         self.records.occupant(key, hash)
     }
 
-    /// Takes a request back: no completion follows. What it had won or may yet win is released.
-    /// Nothing happens where it came to its end before.
-    ///
-    /// An extend or a release that is cancelled goes on; only its caller is gone. A lock whose
-    /// keeping is cancelled is renewed no more, and stays until its deadline.
+    /// Ends a lock whose deadline has passed, and whose timer was not looked at yet, unless it is
+    /// kept: the loss of such a one is told in the course of driving. Whether it did.
+    pub fn end_if_overdue(&mut self, number: u32, now: Instant) -> bool {
+        let record = self.records.get_mut(number);
+        if record.phase != Phase::Held || now < record.deadline || record.kept.is_some() {
+            return false;
+        }
+        self.timers.clear_in(&mut record.deadline_timer);
+        self.deadline_is_reached(number, now);
+        true
+    }
+
+    /// Takes a request back: no completion follows.
     pub fn cancel(&mut self, op: Op, now: Instant) {
         let Some(request) = self.ops.close(op) else { return };
         let number = match request.stage {
             Stage::Over(_) | Stage::Extended { .. } => return,
-            Stage::Queued { queue, timer, .. } => return self.leave_queue(op, queue, timer),
+            Stage::Queued { queue, mut timer, .. } => {
+                self.timers.clear_in(&mut timer);
+                self.records.give_up_reserved();
+                self.waits.push_back(WaitEvent::Left { op, queue });
+                return;
+            }
             Stage::Running { record } | Stage::Granted { record } => record,
             Stage::Looking { record, .. } => record,
             Stage::Keeping { record }
@@ -128,7 +103,7 @@ impl Coordinator {
 
     /// Asks every node that may be asked; the others vote at once. Where they are too many, nobody
     /// is asked: a minority's grants would only have to be given back.
-    pub(super) fn begin_attempt(&mut self, number: u32, now: Instant) {
+    pub fn begin_attempt(&mut self, number: u32, now: Instant) {
         let adopts = self.records.get(number).taken_up.is_some();
         let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
         let mut askable = NodeSet::EMPTY;
@@ -209,7 +184,11 @@ impl Coordinator {
         }
         record.phase = Phase::Held;
         let op = record.op;
-        self.note_crowd(number, now);
+        let waited = op.filter(|&op| self.ops.get(op).is_some_and(|it| it.waiting.is_some()));
+        if let Some(op) = waited {
+            let key = KeyHash::of(&record.key);
+            self.waits.push_back(WaitEvent::AttemptWon { op, key });
+        }
         self.arm_deadline(number);
         if let Some(op) = op {
             self.ops.move_to(op, Stage::Granted { record: number });
@@ -235,7 +214,9 @@ impl Coordinator {
         self.end(number, now);
         match (op, next) {
             // Behind the releases: what is looked at is what they left.
-            (Some(op), Some(next)) => self.wait_for_it(op, next, error, now),
+            (Some(op), Some(next)) => {
+                self.waits.push_back(WaitEvent::AttemptLost { op, next, last: error });
+            }
             (Some(op), None) => self.ops.move_to(op, Stage::Over(Err(error))),
             (None, _) => {}
         }
@@ -271,7 +252,7 @@ impl Coordinator {
         };
         let record = self.records.get_mut(number);
         if record.phase == Phase::Asking && !give_up {
-            self.waiter_is_due(op, number, now);
+            self.waits.push_back(WaitEvent::PauseOver { op });
             return;
         }
         let stage = std::mem::replace(&mut request.stage, Stage::Running { record: number });
@@ -285,16 +266,6 @@ impl Coordinator {
             self.end(number, now);
             self.ops.move_to(op, Stage::Over(Err(last)));
         }
-    }
-
-    /// Begins the attempt that was waited for.
-    pub(super) fn attempt_again(&mut self, op: Op, number: u32, now: Instant) {
-        self.ops.move_to(op, Stage::Running { record: number });
-        let record = self.records.get_mut(number);
-        let ttl = record.ttl;
-        record.round = Round::acquire(self.cluster.size(), now, ttl);
-        record.deadline = ttl.deadline(now);
-        self.begin_attempt(number, now);
     }
 
     /// Why the attempt came to nothing.

@@ -5,14 +5,9 @@
 
 use super::*;
 
-impl Coordinator {
+impl Locks {
     /// Ends the quarantine of every node that can be asked, and writes it into their node markers,
-    /// for the next process. The caller vouches that no client believes in a lock that any of
-    /// these nodes forgot. It ends when all nodes have answered, or at the node timeout, with a
-    /// report of what each node said; fewer than a quorum are [`Error::NoQuorum`].
-    ///
-    /// # Errors
-    /// Before anything is sent: [`Error::Busy`].
+    /// for the next process.
     pub fn vouch(&mut self, data: u64, now: Instant) -> Result<Op, Error> {
         let key = self.cluster.settings().node_marker.clone();
         let (number, op) = self.open_for_looking(key.as_bytes(), data, now)?;

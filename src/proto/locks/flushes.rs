@@ -22,9 +22,9 @@ pub(super) struct Flushes {
     next_walk: Option<Timer>,
 }
 
-impl Coordinator {
+impl Locks {
     /// A node reported that it was flushed.
-    pub(super) fn was_flushed(&mut self, node: NodeId, now: Instant) {
+    pub fn was_flushed(&mut self, node: NodeId, now: Instant) {
         let flushes = &mut self.flushes[node.index()];
         let earliest = flushes.walked_at.map_or(now, |at| at.saturating_add(BETWEEN_WALKS));
         if now < earliest {
@@ -54,10 +54,7 @@ impl Coordinator {
         }
         found.extend(self.ops.waiting());
         for number in found.drain(..) {
-            // What was done for the one before may have ended this one.
-            if self.records.contains(number) {
-                self.waiter_is_told(node, number, false, now);
-            }
+            self.tell_waiter(number, |op| WaitEvent::Written { op, node, ours: false });
         }
         self.found = found;
     }

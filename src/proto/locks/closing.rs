@@ -3,14 +3,13 @@
 
 use super::*;
 
-impl Coordinator {
-    /// The end: takes back every request, and releases what was won and not handed out. What is
-    /// in the outboxes behind it needs no answer.
+impl Locks {
+    /// The end: takes back every request, and releases what was won and not handed out.
     pub fn close(&mut self, now: Instant) {
         let attended = !self.cluster.is_left_alone();
         let mut released = self.records.numbers();
         released.retain(|&number| attended && self.records.get(number).phase == Phase::Ending);
-        self.send_queues_away(now);
+        self.cancel_queued(now);
         // What was never said comes first: the repeats may take what room there is.
         for op in self.ops.all() {
             self.cancel(op, now);
@@ -21,9 +20,9 @@ impl Coordinator {
     }
 
     /// Takes back every request and gives back every lock, handed out or not: what is open behind
-    /// it are debts ([`open_records`](Coordinator::open_records)), to be paid as any others.
+    /// it are debts (`open_records`), to be paid as any others.
     pub fn let_all_go(&mut self, now: Instant) {
-        self.send_queues_away(now);
+        self.cancel_queued(now);
         for op in self.ops.all() {
             self.cancel(op, now);
         }
@@ -32,6 +31,15 @@ impl Coordinator {
             if self.records.contains(number) && self.records.get(number).phase == Phase::Held {
                 self.end_extend(number, Loss::Over, now);
                 self.end_as(number, Form::Source, now);
+            }
+        }
+    }
+
+    /// Those that are lined up are taken back: it is the end.
+    fn cancel_queued(&mut self, now: Instant) {
+        for op in self.ops.all() {
+            if matches!(self.ops.get_mut(op).map(|r| &r.stage), Some(Stage::Queued { .. })) {
+                self.cancel(op, now);
             }
         }
     }
@@ -50,17 +58,16 @@ impl Coordinator {
     }
 
     /// This is the copy of a forked process: its records, connections and debts are the parent's.
-    /// Every request ends as [`ConfigError::Nodes`], now and from now on, and nothing is written.
     pub fn disown(&mut self, now: Instant) {
         self.records = Records::new(self.cluster.settings().limits.records);
         self.keeper.clear();
-        self.queues.clear();
+        self.waits.clear();
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());
         self.cluster.disown();
         self.debts.fill_with(Debts::default);
         self.flushes.fill_with(Flushes::default);
         for op in self.ops.all() {
-            let error = ConfigError::Nodes(self.report_standings(now));
+            let error = ConfigError::Nodes(self.cluster.report_standings(now));
             self.ops.move_to(op, Stage::Over(Err(error.into())));
         }
     }

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::super::round::Released;
+use super::super::round::{Released, Round};
 use super::*;
 
-impl Coordinator {
+impl Locks {
     /// When the lock ends; `None` once it is over.
     pub fn deadline(&self, lock: &Lock) -> Option<Instant> {
         let record = self.records.get(self.records.find(lock)?);
@@ -19,8 +19,7 @@ impl Coordinator {
     }
 
     /// The nodes that are known to hold the key for this lock, and whose grant counts: a majority
-    /// once it is handed out, and more of them as their answers come. A node that was asked to
-    /// prolong it is left out until it has answered.
+    /// once it is handed out, and more of them as their answers come.
     pub fn holders(&self, lock: &Lock) -> NodeSet {
         let Some(number) = self.records.find(lock) else { return NodeSet::EMPTY };
         let record = self.records.get(number);
@@ -30,13 +29,7 @@ impl Coordinator {
         known.filter(|&node| !record.asked.contains(node) && counts(node)).collect()
     }
 
-    /// Prolongs a lock to at least `ttl` from now; one that is kept, to its bound at most. While
-    /// too few nodes answer it is asked again, up to the deadline that is in force; that one stays
-    /// until a majority agreed to a later one.
-    ///
-    /// # Errors
-    /// Before anything is sent: a ttl that cannot be, [`Error::Lost`] when the lock is over, or
-    /// [`Error::Busy`] while it is being extended.
+    /// Prolongs a lock to at least `ttl` from now; one that is kept, to its bound at most.
     pub fn extend(
         &mut self,
         lock: &Lock,
@@ -65,12 +58,7 @@ impl Coordinator {
         Ok(op)
     }
 
-    /// Gives a lock back. It ends when a majority let go of it, or at the node timeout; what is
-    /// owed then still goes out by itself. An extend that is under way ends as [`Error::Lost`], a
-    /// keeping without a word.
-    ///
-    /// A lock whose record is over by its deadline is `AlreadyExpired` without asking anybody:
-    /// [`release_token`](Coordinator::release_token) asks.
+    /// Gives a lock back.
     pub fn release(&mut self, lock: Lock, data: u64, now: Instant) -> Op {
         let held = self.records.find(&lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         let Some(number) = held else {
@@ -83,11 +71,8 @@ impl Coordinator {
         self.begin_release(number, owed, data, now)
     }
 
-    /// Releases `key` where it holds `token`, whoever took it: for a lock whose record is over,
-    /// and for scripts.
-    ///
-    /// # Errors
-    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    /// Releases `key` where it holds `token`, whoever took it: for a lock whose record is over, and
+    /// for scripts.
     pub fn release_token(
         &mut self,
         key: &[u8],
@@ -97,7 +82,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         self.check_key(key)?;
         let ttl = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
-        let round = super::super::round::Round::acquire(self.cluster.size(), now, ttl);
+        let round = Round::acquire(self.cluster.size(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         // Only nodes that can be asked now: what we did not write there we do not owe.
         let reachable =
@@ -383,7 +368,7 @@ impl Coordinator {
             self.pay(node, number, form, now);
         }
         // Behind the releases, and in one write with them.
-        self.vacate(number, was_held, now);
+        self.vacate(number, was_held);
         self.finish(number, generation);
     }
 

@@ -6,14 +6,11 @@
 
 use std::time::Duration;
 
-use super::super::key::KeyHash;
 use super::super::round::Round;
 use super::*;
 
-impl Coordinator {
-    /// Gives a lock away: its token is for another to [`adopt`](Coordinator::adopt). It is not
-    /// renewed any more, and nothing is ever released for it here. What is left of it is for the
-    /// other to use; `None` where it was over.
+impl Locks {
+    /// Gives a lock away: its token is for another to `adopt`.
     pub fn give_away(&mut self, lock: Lock, now: Instant) -> Option<Token> {
         let number = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero())?;
         self.end_extend(number, Loss::Over, now);
@@ -23,19 +20,13 @@ impl Coordinator {
         let generation = record.generation;
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
-        self.vacate(number, false, now);
+        self.vacate(number, false);
         self.finish(number, generation);
         Some(lock.token)
     }
 
     /// Takes up the lock on `key` that was given away with `token`: on each node that holds it, a
-    /// new token takes its place. Where the giver still believes in it, it is lost to them.
-    ///
-    /// One attempt, which ends as an acquire does; where the token holds the key on too few nodes,
-    /// as [`Error::Lost`]. What it changed is released then.
-    ///
-    /// # Errors
-    /// Before anything is sent: what cannot be, or [`Error::Busy`].
+    /// new token takes its place.
     pub fn adopt(
         &mut self,
         key: &[u8],
@@ -82,11 +73,7 @@ impl Coordinator {
     }
 
     /// Prolongs `key` to at least `ttl` from now where it holds `token`, whoever took it: one
-    /// round, and nothing is released whatever comes of it. The deadline of the outcome is what a
-    /// majority agreed to.
-    ///
-    /// # Errors
-    /// Before anything is sent: what cannot be, or [`Error::Busy`].
+    /// round, and nothing is released whatever comes of it.
     pub fn extend_token(
         &mut self,
         key: &[u8],
@@ -107,11 +94,7 @@ impl Coordinator {
         Ok(op)
     }
 
-    /// Deletes `key` on every node, whoever holds it. A holder who still believes in the lock goes
-    /// on until they notice: this breaks the promise of a lock.
-    ///
-    /// # Errors
-    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    /// Deletes `key` on every node, whoever holds it.
     pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let (number, op) = self.open_for_looking(key, data, now)?;
         let ballot = Ballot::of_majority(self.cluster.size());

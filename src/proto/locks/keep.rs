@@ -5,25 +5,12 @@
 //! that is not held has no keeping.
 
 use super::super::keeper::Kept;
-use super::super::key::KeyHash;
 use super::*;
 
-/// How many kept locks are extended in one turn, so that a turn stays short. The others follow in
-/// the next turn, which is due at once.
-pub(super) const EXTENDS_A_TURN: usize = 256;
-
-impl Coordinator {
+impl Locks {
     /// Renews a lock from now on, by its ttl (the one that was asked for last, but for an extend
     /// that prolongs nothing) and at a third of it: until it is released, given away or lost, or as
-    /// far as `keep` allows. The completions are [`Expiring`](Outcome::Expiring), as often as it
-    /// comes near its deadline, [`Renewed`](Outcome::Renewed) where `keep` wants it told, and at
-    /// last [`Error::Lost`], once, and before the deadline if it is fetched in time. A lock that is
-    /// released or given away needs none.
-    ///
-    /// A lock that is kept already is kept in this way from now on, and its former op is cancelled.
-    ///
-    /// # Errors
-    /// What cannot be, or [`Error::Lost`].
+    /// far as `keep` allows.
     pub fn keep(&mut self, lock: &Lock, keep: Keep, data: u64, now: Instant) -> Result<Op, Error> {
         let number = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         let Some(number) = number else {
@@ -262,7 +249,7 @@ impl Coordinator {
         }
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking {
-            self.waiter_looked(node, ask.record, left, now);
+            self.tell_waiter(ask.record, |op| WaitEvent::Seen { op, node, left });
         } else if left == Some(-2) && !record.absent.union(record.healing).contains(node) {
             self.is_doubted(node, ask.record, now);
         }
@@ -283,6 +270,16 @@ impl Coordinator {
         self.tell_of_write(node, key, Some(record), now);
     }
 
+    /// Reports what a waiter between two attempts has to know, where the record is of one.
+    pub(super) fn tell_waiter(&mut self, number: u32, event: impl FnOnce(Op) -> WaitEvent) {
+        let record = self.records.get(number);
+        let op = record.op.filter(|_| record.phase == Phase::Asking);
+        let waits = |&op: &Op| self.ops.get(op).is_some_and(|it| it.waiting.is_some());
+        if let Some(op) = op.filter(waits) {
+            self.waits.push_back(event(op));
+        }
+    }
+
     fn tell_of_write(&mut self, node: NodeId, key: KeyHash, by: Option<u32>, now: Instant) {
         let mut found = std::mem::take(&mut self.found);
         found.extend(self.records.with_key(key));
@@ -290,7 +287,8 @@ impl Coordinator {
             // What was done for the one before may have ended this one.
             if by != Some(number) && self.records.contains(number) {
                 self.is_doubted(node, number, now);
-                self.waiter_is_told(node, number, by.is_some(), now);
+                let ours = by.is_some();
+                self.tell_waiter(number, |op| WaitEvent::Written { op, node, ours });
             }
         }
         self.found = found;

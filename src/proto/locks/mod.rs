@@ -1,0 +1,465 @@
+//! The locks: what is known of each attempt, its rounds and its deadline, what is owed to the nodes
+//! afterwards, renewals, and the handing on of a lock by its token.
+//!
+//! They are not the waits: an attempt that was lost to another client is reported as a
+//! [`WaitEvent`], and so is a key that is free for the next one of this client; when it is asked
+//! again is not decided here. Nor are they the cluster, which they own and ask: every second method
+//! of theirs asks it, so as an argument it would stand in a hundred signatures.
+//!
+//! The one hazard is an event that is left waiting: the caller of any method here takes the events
+//! out ([`poll_wait`](Locks::poll_wait)) before it returns to the driver.
+//!
+//! Renewals have timers of their own, because they come last in a turn. The requests of callers
+//! ([`Ops`]) stand here, those that wait as well: a request goes through all of its stages in one
+//! place. All random numbers are drawn from one generator, so a simulated run can be repeated.
+
+mod acquire;
+mod adopt;
+mod changes;
+mod closing;
+mod completions;
+mod flushes;
+mod heal;
+mod hold;
+mod inspect;
+mod keep;
+mod payments;
+mod reports;
+#[cfg(test)]
+pub mod tests;
+mod turns;
+mod vouch;
+
+use std::collections::VecDeque;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::ballot::{Ballot, Verdict};
+use super::cluster::{Change, Cluster, Event};
+use super::command::{self, Form};
+use super::debts::Debts;
+use super::error::{Busy, Cause, ConfigError, Error, Loss, Said};
+use super::keeper::{Keep, Keeper};
+use super::key::KeyHash;
+use super::link::{Answer, Ask, Kind};
+use super::lock::{Lock, Token};
+use super::node::{NodeId, NodeSet};
+use super::ops::{Completion, Op, Ops, Outcome, Stage};
+use super::records::{Phase, Record, Records};
+use super::round::Purpose;
+use super::settings::{LONGEST_KEY, Settings};
+use super::time::{BadTtl, Instant, Ttl};
+use super::timers::{Timer, Timers};
+use flushes::Flushes;
+
+/// What is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    /// The round's time is over: who has not answered is silent.
+    Round { record: u32 },
+    /// The lock's deadline.
+    Deadline { record: u32 },
+    /// The pause before the next attempt or round is over.
+    Retry { op: Op },
+    /// The wait behind others of this client is over.
+    GiveUp { op: Op },
+    /// A kept lock comes near its deadline.
+    Warn { record: u32 },
+    /// Pay what the node is owed.
+    Payment { node: NodeId },
+    /// Act on the flushes that the node reported since they were last acted on.
+    Flushes { node: NodeId },
+    /// The node was away too long to be owed anything.
+    GivingUp { node: NodeId },
+}
+
+/// What prolongs a kept lock when it is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prolong {
+    /// The lock is renewed.
+    Renew { record: u32 },
+    /// The nodes are asked, because a key of the lock may be gone.
+    Look { record: u32 },
+}
+
+/// What the waits have to know.
+#[derive(Debug)]
+pub enum WaitEvent {
+    /// An attempt of this request was lost, and the record of its next attempt is opened.
+    AttemptLost {
+        /// The request.
+        op: Op,
+        /// The record of its next attempt.
+        next: u32,
+        /// What the attempt came to.
+        last: Error,
+    },
+    /// A request that waited for this key has its lock.
+    AttemptWon {
+        /// The request.
+        op: Op,
+        /// Its key.
+        key: KeyHash,
+    },
+    /// The pause of this request before its next attempt is over.
+    PauseOver {
+        /// The request.
+        op: Op,
+    },
+    /// The wait of this request is over before its turn came.
+    GiveUp {
+        /// The request.
+        op: Op,
+    },
+    /// This request was taken out of its queue by its caller.
+    Left {
+        /// The request.
+        op: Op,
+        /// The queue.
+        queue: u32,
+    },
+    /// The key of this queue is asked for or held by no record any more.
+    Vacated {
+        /// The queue.
+        queue: u32,
+        /// Whether the holder of the lock gave it back.
+        given_back: bool,
+    },
+    /// The key that this request waits for was written to on a node.
+    Written {
+        /// The request.
+        op: Op,
+        /// The node.
+        node: NodeId,
+        /// Whether this client wrote to it.
+        ours: bool,
+    },
+    /// A node answered how long the key lives there that this request waits for.
+    Seen {
+        /// The request.
+        op: Op,
+        /// The node.
+        node: NodeId,
+        /// As in [`Answer::Left`].
+        left: Option<i64>,
+    },
+}
+
+/// What a caller of an acquire asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish {
+    /// For how long.
+    pub ttl: Ttl,
+    /// No attempt is begun from this moment on.
+    pub give_up_at: Instant,
+    /// How the lock is kept.
+    pub keep: Option<Keep>,
+    /// What the completion brings back.
+    pub data: u64,
+}
+
+/// The locks of one client, over its cluster.
+#[derive(Debug)]
+pub struct Locks {
+    cluster: Cluster,
+    /// What is owed to each node.
+    debts: Vec<Debts>,
+    /// What each node reported of flushes.
+    flushes: Vec<Flushes>,
+    records: Records,
+    ops: Ops,
+    keeper: Keeper,
+    /// Records that a push is about: none but while they are told.
+    found: Vec<u32>,
+    timers: Timers<Due>,
+    /// Extends of kept locks. They have timers of their own because they come last in a turn.
+    prolongs: Timers<Prolong>,
+    /// What the waits have to know: none but within a call of the coordinator.
+    waits: VecDeque<WaitEvent>,
+    rng: StdRng,
+}
+
+impl Locks {
+    /// No lock yet. The settings are valid; tokens are drawn from the seed.
+    pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Locks {
+        let nodes = settings.nodes.len();
+        Locks {
+            debts: (0..nodes).map(|_| Debts::default()).collect(),
+            flushes: (0..nodes).map(|_| Flushes::default()).collect(),
+            records: Records::new(settings.limits.records),
+            ops: Ops::default(),
+            keeper: Keeper::new(),
+            found: Vec::new(),
+            timers: Timers::new(),
+            prolongs: Timers::new(),
+            waits: VecDeque::new(),
+            rng: StdRng::from_seed(seed),
+            cluster: Cluster::new(settings, now),
+        }
+    }
+
+    /// The cluster, to look at.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The cluster, for what the driver does to the connections. Its changes are for
+    /// [`has_changed`](Locks::has_changed).
+    pub fn cluster_mut(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+
+    /// The next thing that the waits have to know.
+    pub fn poll_wait(&mut self) -> Option<WaitEvent> {
+        self.waits.pop_front()
+    }
+
+    /// The earliest moment at which something is due.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let due = [self.cluster.next_timeout(), self.timers.next(), self.prolongs.next()];
+        due.into_iter().flatten().min()
+    }
+
+    /// Does the earliest thing that is due, but for renewals; whether there was one.
+    pub fn do_next_due(&mut self, now: Instant) -> bool {
+        let at_a_node = self.cluster.next_timeout().filter(|&at| at <= now);
+        let first = at_a_node.filter(|&at| self.timers.next().is_none_or(|due| at < due));
+        if first.is_some() {
+            self.cluster.handle_timeout(now);
+            self.act_on_changes(now);
+            return true;
+        }
+        let Some(due) = self.timers.pop_due(now) else { return false };
+        match due {
+            Due::Round { record } => self.round_is_over(record, now),
+            Due::Deadline { record } => self.deadline_is_reached(record, now),
+            Due::Retry { op } => self.pause_is_over(op, now),
+            Due::GiveUp { op } => self.wait_is_over(op),
+            Due::Warn { record } => self.warning_is_due(record),
+            Due::Payment { node } => self.payment_is_due(node, now),
+            Due::Flushes { node } => self.walk_is_due(node, now),
+            Due::GivingUp { node } => self.give_up_debts(node, now),
+        }
+        true
+    }
+
+    /// Does the earliest renewal that is due; whether there was one.
+    pub fn prolong_next(&mut self, now: Instant) -> bool {
+        let Some(prolong) = self.prolongs.pop_due(now) else { return false };
+        match prolong {
+            Prolong::Renew { record } => self.renewal_is_due(record, now),
+            Prolong::Look { record } => self.look_is_due(record, now),
+        }
+        true
+    }
+
+    /// How many timers are set, of whatever kind.
+    pub fn open_timers(&self) -> usize {
+        self.cluster.open_timers() + self.timers.len() + self.prolongs.len()
+    }
+
+    /// How many records are open.
+    pub fn open_records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// How many locks are kept.
+    pub fn kept_locks(&self) -> usize {
+        self.keeper.len()
+    }
+
+    /// How many releases wait to be paid to a node.
+    pub fn debts(&self, node: NodeId) -> usize {
+        self.debts[node.index()].len()
+    }
+
+    /// Whether the caller of this record's round still waits for what it comes to.
+    pub fn is_deciding(&self, number: u32) -> bool {
+        self.records.get(number).is_deciding()
+    }
+
+    /// Refuses a key that cannot be locked.
+    fn check_key(&self, key: &[u8]) -> Result<(), Error> {
+        check_length(key)?;
+        let marker = self.cluster.settings().wanted_marker();
+        if marker.is_some_and(|marker| marker.as_bytes() == key) {
+            return Err(ConfigError::KeyOfMarker { key: key.into() }.into());
+        }
+        Ok(())
+    }
+
+    /// Writes a question into a node's outbox: the one place where a record's bytes are encoded,
+    /// and where its phase is looked at.
+    fn ask(&mut self, node: NodeId, number: u32, kind: Kind, now: Instant) {
+        let trusted = self.cluster.is_trusted(node);
+        let record = self.records.get_mut(number);
+        let phase = match kind {
+            Kind::Acquire | Kind::Adopt => Phase::Asking,
+            Kind::Extend(_) | Kind::Heal => Phase::Held,
+            Kind::Look | Kind::LookLeft | Kind::Delete => Phase::Given,
+            _ => Phase::Ending,
+        };
+        assert_eq!(record.phase, phase, "{kind:?}");
+        let prolongs = phase == Phase::Held;
+        debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
+        match kind {
+            kind if kind.may_create() => {
+                record.asked.add(node);
+                if !record.borrowed {
+                    record.owed.insert(node);
+                }
+                if kind.creates() {
+                    record.confirmed.remove(node);
+                    if !trusted {
+                        record.doubtful.insert(node);
+                    }
+                }
+            }
+            Kind::Look | Kind::LookLeft => record.asked.add(node),
+            _ => {
+                record.releasing.insert(node);
+            }
+        }
+        let names_it = record.tracked && kind.may_create();
+        let ask = Ask::new(number, record.round.number, kind, now);
+        let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
+        self.cluster.ask(node, ask, now, |out| match kind {
+            Kind::Acquire => command::acquire(out, key, token, ttl),
+            Kind::Extend(form) => command::extend(out, form, key, token, ttl),
+            Kind::Release(form) => command::release(out, form, key, token),
+            Kind::Heal => command::acquire(out, key, token, heal::ttl_of(record, now)),
+            Kind::Adopt => {
+                let old = record.taken_up.as_ref().expect("it is set before the nodes are asked");
+                command::adopt(out, key, old, token, ttl);
+            }
+            Kind::Exists => command::encode(out, &[b"EXISTS", key]),
+            Kind::Delete => command::encode(out, &[b"DEL", key]),
+            Kind::Look => inspect::ask_what_is_there(out, key),
+            Kind::LookLeft => command::encode(out, &[b"PTTL", key]),
+            Kind::Greet(_)
+            | Kind::Probe
+            | Kind::Mark
+            | Kind::Vouch
+            | Kind::LastWord
+            | Kind::Kill { .. }
+            | Kind::Caching
+            | Kind::Register => unreachable!("{kind:?} belongs to no record"),
+        });
+        if names_it {
+            // What we write to a key ends that it is named, so it is named behind each write.
+            self.register(node, number, now);
+        }
+    }
+
+    /// Gives an answer to the record it is about.
+    pub fn answered(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
+        match (ask.kind, answer) {
+            (Kind::Acquire, Answer::Said(said)) => self.acquire_answered(node, ask, said, now),
+            (Kind::Extend(form), Answer::Said(said)) => {
+                self.extend_answered(node, ask, form, said, now);
+            }
+            (Kind::Release(form), Answer::Said(said)) => {
+                self.release_answered(node, ask, form, said, now);
+            }
+            (Kind::Heal, Answer::Said(said)) => self.heal_answered(node, ask, said, now),
+            (Kind::Adopt, Answer::Said(said)) => self.adopt_answered(node, ask, said, now),
+            (Kind::Delete, Answer::Said(said)) => self.delete_answered(node, ask, said, now),
+            (Kind::Look, Answer::Value(value)) => self.value_seen(node, ask, value, now),
+            (Kind::LookLeft, Answer::Left(left)) => self.left_seen(node, ask, left),
+            (Kind::Register, Answer::Left(left)) => self.registered(node, ask, left, now),
+            (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
+            (Kind::Vouch, Answer::Said(said)) => self.vouch_answered(node, ask, said, now),
+            _ => unreachable!("the link reads each reply by its question"),
+        }
+    }
+
+    /// Casts what a node said in the record's round, and settles what that decides.
+    fn cast(&mut self, number: u32, node: NodeId, said: Said, now: Instant) {
+        let record = self.records.get_mut(number);
+        let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
+        if open && record.round.cast(node, said) != Verdict::Undecided {
+            self.settle(number, now);
+        }
+    }
+
+    /// Acts on a verdict: the one function that hands out, retries, extends or ends.
+    fn settle(&mut self, number: u32, now: Instant) {
+        let record = self.records.get_mut(number);
+        self.timers.clear_in(&mut record.round_timer);
+        match (record.round.purpose, record.round.ballot().verdict()) {
+            (Purpose::Acquire | Purpose::Adopt, Verdict::Won) => self.attempt_is_won(number, now),
+            (Purpose::Acquire | Purpose::Adopt, _) => self.attempt_is_lost(number, now),
+            (Purpose::Extend, Verdict::Won) => self.extend_is_won(number, now),
+            (Purpose::Extend, _) => self.extend_is_lost(number, now),
+            (Purpose::Release, _) => self.release_is_over(number),
+            (Purpose::Inspect, _) => self.inspection_is_over(number),
+            (Purpose::Vouch, _) => self.vouching_is_over(number, now),
+        }
+    }
+
+    /// Ends the round: who has not answered by now is silent.
+    fn round_is_over(&mut self, number: u32, now: Instant) {
+        let timeout = self.cluster.settings().node_timeout;
+        let record = self.records.get_mut(number);
+        record.round_timer = None;
+        // Questions that were written late have not been silent for a node timeout: they are
+        // waited for, though not beyond the deadline.
+        let undecided = record.round.ballot().undecided();
+        // An inspection casts no votes: of the undecided, only some were asked.
+        let (inspects, asked) = (record.round.purpose == Purpose::Inspect, record.asked);
+        let waited_for = undecided.iter().filter(|&node| !inspects || asked.contains(node));
+        let written = waited_for.filter_map(|node| self.cluster.oldest_ask(node));
+        let until = written.max().map_or(now, |written| written.saturating_add(timeout));
+        let until = until.min(record.deadline);
+        if until > now {
+            record.round_timer = Some(self.timers.set_at(until, Due::Round { record: number }));
+            return;
+        }
+        match record.round.purpose {
+            Purpose::Inspect => return self.inspection_is_over(number),
+            Purpose::Vouch => return self.vouching_is_over(number, now),
+            _ => {}
+        }
+        let generation = record.generation;
+        for node in record.round.ballot().undecided().iter() {
+            if self.records.is_open(number, generation) {
+                self.cluster.stats_mut().failed(node, Cause::Silent);
+                self.cast(number, node, Said::Failed(Cause::Silent), now);
+            }
+        }
+    }
+
+    /// Closes the record if nothing of it is open any more.
+    fn finish(&mut self, number: u32, generation: u64) {
+        if !self.records.is_open(number, generation) {
+            return;
+        }
+        let record = self.records.get_mut(number);
+        if record.is_finished() {
+            self.timers.clear_in(&mut record.round_timer);
+            self.timers.clear_in(&mut record.deadline_timer);
+            self.records.close(number);
+        }
+    }
+}
+
+fn check_length(key: &[u8]) -> Result<(), Error> {
+    if key.len() > LONGEST_KEY {
+        let (given, most) = (key.len(), LONGEST_KEY);
+        return Err(ConfigError::KeyTooLong { given, most }.into());
+    }
+    Ok(())
+}
+
+fn busy(busy: Busy) -> Error {
+    Error::Busy(busy)
+}
+
+fn handle_of(number: u32, record: &Record) -> Lock {
+    Lock { record: number, generation: record.generation, token: record.token }
+}
+
+fn draw(rng: &mut StdRng) -> Token {
+    Token::draw(rng)
+}

@@ -1,0 +1,137 @@
+//! The locks by hand, over nodes that are played by the test: what they report to the waits.
+
+use std::time::Duration;
+
+use super::super::cluster::tests::{reply_to, said};
+use super::super::error::Error;
+use super::super::settings::NodeSettings;
+use super::*;
+
+const TTL: Duration = Duration::from_secs(10);
+const KEY: &[u8] = b"key";
+/// What a node answers to a `SET` of a key that another client holds.
+pub const HELD: &str = "_\r\n";
+
+/// The locks of a client whose nodes are ready, and the moment.
+pub fn ready(nodes: usize) -> (Locks, Instant) {
+    let now = Instant::from_nanos(1_000_000_000_000);
+    let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
+    let mut locks = Locks::new(Settings::new(labels.collect()), [9; 32], now);
+    for node in locks.cluster().all_nodes().iter() {
+        locks.cluster_mut().handle_connected(node, now);
+        while !locks.cluster().standing(node).is_usable() {
+            let run_id = char::from(b'a' + node.index() as u8);
+            let asked = said(locks.cluster_mut(), node, now);
+            let replies: String =
+                asked.iter().map(|command| reply_to(command, (run_id, 86_400), now)).collect();
+            hear(&mut locks, node, &replies, now);
+        }
+        // The question for the time.
+        assert_eq!(said(locks.cluster_mut(), node, now), ["TIME"]);
+        hear(&mut locks, node, &reply_to("TIME", ('a', 0), now), now);
+    }
+    (locks, now)
+}
+
+/// Takes what a node answers.
+pub fn hear(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
+    let mut input = bytes.as_bytes();
+    while let Some(change) = locks.cluster_mut().hear(node, &mut input, now) {
+        locks.has_changed(node, change, now);
+    }
+}
+
+/// Asks for the key, for at most `wait`.
+pub fn acquire(locks: &mut Locks, key: &[u8], wait: Duration, now: Instant) -> Op {
+    let ttl = locks.check_wish(key, TTL, None).unwrap();
+    let wish = Wish { ttl, give_up_at: now.saturating_add(wait), keep: None, data: 0 };
+    locks.acquire(key, KeyHash::of(key), wish, now).unwrap()
+}
+
+fn hold(locks: &mut Locks, now: Instant) -> (Lock, u32) {
+    let op = acquire(locks, KEY, Duration::ZERO, now);
+    for node in locks.cluster().all_nodes().iter() {
+        hear(locks, node, "+OK\r\n", now);
+    }
+    let Some(Completion { result: Ok(Outcome::Acquired(lock)), .. }) = locks.fetch(op, now) else {
+        panic!("it is won")
+    };
+    (lock, locks.occupant(KEY, KeyHash::of(KEY)).unwrap())
+}
+
+fn events(locks: &mut Locks) -> Vec<WaitEvent> {
+    std::iter::from_fn(|| locks.poll_wait()).collect()
+}
+
+#[test]
+fn lock_that_nobody_waits_for_concerns_no_wait() {
+    let (mut locks, now) = ready(3);
+    let (lock, _) = hold(&mut locks, now);
+    locks.release(lock, 0, now);
+    assert!(events(&mut locks).is_empty());
+}
+
+#[test]
+fn attempt_lost_to_another_client_is_reported_with_the_record_of_the_next_one() {
+    let (mut locks, now) = ready(3);
+    let asked = acquire(&mut locks, KEY, TTL, now);
+    for node in locks.cluster().all_nodes().iter() {
+        assert!(events(&mut locks).is_empty(), "a minority decides nothing");
+        hear(&mut locks, node, HELD, now);
+        if node.index() == 1 {
+            break;
+        }
+    }
+    let reported = events(&mut locks);
+    let [WaitEvent::AttemptLost { op, next, last: Error::Contended(_) }] = reported[..] else {
+        panic!("{reported:?}")
+    };
+    assert_eq!((op, locks.key(next)), (asked, KEY));
+    assert_eq!(locks.pauses_before(op), None, "when it asks again is not decided here");
+}
+
+#[test]
+fn attempt_without_a_wait_ends_where_it_is_lost() {
+    let (mut locks, now) = ready(1);
+    let op = acquire(&mut locks, KEY, Duration::ZERO, now);
+    hear(&mut locks, NodeId::new(0), HELD, now);
+    assert!(events(&mut locks).is_empty());
+    assert!(matches!(locks.error(op), Some(Error::Contended(_))));
+}
+
+#[test]
+fn key_with_a_queue_is_reported_when_its_lock_is_over() {
+    for given_back in [true, false] {
+        let (mut locks, now) = ready(3);
+        let (lock, number) = hold(&mut locks, now);
+        assert_eq!(locks.queue_behind(number, |key| if key == KEY { 7 } else { 8 }), 7);
+        if given_back {
+            locks.release(lock, 0, now);
+        } else {
+            locks.give_away(lock, now);
+        }
+        let reported = events(&mut locks);
+        let [WaitEvent::Vacated { queue: 7, given_back: reported }] = reported[..] else {
+            panic!("{reported:?}")
+        };
+        assert_eq!(reported, given_back);
+        assert_eq!(locks.occupant(KEY, KeyHash::of(KEY)), None);
+    }
+}
+
+#[test]
+fn interrupted_pause_has_no_timer_until_it_is_set_again() {
+    let (mut locks, now) = ready(1);
+    let op = acquire(&mut locks, KEY, TTL, now);
+    hear(&mut locks, NodeId::new(0), HELD, now);
+    let Some(WaitEvent::AttemptLost { next, last, .. }) = locks.poll_wait() else { panic!() };
+    let timers = locks.open_timers();
+    locks.pause(op, next, now.saturating_add(TTL / 2), last);
+    assert_eq!((locks.open_timers(), locks.pauses_before(op)), (timers + 1, Some(next)));
+    assert!(locks.interrupt(op));
+    assert_eq!(locks.open_timers(), timers);
+    locks.pause_on(op, now.saturating_add(Duration::from_millis(1)));
+    let later = now.saturating_add(Duration::from_millis(1));
+    while locks.do_next_due(later) {}
+    assert!(matches!(events(&mut locks)[..], [WaitEvent::PauseOver { op: over }] if over == op));
+}

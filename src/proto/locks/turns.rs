@@ -1,0 +1,208 @@
+//! What the waits ask of the locks: about requests that pause before an attempt, and about those
+//! that are lined up for their turn.
+//!
+//! The hazard is a request that pauses without a timer: a caller of [`interrupt`](Locks::interrupt)
+//! sets another timer, or begins the attempt.
+
+use std::time::Duration;
+
+use super::super::ops::Request;
+use super::super::round::Round;
+use super::super::waiters::{Mode, Waiting};
+use super::*;
+
+impl Locks {
+    /// Whether all open requests wait, and need no answer for a while.
+    pub fn only_quiet_waiters(&self) -> bool {
+        let deaf = |request: &Request| {
+            let mode = request.waiting.as_ref().map(|waiting| waiting.mode);
+            let quiet = matches!(mode, Some(Mode::Deaf | Mode::Polling | Mode::Holding { .. }));
+            quiet && matches!(request.stage, Stage::Pausing { .. })
+        };
+        self.keeper.is_empty() && !self.ops.is_empty() && self.ops.all_are(deaf)
+    }
+
+    /// The key of a record.
+    pub fn key(&self, number: u32) -> &[u8] {
+        &self.records.get(number).key
+    }
+
+    /// A pause between these two, drawn at random.
+    pub fn draw_pause(&mut self, least: Duration, most: Duration) -> Duration {
+        self.rng.random_range(least..=most)
+    }
+
+    /// One of `count`, drawn at random.
+    pub fn draw_index(&mut self, count: usize) -> usize {
+        self.rng.random_range(0..count)
+    }
+
+    /// From when on no attempt of a request is begun.
+    pub fn give_up_at(&self, op: Op) -> Option<Instant> {
+        self.ops.get(op).map(|request| request.give_up_at)
+    }
+
+    /// What a request knows of a key that others hold; made by `begin` where it begins to wait.
+    pub fn begin_waiting(
+        &mut self,
+        op: Op,
+        begin: impl FnOnce() -> Waiting,
+    ) -> Option<&mut Waiting> {
+        self.ops.waiter(op, begin)
+    }
+
+    /// The same, of a request that has begun to wait.
+    pub fn waiting(&mut self, op: Op) -> Option<&mut Waiting> {
+        self.ops.get_mut(op)?.waiting.as_deref_mut()
+    }
+
+    /// Names the key of a record to these nodes, to be told when it is written to.
+    pub fn name_key(&mut self, number: u32, nodes: impl IntoIterator<Item = NodeId>, now: Instant) {
+        for node in nodes {
+            self.register(node, number, now);
+        }
+    }
+
+    /// The record of the attempt that a request pauses before.
+    pub fn pauses_before(&self, op: Op) -> Option<u32> {
+        match self.ops.get(op)?.stage {
+            Stage::Pausing { record, .. } => Some(record),
+            _ => None,
+        }
+    }
+
+    /// Lets a request pause from now on; `last` is what its last attempt came to.
+    pub fn pause(&mut self, op: Op, number: u32, at: Instant, last: Error) {
+        let Some(request) = self.ops.get_mut(op) else { return };
+        let timer = self.timers.set_at(at.min(request.give_up_at), Due::Retry { op });
+        request.stage = Stage::Pausing { record: number, timer, last };
+    }
+
+    /// Sets the timer anew of a request that goes on with its pause.
+    pub fn pause_on(&mut self, op: Op, at: Instant) {
+        let Some(request) = self.ops.get_mut(op) else { return };
+        if let Stage::Pausing { timer: place, .. } = &mut request.stage {
+            *place = self.timers.set_at(at.min(request.give_up_at), Due::Retry { op });
+        }
+    }
+
+    /// Clears the timer of a request that pauses; whether it does.
+    pub fn interrupt(&mut self, op: Op) -> bool {
+        let stage = self.ops.get(op).map(|request| &request.stage);
+        let Some(&Stage::Pausing { timer, .. }) = stage else { return false };
+        self.timers.clear(timer);
+        true
+    }
+
+    /// Begins the attempt that a request pauses before. Its timer is not set.
+    pub fn attempt_again(&mut self, op: Op, now: Instant) {
+        let Some(number) = self.pauses_before(op) else { return };
+        self.ops.move_to(op, Stage::Running { record: number });
+        let record = self.records.get_mut(number);
+        let ttl = record.ttl;
+        record.round = Round::acquire(self.cluster.size(), now, ttl);
+        record.deadline = ttl.deadline(now);
+        self.begin_attempt(number, now);
+    }
+
+    /// The queue behind a record, or the one that `open` makes.
+    pub fn queue_behind(&mut self, number: u32, open: impl FnOnce(&[u8]) -> u32) -> u32 {
+        let record = self.records.get_mut(number);
+        *record.queue.get_or_insert_with(|| open(&record.key))
+    }
+
+    /// Keeps a place for the record of a request that is to be lined up.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] where there is none.
+    pub fn reserve_place(&mut self) -> Result<(), Error> {
+        if self.records.reserve() { Ok(()) } else { Err(busy(Busy::Records)) }
+    }
+
+    /// Opens a request that is lined up in `queue` behind the record `occupant`.
+    pub fn open_queued(&mut self, occupant: u32, queue: u32, wish: Wish) -> Op {
+        let Wish { ttl, give_up_at, keep, data } = wish;
+        let op = self.ops.open(data, give_up_at, occupant);
+        let for_ever = give_up_at == Instant::from_nanos(u64::MAX);
+        let timer = (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op }));
+        self.ops.move_to(op, Stage::Queued { queue, ttl, timer });
+        if let Some(request) = self.ops.get_mut(op) {
+            request.keep = keep;
+        }
+        op
+    }
+
+    /// Opens a request that ends at once: it would have to wait behind the record `occupant`.
+    pub fn refuse_to_wait(&mut self, occupant: u32, wish: Wish, now: Instant) -> Op {
+        let op = self.ops.open(wish.data, wish.give_up_at, occupant);
+        let error = Error::Contended(self.report_unasked(&self.records.get(occupant).key, now));
+        self.cluster.stats_mut().attempt_is_lost(&error);
+        self.ops.move_to(op, Stage::Over(Err(error)));
+        op
+    }
+
+    /// The queue of a request that is lined up.
+    pub fn queue_of(&self, op: Op) -> Option<u32> {
+        match self.ops.get(op)?.stage {
+            Stage::Queued { queue, .. } => Some(queue),
+            _ => None,
+        }
+    }
+
+    /// Whether the wait of a request is over, though its timer may not have been looked at yet.
+    pub fn has_waited_enough(&self, op: Op, now: Instant) -> bool {
+        self.ops.get(op).is_some_and(|request| request.give_up_at <= now)
+    }
+
+    /// The timer of a request that is lined up came due.
+    pub(super) fn wait_is_over(&mut self, op: Op) {
+        if let Some(Stage::Queued { timer, .. }) = self.ops.get_mut(op).map(|it| &mut it.stage) {
+            *timer = None;
+            self.waits.push_back(WaitEvent::GiveUp { op });
+        }
+    }
+
+    /// Ends a request that is lined up for `key` and has no turn any more.
+    pub fn end_queued(&mut self, op: Op, key: &[u8], now: Instant) {
+        self.clear_queued(op);
+        self.records.give_up_reserved();
+        let error = Error::Contended(self.report_unasked(key, now));
+        self.ops.move_to(op, Stage::Over(Err(error)));
+    }
+
+    /// Opens the record of a request whose turn it is: its key is that of its queue.
+    pub fn take_turn(&mut self, op: Op, queue: u32, key: &[u8], now: Instant) -> u32 {
+        let ttl = self.clear_queued(op).expect("whoever gives up or is cancelled leaves the queue");
+        let token = draw(&mut self.rng);
+        let round = Round::acquire(self.cluster.size(), now, ttl);
+        self.records.give_up_reserved();
+        let number = self.records.open(key, token, round).expect("its place was kept for it");
+        self.records.index(number, KeyHash::of(key));
+        self.records.get_mut(number).queue = Some(queue);
+        self.ops.move_to(op, Stage::Running { record: number });
+        let keep = self.ops.get_mut(op).and_then(|request| request.keep);
+        self.will_be_kept(number, op, keep);
+        number
+    }
+
+    /// Clears the timer of a request that is lined up; the ttl that it asks for.
+    fn clear_queued(&mut self, op: Op) -> Option<Ttl> {
+        match &mut self.ops.get_mut(op)?.stage {
+            Stage::Queued { ttl, timer, .. } => {
+                self.timers.clear_in(timer);
+                Some(*ttl)
+            }
+            _ => None,
+        }
+    }
+
+    /// The record has its key no more: the next one has its turn. `given_back`: by its holder.
+    pub(super) fn vacate(&mut self, number: u32, given_back: bool) {
+        if !self.records.unindex(number) {
+            return;
+        }
+        if let Some(queue) = self.records.get_mut(number).queue.take() {
+            self.waits.push_back(WaitEvent::Vacated { queue, given_back });
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! The waits: who waits for a key, in which order inside this client, and when a request asks for
+//! its key again that other clients hold.
+//!
+//! They are not the locks: they see no vote and no deadline. What happened comes in as a
+//! [`WaitEvent`] of the locks, and what is to be done about it is asked of the locks. What a single
+//! request believes of the nodes ([`Waiting`]) lies in the request, so that a request that ends
+//! takes it along; only the waits read it or write to it.
+//!
+//! The one hazard is a request that nobody wakes: whatever is decided for a request that pauses, it
+//! has a timer afterwards, or asks.
+
+mod listening;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use super::key::KeyHash;
+use super::locks::{Locks, WaitEvent};
+use super::ops::Op;
+use super::time::Instant;
+use super::waiters::{Crowds, Queues, RoundTrip};
+
+/// What is known of the keys that requests wait for.
+#[derive(Debug, Default)]
+pub struct Waits {
+    queues: Queues,
+    crowds: Crowds,
+    /// About how long a node takes to answer.
+    round_trip: RoundTrip,
+}
+
+impl Waits {
+    /// Acts on what the locks report.
+    pub fn handle(&mut self, event: WaitEvent, locks: &mut Locks, now: Instant) {
+        match event {
+            WaitEvent::AttemptLost { op, next, last } => {
+                self.wait_for_it(locks, op, next, last, now);
+            }
+            WaitEvent::AttemptWon { op, key } => self.note_crowd(locks, op, key, now),
+            WaitEvent::PauseOver { op } => self.waiter_is_due(locks, op, now),
+            WaitEvent::GiveUp { op } => self.turn_never_came(locks, op, now),
+            WaitEvent::Left { op, queue } => self.queues[queue as usize].leave(op),
+            WaitEvent::Vacated { queue, given_back } => {
+                self.hand_over(locks, queue, given_back, now);
+            }
+            WaitEvent::Written { op, node, ours } => {
+                self.waiter_is_told(locks, op, node, ours, now);
+            }
+            WaitEvent::Seen { op, node, left } => self.waiter_looked(locks, op, node, left, now),
+        }
+    }
+
+    /// A node took so long to answer.
+    pub fn note_round_trip(&mut self, took: Duration) {
+        self.round_trip.add(took);
+    }
+
+    /// Forgets every queue: this is the copy of a forked process.
+    pub fn clear(&mut self) {
+        self.queues.clear();
+    }
+
+    /// A waiter has its lock: so long one waits.
+    fn note_crowd(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
+        let wait = locks.waiting(op).and_then(|waiting| waiting.waited_among_others(now));
+        if let Some(wait) = wait {
+            self.crowds.note(key, wait, now);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The waits by hand, over locks whose nodes are played by the test.
+
+use std::time::Duration;
+
+use super::super::cluster::tests::said;
+use super::super::error::Error;
+use super::super::locks::Wish;
+use super::super::locks::tests::{HELD, acquire, hear, ready};
+use super::super::node::NodeId;
+use super::super::ops::{Completion, Outcome};
+use super::*;
+
+const KEY: &[u8] = b"key";
+const WAIT: Duration = Duration::from_secs(5);
+
+/// The waits, the locks that they ask, and the moment.
+struct Bench {
+    waits: Waits,
+    locks: Locks,
+    now: Instant,
+}
+
+impl Bench {
+    fn new(nodes: usize) -> Bench {
+        let (locks, now) = ready(nodes);
+        Bench { waits: Waits::default(), locks, now }
+    }
+
+    fn act(&mut self) {
+        while let Some(event) = self.locks.poll_wait() {
+            self.waits.handle(event, &mut self.locks, self.now);
+        }
+    }
+
+    /// Lines a request up for the key.
+    fn queue_up(&mut self, wait: Duration) -> Op {
+        let ttl = self.locks.check_wish(KEY, WAIT, None).unwrap();
+        let give_up_at = self.now.saturating_add(wait);
+        let wish = Wish { ttl, give_up_at, keep: None, data: 0 };
+        let occupant = self.locks.occupant(KEY, KeyHash::of(KEY)).unwrap();
+        self.waits.queue_up(&mut self.locks, occupant, wish, self.now).unwrap()
+    }
+
+    fn hear(&mut self, node: usize, bytes: &str) {
+        hear(&mut self.locks, NodeId::new(node), bytes, self.now);
+        self.act();
+    }
+
+    fn said(&mut self, node: usize) -> Vec<String> {
+        said(self.locks.cluster_mut(), NodeId::new(node), self.now)
+    }
+
+    /// Lets time pass, and what is due happen.
+    fn pass(&mut self, by: Duration) {
+        self.now = self.now.saturating_add(by);
+        while self.locks.do_next_due(self.now) {
+            self.act();
+        }
+    }
+
+    /// One lock of one node is held, and what was said until then is forgotten.
+    fn holding() -> (Bench, super::super::lock::Lock) {
+        let mut bench = Bench::new(1);
+        let op = acquire(&mut bench.locks, KEY, Duration::ZERO, bench.now);
+        bench.hear(0, "+OK\r\n");
+        bench.said(0);
+        let completion = bench.locks.fetch(op, bench.now);
+        let Some(Completion { result: Ok(Outcome::Acquired(lock)), .. }) = completion else {
+            panic!("it is won")
+        };
+        (bench, lock)
+    }
+
+    fn has_turn(&self, op: Op) -> bool {
+        self.locks.is_open(op) && self.locks.queue_of(op).is_none()
+    }
+}
+
+#[test]
+fn queue_gives_one_request_after_the_other_its_turn() {
+    let (mut bench, lock) = Bench::holding();
+    let (first, second) = (bench.queue_up(WAIT), bench.queue_up(WAIT));
+    assert!(bench.said(0).is_empty(), "only the first of a client asks the nodes");
+    bench.locks.let_go(&lock, bench.now);
+    bench.act();
+    assert_eq!((bench.has_turn(first), bench.has_turn(second)), (true, false));
+    assert_eq!(bench.said(0).last().unwrap(), "SET key");
+    bench.locks.cancel(first, bench.now);
+    bench.act();
+    assert!(bench.has_turn(second));
+}
+
+#[test]
+fn queue_is_closed_after_its_last_request_gave_up() {
+    let (mut bench, lock) = Bench::holding();
+    let (gives_up, cancelled) = (bench.queue_up(WAIT / 2), bench.queue_up(WAIT));
+    bench.locks.cancel(cancelled, bench.now);
+    bench.pass(WAIT / 2);
+    assert!(matches!(bench.locks.error(gives_up), Some(Error::Contended(_))));
+    assert_eq!(bench.waits.queues.len(), 1);
+    bench.locks.let_go(&lock, bench.now);
+    bench.act();
+    assert!(bench.waits.queues.is_empty());
+}
+
+#[test]
+fn request_that_would_have_to_wait_and_may_not_is_contended_at_once() {
+    let (mut bench, _lock) = Bench::holding();
+    let op = bench.queue_up(Duration::ZERO);
+    assert!(matches!(bench.locks.error(op), Some(Error::Contended(_))));
+    assert!(bench.waits.queues.is_empty());
+}
+
+#[test]
+fn waiter_listens_and_asks_again_when_a_majority_can_be_free() {
+    let mut bench = Bench::new(3);
+    let op = acquire(&mut bench.locks, KEY, WAIT, bench.now);
+    for node in 0..2 {
+        bench.hear(node, HELD);
+    }
+    let named = ["SET key", "CLIENT CACHING", "PTTL key"];
+    for node in 0..2 {
+        let said = bench.said(node);
+        let said: Vec<&str> =
+            said.iter().map(String::as_str).filter(|s| named.contains(s)).collect();
+        assert_eq!(said, named);
+    }
+    assert!(bench.locks.pauses_before(op).is_some());
+    // The first node answers that the key is gone there: one of three is no majority.
+    bench.hear(0, "+OK\r\n:-2\r\n");
+    assert!(bench.locks.pauses_before(op).is_some());
+    bench.hear(1, "+OK\r\n:-2\r\n");
+    assert_eq!(bench.locks.pauses_before(op), None);
+    assert_eq!(bench.said(2).last().unwrap(), "SET key");
+}
+
+#[test]
+fn waiter_that_hears_nothing_asks_again_all_the_same() {
+    let mut bench = Bench::new(1);
+    let op = acquire(&mut bench.locks, KEY, WAIT, bench.now);
+    bench.hear(0, HELD);
+    bench.said(0);
+    let (_, longest) = bench.locks.cluster().settings().retry;
+    // The node answers that the key lives for a minute, and then nothing more.
+    bench.hear(0, "+OK\r\n:60000\r\n");
+    assert!(bench.locks.pauses_before(op).is_some());
+    bench.pass(2 * longest);
+    assert_eq!(bench.said(0).first().unwrap(), "SET key");
+}
