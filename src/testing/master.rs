@@ -40,6 +40,7 @@ use self::keys::Database;
 use self::reply::Reply;
 use self::session::Connection;
 use self::tracking::Registrations;
+use crate::proto::settings::NODE_MARKER;
 use crate::proto::time::Instant;
 
 /// As many databases as a server has that nobody configured.
@@ -284,9 +285,14 @@ impl Master {
         self.whole_milliseconds = true;
     }
 
-    /// Makes it older than it is: `INFO` gives this uptime now. A restart ends that.
+    /// Makes it older than it is: `INFO` gives this uptime now, and clients have known it since
+    /// then, so it has its node marker. A restart ends that.
     pub fn set_uptime(&mut self, now: Instant, seconds: u32) {
         self.started = self.wall(now) - i128::from(seconds) * SECOND;
+        let marker = self.marker(self.started);
+        for database in &mut self.databases {
+            database.write(NODE_MARKER.as_bytes(), marker.as_bytes());
+        }
     }
 
     /// Sets the wall clock to this Unix time at `now`; ttls and uptime keep what is left of them.

@@ -42,6 +42,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{self, Duration, SystemTime};
 
 use super::master::{ConnectionId, Master, Restart, Trouble};
+use crate::proto::settings::NODE_MARKER;
 use crate::proto::time::Instant;
 
 /// Where to look for a free port. Not among those that a system gives to outgoing connections: a
@@ -213,12 +214,14 @@ impl LocalMaster {
         self.with(|master, now| master.pttl(now, 0, key.as_ref()))
     }
 
-    /// The keys of database 0, in order.
+    /// The keys of database 0, in order, without the node marker that clients leave there.
     pub fn keys(&self) -> Vec<Vec<u8>> {
-        self.with(|master, now| master.keys(now, 0))
+        let mut keys = self.with(|master, now| master.keys(now, 0));
+        keys.retain(|key| key != NODE_MARKER.as_bytes());
+        keys
     }
 
-    /// Makes it older than it is, by its own word. A restart ends that.
+    /// Makes it older than it is, by its own word and by its node marker. A restart ends that.
     pub fn set_uptime(&self, seconds: u32) {
         self.with(|master, now| master.set_uptime(now, seconds));
     }

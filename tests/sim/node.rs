@@ -16,11 +16,8 @@ use crate::dice::Dice;
 /// hundredth.
 const RATES: [i64; 5] = [0, 0, 9_900, -9_900, 3_000];
 
-/// The wall clock of every master when the simulation begins: Unix seconds.
-const STARTS_AT: u64 = 1_700_000_000;
-
 /// Long before the simulation: the age of a master that has been up for a day.
-pub const A_DAY: u32 = 24 * 60 * 60;
+const A_DAY: u32 = 24 * 60 * 60;
 
 /// A master and its surroundings.
 #[derive(Debug)]
@@ -90,24 +87,10 @@ impl Node {
         self.master.set_uptime(Instant::default(), seconds);
     }
 
-    /// Other clients have known it since so many seconds before the simulation: it has its node
-    /// marker. Without one every client would meet it for the first time.
-    pub fn is_known_for(&mut self, seconds: u64) {
-        let client = self.master.connect();
-        self.master.handle_bytes(Instant::default(), client, b"INFO\r\n");
-        let output = self.master.poll_output().expect("a master answers INFO");
-        let text = String::from_utf8(output.bytes).expect("INFO is text");
-        let field = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            line.expect("a master says who it is").to_string()
-        };
-        let since = (STARTS_AT - seconds) * 1_000_000;
-        let marker = format!("1 {} {} {since}", field("run_id"), field("master_replid"));
-        let set = format!("SET {NODE_MARKER} \"{marker}\"\r\n");
-        self.master.handle_bytes(Instant::default(), client, set.as_bytes());
-        let output = self.master.poll_output().expect("a master answers SET");
-        assert_eq!(output.bytes, b"+OK\r\n", "the marker is written");
-        self.master.disconnect(client);
+    /// No client has met it before: it has no node marker yet.
+    pub fn is_unknown(&mut self) {
+        self.operate(0, format!("DEL {NODE_MARKER}\r\n").as_bytes());
+        while self.master.poll_output().is_some() {}
     }
 
     /// What its own clock shows.

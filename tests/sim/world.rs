@@ -12,7 +12,7 @@ use crate::dice::Dice;
 use crate::handing::{Handed, Offer};
 use crate::ledger::Ledger;
 use crate::network::{Network, Piece, Weather};
-use crate::node::{A_DAY, Node};
+use crate::node::Node;
 use crate::operator::Forced;
 use crate::plan::{Memory, Plan, QUIET};
 use crate::tally::Tally;
@@ -76,14 +76,13 @@ impl World {
         let memory = plan.settings.max_ttl.as_nanos() as u64;
         let mut ledger = Ledger::new(plan.nodes, plan.keys, memory);
         for (number, node) in nodes.iter_mut().enumerate() {
-            let mut known_for = u64::from(A_DAY);
             if plan.young > 0 && dice.chance(plan.young) {
-                known_for = dice.below(2 * memory / SECOND + 2);
-                node.is_up_for(known_for as u32);
-                ledger.is_up_for(number, known_for * SECOND);
+                let uptime = dice.below(2 * memory / SECOND + 2);
+                node.is_up_for(uptime as u32);
+                ledger.is_up_for(number, uptime * SECOND);
             }
-            if dice.chance(900) {
-                node.is_known_for(known_for);
+            if dice.chance(100) {
+                node.is_unknown();
             }
         }
         World {

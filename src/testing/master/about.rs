@@ -91,22 +91,35 @@ impl Master {
 
     fn replication(&self) -> Vec<(&'static str, String)> {
         let role = if self.is_replica() { "slave" } else { "master" };
-        let identity = |promotions: u64| match promotions {
-            0 => self.hex_identity("replication"),
-            more => self.hex_identity(&format!("replication {more}")),
-        };
         let (before, second_offset) = match (self.second_offset, self.promotions) {
-            (Some(offset), promotions @ 1..) => (identity(promotions - 1), offset.to_string()),
+            (Some(offset), promotions @ 1..) => {
+                (self.replication_after(promotions - 1), offset.to_string())
+            }
             _ => ("0".repeat(40), "-1".into()),
         };
         vec![
             ("role", role.into()),
             ("connected_slaves", "0".into()),
-            ("master_replid", identity(self.promotions)),
+            ("master_replid", self.replication_after(self.promotions)),
             ("master_replid2", before),
             ("master_repl_offset", "0".into()),
             ("second_repl_offset", second_offset),
         ]
+    }
+
+    /// The text that a client writes as its node marker when it meets this master at that moment.
+    pub(super) fn marker(&self, wall: i128) -> String {
+        let (run, replication) =
+            (self.hex_identity("run"), self.replication_after(self.promotions));
+        format!("1 {run} {replication} {}", wall.max(0) / 1000)
+    }
+
+    /// The `master_replid` after so many promotions.
+    fn replication_after(&self, promotions: u64) -> String {
+        match promotions {
+            0 => self.hex_identity("replication"),
+            more => self.hex_identity(&format!("replication {more}")),
+        }
     }
 
     /// A number that differs between masters, and from one start of a master to the next.

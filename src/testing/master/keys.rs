@@ -53,6 +53,12 @@ impl Database {
         }
     }
 
+    /// Puts a string there for ever.
+    pub(super) fn write(&mut self, key: &[u8], text: &[u8]) {
+        let entry = Entry { content: Content::Text(text.to_vec()), expires: None };
+        self.entries.insert(key.to_vec(), entry);
+    }
+
     pub(super) fn pttl(&self, key: &[u8], wall: i128) -> i64 {
         let entry = self.entries.get(key).filter(|entry| !entry.expired(wall));
         entry.map_or(-2, |entry| entry.pttl(wall))
