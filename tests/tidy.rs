@@ -120,6 +120,12 @@ fn every_dependency_says_why() {
 }
 
 #[test]
+fn every_safety_rule_names_tests_that_exist() {
+    let source = |path: &str| std::fs::read_to_string(root().join(path)).ok();
+    report(&papers::rules(&read(papers::RULES), source));
+}
+
+#[test]
 fn no_file_tells_of_a_machine() {
     let files = tracked().into_iter();
     let findings = files.flat_map(|path| papers::traces(&path, &read_bytes(&path)));
