@@ -126,6 +126,15 @@ fn every_safety_rule_names_tests_that_exist() {
 }
 
 #[test]
+fn papers_name_files_that_exist() {
+    let is_paper = |path: &String| path.ends_with(".md") && path != "CHANGELOG.md";
+    let exists = |path: &str| root().join(path).exists();
+    let papers = tracked().into_iter().filter(is_paper);
+    let findings = papers.flat_map(|path| papers::paths(&path, &read(&path), exists));
+    report(&findings.collect::<Vec<_>>());
+}
+
+#[test]
 fn no_file_tells_of_a_machine() {
     let files = tracked().into_iter();
     let findings = files.flat_map(|path| papers::traces(&path, &read_bytes(&path)));

@@ -126,6 +126,23 @@ pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String>
     findings
 }
 
+/// Every file or folder of the tree that a paper names in backticks exists.
+pub fn paths(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let folders = ["src/", "cli/", "tests/", "benches/", "fuzz/", "examples/", "docs/"];
+    let mut findings = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        for named in line.split('`').skip(1).step_by(2) {
+            // A test is named as `file: function`.
+            let named = named.split(": ").next().unwrap_or(named);
+            let is_path = folders.iter().any(|folder| named.starts_with(folder));
+            if is_path && !named.contains([' ', '*']) && !exists(named) {
+                findings.push(format!("{path}:{}: there is no {named}", i + 1));
+            }
+        }
+    }
+    findings
+}
+
 /// Whether the file has a function of this name with `#[test]` right above it.
 fn has_test_named(text: &str, name: &str) -> bool {
     let mut test = false;
@@ -252,6 +269,15 @@ mod tests {
         assert_eq!(traces("Cargo.lock", lock_source().as_bytes()), [""; 0]);
         assert_eq!(traces("Cargo.lock", format!("{}x", lock_source()).as_bytes()).len(), 1);
         assert_eq!(traces("a.toml", lock_source().as_bytes()).len(), 1);
+    }
+
+    #[test]
+    fn papers_name_files_that_exist() {
+        let exists = |path: &str| ["src/a.rs", "tests/"].contains(&path);
+        let good = "`src/a.rs` and `tests/`, `src/a.rs: it_holds`, `redlatch -s`, `cli/src/*.rs`";
+        assert_eq!(paths("A.md", good, exists), [""; 0]);
+        let found = paths("A.md", "\n`src/a.rs` `src/b.rs`", exists);
+        assert_eq!(found, ["A.md:2: there is no src/b.rs"]);
     }
 
     #[test]
