@@ -107,7 +107,8 @@ pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String>
             has_test = true;
         } else if let Some(named) = line.strip_prefix("- `") {
             has_test = true;
-            let named = named.strip_suffix('`').unwrap_or(named);
+            // A remark may follow.
+            let named = named.split('`').next().unwrap_or(named);
             match named.split_once(": ") {
                 None => finding("a test is named as `file: function`"),
                 Some((file, name)) => match source(file) {
