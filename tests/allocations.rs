@@ -5,6 +5,7 @@
 //! warm-up has to see more than what is counted behind it.
 
 #![cfg(feature = "net")]
+#![expect(unsafe_code, reason = "an allocator that counts is unsafe to write")]
 #![allow(clippy::disallowed_methods, reason = "a test waits for real servers, on a real clock")]
 
 mod support;

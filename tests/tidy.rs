@@ -38,11 +38,6 @@ fn files_are_short() {
 }
 
 #[test]
-fn functions_are_short() {
-    every_source(shape::function_size);
-}
-
-#[test]
 fn every_file_has_a_floor() {
     every_source(floors::known);
 }
@@ -63,23 +58,8 @@ fn names_say_something() {
 }
 
 #[test]
-fn library_and_tool_are_safe() {
-    every_source(words::no_unsafe);
-}
-
-#[test]
-fn every_root_forbids_unsafe_code() {
+fn every_root_forbids_unsafe_code_and_unwrap() {
     every_source(words::forbids_unsafe);
-}
-
-#[test]
-fn library_and_tool_do_not_unwrap() {
-    every_source(words::no_unwrap);
-}
-
-#[test]
-fn nothing_is_unfinished() {
-    every_source(words::nothing_unfinished);
 }
 
 #[test]
@@ -116,6 +96,21 @@ fn the_machine_runs_the_test_command_of_readme() {
 fn every_dependency_says_why() {
     let manifests = tracked().into_iter().filter(|path| path.ends_with("Cargo.toml"));
     let findings = manifests.flat_map(|path| papers::dependencies(&path, &read(&path)));
+    report(&findings.collect::<Vec<_>>());
+}
+
+#[test]
+fn every_safety_rule_names_tests_that_exist() {
+    let source = |path: &str| std::fs::read_to_string(root().join(path)).ok();
+    report(&papers::rules(&read(papers::RULES), source));
+}
+
+#[test]
+fn papers_name_files_that_exist() {
+    let is_paper = |path: &String| path.ends_with(".md") && path != "CHANGELOG.md";
+    let exists = |path: &str| root().join(path).exists();
+    let papers = tracked().into_iter().filter(is_paper);
+    let findings = papers.flat_map(|path| papers::paths(&path, &read(&path), exists));
     report(&findings.collect::<Vec<_>>());
 }
 

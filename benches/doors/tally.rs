@@ -100,6 +100,7 @@ fn process_cpu() -> Duration {
 }
 
 /// How often a thread of this process made way for another, also threads that are gone.
+#[expect(unsafe_code, reason = "getrusage(2) has no safe wrapper here")]
 fn switches() -> u64 {
     // SAFETY: all zeros is a value of this plain structure, and the call writes nothing but it.
     let usage = unsafe {

@@ -1,6 +1,7 @@
 //! The command line: which verb is asked for, and nothing else. What the verbs share is in files of
 //! its own: `arguments`, `nodes`, `turning`, `output`, `exit`.
 #![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
 
 mod acquire;
 mod arguments;

@@ -205,7 +205,7 @@ mod tests {
     /// Whether it wakes the poller within this time.
     fn wakes(poll: &mut Poll, alarm: &mut Alarm, within: Duration) -> bool {
         let mut events = Events::with_capacity(4);
-        poll.poll(&mut events, Some(within)).unwrap();
+        poll.poll(&mut events, Some(within)).expect("the system has it");
         events.iter().for_each(|_| alarm.went_off());
         !events.is_empty()
     }

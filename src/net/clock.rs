@@ -44,4 +44,22 @@ mod tests {
         let here = now().as_nanos() / 1_000_000_000;
         assert!(here.abs_diff(boot) <= 1, "{here} s here, {boot} s since boot");
     }
+
+    /// A machine that was never suspended has the same time on both clocks, so the test above can
+    /// fail only on one that was. In a time namespace the clocks differ on every machine.
+    #[cfg(target_os = "linux")]
+    #[test]
+    #[ignore = "needs unshare: apt-get install util-linux, and run as root"]
+    fn it_counts_suspend_also_where_the_clocks_differ() {
+        let exe = std::env::current_exe().expect("the path of this test");
+        let test = "net::clock::tests::it_is_the_clock_that_counts_suspend";
+        let output = std::process::Command::new("unshare")
+            .args(["--time", "--boottime", "3600", "--fork"])
+            .arg(exe)
+            .args(["--exact", test])
+            .output()
+            .expect("unshare is there");
+        let words = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && words.contains("1 passed"), "{words}");
+    }
 }

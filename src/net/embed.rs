@@ -215,15 +215,17 @@ mod tests {
     fn level_triggered(_: &mut Embedded) -> Wakes {
         let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
         Box::new(move |locks| {
-            poll(&mut [PollFd::new(locks, PollFlags::IN)], Some(&limit)).unwrap() == 1
+            poll(&mut [PollFd::new(locks, PollFlags::IN)], Some(&limit)).expect("the system has it")
+                == 1
         })
     }
 
     fn edge_triggered(locks: &mut Embedded) -> Wakes {
-        let (mut outer, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));
-        outer.registry().register(locks, Token(7), Interest::READABLE).unwrap();
+        let (mut outer, mut events) =
+            (Poll::new().expect("the system has it"), Events::with_capacity(4));
+        outer.registry().register(locks, Token(7), Interest::READABLE).expect("the system has it");
         Box::new(move |_| {
-            outer.poll(&mut events, Some(Duration::from_secs(10))).unwrap();
+            outer.poll(&mut events, Some(Duration::from_secs(10))).expect("the system has it");
             !events.is_empty()
         })
     }

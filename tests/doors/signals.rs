@@ -3,6 +3,7 @@
 //! The handler does nothing and does not restart what it interrupts, so every system call of the
 //! thread that is told may come back early. Only that thread is told: the servers are processes of
 //! their own, and what looks into them runs before.
+#![expect(unsafe_code, reason = "signals go to a thread of the test")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

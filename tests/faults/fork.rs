@@ -3,6 +3,7 @@
 //!
 //! The hazard is fork() among the threads of a test harness. So each test starts this test binary
 //! once more, for that test alone and without other threads, and that process forks.
+#![expect(unsafe_code, reason = "fork() is tried in a real child")]
 
 use std::process::Command;
 

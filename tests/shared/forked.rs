@@ -2,6 +2,7 @@
 //! whatever lock a thread of the parent held, and the parent goes on undisturbed.
 //!
 //! The hazard is fork() among the threads of a test harness: so it is done in a process of its own.
+#![expect(unsafe_code, reason = "fork() is tried in a real child")]
 
 use std::process::Command;
 use std::sync::Arc;

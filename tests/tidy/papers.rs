@@ -11,6 +11,12 @@ pub const DEMO: &str = "cargo run --release -p redlatch-cli -- demo";
 pub const TEST: &str = "$(command -v sudo) apt-get install -y redis-server && \
     cargo test --workspace --all-features";
 
+/// Where the safety rules are, each with the tests that fail without it.
+pub const RULES: &str = "docs/rules.md";
+
+/// How many safety rules there are.
+const RULE_COUNT: usize = 30;
+
 /// The version of Rust in README is that of Cargo.toml, wherever README speaks of it.
 pub fn msrv(readme: &str, cargo: &str, clippy: &str) -> Vec<String> {
     let wanted = quoted(cargo, "rust-version");
@@ -75,6 +81,83 @@ pub fn dependencies(path: &str, cargo: &str) -> Vec<String> {
         above = line;
     }
     findings
+}
+
+/// The safety rules have their numbers, each names a test or says that it has none, and every named
+/// test exists. `source` reads a file of the tree; `None`: there is no such file.
+pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut findings = Vec::new();
+    let mut rules = 0;
+    let mut has_test = true;
+    for (i, line) in text.lines().enumerate() {
+        let mut finding = |what: &str| findings.push(format!("{RULES}:{}: {what}", i + 1));
+        if line.starts_with('#') {
+            if !has_test {
+                finding("the rule above names no test and does not say \"No test yet: ...\"");
+            }
+            has_test = true;
+        }
+        if let Some(heading) = line.strip_prefix("### ") {
+            rules += 1;
+            has_test = false;
+            if !heading.starts_with(&format!("{rules}. ")) {
+                finding(&format!("rule {rules} is expected here"));
+            }
+        } else if line.starts_with("No test yet: ") {
+            has_test = true;
+        } else if let Some(named) = line.strip_prefix("- `") {
+            has_test = true;
+            // A remark may follow.
+            let named = named.split('`').next().unwrap_or(named);
+            match named.split_once(": ") {
+                None => finding("a test is named as `file: function`"),
+                Some((file, name)) => match source(file) {
+                    None => finding(&format!("there is no file {file}")),
+                    Some(text) if !has_test_named(&text, name) => {
+                        finding(&format!("there is no test {name} in {file}"));
+                    }
+                    Some(_) => {}
+                },
+            }
+        }
+    }
+    if rules != RULE_COUNT {
+        findings.push(format!("{RULES}:1: {rules} rules, not {RULE_COUNT}"));
+    }
+    findings
+}
+
+/// Every file or folder of the tree that a paper names in backticks exists.
+pub fn paths(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
+    let folders = ["src/", "cli/", "tests/", "benches/", "fuzz/", "examples/", "docs/"];
+    let mut findings = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        for named in line.split('`').skip(1).step_by(2) {
+            // A test is named as `file: function`.
+            let named = named.split(": ").next().unwrap_or(named);
+            let is_path = folders.iter().any(|folder| named.starts_with(folder));
+            if is_path && !named.contains([' ', '*']) && !exists(named) {
+                findings.push(format!("{path}:{}: there is no {named}", i + 1));
+            }
+        }
+    }
+    findings
+}
+
+/// Whether the file has a function of this name with `#[test]` right above it.
+fn has_test_named(text: &str, name: &str) -> bool {
+    let mut test = false;
+    for line in text.lines().map(str::trim) {
+        if line == "#[test]" {
+            test = true;
+        } else if let Some(rest) = line.strip_prefix("fn ") {
+            if test && rest.strip_prefix(name).is_some_and(|rest| rest.starts_with('(')) {
+                return true;
+            }
+            test = false;
+        }
+    }
+    false
 }
 
 /// Absolute paths of somebody's machine, and hosts from which somebody's packages came.
@@ -187,5 +270,37 @@ mod tests {
         assert_eq!(traces("Cargo.lock", lock_source().as_bytes()), [""; 0]);
         assert_eq!(traces("Cargo.lock", format!("{}x", lock_source()).as_bytes()).len(), 1);
         assert_eq!(traces("a.toml", lock_source().as_bytes()).len(), 1);
+    }
+
+    #[test]
+    fn papers_name_files_that_exist() {
+        let exists = |path: &str| ["src/a.rs", "tests/"].contains(&path);
+        let good = "`src/a.rs` and `tests/`, `src/a.rs: it_holds`, `redlatch -s`, `cli/src/*.rs`";
+        assert_eq!(paths("A.md", good, exists), [""; 0]);
+        let found = paths("A.md", "\n`src/a.rs` `src/b.rs`", exists);
+        assert_eq!(found, ["A.md:2: there is no src/b.rs"]);
+    }
+
+    #[test]
+    fn rules_name_tests_that_exist() {
+        let rule = |n: usize| format!("### {n}. A rule\n\n- `a.rs: it_holds`\n");
+        let text: String = (1..=RULE_COUNT).map(rule).collect();
+        let file = "#[test]\nfn it_holds() {}\nfn it_holds_too() {}\n";
+        let source = |path: &str| (path == "a.rs").then(|| file.to_owned());
+        assert_eq!(rules(&text, source), [""; 0]);
+        let text_with = |test: &str| text.replacen("a.rs: it_holds", test, 1);
+        let found = |what: &str| [format!("docs/rules.md:3: {what}")];
+        let wrong = text_with("b.rs: it_holds");
+        assert_eq!(rules(&wrong, source), found("there is no file b.rs"));
+        for name in ["it_hold", "it_holds_too", "it_holds_not"] {
+            let wrong = text_with(&format!("a.rs: {name}"));
+            let what = format!("there is no test {name} in a.rs");
+            assert_eq!(rules(&wrong, source), found(&what));
+        }
+        let none = text.replacen("- `a.rs: it_holds`", "No test yet: it is hard.", 1);
+        assert_eq!(rules(&none, source), [""; 0]);
+        assert_eq!(rules(&text.replacen("- `a.rs: it_holds`\n", "", 1), source).len(), 1);
+        assert_eq!(rules(&text.replacen("### 7.", "### 8.", 1), source).len(), 1);
+        assert_eq!(rules("", source).len(), 1);
     }
 }

@@ -1,12 +1,10 @@
-//! How long things are, and how a file opens.
-//!
-//! The one hazard: a function is found by its `fn` and its braces, without a grammar.
+//! How long lines and files are, and how a file opens. The length of a function is clippy's to
+//! check: the threshold is in clippy.toml.
 
-use super::source::{Source, closing, is_word};
+use super::source::Source;
 
 const COLUMNS: usize = 100;
 const FILE_LINES: usize = 500;
-const FUNCTION_LINES: usize = 70;
 
 /// A file opens with `//!` and says what it is.
 pub fn header(source: &Source) -> Vec<String> {
@@ -38,39 +36,6 @@ pub fn file_size(source: &Source) -> Vec<String> {
         return Vec::new();
     }
     vec![source.finding(0, &format!("{lines} lines of code; {FILE_LINES} are allowed"))]
-}
-
-pub fn function_size(source: &Source) -> Vec<String> {
-    let mut findings = Vec::new();
-    for start in source.words("fn") {
-        let Some((name, body)) = body(&source.code, start) else { continue };
-        let lines = 1 + source.line(closing(&source.code, body)) - source.line(start);
-        if lines > FUNCTION_LINES {
-            let what = format!("{name} has {lines} lines; {FUNCTION_LINES} are allowed");
-            findings.push(source.finding(start, &what));
-        }
-    }
-    findings
-}
-
-/// The name of the function and where its body opens; `None` for a type or a declaration.
-fn body(code: &str, start: usize) -> Option<(&str, usize)> {
-    let rest = code[start + 2..].trim_start();
-    let length = rest.bytes().position(|byte| !is_word(byte))?;
-    if length == 0 {
-        return None;
-    }
-    let mut at = code.len() - rest.len() + length;
-    while at < code.len() {
-        match code.as_bytes()[at] {
-            b'(' | b'[' => at = closing(code, at),
-            b'{' => return Some((&rest[..length], at)),
-            b';' => return None,
-            _ => {}
-        }
-        at += 1;
-    }
-    None
 }
 
 #[cfg(test)]
@@ -106,25 +71,5 @@ mod tests {
         assert_eq!(file_size(&source(&tests)), [""; 0]);
         assert_eq!(file_size(&Source::new("tests/x.rs", &tests)).len(), 1);
         assert_eq!(file_size(&Source::new("src/x/tests.rs", &tests)), [""; 0]);
-    }
-
-    #[test]
-    fn a_function_is_measured_to_its_own_brace() {
-        let with = |lines: usize| {
-            let body = "    f('}', \"}\"); // }\n".repeat(lines);
-            source(&format!("fn g(a: [u8; 2]) -> fn(u8) where X: Y {{\n{body}}}\nfn h() {{}}\n"))
-        };
-        assert_eq!(function_size(&with(68)), [""; 0]);
-        let found = function_size(&with(69));
-        assert_eq!(found, ["src/x.rs:1: g has 71 lines; 70 are allowed"]);
-        let long = "\n".repeat(80);
-        assert_eq!(function_size(&source(&format!("fn f();{long}fn(u8);{long}{{}}"))), [""; 0]);
-    }
-
-    #[test]
-    fn a_function_inside_another_is_measured_too() {
-        let inner = format!("fn inner() {{{}}}", "\n".repeat(75));
-        let found = function_size(&source(&format!("impl X {{ {inner} }}")));
-        assert_eq!(found, ["src/x.rs:1: inner has 76 lines; 70 are allowed"]);
     }
 }

@@ -25,40 +25,17 @@ pub fn names(source: &Source) -> Vec<String> {
     findings
 }
 
-pub fn no_unsafe(source: &Source) -> Vec<String> {
-    if !source.is_shipped() {
-        return Vec::new();
-    }
-    found(source, &source.words("unsafe"), "unsafe")
-}
-
-/// The root of the library and of each binary forbids it to everything below.
+/// The root of the library and of each binary has the attributes that the compiler and clippy need
+/// to hold everything below to it.
 pub fn forbids_unsafe(source: &Source) -> Vec<String> {
     let is_root =
         source.is_shipped() && (source.path == "src/lib.rs" || source.path.ends_with("/main.rs"));
-    if is_root && !source.code.contains("#![forbid(unsafe_code)]") {
-        return vec![source.finding(0, "a root without #![forbid(unsafe_code)]")];
+    let has = |attribute: &str| source.code.contains(attribute);
+    if is_root && !(has("#![forbid(unsafe_code)]") && has("clippy::unwrap_used")) {
+        let what = "a root without #![forbid(unsafe_code)] or without clippy::unwrap_used";
+        return vec![source.finding(0, what)];
     }
     Vec::new()
-}
-
-pub fn no_unwrap(source: &Source) -> Vec<String> {
-    let places: Vec<usize> = source.code.match_indices(".unwrap()").map(|(at, _)| at).collect();
-    let places: Vec<usize> = places.into_iter().filter(|&at| !source.is_test(at)).collect();
-    found(source, &places, ".unwrap() outside tests: expect(\"why it holds\")")
-}
-
-pub fn nothing_unfinished(source: &Source) -> Vec<String> {
-    let words = ["todo", "unimplemented", "dbg"];
-    let is_macro = |at: usize, word: &str| source.code[at + word.len()..].starts_with('!');
-    let places = words.iter().flat_map(|word| {
-        source
-            .words(word)
-            .into_iter()
-            .filter(move |&at| is_macro(at, word))
-            .map(move |at| (at, word))
-    });
-    places.map(|(at, word)| source.finding(at, &format!("{word}!"))).collect()
 }
 
 pub fn expect_has_a_reason(source: &Source) -> Vec<String> {
@@ -157,42 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_is_found_in_code() {
-        assert_eq!(no_unsafe(&source("//! unsafe\n#![forbid(unsafe_code)] \"unsafe\"")), [""; 0]);
-        assert_eq!(no_unsafe(&source("\nunsafe fn f() {}")), ["src/x.rs:2: unsafe"]);
-        assert_eq!(no_unsafe(&Source::new("cli/src/x.rs", "unsafe {}")).len(), 1);
-        for tests in ["tests/x.rs", "cli/tests/x.rs"] {
-            assert_eq!(no_unsafe(&Source::new(tests, "unsafe {}")), [""; 0], "{tests}");
-        }
-    }
-
-    #[test]
     fn roots_forbid() {
         let root = |path, text| forbids_unsafe(&Source::new(path, text)).len();
-        assert_eq!(root("src/lib.rs", "#![forbid(unsafe_code)]"), 0);
+        let both = "#![forbid(unsafe_code)]\n#![warn(clippy::unwrap_used)]";
+        assert_eq!(root("src/lib.rs", both), 0);
+        assert_eq!(root("src/lib.rs", "#![forbid(unsafe_code)]"), 1);
         assert_eq!(root("src/lib.rs", "// #![forbid(unsafe_code)]"), 1);
         assert_eq!(root("cli/src/main.rs", "fn main() {}"), 1);
         assert_eq!(root("cli/src/exec.rs", ""), 0);
-    }
-
-    #[test]
-    fn unwrap_is_for_tests() {
-        let good =
-            "/// x.unwrap()\nx.unwrap_or(1); \"x.unwrap()\"\n#[cfg(test)]\nmod t { x.unwrap() }";
-        assert_eq!(no_unwrap(&source(good)), [""; 0]);
-        assert_eq!(no_unwrap(&source("x\n    .unwrap()")).len(), 1);
-        assert_eq!(no_unwrap(&Source::new("cli/src/x.rs", "x.unwrap()")).len(), 1);
-        for tests in ["tests/x.rs", "cli/tests/x.rs"] {
-            assert_eq!(no_unwrap(&Source::new(tests, "x.unwrap()")), [""; 0], "{tests}");
-        }
-    }
-
-    #[test]
-    fn unfinished_work_is_found() {
-        assert_eq!(nothing_unfinished(&source("// todo!\nlet todo = 1; \"dbg!\"")), [""; 0]);
-        for bad in ["todo!()", "x(unimplemented!())", "std::dbg!(x)"] {
-            assert_eq!(nothing_unfinished(&source(bad)).len(), 1, "{bad}");
-        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `redlatch exec` on a terminal: what is typed reaches CMD, and once; a shell's job control sees
 //! one job. And whose process group CMD is in.
+#![expect(unsafe_code, reason = "a child takes the terminal before it becomes another program")]
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Everything that a lock needs, and nothing else, as README has it; and `getrange`, for `status`.
+/// Everything that a lock needs, and nothing else, as docs/operations.md has it. `getrange` is for
+/// `status`.
 const ALL: &str = "-@all +set +eval +evalsha +get +del +pttl +pexpire +exists +delifeq +delex \
     +select +info +time +script|load +command|info +client|tracking +client|caching +client|kill \
     +client|setname +client|setinfo +getrange +config|get";
