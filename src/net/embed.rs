@@ -200,6 +200,7 @@ impl Source for Embedded {
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
+    use crate::config::LockOptions;
     use crate::net::clock;
     use crate::proto::settings::RestartGuard;
     use crate::testing::tcp::Masters;
@@ -244,7 +245,7 @@ mod tests {
             locks.engine.read_at_once(16);
             for data in 0..LOCKS {
                 let ttl = Duration::from_secs(60);
-                locks.ask().acquire(data.to_string(), ttl, data as u64).unwrap();
+                locks.ask().acquire(data.to_string(), LockOptions::once(ttl), data as u64).unwrap();
             }
             let start = clock::now();
             while masters[0].keys().len() < LOCKS {

@@ -21,7 +21,7 @@ use super::clock;
 use super::connect::Connector;
 use super::socket::Readiness;
 use super::stream::Stream;
-use crate::config::{AskForCredentials, Config, LockOptions};
+use crate::config::{AskForCredentials, Config, DEFAULT_WAIT, LockOptions};
 use crate::proto::coordinator::{Action, Coordinator, Event};
 use crate::proto::error::{ConfigError, Error};
 use crate::proto::keeper::Keep;
@@ -177,9 +177,13 @@ impl Engine {
         })
     }
 
-    /// Asks for `key`: one attempt, unless the options have a wait. The completion brings `data`
-    /// back. Where the lock is to be kept, it is followed by those of [`keep`](Engine::keep), with
-    /// the same `data`.
+    /// Asks for `key`, and waits for it for 10 s, or as the options say. The completion brings
+    /// `data` back. If the lock is to be kept, it is followed by those of [`keep`](Engine::keep),
+    /// with the same `data`.
+    ///
+    /// It may be asked at once. While the nodes' first handshakes go on, the request is held until
+    /// a quorum of nodes is connected, for the connect timeout at most. So an acquire on a new
+    /// engine may take that much longer than its wait.
     ///
     /// # Errors
     /// Before anything is sent: a ttl or key that cannot be, or [`Error::Busy`].
@@ -190,7 +194,7 @@ impl Engine {
         data: u64,
     ) -> Result<Op, Error> {
         let LockOptions { ttl, wait, keep } = options.into();
-        let wait = wait.unwrap_or(Duration::ZERO);
+        let wait = wait.unwrap_or(DEFAULT_WAIT);
         self.coordinator.acquire_and_keep(key.as_ref(), ttl, wait, keep, data, clock::now())
     }
 

@@ -114,7 +114,7 @@ impl World {
             format!("client {client} user {user} adopts #{serial} {offer:?} {wish:?}: {outcome:?}")
         });
         if asked.is_ok() {
-            let due = now + self.plan.node_timeout();
+            let due = now + self.plan.node_timeout() + self.hold_at_start(client);
             self.note_request(client, serial, Purpose::Adopt { user }, "adopt", due);
         }
         self.wait_for(client, user, wish, 0, asked.map(|op| (op, serial)));

@@ -87,7 +87,9 @@ impl Coordinator {
         let number = match request.stage {
             Stage::Over(_) | Stage::Extended { .. } => return,
             Stage::Queued { queue, timer, .. } => return self.leave_queue(op, queue, timer),
-            Stage::Running { record } | Stage::Granted { record } => record,
+            Stage::Starting { record } | Stage::Running { record } | Stage::Granted { record } => {
+                record
+            }
             Stage::Looking { record, .. } => record,
             Stage::Keeping { record }
             | Stage::Expiring { record, .. }
@@ -128,7 +130,12 @@ impl Coordinator {
 
     /// Asks every node that may be asked; the others vote at once. Where they are too many, nobody
     /// is asked: a minority's grants would only have to be given back.
+    ///
+    /// While the first handshakes go on the attempt is not begun: it is held until they are over.
     pub(super) fn begin_attempt(&mut self, number: u32, now: Instant) {
+        if self.hold_at_start(number) {
+            return;
+        }
         let adopts = self.records.get(number).taken_up.is_some();
         let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
         let mut askable = NodeSet::EMPTY;
@@ -281,12 +288,14 @@ impl Coordinator {
         }
     }
 
-    /// Begins the attempt that was waited for.
+    /// Begins the attempt that was waited for, or held.
     pub(super) fn attempt_again(&mut self, op: Op, number: u32, now: Instant) {
         self.ops.move_to(op, Stage::Running { record: number });
         let record = self.records.get_mut(number);
         let ttl = record.ttl;
+        let purpose = record.round.purpose;
         record.round = Round::acquire(self.nodes.len(), now, ttl);
+        record.round.purpose = purpose;
         record.deadline = ttl.deadline(now);
         self.begin_attempt(number, now);
     }

@@ -60,6 +60,7 @@ impl Coordinator {
         self.queues.clear();
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());
         self.actions.clear();
+        self.starting = false;
         self.nodes.iter_mut().for_each(|node| *node = Node::of_another_process());
         for op in self.ops.all() {
             let error = ConfigError::Nodes(self.report_standings(now));

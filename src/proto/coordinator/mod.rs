@@ -18,6 +18,7 @@ mod nodes;
 mod payments;
 mod queue;
 mod reports;
+mod starting;
 mod trust;
 mod vouch;
 mod wait;
@@ -108,6 +109,8 @@ enum Prolong {
 pub struct Coordinator {
     settings: Settings,
     quorum: usize,
+    /// The first handshakes are not over: requests for locks are held.
+    starting: bool,
     nodes: Vec<Node>,
     records: Records,
     ops: Ops,
@@ -139,6 +142,7 @@ impl Coordinator {
         settings.validate()?;
         let mut coordinator = Coordinator {
             quorum: majority(settings.nodes.len()),
+            starting: true,
             nodes: settings.nodes.iter().map(|_| Node::default()).collect(),
             records: Records::new(settings.limits.records),
             ops: Ops::default(),

@@ -239,6 +239,7 @@ impl Coordinator {
                 self.ask_is_lost(node, ask, cause, provable, now);
             }
         }
+        self.first_handshake_ended(now);
     }
 
     /// No answer to this question will come any more.
@@ -366,6 +367,7 @@ impl Coordinator {
             // The flush may have come after the handshake had read the marker.
             self.mark(node, Marking::IfMissing, now);
         }
+        self.first_handshake_ended(now);
         // Asked at once, so that there is something to compare the next one with.
         self.probe_is_due(node, now);
     }

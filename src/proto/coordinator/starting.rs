@@ -1,0 +1,45 @@
+//! The start of a client: an acquire that is asked before the first handshakes are over is held
+//! until a quorum of nodes can be asked.
+//!
+//! The hazard is a request that is held for ever. A node's first handshake ends with the connect
+//! timeout at the latest, and after the first handshakes nothing is held any more: then a node that
+//! is not ready votes at once.
+
+use super::*;
+
+impl Coordinator {
+    /// Whether the first handshakes are not over: an acquire that is asked now is held, for the
+    /// connect timeout at most.
+    pub fn is_starting(&self) -> bool {
+        self.starting
+    }
+
+    /// Holds the request of this record if the first handshakes are not over; says whether it did.
+    pub(super) fn hold_at_start(&mut self, number: u32) -> bool {
+        let op = self.records.get(number).op.filter(|_| self.starting);
+        if let Some(op) = op {
+            self.ops.move_to(op, Stage::Starting { record: number });
+        }
+        op.is_some()
+    }
+
+    /// A first handshake ended, well or badly. If a quorum is ready, or the first handshakes cannot
+    /// make one any more, the requests that were held are asked now.
+    pub(super) fn first_handshake_ended(&mut self, now: Instant) {
+        if !self.starting {
+            return;
+        }
+        let ready = self.ready();
+        let pending = |it: &Node| it.failures == 0 && it.known.is_none();
+        let pending = self.nodes.iter().filter(|it| pending(it)).count();
+        if ready.len() < self.quorum && ready.len() + pending >= self.quorum {
+            return;
+        }
+        self.starting = false;
+        for op in self.ops.all() {
+            if let Some(&Stage::Starting { record }) = self.ops.get(op).map(|it| &it.stage) {
+                self.attempt_again(op, record, now);
+            }
+        }
+    }
+}
