@@ -104,3 +104,15 @@ fn an_adopt_is_held_and_stays_an_adopt() {
     let result = bench.completion().expect("the token does not hold the key").result;
     assert!(matches!(result, Err(Error::Lost { reason: Loss::Gone, .. })), "{result:?}");
 }
+
+#[test]
+fn a_waiter_behind_one_that_is_held_is_not_told_that_the_key_is_held_by_another() {
+    let mut bench = Bench::not_connected(3);
+    bench.core.acquire(b"k", TTL, TTL, 1, bench.now).unwrap();
+    bench.core.acquire(b"k", TTL, millis(100), 2, bench.now).unwrap();
+    bench.pass(millis(100));
+    let done = bench.completion().expect("its wait is over");
+    assert_eq!(done.data, 2);
+    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    assert_eq!(report.nodes[0].said, Said::Failed(Cause::Unreachable));
+}

@@ -210,6 +210,7 @@ impl Coordinator {
         }
         record.phase = Phase::Held;
         let op = record.op;
+        self.note_failed_attempt(number, None);
         self.note_crowd(number, now);
         self.arm_deadline(number);
         if let Some(op) = op {
@@ -230,6 +231,7 @@ impl Coordinator {
     pub(super) fn attempt_is_lost(&mut self, number: u32, now: Instant) {
         let error = self.refusal(number, now);
         self.stats.attempt_is_lost(&error);
+        self.note_failed_attempt(number, Some(&error));
         let record = self.records.get_mut(number);
         let op = record.op.take();
         let next = op.and_then(|op| self.next_attempt(number, op, &error, now));

@@ -23,7 +23,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let op = self.ops.open(data, give_up_at, occupant);
         if now >= give_up_at {
-            let error = Error::Contended(self.report_unasked(&self.records.get(occupant).key, now));
+            let error = self.no_turn(occupant, now);
             self.stats.attempt_is_lost(&error);
             self.ops.move_to(op, Stage::Over(Err(error)));
             return Ok(op);
@@ -32,10 +32,10 @@ impl Coordinator {
             self.ops.close(op);
             return Err(busy(Busy::Records));
         }
-        let record = self.records.get_mut(occupant);
-        let queues = &mut self.queues;
-        let queue =
-            *record.queue.get_or_insert_with(|| queues.insert(Queue::new(&record.key, now)) as u32);
+        let queue = match self.records.get(occupant).queue {
+            Some(queue) => queue,
+            None => self.open_queue(occupant, now),
+        };
         self.queues[queue as usize].waiting.push_back(op);
         let for_ever = give_up_at == Instant::from_nanos(u64::MAX);
         let timer = (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op }));
@@ -62,8 +62,57 @@ impl Coordinator {
         let queue = *queue as usize;
         self.records.give_up_reserved();
         self.queues[queue].leave(op);
-        let error = Error::Contended(self.report_unasked(&self.queues[queue].key, now));
+        let key = &self.queues[queue].key;
+        let error = match &self.queues[queue].no_quorum {
+            Some(error) => error.clone(),
+            None if self.starting => self.not_connected(key, now),
+            None => Error::Contended(self.report_unasked(key, now)),
+        };
         self.ops.move_to(op, Stage::Over(Err(error)));
+    }
+
+    /// Why a request that does not wait gets no turn: `occupant` holds the key or asks for it.
+    fn no_turn(&self, occupant: u32, now: Instant) -> Error {
+        let key = &self.records.get(occupant).key;
+        match self.no_quorum_of(occupant) {
+            Some(error) => error.clone(),
+            None if self.starting => self.not_connected(key, now),
+            None => Error::Contended(self.report_unasked(key, now)),
+        }
+    }
+
+    /// Why the last attempt of the request that asks for this record failed, if too few nodes gave
+    /// a vote that counts.
+    fn no_quorum_of(&self, occupant: u32) -> Option<&Error> {
+        let request = self.ops.get(self.records.get(occupant).op?)?;
+        match &request.stage {
+            Stage::Pausing { last, .. } => Some(last).filter(|it| matches!(it, Error::NoQuorum(_))),
+            _ => None,
+        }
+    }
+
+    fn open_queue(&mut self, occupant: u32, now: Instant) -> u32 {
+        let no_quorum = self.no_quorum_of(occupant).cloned();
+        let record = self.records.get_mut(occupant);
+        let mut queue = Queue::new(&record.key, now);
+        queue.no_quorum = no_quorum;
+        let queue = self.queues.insert(queue) as u32;
+        record.queue = Some(queue);
+        queue
+    }
+
+    /// The attempt of a request failed: those that are lined up behind it learn why.
+    pub(super) fn note_failed_attempt(&mut self, number: u32, error: Option<&Error>) {
+        if let Some(queue) = self.records.get(number).queue {
+            let no_quorum = error.filter(|error| matches!(error, Error::NoQuorum(_)));
+            self.queues[queue as usize].no_quorum = no_quorum.cloned();
+        }
+    }
+
+    fn not_connected(&self, key: &[u8], now: Instant) -> Error {
+        let mut report = self.report_standings(now);
+        report.key = key.into();
+        Error::NoQuorum(report)
     }
 
     /// Those that are lined up are taken back: it is the end.
