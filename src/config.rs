@@ -225,8 +225,8 @@ impl Config {
 }
 
 /// What a lock is asked for with. A plain [`Duration`] is a ttl, with the defaults for the rest:
-/// every client waits 10 s for a key that others hold ([`wait`](LockOptions::wait)), and the lock is
-/// not renewed ([`keep`](LockOptions::keep)).
+/// every client waits 10 s for a key that others hold ([`wait`](LockOptions::wait)), and the lock
+/// is not renewed ([`keep`](LockOptions::keep)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockOptions {
     pub(crate) ttl: Duration,

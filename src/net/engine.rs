@@ -51,6 +51,7 @@ const LAST_READS: usize = 256;
 /// use mio::{Events, Poll, Token};
 /// use redlatch::{Config, Engine, Outcome};
 ///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let mut poll = Poll::new()?;
 /// let mut events = Events::with_capacity(64);
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
@@ -68,13 +69,17 @@ const LAST_READS: usize = 256;
 ///         }
 ///     }
 ///     while let Some(done) = engine.poll_completion() {
-///         if let (7, Ok(Outcome::Acquired(lock))) = (done.data, done.result) {
-///             println!("held for {:?} more", engine.remaining(&lock));
-///             engine.release(lock, 8);
+///         match (done.data, done.result?) {
+///             (7, Outcome::Acquired(lock)) => {
+///                 println!("held for {:?} more", engine.remaining(&lock));
+///                 engine.release(lock, 8);
+///             }
+///             (8, Outcome::Released(_)) => return Ok(()),
+///             (data, other) => println!("{data}: {other:?}"),
 ///         }
 ///     }
 /// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }
 /// ```
 ///
 /// # Threads, processes, signals

@@ -278,8 +278,8 @@ pub struct Report {
 }
 
 /// What a caller can do about an error that the restart guard causes.
-const GUARD_HINT: &str = "; restart guard: a node that may have forgotten a live lock does not grant \
-    for max_ttl; on new nodes run `redlatch init` or call Client::vouch; \
+const GUARD_HINT: &str = "; restart guard: a node that may have forgotten a live lock does not \
+    grant for max_ttl; on new nodes run `redlatch init` or call Client::vouch; \
     Config::restart_guard or --no-restart-guard turns the guard off";
 
 impl Report {

@@ -57,13 +57,30 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 ///     Ok(())
 /// }
 ///
+/// # fn main() -> Result<(), Error> {
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let locks = SharedClient::connect(config)?;
 /// // The same from a thread:
 /// let options = LockOptions::ttl(Duration::from_secs(10)).keep(Duration::from_secs(3600));
 /// let guard = locks.lock("invoice:42", options).wait()?;
 /// guard.check()?;
-/// # Ok::<(), Error>(())
+/// drop(guard);
+///
+/// // From several threads: each takes a clone, and all clones are one client.
+/// let threads: Vec<_> = (0..4)
+///     .map(|_| {
+///         let locks = locks.clone();
+///         std::thread::spawn(move || {
+///             let guard = locks.lock("invoice:42", Duration::from_secs(10)).wait()?;
+///             guard.check()
+///         })
+///     })
+///     .collect();
+/// for thread in threads {
+///     thread.join().expect("it does not panic")?;
+/// }
+/// # Ok(())
+/// # }
 /// ```
 ///
 /// Its calls are lazy futures ([`Call`]): nothing is sent before they are polled, and dropping one

@@ -314,7 +314,7 @@ fn a_waiter_behind_one_that_finds_no_quorum_is_not_told_that_the_key_is_held() {
     let mut bench = Bench::new(3);
     bench.lose(0);
     bench.lose(1);
-    let mut ask = |bench: &mut Bench, wait, data| {
+    let ask = |bench: &mut Bench, wait, data| {
         bench.core.acquire(b"k", TTL, wait, data, bench.now).expect("it can be asked for");
     };
     ask(&mut bench, millis(500), 1);
