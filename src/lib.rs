@@ -77,7 +77,6 @@
 //! * `tls`: encrypted connections, `rediss://`, with rustls.
 //! * `tokio`: `SharedClient::connect_tokio`.
 //! * `testing`: in-process masters, for your own tests.
-//! * `cli`: the tool `redlatch`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::iter_over_hash_type)]
 
@@ -98,26 +97,43 @@ pub use client::{Client, Guard, Happened, Notice};
 #[cfg(feature = "net")]
 pub use config::{Config, DEFAULT_WAIT, LockOptions};
 #[cfg(feature = "net")]
+#[doc(inline)]
 pub use net::address::Lookup;
 #[cfg(all(feature = "net", any(target_os = "linux", target_os = "android")))]
+#[doc(inline)]
 pub use net::embed::{Asking, Embedded};
 #[cfg(feature = "tls")]
+#[doc(inline)]
 pub use net::tls::Tls;
 #[cfg(feature = "net")]
+#[doc(inline)]
 pub use net::{clock, engine::Engine};
+#[doc(inline)]
 pub use proto::coordinator::Event;
+#[doc(inline)]
 pub use proto::error::{Busy, Cause, Closed, ConfigError, Error, Loss, NodeReport, Report, Said};
+#[doc(inline)]
 pub use proto::inspection::{Finding, Inspection, NodeSight, Sight, Value};
+#[doc(inline)]
 pub use proto::keeper::Keep;
+#[doc(inline)]
 pub use proto::lock::{Lock, Token};
+#[doc(inline)]
 pub use proto::node::{NodeId, NodeSet};
+#[doc(inline)]
 pub use proto::ops::{Completion, Op, Outcome};
+#[doc(inline)]
 pub use proto::round::Released;
+#[doc(inline)]
 pub use proto::settings::{Credentials, RestartGuard};
+#[doc(inline)]
 pub use proto::standing::Standing;
+#[doc(inline)]
 pub use proto::stats::{NodeStats, RoundTrips, Stats};
+#[doc(inline)]
 pub use proto::time::{BadTtl, Instant, Ttl};
 #[cfg(feature = "net")]
+#[doc(inline)]
 pub use shared::{Lease, SharedClient, SharedGuard};
 
 /// The examples of README, compiled.
