@@ -158,7 +158,7 @@ fn of_two_one_runs_and_the_other_waits_and_then_runs() {
     };
     refused(&["-n"], 75);
     refused(&["-n", "-E", "9"], 9);
-    refused(&["-w", "0", "--conflict-exit-code", "0"], 0);
+    refused(&["-w", "0", "--conflict-exit-code", "0", "-v"], 0);
     let refusal = refused(&["-w", "100ms", "--json"], 75);
     assert_eq!(names(&events(&refusal)[..1]), ["waiting"]);
     let refusal = events(&refusal).pop().expect("the last line");
