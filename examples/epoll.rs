@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use redlatch::testing::tcp::Masters;
-use redlatch::{Config, Embedded, LockOptions, Outcome, RestartGuard};
+use redlatch::{Config, Embedded, Outcome, RestartGuard};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -40,9 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Level-triggered; `EventFlags::ET` does as well.
     epoll::add(&epoll, &locks, EventData::new_u64(LOCKS), EventFlags::IN)?;
 
-    // With a wait: the nodes are not connected yet, and that passes.
-    let options = LockOptions::ttl(TTL).wait(Duration::from_secs(5));
-    locks.ask().acquire("invoice:42", options, ACQUIRE)?;
+    // Asked before the nodes are connected, it is held until a quorum of them is.
+    locks.ask().acquire("invoice:42", TTL, ACQUIRE)?;
     let mut events = [MaybeUninit::uninit(); 8];
     loop {
         // It sleeps for as long as you like: what is due makes the descriptor readable.

@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut locks = Embedded::new(config)?;
     // A short ttl, renewed by the ticks: whoever stops to tick loses it soon.
     let kept = LockOptions::ttl(Duration::from_secs(1)).keep(Duration::from_secs(60));
-    locks.ask().acquire("door:7", kept.wait(Duration::from_secs(5)), DOOR)?;
+    locks.ask().acquire("door:7", kept, DOOR)?;
     let mut door: Option<Lock> = None;
     for frame in 0.. {
         // Reads, writes and renews; never waits.

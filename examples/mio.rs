@@ -38,9 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     poll.registry().register(&mut socket, SOCKET, Interest::READABLE)?;
 
     let mut locks = Engine::new(config, poll.registry(), LOCKS)?;
-    // With a wait: the nodes are not connected yet, and that passes.
-    let options = redlatch::LockOptions::ttl(TTL).wait(Duration::from_secs(5));
-    locks.acquire("invoice:42", options, ACQUIRE)?;
+    // Asked before the nodes are connected, it is held until a quorum of them is.
+    locks.acquire("invoice:42", TTL, ACQUIRE)?;
     loop {
         // Before every sleep. Where you have timers of your own, take the shorter one.
         let timeout = locks.prepare();

@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // Or a closure, for as long as it needs: the lock is renewed meanwhile.
-    let total = locks.with_lock("report", TTL, |lease| lease.check().map(|()| 4 * 3))??;
+    let total = locks.with_lock("report", TTL, |lease| lease.check().map(|()| 4 * 3))?;
     println!("the report says {total}");
 
     // In the end: what any node did not confirm by then is left to its ttl.

@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             smol::Timer::after(Duration::from_millis(5)).await;
             lease.check()
         };
-        locks.with_lock_async("report", TTL, report).await??;
+        locks.with_lock_async("report", TTL, report).await?;
         println!("the report is written");
 
         // In the end: what any node did not confirm by then is left to its ttl.

@@ -16,7 +16,7 @@ use crate::proto::keeper::Keep;
 use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
 use crate::proto::time::Instant;
 
-/// How long [`Client::lock`](crate::Client::lock) waits unless told.
+/// How long a lock is waited for unless [`LockOptions`] say otherwise, by every kind of client.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 
 /// Addresses and settings of a client.
@@ -224,7 +224,9 @@ impl Config {
     }
 }
 
-/// What a lock is asked for with. A plain [`Duration`] is a ttl, and the rest as it comes.
+/// What a lock is asked for with. A plain [`Duration`] is a ttl, with the defaults for the rest:
+/// every client waits 10 s for a key that others hold ([`wait`](LockOptions::wait)), and the lock
+/// is not renewed ([`keep`](LockOptions::keep)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockOptions {
     pub(crate) ttl: Duration,
@@ -239,7 +241,13 @@ impl LockOptions {
         LockOptions { ttl, wait: None, keep: None }
     }
 
-    /// Waits for the key for so long where others hold it; zero is one attempt.
+    /// One attempt, without a wait: it fails if others hold the key at this moment.
+    pub fn once(ttl: Duration) -> LockOptions {
+        LockOptions::ttl(ttl).wait(Duration::ZERO)
+    }
+
+    /// Waits for the key for at most this long if others hold it, or if too few nodes can be
+    /// asked. 10 s unless set; zero is one attempt.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> LockOptions {
         self.wait = Some(wait);

@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll, Token};
 use redlatch::proto::coordinator::{Action, Coordinator};
 use redlatch::proto::settings::{NodeSettings, Settings};
-use redlatch::{Config, Engine, Lock, NodeId, Outcome, RestartGuard, SharedClient, Standing};
+use redlatch::{
+    Config, Engine, Lock, LockOptions, NodeId, Outcome, RestartGuard, SharedClient, Standing,
+};
 
 use support::Fleet;
 
@@ -198,7 +200,9 @@ impl Ours {
     }
 
     fn acquire(&mut self, slot: u64) {
-        self.engine.acquire(&self.keys[slot as usize], TTL, slot).expect("there is room");
+        self.engine
+            .acquire(&self.keys[slot as usize], LockOptions::once(TTL), slot)
+            .expect("there is room");
     }
 
     fn take_all_then_give_all_back(&mut self) {

@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
-use redlatch::{Config, Engine, Outcome, RestartGuard};
+use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard};
 
 use support::Fleet;
 
@@ -243,7 +243,9 @@ impl Locks {
     }
 
     fn acquire(&mut self, slot: u64) {
-        self.engine.acquire(&self.keys[slot as usize], TTL, slot).expect("there is room");
+        self.engine
+            .acquire(&self.keys[slot as usize], LockOptions::once(TTL), slot)
+            .expect("there is room");
     }
 
     /// So many pairs with all keys in flight, up to the last answer of the last one.

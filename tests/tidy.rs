@@ -115,6 +115,21 @@ fn papers_name_files_that_exist() {
 }
 
 #[test]
+fn the_package_ships_without_tests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut list = Command::new(env!("CARGO"));
+    list.args(["package", "--list", "--allow-dirty", "--offline", "-p", "redlatch"]);
+    let output = list.current_dir(root).output().expect("cargo runs this test");
+    let files = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(files.contains("src/lib.rs"), "{}", String::from_utf8_lossy(&output.stderr));
+    let unwanted = ["tests/", "benches/", "fuzz/", "cli/", "doctests/", "."];
+    let known = [".cargo_vcs_info.json", ".gitignore"];
+    let wrong = files.lines().filter(|file| !known.contains(file));
+    let wrong = wrong.filter(|file| unwanted.iter().any(|start| file.starts_with(start)));
+    report(&wrong.map(|file| format!("{file}: is in the package")).collect::<Vec<_>>());
+}
+
+#[test]
 fn no_file_tells_of_a_machine() {
     let files = tracked().into_iter();
     let findings = files.flat_map(|path| papers::traces(&path, &read_bytes(&path)));
@@ -123,7 +138,7 @@ fn no_file_tells_of_a_machine() {
 
 /// Runs a rule over all Rust of the library and of the tool.
 fn every_source(rule: fn(&Source) -> Vec<String>) {
-    let roots = ["src/", "cli/", "tests/", "benches/", "examples/"];
+    let roots = ["src/", "cli/", "doctests/", "tests/", "benches/", "examples/"];
     let files = tracked();
     let ours = files
         .iter()

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use redlatch::{Completion, Engine, Outcome};
+use redlatch::{Completion, Engine, LockOptions, Outcome};
 
 use super::TTL;
 use super::tally::Samples;
@@ -58,7 +58,9 @@ impl Slots {
 
     fn acquire(&mut self, engine: &mut Engine, slot: usize) {
         self.asked[slot] = Instant::now();
-        engine.acquire(&self.keys[slot], TTL, slot as u64).expect("there is room");
+        engine
+            .acquire(&self.keys[slot], LockOptions::once(TTL), slot as u64)
+            .expect("there is room");
     }
 }
 

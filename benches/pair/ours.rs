@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
-use redlatch::{Config, Engine, Outcome, RestartGuard};
+use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard};
 
 use super::support::Fleet;
 use super::tally::Tally;
@@ -50,7 +50,9 @@ impl Ours {
 
     fn acquire(&mut self, slot: usize, now: Instant) {
         self.asked[slot] = now;
-        self.engine.acquire(&self.keys[slot], TTL, slot as u64).expect("there is room");
+        self.engine
+            .acquire(&self.keys[slot], LockOptions::once(TTL), slot as u64)
+            .expect("there is room");
     }
 }
 

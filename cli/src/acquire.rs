@@ -127,7 +127,7 @@ impl Taking<'_> {
     fn acquire(&mut self) -> Result<Lock, Stop> {
         let timing = &self.options.timing;
         let passed = clock::now().saturating_since(self.start);
-        let lock_options = LockOptions::ttl(timing.ttl);
+        let lock_options = LockOptions::once(timing.ttl);
         let lock_options = match timing.longest_wait() {
             Some(wait) => lock_options.wait(wait.saturating_sub(passed)),
             None => lock_options.wait_for_ever(),

@@ -18,7 +18,8 @@ A lock around any program, over N independent Redis masters (Redlock): who gets 
 masters has the lock, and a minority that is slow, frozen or dead costs nothing.
 
 The masters are given with -s, or in REDLATCH_SERVERS, comma-separated; a password that is not in \
-the URL comes from REDISCLI_AUTH. Every verb has a longer help: redlatch help VERB.";
+the URL comes from REDISCLI_AUTH. The flags that the verbs share (redlatch help status) may stand \
+before the verb, too. Every verb has a longer help: redlatch help VERB.";
 
 const EXAMPLES: &str = "\
 Examples:

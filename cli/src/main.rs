@@ -13,6 +13,7 @@ mod exec;
 mod exit;
 mod extend;
 mod init;
+mod leading;
 mod look;
 mod man;
 mod news;
@@ -31,7 +32,7 @@ mod writable;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use arguments::{Arguments, Verb};
 
@@ -40,7 +41,8 @@ fn main() -> ExitCode {
     if let Some(code) = nursery::become_command() {
         return code;
     }
-    let verb = match Arguments::try_parse() {
+    let words = leading::behind_verb(std::env::args_os().collect(), &Arguments::command());
+    let verb = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments.verb,
         Err(error) => return exit::not_understood(&error),
     };

@@ -46,7 +46,16 @@ const LOOKED_AT: Duration = Duration::from_millis(1);
 /// # Threads, processes, signals
 ///
 /// It is `Send` and not `Sync`: one thread uses it at a time, and may hold several locks at once. A
-/// guard borrows it, so it stays on that thread, and ends before the client does.
+/// guard borrows it, so it stays on that thread, and ends before the client does. Several threads
+/// use a [`SharedClient`](crate::SharedClient); a shared `&Client` does not compile:
+///
+/// ```compile_fail,E0277
+/// # fn f(client: &redlatch::Client) {
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| client.nodes());
+/// });
+/// # }
+/// ```
 ///
 /// After `fork` it belongs to the parent: in the child every call ends as [`Error::Config`], and
 /// dropping it or a guard does nothing to the parent's locks. A copy with the same process number

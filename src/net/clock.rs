@@ -21,9 +21,72 @@ pub fn now() -> Instant {
     Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
+/// The moment of the standard library's clock as one on ours: for deadlines and timers of a program
+/// that uses `std::time::Instant`. It is as far from the present as that one is.
+///
+/// Where the machine is suspended between now and then, the two clocks do not agree any more: ours
+/// counts the suspended time.
+#[expect(clippy::disallowed_methods, reason = "one reading of each clock is what converts")]
+pub fn from_std(moment: std::time::Instant) -> Instant {
+    let (theirs, ours) = (std::time::Instant::now(), now());
+    match moment.checked_duration_since(theirs) {
+        Some(ahead) => ours.saturating_add(ahead),
+        None => {
+            let ago = u64::try_from(theirs.duration_since(moment).as_nanos()).unwrap_or(u64::MAX);
+            Instant::from_nanos(ours.as_nanos().saturating_sub(ago))
+        }
+    }
+}
+
+/// A moment on our clock as one of the standard library's clock: for a timer of a runtime that
+/// knows only that one. The same holds as for [`from_std`]: convert it again after a suspend.
+///
+/// A moment that the standard library cannot express is the present.
+#[expect(clippy::disallowed_methods, reason = "one reading of each clock is what converts")]
+pub fn to_std(moment: Instant) -> std::time::Instant {
+    let (ours, theirs) = (now(), std::time::Instant::now());
+    let ahead = moment.saturating_since(ours);
+    let ago = ours.saturating_since(moment);
+    let moved = theirs.checked_add(ahead).and_then(|it| it.checked_sub(ago));
+    moved.unwrap_or(theirs)
+}
+
+impl From<std::time::Instant> for Instant {
+    /// See [`from_std`].
+    fn from(moment: std::time::Instant) -> Instant {
+        from_std(moment)
+    }
+}
+
+impl From<Instant> for std::time::Instant {
+    /// See [`to_std`].
+    fn from(moment: Instant) -> std::time::Instant {
+        to_std(moment)
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the other clock is what it is about")]
+    fn a_moment_goes_to_the_clock_of_the_standard_library_and_back() {
+        const NEAR: Duration = Duration::from_millis(50);
+        let minute = Duration::from_secs(60);
+        let (ours, theirs) = (now(), std::time::Instant::now());
+        let later = std::time::Instant::from(ours.saturating_add(minute));
+        assert!(later.duration_since(theirs + minute - NEAR) < 2 * NEAR);
+        let earlier = Instant::from(theirs - Duration::from_millis(1));
+        assert!(earlier < now() && ours.saturating_since(earlier) < NEAR);
+        let back = Instant::from(std::time::Instant::from(ours));
+        assert!(back.as_nanos().abs_diff(ours.as_nanos()) < NEAR.as_nanos() as u64);
+        // What one clock cannot say does not wrap.
+        let _ = std::time::Instant::from(Instant::from_nanos(u64::MAX));
+        let _ = std::time::Instant::from(Instant::from_nanos(0));
+    }
 
     #[test]
     fn it_goes_on_and_never_back() {

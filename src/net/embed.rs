@@ -34,6 +34,7 @@ use crate::proto::ops::Completion;
 /// use redlatch::{Config, Embedded, Outcome};
 /// use rustix::event::{PollFd, PollFlags, poll};
 ///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let mut locks = Embedded::new(config)?;
 /// locks.ask().acquire("invoice:42", Duration::from_secs(10), 7)?;
@@ -42,13 +43,47 @@ use crate::proto::ops::Completion;
 ///     poll(&mut [PollFd::new(&locks, PollFlags::IN)], None)?;
 ///     locks.tick()?;
 ///     while let Some(done) = locks.poll_completion() {
-///         if let (7, Ok(Outcome::Acquired(lock))) = (done.data, done.result) {
-///             println!("held for {:?} more", locks.engine().remaining(&lock));
-///             locks.ask().release(lock, 8);
+///         match (done.data, done.result?) {
+///             (7, Outcome::Acquired(lock)) => {
+///                 println!("held for {:?} more", locks.engine().remaining(&lock));
+///                 locks.ask().release(lock, 8);
+///             }
+///             (8, Outcome::Released(_)) => return Ok(()),
+///             (data, other) => println!("{data}: {other:?}"),
 ///         }
 ///     }
 /// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }
+/// ```
+///
+/// The same in epoll, here through `rustix`, edge-triggered:
+///
+/// ```no_run
+/// use std::mem::MaybeUninit;
+/// use std::time::Duration;
+/// use redlatch::{Config, Embedded, Outcome};
+/// use rustix::event::epoll;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let mut locks = Embedded::new(config)?;
+/// let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+/// let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+/// epoll::add(&poller, &locks, epoll::EventData::new_u64(1), flags)?;
+/// locks.ask().acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// let mut events = [MaybeUninit::uninit(); 8];
+/// loop {
+///     epoll::wait(&poller, &mut events, None)?;
+///     locks.tick()?;
+///     while let Some(done) = locks.poll_completion() {
+///         match (done.data, done.result?) {
+///             (7, Outcome::Acquired(lock)) => drop(locks.ask().release(lock, 8)),
+///             (8, Outcome::Released(_)) => return Ok(()),
+///             (data, other) => println!("{data}: {other:?}"),
+///         }
+///     }
+/// }
+/// # }
 /// ```
 ///
 /// # Threads, processes, signals
@@ -200,6 +235,7 @@ impl Source for Embedded {
 #[cfg(all(test, feature = "testing"))]
 mod tests {
     use super::*;
+    use crate::config::LockOptions;
     use crate::net::clock;
     use crate::proto::settings::RestartGuard;
     use crate::testing::tcp::Masters;
@@ -246,7 +282,7 @@ mod tests {
             locks.engine.read_at_once(16);
             for data in 0..LOCKS {
                 let ttl = Duration::from_secs(60);
-                locks.ask().acquire(data.to_string(), ttl, data as u64).unwrap();
+                locks.ask().acquire(data.to_string(), LockOptions::once(ttl), data as u64).unwrap();
             }
             let start = clock::now();
             while masters[0].keys().len() < LOCKS {

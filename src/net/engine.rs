@@ -20,7 +20,7 @@ use super::clock;
 use super::connect::Connector;
 use super::socket::Readiness;
 use super::stream::Stream;
-use crate::config::{AskForCredentials, Config, LockOptions};
+use crate::config::{AskForCredentials, Config, DEFAULT_WAIT, LockOptions};
 use crate::proto::coordinator::{Action, Coordinator, Event};
 use crate::proto::error::{ConfigError, Error};
 use crate::proto::keeper::Keep;
@@ -51,6 +51,7 @@ const LAST_READS: usize = 256;
 /// use mio::{Events, Poll, Token};
 /// use redlatch::{Config, Engine, Outcome};
 ///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let mut poll = Poll::new()?;
 /// let mut events = Events::with_capacity(64);
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
@@ -68,13 +69,17 @@ const LAST_READS: usize = 256;
 ///         }
 ///     }
 ///     while let Some(done) = engine.poll_completion() {
-///         if let (7, Ok(Outcome::Acquired(lock))) = (done.data, done.result) {
-///             println!("held for {:?} more", engine.remaining(&lock));
-///             engine.release(lock, 8);
+///         match (done.data, done.result?) {
+///             (7, Outcome::Acquired(lock)) => {
+///                 println!("held for {:?} more", engine.remaining(&lock));
+///                 engine.release(lock, 8);
+///             }
+///             (8, Outcome::Released(_)) => return Ok(()),
+///             (data, other) => println!("{data}: {other:?}"),
 ///         }
 ///     }
 /// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }
 /// ```
 ///
 /// # Threads, processes, signals
@@ -177,9 +182,13 @@ impl Engine {
         })
     }
 
-    /// Asks for `key`: one attempt, unless the options have a wait. The completion brings `data`
-    /// back. Where the lock is to be kept, it is followed by those of [`keep`](Engine::keep), with
-    /// the same `data`.
+    /// Asks for `key`, and waits for it for 10 s, or as the options say. The completion brings
+    /// `data` back. If the lock is to be kept, it is followed by those of [`keep`](Engine::keep),
+    /// with the same `data`.
+    ///
+    /// It may be asked at once. While the nodes' first handshakes go on, the request is held until
+    /// a quorum of nodes is connected, for the connect timeout at most. So an acquire on a new
+    /// engine may take that much longer than its wait.
     ///
     /// # Errors
     /// Before anything is sent: a ttl or key that cannot be, or [`Error::Busy`].
@@ -190,7 +199,7 @@ impl Engine {
         data: u64,
     ) -> Result<Op, Error> {
         let LockOptions { ttl, wait, keep } = options.into();
-        let wait = wait.unwrap_or(Duration::ZERO);
+        let wait = wait.unwrap_or(DEFAULT_WAIT);
         self.coordinator.acquire_and_keep(key.as_ref(), ttl, wait, keep, data, clock::now())
     }
 

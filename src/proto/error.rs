@@ -272,8 +272,8 @@ pub struct NodeReport {
     pub detail: Option<Box<str>>,
 }
 
-/// What every node said to the question that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What every node said to the question that failed. `Debug` is the line of `Display`.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Report {
     /// The key that was asked for.
     pub key: Box<[u8]>,
@@ -281,6 +281,31 @@ pub struct Report {
     pub needed: usize,
     /// Every node, in the order of the list.
     pub nodes: Vec<NodeReport>,
+}
+
+/// What a caller can do about an error that the restart guard causes.
+const GUARD_HINT: &str = "; restart guard: a node that may have forgotten a live lock does not \
+    grant for max_ttl; on new nodes run `redlatch init` or call Client::vouch; \
+    Config::restart_guard or --no-restart-guard turns the guard off";
+
+impl Report {
+    /// Whether there could be a majority if the grants of nodes in quarantine counted.
+    pub fn is_for_the_restart_guard(&self) -> bool {
+        let quarantined = Said::Failed(Cause::Quarantined);
+        let count = |said| self.nodes.iter().filter(|node| node.said == said).count();
+        let most = count(quarantined) + count(Said::Granted) + count(Said::Nothing);
+        count(quarantined) > 0 && most >= self.needed
+    }
+
+    fn hint(&self) -> &'static str {
+        if self.is_for_the_restart_guard() { GUARD_HINT } else { "" }
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for Report {
@@ -326,8 +351,9 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Why there is no lock, or no longer one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because that is what a
+/// `main` prints that returns it.
+#[derive(Clone, PartialEq, Eq)]
 pub enum Error {
     /// Enough nodes answered, and others hold the key.
     Contended(Box<Report>),
@@ -367,8 +393,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Contended(report) => write!(f, "held by another: {report}"),
-            Error::NoQuorum(report) => write!(f, "no quorum: {report}"),
+            Error::Contended(report) => write!(f, "held by another: {report}{}", report.hint()),
+            Error::NoQuorum(report) => write!(f, "no quorum: {report}{}", report.hint()),
             Error::Expired(report) => write!(f, "granted too late to be of use: {report}"),
             Error::Lost { reason, report } => write!(f, "the lock is lost ({reason}): {report}"),
             Error::Busy(busy) => busy.fmt(f),
@@ -378,14 +404,14 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Config(error) => Some(error),
-            _ => None,
-        }
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
+
+/// Without a source: `Display` says what a [`ConfigError`] inside says, so a chain would repeat it.
+impl std::error::Error for Error {}
 
 impl From<BadTtl> for Error {
     fn from(bad: BadTtl) -> Error {
@@ -441,8 +467,8 @@ impl fmt::Display for Closed {
     }
 }
 
-/// What cannot work as it was configured or asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What cannot work as it was configured or asked for. `Debug` is the line of `Display`.
+#[derive(Clone, PartialEq, Eq)]
 pub enum ConfigError {
     /// The list of nodes is empty.
     NoNodes,
@@ -503,6 +529,12 @@ pub enum ConfigError {
     },
     /// So many nodes have a lasting trouble that the others are no quorum.
     Nodes(Box<Report>),
+}
+
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for ConfigError {
@@ -595,5 +627,18 @@ mod tests {
             "no quorum: needed 2 of 3 for \"invoice:\\r\\n42\": 10.0.0.1:6379 granted, \
              10.0.0.2:6379 held, 10.0.0.3:6379 not connected (refused)"
         );
+    }
+
+    #[test]
+    fn a_failed_main_prints_one_line_and_a_chain_says_it_once() {
+        let error = Error::Config(ConfigError::NoNodes);
+        assert_eq!(format!("{error:?}"), error.to_string(), "main prints Debug");
+        assert!(std::error::Error::source(&error).is_none(), "its text would be said twice");
+        let config = ConfigError::TooManyNodes { given: 99 };
+        assert_eq!(format!("{config:?}"), config.to_string());
+        let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new() };
+        assert_eq!(format!("{report:?}"), report.to_string());
+        let error = Error::Contended(Box::new(report));
+        assert_eq!(format!("{error:?}"), error.to_string());
     }
 }

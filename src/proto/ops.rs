@@ -67,6 +67,11 @@ pub struct Completion {
 /// Where a request is.
 #[derive(Debug)]
 pub enum Stage {
+    /// Held until the first handshakes are over: nothing was asked yet.
+    Starting {
+        /// The record of the attempt to come.
+        record: u32,
+    },
     /// A round of this record is under way, or about to be.
     Running {
         /// The record.

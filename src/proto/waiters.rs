@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use super::error::Error;
 use super::key::KeyHash;
 use super::node::NodeId;
 use super::ops::Op;
@@ -50,6 +51,8 @@ pub struct Queue {
     streak: (u32, Instant),
     /// Up to when others are left a turn.
     pub others_until: Instant,
+    /// Why the last attempt for the key failed, unless others held it.
+    pub no_quorum: Option<Error>,
 }
 
 /// The queues, by number.
@@ -63,6 +66,7 @@ impl Queue {
             waiting: VecDeque::new(),
             streak: (0, now),
             others_until: Instant::default(),
+            no_quorum: None,
         }
     }
 

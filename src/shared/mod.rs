@@ -57,13 +57,30 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 ///     Ok(())
 /// }
 ///
+/// # fn main() -> Result<(), Error> {
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let locks = SharedClient::connect(config)?;
 /// // The same from a thread:
 /// let options = LockOptions::ttl(Duration::from_secs(10)).keep(Duration::from_secs(3600));
 /// let guard = locks.lock("invoice:42", options).wait()?;
 /// guard.check()?;
-/// # Ok::<(), Error>(())
+/// drop(guard);
+///
+/// // From several threads: each takes a clone, and all clones are one client.
+/// let threads: Vec<_> = (0..4)
+///     .map(|_| {
+///         let locks = locks.clone();
+///         std::thread::spawn(move || {
+///             let guard = locks.lock("invoice:42", Duration::from_secs(10)).wait()?;
+///             guard.check()
+///         })
+///     })
+///     .collect();
+/// for thread in threads {
+///     thread.join().expect("it does not panic")?;
+/// }
+/// # Ok(())
+/// # }
 /// ```
 ///
 /// Its calls are lazy futures ([`Call`]): nothing is sent before they are polled, and dropping one
@@ -214,19 +231,34 @@ impl SharedClient {
     /// 24 hours at most unless the options keep it otherwise.
     ///
     /// `act` is not interrupted when the lock is lost: it looks at [`Lease::check`] before each
-    /// side effect. A panic in it gives the lock back, and goes on.
+    /// side effect. An error or a panic in it gives the lock back, and goes on.
+    ///
+    /// ```no_run
+    /// # use redlatch::{Config, Error, SharedClient};
+    /// # use std::time::Duration;
+    /// # let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+    /// # let locks = SharedClient::connect(config)?;
+    /// // One `?` for the lock and for what `act` returns.
+    /// let total = locks.with_lock("report", Duration::from_secs(10), |lease| {
+    ///     lease.check()?;
+    ///     Ok::<_, Error>(3 * 4)
+    /// })?;
+    /// assert_eq!(total, 12);
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
-    /// Why there is no lock; or [`Error::Lost`] where it was over before `act` was: what that
-    /// returned is dropped then.
-    pub fn with_lock<K: AsRef<[u8]>, T>(
+    /// What `act` returns as its error, of any type that an [`Error`] can become; why there is no
+    /// lock; or [`Error::Lost`] if the lock was over before `act` was: what that returned is
+    /// dropped then.
+    pub fn with_lock<K: AsRef<[u8]>, T, E: From<Error>>(
         &self,
         key: K,
         options: impl Into<LockOptions>,
-        act: impl FnOnce(&Lease) -> T,
-    ) -> Result<T, Error> {
+        act: impl FnOnce(&Lease) -> Result<T, E>,
+    ) -> Result<T, E> {
         let guard = self.lock(key, kept(options.into())).wait()?;
-        let value = act(&guard);
+        let value = act(&guard)?;
         guard.check()?;
         // It was held to the end: what becomes of the key now is the nodes' business.
         let _ = guard.release().wait();
@@ -238,18 +270,19 @@ impl SharedClient {
     ///
     /// # Errors
     /// As there.
-    pub async fn with_lock_async<K, T, F>(
+    pub async fn with_lock_async<K, T, E, F>(
         &self,
         key: K,
         options: impl Into<LockOptions>,
         act: impl FnOnce(Lease) -> F,
-    ) -> Result<T, Error>
+    ) -> Result<T, E>
     where
         K: AsRef<[u8]>,
-        F: Future<Output = T>,
+        E: From<Error>,
+        F: Future<Output = Result<T, E>>,
     {
         let guard = self.lock(key, kept(options.into())).await?;
-        let value = act(guard.lease()).await;
+        let value = act(guard.lease()).await?;
         guard.check()?;
         let _ = guard.release().await;
         Ok(value)

@@ -37,12 +37,27 @@ impl SharedClient {
     ///
     /// ```no_run
     /// use std::time::Duration;
-    /// use redlatch::{Config, SharedClient};
+    /// use redlatch::{Config, LockOptions, SharedClient};
     ///
-    /// # async fn f() -> Result<(), redlatch::Error> {
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
     /// let locks = SharedClient::connect_tokio(config).await?;
     /// let guard = locks.lock("invoice:42", Duration::from_secs(10)).await?;
+    /// guard.release().await?;
+    ///
+    /// // Your own timeout: the call is dropped then, which takes it back.
+    /// let call = locks.lock("invoice:42", Duration::from_secs(10));
+    /// let guard = tokio::time::timeout(Duration::from_secs(5), call).await??;
+    /// drop(guard);
+    ///
+    /// // Renewed while you work, which ends if the lock is lost.
+    /// let options = LockOptions::ttl(Duration::from_secs(10)).keep(Duration::from_secs(3600));
+    /// let guard = locks.lock("report", options).await?;
+    /// tokio::select! {
+    ///     () = tokio::time::sleep(Duration::from_millis(20)) => println!("the work is done"),
+    ///     why = guard.lost() => return Err(why.into()),
+    /// }
     /// guard.release().await?;
     /// # Ok(())
     /// # }

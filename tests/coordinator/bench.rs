@@ -83,6 +83,16 @@ impl Bench {
         bench
     }
 
+    /// Nodes that were up for a day and that the client has not connected to yet.
+    pub fn not_connected(nodes: usize) -> Bench {
+        let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let core = Coordinator::new(Settings::new(labels.collect()), [9; 32], now);
+        let info = (0..nodes).map(|node| INFO_OLD.replace("RR0", &format!("RR{node}"))).collect();
+        let core = core.expect("good settings");
+        Bench::unconnected(core, now, "*2\r\n_\r\n_\r\n", info, "+OK\r\n")
+    }
+
     /// A new process whose nodes have these markers, none of them connected yet: the same nodes,
     /// and the time goes on from `now`.
     pub fn with_markers(markers: &[Option<String>], now: Instant) -> Bench {

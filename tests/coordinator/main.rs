@@ -20,6 +20,7 @@ mod renewing;
 mod secrets;
 mod servers;
 mod silence;
+mod starting;
 mod trust;
 mod turns;
 mod waiting;

@@ -180,3 +180,38 @@ fn a_quarantine_outlives_its_connection_and_a_good_node_is_not_punished_for_one(
     bench.pass(MEMORY);
     assert_eq!(bench.standing(0), Standing::Ready);
 }
+
+#[test]
+fn an_error_that_the_restart_guard_causes_names_its_switch() {
+    let mut bench = Bench::new(3);
+    restarted(&mut bench, 0);
+    bench.lose(1);
+    bench.acquire();
+    for node in [0, 2] {
+        bench.said(node);
+        bench.reply(node, "+OK\r\n");
+    }
+    let error = bench.completion().unwrap().result.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    let text = error.to_string();
+    for words in [
+        "its grants count in 60.6 s",
+        "Config::restart_guard",
+        "--no-restart-guard",
+        "Client::vouch",
+        "redlatch init",
+    ] {
+        assert!(text.contains(words), "{words} is not in: {text}");
+    }
+    assert!(!text.contains('\n'), "{text}");
+    // One that others hold on a majority is not the guard's doing.
+    bench.pass(MEMORY * 2);
+    bench.connect(1);
+    bench.acquire();
+    for node in [1, 2] {
+        bench.said(node);
+        bench.reply(node, "_\r\n");
+    }
+    let text = bench.completion().unwrap().result.unwrap_err().to_string();
+    assert!(!text.contains("restart_guard"), "{text}");
+}

@@ -308,3 +308,24 @@ fn behind_a_streak_others_have_a_turn() {
     push(&mut bench, 0);
     assert!(is_asking(&mut bench, 0), "and gave it back");
 }
+
+#[test]
+fn a_waiter_behind_one_that_finds_no_quorum_is_not_told_that_the_key_is_held() {
+    let mut bench = Bench::new(3);
+    bench.lose(0);
+    bench.lose(1);
+    let ask = |bench: &mut Bench, wait, data| {
+        bench.core.acquire(b"k", TTL, wait, data, bench.now).expect("it can be asked for");
+    };
+    ask(&mut bench, millis(500), 1);
+    ask(&mut bench, millis(100), 2);
+    ask(&mut bench, Duration::ZERO, 3);
+    let now = bench.completion().expect("it does not wait");
+    assert_eq!(now.data, 3);
+    assert!(matches!(now.result, Err(Error::NoQuorum(_))), "{:?}", now.result);
+    bench.pass(millis(100));
+    let soon = bench.completion().expect("its wait is over");
+    assert_eq!(soon.data, 2);
+    let Err(Error::NoQuorum(report)) = soon.result else { panic!("{:?}", soon.result) };
+    assert!(matches!(report.nodes[0].said, Said::Failed(_)), "{report}");
+}

@@ -222,7 +222,7 @@ fn counting_is_right_under_many_locks() {
     }
     for number in 0..100 {
         let key = format!("{number}");
-        engine.acquire(key, LockOptions::ttl(TTL), number).unwrap();
+        engine.acquire(key, LockOptions::once(TTL), number).unwrap();
     }
     let (mut won, mut lost) = (0, 0);
     eventually(5 * SECOND, "all are decided", || {

@@ -154,7 +154,7 @@ fn fill(engine: &mut Engine, mut turn: impl FnMut(&mut Engine)) -> usize {
     let start = Instant::now();
     for number in 0.. {
         assert!(start.elapsed() < 3 * LOST, "the socket takes and takes");
-        engine.acquire(large_key(number), SHORT, number as u64).unwrap();
+        engine.acquire(large_key(number), LockOptions::once(SHORT), number as u64).unwrap();
         engine.prepare();
         turn(engine);
         while let Some(done) = engine.poll_completion() {
@@ -212,7 +212,7 @@ fn an_engine_behind_a_descriptor_is_dropped_while_a_socket_is_full() {
     let full = |locks: &Embedded| locks.engine().coordinator().output(NodeId::new(2)).len();
     let mut asked = 0;
     while full(&locks) < 1 << 20 {
-        locks.ask().acquire(large_key(asked), SHORT, 0).unwrap();
+        locks.ask().acquire(large_key(asked), LockOptions::once(SHORT), 0).unwrap();
         asked += 1;
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
@@ -241,7 +241,7 @@ fn a_socket_that_takes_again_wakes_the_loop() {
         fleet[2].stop();
         let mut asked = 0;
         while locks.engine().coordinator().output(NodeId::new(2)).len() < 4 << 20 {
-            locks.ask().acquire(large_key(asked), TTL, 0).unwrap();
+            locks.ask().acquire(large_key(asked), LockOptions::once(TTL), 0).unwrap();
             asked += 1;
             let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
                 panic!("no lock")

@@ -4,7 +4,7 @@
 
 use super::*;
 use outer::LOOPS;
-use redlatch::{Embedded, Error, Outcome, Released};
+use redlatch::{Embedded, Error, LockOptions, Outcome, Released};
 use support::free_port;
 
 /// Every node refuses, and is not tried again while the test runs.
@@ -24,7 +24,7 @@ fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
         });
         outer.until_silent(&mut locks);
         for data in 0..20 {
-            locks.ask().acquire("a", TTL, data).unwrap();
+            locks.ask().acquire("a", LockOptions::once(TTL), data).unwrap();
             assert!(outer.wakes(&locks, LOST), "nobody said that it is over: {locks:?}");
             locks.tick().unwrap();
             let done = locks.poll_completion().expect("it is over");
@@ -38,7 +38,7 @@ fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
         }
         // And where several are asked before the loop looks.
         for data in 0..3 {
-            locks.ask().acquire("a", TTL, data).unwrap();
+            locks.ask().acquire("a", LockOptions::once(TTL), data).unwrap();
         }
         let ended: Vec<u64> = (0..3).map(|_| outer.completion(&mut locks).data).collect();
         assert_eq!(ended, [0, 1, 2]);
@@ -53,7 +53,7 @@ fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
         let mut locks = Embedded::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
-        locks.ask().acquire("a", millis(300), 1).unwrap();
+        locks.ask().acquire("a", LockOptions::once(millis(300)), 1).unwrap();
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
@@ -78,7 +78,7 @@ fn granted(outer: &mut Outer, locks: &mut Embedded, fleet: &Fleet, count: u64) {
     {
         let mut ask = locks.ask();
         for data in 0..count {
-            ask.acquire(format!("key:{data}"), TTL, data).unwrap();
+            ask.acquire(format!("key:{data}"), LockOptions::once(TTL), data).unwrap();
         }
     }
     let everywhere = count as usize * fleet.len();
@@ -152,7 +152,7 @@ fn a_request_that_is_cancelled_leaves_the_descriptor_silent() {
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
         for ticks in 0..4 {
-            let op = locks.ask().acquire("a", TTL, ticks).unwrap();
+            let op = locks.ask().acquire("a", LockOptions::once(TTL), ticks).unwrap();
             for _ in 0..ticks {
                 assert!(outer.wakes(&locks, LOST));
                 locks.tick().unwrap();

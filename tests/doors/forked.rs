@@ -8,7 +8,7 @@
 use std::process::Command;
 
 use super::*;
-use redlatch::{Embedded, Error, Lock, Outcome, Released};
+use redlatch::{Embedded, Error, Lock, LockOptions, Outcome, Released};
 
 /// The nodes, for the process that forks.
 const NODES: &str = "REDLATCH_TEST_FORK";
@@ -48,7 +48,7 @@ fn in_a_child(locks: &mut Embedded, what: impl FnOnce(&mut Embedded)) {
 
 /// A lock whose deadline is a second away: the timer is set to it, and nothing else comes.
 fn short_lock(outer: &mut Outer, locks: &mut Embedded) -> Lock {
-    locks.ask().acquire("short", SECOND, 1).unwrap();
+    locks.ask().acquire("short", LockOptions::once(SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = outer.completion(locks).result else { panic!("no lock") };
     outer.until_silent(locks);
     lock
@@ -62,7 +62,7 @@ fn the_parent(config: Config) {
     // The child asks, which ends at once: its copy of the timer is the parent's timer.
     let lock = short_lock(&mut outer, &mut locks);
     in_a_child(&mut locks, |locks| {
-        locks.ask().acquire("of the child", TTL, 2).unwrap();
+        locks.ask().acquire("of the child", LockOptions::once(TTL), 2).unwrap();
         let done = locks.poll_completion().expect("it is over");
         assert!(matches!(done.result, Err(Error::Config(_))), "{:?}", done.result);
         assert!(locks.poll_completion().is_none());
@@ -76,7 +76,7 @@ fn the_parent(config: Config) {
 
     // The child looks at what the parent waits for, and takes nothing away from it.
     let lock = short_lock(&mut outer, &mut locks);
-    locks.ask().acquire("asked before", TTL, 3).unwrap();
+    locks.ask().acquire("asked before", LockOptions::once(TTL), 3).unwrap();
     in_a_child(&mut locks, |locks| {
         let start = Instant::now();
         while start.elapsed() < millis(200) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use mio::{Events, Poll, Token};
-use redlatch::{Completion, Engine, Lock, Outcome};
+use redlatch::{Completion, Engine, Lock, LockOptions, Outcome};
 
 const ENGINES: usize = 10;
 
@@ -82,7 +82,7 @@ fn ten_engines_live_on_one_poller_through_reconnects() {
                 one.asked += 1;
                 let data = one.base as u64 * 1_000_000 + one.asked;
                 let key = format!("{}:{}", one.base, one.asked % 7);
-                one.engine.acquire(key, TTL, data).unwrap();
+                one.engine.acquire(key, LockOptions::once(TTL), data).unwrap();
             }
         }
     }
@@ -115,7 +115,7 @@ fn two_engines_on_one_thread_contend_and_one_ends_before_the_other() {
     while !crowd.all.iter().all(|one| one.engine.coordinator().ready().len() == 3) {
         crowd.turn();
     }
-    crowd.all[0].engine.acquire("a", TTL, 1).unwrap();
+    crowd.all[0].engine.acquire("a", LockOptions::once(TTL), 1).unwrap();
     let first = lock_of(&mut crowd, 0);
     let wait = redlatch::LockOptions::ttl(TTL).wait(HOUR);
     crowd.all[1].engine.acquire("a", wait, 2).unwrap();
@@ -148,17 +148,14 @@ fn two_engines_on_one_thread_contend_and_one_ends_before_the_other() {
 fn an_engine_is_made_on_one_thread_and_used_on_another() {
     let fleet = Fleet::start(3);
     let mut crowd = Crowd::new(&fleet, 1);
-    crowd.all[0].engine.acquire("asked here", TTL, 1).unwrap();
+    crowd.all[0].engine.acquire("asked here", LockOptions::once(TTL), 1).unwrap();
     let elsewhere = std::thread::spawn(move || {
-        let start = Instant::now();
-        while crowd.all[0].engine.poll_completion().is_none() {
-            assert!(start.elapsed() < LOST, "{:?}", crowd.all[0].engine);
-            crowd.turn();
-        }
+        let lock = lock_of(&mut crowd, 0);
+        crowd.all[0].engine.let_go(&lock);
         while crowd.all[0].engine.coordinator().ready().len() < 3 {
             crowd.turn();
         }
-        crowd.all[0].engine.acquire("on the other thread", TTL, 2).unwrap();
+        crowd.all[0].engine.acquire("on the other thread", LockOptions::once(TTL), 2).unwrap();
         let lock = lock_of(&mut crowd, 0);
         (crowd, lock)
     });
@@ -178,7 +175,7 @@ fn an_engine_outlives_the_poll_it_was_made_on() {
     while crowd.all[0].engine.coordinator().ready().len() < 3 {
         crowd.turn();
     }
-    crowd.all[0].engine.acquire("a", TTL, 1).unwrap();
+    crowd.all[0].engine.acquire("a", LockOptions::once(TTL), 1).unwrap();
     let lock = lock_of(&mut crowd, 0);
     let Crowd { poll, events, mut all } = crowd;
     drop((poll, events));

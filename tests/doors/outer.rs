@@ -5,7 +5,7 @@
 //! shows as a pause and not as a failure. So these sleep until what they wait for counts as lost.
 
 use super::*;
-use redlatch::{Completion, Embedded, Outcome, Released};
+use redlatch::{Completion, Embedded, LockOptions, Outcome, Released};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const TOKEN: mio::Token = mio::Token(7);
@@ -101,7 +101,7 @@ impl Outer {
 
 /// One lock, taken and given back.
 fn lock_once(outer: &mut Outer, locks: &mut Embedded, key: &str) {
-    locks.ask().acquire(key, TTL, 1).unwrap();
+    locks.ask().acquire(key, LockOptions::once(TTL), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = outer.completion(locks).result else { panic!("no lock") };
     locks.ask().release(lock, 2);
     let released = outer.completion(locks);
@@ -133,7 +133,7 @@ fn a_loop_that_takes_it_in_and_out_misses_nothing() {
     let registry = poll.registry().try_clone().unwrap();
     for round in 0..20 {
         registry.deregister(&mut locks).unwrap();
-        locks.ask().acquire(format!("key:{round}"), TTL, round).unwrap();
+        locks.ask().acquire(format!("key:{round}"), LockOptions::once(TTL), round).unwrap();
         eventually(SECOND, "the answers are there", || fleet.keys_everywhere().len() == 3);
         // What came while nobody listened is told to those who come later.
         registry.register(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
@@ -168,7 +168,7 @@ fn a_game_loop_ticks_once_a_frame_and_waits_for_nothing() {
         }
         let ready = locks.engine().coordinator().ready().len() == 3;
         if ready && locks.engine().coordinator().open_ops() == 0 && taken < 100 {
-            locks.ask().acquire("frame", TTL, frames).unwrap();
+            locks.ask().acquire("frame", LockOptions::once(TTL), frames).unwrap();
         }
         assert!(before.elapsed() < SECOND, "a frame waited");
         assert!(start.elapsed() < 6 * LOST, "{taken} of 100 in {frames} frames: {locks:?}");
@@ -182,7 +182,7 @@ fn it_is_made_on_one_thread_and_used_on_another() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
         let mut locks = Embedded::new(config(fleet.urls())).unwrap();
-        locks.ask().acquire("asked here", TTL, 1).unwrap();
+        locks.ask().acquire("asked here", LockOptions::once(TTL), 1).unwrap();
         let elsewhere = std::thread::spawn(move || {
             let mut outer = make(&mut locks);
             let early = outer.completion(&mut locks);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use outer::LOOPS;
-use redlatch::{Embedded, Outcome};
+use redlatch::{Embedded, LockOptions, Outcome};
 use support::free_port;
 
 #[test]
@@ -28,7 +28,7 @@ fn a_panic_of_who_asks_for_credentials_costs_that_connection_and_nothing_else() 
         // The turns in which it panics end as any others.
         outer.wait_ready(&mut locks, 3);
         assert_eq!(asked.load(Ordering::SeqCst), 3);
-        locks.ask().acquire("a", TTL, 1).unwrap();
+        locks.ask().acquire("a", LockOptions::once(TTL), 1).unwrap();
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
@@ -75,7 +75,7 @@ fn a_panic_that_drops_everything_gives_everything_back() {
     outer.wait_ready(&mut locks, 3);
     let panicked = catch_unwind(AssertUnwindSafe(move || {
         let mut ask = locks.ask();
-        ask.acquire("three", TTL, 1).unwrap();
+        ask.acquire("three", LockOptions::once(TTL), 1).unwrap();
         panic!("of the caller, while it asks");
     }));
     assert!(panicked.is_err());

@@ -94,7 +94,7 @@ fn signals_cost_an_engine_behind_a_descriptor_nothing() {
             let mut outer = make(&mut locks);
             outer.wait_ready(&mut locks, 3);
             for data in 0..300 {
-                locks.ask().acquire("a", TTL, data).unwrap();
+                locks.ask().acquire("a", LockOptions::once(TTL), data).unwrap();
                 let done = outer.completion(&mut locks);
                 let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{:?}", done.result) };
                 locks.ask().release(lock, data);

@@ -12,7 +12,7 @@ fn an_idle_client_leaves_its_loop_alone() {
         let mut locks = Embedded::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
-        locks.ask().acquire("a", TTL, 1).unwrap();
+        locks.ask().acquire("a", LockOptions::once(TTL), 1).unwrap();
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
@@ -44,7 +44,7 @@ fn a_frozen_majority_ends_a_request_at_the_node_timeout() {
         fleet[0].stop();
         fleet[1].stop();
         let start = Instant::now();
-        locks.ask().acquire("a", TTL, 1).unwrap();
+        locks.ask().acquire("a", LockOptions::once(TTL), 1).unwrap();
         let done = outer.completion(&mut locks);
         let took = start.elapsed();
         assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);

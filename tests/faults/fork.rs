@@ -8,7 +8,7 @@
 use std::process::Command;
 
 use super::*;
-use redlatch::{Completion, Error, Outcome, Released};
+use redlatch::{Completion, Error, LockOptions, Outcome, Released};
 use support::{Monitor, Way};
 
 /// The nodes, for the process that forks.
@@ -147,7 +147,7 @@ fn a_child_takes_no_answer_from_its_parents_connections() {
 fn the_engine_forks(urls: &[String]) {
     let mut embedded = Loop::new(config(urls));
     embedded.turn_until("the nodes are ready", |engine| engine.coordinator().ready().len() == 3);
-    embedded.engine.acquire("a", TTL, 7).unwrap();
+    embedded.engine.acquire("a", LockOptions::once(TTL), 7).unwrap();
     embedded.engine.prepare();
     if is_the_child() {
         // It turns on until the answers have come, and ends without a word to the nodes.

@@ -8,7 +8,7 @@ fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::new(config(&fleet));
     for turns in 0..6 {
-        let op = embedded.engine.acquire("a", 60 * SECOND, turns).unwrap();
+        let op = embedded.engine.acquire("a", LockOptions::once(60 * SECOND), turns).unwrap();
         for _ in 0..turns {
             embedded.turn();
         }
@@ -52,9 +52,9 @@ fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
 fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::new(config(&fleet));
-    embedded.engine.acquire("asked", 60 * SECOND, 1).unwrap();
+    embedded.engine.acquire("asked", LockOptions::once(60 * SECOND), 1).unwrap();
     embedded.engine.prepare();
-    embedded.engine.acquire("not even written", 60 * SECOND, 2).unwrap();
+    embedded.engine.acquire("not even written", LockOptions::once(60 * SECOND), 2).unwrap();
     eventually(SECOND, "it is granted", || tokens(&fleet, "asked").len() == 3);
     drop(embedded);
     nothing_is_left(&fleet, SECOND);
@@ -64,7 +64,7 @@ fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
 fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::new(config(&fleet));
-    embedded.engine.acquire("a", millis(200), 1).unwrap();
+    embedded.engine.acquire("a", LockOptions::once(millis(200)), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     assert_eq!(embedded.engine.coordinator().open_records(), 1);
     eventually(5 * SECOND, "its record is free", || {
@@ -73,7 +73,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
     });
     assert_eq!(embedded.engine.deadline(&lock), None);
     // Its place may be another's by now: an old handle reaches nothing.
-    embedded.engine.acquire("b", TTL, 2).unwrap();
+    embedded.engine.acquire("b", LockOptions::once(TTL), 2).unwrap();
     let Ok(Outcome::Acquired(other)) = embedded.completion().result else { panic!("no lock") };
     assert!(matches!(embedded.engine.extend(&lock, TTL, 3), Err(Error::Lost { .. })));
     embedded.engine.release(lock, 4);
@@ -90,7 +90,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
 fn a_release_while_an_extend_is_under_way_ends_both() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::new(config(&fleet));
-    embedded.engine.acquire("a", TTL, 1).unwrap();
+    embedded.engine.acquire("a", LockOptions::once(TTL), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     embedded.engine.extend(&lock, TTL, 2).unwrap();
     assert!(matches!(embedded.engine.extend(&lock, TTL, 3), Err(Error::Busy(_))));

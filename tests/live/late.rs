@@ -79,14 +79,14 @@ fn a_grant_that_is_fetched_behind_its_deadline_is_no_lock() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::new(config(&fleet));
     // The replies come at once and lie in the kernel; the caller looks too late.
-    embedded.engine.acquire("a", millis(100), 1).unwrap();
+    embedded.engine.acquire("a", LockOptions::once(millis(100)), 1).unwrap();
     embedded.engine.prepare();
     eventually(SECOND, "granted", || tokens(&fleet, "a").len() == 3);
     std::thread::sleep(millis(98));
     let done = embedded.completion();
     assert!(matches!(done.result, Err(Error::Expired(_))), "{:?}", done.result);
     // The verdict is known in time; the completion is fetched too late.
-    embedded.engine.acquire("b", millis(100), 2).unwrap();
+    embedded.engine.acquire("b", LockOptions::once(millis(100)), 2).unwrap();
     eventually(SECOND, "decided", || {
         embedded.turn();
         embedded.engine.coordinator().has_completions()
@@ -104,7 +104,7 @@ fn a_caller_that_was_away_finds_no_healthy_node_dead() {
     let timeout = millis(50);
     let mut embedded = Loop::new(config(&fleet).node_timeout(timeout));
     for round in 0..5 {
-        embedded.engine.acquire("a", TTL, round).unwrap();
+        embedded.engine.acquire("a", LockOptions::once(TTL), round).unwrap();
         embedded.engine.prepare();
         std::thread::sleep(3 * timeout);
         let done = embedded.completion();

@@ -213,7 +213,7 @@ fn an_extend_whose_answers_come_behind_the_old_deadline_is_lost_and_leaves_nothi
 fn an_extend_that_stopped_nodes_execute_behind_the_deadline_leaves_nothing() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::new(config(&fleet).node_timeout(20 * SECOND));
-    embedded.engine.acquire("a", SECOND, 1).unwrap();
+    embedded.engine.acquire("a", LockOptions::once(SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
     // The keys outlive the deadline, so that there is something to be prolonged.
@@ -239,7 +239,7 @@ fn an_extend_that_stopped_nodes_execute_behind_the_deadline_leaves_nothing() {
 fn an_extend_whose_answers_are_read_behind_the_old_deadline_is_lost_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let mut embedded = Loop::new(config(&fleet));
-    embedded.engine.acquire("a", millis(1500), 1).unwrap();
+    embedded.engine.acquire("a", LockOptions::once(millis(1500)), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
     embedded.engine.extend(&lock, LONG, 2).unwrap();

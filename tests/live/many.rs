@@ -8,7 +8,10 @@ const KEYS: u64 = 10_000;
 /// Acquires all keys in one turn.
 fn acquire_all(embedded: &mut Loop) -> Vec<Lock> {
     for data in 0..KEYS {
-        embedded.engine.acquire(format!("key:{data}"), 60 * SECOND, data).unwrap();
+        embedded
+            .engine
+            .acquire(format!("key:{data}"), LockOptions::once(60 * SECOND), data)
+            .unwrap();
     }
     let start = Instant::now();
     let locks = (0..KEYS).map(|_| match embedded.completion().result {
@@ -92,7 +95,10 @@ fn a_node_at_its_limit_votes_full_and_the_others_decide() {
     fleet[2].stop();
     let full = NodeId::new(2);
     for round in 0..500_u64 {
-        embedded.engine.acquire(format!("key:{round}"), 60 * SECOND, round).unwrap();
+        embedded
+            .engine
+            .acquire(format!("key:{round}"), LockOptions::once(60 * SECOND), round)
+            .unwrap();
         let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
         embedded.engine.release(lock, round);
         let released = embedded.completion().result;

@@ -121,14 +121,18 @@ fn a_closure_runs_under_a_lock_that_is_renewed() {
         assert_eq!(tokens(&fleet, "a").len(), 3);
         lease.check().map(|()| 7)
     });
-    assert_eq!(held, Ok(Ok(7)));
+    assert_eq!(held, Ok(7));
+    let failed = client.with_lock("a", ttl, |_| Err::<(), Box<dyn std::error::Error>>("no".into()));
+    assert_eq!(failed.unwrap_err().to_string(), "no", "its own error, of its own type");
     nothing_is_left(&fleet, SECOND);
     let lost = client.with_lock("a", ttl, |lease| {
         fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
-        lease.lost().wait()
+        Ok::<_, Error>(lease.lost().wait())
     });
     assert!(matches!(lost, Err(Error::Lost { reason: Loss::Gone, .. })), "{lost:?}");
-    let panic = std::panic::catch_unwind(|| client.with_lock("a", TTL, |_| panic!("of the user")));
+    let panic = std::panic::catch_unwind(|| {
+        client.with_lock("a", TTL, |_| -> Result<(), Error> { panic!("of the user") })
+    });
     assert!(panic.is_err());
     nothing_is_left(&fleet, SECOND);
     drop(client.try_lock("a", TTL).wait().unwrap());

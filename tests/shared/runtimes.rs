@@ -27,7 +27,7 @@ async fn course(fleet: &Fleet) {
         tokio::time::sleep(3 * ttl).await;
         lease.check()
     });
-    assert_eq!(held.await, Ok(Ok(())));
+    assert_eq!(held.await, Ok(()));
     let kept = client.lock("c", LockOptions::ttl(TTL).keep(TTL)).await.unwrap();
     let lost = tokio::spawn(kept.lost());
     assert_eq!(client.close(5 * SECOND).await, 0);

@@ -132,7 +132,7 @@ impl World {
             format!("client {client} user {user} adopts #{serial} {token} {wish:?}: {outcome:?}")
         });
         let op = asked?;
-        let due = now + self.plan.node_timeout();
+        let due = now + self.plan.node_timeout() + self.hold_at_start(client);
         self.note_request(client, serial, Purpose::Adopt { user }, "adopt", due);
         Ok((op, serial))
     }

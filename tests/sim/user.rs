@@ -240,9 +240,17 @@ impl World {
             format!("client {client} {purpose:?} #{serial} key {key} {wish:?}: {outcome:?}")
         });
         let op = asked?;
-        let due = now + wait + self.plan.node_timeout();
+        let due = now + wait + self.plan.node_timeout() + self.hold_at_start(client);
         self.note_request(client, serial, purpose, "acquire", due);
         Ok((op, serial))
+    }
+
+    /// How long an acquire of this client may be held because the first handshakes are not over.
+    pub fn hold_at_start(&self, client: usize) -> u64 {
+        let held = self.clients[client].coordinator.is_starting();
+        let longest = self.plan.settings.connect_timeout.as_nanos() as u64;
+        // The handshake that is written last has a node timeout at least.
+        if held { longest + self.plan.node_timeout() } else { 0 }
     }
 
     /// Notes that an answer is due.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redlatch::proto::coordinator::Coordinator;
-use redlatch::{Error, Lock, Loss, NodeReport, Released, Report};
+use redlatch::{Error, Lock, Loss, NodeId, NodeReport, NodeSet, Released, Report};
 use serde_json::{Value, json};
 
 use super::child::Ended;
@@ -91,8 +91,33 @@ pub fn lost(voice: &mut Voice, error: &Error) {
     voice.event(Weight::News, "lost", fields, &message);
 }
 
+/// It could not be renewed, and CMD ended when it was told to, so long before the deadline.
+pub fn not_renewed(voice: &mut Voice, report: &Report, left: Duration) {
+    let standings = standings(report);
+    let key = voice.key();
+    let text = format!(
+        "\"{key}\" could not be renewed: CMD ended {left:.1?} before its deadline{standings}"
+    );
+    let nodes = nodes_json(&report.nodes);
+    let fields = json!({ "reason": "not_renewed", "message": text, "nodes": nodes });
+    voice.event(Weight::News, "lost", fields, &text);
+}
+
 /// It was given back, or not: then it is a warning.
 pub fn released(voice: &mut Voice, released: Released, core: &Coordinator) {
+    let released = match released {
+        Released::Unconfirmed { nodes } => {
+            // A node that answered since then, and is owed nothing, has confirmed it.
+            let open = |node: &NodeId| core.unanswered(*node) > 0 || core.debts(*node) > 0;
+            let nodes: NodeSet = nodes.iter().filter(open).collect();
+            let all = core.settings().nodes.len();
+            match nodes.len() > all - (all / 2 + 1) {
+                true => Released::Unconfirmed { nodes },
+                false => Released::Released,
+            }
+        }
+        other => other,
+    };
     let (outcome, weight, text) = match released {
         Released::Released => ("released", Weight::Detail, "released"),
         Released::AlreadyExpired => {

@@ -215,11 +215,12 @@ fn give_back(
 ) -> Result<(), Refusal> {
     let end = clock::now().saturating_add(options.timing.node_timeout);
     let op = turning.engine.release(lock, 0);
-    if let Outcome::Released(released) = turning.end_of(op)? {
-        events::released(voice, released, turning.engine.coordinator());
-    }
+    let outcome = turning.end_of(op)?;
     // Also those that were not needed to be sure of it.
     turning.settle(end.saturating_since(clock::now()))?;
+    if let Outcome::Released(released) = outcome {
+        events::released(voice, released, turning.engine.coordinator());
+    }
     Ok(())
 }
 

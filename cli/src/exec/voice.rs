@@ -88,13 +88,15 @@ impl Voice {
     }
 
     /// Why CMD does not run, and what redlatch ends with. Where nothing is to be said, only what
-    /// somebody has to set right is.
+    /// somebody has to set right is. A refusal that is no failure (`-E 0`) is a detail: cron sends
+    /// mail for every line.
     pub fn refusal(&mut self, refusal: &Refusal) -> u8 {
         let to_set_right =
             matches!(refusal.code, exit::INTERNAL | exit::CANNOT_RUN | exit::NOT_FOUND);
+        let weight = if refusal.code == exit::DONE { Weight::Detail } else { Weight::News };
         if self.json {
             self.say(refusal.json().to_string());
-        } else if self.least.is_some() || to_set_right {
+        } else if self.least.is_some_and(|least| least <= weight) || to_set_right {
             self.say(format!("redlatch: {}", refusal.message));
             refusal.way_out.into_iter().for_each(|line| self.say(line.to_owned()));
         }

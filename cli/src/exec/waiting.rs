@@ -53,7 +53,7 @@ fn gather_and_try(
     if let Some(signal) = ended_by {
         return Ok(Waited::EndedBy(signal));
     }
-    let lock_options = LockOptions::ttl(options.timing.ttl).keep(keep);
+    let lock_options = LockOptions::once(options.timing.ttl).keep(keep);
     // What keeps us waiting is told, so the first attempt is one of its own.
     let passing = match attempt(turning, signals, options, lock_options, voice)? {
         Ok(waited) => return Ok(waited),

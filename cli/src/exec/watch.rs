@@ -249,7 +249,12 @@ impl<'a> Watch<'a> {
             let mut report = self.turning.engine.coordinator().report_standings(clock::now());
             report.key = self.voice.key().as_bytes().into();
             let reason = self.bound.reason(self.deadline);
-            events::lost(self.voice, &Error::Lost { reason, report });
+            let left = self.deadline.saturating_since(clock::now());
+            if reason == Loss::Expired && self.killed_at.is_none() && !left.is_zero() {
+                events::not_renewed(self.voice, &report, left);
+            } else {
+                events::lost(self.voice, &Error::Lost { reason, report });
+            }
         }
         Over { ended, stopped, lost: self.lost || left }
     }

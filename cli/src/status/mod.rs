@@ -32,9 +32,7 @@ several keys: 69 if one is not known, else 1 if one is held.";
 /// themselves can be used. It changes nothing, and what it saw may be over when you read it.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-#[command(mut_arg("ttl", |arg| arg.hide(true)))]
-#[command(mut_arg("wait", |arg| arg.hide(true)))]
-#[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+#[command(mut_args(say_what_has_no_effect))]
 pub struct Options {
     /// The locks to look at; none: the nodes themselves
     #[arg(value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
@@ -46,6 +44,16 @@ pub struct Options {
     pub timing: Timing,
     #[command(flatten)]
     pub output: Output,
+}
+
+/// Some flags are taken only so that one variable of flags serves a whole script.
+fn say_what_has_no_effect(arg: clap::Arg) -> clap::Arg {
+    match arg.get_id().as_str() {
+        "ttl" | "wait" | "nonblock" => {
+            arg.help("No effect here: taken because every verb takes it").long_help(None::<&str>)
+        }
+        _ => arg,
+    }
 }
 
 /// What is looked at without a key: it need not be there.

@@ -158,7 +158,7 @@ fn of_two_one_runs_and_the_other_waits_and_then_runs() {
     };
     refused(&["-n"], 75);
     refused(&["-n", "-E", "9"], 9);
-    refused(&["-w", "0", "--conflict-exit-code", "0"], 0);
+    refused(&["-w", "0", "--conflict-exit-code", "0", "-v"], 0);
     let refusal = refused(&["-w", "100ms", "--json"], 75);
     assert_eq!(names(&events(&refusal)[..1]), ["waiting"]);
     let refusal = events(&refusal).pop().expect("the last line");
@@ -295,4 +295,21 @@ fn in_words_only_trouble_is_told_unless_more_is_asked_for() {
     assert_eq!(refused.errors.lines().count(), 1, "{refused:?}");
     let quiet = run(&mut exec(&fleet, &desk, &["-q", "-w", "0.1"], "exit 2")).with_code(75);
     assert_eq!(quiet.errors, "");
+}
+
+#[test]
+fn in_a_crontab_a_loser_is_silent_and_a_failure_is_loud() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    for node in 0..3 {
+        fleet[node].command(&["SET", "key", "another's"]);
+    }
+    let loser = run(&mut exec(&fleet, &desk, &["-n", "-E", "0"], "exit 3")).with_code(0);
+    assert_eq!(loser.errors, "", "cron would send mail");
+    let verbose = run(&mut exec(&fleet, &desk, &["-n", "-E", "0", "-v"], "exit 3")).with_code(0);
+    assert!(verbose.errors.contains("held by another"), "{}", verbose.errors);
+    (0..2).for_each(|node| fleet[node].stop());
+    let failed = run(&mut exec(&fleet, &desk, &["-n", "-E", "0"], "exit 3")).with_code(69);
+    assert!(failed.errors.contains("no quorum"), "{}", failed.errors);
+    (0..2).for_each(|node| fleet[node].cont());
 }

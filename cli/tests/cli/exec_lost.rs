@@ -90,6 +90,11 @@ fn a_cmd_that_obeys_ends_in_its_grace_and_is_not_killed() {
     assert_eq!(desk.lines("log"), ["tidy"]);
     let events = events(&ended);
     assert_eq!(sent(&events), ["SIGTERM"]);
+    let lost = events.iter().find(|event| event["event"] == "lost").expect("it is told");
+    assert_eq!(lost["reason"], "not_renewed", "its deadline had not come");
+    let released = events.iter().find(|event| event["event"] == "released").expect("it is told");
+    let stopped: Vec<String> = (0..2).map(|node| fleet[node].address().to_string()).collect();
+    assert_eq!(released["unconfirmed"], serde_json::json!(stopped));
     let exit = events.iter().find(|event| event["event"] == "child_exit").expect("it is told");
     assert_eq!((&exit["code"], &exit["exit_code"]), (&3.into(), &124.into()));
     go_on(&fleet);

@@ -112,3 +112,19 @@ fn the_last_of_a_flag_holds_and_every_server_counts() {
     let ended = run(command.args(urls)).with_code(69);
     assert!(ended.out.starts_with("0 of 3 nodes can grant"), "{ended:?}");
 }
+
+#[test]
+fn flags_that_the_verbs_share_may_stand_before_the_verb() {
+    let fleet = Fleet::start(1);
+    let url = fleet.urls().join(",");
+    let ended = run(&mut tool(&["-s", &url, "--no-restart-guard", "--json", "status", "key"]));
+    assert_eq!(ended.with_code(0).json()[0]["held"], false);
+}
+
+#[test]
+fn status_hides_no_flag() {
+    let help = run(&mut tool(&["status", "--help"])).with_code(0);
+    for flag in ["--ttl", "--wait", "--nonblock", "--max-ttl", "--no-restart-guard"] {
+        assert!(help.out.contains(flag), "{flag} is not in the help of status");
+    }
+}

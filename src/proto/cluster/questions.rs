@@ -60,6 +60,16 @@ impl Cluster {
         self.nodes.len() - self.quorum
     }
 
+    /// How many nodes may be asked.
+    pub fn usable_nodes(&self) -> usize {
+        self.nodes.iter().filter(|it| it.standing.is_usable()).count()
+    }
+
+    /// How many nodes have their first handshake before them.
+    pub fn first_handshakes(&self) -> usize {
+        self.nodes.iter().filter(|it| it.failures == 0 && it.known.is_none()).count()
+    }
+
     /// What a node is to us at the moment.
     pub fn standing(&self, node: NodeId) -> Standing {
         self.nodes[node.index()].standing

@@ -189,6 +189,12 @@ impl Coordinator {
         self.locks.only_quiet_waiters()
     }
 
+    /// Whether the first handshakes are not over: an acquire that is asked now is held, for the
+    /// connect timeout at most.
+    pub fn is_starting(&self) -> bool {
+        self.locks.is_starting()
+    }
+
     /// The nodes that may be asked, in quarantine or not.
     pub fn ready(&self) -> NodeSet {
         let usable = |&node: &NodeId| self.standing(node).is_usable();

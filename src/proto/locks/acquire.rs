@@ -62,7 +62,9 @@ impl Locks {
                 self.waits.push_back(WaitEvent::Left { op, queue });
                 return;
             }
-            Stage::Running { record } | Stage::Granted { record } => record,
+            Stage::Starting { record } | Stage::Running { record } | Stage::Granted { record } => {
+                record
+            }
             Stage::Looking { record, .. } => record,
             Stage::Keeping { record }
             | Stage::Expiring { record, .. }
@@ -103,7 +105,12 @@ impl Locks {
 
     /// Asks every node that may be asked; the others vote at once. Where they are too many, nobody
     /// is asked: a minority's grants would only have to be given back.
+    ///
+    /// While the first handshakes go on the attempt is not begun: it is held until they are over.
     pub fn begin_attempt(&mut self, number: u32, now: Instant) {
+        if self.hold_at_start(number) {
+            return;
+        }
         let adopts = self.records.get(number).taken_up.is_some();
         let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
         let mut askable = NodeSet::EMPTY;
@@ -189,6 +196,7 @@ impl Locks {
             let key = KeyHash::of(&record.key);
             self.waits.push_back(WaitEvent::AttemptWon { op, key });
         }
+        self.note_attempt(number, None);
         self.arm_deadline(number);
         if let Some(op) = op {
             self.ops.move_to(op, Stage::Granted { record: number });
@@ -208,6 +216,7 @@ impl Locks {
     pub(super) fn attempt_is_lost(&mut self, number: u32, now: Instant) {
         let error = self.refusal(number, now);
         self.cluster.stats_mut().attempt_is_lost(&error);
+        self.note_attempt(number, Some(&error));
         let record = self.records.get_mut(number);
         let op = record.op.take();
         let next = op.and_then(|op| self.next_attempt(number, op, &error, now));

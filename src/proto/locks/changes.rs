@@ -41,6 +41,7 @@ impl Locks {
                 self.owes_a_ready_node(node);
                 self.cluster.admit(node, now);
                 self.pay_debts(node, now);
+                self.first_handshake_ended(now);
                 self.cluster.start_probing(node, now);
             }
             Change::CaughtUp => self.pay_debts(node, now),
@@ -51,6 +52,7 @@ impl Locks {
                 for ask in asks {
                     self.ask_is_lost(node, ask, cause, provable, now);
                 }
+                self.first_handshake_ended(now);
             }
         }
     }

@@ -64,6 +64,7 @@ impl Locks {
         self.waits.clear();
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());
         self.cluster.disown();
+        self.starting = false;
         self.debts.fill_with(Debts::default);
         self.flushes.fill_with(Flushes::default);
         for op in self.ops.all() {

@@ -25,6 +25,7 @@ mod inspect;
 mod keep;
 mod payments;
 mod reports;
+mod starting;
 #[cfg(test)]
 pub mod tests;
 mod turns;
@@ -102,6 +103,13 @@ pub enum WaitEvent {
         /// Its key.
         key: KeyHash,
     },
+    /// An attempt of the request before this queue came to its end.
+    Attempted {
+        /// The queue.
+        queue: u32,
+        /// Why, if too few nodes gave a vote that counts.
+        no_quorum: Option<Error>,
+    },
     /// The pause of this request before its next attempt is over.
     PauseOver {
         /// The request.
@@ -163,6 +171,8 @@ pub struct Wish {
 #[derive(Debug)]
 pub struct Locks {
     cluster: Cluster,
+    /// The first handshakes are not over: requests for locks are held.
+    starting: bool,
     /// What is owed to each node.
     debts: Vec<Debts>,
     /// What each node reported of flushes.
@@ -189,6 +199,7 @@ impl Locks {
             flushes: (0..nodes).map(|_| Flushes::default()).collect(),
             records: Records::new(settings.limits.records),
             ops: Ops::default(),
+            starting: true,
             keeper: Keeper::new(),
             found: Vec::new(),
             timers: Timers::new(),

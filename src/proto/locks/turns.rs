@@ -97,12 +97,51 @@ impl Locks {
     /// Begins the attempt that a request pauses before. Its timer is not set.
     pub fn attempt_again(&mut self, op: Op, now: Instant) {
         let Some(number) = self.pauses_before(op) else { return };
+        self.attempt_anew(op, number, now);
+    }
+
+    /// Begins the attempt that a request waited for, or that was held at the start.
+    pub(super) fn attempt_anew(&mut self, op: Op, number: u32, now: Instant) {
         self.ops.move_to(op, Stage::Running { record: number });
         let record = self.records.get_mut(number);
-        let ttl = record.ttl;
+        let (ttl, purpose) = (record.ttl, record.round.purpose);
         record.round = Round::acquire(self.cluster.size(), now, ttl);
+        record.round.purpose = purpose;
         record.deadline = ttl.deadline(now);
         self.begin_attempt(number, now);
+    }
+
+    /// The attempt for a record came to its end: those that wait for their turn behind it learn
+    /// whether it had a quorum.
+    pub(super) fn note_attempt(&mut self, number: u32, error: Option<&Error>) {
+        if let Some(queue) = self.records.get(number).queue {
+            let no_quorum = error.filter(|error| matches!(error, Error::NoQuorum(_))).cloned();
+            self.waits.push_back(WaitEvent::Attempted { queue, no_quorum });
+        }
+    }
+
+    /// Why the last attempt of the request that asks for this record failed, if too few nodes gave
+    /// a vote that counts.
+    pub fn no_quorum_of(&self, occupant: u32) -> Option<&Error> {
+        let request = self.ops.get(self.records.get(occupant).op?)?;
+        match &request.stage {
+            Stage::Pausing { last, .. } => Some(last).filter(|it| matches!(it, Error::NoQuorum(_))),
+            _ => None,
+        }
+    }
+
+    /// Why a request for `key` gets no turn. `no_quorum`: what the one before it came to.
+    fn no_turn(&self, key: &[u8], no_quorum: Option<&Error>, now: Instant) -> Error {
+        match no_quorum {
+            Some(error) => error.clone(),
+            None if self.starting => self.not_connected(key, now),
+            None => Error::Contended(self.report_unasked(key, now)),
+        }
+    }
+
+    /// Whether requests wait for their turn behind a record.
+    pub fn has_queue(&self, number: u32) -> bool {
+        self.records.get(number).queue.is_some()
     }
 
     /// The queue behind a record, or the one that `open` makes.
@@ -135,7 +174,7 @@ impl Locks {
     /// Opens a request that ends at once: it would have to wait behind the record `occupant`.
     pub fn refuse_to_wait(&mut self, occupant: u32, wish: Wish, now: Instant) -> Op {
         let op = self.ops.open(wish.data, wish.give_up_at, occupant);
-        let error = Error::Contended(self.report_unasked(&self.records.get(occupant).key, now));
+        let error = self.no_turn(self.key(occupant), self.no_quorum_of(occupant), now);
         self.cluster.stats_mut().attempt_is_lost(&error);
         self.ops.move_to(op, Stage::Over(Err(error)));
         op
@@ -163,10 +202,10 @@ impl Locks {
     }
 
     /// Ends a request that is lined up for `key` and has no turn any more.
-    pub fn end_queued(&mut self, op: Op, key: &[u8], now: Instant) {
+    pub fn end_queued(&mut self, op: Op, key: &[u8], no_quorum: Option<&Error>, now: Instant) {
         self.clear_queued(op);
         self.records.give_up_reserved();
-        let error = Error::Contended(self.report_unasked(key, now));
+        let error = self.no_turn(key, no_quorum, now);
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 

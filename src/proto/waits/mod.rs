@@ -39,6 +39,9 @@ impl Waits {
                 self.wait_for_it(locks, op, next, last, now);
             }
             WaitEvent::AttemptWon { op, key } => self.note_crowd(locks, op, key, now),
+            WaitEvent::Attempted { queue, no_quorum } => {
+                self.queues[queue as usize].no_quorum = no_quorum;
+            }
             WaitEvent::PauseOver { op } => self.waiter_is_due(locks, op, now),
             WaitEvent::GiveUp { op } => self.turn_never_came(locks, op, now),
             WaitEvent::Left { op, queue } => self.queues[queue as usize].leave(op),

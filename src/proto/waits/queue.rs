@@ -29,8 +29,14 @@ impl Waits {
             return Ok(locks.refuse_to_wait(occupant, wish, now));
         }
         locks.reserve_place()?;
+        let first = !locks.has_queue(occupant);
+        let no_quorum = locks.no_quorum_of(occupant).filter(|_| first).cloned();
         let queues = &mut self.queues;
-        let queue = locks.queue_behind(occupant, |key| queues.insert(Queue::new(key, now)) as u32);
+        let queue = locks.queue_behind(occupant, |key| {
+            let mut queue = Queue::new(key, now);
+            queue.no_quorum = no_quorum;
+            queues.insert(queue) as u32
+        });
         let op = locks.open_queued(occupant, queue, wish);
         self.queues[queue as usize].waiting.push_back(op);
         Ok(op)
@@ -41,7 +47,7 @@ impl Waits {
         let Some(queue) = locks.queue_of(op) else { return };
         let queue = &mut self.queues[queue as usize];
         queue.leave(op);
-        locks.end_queued(op, &queue.key, now);
+        locks.end_queued(op, &queue.key, queue.no_quorum.as_ref(), now);
     }
 
     /// No record has the key any more: the next request has its turn. `given_back`: by its holder.

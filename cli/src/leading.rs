@@ -1,0 +1,91 @@
+//! Flags before the verb: `redlatch -s URL status` is `redlatch status -s URL`. The flags that the
+//! verbs share are moved behind the verb before anything is parsed.
+//!
+//! The hazard is a value that is taken for the verb: whether a flag has a value is read from the
+//! definitions of the parser. Where one is not known, nothing is moved, and the parser complains.
+
+use std::ffi::OsString;
+
+use clap::{Arg, Command};
+
+/// The arguments, with the flags before the verb behind it. The first one is the program.
+pub fn behind_verb(mut arguments: Vec<OsString>, tool: &Command) -> Vec<OsString> {
+    let Some(shared) = tool.find_subcommand("status") else { return arguments };
+    let mut verb = 1;
+    loop {
+        let Some(word) = arguments.get(verb).and_then(|word| word.to_str()) else {
+            return arguments;
+        };
+        if !word.starts_with('-') {
+            break;
+        }
+        let Some(words) = words_of_flag(word, shared) else { return arguments };
+        verb += words;
+    }
+    // What stands before the verb comes behind it, in the same order.
+    arguments[1..=verb].rotate_right(1);
+    arguments
+}
+
+/// How many words a flag is, with its value; `None` if the verbs do not share it.
+fn words_of_flag(word: &str, shared: &Command) -> Option<usize> {
+    let takes_value = |arg: &Arg| arg.get_action().takes_values();
+    if let Some(long) = word.strip_prefix("--") {
+        let (name, attached) = long.split_once('=').map_or((long, false), |(name, _)| (name, true));
+        let arg = shared.get_arguments().find(|arg| arg.get_long() == Some(name))?;
+        return Some(if takes_value(arg) && !attached { 2 } else { 1 });
+    }
+    let mut letters = word.strip_prefix('-')?.chars();
+    let mut words = None;
+    while let Some(letter) = letters.next() {
+        let arg = shared.get_arguments().find(|arg| arg.get_short() == Some(letter))?;
+        if takes_value(arg) {
+            return Some(if letters.as_str().is_empty() { 2 } else { 1 });
+        }
+        words = Some(1);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::arguments::Arguments;
+
+    #[track_caller]
+    fn check(line: &str, moved: &str) {
+        let words = line.split(' ').map(OsString::from).collect();
+        let found = behind_verb(words, &Arguments::command());
+        let found: Vec<&str> = found.iter().map(|word| word.to_str().expect("ASCII")).collect();
+        assert_eq!(found.join(" "), moved);
+    }
+
+    #[test]
+    fn flags_before_the_verb_come_behind_it_with_their_values() {
+        check("redlatch -s URL status", "redlatch status -s URL");
+        check("redlatch -sURL -qt 5s status a", "redlatch status -sURL -qt 5s a");
+        check(
+            "redlatch --server=URL --json exec k -- c",
+            "redlatch exec --server=URL --json k -- c",
+        );
+        check("redlatch --node-timeout 1s exec -n k", "redlatch exec --node-timeout 1s -n k");
+    }
+
+    #[test]
+    fn what_is_no_shared_flag_is_left_to_the_parser() {
+        for line in [
+            "redlatch",
+            "redlatch status -s URL",
+            "redlatch --help",
+            "redlatch -V",
+            "redlatch -s",
+            "redlatch -s URL",
+            "redlatch --frobnicate status",
+            "redlatch - status",
+        ] {
+            check(line, line);
+        }
+    }
+}

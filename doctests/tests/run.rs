@@ -1,0 +1,106 @@
+//! Every example of README and of the library's documentation is run, against masters inside this
+//! process. `build.rs` takes them from where a reader finds them.
+
+use std::cell::RefCell;
+use std::error::Error;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use redlatch::testing::tcp::Masters;
+use redlatch::{Client, Config, clock};
+
+/// How many examples there are at least: fewer means that some are not found any more.
+const LEAST: usize = 10;
+
+/// How long one may take. The slowest works for a second.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// The node marker, which stays.
+const MARKER: &[u8] = b"redlatch:node";
+
+/// What an example came to.
+pub type Ended = Result<(), Box<dyn Error>>;
+
+#[allow(warnings, clippy::all, clippy::pedantic)]
+mod examples {
+    include!(concat!(env!("OUT_DIR"), "/examples.rs"));
+}
+
+thread_local! {
+    /// The addresses for the example that this thread runs.
+    static NODES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The addresses that stand in the place of those in the example.
+fn nodes() -> Vec<String> {
+    NODES.with_borrow(Clone::clone)
+}
+
+/// What an example's `main` returned.
+trait Main {
+    fn ended(self) -> Ended;
+}
+
+impl Main for () {
+    fn ended(self) -> Ended {
+        Ok(())
+    }
+}
+
+impl<E: Into<Box<dyn Error>>> Main for Result<(), E> {
+    fn ended(self) -> Ended {
+        self.map_err(Into::into)
+    }
+}
+
+fn ended(main: impl Main) -> Ended {
+    main.ended()
+}
+
+/// Runs one with masters of its own, and returns what went wrong.
+fn run(main: fn() -> Ended) -> Result<(), String> {
+    let masters = Masters::start(3).expect("there are ports");
+    // They are new, and nobody has a lock there.
+    let config = Config::new(masters.urls()).expect("good addresses");
+    let client = Client::connect(config).expect("they can be used");
+    client.vouch().expect("they take it");
+    drop(client);
+    let (urls, (done, ended)) = (masters.urls(), mpsc::channel());
+    let thread = thread::spawn(move || {
+        NODES.set(urls);
+        let result = main().map_err(|error| error.to_string());
+        // Nobody waits for one that took too long.
+        let _ = done.send(result);
+    });
+    match ended.recv_timeout(LONGEST) {
+        Ok(result) => result?,
+        Err(mpsc::RecvTimeoutError::Timeout) => return Err(format!("not over in {LONGEST:?}")),
+        Err(mpsc::RecvTimeoutError::Disconnected) => return Err(format!("{:?}", thread.join())),
+    }
+    let left = || masters.iter().flat_map(|it| it.keys()).any(|key| key.as_slice() != MARKER);
+    // A release that nobody waited for may be under way.
+    let since = clock::now();
+    while left() && clock::now().saturating_since(since) < Duration::from_secs(1) {
+        thread::yield_now();
+    }
+    if left() { Err("it left a key on a master".into()) } else { Ok(()) }
+}
+
+#[test]
+fn every_example_runs() {
+    assert!(examples::ALL.len() >= LEAST, "only {} were found", examples::ALL.len());
+    let runs: Vec<_> = examples::ALL
+        .iter()
+        .map(|&(place, main)| (place, thread::spawn(move || run(main))))
+        .collect();
+    let results = runs.into_iter().map(|(place, thread)| (place, thread.join()));
+    let wrong: Vec<String> = results
+        .filter_map(|(place, result)| match result {
+            Ok(Ok(())) => None,
+            Ok(Err(what)) => Some(format!("{place}: {what}")),
+            Err(_) => Some(format!("{place}: the test itself panicked")),
+        })
+        .collect();
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}

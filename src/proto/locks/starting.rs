@@ -1,0 +1,51 @@
+//! The start of a client: an acquire that is asked before the first handshakes are over is held
+//! until a quorum of nodes can be asked.
+//!
+//! The hazard is a request that is held for ever. A node's first handshake ends with the connect
+//! timeout at the latest, and after the first handshakes nothing is held any more: then a node that
+//! is not ready votes at once.
+
+use super::*;
+
+impl Locks {
+    /// Whether the first handshakes are not over: an acquire that is asked now is held, for the
+    /// connect timeout at most.
+    pub fn is_starting(&self) -> bool {
+        self.starting
+    }
+
+    /// Holds the request of this record if the first handshakes are not over; says whether it did.
+    pub(super) fn hold_at_start(&mut self, number: u32) -> bool {
+        let op = self.records.get(number).op.filter(|_| self.starting);
+        if let Some(op) = op {
+            self.ops.move_to(op, Stage::Starting { record: number });
+        }
+        op.is_some()
+    }
+
+    /// A first handshake ended, well or badly. If a quorum is ready, or the first handshakes cannot
+    /// make one any more, the requests that were held are asked now.
+    pub(super) fn first_handshake_ended(&mut self, now: Instant) {
+        if !self.starting {
+            return;
+        }
+        let (ready, pending) = (self.cluster.usable_nodes(), self.cluster.first_handshakes());
+        let quorum = self.cluster.quorum();
+        if ready < quorum && ready + pending >= quorum {
+            return;
+        }
+        self.starting = false;
+        for op in self.ops.all() {
+            if let Some(&Stage::Starting { record }) = self.ops.get(op).map(|it| &it.stage) {
+                self.attempt_anew(op, record, now);
+            }
+        }
+    }
+
+    /// No node could be asked for `key` yet.
+    pub(super) fn not_connected(&self, key: &[u8], now: Instant) -> Error {
+        let mut report = self.cluster.report_standings(now);
+        report.key = key.into();
+        Error::NoQuorum(report)
+    }
+}

@@ -1,0 +1,118 @@
+//! Requests that are asked before the first handshakes are over.
+
+use super::*;
+use redlatch::proto::coordinator::Action;
+use redlatch::{Loss, NodeId, Token};
+
+/// The same acquire as everywhere, on nodes that are not connected yet: one attempt.
+fn ask(bench: &mut Bench) {
+    bench.acquire();
+    assert!(bench.completion().is_none(), "it ended before any node was connected");
+}
+
+/// The node refuses the connection that was asked for.
+fn refuse(bench: &mut Bench, node: usize) {
+    bench.core.handle_disconnected(NodeId::new(node), "Connection refused", bench.now);
+}
+
+#[test]
+fn an_acquire_is_held_until_a_quorum_is_connected() {
+    let mut bench = Bench::not_connected(5);
+    ask(&mut bench);
+    bench.pass(millis(300));
+    for node in [0, 1] {
+        assert!(bench.connect(node).is_empty(), "a node was asked before a quorum was there");
+    }
+    let said = bench.connect(2);
+    assert_eq!(said[0][0], "SET", "{said:?}");
+    for node in 0..2 {
+        assert_eq!(bench.names(node), ["SET"]);
+    }
+    for node in 0..3 {
+        bench.reply(node, "+OK\r\n");
+    }
+    let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
+        panic!("no lock");
+    };
+    // The time in which it was held is not taken off.
+    assert_eq!(bench.core.remaining(&lock, bench.now), TTL - millis(102));
+}
+
+#[test]
+fn an_acquire_is_held_no_longer_than_the_connect_timeout() {
+    let mut bench = Bench::not_connected(3);
+    ask(&mut bench);
+    bench.connect(0);
+    bench.pass(millis(999));
+    assert!(bench.completion().is_none());
+    bench.pass(millis(1));
+    let done = bench.completion().expect("the connect timeout has passed");
+    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    assert_eq!(report.nodes[1].said, Said::Failed(Cause::Unreachable));
+    assert_eq!(bench.names(0), [] as [&str; 0], "a minority is not asked");
+    bench.assert_idle();
+}
+
+#[test]
+fn an_acquire_is_not_held_once_the_first_handshakes_cannot_give_a_quorum() {
+    let mut bench = Bench::not_connected(3);
+    ask(&mut bench);
+    refuse(&mut bench, 0);
+    assert!(bench.completion().is_none());
+    refuse(&mut bench, 1);
+    let done = bench.completion().expect("the third one alone is no quorum");
+    assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
+    bench.assert_idle();
+}
+
+/// Rule 2: nobody waits for a connect inside an attempt.
+#[test]
+fn nothing_is_held_after_the_first_handshakes() {
+    let mut bench = Bench::not_connected(3);
+    bench.connect(0);
+    bench.connect(1);
+    bench.lose(0);
+    let actions = bench.actions();
+    assert!(actions.contains(&Action::Connect(NodeId::new(2))), "the third is still connecting");
+    bench.put_back(actions);
+    bench.acquire();
+    let done = bench.completion().expect("two of three are not ready, and that is all");
+    assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
+}
+
+#[test]
+fn a_held_request_can_be_taken_back_and_hands_its_turn_on() {
+    let mut bench = Bench::not_connected(3);
+    let first = bench.core.acquire(b"k", TTL, Duration::ZERO, 1, bench.now).unwrap();
+    let _second = bench.core.acquire(b"k", TTL, TTL, 2, bench.now).unwrap();
+    bench.core.cancel(first, bench.now);
+    bench.connect(0);
+    assert_eq!(bench.connect(1)[0][0], "SET");
+    assert_eq!(bench.names(0), ["SET"]);
+    bench.reply(0, "+OK\r\n");
+    bench.reply(1, "+OK\r\n");
+    assert_eq!(bench.completion().map(|done| done.data), Some(2));
+}
+
+#[test]
+fn an_adopt_is_held_and_stays_an_adopt() {
+    let mut bench = Bench::not_connected(1);
+    let token = Token::parse(&"a".repeat(40)).unwrap();
+    bench.core.adopt(b"k", token, TTL, None, 5, bench.now).unwrap();
+    assert_eq!(bench.connect(0)[0][0], "EVAL");
+    bench.reply(0, ":0\r\n");
+    let result = bench.completion().expect("the token does not hold the key").result;
+    assert!(matches!(result, Err(Error::Lost { reason: Loss::Gone, .. })), "{result:?}");
+}
+
+#[test]
+fn a_waiter_behind_one_that_is_held_is_not_told_that_the_key_is_held_by_another() {
+    let mut bench = Bench::not_connected(3);
+    bench.core.acquire(b"k", TTL, TTL, 1, bench.now).unwrap();
+    bench.core.acquire(b"k", TTL, millis(100), 2, bench.now).unwrap();
+    bench.pass(millis(100));
+    let done = bench.completion().expect("its wait is over");
+    assert_eq!(done.data, 2);
+    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    assert_eq!(report.nodes[0].said, Said::Failed(Cause::Unreachable));
+}
