@@ -15,6 +15,7 @@ use super::Cluster;
 
 impl Cluster {
     /// What it was made with.
+    #[inline]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -36,31 +37,37 @@ impl Cluster {
     }
 
     /// The counters, to count in.
+    #[inline]
     pub fn stats_mut(&mut self) -> &mut Stats {
         &mut self.stats
     }
 
     /// All nodes of the list.
+    #[inline]
     pub fn all_nodes(&self) -> NodeSet {
         NodeSet::first(self.nodes.len())
     }
 
     /// How many nodes there are.
+    #[inline]
     pub fn size(&self) -> usize {
         self.nodes.len()
     }
 
     /// How many nodes are a majority.
+    #[inline]
     pub fn quorum(&self) -> usize {
         self.quorum
     }
 
     /// Nodes that may fail before the others are no quorum any more.
+    #[inline]
     pub fn spare_nodes(&self) -> usize {
         self.nodes.len() - self.quorum
     }
 
     /// What a node is to us at the moment.
+    #[inline]
     pub fn standing(&self, node: NodeId) -> Standing {
         self.nodes[node.index()].standing
     }
@@ -92,6 +99,7 @@ impl Cluster {
     }
 
     /// Whether a node may be asked something new, or why not.
+    #[inline]
     pub fn may_ask(&self, node: NodeId) -> Result<(), Cause> {
         let node = &self.nodes[node.index()];
         match node.standing {
@@ -105,6 +113,7 @@ impl Cluster {
 
     /// Whether a release may be written to a node now. A suspect node is sent only the release of
     /// what is `unanswered` on its connection.
+    #[inline]
     pub fn may_release(&self, node: NodeId, unanswered: bool) -> bool {
         let standing = self.standing(node);
         let reachable = standing.is_usable() || (standing == Standing::Suspect && unanswered);
@@ -112,11 +121,13 @@ impl Cluster {
     }
 
     /// Whether there is room for a release in a node's outbox.
+    #[inline]
     pub fn has_room_for_release(&self, node: NodeId) -> bool {
         self.nodes[node.index()].link.has_room_for_release(&self.settings.limits)
     }
 
     /// The command of a node's own that deletes a key where it holds a token.
+    #[inline]
     pub fn native(&self, node: NodeId) -> Option<Native> {
         self.nodes[node.index()].vetted.native
     }
@@ -139,7 +150,8 @@ impl Cluster {
     }
 
     /// Writes a question into a node's outbox. Its answer comes as
-    /// [`Change::Answered`](super::Change::Answered).
+    /// [`Heard::Answer`](super::Heard::Answer).
+    #[inline]
     pub fn ask(
         &mut self,
         node: NodeId,

@@ -256,7 +256,7 @@ impl Locks {
     }
 
     /// Somebody wrote to a key on a node, or the node forgot that we named it.
-    pub(super) fn was_written(&mut self, node: NodeId, key: KeyHash, now: Instant) {
+    pub fn was_written(&mut self, node: NodeId, key: KeyHash, now: Instant) {
         self.tell_of_write(node, key, None, now);
     }
 

@@ -200,14 +200,22 @@ impl Locks {
     }
 
     /// The cluster, to look at.
+    #[inline]
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
     /// The cluster, for what the driver does to the connections. Its changes are for
     /// [`has_changed`](Locks::has_changed).
+    #[inline]
     pub fn cluster_mut(&mut self) -> &mut Cluster {
         &mut self.cluster
+    }
+
+    /// Whether there is something that the waits have to know.
+    #[inline]
+    pub fn has_waits(&self) -> bool {
+        !self.waits.is_empty()
     }
 
     /// The next thing that the waits have to know.
@@ -216,6 +224,7 @@ impl Locks {
     }
 
     /// The earliest moment at which something is due.
+    #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         let due = [self.cluster.next_timeout(), self.timers.next(), self.prolongs.next()];
         due.into_iter().flatten().min()
@@ -275,6 +284,7 @@ impl Locks {
     }
 
     /// Whether the caller of this record's round still waits for what it comes to.
+    #[inline]
     pub fn is_deciding(&self, number: u32) -> bool {
         self.records.get(number).is_deciding()
     }
@@ -343,6 +353,7 @@ impl Locks {
     }
 
     /// Gives an answer to the record it is about.
+    #[inline]
     pub fn answered(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
         match (ask.kind, answer) {
             (Kind::Acquire, Answer::Said(said)) => self.acquire_answered(node, ask, said, now),
