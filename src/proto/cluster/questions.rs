@@ -5,6 +5,7 @@ use bytes::BytesMut;
 
 use super::super::command::Native;
 use super::super::error::{Cause, NodeReport, Report, Said};
+use super::super::inspection::Value;
 use super::super::link::{Ask, Kind};
 use super::super::node::{NodeId, NodeSet};
 use super::super::settings::{Credentials, Settings};
@@ -175,6 +176,11 @@ impl Cluster {
         if it.vetted.native.is_none() {
             it.link.ask(Ask::new(0, 0, Kind::LastWord, now), encode);
         }
+    }
+
+    /// What the node holds at the key that it was last asked to show.
+    pub fn seen(&self, node: NodeId) -> Option<Value> {
+        self.nodes[node.index()].link.seen()
     }
 
     /// The name of a node in reports.

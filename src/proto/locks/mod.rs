@@ -366,7 +366,7 @@ impl Locks {
             (Kind::Heal, Answer::Said(said)) => self.heal_answered(node, ask, said, now),
             (Kind::Adopt, Answer::Said(said)) => self.adopt_answered(node, ask, said, now),
             (Kind::Delete, Answer::Said(said)) => self.delete_answered(node, ask, said, now),
-            (Kind::Look, Answer::Value(value)) => self.value_seen(node, ask, value, now),
+            (Kind::Look, Answer::Value(told)) => self.value_seen(node, ask, told, now),
             (Kind::LookLeft, Answer::Left(left)) => self.left_seen(node, ask, left),
             (Kind::Register, Answer::Left(left)) => self.registered(node, ask, left, now),
             (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
