@@ -27,9 +27,9 @@ impl Cluster {
         (it.user, it.password) = (credentials.user, credentials.password);
     }
 
-    /// From now on nobody may be there to read an answer; whether it was so before.
-    pub fn is_left_alone(&mut self) -> bool {
-        !std::mem::replace(&mut self.settings.attended, false)
+    /// From now on the client may end before an answer is read. Returns whether it was attended.
+    pub fn set_unattended(&mut self) -> bool {
+        std::mem::replace(&mut self.settings.attended, false)
     }
 
     /// What was counted so far.

@@ -284,7 +284,7 @@ impl Coordinator {
 
     /// Gives the waits what the locks report, and what comes of that.
     fn act_on_waits(&mut self, now: Instant) {
-        // The way of every answer: a lock that nobody waits for reports nothing.
+        // This is on the path of every answer, and a lock that nobody waits for reports nothing.
         while self.locks.has_waits() {
             if let Some(event) = self.locks.poll_wait() {
                 self.waits.handle(event, &mut self.locks, now);

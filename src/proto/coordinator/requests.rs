@@ -50,7 +50,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let ttl = self.locks.check_wish(key, ttl, keep)?;
         let wish = Wish { ttl, give_up_at: now.saturating_add(wait), keep, data };
-        // Looked at once: this is the way of every lock.
+        // This is on the path of every acquire.
         let hash = KeyHash::of(key);
         let mut occupant = self.locks.occupant(key, hash);
         if occupant.is_some_and(|number| self.locks.end_if_overdue(number, now)) {

@@ -24,15 +24,15 @@ impl Locks {
     /// Acts on the changes of the nodes.
     #[inline]
     pub fn act_on_changes(&mut self, now: Instant) {
-        // The way of every answer: seldom has anything changed.
+        // This is on the path of every answer, and changes are rare.
         while self.cluster.has_changes() {
             if let Some((node, change)) = self.cluster.poll_change() {
-                self.has_changed(node, change, now);
+                self.on_change(node, change, now);
             }
         }
     }
 
-    fn has_changed(&mut self, node: NodeId, change: Change, now: Instant) {
+    fn on_change(&mut self, node: NodeId, change: Change, now: Instant) {
         match change {
             Change::Distrusted => self.doubt_votes(node, now),
             Change::NothingComesLate => self.nothing_comes_late(node, now),

@@ -206,7 +206,7 @@ impl Locks {
     }
 
     /// The cluster, for what the driver does to the connections. Its changes are for
-    /// [`has_changed`](Locks::has_changed).
+    /// [`act_on_changes`](Locks::act_on_changes).
     #[inline]
     pub fn cluster_mut(&mut self) -> &mut Cluster {
         &mut self.cluster
@@ -244,7 +244,7 @@ impl Locks {
             Due::Round { record } => self.round_is_over(record, now),
             Due::Deadline { record } => self.deadline_is_reached(record, now),
             Due::Retry { op } => self.pause_is_over(op, now),
-            Due::GiveUp { op } => self.wait_is_over(op),
+            Due::GiveUp { op } => self.on_wait_over(op),
             Due::Warn { record } => self.warning_is_due(record),
             Due::Payment { node } => self.payment_is_due(node, now),
             Due::Flushes { node } => self.walk_is_due(node, now),
