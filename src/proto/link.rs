@@ -124,8 +124,8 @@ pub enum Answer {
     Time(Option<u64>),
     /// To what nobody waits for.
     Heard,
-    /// To `GETRANGE`: what the node holds, nothing where that is absent; an error has its cause.
-    Value(Result<Option<Value>, Cause>),
+    /// To `GETRANGE`: what the node holds is in [`Link::seen`]; an error has its cause.
+    Value(Result<(), Cause>),
     /// To `PTTL`: milliseconds, -1 where the key lives for ever, -2 where there is none; nothing
     /// where it was refused.
     Left(Option<i64>),
@@ -184,6 +184,8 @@ pub struct Link {
     /// What the last answer to a step of the greeting told. Beside the answers, which are moved
     /// about on the hot path and have to be small.
     fact: Fact,
+    /// What the last answer to `GETRANGE` told, for the same reason.
+    seen: Option<Value>,
     /// Keys that were written to, of a push that told of several.
     written: Vec<KeyHash>,
     last_answer: Instant,
@@ -269,6 +271,11 @@ impl Link {
         self.fact
     }
 
+    /// What the last answer to `GETRANGE` told that the node holds.
+    pub fn seen(&self) -> Option<Value> {
+        self.seen
+    }
+
     /// When the last answer came.
     pub fn last_answer(&self) -> Instant {
         self.last_answer
@@ -314,7 +321,7 @@ impl Link {
             }
             let incoming = match reply {
                 Reply::Push(elements) => told(elements, &mut self.written),
-                _ => Some(take(&mut self.asks, &mut self.fact, &reply)?),
+                _ => Some(take(&mut self.asks, (&mut self.fact, &mut self.seen), &reply)?),
             };
             if kept {
                 self.partial.advance(consumed);
@@ -331,7 +338,11 @@ impl Link {
 
 /// Gives the reply to the oldest question. One that it cannot have leaves the question unanswered:
 /// whoever asked it is told so with the others, when the connection ends.
-fn take(asks: &mut VecDeque<Ask>, fact: &mut Fact, reply: &Reply<'_>) -> Result<Incoming, Fault> {
+fn take(
+    asks: &mut VecDeque<Ask>,
+    (fact, seen): (&mut Fact, &mut Option<Value>),
+    reply: &Reply<'_>,
+) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {
         let cause = match reply {
             Reply::Error(line) => Some(Cause::of_error(line)),
@@ -350,7 +361,7 @@ fn take(asks: &mut VecDeque<Ask>, fact: &mut Fact, reply: &Reply<'_>) -> Result<
             *fact = told;
             Answer::Fact
         }),
-        Kind::Look => value(reply).map(Answer::Value),
+        Kind::Look => value(reply).map(|told| Answer::Value(told.map(|value| *seen = value))),
         Kind::LookLeft | Kind::Register => left(reply).map(Answer::Left),
         Kind::Kill { .. } => match reply {
             // An old node says so by an error: refused, or no such client. Neither proves it.

@@ -12,6 +12,7 @@ use super::{Action, Change, Cluster, Due, Event};
 
 impl Cluster {
     /// Arms the look for silence.
+    #[inline]
     pub(super) fn watch_for_silence(&mut self, node: NodeId, now: Instant) {
         let it = &mut self.nodes[node.index()];
         if it.silence.is_none() {
@@ -37,6 +38,7 @@ impl Cluster {
     }
 
     /// Something was read from the node: one that was suspect may have caught up.
+    #[inline]
     pub fn heard_of(&mut self, node: NodeId, now: Instant) {
         if self.standing(node) != Standing::Suspect || self.is_silent(node, now) {
             return;

@@ -5,8 +5,8 @@
 //! It is not the locks: it sees no record, no deadline and no round. An [`Ask`] carries the number
 //! of a record through it, and nothing here looks at that number.
 //!
-//! What the locks have to know of a node comes out as [`Change`]s, in their order. The one hazard
-//! is a change that is acted on late: the caller of [`hear`](Cluster::hear),
+//! What the locks have to know of a node comes out as [`Heard`] and as [`Change`]s, in their order.
+//! The one hazard is a change that is acted on late: the caller of [`hear`](Cluster::hear),
 //! [`handle_timeout`](Cluster::handle_timeout) or
 //! [`handle_disconnected`](Cluster::handle_disconnected) takes all changes out before it does
 //! anything else.
@@ -53,15 +53,23 @@ pub enum Action {
     Disconnect(NodeId),
 }
 
+/// What a node sent, for the locks to act on. Beside the changes, which are seldom: an answer is
+/// moved about on the hot path, so it has to be small, and without anything to drop.
+#[derive(Debug, Clone, Copy)]
+pub enum Heard {
+    /// The answer to a question about a record, or to one that names a key.
+    Answer(Ask, Answer),
+    /// Another client wrote to a key of this number, or the node forgot that it was named.
+    Written(KeyHash),
+    /// The node was flushed. If it is distrusted for that, [`Change::Distrusted`] is waiting.
+    Flushed,
+    /// Nothing but changes, which are waiting.
+    Changes,
+}
+
 /// What became of a node, for the locks to act on.
 #[derive(Debug)]
 pub enum Change {
-    /// It answered a question about a record, or one that names a key.
-    Answered(Ask, Answer),
-    /// Another client wrote to a key of this number, or the node forgot that it was named.
-    Written(KeyHash),
-    /// It was flushed. Where that is a reason for distrust, [`Change::Distrusted`] came before.
-    Flushed,
     /// It may have forgotten keys just now, and was trusted before.
     Distrusted(Distrust),
     /// No earlier connection of it executes anything any more.
@@ -146,21 +154,23 @@ impl Cluster {
     }
 
     /// What is to be written to a node.
+    #[inline]
     pub fn output(&self, node: NodeId) -> &[u8] {
         self.nodes[node.index()].link.output()
     }
 
     /// Takes note that the first `count` bytes of the output were written.
+    #[inline]
     pub fn handle_sent(&mut self, node: NodeId, count: usize, now: Instant) {
         self.nodes[node.index()].link.sent(count, now);
     }
 
-    /// Takes what was read from a node, up to the next change. To be called until there is none.
-    pub fn hear(&mut self, node: NodeId, input: &mut &[u8], now: Instant) -> Option<Change> {
+    /// Takes what was read from a node, up to the next thing that is for the locks. The changes are
+    /// taken out before it is called again, and before an answer is acted on. To be called until
+    /// there is nothing.
+    #[inline]
+    pub fn hear(&mut self, node: NodeId, input: &mut &[u8], now: Instant) -> Option<Heard> {
         loop {
-            if let Some((_, change)) = self.changes.pop_front() {
-                return Some(change);
-            }
             let it = &mut self.nodes[node.index()];
             if !it.standing.is_connected() {
                 return None;
@@ -172,17 +182,20 @@ impl Cluster {
                         self.stats.answered(node, ask.kind == Kind::Acquire, said, took);
                     }
                     if ask.kind.is_about_a_record() || ask.kind == Kind::Register {
-                        return Some(Change::Answered(ask, answer));
+                        return Some(Heard::Answer(ask, answer));
                     }
                     self.answered(node, ask, answer, now);
                 }
                 Ok(Some(Incoming::Flushed)) => {
                     self.distrust(node, Distrust::Flushed, now);
-                    self.report(node, Change::Flushed);
+                    return Some(Heard::Flushed);
                 }
-                Ok(Some(Incoming::Written(key))) => return Some(Change::Written(key)),
+                Ok(Some(Incoming::Written(key))) => return Some(Heard::Written(key)),
                 Ok(None) => return None,
                 Err(fault) => self.break_off(node, fault, now),
+            }
+            if !self.changes.is_empty() {
+                return Some(Heard::Changes);
             }
         }
     }
@@ -201,12 +214,19 @@ impl Cluster {
         }
     }
 
+    /// Whether there are changes.
+    #[inline]
+    pub fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
     /// The next change of a node.
     pub fn poll_change(&mut self) -> Option<(NodeId, Change)> {
         self.changes.pop_front()
     }
 
     /// The earliest moment at which something is due.
+    #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }

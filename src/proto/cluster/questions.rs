@@ -5,6 +5,7 @@ use bytes::BytesMut;
 
 use super::super::command::Native;
 use super::super::error::{Cause, NodeReport, Report, Said};
+use super::super::inspection::Value;
 use super::super::link::{Ask, Kind};
 use super::super::node::{NodeId, NodeSet};
 use super::super::settings::{Credentials, Settings};
@@ -15,6 +16,7 @@ use super::Cluster;
 
 impl Cluster {
     /// What it was made with.
+    #[inline]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -25,9 +27,9 @@ impl Cluster {
         (it.user, it.password) = (credentials.user, credentials.password);
     }
 
-    /// From now on nobody may be there to read an answer; whether it was so before.
-    pub fn is_left_alone(&mut self) -> bool {
-        !std::mem::replace(&mut self.settings.attended, false)
+    /// From now on the client may end before an answer is read. Returns whether it was attended.
+    pub fn set_unattended(&mut self) -> bool {
+        std::mem::replace(&mut self.settings.attended, false)
     }
 
     /// What was counted so far.
@@ -36,26 +38,31 @@ impl Cluster {
     }
 
     /// The counters, to count in.
+    #[inline]
     pub fn stats_mut(&mut self) -> &mut Stats {
         &mut self.stats
     }
 
     /// All nodes of the list.
+    #[inline]
     pub fn all_nodes(&self) -> NodeSet {
         NodeSet::first(self.nodes.len())
     }
 
     /// How many nodes there are.
+    #[inline]
     pub fn size(&self) -> usize {
         self.nodes.len()
     }
 
     /// How many nodes are a majority.
+    #[inline]
     pub fn quorum(&self) -> usize {
         self.quorum
     }
 
     /// Nodes that may fail before the others are no quorum any more.
+    #[inline]
     pub fn spare_nodes(&self) -> usize {
         self.nodes.len() - self.quorum
     }
@@ -71,6 +78,7 @@ impl Cluster {
     }
 
     /// What a node is to us at the moment.
+    #[inline]
     pub fn standing(&self, node: NodeId) -> Standing {
         self.nodes[node.index()].standing
     }
@@ -102,6 +110,7 @@ impl Cluster {
     }
 
     /// Whether a node may be asked something new, or why not.
+    #[inline]
     pub fn may_ask(&self, node: NodeId) -> Result<(), Cause> {
         let node = &self.nodes[node.index()];
         match node.standing {
@@ -115,6 +124,7 @@ impl Cluster {
 
     /// Whether a release may be written to a node now. A suspect node is sent only the release of
     /// what is `unanswered` on its connection.
+    #[inline]
     pub fn may_release(&self, node: NodeId, unanswered: bool) -> bool {
         let standing = self.standing(node);
         let reachable = standing.is_usable() || (standing == Standing::Suspect && unanswered);
@@ -122,11 +132,13 @@ impl Cluster {
     }
 
     /// Whether there is room for a release in a node's outbox.
+    #[inline]
     pub fn has_room_for_release(&self, node: NodeId) -> bool {
         self.nodes[node.index()].link.has_room_for_release(&self.settings.limits)
     }
 
     /// The command of a node's own that deletes a key where it holds a token.
+    #[inline]
     pub fn native(&self, node: NodeId) -> Option<Native> {
         self.nodes[node.index()].vetted.native
     }
@@ -149,7 +161,8 @@ impl Cluster {
     }
 
     /// Writes a question into a node's outbox. Its answer comes as
-    /// [`Change::Answered`](super::Change::Answered).
+    /// [`Heard::Answer`](super::Heard::Answer).
+    #[inline]
     pub fn ask(
         &mut self,
         node: NodeId,
@@ -173,6 +186,11 @@ impl Cluster {
         if it.vetted.native.is_none() {
             it.link.ask(Ask::new(0, 0, Kind::LastWord, now), encode);
         }
+    }
+
+    /// What the node holds at the key that it was last asked to show.
+    pub fn seen(&self, node: NodeId) -> Option<Value> {
+        self.nodes[node.index()].link.seen()
     }
 
     /// The name of a node in reports.

@@ -173,6 +173,7 @@ impl Cluster {
     }
 
     /// Whether the node's grants count.
+    #[inline]
     pub fn is_trusted(&self, node: NodeId) -> bool {
         self.nodes[node.index()].trusted_from.is_none()
     }

@@ -13,7 +13,7 @@ mod requests;
 
 use std::time::Duration;
 
-use super::cluster::Change;
+use super::cluster::Heard;
 use super::error::{Cause, ConfigError, Error};
 use super::link::Kind;
 use super::lock::Lock;
@@ -98,18 +98,20 @@ impl Coordinator {
     /// Takes what was read from a node.
     pub fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
         let (mut input, mut flushed) = (bytes, false);
-        while let Some(change) = self.locks.cluster_mut().hear(node, &mut input, now) {
-            match change {
-                Change::Answered(ask, answer) => {
+        while let Some(heard) = self.locks.cluster_mut().hear(node, &mut input, now) {
+            self.locks.act_on_changes(now);
+            match heard {
+                Heard::Answer(ask, answer) => {
                     // A caller waits for nobody who answers after the majority.
                     if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
                         self.waits.note_round_trip(now.saturating_since(ask.asked_at));
                     }
                     self.locks.answered(node, ask, answer, now);
                 }
+                Heard::Written(key) => self.locks.was_written(node, key, now),
                 // Of several flushes in what was read, the locks are walked over once.
-                Change::Flushed => flushed = true,
-                change => self.locks.has_changed(node, change, now),
+                Heard::Flushed => flushed = true,
+                Heard::Changes => {}
             }
             self.act_on_waits(now);
         }
@@ -288,8 +290,11 @@ impl Coordinator {
 
     /// Gives the waits what the locks report, and what comes of that.
     fn act_on_waits(&mut self, now: Instant) {
-        while let Some(event) = self.locks.poll_wait() {
-            self.waits.handle(event, &mut self.locks, now);
+        // This is on the path of every answer, and a lock that nobody waits for reports nothing.
+        while self.locks.has_waits() {
+            if let Some(event) = self.locks.poll_wait() {
+                self.waits.handle(event, &mut self.locks, now);
+            }
         }
     }
 }

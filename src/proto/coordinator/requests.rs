@@ -50,7 +50,7 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let ttl = self.locks.check_wish(key, ttl, keep)?;
         let wish = Wish { ttl, give_up_at: now.saturating_add(wait), keep, data };
-        // Looked at once: this is the way of every lock.
+        // This is on the path of every acquire.
         let hash = KeyHash::of(key);
         let mut occupant = self.locks.occupant(key, hash);
         if occupant.is_some_and(|number| self.locks.end_if_overdue(number, now)) {
@@ -77,9 +77,10 @@ impl Coordinator {
 
     /// Renews a lock from now on, by its ttl (the one that was asked for last, but for an extend
     /// that prolongs nothing) and at a third of it: until it is released, given away or lost, or as
-    /// far as `keep` allows. The completions are [`Expiring`](Outcome::Expiring), as often as it
-    /// comes near its deadline, [`Renewed`](Outcome::Renewed) where `keep` wants it told, and at
-    /// last [`Error::Lost`], once, and before the deadline if it is fetched in time. A lock that is
+    /// far as `keep` allows. The completions are
+    /// [`Expiring`](crate::proto::ops::Outcome::Expiring), as often as it comes near its deadline,
+    /// [`Renewed`](crate::proto::ops::Outcome::Renewed) where `keep` wants it told, and at last
+    /// [`Error::Lost`], once, and before the deadline if it is fetched in time. A lock that is
     /// released or given away needs none.
     ///
     /// A lock that is kept already is kept in this way from now on, and its former op is cancelled.
@@ -247,7 +248,7 @@ impl Coordinator {
     }
 
     /// This is the copy of a forked process: its records, connections and debts are the parent's.
-    /// Every request ends as [`ConfigError::Nodes`], now and from now on, and nothing is written.
+    /// Every request ends as `ConfigError::Nodes`, now and from now on, and nothing is written.
     pub fn disown(&mut self, now: Instant) {
         self.locks.disown(now);
         self.waits.clear();

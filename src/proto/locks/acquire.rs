@@ -8,6 +8,7 @@ use super::*;
 
 impl Locks {
     /// Refuses what cannot be, before anything is sent.
+    #[inline]
     pub fn check_wish(&self, key: &[u8], ttl: Duration, keep: Option<Keep>) -> Result<Ttl, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
@@ -16,6 +17,7 @@ impl Locks {
     }
 
     /// Begins the first attempt for a key that no record of ours asks for or holds.
+    #[inline]
     pub fn acquire(
         &mut self,
         key: &[u8],
@@ -35,12 +37,14 @@ impl Locks {
     }
 
     /// The record that asks for `key`, or holds it.
+    #[inline]
     pub fn occupant(&self, key: &[u8], hash: KeyHash) -> Option<u32> {
         self.records.occupant(key, hash)
     }
 
     /// Ends a lock whose deadline has passed, and whose timer was not looked at yet, unless it is
     /// kept: the loss of such a one is told in the course of driving. Whether it did.
+    #[inline]
     pub fn end_if_overdue(&mut self, number: u32, now: Instant) -> bool {
         let record = self.records.get_mut(number);
         if record.phase != Phase::Held || now < record.deadline || record.kept.is_some() {

@@ -22,18 +22,19 @@ impl Locks {
         self.act_on_changes(now);
     }
 
-    pub(super) fn act_on_changes(&mut self, now: Instant) {
-        while let Some((node, change)) = self.cluster.poll_change() {
-            self.has_changed(node, change, now);
+    /// Acts on the changes of the nodes.
+    #[inline]
+    pub fn act_on_changes(&mut self, now: Instant) {
+        // This is on the path of every answer, and changes are rare.
+        while self.cluster.has_changes() {
+            if let Some((node, change)) = self.cluster.poll_change() {
+                self.on_change(node, change, now);
+            }
         }
     }
 
-    /// Acts on a change of a node.
-    pub fn has_changed(&mut self, node: NodeId, change: Change, now: Instant) {
+    fn on_change(&mut self, node: NodeId, change: Change, now: Instant) {
         match change {
-            Change::Answered(ask, answer) => self.answered(node, ask, answer, now),
-            Change::Written(key) => self.was_written(node, key, now),
-            Change::Flushed => self.was_flushed(node, now),
             Change::Distrusted(why) => self.doubt_votes(node, why, now),
             Change::NothingComesLate => self.nothing_comes_late(node, now),
             Change::NoProof => self.debts[node.index()].unproven.clear(),

@@ -6,7 +6,7 @@ use super::*;
 impl Locks {
     /// The end: takes back every request, and releases what was won and not handed out.
     pub fn close(&mut self, now: Instant) {
-        let attended = !self.cluster.is_left_alone();
+        let attended = self.cluster.set_unattended();
         let mut released = self.records.numbers();
         released.retain(|&number| attended && self.records.get(number).phase == Phase::Ending);
         self.cancel_queued(now);

@@ -4,6 +4,7 @@ use super::*;
 
 impl Locks {
     /// The next request that came to its end.
+    #[inline]
     pub fn pop_ended(&mut self) -> Option<Op> {
         self.ops.pop_ready()
     }
@@ -18,6 +19,7 @@ impl Locks {
 
     /// What a request came to. `None` where it goes on: also one whose end was told goes on where
     /// its lock is over by now, and the wait is not. `now` is read last of all.
+    #[inline]
     pub fn fetch(&mut self, op: Op, now: Instant) -> Option<Completion> {
         if !self.ops.has_ended(op) {
             return None;

@@ -54,7 +54,7 @@ impl Locks {
         }
         found.extend(self.ops.waiting());
         for number in found.drain(..) {
-            self.tell_waiter(number, |op| WaitEvent::Written { op, node, ours: false });
+            self.notify_waiter(number, |op| WaitEvent::Written { op, node, ours: false });
         }
         self.found = found;
     }

@@ -59,6 +59,7 @@ impl Locks {
     }
 
     /// Gives a lock back.
+    #[inline]
     pub fn release(&mut self, lock: Lock, data: u64, now: Instant) -> Op {
         let held = self.records.find(&lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         let Some(number) = held else {
@@ -97,6 +98,7 @@ impl Locks {
 
     /// Gives a lock back without waiting for what comes of it: the release is written so that it
     /// needs no answer.
+    #[inline]
     pub fn let_go(&mut self, lock: &Lock, now: Instant) {
         let held = self.records.find(lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         if let Some(number) = held {

@@ -54,9 +54,10 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: Ask,
-        value: Result<Option<Value>, Cause>,
+        told: Result<(), Cause>,
         now: Instant,
     ) {
+        let value = told.map(|()| self.cluster.seen(node));
         let sight = match value {
             Ok(Some(value)) if !value.as_bytes().is_empty() => {
                 Sight::Held { value, left: Some(Duration::ZERO) }

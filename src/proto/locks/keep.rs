@@ -249,14 +249,14 @@ impl Locks {
         }
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking {
-            self.tell_waiter(ask.record, |op| WaitEvent::Seen { op, node, left });
+            self.notify_waiter(ask.record, |op| WaitEvent::Seen { op, node, left });
         } else if left == Some(-2) && !record.absent.union(record.healing).contains(node) {
             self.is_doubted(node, ask.record, now);
         }
     }
 
     /// Somebody wrote to a key on a node, or the node forgot that we named it.
-    pub(super) fn was_written(&mut self, node: NodeId, key: KeyHash, now: Instant) {
+    pub fn was_written(&mut self, node: NodeId, key: KeyHash, now: Instant) {
         self.tell_of_write(node, key, None, now);
     }
 
@@ -271,7 +271,7 @@ impl Locks {
     }
 
     /// Reports what a waiter between two attempts has to know, where the record is of one.
-    pub(super) fn tell_waiter(&mut self, number: u32, event: impl FnOnce(Op) -> WaitEvent) {
+    pub(super) fn notify_waiter(&mut self, number: u32, event: impl FnOnce(Op) -> WaitEvent) {
         let record = self.records.get(number);
         let op = record.op.filter(|_| record.phase == Phase::Asking);
         let waits = |&op: &Op| self.ops.get(op).is_some_and(|it| it.waiting.is_some());
@@ -288,7 +288,7 @@ impl Locks {
             if by != Some(number) && self.records.contains(number) {
                 self.is_doubted(node, number, now);
                 let ours = by.is_some();
-                self.tell_waiter(number, |op| WaitEvent::Written { op, node, ours });
+                self.notify_waiter(number, |op| WaitEvent::Written { op, node, ours });
             }
         }
         self.found = found;

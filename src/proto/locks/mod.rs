@@ -211,14 +211,22 @@ impl Locks {
     }
 
     /// The cluster, to look at.
+    #[inline]
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
     /// The cluster, for what the driver does to the connections. Its changes are for
-    /// [`has_changed`](Locks::has_changed).
+    /// [`act_on_changes`](Locks::act_on_changes).
+    #[inline]
     pub fn cluster_mut(&mut self) -> &mut Cluster {
         &mut self.cluster
+    }
+
+    /// Whether there is something that the waits have to know.
+    #[inline]
+    pub fn has_waits(&self) -> bool {
+        !self.waits.is_empty()
     }
 
     /// The next thing that the waits have to know.
@@ -227,6 +235,7 @@ impl Locks {
     }
 
     /// The earliest moment at which something is due.
+    #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         let due = [self.cluster.next_timeout(), self.timers.next(), self.prolongs.next()];
         due.into_iter().flatten().min()
@@ -246,7 +255,7 @@ impl Locks {
             Due::Round { record } => self.round_is_over(record, now),
             Due::Deadline { record } => self.deadline_is_reached(record, now),
             Due::Retry { op } => self.pause_is_over(op, now),
-            Due::GiveUp { op } => self.wait_is_over(op),
+            Due::GiveUp { op } => self.on_wait_over(op),
             Due::Warn { record } => self.warning_is_due(record),
             Due::Payment { node } => self.payment_is_due(node, now),
             Due::Flushes { node } => self.walk_is_due(node, now),
@@ -286,6 +295,7 @@ impl Locks {
     }
 
     /// Whether the caller of this record's round still waits for what it comes to.
+    #[inline]
     pub fn is_deciding(&self, number: u32) -> bool {
         self.records.get(number).is_deciding()
     }
@@ -364,6 +374,7 @@ impl Locks {
     }
 
     /// Gives an answer to the record it is about.
+    #[inline]
     pub fn answered(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
         match (ask.kind, answer) {
             (Kind::Acquire, Answer::Said(said)) => self.acquire_answered(node, ask, said, now),
@@ -376,7 +387,7 @@ impl Locks {
             (Kind::Heal, Answer::Said(said)) => self.heal_answered(node, ask, said, now),
             (Kind::Adopt, Answer::Said(said)) => self.adopt_answered(node, ask, said, now),
             (Kind::Delete, Answer::Said(said)) => self.delete_answered(node, ask, said, now),
-            (Kind::Look, Answer::Value(value)) => self.value_seen(node, ask, value, now),
+            (Kind::Look, Answer::Value(told)) => self.value_seen(node, ask, told, now),
             (Kind::LookLeft, Answer::Left(left)) => self.left_seen(node, ask, left),
             (Kind::Register, Answer::Left(left)) => self.registered(node, ask, left, now),
             (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::cluster::Heard;
 use super::super::cluster::tests::{reply_to, said};
 use super::super::error::Error;
 use super::super::settings::NodeSettings;
@@ -36,8 +37,11 @@ pub fn ready(nodes: usize) -> (Locks, Instant) {
 /// Takes what a node answers.
 pub fn hear(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
     let mut input = bytes.as_bytes();
-    while let Some(change) = locks.cluster_mut().hear(node, &mut input, now) {
-        locks.has_changed(node, change, now);
+    while let Some(heard) = locks.cluster_mut().hear(node, &mut input, now) {
+        locks.act_on_changes(now);
+        if let Heard::Answer(ask, answer) = heard {
+            locks.answered(node, ask, answer, now);
+        }
     }
 }
 

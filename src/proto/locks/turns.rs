@@ -194,7 +194,7 @@ impl Locks {
     }
 
     /// The timer of a request that is lined up came due.
-    pub(super) fn wait_is_over(&mut self, op: Op) {
+    pub(super) fn on_wait_over(&mut self, op: Op) {
         if let Some(Stage::Queued { timer, .. }) = self.ops.get_mut(op).map(|it| &mut it.stage) {
             *timer = None;
             self.waits.push_back(WaitEvent::GiveUp { op });

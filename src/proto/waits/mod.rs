@@ -3,7 +3,7 @@
 //!
 //! They are not the locks: they see no vote and no deadline. What happened comes in as a
 //! [`WaitEvent`] of the locks, and what is to be done about it is asked of the locks. What a single
-//! request believes of the nodes ([`Waiting`]) lies in the request, so that a request that ends
+//! request believes of the nodes (`Waiting`) lies in the request, so that a request that ends
 //! takes it along; only the waits read it or write to it.
 //!
 //! The one hazard is a request that nobody wakes: whatever is decided for a request that pauses, it
