@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use redlatch::testing::tcp::Masters;
-use redlatch::{Config, Embedded, Outcome, RestartGuard};
+use redlatch::{Config, FdEngine, Outcome, RestartGuard};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         false => Config::new(urls)?,
     };
 
-    let mut locks = Embedded::new(config)?;
+    let mut locks = FdEngine::new(config)?;
     let (yours, mut other_end) = UnixStream::pair()?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, &yours, EventData::new_u64(YOURS), EventFlags::IN)?;
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     epoll::add(&epoll, &locks, EventData::new_u64(LOCKS), EventFlags::IN)?;
 
     // Asked before the nodes are connected, it is held until a quorum of them is.
-    locks.ask().acquire("invoice:42", TTL, ACQUIRE)?;
+    locks.batch().acquire("invoice:42", TTL, ACQUIRE)?;
     let mut events = [MaybeUninit::uninit(); 8];
     loop {
         // It sleeps for as long as you like: what is due makes the descriptor readable.
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 (ACQUIRE, Outcome::Acquired(lock)) => {
                     println!("held for {:.1?} more", locks.engine().remaining(&lock));
                     std::io::Write::write_all(&mut other_end, b"the lock is mine")?;
-                    locks.ask().release(lock, RELEASE);
+                    locks.batch().release(lock, RELEASE);
                 }
                 (RELEASE, Outcome::Released(released)) => {
                     println!("given back: {released:?}");

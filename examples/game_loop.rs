@@ -6,7 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use redlatch::testing::tcp::Masters;
-use redlatch::{Config, Embedded, Lock, LockOptions, Outcome, RestartGuard};
+use redlatch::{Config, FdEngine, Lock, LockOptions, Outcome, RestartGuard};
 
 const FRAME: Duration = Duration::from_millis(16);
 const FRAMES: u32 = 60;
@@ -25,10 +25,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         false => Config::new(urls)?,
     };
 
-    let mut locks = Embedded::new(config)?;
+    let mut locks = FdEngine::new(config)?;
     // A short ttl, renewed by the ticks: whoever stops to tick loses it soon.
-    let kept = LockOptions::ttl(Duration::from_secs(1)).keep(Duration::from_secs(60));
-    locks.ask().acquire("door:7", kept, DOOR)?;
+    let kept = LockOptions::new(Duration::from_secs(1)).auto_extend(Duration::from_secs(60));
+    locks.batch().acquire("door:7", kept, DOOR)?;
     let mut door: Option<Lock> = None;
     for frame in 0.. {
         // Reads, writes and renews; never waits.
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let open = door.as_ref().is_some_and(|door| !locks.engine().remaining(door).is_zero());
         draw(frame, open);
         if let Some(door) = door.take_if(|_| frame >= FRAMES) {
-            locks.ask().release(door, LET_GO);
+            locks.batch().release(door, LET_GO);
         }
     }
     Ok(())

@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// They take turns: one at a time writes.
 fn work(locks: &SharedClient, worker: u32) -> Result<(), redlatch::Error> {
-    let options = LockOptions::ttl(TTL).keep(MAX_HOLD);
+    let options = LockOptions::new(TTL).auto_extend(MAX_HOLD);
     let guard = locks.lock("invoice:42", options).wait()?;
     for page in 1..=3 {
         // A local read: is it still ours?

@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
 
         // For as long as it needs: the lock is renewed meanwhile.
-        let report = |lease: redlatch::Lease| async move {
+        let report = |lease: redlatch::LockWatcher| async move {
             smol::Timer::after(Duration::from_millis(5)).await;
             lease.check()
         };

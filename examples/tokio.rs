@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
 
     let locks = SharedClient::connect_tokio(config).await?;
-    let options = LockOptions::ttl(TTL).keep(MAX_HOLD);
+    let options = LockOptions::new(TTL).auto_extend(MAX_HOLD);
     let guard = locks.lock("invoice:42", options).await?;
     println!("held for {:.1?} more", guard.remaining());
     tokio::select! {

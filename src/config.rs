@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::net::address::{Address, Resolver};
+use crate::net::callback::Callback;
 use crate::net::clock;
-use crate::net::hook::Hook;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::proto::error::ConfigError;
-use crate::proto::keeper::Keep;
+use crate::proto::keeper::AutoExtend;
 use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
 use crate::proto::time::Instant;
 
@@ -40,7 +40,7 @@ pub struct Config {
 }
 
 /// Who we are to the node with this label; `None`: whom its URL says.
-pub(crate) type AskForCredentials = Hook<dyn Fn(&str) -> Option<Credentials> + Send + Sync>;
+pub(crate) type AskForCredentials = Callback<dyn Fn(&str) -> Option<Credentials> + Send + Sync>;
 
 impl Config {
     /// The nodes at these URLs: `redis://[user[:password]@]host[:port][/db]`, `rediss://...` for
@@ -167,7 +167,7 @@ impl Config {
         mut self,
         ask: impl Fn(&str) -> Option<Credentials> + Send + Sync + 'static,
     ) -> Config {
-        self.credentials = Some(Hook(Arc::new(ask)));
+        self.credentials = Some(Callback(Arc::new(ask)));
         self
     }
 
@@ -180,7 +180,7 @@ impl Config {
         mut self,
         look_up: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Config {
-        self.resolver = Some(Hook(Arc::new(look_up)));
+        self.resolver = Some(Callback(Arc::new(look_up)));
         self
     }
 
@@ -231,19 +231,19 @@ impl Config {
 pub struct LockOptions {
     pub(crate) ttl: Duration,
     pub(crate) wait: Option<Duration>,
-    pub(crate) keep: Option<Keep>,
+    pub(crate) keep: Option<AutoExtend>,
 }
 
 impl LockOptions {
     /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. What the
     /// holder has is less, by a hundredth and 2 ms.
-    pub fn ttl(ttl: Duration) -> LockOptions {
+    pub fn new(ttl: Duration) -> LockOptions {
         LockOptions { ttl, wait: None, keep: None }
     }
 
     /// One attempt, without a wait: it fails if others hold the key at this moment.
     pub fn once(ttl: Duration) -> LockOptions {
-        LockOptions::ttl(ttl).wait(Duration::ZERO)
+        LockOptions::new(ttl).wait(Duration::ZERO)
     }
 
     /// Waits for the key for at most this long if others hold it, or if too few nodes can be
@@ -262,7 +262,7 @@ impl LockOptions {
 
     /// Waits until the lock is had, or cannot be had as things are configured.
     #[must_use]
-    pub fn wait_for_ever(self) -> LockOptions {
+    pub fn wait_forever(self) -> LockOptions {
         self.wait(Duration::MAX)
     }
 
@@ -270,7 +270,7 @@ impl LockOptions {
     /// released or lost, or as far as `keep` allows. A plain [`Duration`] is the longest time that
     /// it may be held.
     #[must_use]
-    pub fn keep(mut self, keep: impl Into<Keep>) -> LockOptions {
+    pub fn auto_extend(mut self, keep: impl Into<AutoExtend>) -> LockOptions {
         self.keep = Some(keep.into());
         self
     }
@@ -278,7 +278,7 @@ impl LockOptions {
 
 impl From<Duration> for LockOptions {
     fn from(ttl: Duration) -> LockOptions {
-        LockOptions::ttl(ttl)
+        LockOptions::new(ttl)
     }
 }
 

@@ -14,7 +14,7 @@
 //!   thread can wait for them. A thread drives it, or with the feature `tokio` a task on your
 //!   runtime.
 //! * [`Engine`] lives in your loop, with its sockets on your `mio::Poll`.
-//! * [`Embedded`] is the engine behind one file descriptor, for any other loop (Linux).
+//! * [`FdEngine`] is the engine behind one file descriptor, for any other loop (Linux).
 //! * [`proto::coordinator::Coordinator`] is the core, without a socket and without a clock.
 //!
 //! Each of them says what happens across threads, in a forked process, at a signal, and when
@@ -63,7 +63,7 @@ pub mod testing;
 
 #[cfg(feature = "net")]
 #[doc(inline)]
-pub use client::{Client, Guard, Happened, Notice};
+pub use client::{Client, Guard, LockEvent, LockEventKind};
 #[cfg(feature = "net")]
 #[doc(inline)]
 pub use config::{Config, DEFAULT_WAIT, LockOptions};
@@ -72,7 +72,7 @@ pub use config::{Config, DEFAULT_WAIT, LockOptions};
 pub use net::address::Lookup;
 #[cfg(all(feature = "net", any(target_os = "linux", target_os = "android")))]
 #[doc(inline)]
-pub use net::embed::{Asking, Embedded};
+pub use net::embed::{Batch, FdEngine};
 #[cfg(feature = "tls")]
 #[doc(inline)]
 pub use net::tls::Tls;
@@ -80,32 +80,34 @@ pub use net::tls::Tls;
 #[doc(inline)]
 pub use net::{clock, engine::Engine};
 #[doc(inline)]
-pub use proto::coordinator::Event;
+pub use proto::coordinator::NodeEvent;
 #[doc(inline)]
-pub use proto::error::{Busy, Cause, Closed, ConfigError, Error, Loss, NodeReport, Report, Said};
+pub use proto::error::{
+    Busy, ClosedReason, ConfigError, Error, LostReason, NodeError, NodeReply, NodeReport, Report,
+};
 #[doc(inline)]
-pub use proto::inspection::{Finding, Inspection, NodeSight, Sight, Value};
+pub use proto::inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
 #[doc(inline)]
-pub use proto::keeper::Keep;
+pub use proto::keeper::AutoExtend;
 #[doc(inline)]
-pub use proto::lock::{Lock, Token};
+pub use proto::lock::{Lock, LockToken};
 #[doc(inline)]
 pub use proto::node::{NodeId, NodeSet};
 #[doc(inline)]
 pub use proto::ops::{Completion, Op, Outcome};
 #[doc(inline)]
-pub use proto::round::Released;
+pub use proto::round::ReleaseOutcome;
 #[doc(inline)]
 pub use proto::settings::{Credentials, RestartGuard};
 #[doc(inline)]
-pub use proto::standing::Standing;
+pub use proto::standing::NodeState;
 #[doc(inline)]
 pub use proto::stats::{NodeStats, RoundTrips, Stats};
 #[doc(inline)]
-pub use proto::time::{BadTtl, Instant, Ttl};
+pub use proto::time::{InvalidTtl, Ttl};
 #[cfg(feature = "net")]
 #[doc(inline)]
-pub use shared::{Lease, SharedClient, SharedGuard};
+pub use shared::{LockWatcher, SharedClient, SharedGuard};
 
 /// The examples of the papers, compiled.
 #[cfg(all(doctest, feature = "tokio", feature = "testing"))]

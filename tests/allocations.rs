@@ -20,7 +20,7 @@ use mio::{Events, Poll, Token};
 use redlatch::proto::coordinator::{Action, Coordinator};
 use redlatch::proto::settings::{NodeSettings, Settings};
 use redlatch::{
-    Config, Engine, Lock, LockOptions, NodeId, Outcome, RestartGuard, SharedClient, Standing,
+    Config, Engine, Lock, LockOptions, NodeId, NodeState, Outcome, RestartGuard, SharedClient,
 };
 
 use support::Fleet;
@@ -293,8 +293,8 @@ impl ByHand {
         }
         by_hand.answer();
         let all_ready = (0..NODES)
-            .all(|node| by_hand.coordinator.standing(NodeId::new(node)) == Standing::Ready);
-        assert!(all_ready, "the greeting was answered");
+            .all(|node| by_hand.coordinator.standing(NodeId::new(node)) == NodeState::Ready);
+        assert!(all_ready, "the handshake was answered");
         by_hand
     }
 
@@ -330,8 +330,8 @@ impl ByHand {
     }
 }
 
-fn at(nanos: u64) -> redlatch::Instant {
-    redlatch::Instant::from_nanos(nanos)
+fn at(nanos: u64) -> redlatch::clock::Instant {
+    redlatch::clock::Instant::from_nanos(nanos)
 }
 
 /// Answers as a master would on which every key is free, and every release finds its token.

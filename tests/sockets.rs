@@ -6,7 +6,7 @@ mod support;
 
 use std::time::Duration;
 
-use redlatch::{Client, Config, Error, Released, RestartGuard, Standing};
+use redlatch::{Client, Config, Error, NodeState, ReleaseOutcome, RestartGuard};
 use support::{Canned, Reply, Scripted, eventually, healthy};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ fn client(nodes: &[&Canned]) -> Client {
     let client = Client::connect(config).unwrap();
     eventually(5 * SECOND, "the nodes are ready", || {
         client.drive(millis(1)).unwrap();
-        client.nodes().iter().all(|&standing| standing == Standing::Ready)
+        client.nodes().iter().all(|&standing| standing == NodeState::Ready)
     });
     client
 }
@@ -52,7 +52,7 @@ fn replies_that_come_a_byte_at_a_time_are_the_same_replies() {
     for _ in 0..50 {
         let mut guard = client.try_lock("a", TTL).unwrap();
         guard.extend(TTL).unwrap();
-        assert_eq!(guard.release().unwrap(), Released::Released);
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     }
 }
 
@@ -69,10 +69,10 @@ fn replies_that_come_glued_are_the_same_replies() {
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     for _ in 0..50 {
         let guard = client.try_lock("a", TTL).unwrap();
-        assert_eq!(guard.release().unwrap(), Released::Released);
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     }
     client.drive(millis(20)).unwrap();
-    assert_eq!(client.nodes(), [Standing::Ready; 3]);
+    assert_eq!(client.nodes(), [NodeState::Ready; 3]);
     assert_eq!(nodes[0].connections(), 1);
 }
 
@@ -166,10 +166,10 @@ fn a_name_that_is_not_found_is_a_node_that_is_down() {
     let client = Client::connect(config(urls)).unwrap();
     eventually(5 * SECOND, "two are ready", || {
         client.drive(millis(1)).unwrap();
-        client.nodes()[..2].iter().all(|&standing| standing == Standing::Ready)
+        client.nodes()[..2].iter().all(|&standing| standing == NodeState::Ready)
     });
     assert!(client.try_lock("a", TTL).is_ok());
-    assert!(matches!(client.nodes()[2], Standing::Down(_) | Standing::Connecting));
+    assert!(matches!(client.nodes()[2], NodeState::Down(_) | NodeState::Connecting));
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl Inside {
         let asked = now();
         self.slots[slot].asked = asked;
         let wait = Duration::from_nanos(end.saturating_sub(asked));
-        let options = LockOptions::ttl(TTL).wait(wait);
+        let options = LockOptions::new(TTL).wait(wait);
         self.engine.acquire(&self.key, options, slot as u64).expect("there is room");
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Client, Config, Error, LockOptions, RestartGuard, Standing};
+use redlatch::{Client, Config, Error, LockOptions, NodeState, RestartGuard};
 
 use super::TTL;
 use super::contender::{Contender, Role};
@@ -25,7 +25,7 @@ impl Ours {
         let client = Client::connect(config(role)).expect("a good configuration");
         eventually(Duration::from_secs(20), "the nodes are ready", || {
             client.drive(Duration::from_millis(1)).expect("the poller works");
-            client.nodes().iter().all(|standing| *standing == Standing::Ready)
+            client.nodes().iter().all(|standing| *standing == NodeState::Ready)
         });
         Ours { client, key: role.key.clone() }
     }
@@ -33,7 +33,7 @@ impl Ours {
 
 impl Contender for Ours {
     fn hold(&mut self, wait: Duration, held: &mut dyn FnMut()) -> bool {
-        match self.client.lock(&self.key, LockOptions::ttl(TTL).wait(wait)) {
+        match self.client.lock(&self.key, LockOptions::new(TTL).wait(wait)) {
             Ok(guard) => {
                 held();
                 guard.release().expect("there is room for a release");

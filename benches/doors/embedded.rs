@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redlatch::Embedded;
+use redlatch::FdEngine;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::slots::{Slots, all_are_ready};
@@ -12,14 +12,14 @@ use super::{Door, config};
 
 /// The descriptor, and the loop around it.
 pub struct BehindDescriptor {
-    locks: Embedded,
+    locks: FdEngine,
     slots: Slots,
 }
 
 impl BehindDescriptor {
     /// Connects to the nodes and waits until each of them is ready.
     pub fn connect(fleet: &Fleet, in_flight: usize) -> BehindDescriptor {
-        let locks = Embedded::new(config(fleet)).expect("a poller with a timer");
+        let locks = FdEngine::new(config(fleet)).expect("a poller with a timer");
         let mut door = BehindDescriptor { locks, slots: Slots::new("embedded", in_flight) };
         let started = Instant::now();
         while !all_are_ready(door.locks.engine()) {
@@ -46,11 +46,11 @@ impl Door for BehindDescriptor {
 
     fn run(&mut self, _: usize, length: Duration) -> Round {
         let meter = Meter::start();
-        self.slots.begin(&mut self.locks.ask(), meter.until(length));
+        self.slots.begin(&mut self.locks.batch(), meter.until(length));
         while self.slots.is_open() {
             self.turn();
             // Held for all of them: what follows from a turn is one write for each node.
-            let mut engine = self.locks.ask();
+            let mut engine = self.locks.batch();
             while let Some(done) = engine.poll_completion() {
                 self.slots.take(&mut engine, done);
             }

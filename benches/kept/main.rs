@@ -13,7 +13,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
-use redlatch::{Config, Engine, Keep, LockOptions, Outcome, RestartGuard};
+use redlatch::{AutoExtend, Config, Engine, LockOptions, Outcome, RestartGuard};
 use rustix::time::{ClockId, clock_gettime};
 use support::Fleet;
 
@@ -92,8 +92,8 @@ impl Held {
     }
 
     fn acquire_all(&mut self, options: &Options) {
-        let keep = Keep::at_most(Duration::from_secs(86_400));
-        let lock = LockOptions::ttl(options.ttl).keep(keep);
+        let keep = AutoExtend::at_most(Duration::from_secs(86_400));
+        let lock = LockOptions::new(options.ttl).auto_extend(keep);
         let (mut asked, mut had) = (0, 0);
         while had < options.locks {
             while asked < options.locks && asked < had + 5_000 {

@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use redlatch::proto::command::{self, Form};
-use redlatch::{Token as LockToken, Ttl};
+use redlatch::{LockToken, Ttl};
 
 use super::support::Fleet;
 use super::tally::Tally;

@@ -8,19 +8,19 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use mio::Token;
-use redlatch::{Instant, Lock, LockOptions, Outcome, clock};
+use redlatch::{Lock, LockOptions, Outcome, clock, clock::Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
 
 use crate::arguments::{Key, Nodes, Output, Timing};
+use crate::event_loop::EventLoop;
 use crate::exit;
 use crate::look::time;
-use crate::news;
+use crate::node_events;
 use crate::nodes;
 use crate::output::{self, Refusal};
 use crate::signals;
-use crate::turning::Turning;
 use crate::wall_clock::{self, micros, millis};
 
 const EXAMPLES: &str = "\
@@ -88,19 +88,19 @@ pub fn run(options: &Options) -> ExitCode {
 fn take(options: &Options) -> Result<(), Stop> {
     let start = clock::now();
     let config = nodes::config(&options.nodes, &options.timing)?;
-    let turning = Turning::new(config)?;
-    let signals = signals::listen(turning.registry(), SIGNALS, &signals::ENDING)?;
-    let mut taking = Taking { turning, signals, options, start };
+    let event_loop = EventLoop::new(config)?;
+    let signals = signals::listen(event_loop.registry(), SIGNALS, &signals::ENDING)?;
+    let mut taking = Taking { event_loop, signals, options, start };
     let taken = taking.gather().and_then(|()| taking.acquire()).and_then(|lock| taking.hand(lock));
     if taken.is_err() {
         // Whatever an attempt left is released, also where a connection has to be opened for it.
-        taking.turning.settle(options.timing.node_timeout)?;
+        taking.event_loop.settle(options.timing.node_timeout)?;
     }
     taken
 }
 
 struct Taking<'a> {
-    turning: Turning,
+    event_loop: EventLoop,
     signals: Signals,
     options: &'a Options,
     start: Instant,
@@ -110,7 +110,7 @@ impl Taking<'_> {
     fn gather(&mut self) -> Result<(), Stop> {
         let signals = &mut self.signals;
         let mut signal = None;
-        self.turning.gather(|_| {
+        self.event_loop.gather(|_| {
             signal = signals.pending().next();
             signal.is_some()
         })?;
@@ -118,8 +118,8 @@ impl Taking<'_> {
     }
 
     fn turn(&mut self, until: Option<Instant>) -> Result<(), Stop> {
-        self.turning.turn(until)?;
-        news::mention(&mut self.turning, &self.options.output);
+        self.event_loop.turn(until)?;
+        node_events::mention(&mut self.event_loop, &self.options.output);
         self.signals.pending().next().map_or(Ok(()), |signal| Err(Stop::Signal(signal)))
     }
 
@@ -130,18 +130,18 @@ impl Taking<'_> {
         let lock_options = LockOptions::once(timing.ttl);
         let lock_options = match timing.longest_wait() {
             Some(wait) => lock_options.wait(wait.saturating_sub(passed)),
-            None => lock_options.wait_for_ever(),
+            None => lock_options.wait_forever(),
         };
-        let op = self.turning.engine.acquire(&self.options.key.key, lock_options, 0)?;
+        let op = self.event_loop.engine.acquire(&self.options.key.key, lock_options, 0)?;
         loop {
-            if let Some(done) = self.turning.engine.poll_completion() {
+            if let Some(done) = self.event_loop.engine.poll_completion() {
                 return match done.result.map_err(Refusal::of_acquire)? {
                     Outcome::Acquired(lock) => Ok(lock),
                     other => unreachable!("an acquire ended as {other:?}"),
                 };
             }
             if let Err(stop) = self.turn(None) {
-                self.turning.engine.cancel(op);
+                self.event_loop.engine.cancel(op);
                 return Err(stop);
             }
         }
@@ -152,9 +152,9 @@ impl Taking<'_> {
         let handed = self.print(&lock);
         match handed {
             Ok(()) => {
-                self.turning.engine.give_away(lock);
+                self.event_loop.engine.into_token(lock);
             }
-            Err(_) => self.turning.engine.let_go(&lock),
+            Err(_) => self.event_loop.engine.release_nowait(&lock),
         }
         handed
     }
@@ -166,7 +166,7 @@ impl Taking<'_> {
         let timing = &self.options.timing;
         let patience = timing.node_timeout.min(timing.ttl / FOR_STRAGGLERS);
         let end = clock::now().saturating_add(patience);
-        while self.turning.awaits_answers() && clock::now() < end {
+        while self.event_loop.awaits_answers() && clock::now() < end {
             self.turn(Some(end))?;
         }
         let text = self.told(lock);
@@ -185,9 +185,9 @@ impl Taking<'_> {
 
     /// What is printed of it.
     fn told(&self, lock: &Lock) -> String {
-        let core = self.turning.engine.coordinator();
+        let core = self.event_loop.engine.coordinator();
         let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
-        let remaining = self.turning.engine.remaining(lock);
+        let remaining = self.event_loop.engine.remaining(lock);
         let elapsed = clock::now().saturating_since(self.start);
         let key = &self.options.key.key;
         let said = format!(
@@ -216,14 +216,14 @@ impl Taking<'_> {
     fn wait_for_reader(&mut self, lock: &Lock) -> Result<(), Stop> {
         loop {
             self.turn(Some(clock::now()))?;
-            let left = self.turning.engine.remaining(lock);
+            let left = self.event_loop.engine.remaining(lock);
             if left.is_zero() {
                 return Err(not_taken("nobody read the token before the lock was over"));
             }
             let stdout = rustix::stdio::stdout();
             let mut both = [
                 PollFd::from_borrowed_fd(stdout, PollFlags::OUT),
-                PollFd::from_borrowed_fd(self.turning.registry().as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.event_loop.registry().as_fd(), PollFlags::IN),
             ];
             let limit = Timespec::try_from(left).ok();
             match poll(&mut both, limit.as_ref()).map_err(io::Error::from) {

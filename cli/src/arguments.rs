@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use redlatch::Token;
+use redlatch::LockToken;
 
 use crate::{acquire, bench, completions, demo, doctor, exec, extend, init, man, release, status};
 
@@ -88,14 +88,14 @@ pub struct Nodes {
 
     /// Trust nodes with a certificate of this CA (PEM), at rediss:// URLs
     #[arg(long, value_name = "FILE")]
-    pub cacert: Option<PathBuf>,
+    pub tls_ca: Option<PathBuf>,
 
     /// Who we are to the nodes: a client certificate (PEM)
-    #[arg(long = "cert", value_name = "FILE", requires_all = ["cacert", "private_key"])]
+    #[arg(long = "tls-cert", value_name = "FILE", requires_all = ["tls_ca", "private_key"])]
     pub certificate: Option<PathBuf>,
 
-    /// The private key of --cert (PEM)
-    #[arg(long = "key", id = "private_key", value_name = "FILE", requires = "certificate")]
+    /// The private key of --tls-cert (PEM)
+    #[arg(long = "tls-key", id = "private_key", value_name = "FILE", requires = "certificate")]
     pub private_key: Option<PathBuf>,
 }
 
@@ -187,9 +187,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads a token.
-pub fn token(text: &str) -> Result<Token, String> {
+pub fn token(text: &str) -> Result<LockToken, String> {
     let problem = "not a token: it is 40 hex digits, as `redlatch acquire` prints it";
-    Token::parse(text).ok_or_else(|| problem.to_string())
+    LockToken::parse(text).ok_or_else(|| problem.to_string())
 }
 
 #[cfg(test)]

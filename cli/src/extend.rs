@@ -2,16 +2,16 @@
 
 use std::process::ExitCode;
 
-use redlatch::{Outcome, Token, clock};
+use redlatch::{LockToken, Outcome, clock};
 use serde_json::json;
 
 use crate::arguments::{Key, Nodes, Output, Timing, token};
+use crate::event_loop::EventLoop;
 use crate::exit;
 use crate::look::time;
-use crate::news;
+use crate::node_events;
 use crate::nodes;
 use crate::output::{self, Refusal};
-use crate::turning::Turning;
 use crate::wall_clock::{self, micros, millis};
 
 const EXAMPLES: &str = "\
@@ -37,7 +37,7 @@ pub struct Options {
 
     /// What acquire printed
     #[arg(value_name = "TOKEN", value_parser = token)]
-    pub token: Token,
+    pub token: LockToken,
 
     #[command(flatten)]
     pub nodes: Nodes,
@@ -58,11 +58,11 @@ pub fn run(options: &Options) -> ExitCode {
 fn extend(options: &Options) -> Result<(), Refusal> {
     let start = clock::now();
     let (key, ttl) = (&options.key.key, options.timing.ttl);
-    let mut turning = Turning::new(nodes::config(&options.nodes, &options.timing)?)?;
-    turning.gather(|_| false)?;
-    news::mention(&mut turning, &options.output);
-    let op = turning.engine.extend_token(key, options.token, ttl, 0)?;
-    let deadline = match turning.end_of(op)? {
+    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
+    event_loop.gather(|_| false)?;
+    node_events::mention(&mut event_loop, &options.output);
+    let op = event_loop.engine.extend_token(key, options.token, ttl, 0)?;
+    let deadline = match event_loop.end_of(op)? {
         Outcome::Extended { deadline } => deadline,
         other => unreachable!("an extend ended as {other:?}"),
     };

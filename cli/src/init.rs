@@ -8,19 +8,20 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use redlatch::{
-    Cause, Error, Event, NodeId, NodeReport, Outcome, Report, RestartGuard, Said, clock,
+    Error, NodeError, NodeEvent, NodeId, NodeReply, NodeReport, Outcome, Report, RestartGuard,
+    clock,
 };
 use serde_json::{Value, json};
 
 use crate::arguments::{Nodes, Output, Timing};
+use crate::event_loop::EventLoop;
 use crate::exit;
 use crate::look::Colours;
-use crate::news;
+use crate::node_events;
 use crate::nodes;
 use crate::output::{self, Refusal, node_json};
 use crate::status::nodes::words;
 use crate::table::Table;
-use crate::turning::Turning;
 
 const LONG_ABOUT: &str = "\
 Vouch for fresh nodes: their grants count at once
@@ -84,17 +85,17 @@ fn init(options: &Options) -> Result<u8, Refusal> {
         // The markers are for the clients that have a guard.
         config = config.restart_guard(RestartGuard::On);
     }
-    let mut turning = Turning::new(config)?;
-    turning.gather(|_| false)?;
-    refuse_without_quorum(&turning)?;
+    let mut event_loop = EventLoop::new(config)?;
+    event_loop.gather(|_| false)?;
+    refuse_without_quorum(&event_loop)?;
     if options.yes {
-        news::mention(&mut turning, &options.output);
-    } else if !is_confirmed(&mut turning)? {
+        node_events::mention(&mut event_loop, &options.output);
+    } else if !is_confirmed(&mut event_loop)? {
         output::complain("redlatch: not confirmed; nothing was written");
         return Ok(exit::NO);
     }
-    let op = turning.engine.vouch(0)?;
-    match turning.end_of(op) {
+    let op = event_loop.engine.vouch(0)?;
+    match event_loop.end_of(op) {
         Ok(Outcome::Vouched(report)) => tell(&options.output, &report),
         Ok(other) => unreachable!("vouching ended as {other:?}"),
         Err(Error::NoQuorum(report)) => Err(too_few(&report)),
@@ -103,25 +104,25 @@ fn init(options: &Options) -> Result<u8, Refusal> {
 }
 
 /// Nobody is asked, and nothing is written, where too few nodes can be asked.
-fn refuse_without_quorum(turning: &Turning) -> Result<(), Refusal> {
-    let core = turning.engine.coordinator();
+fn refuse_without_quorum(event_loop: &EventLoop) -> Result<(), Refusal> {
+    let core = event_loop.engine.coordinator();
     let nodes = core.settings().nodes.len();
     let usable = (0..nodes).filter(|&node| core.standing(NodeId::new(node)).is_usable()).count();
     if usable > nodes / 2 {
         return Ok(());
     }
-    turning.refuse_lasting_trouble((0..nodes).map(NodeId::new).collect())?;
+    event_loop.refuse_lasting_trouble((0..nodes).map(NodeId::new).collect())?;
     Err(Error::NoQuorum(core.report_standings(clock::now())).into())
 }
 
 /// Shows the nodes and asks on the terminal. The connections rest meanwhile; what happened to the
 /// nodes is read after the answer.
-fn is_confirmed(turning: &mut Turning) -> Result<bool, Refusal> {
-    let events = turning.take_events();
+fn is_confirmed(event_loop: &mut EventLoop) -> Result<bool, Refusal> {
+    let events = event_loop.take_events();
     let colours = Colours::on(&io::stderr());
     let mut table = Table::new(["node", "state"]);
-    let labels = labels(turning);
-    for (label, (words, look)) in labels.iter().zip(words(turning, &events)) {
+    let labels = labels(event_loop);
+    for (label, (words, look)) in labels.iter().zip(words(event_loop, &events)) {
         table.row([(label.clone(), None), (words, Some(look))]);
     }
     output::complain(table.text(colours).trim_end());
@@ -133,10 +134,10 @@ fn is_confirmed(turning: &mut Turning) -> Result<bool, Refusal> {
     if !matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
         return Ok(false);
     }
-    turning.turn(Some(clock::now()))?;
-    turning.gather(|_| false)?;
-    let changed = turning.take_events().into_iter().find_map(|event| match event {
-        Event::Distrusted { node, why, .. } => Some((node, why)),
+    event_loop.turn(Some(clock::now()))?;
+    event_loop.gather(|_| false)?;
+    let changed = event_loop.take_events().into_iter().find_map(|event| match event {
+        NodeEvent::Quarantined { node, why, .. } => Some((node, why)),
         _ => None,
     });
     match changed {
@@ -149,14 +150,14 @@ fn is_confirmed(turning: &mut Turning) -> Result<bool, Refusal> {
     }
 }
 
-fn labels(turning: &Turning) -> Vec<String> {
-    let nodes = &turning.engine.coordinator().settings().nodes;
+fn labels(event_loop: &EventLoop) -> Vec<String> {
+    let nodes = &event_loop.engine.coordinator().settings().nodes;
     nodes.iter().map(|node| node.label.to_string()).collect()
 }
 
 /// Says node by node what became of it.
 fn tell(output: &Output, report: &Report) -> Result<u8, Refusal> {
-    let took = |node: &&NodeReport| node.said == Said::Granted;
+    let took = |node: &&NodeReport| node.said == NodeReply::Granted;
     let vouched: Vec<&str> = report.nodes.iter().filter(took).map(|node| &*node.label).collect();
     if output.json {
         let nodes: Vec<Value> = report.nodes.iter().map(object).collect();
@@ -181,7 +182,7 @@ fn too_few(report: &Report) -> Refusal {
 
 /// The nodes that did not take it, each with its reason.
 fn missing(report: &Report) -> String {
-    let missing = report.nodes.iter().filter(|node| node.said != Said::Granted);
+    let missing = report.nodes.iter().filter(|node| node.said != NodeReply::Granted);
     let in_words = |node: &NodeReport| format!("{} ({})", node.label, reason(node));
     missing.map(in_words).collect::<Vec<_>>().join(", ")
 }
@@ -189,8 +190,10 @@ fn missing(report: &Report) -> String {
 fn reason(node: &NodeReport) -> String {
     let detail = node.detail.as_deref().map(|detail| format!(": {detail}")).unwrap_or_default();
     match node.said {
-        Said::Failed(Cause::WrongType) => "another program uses the key of its marker".to_owned(),
-        Said::Failed(Cause::NoPermission) => {
+        NodeReply::Failed(NodeError::WrongType) => {
+            "another program uses the key of its marker".to_owned()
+        }
+        NodeReply::Failed(NodeError::NoPermission) => {
             format!("its marker may not be written{detail}; `redlatch doctor` names the ACL rule")
         }
         said => format!("{said}{detail}"),
@@ -199,7 +202,7 @@ fn reason(node: &NodeReport) -> String {
 
 fn object(node: &NodeReport) -> Value {
     let mut object = node_json(node);
-    if node.said == Said::Granted {
+    if node.said == NodeReply::Granted {
         object["outcome"] = "vouched".into();
     } else {
         object["detail"] = reason(node).into();

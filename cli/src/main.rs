@@ -1,5 +1,5 @@
 //! The command line: which verb is asked for, and nothing else. What the verbs share is in files of
-//! its own: `arguments`, `nodes`, `turning`, `output`, `exit`.
+//! its own: `arguments`, `nodes`, `event_loop`, `output`, `exit`.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
@@ -8,7 +8,9 @@ mod arguments;
 mod bench;
 mod completions;
 mod demo;
+mod die_with_parent;
 mod doctor;
+mod event_loop;
 mod exec;
 mod exit;
 mod extend;
@@ -16,9 +18,8 @@ mod init;
 mod leading;
 mod look;
 mod man;
-mod news;
+mod node_events;
 mod nodes;
-mod nursery;
 mod output;
 mod release;
 mod sights;
@@ -26,7 +27,6 @@ mod signals;
 mod status;
 mod suspend;
 mod table;
-mod turning;
 mod wall_clock;
 mod writable;
 
@@ -38,7 +38,7 @@ use arguments::{Arguments, Verb};
 
 fn main() -> ExitCode {
     // Before anything else: whoever this is to become is waited for with a lock in hand.
-    if let Some(code) = nursery::become_command() {
+    if let Some(code) = die_with_parent::become_command() {
         return code;
     }
     let words = leading::behind_verb(std::env::args_os().collect(), &Arguments::command());

@@ -30,10 +30,10 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         let message = format!("no nodes: name them with -s URL, or in {SERVERS_VARIABLE}");
         return Err(Refusal::config(message));
     }
-    if cfg!(feature = "tls") && nodes.cacert.is_none() {
+    if cfg!(feature = "tls") && nodes.tls_ca.is_none() {
         if let Some(url) = urls.iter().find(|url| url.starts_with("rediss://")) {
             let message =
-                format!("{} is encrypted: say whom to trust, with --cacert FILE", shown(url));
+                format!("{} is encrypted: say whom to trust, with --tls-ca FILE", shown(url));
             return Err(Refusal::config(message));
         }
     }
@@ -134,11 +134,11 @@ fn bad_address(error: ConfigError, url: &str, given: &str) -> Refusal {
 fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
     use redlatch::Tls;
 
-    let Some(ca) = &nodes.cacert else { return Ok(config) };
-    let ca = read(ca, "--cacert")?;
+    let Some(ca) = &nodes.tls_ca else { return Ok(config) };
+    let ca = read(ca, "--tls-ca")?;
     let tls = match (&nodes.certificate, &nodes.private_key) {
         (Some(certificate), Some(key)) => {
-            Tls::mutual(&ca, &read(certificate, "--cert")?, &read(key, "--key")?)?
+            Tls::mutual(&ca, &read(certificate, "--tls-cert")?, &read(key, "--tls-key")?)?
         }
         _ => Tls::trusting(&ca)?,
     };
@@ -154,9 +154,9 @@ fn read(path: &std::path::Path, flag: &str) -> Result<Vec<u8>, Refusal> {
 #[cfg(not(feature = "tls"))]
 fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
     let flags: [&Option<std::path::PathBuf>; 3] =
-        [&nodes.cacert, &nodes.certificate, &nodes.private_key];
+        [&nodes.tls_ca, &nodes.certificate, &nodes.private_key];
     if flags.iter().any(|flag| flag.is_some()) {
-        let message = "--cacert, --cert and --key need a redlatch that was built with TLS, \
+        let message = "--tls-ca, --tls-cert and --tls-key need a redlatch that was built with TLS, \
             the feature `tls`";
         return Err(Refusal::config(message));
     }

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
-use redlatch::{Cause, ConfigError, Error, NodeReport, Said};
+use redlatch::{ConfigError, Error, NodeError, NodeReply, NodeReport};
 use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use serde_json::{Value, json};
 
@@ -50,8 +50,9 @@ impl Refusal {
     pub fn of_acquire(error: Error) -> Refusal {
         let no_quorum = matches!(error, Error::NoQuorum(_));
         let refusal = Refusal::from(error);
-        let is_quarantined = |node: &&NodeReport| node.said == Said::Failed(Cause::Quarantined);
-        let could = |node: &&NodeReport| node.said == Said::Granted || is_quarantined(node);
+        let is_quarantined =
+            |node: &&NodeReport| node.said == NodeReply::Failed(NodeError::Quarantined);
+        let could = |node: &&NodeReport| node.said == NodeReply::Granted || is_quarantined(node);
         let some = refusal.nodes.iter().any(|node| is_quarantined(&node));
         let enough = refusal.nodes.iter().filter(could).count() > refusal.nodes.len() / 2;
         let way_out = (no_quorum && some && enough).then_some(INIT_MAY_HELP);
@@ -92,7 +93,7 @@ impl From<ConfigError> for Refusal {
 
 /// What a node said, as it stands in the JSON of any verb.
 pub fn node_json(node: &NodeReport) -> Value {
-    let in_words = || matches!(node.said, Said::Failed(_)).then(|| node.said.to_string());
+    let in_words = || matches!(node.said, NodeReply::Failed(_)).then(|| node.said.to_string());
     let detail = node.detail.as_deref().map(str::to_string).or_else(in_words);
     json!({ "node": node.label, "outcome": outcome(node.said), "detail": detail })
 }
@@ -111,45 +112,45 @@ pub fn word(error: &Error) -> &'static str {
 }
 
 /// The word for what a node said, for scripts.
-pub fn outcome(said: Said) -> &'static str {
+pub fn outcome(said: NodeReply) -> &'static str {
     match said {
-        Said::Nothing => "undecided",
-        Said::Granted => "granted",
-        Said::Held => "held",
-        Said::Absent => "absent",
-        Said::Failed(cause) => trouble(cause),
+        NodeReply::Nothing => "undecided",
+        NodeReply::Granted => "granted",
+        NodeReply::Held => "held",
+        NodeReply::Absent => "absent",
+        NodeReply::Failed(cause) => trouble(cause),
     }
 }
 
 /// The word for a node's trouble, for scripts.
-pub fn trouble(cause: Cause) -> &'static str {
+pub fn trouble(cause: NodeError) -> &'static str {
     match cause {
-        Cause::Unreachable => "unreachable",
-        Cause::Silent => "silent",
-        Cause::Lost => "connection_lost",
-        Cause::Garbage => "garbage",
-        Cause::Full => "full",
-        Cause::Loading => "loading",
-        Cause::Busy => "busy",
-        Cause::Misconf => "misconf",
-        Cause::NoReplicas => "no_replicas",
-        Cause::OutOfMemory => "out_of_memory",
-        Cause::Replica => "replica",
-        Cause::TooManyClients => "too_many_clients",
-        Cause::NoAuth => "no_auth",
-        Cause::WrongPassword => "wrong_password",
-        Cause::NoPermission => "no_permission",
-        Cause::Protected => "protected",
-        Cause::Cluster => "cluster",
-        Cause::Evicts => "evicts",
-        Cause::Quarantined => "quarantined",
-        Cause::SameServer => "same_server",
-        Cause::NoDatabase => "no_database",
-        Cause::Forked => "forked",
-        Cause::WrongType => "wrong_type",
-        Cause::NoScript => "no_script",
-        Cause::UnknownCommand => "unknown_command",
-        Cause::Other => "other",
+        NodeError::Unreachable => "unreachable",
+        NodeError::Silent => "silent",
+        NodeError::Lost => "connection_lost",
+        NodeError::Garbage => "garbage",
+        NodeError::Full => "full",
+        NodeError::Loading => "loading",
+        NodeError::Busy => "busy",
+        NodeError::Misconf => "misconf",
+        NodeError::NoReplicas => "no_replicas",
+        NodeError::OutOfMemory => "out_of_memory",
+        NodeError::Replica => "replica",
+        NodeError::TooManyClients => "too_many_clients",
+        NodeError::NoAuth => "no_auth",
+        NodeError::WrongPassword => "wrong_password",
+        NodeError::NoPermission => "no_permission",
+        NodeError::Protected => "protected",
+        NodeError::Cluster => "cluster",
+        NodeError::Evicts => "evicts",
+        NodeError::Quarantined => "quarantined",
+        NodeError::SameServer => "same_server",
+        NodeError::NoDatabase => "no_database",
+        NodeError::Forked => "forked",
+        NodeError::WrongType => "wrong_type",
+        NodeError::NoScript => "no_script",
+        NodeError::UnknownCommand => "unknown_command",
+        NodeError::Other => "other",
     }
 }
 
@@ -206,10 +207,10 @@ mod tests {
 
     #[test]
     fn every_trouble_has_a_word_of_its_own() {
-        let mut words: Vec<&str> = Cause::ALL.iter().map(|&cause| trouble(cause)).collect();
+        let mut words: Vec<&str> = NodeError::ALL.iter().map(|&cause| trouble(cause)).collect();
         words.sort_unstable();
         words.dedup();
-        assert_eq!(words.len(), Cause::ALL.len());
+        assert_eq!(words.len(), NodeError::ALL.len());
         let fit = |word: &str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
         assert!(words.iter().all(|word| fit(word)), "{words:?}");
     }

@@ -2,16 +2,16 @@
 
 use std::process::ExitCode;
 
-use redlatch::{Inspection, Outcome, Released, Token};
+use redlatch::{Inspection, LockToken, Outcome, ReleaseOutcome};
 use serde_json::{Value, json};
 
 use crate::arguments::{Key, Nodes, Output, Timing, token};
+use crate::event_loop::EventLoop;
 use crate::exit;
-use crate::news;
+use crate::node_events;
 use crate::nodes;
 use crate::output::{self, Refusal};
 use crate::sights::node_json;
-use crate::turning::Turning;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,7 +37,7 @@ pub struct Options {
 
     /// What acquire printed
     #[arg(value_name = "TOKEN", value_parser = token)]
-    pub token: Token,
+    pub token: LockToken,
 
     #[command(flatten)]
     pub nodes: Nodes,
@@ -57,47 +57,49 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn release(options: &Options) -> Result<u8, Refusal> {
     let (key, node_timeout) = (&options.key.key, options.timing.node_timeout);
-    let mut turning = Turning::new(nodes::config(&options.nodes, &options.timing)?)?;
-    turning.gather(|_| false)?;
-    news::mention(&mut turning, &options.output);
-    let op = turning.engine.release_token(key, options.token, 0)?;
-    let released = match turning.end_of(op)? {
+    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
+    event_loop.gather(|_| false)?;
+    node_events::mention(&mut event_loop, &options.output);
+    let op = event_loop.engine.release_token(key, options.token, 0)?;
+    let released = match event_loop.end_of(op)? {
         Outcome::Released(released) => released,
         other => unreachable!("a release ended as {other:?}"),
     };
-    if let Released::Unconfirmed { nodes } = released {
-        turning.refuse_lasting_trouble(nodes)?;
+    if let ReleaseOutcome::Unconfirmed { nodes } = released {
+        event_loop.refuse_lasting_trouble(nodes)?;
     }
     // A majority let go. The others are told as well, and heard, in a bounded time.
-    turning.settle(node_timeout)?;
+    event_loop.settle(node_timeout)?;
     if options.output.json {
-        let left = looked_at(&mut turning, key)?;
+        let left = looked_at(&mut event_loop, key)?;
         let nodes: Vec<Value> = left.nodes.iter().map(node_json).collect();
         let told = json!({ "key": key, "outcome": word(released), "nodes": nodes });
         output::print(&told.to_string())?;
     } else {
-        tell(&options.output, released, &turning)?;
+        tell(&options.output, released, &event_loop)?;
     }
     Ok(code(released))
 }
 
 /// What is there afterwards.
-fn looked_at(turning: &mut Turning, key: &str) -> Result<Box<Inspection>, Refusal> {
-    let op = turning.engine.inspect(key, 0)?;
-    match turning.end_of(op)? {
+fn looked_at(event_loop: &mut EventLoop, key: &str) -> Result<Box<Inspection>, Refusal> {
+    let op = event_loop.engine.inspect(key, 0)?;
+    match event_loop.end_of(op)? {
         Outcome::Inspected(seen) => Ok(seen),
         other => unreachable!("a look ended as {other:?}"),
     }
 }
 
-fn tell(output: &Output, released: Released, turning: &Turning) -> Result<(), Refusal> {
+fn tell(output: &Output, released: ReleaseOutcome, event_loop: &EventLoop) -> Result<(), Refusal> {
     let text = match released {
         _ if output.quiet => return Ok(()),
-        Released::Released => return output::print("released"),
-        Released::AlreadyExpired => "already expired: the key was gone".to_string(),
-        Released::TakenByOther => "taken by other: somebody else has the lock now".to_string(),
-        Released::Unconfirmed { nodes } => {
-            let settings = turning.engine.coordinator().settings();
+        ReleaseOutcome::Released => return output::print("released"),
+        ReleaseOutcome::AlreadyExpired => "already expired: the key was gone".to_string(),
+        ReleaseOutcome::TakenByOther => {
+            "taken by other: somebody else has the lock now".to_string()
+        }
+        ReleaseOutcome::Unconfirmed { nodes } => {
+            let settings = event_loop.engine.coordinator().settings();
             let labels = nodes.iter().map(|node| &*settings.nodes[node.index()].label);
             let labels = labels.collect::<Vec<_>>().join(", ");
             format!("unconfirmed: no answer of {labels}; the key may stay there for its ttl")
@@ -107,19 +109,19 @@ fn tell(output: &Output, released: Released, turning: &Turning) -> Result<(), Re
     Ok(())
 }
 
-fn word(released: Released) -> &'static str {
+fn word(released: ReleaseOutcome) -> &'static str {
     match released {
-        Released::Released => "released",
-        Released::AlreadyExpired => "already_expired",
-        Released::TakenByOther => "taken_by_other",
-        Released::Unconfirmed { .. } => "unconfirmed",
+        ReleaseOutcome::Released => "released",
+        ReleaseOutcome::AlreadyExpired => "already_expired",
+        ReleaseOutcome::TakenByOther => "taken_by_other",
+        ReleaseOutcome::Unconfirmed { .. } => "unconfirmed",
     }
 }
 
-fn code(released: Released) -> u8 {
+fn code(released: ReleaseOutcome) -> u8 {
     match released {
-        Released::Released => exit::DONE,
-        Released::AlreadyExpired | Released::TakenByOther => exit::NO,
-        Released::Unconfirmed { .. } => exit::NO_QUORUM,
+        ReleaseOutcome::Released => exit::DONE,
+        ReleaseOutcome::AlreadyExpired | ReleaseOutcome::TakenByOther => exit::NO,
+        ReleaseOutcome::Unconfirmed { .. } => exit::NO_QUORUM,
     }
 }

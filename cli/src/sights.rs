@@ -1,31 +1,31 @@
 //! What a node was seen to hold, in words and as JSON: what `status` and `release` share.
 
-use redlatch::{Cause, NodeSight, Sight};
+use redlatch::{KeyState, NodeError, NodeKeyState};
 use serde_json::{Value, json};
 
 use crate::output::trouble;
 
 /// The word for what a node holds, for scripts.
-pub fn state(sight: Sight) -> &'static str {
+pub fn state(sight: KeyState) -> &'static str {
     match sight {
-        Sight::Absent => "free",
-        Sight::Held { .. } => "held",
-        Sight::Failed(cause) => trouble(cause),
+        KeyState::Absent => "free",
+        KeyState::Held { .. } => "held",
+        KeyState::Failed(cause) => trouble(cause),
     }
 }
 
 /// What a node holds, as in a report: `{"node","outcome","detail"}`.
-pub fn node_json(node: &NodeSight) -> Value {
+pub fn node_json(node: &NodeKeyState) -> Value {
     let detail = match node.sight {
-        Sight::Absent => None,
-        Sight::Held { value, .. } => Some(format!("by {value}")),
-        Sight::Failed(cause) => Some(in_words(cause, node)),
+        KeyState::Absent => None,
+        KeyState::Held { value, .. } => Some(format!("by {value}")),
+        KeyState::Failed(cause) => Some(in_words(cause, node)),
     };
     json!({ "node": node.label, "outcome": state(node.sight), "detail": detail })
 }
 
 /// A node's trouble, with its own words where they tell more.
-pub fn in_words(cause: Cause, node: &NodeSight) -> String {
+pub fn in_words(cause: NodeError, node: &NodeKeyState) -> String {
     match &node.detail {
         Some(detail) => format!("{cause} ({detail})"),
         None => cause.to_string(),

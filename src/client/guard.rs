@@ -9,11 +9,11 @@ use std::time::Duration;
 use super::{Client, EVENTS};
 use crate::net::clock;
 use crate::net::engine::Engine;
-use crate::proto::error::{Error, Loss};
-use crate::proto::keeper::Keep;
+use crate::proto::error::{Error, LostReason};
+use crate::proto::keeper::AutoExtend;
 use crate::proto::lock::{self, Lock};
 use crate::proto::ops::Outcome;
-use crate::proto::round::Released;
+use crate::proto::round::ReleaseOutcome;
 use crate::proto::time::Instant;
 
 /// A lock that is held. Dropping it gives it back without waiting for an answer: the releases are
@@ -51,7 +51,7 @@ impl<'a> Guard<'a> {
     }
 
     /// What the key holds on the nodes that granted it.
-    pub fn token(&self) -> lock::Token {
+    pub fn token(&self) -> lock::LockToken {
         self.lock().token()
     }
 
@@ -74,7 +74,7 @@ impl<'a> Guard<'a> {
     /// [`Error::Lost`] once it is over, with the reason where the lock was kept.
     pub fn check(&self) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
-        let ours = inner.engine.is_ours();
+        let ours = inner.engine.check_fork();
         if ours && self.kept.is_some() {
             inner.look_after_kept()?;
         }
@@ -83,7 +83,7 @@ impl<'a> Guard<'a> {
         }
         Err(self.kept.and_then(|kept| inner.notices.loss(kept)).unwrap_or_else(|| {
             let core = inner.engine.coordinator();
-            core.lost_unasked(Loss::Over, &self.key, clock::now())
+            core.lost_unasked(LostReason::Over, &self.key, clock::now())
         }))
     }
 
@@ -93,18 +93,18 @@ impl<'a> Guard<'a> {
     ///
     /// The client has no thread of its own: it renews inside [`check`](Guard::check) and inside
     /// [`Client::drive`], and while any other call of it waits. Call one of them at least every
-    /// third of the ttl. Warnings and the loss are told by [`Client::poll_notice`], the loss also
-    /// by every `check`.
+    /// third of the ttl. Warnings and the loss are told by [`Client::poll_lock_event`], the loss
+    /// also by every `check`.
     ///
     /// # Errors
     /// A `keep` that cannot be, or [`Error::Lost`].
-    pub fn keep(&mut self, keep: impl Into<Keep>) -> Result<(), Error> {
+    pub fn auto_extend(&mut self, keep: impl Into<AutoExtend>) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
         // In a forked process the engine knows of no lock from here on.
-        inner.engine.is_ours();
+        inner.engine.check_fork();
         let number = inner.notices.next();
         let lock = self.lock.as_ref().expect("it is taken only where the guard ends");
-        inner.engine.keep(lock, keep, number)?;
+        inner.engine.auto_extend(lock, keep, number)?;
         if let Some(former) = self.kept.replace(number) {
             inner.notices.forget(former);
         }
@@ -118,12 +118,12 @@ impl<'a> Guard<'a> {
     ///
     /// # Errors
     /// [`Error::Lost`] where it was over.
-    pub fn into_token(mut self) -> Result<lock::Token, Error> {
+    pub fn into_token(mut self) -> Result<lock::LockToken, Error> {
         let lock = self.lock.take().expect("it is taken only where the guard ends");
         let mut inner = self.client.inner.borrow_mut();
-        let token = if inner.engine.is_ours() { inner.engine.give_away(lock) } else { None };
+        let token = if inner.engine.check_fork() { inner.engine.into_token(lock) } else { None };
         token.ok_or_else(|| {
-            inner.engine.coordinator().lost_unasked(Loss::Over, &self.key, clock::now())
+            inner.engine.coordinator().lost_unasked(LostReason::Over, &self.key, clock::now())
         })
     }
 
@@ -149,11 +149,11 @@ impl<'a> Guard<'a> {
     ///
     /// # Errors
     /// [`Error::Busy`] where there is no room to ask about a lock that was over before.
-    pub fn release(mut self) -> Result<Released, Error> {
+    pub fn release(mut self) -> Result<ReleaseOutcome, Error> {
         let lock = self.lock.take().expect("it is taken only here and in drop");
         let mut inner = self.client.inner.borrow_mut();
         if let Err(error) = inner.look_after_absence() {
-            inner.engine.let_go(&lock);
+            inner.engine.release_nowait(&lock);
             return Err(error);
         }
         let op = match inner.engine.deadline(&lock) {
@@ -170,7 +170,7 @@ impl<'a> Guard<'a> {
     /// The engine; in a forked process it has found out by now that it knows of no lock.
     fn engine_of_this_process(&self) -> RefMut<'_, Engine> {
         let mut engine = RefMut::map(self.client.inner.borrow_mut(), |inner| &mut inner.engine);
-        engine.is_ours();
+        engine.check_fork();
         engine
     }
 
@@ -184,7 +184,7 @@ impl Drop for Guard<'_> {
         // A panic inside a call of the client leaves it borrowed: then the ttl ends the lock.
         let Ok(mut inner) = self.client.inner.try_borrow_mut() else { return };
         if let Some(lock) = self.lock.take() {
-            inner.engine.let_go(&lock);
+            inner.engine.release_nowait(&lock);
             inner.engine.flush();
         }
         if let Some(kept) = self.kept {

@@ -18,20 +18,20 @@ use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::engine::Engine;
 use crate::net::names::Names;
-use crate::proto::coordinator::Event;
+use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{ConfigError, Error, Report};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock;
 use crate::proto::node::NodeId;
 use crate::proto::ops::{Op, Outcome};
-use crate::proto::round::Released;
-use crate::proto::standing::Standing;
+use crate::proto::round::ReleaseOutcome;
+use crate::proto::standing::NodeState;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 
 pub use guard::Guard;
 use notices::Notices;
-pub use notices::{Happened, Notice};
+pub use notices::{LockEvent, LockEventKind};
 
 const EVENTS: usize = 64;
 
@@ -59,7 +59,7 @@ const LOOKED_AT: Duration = Duration::from_millis(1);
 ///
 /// After `fork` it belongs to the parent: in the child every call ends as [`Error::Config`], and
 /// dropping it or a guard does nothing to the parent's locks. A copy with the same process number
-/// is not noticed: see [`Engine::is_ours`].
+/// is not noticed: see [`Engine::check_fork`].
 ///
 /// A signal that interrupts a wait ends no call and makes none longer. A panic of yours that
 /// unwinds through guards and client drops them as any other end of their scopes does: the releases
@@ -148,7 +148,7 @@ impl Client {
     /// # Errors
     /// Why there is no lock.
     pub fn try_lock(&self, key: impl AsRef<[u8]>, ttl: Duration) -> Result<Guard<'_>, Error> {
-        self.acquire(key.as_ref(), LockOptions::ttl(ttl).wait(Duration::ZERO))
+        self.acquire(key.as_ref(), LockOptions::new(ttl).wait(Duration::ZERO))
     }
 
     /// Takes up the lock on `key` that was given away with `token`
@@ -162,7 +162,7 @@ impl Client {
     pub fn adopt(
         &self,
         key: impl AsRef<[u8]>,
-        token: lock::Token,
+        token: lock::LockToken,
         options: impl Into<LockOptions>,
     ) -> Result<Guard<'_>, Error> {
         let (key, options) = (key.as_ref(), options.into());
@@ -182,7 +182,7 @@ impl Client {
     pub fn extend_token(
         &self,
         key: impl AsRef<[u8]>,
-        token: lock::Token,
+        token: lock::LockToken,
         ttl: Duration,
     ) -> Result<Instant, Error> {
         match self.ask(|engine| engine.extend_token(key, token, ttl, 0))? {
@@ -198,8 +198,8 @@ impl Client {
     pub fn release_token(
         &self,
         key: impl AsRef<[u8]>,
-        token: lock::Token,
-    ) -> Result<Released, Error> {
+        token: lock::LockToken,
+    ) -> Result<ReleaseOutcome, Error> {
         match self.ask(|engine| engine.release_token(key, token, 0))? {
             Outcome::Released(released) => Ok(released),
             other => unreachable!("a release ended as {other:?}"),
@@ -239,23 +239,26 @@ impl Client {
     ///
     /// # Errors
     /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
-    pub fn dangerously_force_release(&self, key: impl AsRef<[u8]>) -> Result<Released, Error> {
+    pub fn dangerously_force_release(
+        &self,
+        key: impl AsRef<[u8]>,
+    ) -> Result<ReleaseOutcome, Error> {
         match self.ask(|engine| engine.dangerously_force_release(key, 0))? {
             Outcome::Released(released) => Ok(released),
             other => unreachable!("a release ended as {other:?}"),
         }
     }
 
-    /// The next thing to tell of the locks that are kept ([`Guard::keep`]), of the last 256: a
-    /// deadline that comes near, or a loss. It is found out inside the calls of the client.
-    pub fn poll_notice(&self) -> Option<Notice> {
+    /// The next thing to tell of the locks that are kept ([`Guard::auto_extend`]), of the last 256:
+    /// a deadline that comes near, or a loss. It is found out inside the calls of the client.
+    pub fn poll_lock_event(&self) -> Option<LockEvent> {
         let mut inner = self.inner.borrow_mut();
         inner.take_completions();
         inner.notices.poll()
     }
 
     /// The standing of each node, in the order of the list.
-    pub fn nodes(&self) -> Vec<Standing> {
+    pub fn nodes(&self) -> Vec<NodeState> {
         let engine = &self.inner.borrow().engine;
         let nodes = 0..engine.coordinator().settings().nodes.len();
         nodes.map(|index| engine.standing(NodeId::new(index))).collect()
@@ -263,10 +266,10 @@ impl Client {
 
     /// The next thing that happened to the nodes, of the last 256. Names that may lead elsewhere
     /// are looked up by the client itself, and not told.
-    pub fn poll_event(&self) -> Option<Event> {
+    pub fn poll_node_event(&self) -> Option<NodeEvent> {
         let mut inner = self.inner.borrow_mut();
         inner.look_names_up();
-        inner.engine.poll_event()
+        inner.engine.poll_node_event()
     }
 
     /// What was counted so far.
@@ -276,8 +279,8 @@ impl Client {
 
     /// Reads and writes what there is to read and write until `limit` has passed: renewals of the
     /// locks that are kept, answers that nobody waits for, connections, what is owed. It returns
-    /// earlier when there is something new to tell ([`poll_notice`](Client::poll_notice)), so that
-    /// a loss is known before the deadline however long the limit is.
+    /// earlier when there is something new to tell ([`poll_lock_event`](Client::poll_notice)), so
+    /// that a loss is known before the deadline however long the limit is.
     ///
     /// Between the calls of a client nothing of this is done. A release that is owed to a node
     /// which was away, or whose connection was lost since, is written here or in the next call of
@@ -288,7 +291,7 @@ impl Client {
     pub fn drive(&self, limit: Duration) -> io::Result<()> {
         let end = clock::now().saturating_add(limit);
         let mut inner = self.inner.borrow_mut();
-        if !inner.engine.is_ours() {
+        if !inner.engine.check_fork() {
             return Err(io::Error::other("the client belongs to the process before the fork"));
         }
         loop {
@@ -312,11 +315,11 @@ impl Client {
     pub fn close(self, timeout: Duration) -> usize {
         let end = clock::now().saturating_add(timeout);
         let mut inner = self.inner.into_inner();
-        if !inner.engine.is_ours() {
+        if !inner.engine.check_fork() {
             // The locks are the parent's, and stay.
             return 0;
         }
-        inner.engine.let_all_go();
+        inner.engine.release_all();
         // Without a turn at least, nobody would have looked which connections still live. Some end
         // by a timer before the sleep of a turn, so that none sleeps very long.
         let step = inner.engine.coordinator().settings().node_timeout;
@@ -375,7 +378,7 @@ impl Inner {
     /// One turn of the loop, which sleeps no longer than until `end`.
     fn turn(&mut self, end: Instant) -> io::Result<()> {
         let left = end.saturating_since(clock::now());
-        if !self.engine.is_ours() {
+        if !self.engine.check_fork() {
             return Ok(());
         }
         while let Some((node, addresses)) = self.names.found() {
@@ -439,7 +442,7 @@ impl Inner {
     /// Between calls nobody looked: connections may have been closed meanwhile. Those that were
     /// are replaced first, for at most a node timeout, instead of losing the attempt to them.
     fn look_after_absence(&mut self) -> Result<(), Error> {
-        if !self.engine.is_ours() {
+        if !self.engine.check_fork() {
             // To poll would take the parent's events from it.
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::proto::error::Error;
-use crate::proto::lock::Token;
+use crate::proto::lock::LockToken;
 use crate::proto::ops::Outcome;
 use crate::proto::time::Instant;
 
@@ -12,18 +12,18 @@ const MOST: usize = 256;
 
 /// What there is to tell of a lock that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
+pub struct LockEvent {
     /// Its key.
     pub key: Vec<u8>,
     /// Its token.
-    pub token: Token,
+    pub token: LockToken,
     /// What happened.
-    pub what: Happened,
+    pub what: LockEventKind,
 }
 
 /// What happened to a lock that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Happened {
+pub enum LockEventKind {
     /// It was not renewed until now, and ends at this moment unless it still is.
     Expiring {
         /// The deadline, on the clock of [`clock::now`](crate::clock::now).
@@ -36,7 +36,7 @@ pub enum Happened {
 #[derive(Debug)]
 struct Followed {
     key: Vec<u8>,
-    token: Token,
+    token: LockToken,
     lost: Option<Error>,
 }
 
@@ -44,7 +44,7 @@ struct Followed {
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     followed: BTreeMap<u64, Followed>,
-    untold: VecDeque<Notice>,
+    untold: VecDeque<LockEvent>,
     last: u64,
 }
 
@@ -56,7 +56,7 @@ impl Notices {
     }
 
     /// The lock of that number is kept from now on.
-    pub(super) fn follow(&mut self, number: u64, key: &[u8], token: Token) {
+    pub(super) fn follow(&mut self, number: u64, key: &[u8], token: LockToken) {
         self.followed.insert(number, Followed { key: key.to_vec(), token, lost: None });
     }
 
@@ -69,17 +69,17 @@ impl Notices {
     pub(super) fn take(&mut self, number: u64, result: Result<Outcome, Error>) -> bool {
         let Some(followed) = self.followed.get_mut(&number) else { return false };
         let what = match result {
-            Ok(Outcome::Expiring { deadline }) => Happened::Expiring { deadline },
+            Ok(Outcome::Expiring { deadline }) => LockEventKind::Expiring { deadline },
             Ok(_) => return false,
             Err(error) => {
                 followed.lost = Some(error.clone());
-                Happened::Lost(error)
+                LockEventKind::Lost(error)
             }
         };
         if self.untold.len() == MOST {
             self.untold.pop_front();
         }
-        self.untold.push_back(Notice { key: followed.key.clone(), token: followed.token, what });
+        self.untold.push_back(LockEvent { key: followed.key.clone(), token: followed.token, what });
         true
     }
 
@@ -89,7 +89,7 @@ impl Notices {
     }
 
     /// The next that was not told yet.
-    pub(super) fn poll(&mut self) -> Option<Notice> {
+    pub(super) fn poll(&mut self) -> Option<LockEvent> {
         self.untold.pop_front()
     }
 }

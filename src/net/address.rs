@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 
-use super::hook::Hook;
+use super::callback::Callback;
 use crate::proto::error::ConfigError;
 use crate::proto::settings::{Credentials, NodeSettings, Secret};
 
@@ -40,7 +40,7 @@ pub enum Address {
 }
 
 /// What the caller has to look names up: the name and its port in, addresses out.
-pub(crate) type Resolver = Hook<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
+pub(crate) type Resolver = Callback<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
 
 /// A name that is to be looked up, on a thread that may wait for it.
 ///
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn only_names_are_looked_up() {
         let lookup = |url: &str| {
-            let resolver: Resolver = Hook(std::sync::Arc::new(|host: &str, port| {
+            let resolver: Resolver = Callback(std::sync::Arc::new(|host: &str, port| {
                 assert_eq!((host, port), ("h", 7));
                 Ok(vec![SocketAddr::from(([1, 2, 3, 4], port))])
             }));

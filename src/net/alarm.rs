@@ -57,7 +57,7 @@ impl Alarm {
     }
 
     /// It is not to wake the poller at once any more.
-    pub fn hush(&mut self) {
+    pub fn disarm(&mut self) {
         if std::mem::take(&mut self.rung) {
             self.set(Duration::ZERO);
             self.set_to = Instant::default();
@@ -236,7 +236,7 @@ mod tests {
         alarm.wake_at(soon, clock::now(), false);
         assert!(wakes(&mut poll, &mut alarm, 20 * second));
         alarm.ring();
-        alarm.hush();
+        alarm.disarm();
         assert!(!wakes(&mut poll, &mut alarm, second / 10), "a ring that was hushed");
         // What is due already is due at once.
         alarm.wake_at(soon, clock::now(), false);

@@ -4,7 +4,7 @@
 //! virtual machine sleeps is over when it wakes. `std::time::Instant` stops in suspend on Linux,
 //! so deadlines are not of that type.
 
-use crate::proto::time::Instant;
+pub use crate::proto::time::Instant;
 
 /// The present moment, on the clock that deadlines are on.
 pub fn now() -> Instant {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::proto::coordinator::Coordinator;
-use crate::proto::error::{Cause, ConfigError, Error};
+use crate::proto::error::{ConfigError, Error, NodeError};
 use crate::proto::node::NodeId;
 use crate::proto::time::Instant;
 
@@ -45,7 +45,7 @@ impl Connecting {
 /// Found at the start, one server under two addresses is a mistake in the list.
 pub(crate) fn refuse_one_server_twice(core: &Coordinator, now: Instant) -> Result<(), Error> {
     let mut nodes = (0..core.settings().nodes.len()).map(NodeId::new);
-    if nodes.any(|node| core.trouble(node) == Cause::SameServer) {
+    if nodes.any(|node| core.trouble(node) == NodeError::SameServer) {
         return Err(Error::Config(ConfigError::Nodes(core.report_standings(now))));
     }
     Ok(())

@@ -17,7 +17,7 @@ use mio::{Interest, Registry, Token};
 use super::engine::Engine;
 use super::reactor::Reactor;
 use crate::config::Config;
-use crate::proto::coordinator::Event;
+use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::ConfigError;
 use crate::proto::ops::Completion;
 
@@ -31,13 +31,13 @@ use crate::proto::ops::Completion;
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use redlatch::{Config, Embedded, Outcome};
+/// use redlatch::{Config, FdEngine, Outcome};
 /// use rustix::event::{PollFd, PollFlags, poll};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-/// let mut locks = Embedded::new(config)?;
-/// locks.ask().acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// let mut locks = FdEngine::new(config)?;
+/// locks.batch().acquire("invoice:42", Duration::from_secs(10), 7)?;
 /// loop {
 ///     // Your descriptors beside it; no timeout for ours.
 ///     poll(&mut [PollFd::new(&locks, PollFlags::IN)], None)?;
@@ -46,7 +46,7 @@ use crate::proto::ops::Completion;
 ///         match (done.data, done.result?) {
 ///             (7, Outcome::Acquired(lock)) => {
 ///                 println!("held for {:?} more", locks.engine().remaining(&lock));
-///                 locks.ask().release(lock, 8);
+///                 locks.batch().release(lock, 8);
 ///             }
 ///             (8, Outcome::Released(_)) => return Ok(()),
 ///             (data, other) => println!("{data}: {other:?}"),
@@ -61,23 +61,23 @@ use crate::proto::ops::Completion;
 /// ```no_run
 /// use std::mem::MaybeUninit;
 /// use std::time::Duration;
-/// use redlatch::{Config, Embedded, Outcome};
+/// use redlatch::{Config, FdEngine, Outcome};
 /// use rustix::event::epoll;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
-/// let mut locks = Embedded::new(config)?;
+/// let mut locks = FdEngine::new(config)?;
 /// let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
 /// let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
 /// epoll::add(&poller, &locks, epoll::EventData::new_u64(1), flags)?;
-/// locks.ask().acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// locks.batch().acquire("invoice:42", Duration::from_secs(10), 7)?;
 /// let mut events = [MaybeUninit::uninit(); 8];
 /// loop {
 ///     epoll::wait(&poller, &mut events, None)?;
 ///     locks.tick()?;
 ///     while let Some(done) = locks.poll_completion() {
 ///         match (done.data, done.result?) {
-///             (7, Outcome::Acquired(lock)) => drop(locks.ask().release(lock, 8)),
+///             (7, Outcome::Acquired(lock)) => drop(locks.batch().release(lock, 8)),
 ///             (8, Outcome::Released(_)) => return Ok(()),
 ///             (data, other) => println!("{data}: {other:?}"),
 ///         }
@@ -92,8 +92,8 @@ use crate::proto::ops::Completion;
 /// for something needs it mutably. After `fork` it belongs to the parent: in the child every
 /// request ends as [`ConfigError::Nodes`](crate::ConfigError), and the descriptor, which both
 /// processes share, is not to be waited for. A copy with the same process number is not noticed:
-/// see [`Engine::is_ours`]. No call of it waits, so no signal interrupts one; your own wait it may.
-/// What becomes of a panic in a function that the [`Config`] was given is said at
+/// see [`Engine::check_fork`]. No call of it waits, so no signal interrupts one; your own wait it
+/// may. What becomes of a panic in a function that the [`Config`] was given is said at
 /// the [`Engine`]; one of yours that drops it in unwinding does what any drop of it does.
 ///
 /// Take it out of your loop before you drop it: as long as a forked process has a copy of the
@@ -101,35 +101,35 @@ use crate::proto::ops::Completion;
 ///
 /// Dropping it releases what it was asked for and did not hand out, as far as the sockets take it
 /// without waiting. A lock that it did hand out stays until its ttl is over, unless it is released:
-/// [`Engine::let_all_go`] does it for all of them.
+/// [`Engine::release_all`] does it for all of them.
 #[derive(Debug)]
-pub struct Embedded {
+pub struct FdEngine {
     engine: Engine,
     reactor: Reactor,
 }
 
-impl Embedded {
+impl FdEngine {
     /// Begins to connect to the nodes. Names are looked up here, which may block.
     ///
     /// # Errors
     /// A setting that cannot work, or the system refuses what is needed: it wants a poller and a
     /// timer (`timerfd`).
-    pub fn new(config: Config) -> Result<Embedded, ConfigError> {
+    pub fn new(config: Config) -> Result<FdEngine, ConfigError> {
         let (reactor, engine) = Reactor::of(config)?;
         if !engine.has_alarm() {
             let problem = "no timer that a poller can wait for".into();
             return Err(ConfigError::System { problem });
         }
-        let mut embedded = Embedded { engine, reactor };
+        let mut embedded = FdEngine { engine, reactor };
         // The connections are begun here: what comes of them makes the descriptor readable.
-        drop(embedded.ask());
+        drop(embedded.batch());
         Ok(embedded)
     }
 
     /// The engine, to ask it for something. What was asked is written when the handle is dropped,
     /// at the end of the statement: hold it to ask for several things in one write for each node.
-    pub fn ask(&mut self) -> Asking<'_> {
-        Asking { engine: &mut self.engine }
+    pub fn batch(&mut self) -> Batch<'_> {
+        Batch { engine: &mut self.engine }
     }
 
     /// Reads what the nodes said, does what is due and writes what follows from it. It never
@@ -138,7 +138,7 @@ impl Embedded {
     /// # Errors
     /// When the system's poller fails.
     pub fn tick(&mut self) -> io::Result<()> {
-        if self.engine.is_ours() {
+        if self.engine.check_fork() {
             self.reactor.wait(Some(Duration::ZERO))?;
             self.reactor.hand_over(&mut self.engine);
         }
@@ -152,7 +152,7 @@ impl Embedded {
         if done.is_none() {
             // All were taken: they do not keep the descriptor readable any more. One that was
             // taken too late may have left a release behind.
-            self.ask();
+            self.batch();
         }
         done
     }
@@ -160,8 +160,8 @@ impl Embedded {
     /// The next thing that happened to a node. Events do not make the descriptor readable: look
     /// for them behind every [`tick`](Embedded::tick). One that comes up while something is
     /// asked is there at the next.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.engine.poll_event()
+    pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
+        self.engine.poll_node_event()
     }
 
     /// The engine, to look at.
@@ -170,13 +170,13 @@ impl Embedded {
     }
 }
 
-/// The engine behind a descriptor, while it is asked for something: see [`Embedded::ask`].
+/// The engine behind a descriptor, while it is asked for something: see [`FdEngine::ask`].
 #[derive(Debug)]
-pub struct Asking<'a> {
+pub struct Batch<'a> {
     engine: &'a mut Engine,
 }
 
-impl Deref for Asking<'_> {
+impl Deref for Batch<'_> {
     type Target = Engine;
 
     fn deref(&self) -> &Engine {
@@ -184,31 +184,31 @@ impl Deref for Asking<'_> {
     }
 }
 
-impl DerefMut for Asking<'_> {
+impl DerefMut for Batch<'_> {
     fn deref_mut(&mut self) -> &mut Engine {
         self.engine
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for Batch<'_> {
     fn drop(&mut self) {
         self.engine.end_turn();
     }
 }
 
-impl AsFd for Embedded {
+impl AsFd for FdEngine {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.reactor.as_fd()
     }
 }
 
-impl AsRawFd for Embedded {
+impl AsRawFd for FdEngine {
     fn as_raw_fd(&self) -> RawFd {
         self.reactor.as_raw_fd()
     }
 }
 
-impl Source for Embedded {
+impl Source for FdEngine {
     fn register(
         &mut self,
         registry: &Registry,
@@ -246,9 +246,9 @@ mod tests {
     const LOCKS: usize = 200;
 
     /// Waits for the descriptor, for ten seconds at most.
-    type Wakes = Box<dyn FnMut(&Embedded) -> bool>;
+    type Wakes = Box<dyn FnMut(&FdEngine) -> bool>;
 
-    fn level_triggered(_: &mut Embedded) -> Wakes {
+    fn level_triggered(_: &mut FdEngine) -> Wakes {
         let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
         Box::new(move |locks| {
             poll(&mut [PollFd::new(locks, PollFlags::IN)], Some(&limit)).expect("the system has it")
@@ -256,7 +256,7 @@ mod tests {
         })
     }
 
-    fn edge_triggered(locks: &mut Embedded) -> Wakes {
+    fn edge_triggered(locks: &mut FdEngine) -> Wakes {
         let (mut outer, mut events) =
             (Poll::new().expect("the system has it"), Events::with_capacity(4));
         outer.registry().register(locks, Token(7), Interest::READABLE).expect("the system has it");
@@ -273,7 +273,7 @@ mod tests {
             let masters = Masters::start(1).unwrap();
             let config = Config::new(masters.urls()).unwrap().restart_guard(RestartGuard::Off);
             let config = config.node_timeout(HOUR).probe_interval(HOUR).reset_after(HOUR);
-            let mut locks = Embedded::new(config).unwrap();
+            let mut locks = FdEngine::new(config).unwrap();
             let mut wakes = make(&mut locks);
             while locks.engine().coordinator().ready().is_empty() {
                 assert!(wakes(&locks));
@@ -282,7 +282,10 @@ mod tests {
             locks.engine.read_at_once(16);
             for data in 0..LOCKS {
                 let ttl = Duration::from_secs(60);
-                locks.ask().acquire(data.to_string(), LockOptions::once(ttl), data as u64).unwrap();
+                locks
+                    .batch()
+                    .acquire(data.to_string(), LockOptions::once(ttl), data as u64)
+                    .unwrap();
             }
             let start = clock::now();
             while masters[0].keys().len() < LOCKS {

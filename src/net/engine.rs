@@ -21,14 +21,14 @@ use super::connect::Connector;
 use super::socket::Readiness;
 use super::stream::Stream;
 use crate::config::{AskForCredentials, Config, DEFAULT_WAIT, LockOptions};
-use crate::proto::coordinator::{Action, Coordinator, Event};
+use crate::proto::coordinator::{Action, Coordinator, NodeEvent};
 use crate::proto::error::{ConfigError, Error};
-use crate::proto::keeper::Keep;
+use crate::proto::keeper::AutoExtend;
 use crate::proto::lock::{self, Lock};
 use crate::proto::node::{NodeId, NodeSet};
 use crate::proto::ops::{Completion, Op};
 use crate::proto::settings::Credentials;
-use crate::proto::standing::Standing;
+use crate::proto::standing::NodeState;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::turn::{self, Driver, Wake};
@@ -89,7 +89,7 @@ const LAST_READS: usize = 256;
 /// as many tokens apart as there are nodes, and one. It blocks only in [`new`](Engine::new), where
 /// names are looked up.
 ///
-/// After `fork` it belongs to the parent: see [`is_ours`](Engine::is_ours).
+/// After `fork` it belongs to the parent: see [`check_fork`](Engine::is_ours).
 ///
 /// No call of it waits, so no signal interrupts one. Your own wait it may: `mio::Poll::poll` then
 /// returns [`Interrupted`](std::io::ErrorKind::Interrupted), and the loop turns once more, from
@@ -101,7 +101,7 @@ const LAST_READS: usize = 256;
 ///
 /// Dropping it releases what it was asked for and did not hand out, as far as the sockets take it
 /// without waiting. A lock that it did hand out stays until its ttl is over, unless it is released:
-/// [`let_all_go`](Engine::let_all_go) does it for all of them. Whether your poller is dropped
+/// [`release_all`](Engine::let_all_go) does it for all of them. Whether your poller is dropped
 /// before it or behind it makes no difference.
 pub struct Engine {
     coordinator: Coordinator,
@@ -110,7 +110,7 @@ pub struct Engine {
     sockets: Vec<Socket>,
     alarm: Alarm,
     /// Whoever drives it wants to be awake by then.
-    appointment: Option<Instant>,
+    wake_deadline: Option<Instant>,
     scratch: Box<[u8]>,
     /// Nodes that had more to read than their turn allowed.
     more: NodeSet,
@@ -169,7 +169,7 @@ impl Engine {
         Ok(Engine {
             coordinator,
             alarm: Alarm::new(&registry, Token(timer)),
-            appointment: None,
+            wake_deadline: None,
             registry,
             base,
             sockets,
@@ -200,7 +200,7 @@ impl Engine {
     ) -> Result<Op, Error> {
         let LockOptions { ttl, wait, keep } = options.into();
         let wait = wait.unwrap_or(DEFAULT_WAIT);
-        self.coordinator.acquire_and_keep(key.as_ref(), ttl, wait, keep, data, clock::now())
+        self.coordinator.acquire_and_auto_extend(key.as_ref(), ttl, wait, keep, data, clock::now())
     }
 
     /// Renews a lock from now on, by its present ttl, until it is released, given away or lost, or
@@ -210,16 +210,21 @@ impl Engine {
     ///
     /// # Errors
     /// A `keep` that cannot be, or [`Error::Lost`].
-    pub fn keep(&mut self, lock: &Lock, keep: impl Into<Keep>, data: u64) -> Result<Op, Error> {
-        self.coordinator.keep(lock, keep.into(), data, clock::now())
+    pub fn auto_extend(
+        &mut self,
+        lock: &Lock,
+        keep: impl Into<AutoExtend>,
+        data: u64,
+    ) -> Result<Op, Error> {
+        self.coordinator.auto_extend(lock, keep.into(), data, clock::now())
     }
 
     /// Gives a lock away: its token is for another to [`adopt`](Engine::adopt). It is not renewed
     /// any more and never released here; `None` where it was over. Questions about it that are not
     /// answered yet may still prolong it: away with a lock while an extend is under way is away
     /// with what that extend gives, too.
-    pub fn give_away(&mut self, lock: Lock) -> Option<lock::Token> {
-        self.coordinator.give_away(lock, clock::now())
+    pub fn into_token(&mut self, lock: Lock) -> Option<lock::LockToken> {
+        self.coordinator.into_token(lock, clock::now())
     }
 
     /// Takes up the lock on `key` that was given away with `token`, under a new token: of two who
@@ -234,7 +239,7 @@ impl Engine {
     pub fn adopt(
         &mut self,
         key: impl AsRef<[u8]>,
-        token: lock::Token,
+        token: lock::LockToken,
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
@@ -250,7 +255,7 @@ impl Engine {
     pub fn extend_token(
         &mut self,
         key: impl AsRef<[u8]>,
-        token: lock::Token,
+        token: lock::LockToken,
         ttl: Duration,
         data: u64,
     ) -> Result<Op, Error> {
@@ -318,7 +323,7 @@ impl Engine {
     pub fn release_token(
         &mut self,
         key: impl AsRef<[u8]>,
-        token: lock::Token,
+        token: lock::LockToken,
         data: u64,
     ) -> Result<Op, Error> {
         self.coordinator.release_token(key.as_ref(), token, data, clock::now())
@@ -326,15 +331,15 @@ impl Engine {
 
     /// Gives a lock back without waiting for what comes of it. Follow it with
     /// [`flush`](Engine::flush) or [`prepare`](Engine::prepare).
-    pub fn let_go(&mut self, lock: &Lock) {
-        self.coordinator.let_go(lock, clock::now());
+    pub fn release_nowait(&mut self, lock: &Lock) {
+        self.coordinator.release_nowait(lock, clock::now());
     }
 
     /// Takes every request back and gives every lock back, handed out or not: for an orderly end.
     /// Drive the engine on until [`Coordinator::open_records`] is zero, and nothing is left on any
     /// node; what it counts otherwise are keys that may be left on some node until their ttl ends.
-    pub fn let_all_go(&mut self) {
-        self.coordinator.let_all_go(clock::now());
+    pub fn release_all(&mut self) {
+        self.coordinator.release_all(clock::now());
     }
 
     /// Takes a request back: no completion follows, and what it won or may yet win is released.
@@ -355,7 +360,7 @@ impl Engine {
     /// To be called before every sleep: does what is due, writes what was asked, one write for
     /// each node, and says how long to sleep at most (`None`: until an event).
     pub fn prepare(&mut self) -> Option<Duration> {
-        if !self.is_ours() {
+        if !self.check_fork() {
             return self.coordinator.has_completions().then_some(Duration::ZERO);
         }
         self.go_on();
@@ -376,7 +381,7 @@ impl Engine {
     /// Writes what was asked and sets the alarm, for those who need no timeout. Nothing that is due
     /// is done. In a forked process the timer, too, is the parent's.
     pub(crate) fn end_turn(&mut self) {
-        if self.is_ours() {
+        if self.check_fork() {
             self.write_out();
             self.plan_sleep();
         }
@@ -384,7 +389,7 @@ impl Engine {
 
     /// Sees to it that a sleep is over at that moment, whatever is due by itself.
     pub(crate) fn wake_by(&mut self, moment: Option<Instant>) {
-        self.appointment = moment;
+        self.wake_deadline = moment;
     }
 
     /// How long to sleep at most. Sets the alarm.
@@ -395,7 +400,7 @@ impl Engine {
                 return Some(Duration::ZERO);
             }
             Wake::OnEvent => {
-                self.alarm.hush();
+                self.alarm.disarm();
                 return None;
             }
             Wake::At(due) => due,
@@ -422,7 +427,7 @@ impl Engine {
     /// Writes what was asked, without doing what is due. It never waits.
     pub fn flush(&mut self) {
         let idle = !self.has_output() && !self.coordinator.has_actions();
-        if idle || self.is_ours() {
+        if idle || self.check_fork() {
             self.write_out();
         }
     }
@@ -443,7 +448,7 @@ impl Engine {
     /// that is restored beside the original; and a virtual machine that is cloned. Such a copy
     /// writes to the parent's connections and draws the parent's tokens. In the child of such a
     /// fork, become another program (`exec`) before anything of this is used or dropped.
-    pub fn is_ours(&mut self) -> bool {
+    pub fn check_fork(&mut self) -> bool {
         if std::process::id() == self.owner {
             return true;
         }
@@ -494,7 +499,7 @@ impl Engine {
             return None;
         }
         // A lock that was granted before a fork is the parent's alone.
-        self.is_ours();
+        self.check_fork();
         turn::hand_out(&mut Driving(self))
     }
 
@@ -509,15 +514,15 @@ impl Engine {
     }
 
     /// The next thing that happened to a node.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.coordinator.poll_event().or_else(|| {
+    pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
+        self.coordinator.poll_node_event().or_else(|| {
             let node = self.take_stale()?;
-            Some(Event::AddressStale { node })
+            Some(NodeEvent::AddressStale { node })
         })
     }
 
     /// The node's name, to be looked up on a thread that may wait for it; `None` where its URL has
-    /// an address or a path. Behind [`Event::AddressStale`].
+    /// an address or a path. Behind [`NodeEvent::AddressStale`].
     pub fn lookup(&self, node: NodeId) -> Option<Lookup> {
         self.sockets.get(node.index())?.connector.lookup().cloned()
     }
@@ -545,7 +550,7 @@ impl Engine {
     }
 
     /// What a node is to us at the moment.
-    pub fn standing(&self, node: NodeId) -> Standing {
+    pub fn standing(&self, node: NodeId) -> NodeState {
         self.coordinator.standing(node)
     }
 
@@ -731,15 +736,15 @@ impl Driver for Driving<'_> {
         lost
     }
 
-    fn appointment(&mut self) -> Option<Instant> {
-        self.0.appointment
+    fn wake_deadline(&mut self) -> Option<Instant> {
+        self.0.wake_deadline
     }
 }
 
 impl fmt::Debug for Engine {
     /// What each node is to us, and how much is open: the bytes are nobody's business.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<Standing> = self.nodes().iter().map(|node| self.standing(node)).collect();
+        let nodes: Vec<NodeState> = self.nodes().iter().map(|node| self.standing(node)).collect();
         f.debug_struct("Engine")
             .field("nodes", &nodes)
             .field("open_records", &self.coordinator.open_records())
@@ -750,7 +755,7 @@ impl fmt::Debug for Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if !self.is_ours() {
+        if !self.check_fork() {
             return;
         }
         self.coordinator.close(clock::now());

@@ -2,13 +2,13 @@
 
 pub mod address;
 mod alarm;
+pub(crate) mod callback;
 pub mod clock;
 mod connect;
 pub(crate) mod connecting;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod embed;
 pub mod engine;
-pub(crate) mod hook;
 pub(crate) mod names;
 pub(crate) mod reactor;
 mod socket;

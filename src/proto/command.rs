@@ -5,7 +5,7 @@
 
 use bytes::BytesMut;
 
-use super::lock::Token;
+use super::lock::LockToken;
 use super::time::Ttl;
 
 /// A Lua script and the SHA1 by which a node knows it once it was loaded.
@@ -83,7 +83,7 @@ pub fn encode(out: &mut BytesMut, arguments: &[&[u8]]) {
 }
 
 /// `SET key token NX PX ttl`.
-pub fn acquire(out: &mut BytesMut, key: &[u8], token: &Token, ttl: Ttl) {
+pub fn acquire(out: &mut BytesMut, key: &[u8], token: &LockToken, ttl: Ttl) {
     let mut digits = [0; 20];
     let millis = decimal(ttl.as_millis(), &mut digits);
     out.reserve(key.len() + 160);
@@ -95,7 +95,7 @@ pub fn acquire(out: &mut BytesMut, key: &[u8], token: &Token, ttl: Ttl) {
 }
 
 /// The compare-and-delete.
-pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &Token) {
+pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken) {
     match form {
         Form::Native(Native::Delifeq) => encode(out, &[b"DELIFEQ", key, token.as_bytes()]),
         Form::Native(Native::Delex) => encode(out, &[b"DELEX", key, b"IFEQ", token.as_bytes()]),
@@ -108,7 +108,7 @@ pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &Token) {
 }
 
 /// The taking up: `old` becomes `new`. Always by its source: it is asked once in a lock's life.
-pub fn adopt(out: &mut BytesMut, key: &[u8], old: &Token, new: &Token, ttl: Ttl) {
+pub fn adopt(out: &mut BytesMut, key: &[u8], old: &LockToken, new: &LockToken, ttl: Ttl) {
     let mut digits = [0; 20];
     let millis = decimal(ttl.as_millis(), &mut digits);
     let (source, old, new) = (ADOPT.as_bytes(), old.as_bytes(), new.as_bytes());
@@ -116,7 +116,7 @@ pub fn adopt(out: &mut BytesMut, key: &[u8], old: &Token, new: &Token, ttl: Ttl)
 }
 
 /// The prolonging: to at least `ttl` from the moment the node runs it.
-pub fn extend(out: &mut BytesMut, form: Form, key: &[u8], token: &Token, ttl: Ttl) {
+pub fn extend(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken, ttl: Ttl) {
     let mut digits = [0; 20];
     let millis = decimal(ttl.as_millis(), &mut digits);
     put_script(out, &EXTEND, form, 2);
@@ -193,8 +193,8 @@ mod tests {
     use rand::rngs::StdRng;
     use std::time::Duration;
 
-    fn token() -> Token {
-        Token::draw(&mut StdRng::from_seed([3; 32]))
+    fn token() -> LockToken {
+        LockToken::draw(&mut StdRng::from_seed([3; 32]))
     }
 
     fn encoded(encode: impl FnOnce(&mut BytesMut)) -> String {

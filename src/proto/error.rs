@@ -5,11 +5,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::time::BadTtl;
+use super::time::InvalidTtl;
 
 /// Why a node gave no vote that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum NodeError {
     /// There was no connection to it when it was to be asked.
     Unreachable,
     /// It was asked and did not answer in time, or had not answered for so long that it was not
@@ -66,89 +66,89 @@ pub enum Cause {
     Other,
 }
 
-impl Cause {
+impl NodeError {
     /// All of them, in their order.
-    pub const ALL: [Cause; 26] = [
-        Cause::Unreachable,
-        Cause::Silent,
-        Cause::Lost,
-        Cause::Garbage,
-        Cause::Full,
-        Cause::Loading,
-        Cause::Busy,
-        Cause::Misconf,
-        Cause::NoReplicas,
-        Cause::OutOfMemory,
-        Cause::Replica,
-        Cause::TooManyClients,
-        Cause::NoAuth,
-        Cause::WrongPassword,
-        Cause::NoPermission,
-        Cause::Protected,
-        Cause::Cluster,
-        Cause::Evicts,
-        Cause::Quarantined,
-        Cause::SameServer,
-        Cause::NoDatabase,
-        Cause::Forked,
-        Cause::WrongType,
-        Cause::NoScript,
-        Cause::UnknownCommand,
-        Cause::Other,
+    pub const ALL: [NodeError; 26] = [
+        NodeError::Unreachable,
+        NodeError::Silent,
+        NodeError::Lost,
+        NodeError::Garbage,
+        NodeError::Full,
+        NodeError::Loading,
+        NodeError::Busy,
+        NodeError::Misconf,
+        NodeError::NoReplicas,
+        NodeError::OutOfMemory,
+        NodeError::Replica,
+        NodeError::TooManyClients,
+        NodeError::NoAuth,
+        NodeError::WrongPassword,
+        NodeError::NoPermission,
+        NodeError::Protected,
+        NodeError::Cluster,
+        NodeError::Evicts,
+        NodeError::Quarantined,
+        NodeError::SameServer,
+        NodeError::NoDatabase,
+        NodeError::Forked,
+        NodeError::WrongType,
+        NodeError::NoScript,
+        NodeError::UnknownCommand,
+        NodeError::Other,
     ];
 
     /// The cause of an error reply, by its first word: the rest differs between servers.
-    pub fn of_error(line: &[u8]) -> Cause {
+    pub fn of_error(line: &[u8]) -> NodeError {
         let (word, rest) = match line.iter().position(|&b| b == b' ') {
             Some(end) => (&line[..end], &line[end + 1..]),
             None => (line, &[][..]),
         };
         match word {
-            b"LOADING" => Cause::Loading,
-            b"BUSY" => Cause::Busy,
-            b"MISCONF" => Cause::Misconf,
-            b"NOREPLICAS" => Cause::NoReplicas,
-            b"OOM" => Cause::OutOfMemory,
-            b"READONLY" | b"MASTERDOWN" => Cause::Replica,
-            b"NOAUTH" => Cause::NoAuth,
-            b"WRONGPASS" => Cause::WrongPassword,
-            b"NOPERM" => Cause::NoPermission,
-            b"DENIED" => Cause::Protected,
-            b"MOVED" | b"ASK" | b"CROSSSLOT" | b"CLUSTERDOWN" | b"TRYAGAIN" => Cause::Cluster,
-            b"WRONGTYPE" => Cause::WrongType,
-            b"NOSCRIPT" => Cause::NoScript,
-            b"ERR" => Cause::of_plain_error(rest),
-            _ => Cause::Other,
+            b"LOADING" => NodeError::Loading,
+            b"BUSY" => NodeError::Busy,
+            b"MISCONF" => NodeError::Misconf,
+            b"NOREPLICAS" => NodeError::NoReplicas,
+            b"OOM" => NodeError::OutOfMemory,
+            b"READONLY" | b"MASTERDOWN" => NodeError::Replica,
+            b"NOAUTH" => NodeError::NoAuth,
+            b"WRONGPASS" => NodeError::WrongPassword,
+            b"NOPERM" => NodeError::NoPermission,
+            b"DENIED" => NodeError::Protected,
+            b"MOVED" | b"ASK" | b"CROSSSLOT" | b"CLUSTERDOWN" | b"TRYAGAIN" => NodeError::Cluster,
+            b"WRONGTYPE" => NodeError::WrongType,
+            b"NOSCRIPT" => NodeError::NoScript,
+            b"ERR" => NodeError::of_plain_error(rest),
+            _ => NodeError::Other,
         }
     }
 
     /// The cause of an error that has no word of its own but `ERR`.
-    fn of_plain_error(text: &[u8]) -> Cause {
-        const TEXTS: [(&[u8], Cause); 9] = [
-            (b"max number of clients", Cause::TooManyClients),
-            (b"unknown command", Cause::UnknownCommand),
-            (b"AUTH <password> called without", Cause::WrongPassword),
-            (b"invalid password", Cause::WrongPassword),
-            (b"The user executing the script", Cause::NoPermission),
-            (b"ACL failure in script", Cause::NoPermission),
-            (b"DB index is out of range", Cause::NoDatabase),
-            (b"invalid DB index", Cause::NoDatabase),
-            (b"Client sent AUTH, but no password", Cause::WrongPassword),
+    fn of_plain_error(text: &[u8]) -> NodeError {
+        const TEXTS: [(&[u8], NodeError); 9] = [
+            (b"max number of clients", NodeError::TooManyClients),
+            (b"unknown command", NodeError::UnknownCommand),
+            (b"AUTH <password> called without", NodeError::WrongPassword),
+            (b"invalid password", NodeError::WrongPassword),
+            (b"The user executing the script", NodeError::NoPermission),
+            (b"ACL failure in script", NodeError::NoPermission),
+            (b"DB index is out of range", NodeError::NoDatabase),
+            (b"invalid DB index", NodeError::NoDatabase),
+            (b"Client sent AUTH, but no password", NodeError::WrongPassword),
         ];
         // Up to Redis 6 an error from inside a script comes wrapped.
-        const WRAPPED: [(&[u8], Cause); 5] = [
-            (b"The user executing the script can't run this command", Cause::NoPermission),
-            (b" -MISCONF ", Cause::Misconf),
-            (b" -OOM ", Cause::OutOfMemory),
-            (b" -NOREPLICAS ", Cause::NoReplicas),
-            (b" -READONLY ", Cause::Replica),
+        const WRAPPED: [(&[u8], NodeError); 5] = [
+            (b"The user executing the script can't run this command", NodeError::NoPermission),
+            (b" -MISCONF ", NodeError::Misconf),
+            (b" -OOM ", NodeError::OutOfMemory),
+            (b" -NOREPLICAS ", NodeError::NoReplicas),
+            (b" -READONLY ", NodeError::Replica),
         ];
         if text.starts_with(b"Error running script") {
             let within = |part: &[u8]| text.windows(part.len()).any(|window| window == part);
             let found = WRAPPED.iter().find(|(part, _)| within(part));
-            return found.map_or(Cause::Other, |(_, cause)| *cause);
+            return found.map_or(NodeError::Other, |(_, cause)| *cause);
         }
-        TEXTS.iter().find(|(start, _)| text.starts_with(start)).map_or(Cause::Other, |t| t.1)
+        TEXTS.iter().find(|(start, _)| text.starts_with(start)).map_or(NodeError::Other, |t| t.1)
     }
 
     /// Whether it stays until somebody changes a configuration. Such a node is not worth asking
@@ -156,16 +156,16 @@ impl Cause {
     pub const fn is_permanent(self) -> bool {
         matches!(
             self,
-            Cause::NoAuth
-                | Cause::WrongPassword
-                | Cause::NoPermission
-                | Cause::Protected
-                | Cause::Cluster
-                | Cause::Evicts
-                | Cause::SameServer
-                | Cause::NoDatabase
-                | Cause::Forked
-                | Cause::UnknownCommand
+            NodeError::NoAuth
+                | NodeError::WrongPassword
+                | NodeError::NoPermission
+                | NodeError::Protected
+                | NodeError::Cluster
+                | NodeError::Evicts
+                | NodeError::SameServer
+                | NodeError::NoDatabase
+                | NodeError::Forked
+                | NodeError::UnknownCommand
         )
     }
 
@@ -175,50 +175,50 @@ impl Cause {
     pub const fn proves_nothing_was_set(self) -> bool {
         matches!(
             self,
-            Cause::Loading
-                | Cause::Busy
-                | Cause::Misconf
-                | Cause::NoReplicas
-                | Cause::OutOfMemory
-                | Cause::Replica
-                | Cause::NoAuth
-                | Cause::NoPermission
+            NodeError::Loading
+                | NodeError::Busy
+                | NodeError::Misconf
+                | NodeError::NoReplicas
+                | NodeError::OutOfMemory
+                | NodeError::Replica
+                | NodeError::NoAuth
+                | NodeError::NoPermission
         )
     }
 
     const fn text(self) -> &'static str {
         match self {
-            Cause::Unreachable => "not connected",
-            Cause::Silent => "no answer in time",
-            Cause::Lost => "connection lost",
-            Cause::Garbage => "answered garbage",
-            Cause::Full => "too much waits for it",
-            Cause::Loading => "loading its data",
-            Cause::Busy => "busy with a script",
-            Cause::Misconf => "refuses writes (MISCONF)",
-            Cause::NoReplicas => "refuses writes (too few replicas)",
-            Cause::OutOfMemory => "out of memory",
-            Cause::Replica => "is a replica",
-            Cause::TooManyClients => "has too many clients",
-            Cause::NoAuth => "wants a password",
-            Cause::WrongPassword => "refuses the password",
-            Cause::NoPermission => "refuses permission",
-            Cause::Protected => "is in protected mode",
-            Cause::Cluster => "is in cluster mode",
-            Cause::Evicts => "may evict keys (maxmemory-policy)",
-            Cause::Quarantined => "granted, which does not count yet",
-            Cause::SameServer => "is the server of another address",
-            Cause::NoDatabase => "has no such database",
-            Cause::Forked => "is the client of the process before the fork",
-            Cause::WrongType => "holds something that is no lock",
-            Cause::NoScript => "does not know the script",
-            Cause::UnknownCommand => "does not know the command",
-            Cause::Other => "answered an error",
+            NodeError::Unreachable => "not connected",
+            NodeError::Silent => "no answer in time",
+            NodeError::Lost => "connection lost",
+            NodeError::Garbage => "answered garbage",
+            NodeError::Full => "too much waits for it",
+            NodeError::Loading => "loading its data",
+            NodeError::Busy => "busy with a script",
+            NodeError::Misconf => "refuses writes (MISCONF)",
+            NodeError::NoReplicas => "refuses writes (too few replicas)",
+            NodeError::OutOfMemory => "out of memory",
+            NodeError::Replica => "is a replica",
+            NodeError::TooManyClients => "has too many clients",
+            NodeError::NoAuth => "wants a password",
+            NodeError::WrongPassword => "refuses the password",
+            NodeError::NoPermission => "refuses permission",
+            NodeError::Protected => "is in protected mode",
+            NodeError::Cluster => "is in cluster mode",
+            NodeError::Evicts => "may evict keys (maxmemory-policy)",
+            NodeError::Quarantined => "granted, which does not count yet",
+            NodeError::SameServer => "is the server of another address",
+            NodeError::NoDatabase => "has no such database",
+            NodeError::Forked => "is the client of the process before the fork",
+            NodeError::WrongType => "holds something that is no lock",
+            NodeError::NoScript => "does not know the script",
+            NodeError::UnknownCommand => "does not know the command",
+            NodeError::Other => "answered an error",
         }
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for NodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
     }
@@ -226,7 +226,7 @@ impl fmt::Display for Cause {
 
 /// What one node said to one question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Said {
+pub enum NodeReply {
     /// Nothing yet: the question was decided before it answered, or it was not asked.
     #[default]
     Nothing,
@@ -237,26 +237,26 @@ pub enum Said {
     /// The key is not there.
     Absent,
     /// No vote that counts.
-    Failed(Cause),
+    Failed(NodeError),
 }
 
-impl Said {
+impl NodeReply {
     /// Whether it may be another answer when a script is sent by its source instead of its SHA1:
     /// the node forgot it, or `EVALSHA` is what may not be.
     pub(crate) const fn asks_for_the_source(self) -> bool {
-        let Said::Failed(cause) = self else { return false };
-        matches!(cause, Cause::NoScript | Cause::NoPermission | Cause::UnknownCommand)
+        let NodeReply::Failed(cause) = self else { return false };
+        matches!(cause, NodeError::NoScript | NodeError::NoPermission | NodeError::UnknownCommand)
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for NodeReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Said::Nothing => f.write_str("undecided"),
-            Said::Granted => f.write_str("granted"),
-            Said::Held => f.write_str("held"),
-            Said::Absent => f.write_str("absent"),
-            Said::Failed(cause) => cause.fmt(f),
+            NodeReply::Nothing => f.write_str("undecided"),
+            NodeReply::Granted => f.write_str("granted"),
+            NodeReply::Held => f.write_str("held"),
+            NodeReply::Absent => f.write_str("absent"),
+            NodeReply::Failed(cause) => cause.fmt(f),
         }
     }
 }
@@ -267,7 +267,7 @@ pub struct NodeReport {
     /// The node's label: its address, without credentials.
     pub label: Box<str>,
     /// What it said.
-    pub said: Said,
+    pub said: NodeReply,
     /// What it said in its own words, where that tells more: an error line, a connect error.
     pub detail: Option<Box<str>>,
 }
@@ -291,9 +291,9 @@ const GUARD_HINT: &str = "; restart guard: a node that may have forgotten a live
 impl Report {
     /// Whether there could be a majority if the grants of nodes in quarantine counted.
     pub fn is_for_the_restart_guard(&self) -> bool {
-        let quarantined = Said::Failed(Cause::Quarantined);
+        let quarantined = NodeReply::Failed(NodeError::Quarantined);
         let count = |said| self.nodes.iter().filter(|node| node.said == said).count();
-        let most = count(quarantined) + count(Said::Granted) + count(Said::Nothing);
+        let most = count(quarantined) + count(NodeReply::Granted) + count(NodeReply::Nothing);
         count(quarantined) > 0 && most >= self.needed
     }
 
@@ -325,28 +325,28 @@ impl fmt::Display for Report {
 
 /// Why a lock that was held is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Loss {
+pub enum LostReason {
     /// Its deadline came, and too few nodes had agreed to a later one.
     Expired,
     /// So many nodes say that the key is gone, or another's, that no majority holds it.
     Gone,
-    /// It was held for as long as it may be: [`Keep::at_most`](super::keeper::Keep::at_most).
+    /// It was held for as long as it may be: [`AutoExtend::at_most`](super::keeper::Keep::at_most).
     MaxHold,
     /// It was prolonged as often as it may be:
-    /// [`Keep::extensions`](super::keeper::Keep::extensions).
+    /// [`AutoExtend::extensions`](super::keeper::Keep::extensions).
     Extensions,
     /// It was over before: given back, given away or lost.
     Over,
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Loss::Expired => "its deadline came",
-            Loss::Gone => "its key is gone on too many nodes",
-            Loss::MaxHold => "it was held for as long as it may be",
-            Loss::Extensions => "it was extended as often as it may be",
-            Loss::Over => "it was over before",
+            LostReason::Expired => "its deadline came",
+            LostReason::Gone => "its key is gone on too many nodes",
+            LostReason::MaxHold => "it was held for as long as it may be",
+            LostReason::Extensions => "it was extended as often as it may be",
+            LostReason::Over => "it was over before",
         })
     }
 }
@@ -364,7 +364,7 @@ pub enum Error {
     /// The lock is not held any more.
     Lost {
         /// Why.
-        reason: Loss,
+        reason: LostReason,
         /// What every node said to the last question about it.
         report: Box<Report>,
     },
@@ -373,7 +373,7 @@ pub enum Error {
     /// What was asked for, or how the client is configured, cannot work. It is never retried.
     Config(ConfigError),
     /// The client is no more: nothing was sent, or what it may have left is released.
-    Closed(Closed),
+    Closed(ClosedReason),
 }
 
 impl Error {
@@ -413,8 +413,8 @@ impl fmt::Debug for Error {
 /// Without a source: `Display` says what a [`ConfigError`] inside says, so a chain would repeat it.
 impl std::error::Error for Error {}
 
-impl From<BadTtl> for Error {
-    fn from(bad: BadTtl) -> Error {
+impl From<InvalidTtl> for Error {
+    fn from(bad: InvalidTtl) -> Error {
         Error::Config(ConfigError::Ttl(bad))
     }
 }
@@ -448,7 +448,7 @@ impl fmt::Display for Busy {
 
 /// Why a client is no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Closed {
+pub enum ClosedReason {
     /// It was closed.
     Asked,
     /// What drove it is gone: its thread panicked, or the runtime of its task ended.
@@ -457,12 +457,14 @@ pub enum Closed {
     Forked,
 }
 
-impl fmt::Display for Closed {
+impl fmt::Display for ClosedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Closed::Asked => "the client was closed",
-            Closed::DriverGone => "the client is not driven any more: its thread or runtime ended",
-            Closed::Forked => "the client belongs to the process before the fork",
+            ClosedReason::Asked => "the client was closed",
+            ClosedReason::DriverGone => {
+                "the client is not driven any more: its thread or runtime ended"
+            }
+            ClosedReason::Forked => "the client belongs to the process before the fork",
         })
     }
 }
@@ -500,7 +502,7 @@ pub enum ConfigError {
         problem: Box<str>,
     },
     /// A ttl that leaves nothing or is too long.
-    Ttl(BadTtl),
+    Ttl(InvalidTtl),
     /// A key that is longer than a key may be.
     KeyTooLong {
         /// Its length in bytes.
@@ -581,28 +583,31 @@ mod tests {
     fn an_error_is_known_by_its_first_word() {
         let wrapped = "ERR Error running script (call to f_0): @user_script:1: @user_script: 1: \
                        The user executing the script can't run this command or subcommand";
-        let cases: [(&str, Cause); 18] = [
-            (wrapped, Cause::NoPermission),
-            ("ERR Error running script (call to f_0): x", Cause::Other),
-            ("ERR ACL failure in script: User a has no permissions", Cause::NoPermission),
-            ("ERR DB index is out of range", Cause::NoDatabase),
-            ("OOM command not allowed when used memory > 'maxmemory'.", Cause::OutOfMemory),
-            ("OOM", Cause::OutOfMemory),
-            ("OOMPH", Cause::Other),
-            ("READONLY You can't write against a read only replica.", Cause::Replica),
-            ("MISCONF Redis is configured to save RDB snapshots", Cause::Misconf),
-            ("BUSY Redis is busy running a script.", Cause::Busy),
-            ("LOADING Redis is loading the dataset in memory", Cause::Loading),
-            ("NOSCRIPT No matching script. Please use EVAL.", Cause::NoScript),
-            ("NOAUTH Authentication required.", Cause::NoAuth),
-            ("ERR max number of clients reached", Cause::TooManyClients),
-            ("ERR unknown command 'HELLO'", Cause::UnknownCommand),
-            ("ERR AUTH <password> called without any password configured", Cause::WrongPassword),
-            ("ERR The user executing the script can't run this command", Cause::NoPermission),
-            ("", Cause::Other),
+        let cases: [(&str, NodeError); 18] = [
+            (wrapped, NodeError::NoPermission),
+            ("ERR Error running script (call to f_0): x", NodeError::Other),
+            ("ERR ACL failure in script: User a has no permissions", NodeError::NoPermission),
+            ("ERR DB index is out of range", NodeError::NoDatabase),
+            ("OOM command not allowed when used memory > 'maxmemory'.", NodeError::OutOfMemory),
+            ("OOM", NodeError::OutOfMemory),
+            ("OOMPH", NodeError::Other),
+            ("READONLY You can't write against a read only replica.", NodeError::Replica),
+            ("MISCONF Redis is configured to save RDB snapshots", NodeError::Misconf),
+            ("BUSY Redis is busy running a script.", NodeError::Busy),
+            ("LOADING Redis is loading the dataset in memory", NodeError::Loading),
+            ("NOSCRIPT No matching script. Please use EVAL.", NodeError::NoScript),
+            ("NOAUTH Authentication required.", NodeError::NoAuth),
+            ("ERR max number of clients reached", NodeError::TooManyClients),
+            ("ERR unknown command 'HELLO'", NodeError::UnknownCommand),
+            (
+                "ERR AUTH <password> called without any password configured",
+                NodeError::WrongPassword,
+            ),
+            ("ERR The user executing the script can't run this command", NodeError::NoPermission),
+            ("", NodeError::Other),
         ];
         for (line, cause) in cases {
-            assert_eq!(Cause::of_error(line.as_bytes()), cause, "{line}");
+            assert_eq!(NodeError::of_error(line.as_bytes()), cause, "{line}");
         }
     }
 
@@ -617,9 +622,9 @@ mod tests {
             key: b"invoice:\r\n42"[..].into(),
             needed: 2,
             nodes: vec![
-                node("10.0.0.1:6379", Said::Granted, None),
-                node("10.0.0.2:6379", Said::Held, None),
-                node("10.0.0.3:6379", Said::Failed(Cause::Unreachable), Some("refused")),
+                node("10.0.0.1:6379", NodeReply::Granted, None),
+                node("10.0.0.2:6379", NodeReply::Held, None),
+                node("10.0.0.3:6379", NodeReply::Failed(NodeError::Unreachable), Some("refused")),
             ],
         };
         assert_eq!(

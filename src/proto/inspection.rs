@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::error::Cause;
+use super::error::NodeError;
 
 /// How much of a value is asked for and kept. A token of ours has 40 bytes; what other programs
 /// write there may be longer than any reply should be, and is cut.
@@ -49,7 +49,7 @@ impl fmt::Debug for Value {
 
 /// What one node holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sight {
+pub enum KeyState {
     /// Nothing: the key is free there.
     Absent,
     /// The key, with this in it.
@@ -60,16 +60,16 @@ pub enum Sight {
         left: Option<Duration>,
     },
     /// It is not known.
-    Failed(Cause),
+    Failed(NodeError),
 }
 
 /// What one node said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeSight {
+pub struct NodeKeyState {
     /// The node's label: its address, without credentials.
     pub label: Box<str>,
     /// What it holds.
-    pub sight: Sight,
+    pub sight: KeyState,
     /// Its own words, where they tell more.
     pub detail: Option<Box<str>>,
     /// How long its answer took; zero where there was none.
@@ -84,12 +84,12 @@ pub struct Inspection {
     /// How many nodes are a majority.
     pub quorum: usize,
     /// Every node, in the order of the list.
-    pub nodes: Vec<NodeSight>,
+    pub nodes: Vec<NodeKeyState>,
 }
 
 /// What the nodes together say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finding {
+pub enum KeySummary {
     /// A majority has nothing there: whoever asks can have it.
     Free,
     /// A majority holds this.
@@ -109,13 +109,13 @@ pub enum Finding {
 
 impl Inspection {
     /// What the nodes together say.
-    pub fn finding(&self) -> Finding {
+    pub fn finding(&self) -> KeySummary {
         let sights = || self.nodes.iter().map(|node| node.sight);
         for sight in sights() {
-            let Sight::Held { value, .. } = sight else { continue };
+            let KeyState::Held { value, .. } = sight else { continue };
             let mut lefts: Vec<Option<Duration>> = sights()
                 .filter_map(|other| match other {
-                    Sight::Held { value: same, left } if same == value => Some(left),
+                    KeyState::Held { value: same, left } if same == value => Some(left),
                     _ => None,
                 })
                 .collect();
@@ -123,17 +123,17 @@ impl Inspection {
                 // The longest first; one that lives for ever is longer than all.
                 lefts.sort_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
                 let left = lefts[self.quorum - 1];
-                return Finding::Held { value, nodes: lefts.len(), left };
+                return KeySummary::Held { value, nodes: lefts.len(), left };
             }
         }
-        let free = sights().filter(|sight| *sight == Sight::Absent).count();
-        let failed = sights().filter(|sight| matches!(sight, Sight::Failed(_))).count();
+        let free = sights().filter(|sight| *sight == KeyState::Absent).count();
+        let failed = sights().filter(|sight| matches!(sight, KeyState::Failed(_))).count();
         if free >= self.quorum {
-            Finding::Free
+            KeySummary::Free
         } else if failed > self.nodes.len() - self.quorum {
-            Finding::Unknown
+            KeySummary::Unknown
         } else {
-            Finding::Split
+            KeySummary::Split
         }
     }
 }
@@ -142,8 +142,8 @@ impl Inspection {
 mod tests {
     use super::*;
 
-    fn seen(sights: &[Sight]) -> Finding {
-        let node = |&sight: &Sight| NodeSight {
+    fn seen(sights: &[KeyState]) -> KeySummary {
+        let node = |&sight: &KeyState| NodeKeyState {
             label: "n".into(),
             sight,
             detail: None,
@@ -153,27 +153,27 @@ mod tests {
         Inspection { key: b"k"[..].into(), quorum, nodes }.finding()
     }
 
-    fn held(value: &[u8], millis: Option<u64>) -> Sight {
-        Sight::Held { value: Value::of(value), left: millis.map(Duration::from_millis) }
+    fn held(value: &[u8], millis: Option<u64>) -> KeyState {
+        KeyState::Held { value: Value::of(value), left: millis.map(Duration::from_millis) }
     }
 
     #[test]
     fn a_majority_decides_what_is_seen() {
         let [a, b, never] = [held(b"a", Some(5)), held(b"b", Some(9)), held(b"a", None)];
-        let (none, down) = (Sight::Absent, Sight::Failed(Cause::Unreachable));
-        let by_a = |nodes, millis: Option<u64>| Finding::Held {
+        let (none, down) = (KeyState::Absent, KeyState::Failed(NodeError::Unreachable));
+        let by_a = |nodes, millis: Option<u64>| KeySummary::Held {
             value: Value::of(b"a"),
             nodes,
             left: millis.map(Duration::from_millis),
         };
-        let cases: [(&[Sight], Finding); 8] = [
+        let cases: [(&[KeyState], KeySummary); 8] = [
             (&[a, a, none], by_a(2, Some(5))),
             (&[a, held(b"a", Some(7)), held(b"a", Some(9))], by_a(3, Some(7))),
             (&[a, never, never], by_a(3, None)),
-            (&[none, none, a], Finding::Free),
-            (&[a, b, none], Finding::Split),
-            (&[a, none, down], Finding::Split),
-            (&[a, down, down], Finding::Unknown),
+            (&[none, none, a], KeySummary::Free),
+            (&[a, b, none], KeySummary::Split),
+            (&[a, none, down], KeySummary::Split),
+            (&[a, down, down], KeySummary::Unknown),
             (&[b, a, a], by_a(2, Some(5))),
         ];
         for (sights, finding) in cases {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::error::{ConfigError, Loss};
+use super::error::{ConfigError, LostReason};
 use super::node::NodeSet;
 use super::ops::Op;
 use super::time::{Instant, Ttl, drift};
@@ -33,34 +33,45 @@ pub const TOLD_BEFORE: Duration = Duration::from_millis(2);
 ///
 /// ```
 /// use std::time::Duration;
-/// use redlatch::Keep;
+/// use redlatch::AutoExtend;
 ///
-/// let an_hour = Keep::at_most(Duration::from_secs(3600)).lead(Duration::from_secs(2));
-/// let three_times = Keep::extensions(3);
+/// let an_hour = Duration::from_secs(3600);
+/// let an_hour = AutoExtend::at_most(an_hour).warn_before(Duration::from_secs(2));
+/// let three_times = AutoExtend::extensions(3);
 /// # let _ = (an_hour, three_times);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keep {
+pub struct AutoExtend {
     max_hold: Option<Duration>,
     extensions: Option<u32>,
-    lead: Option<Duration>,
-    tells_renewals: bool,
+    warn_before: Option<Duration>,
+    notifies_renewals: bool,
 }
 
-impl Keep {
+impl AutoExtend {
     /// For `max_hold` at most: the lock's deadline is never later than that.
-    pub const fn at_most(max_hold: Duration) -> Keep {
-        Keep { max_hold: Some(max_hold), extensions: None, lead: None, tells_renewals: false }
+    pub const fn at_most(max_hold: Duration) -> AutoExtend {
+        AutoExtend {
+            max_hold: Some(max_hold),
+            extensions: None,
+            warn_before: None,
+            notifies_renewals: false,
+        }
     }
 
     /// For `count` extensions at most. Those that a change on a node gave rise to are not counted.
-    pub const fn extensions(count: u32) -> Keep {
-        Keep { max_hold: None, extensions: Some(count), lead: None, tells_renewals: false }
+    pub const fn extensions(count: u32) -> AutoExtend {
+        AutoExtend {
+            max_hold: None,
+            extensions: Some(count),
+            warn_before: None,
+            notifies_renewals: false,
+        }
     }
 
     /// For `count` extensions at most, whatever else bounds it.
     #[must_use]
-    pub const fn with_extensions(mut self, count: u32) -> Keep {
+    pub const fn with_extensions(mut self, count: u32) -> AutoExtend {
         self.extensions = Some(count);
         self
     }
@@ -68,16 +79,16 @@ impl Keep {
     /// Warns this long before the deadline, when the lock was not renewed until then. A third of
     /// the ttl unless set, and at most half of it.
     #[must_use]
-    pub const fn lead(mut self, lead: Duration) -> Keep {
-        self.lead = Some(lead);
+    pub const fn warn_before(mut self, warn_before: Duration) -> AutoExtend {
+        self.warn_before = Some(warn_before);
         self
     }
 
     /// Tells each later deadline, too ([`Outcome::Renewed`](super::ops::Outcome::Renewed)): for
     /// those who keep a copy of it.
     #[must_use]
-    pub const fn tell_renewals(mut self) -> Keep {
-        self.tells_renewals = true;
+    pub const fn notify_renewals(mut self) -> AutoExtend {
+        self.notifies_renewals = true;
         self
     }
 
@@ -87,7 +98,7 @@ impl Keep {
     /// What of it cannot be.
     pub fn check(&self, ttl: Ttl) -> Result<(), ConfigError> {
         let setting = |name, given, must| Err(ConfigError::Setting { name, given, must });
-        match (self.max_hold, self.lead) {
+        match (self.max_hold, self.warn_before) {
             _ if ttl.duration() < SHORTEST => {
                 setting("the ttl of a lock that is kept", ttl.duration(), "at least 10 ms")
             }
@@ -102,9 +113,9 @@ impl Keep {
     }
 }
 
-impl From<Duration> for Keep {
-    fn from(max_hold: Duration) -> Keep {
-        Keep::at_most(max_hold)
+impl From<Duration> for AutoExtend {
+    fn from(max_hold: Duration) -> AutoExtend {
+        AutoExtend::at_most(max_hold)
     }
 }
 
@@ -121,9 +132,9 @@ pub struct Kept {
     until: Option<Instant>,
     /// How many extensions are left.
     extensions: Option<u32>,
-    lead: Duration,
+    warn_before: Duration,
     /// Whoever keeps it is told of each later deadline.
-    pub tells_renewals: bool,
+    pub notifies_renewals: bool,
     /// The extend that is under way is a renewal.
     pub renewing: bool,
     /// Starts the next renewal.
@@ -142,15 +153,15 @@ pub struct Kept {
 
 impl Kept {
     /// A lock of that ttl, kept from `start` on.
-    pub fn new(record: u32, op: Op, keep: Keep, ttl: Ttl, start: Instant) -> Kept {
+    pub fn new(record: u32, op: Op, keep: AutoExtend, ttl: Ttl, start: Instant) -> Kept {
         Kept {
             record,
             op,
             ttl,
             until: keep.max_hold.map(|length| start.saturating_add(length)),
             extensions: keep.extensions,
-            lead: keep.lead.unwrap_or(ttl.duration() / RENEWED_AFTER),
-            tells_renewals: keep.tells_renewals,
+            warn_before: keep.warn_before.unwrap_or(ttl.duration() / RENEWED_AFTER),
+            notifies_renewals: keep.notifies_renewals,
             renewing: false,
             renewal: None,
             warning: None,
@@ -223,7 +234,7 @@ impl Kept {
 
     /// When the warning is due.
     pub fn warns_at(&self, deadline: Instant) -> Instant {
-        Instant::from_nanos(deadline.as_nanos().saturating_sub(self.lead.as_nanos() as u64))
+        Instant::from_nanos(deadline.as_nanos().saturating_sub(self.warn_before.as_nanos() as u64))
     }
 
     /// The earliest moment of the next extend because of `doubted` nodes: at once where a majority
@@ -235,13 +246,13 @@ impl Kept {
     }
 
     /// Why a lock ends at that deadline.
-    pub fn reason(&self, deadline: Instant) -> Loss {
+    pub fn reason(&self, deadline: Instant) -> LostReason {
         if self.is_at_its_bound(deadline) {
-            Loss::MaxHold
+            LostReason::MaxHold
         } else if self.extensions == Some(0) {
-            Loss::Extensions
+            LostReason::Extensions
         } else {
-            Loss::Expired
+            LostReason::Expired
         }
     }
 
@@ -271,18 +282,18 @@ mod tests {
         Ttl::new(TTL, TTL).unwrap()
     }
 
-    fn kept(keep: Keep) -> Kept {
+    fn kept(keep: AutoExtend) -> Kept {
         Kept::new(0, Ops::default().open(0, Instant::default(), 0), keep, ttl(), at(1_000_000))
     }
 
     #[test]
     fn what_cannot_be_kept_is_refused() {
         let cases = [
-            (Keep::at_most(TTL), true),
-            (Keep::at_most(Duration::from_millis(2)), false),
-            (Keep::extensions(0), true),
-            (Keep::extensions(1).lead(TTL / 2), true),
-            (Keep::extensions(1).lead(TTL / 2 + Duration::from_nanos(1)), false),
+            (AutoExtend::at_most(TTL), true),
+            (AutoExtend::at_most(Duration::from_millis(2)), false),
+            (AutoExtend::extensions(0), true),
+            (AutoExtend::extensions(1).warn_before(TTL / 2), true),
+            (AutoExtend::extensions(1).warn_before(TTL / 2 + Duration::from_nanos(1)), false),
         ];
         for (keep, good) in cases {
             assert_eq!(keep.check(ttl()).is_ok(), good, "{keep:?}");
@@ -292,13 +303,13 @@ mod tests {
         let told = shortest.usable() - TOLD_BEFORE;
         assert!(told > SHORTEST / RENEWED_AFTER + Duration::from_millis(2));
         let shorter = Ttl::new(SHORTEST - Duration::from_millis(1), TTL).unwrap();
-        let keep = Keep::extensions(1);
+        let keep = AutoExtend::extensions(1);
         assert!(keep.check(shortest).is_ok() && keep.check(shorter).is_err());
     }
 
     #[test]
     fn renewals_of_one_moment_fall_together() {
-        let kept = kept(Keep::extensions(9));
+        let kept = kept(AutoExtend::extensions(9));
         let due = |millis| {
             let (from, length) = kept.next_renewal(at(millis));
             from.saturating_add(length)
@@ -310,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_ttl_counts_from_when_it_would_have_been_asked_for() {
-        let kept = kept(Keep::extensions(9));
+        let kept = kept(AutoExtend::extensions(9));
         assert_eq!(kept.counts_from(ttl().deadline(at(1_000_000))), at(1_000_000));
         let longer = Ttl::new(2 * TTL, 2 * TTL).unwrap();
         let later = kept.counts_from(longer.deadline(at(1_000_000)));
@@ -322,7 +333,7 @@ mod tests {
 
     #[test]
     fn no_extension_reaches_beyond_the_bound() {
-        let kept = kept(Keep::at_most(Duration::from_secs(20)));
+        let kept = kept(AutoExtend::at_most(Duration::from_secs(20)));
         assert_eq!(kept.renewal_ttl(at(1_010_000)), Some(ttl()));
         let last = kept.renewal_ttl(at(1_015_000)).unwrap();
         assert_eq!(last.duration(), Duration::from_secs(5));
@@ -331,34 +342,34 @@ mod tests {
         assert!(kept.wants_renewal(at(1_018_900)));
         let end = last.deadline(at(1_015_000));
         assert!(!kept.wants_renewal(end));
-        assert_eq!(kept.reason(end), Loss::MaxHold);
-        assert_eq!(kept.reason(at(1_010_000)), Loss::Expired);
+        assert_eq!(kept.reason(end), LostReason::MaxHold);
+        assert_eq!(kept.reason(at(1_010_000)), LostReason::Expired);
     }
 
     #[test]
     fn what_rounding_leaves_up_to_the_bound_is_nothing_to_ask_for() {
-        let kept = kept(Keep::at_most(Duration::from_secs(20)));
+        let kept = kept(AutoExtend::at_most(Duration::from_secs(20)));
         let now = at(1_011_100).saturating_add(Duration::from_nanos(1));
         let last = kept.renewal_ttl(now).unwrap();
         assert_eq!(last.as_millis(), 8_899);
         assert!(!kept.wants_renewal(last.deadline(now)));
-        assert_eq!(kept.reason(last.deadline(now)), Loss::MaxHold);
+        assert_eq!(kept.reason(last.deadline(now)), LostReason::MaxHold);
         let now = at(1_011_000).saturating_add(Duration::from_nanos(1));
         assert!(!kept.wants_renewal(kept.renewal_ttl(now).unwrap().deadline(now)));
     }
 
     #[test]
     fn extensions_are_counted() {
-        let mut kept = kept(Keep::extensions(1));
+        let mut kept = kept(AutoExtend::extensions(1));
         assert!(kept.wants_renewal(at(1)));
         kept.was_renewed();
         assert!(!kept.wants_renewal(at(1)));
-        assert_eq!(kept.reason(at(1)), Loss::Extensions);
+        assert_eq!(kept.reason(at(1)), LostReason::Extensions);
     }
 
     #[test]
     fn looks_are_few() {
-        let mut kept = kept(Keep::extensions(1));
+        let mut kept = kept(AutoExtend::extensions(1));
         assert_eq!(kept.looks_at(true, at(5_000)), at(5_000));
         assert_eq!(kept.looks_at(false, at(5_000)), at(5_450));
         kept.looked_at = Some(at(4_900));

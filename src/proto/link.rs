@@ -11,8 +11,8 @@ use std::fmt;
 use bytes::{Buf, BytesMut};
 
 use super::command::Form;
-use super::error::{Cause, Said};
-use super::greeting::{Fact, Step, time};
+use super::error::{NodeError, NodeReply};
+use super::handshake::{Fact, Step, time};
 use super::inspection::Value;
 use super::key::KeyHash;
 use super::marker::Marker;
@@ -46,8 +46,8 @@ pub enum Kind {
     /// `PTTL`, which names the key to be told of. It belongs to no record: the one it names may be
     /// over when the answer comes.
     Register,
-    /// A step of the greeting; it belongs to no record.
-    Greet(Step),
+    /// A step of the handshake; it belongs to no record.
+    Handshake(Step),
     /// `TIME`: does it answer, and has its clock jumped? It belongs to no record.
     Probe,
     /// The script that writes the node marker, for the next process. It belongs to no record.
@@ -69,7 +69,7 @@ impl Kind {
     pub const fn is_about_a_record(self) -> bool {
         !matches!(
             self,
-            Kind::Greet(_)
+            Kind::Handshake(_)
                 | Kind::Probe
                 | Kind::Mark
                 | Kind::LastWord
@@ -116,8 +116,8 @@ impl Ask {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// To a question about a key.
-    Said(Said),
-    /// To a step of the greeting, or to the writing of a marker: what it tells is in
+    NodeReply(NodeReply),
+    /// To a step of the handshake, or to the writing of a marker: what it tells is in
     /// [`Link::fact`].
     Fact,
     /// To `TIME`: microseconds on the node's clock, where it told.
@@ -125,7 +125,7 @@ pub enum Answer {
     /// To what nobody waits for.
     Heard,
     /// To `GETRANGE`: what the node holds is in [`Link::seen`]; an error has its cause.
-    Value(Result<(), Cause>),
+    Value(Result<(), NodeError>),
     /// To `PTTL`: milliseconds, -1 where the key lives for ever, -2 where there is none; nothing
     /// where it was refused.
     Left(Option<i64>),
@@ -153,7 +153,7 @@ pub enum Fault {
     /// A reply that the command cannot give.
     Impossible(Kind),
     /// A reply to nothing; an error has its cause.
-    Unasked(Option<Cause>),
+    Unasked(Option<NodeError>),
 }
 
 impl fmt::Display for Fault {
@@ -181,7 +181,7 @@ pub struct Link {
     asks: VecDeque<Ask>,
     /// How many of the asks, the youngest ones, are not written yet.
     unwritten: usize,
-    /// What the last answer to a step of the greeting told. Beside the answers, which are moved
+    /// What the last answer to a step of the handshake told. Beside the answers, which are moved
     /// about on the hot path and have to be small.
     fact: Fact,
     /// What the last answer to `GETRANGE` told, for the same reason.
@@ -266,7 +266,7 @@ impl Link {
         self.asks.front().map(|ask| ask.written_at)
     }
 
-    /// What the last answer to a step of the greeting told.
+    /// What the last answer to a step of the handshake told.
     pub fn fact(&self) -> Fact {
         self.fact
     }
@@ -345,13 +345,13 @@ fn take(
 ) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {
         let cause = match reply {
-            Reply::Error(line) => Some(Cause::of_error(line)),
+            Reply::Error(line) => Some(NodeError::of_error(line)),
             _ => None,
         };
         return Err(Fault::Unasked(cause));
     };
     let answer = match ask.kind {
-        Kind::Greet(step) => step.read(reply).map(|told| {
+        Kind::Handshake(step) => step.read(reply).map(|told| {
             *fact = told;
             Answer::Fact
         }),
@@ -369,7 +369,7 @@ fn take(
             Reply::Integer(_) | Reply::Simple(b"OK") => Some(Answer::Gone(true)),
             _ => None,
         },
-        kind => said(kind, reply).map(Answer::Said),
+        kind => said(kind, reply).map(Answer::NodeReply),
     };
     let answer = answer.ok_or(Fault::Impossible(ask.kind))?;
     asks.pop_front();
@@ -397,11 +397,11 @@ fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
 }
 
 /// What `GETRANGE` tells.
-fn value(reply: &Reply<'_>) -> Option<Result<Option<Value>, Cause>> {
+fn value(reply: &Reply<'_>) -> Option<Result<Option<Value>, NodeError>> {
     match *reply {
         Reply::Bulk(bytes) => Some(Ok(Some(Value::of(bytes)))),
         Reply::Null => Some(Ok(None)),
-        Reply::Error(line) => Some(Err(Cause::of_error(line))),
+        Reply::Error(line) => Some(Err(NodeError::of_error(line))),
         _ => None,
     }
 }
@@ -416,48 +416,48 @@ fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
 }
 
 /// What a reply says of the key; `None` where the command cannot give it.
-fn said(kind: Kind, reply: &Reply<'_>) -> Option<Said> {
+fn said(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
     if kind == Kind::Vouch {
         return match *reply {
             Reply::Bulk(value) => Some(match Marker::parse(value) {
-                Some(marker) if marker.vouched => Said::Granted,
-                Some(_) => Said::Failed(Cause::Quarantined),
+                Some(marker) if marker.vouched => NodeReply::Granted,
+                Some(_) => NodeReply::Failed(NodeError::Quarantined),
                 // Another program uses the key.
-                None => Said::Failed(Cause::WrongType),
+                None => NodeReply::Failed(NodeError::WrongType),
             }),
             // The marker changed on the way: the node forgot something.
-            Reply::Null => Some(Said::Failed(Cause::Quarantined)),
-            Reply::Error(line) => Some(Said::Failed(Cause::of_error(line))),
+            Reply::Null => Some(NodeReply::Failed(NodeError::Quarantined)),
+            Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
             _ => None,
         };
     }
     let script = matches!(kind, Kind::Extend(_) | Kind::Release(_) | Kind::Adopt);
     if kind == Kind::Exists {
         return match *reply {
-            Reply::Integer(0) => Some(Said::Absent),
-            Reply::Integer(1) => Some(Said::Held),
-            Reply::Error(line) => Some(Said::Failed(Cause::of_error(line))),
+            Reply::Integer(0) => Some(NodeReply::Absent),
+            Reply::Integer(1) => Some(NodeReply::Held),
+            Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
             _ => None,
         };
     }
     if kind == Kind::Delete {
         return match *reply {
-            Reply::Integer(0) => Some(Said::Absent),
-            Reply::Integer(1) => Some(Said::Granted),
-            Reply::Error(line) => Some(Said::Failed(Cause::of_error(line))),
+            Reply::Integer(0) => Some(NodeReply::Absent),
+            Reply::Integer(1) => Some(NodeReply::Granted),
+            Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
             _ => None,
         };
     }
     match *reply {
-        Reply::Simple(b"OK") if !script => Some(Said::Granted),
-        Reply::Null if !script => Some(Said::Held),
-        Reply::Integer(1) if script => Some(Said::Granted),
-        Reply::Integer(0) if script => Some(Said::Absent),
-        Reply::Integer(-1) if script => Some(Said::Held),
-        Reply::Error(line) => Some(match Cause::of_error(line) {
+        Reply::Simple(b"OK") if !script => Some(NodeReply::Granted),
+        Reply::Null if !script => Some(NodeReply::Held),
+        Reply::Integer(1) if script => Some(NodeReply::Granted),
+        Reply::Integer(0) if script => Some(NodeReply::Absent),
+        Reply::Integer(-1) if script => Some(NodeReply::Held),
+        Reply::Error(line) => Some(match NodeError::of_error(line) {
             // The scripts meet a key that is no string: it is another's.
-            Cause::WrongType => Said::Held,
-            cause => Said::Failed(cause),
+            NodeError::WrongType => NodeReply::Held,
+            cause => NodeReply::Failed(cause),
         }),
         _ => None,
     }
@@ -477,7 +477,7 @@ fn kept_of_error<'a>(line: &'a [u8], kind: Option<Kind>, secret: Option<&Secret>
         let mut parts = line.windows(secret.len().max(1));
         !secret.is_empty() && parts.any(|part| part.iter().zip(secret).all(is_same))
     };
-    let has_credentials = matches!(kind, Some(Kind::Greet(Step::Hello | Step::Auth)));
+    let has_credentials = matches!(kind, Some(Kind::Handshake(Step::Hello | Step::Auth)));
     if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(KEPT_ERROR)] }
 }
 
@@ -526,11 +526,11 @@ mod tests {
         assert_eq!(
             whole.iter().map(|a| a.1).collect::<Vec<_>>(),
             [
-                Answer::Said(Said::Granted),
-                Answer::Said(Said::Held),
-                Answer::Said(Said::Granted),
-                Answer::Said(Said::Failed(Cause::OutOfMemory)),
-                Answer::Said(Said::Held),
+                Answer::NodeReply(NodeReply::Granted),
+                Answer::NodeReply(NodeReply::Held),
+                Answer::NodeReply(NodeReply::Granted),
+                Answer::NodeReply(NodeReply::Failed(NodeError::OutOfMemory)),
+                Answer::NodeReply(NodeReply::Held),
             ]
         );
         for first in 0..=stream.len() {
@@ -571,10 +571,10 @@ mod tests {
     fn a_reply_to_nothing_ends_the_connection_and_a_push_does_not() {
         assert_eq!(answers(&mut link(&[]), b"+OK\r\n"), Err(Fault::Unasked(None)));
         let full = answers(&mut link(&[]), b"-ERR max number of clients reached\r\n");
-        assert_eq!(full, Err(Fault::Unasked(Some(Cause::TooManyClients))));
+        assert_eq!(full, Err(Fault::Unasked(Some(NodeError::TooManyClients))));
         let push = b">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n";
         let answers = answers(&mut link(&[Kind::Acquire]), push).unwrap();
-        assert_eq!(answers, [(0, Answer::Said(Said::Granted))]);
+        assert_eq!(answers, [(0, Answer::NodeReply(NodeReply::Granted))]);
     }
 
     #[test]
@@ -605,7 +605,7 @@ mod tests {
                 Answer::Time(Some(1_700_000_000_000_042)),
                 Answer::Gone(true),
                 Answer::Gone(false),
-                Answer::Said(Said::Held),
+                Answer::NodeReply(NodeReply::Held),
                 Answer::Time(None),
             ]
         );
@@ -674,7 +674,7 @@ mod tests {
     #[test]
     fn of_an_error_to_hello_or_auth_only_the_code_is_kept() {
         let long: String = ('a'..='z').cycle().take(193).collect();
-        let asks = [Step::Hello, Step::Auth].map(Kind::Greet);
+        let asks = [Step::Hello, Step::Auth].map(Kind::Handshake);
         for password in [long.as_str(), "first-half\nsecond-half"] {
             for kind in asks {
                 let mut link = link(&[kind; 3]);
@@ -683,7 +683,7 @@ mod tests {
                 let told: String = password.replace('\n', " ").chars().take(100).collect();
                 let line = format!("-ERR unknown command 'AUTH', beginning with: '{told}'\r\n");
                 assert_eq!(answers(&mut link, line.as_bytes()).unwrap(), [(0, Answer::Fact)]);
-                assert_eq!(link.fact(), Fact::Refused(Cause::UnknownCommand));
+                assert_eq!(link.fact(), Fact::Refused(NodeError::UnknownCommand));
                 assert_eq!(link.last_error(), "ERR");
                 // Some node or proxy may begin with it, too.
                 answers(&mut link, format!("-{told}\r\n").as_bytes()).unwrap();

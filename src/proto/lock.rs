@@ -15,13 +15,13 @@ pub const TOKEN_DIGITS: usize = 2 * TOKEN_BYTES;
 
 /// What a key holds while we have the lock. Drawn anew for every attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token {
+pub struct LockToken {
     digits: [u8; TOKEN_DIGITS],
 }
 
-impl Token {
+impl LockToken {
     /// Draws a token.
-    pub fn draw<R: Rng + CryptoRng>(rng: &mut R) -> Token {
+    pub fn draw<R: Rng + CryptoRng>(rng: &mut R) -> LockToken {
         let mut bytes = [0; TOKEN_BYTES];
         rng.fill_bytes(&mut bytes);
         let mut digits = [0; TOKEN_DIGITS];
@@ -29,13 +29,13 @@ impl Token {
             pair[0] = HEX[usize::from(byte >> 4)];
             pair[1] = HEX[usize::from(byte & 15)];
         }
-        Token { digits }
+        LockToken { digits }
     }
 
     /// The token that `text` spells, if it spells one.
-    pub fn parse(text: &str) -> Option<Token> {
+    pub fn parse(text: &str) -> Option<LockToken> {
         let digits: [u8; TOKEN_DIGITS] = text.as_bytes().try_into().ok()?;
-        digits.iter().all(|d| HEX.contains(d)).then_some(Token { digits })
+        digits.iter().all(|d| HEX.contains(d)).then_some(LockToken { digits })
     }
 
     /// The hex digits, as they are sent.
@@ -46,15 +46,15 @@ impl Token {
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
-impl fmt::Display for Token {
+impl fmt::Display for LockToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.digits.iter().try_for_each(|&digit| write!(f, "{}", char::from(digit)))
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for LockToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token({self})")
+        write!(f, "LockToken({self})")
     }
 }
 
@@ -67,12 +67,12 @@ impl fmt::Debug for Token {
 pub struct Lock {
     pub(crate) record: u32,
     pub(crate) generation: u64,
-    pub(crate) token: Token,
+    pub(crate) token: LockToken,
 }
 
 impl Lock {
     /// What the key holds on the nodes that granted it.
-    pub fn token(&self) -> Token {
+    pub fn token(&self) -> LockToken {
         self.token
     }
 
@@ -92,17 +92,17 @@ mod tests {
     #[test]
     fn a_token_is_forty_hex_digits_and_reads_back() {
         let mut rng = StdRng::from_seed([7; 32]);
-        let token = Token::draw(&mut rng);
+        let token = LockToken::draw(&mut rng);
         let text = token.to_string();
         assert_eq!(text.len(), 40);
-        assert_eq!(Token::parse(&text), Some(token));
-        assert_ne!(Token::draw(&mut rng), token);
+        assert_eq!(LockToken::parse(&text), Some(token));
+        assert_ne!(LockToken::draw(&mut rng), token);
     }
 
     #[test]
     fn what_is_not_a_token_is_not_read_as_one() {
         for text in ["", "abc", &"g".repeat(40), &"A".repeat(40), &"0".repeat(41)] {
-            assert_eq!(Token::parse(text), None, "{text}");
+            assert_eq!(LockToken::parse(text), None, "{text}");
         }
     }
 }

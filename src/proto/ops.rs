@@ -9,9 +9,9 @@ use slab::Slab;
 
 use super::error::{Error, Report};
 use super::inspection::Inspection;
-use super::keeper::Keep;
+use super::keeper::AutoExtend;
 use super::lock::Lock;
-use super::round::Released;
+use super::round::ReleaseOutcome;
 use super::time::{Instant, Ttl};
 use super::timers::Timer;
 use super::waiters::Waiting;
@@ -40,13 +40,13 @@ pub enum Outcome {
         deadline: Instant,
     },
     /// The lock that is kept ends later: at this moment. Told where the keeping was asked to
-    /// ([`Keep::tell_renewals`]), and of several only the last. The request goes on.
+    /// ([`AutoExtend::notify_renewals`]), and of several only the last. The request goes on.
     Renewed {
         /// The new deadline.
         deadline: Instant,
     },
     /// The lock is given back.
-    Released(Released),
+    Released(ReleaseOutcome),
     /// What the nodes hold.
     Inspected(Box<Inspection>),
     /// The grants of the nodes that granted this count from now on.
@@ -151,7 +151,7 @@ pub struct Request {
     /// What it knows of a key that others hold.
     pub waiting: Option<Box<Waiting>>,
     /// How the lock is kept once it is handed out.
-    pub keep: Option<Keep>,
+    pub keep: Option<AutoExtend>,
     /// Where it is.
     pub stage: Stage,
 }

@@ -6,14 +6,14 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::greeting::{Info, Vetted};
+use super::handshake::{Info, Vetted};
 use super::marker::{Marker, MarkerState, Marking};
 use super::settings::RestartGuard;
 use super::time::drift;
 
 /// Why a node's grants do not count for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Distrust {
+pub enum QuarantineReason {
     /// It has not been up for long.
     Young,
     /// It is not the process it was: a restart, or a failover behind one address.
@@ -30,16 +30,18 @@ pub enum Distrust {
     Unknown,
 }
 
-impl fmt::Display for Distrust {
+impl fmt::Display for QuarantineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Distrust::Young => "it was started a short while ago",
-            Distrust::Restarted => "it was restarted",
-            Distrust::Promoted => "it was a replica and was promoted",
-            Distrust::Unmarked => "its node marker is missing, so it is new or lost its keys",
-            Distrust::Flushed => "it was flushed",
-            Distrust::ClockJumped => "its clock jumped",
-            Distrust::Unknown => "it does not tell how long it has been up",
+            QuarantineReason::Young => "it was started a short while ago",
+            QuarantineReason::Restarted => "it was restarted",
+            QuarantineReason::Promoted => "it was a replica and was promoted",
+            QuarantineReason::Unmarked => {
+                "its node marker is missing, so it is new or lost its keys"
+            }
+            QuarantineReason::Flushed => "it was flushed",
+            QuarantineReason::ClockJumped => "its clock jumped",
+            QuarantineReason::Unknown => "it does not tell how long it has been up",
         })
     }
 }
@@ -89,13 +91,13 @@ pub fn distrust(
     found: MarkerState,
     vetted: &Vetted,
     max_ttl: Duration,
-) -> Option<(Duration, Distrust)> {
+) -> Option<(Duration, QuarantineReason)> {
     let (info, whole) = (&vetted.info, memory(max_ttl));
     if guard == RestartGuard::Off {
         return None;
     }
     if info.identity.run_id.is_none() {
-        return Some((whole, Distrust::Unknown));
+        return Some((whole, QuarantineReason::Unknown));
     }
     let changed = known.and_then(|known| change(known, info, max_ttl));
     match vetted.marker {
@@ -108,7 +110,7 @@ pub fn distrust(
             match guard {
                 _ if marker.vouched => None,
                 RestartGuard::Persistent => {
-                    let promoted = changed.filter(|&why| why == Distrust::Promoted);
+                    let promoted = changed.filter(|&why| why == QuarantineReason::Promoted);
                     longest(by_marker, promoted.map(|why| (whole, why)))
                 }
                 _ => {
@@ -118,16 +120,16 @@ pub fn distrust(
             }
         }
         MarkerState::Absent | MarkerState::Present(_) => {
-            Some((whole, changed.unwrap_or(Distrust::Unmarked)))
+            Some((whole, changed.unwrap_or(QuarantineReason::Unmarked)))
         }
     }
 }
 
 /// The longer of two quarantines; of equal ones the first.
 fn longest(
-    one: Option<(Duration, Distrust)>,
-    other: Option<(Duration, Distrust)>,
-) -> Option<(Duration, Distrust)> {
+    one: Option<(Duration, QuarantineReason)>,
+    other: Option<(Duration, QuarantineReason)>,
+) -> Option<(Duration, QuarantineReason)> {
     match (one, other) {
         (Some((left, _)), Some((longer, _))) if longer > left => other,
         (Some(_), _) => one,
@@ -136,13 +138,13 @@ fn longest(
 }
 
 /// Whether the node is another process, or another replication history, than it was.
-fn change(known: &Info, info: &Info, max_ttl: Duration) -> Option<Distrust> {
+fn change(known: &Info, info: &Info, max_ttl: Duration) -> Option<QuarantineReason> {
     let promoted = info.promoted && !known.promoted;
     let history = info.identity.replid != known.identity.replid;
     if info.identity.run_id != known.identity.run_id {
-        Some(Distrust::Restarted)
+        Some(QuarantineReason::Restarted)
     } else if promoted || (history && !is_harmless_history(info, max_ttl)) {
-        Some(Distrust::Promoted)
+        Some(QuarantineReason::Promoted)
     } else {
         None
     }
@@ -167,35 +169,35 @@ fn by_marker(
     found: MarkerState,
     vetted: &Vetted,
     whole: Duration,
-) -> Option<(Duration, Distrust)> {
+) -> Option<(Duration, QuarantineReason)> {
     let left = whole.saturating_sub(marker.age(vetted.micros));
     let why = match found {
         MarkerState::Present(found) if found.identity.run_id != marker.identity.run_id => {
-            Distrust::Restarted
+            QuarantineReason::Restarted
         }
         MarkerState::Present(found) if found.identity.replid != marker.identity.replid => {
-            Distrust::Promoted
+            QuarantineReason::Promoted
         }
         MarkerState::Present(found) if found.since_micros != marker.since_micros => {
-            Distrust::ClockJumped
+            QuarantineReason::ClockJumped
         }
-        _ => Distrust::Unmarked,
+        _ => QuarantineReason::Unmarked,
     };
     (!left.is_zero()).then_some((left, why))
 }
 
 /// Without a marker a node that is seen for the first time is judged by what it reports.
-fn without_a_marker(info: &Info, whole: Duration) -> Option<(Duration, Distrust)> {
-    if info.promoted { Some((whole, Distrust::Promoted)) } else { young(info, whole) }
+fn without_a_marker(info: &Info, whole: Duration) -> Option<(Duration, QuarantineReason)> {
+    if info.promoted { Some((whole, QuarantineReason::Promoted)) } else { young(info, whole) }
 }
 
 /// `uptime_in_seconds` is a difference of wall-clock seconds: off by up to one, and negative after
 /// the clock was set back.
-fn young(info: &Info, whole: Duration) -> Option<(Duration, Distrust)> {
+fn young(info: &Info, whole: Duration) -> Option<(Duration, QuarantineReason)> {
     let uptime = info.uptime_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     let surely_up = Duration::from_secs(uptime.unwrap_or(0).saturating_sub(1));
     let left = whole.saturating_sub(surely_up);
-    (!left.is_zero()).then_some((left, Distrust::Young))
+    (!left.is_zero()).then_some((left, QuarantineReason::Young))
 }
 
 #[cfg(test)]
@@ -224,15 +226,15 @@ mod tests {
         let cases = [
             (info(Some(1), Some(day), false), None),
             (info(Some(1), Some(62), false), None),
-            (info(Some(1), Some(61), false), Some((602, Distrust::Young))),
-            (info(Some(1), Some(31), false), Some((WHOLE - 30_000, Distrust::Young))),
-            (info(Some(1), Some(1), false), Some((WHOLE, Distrust::Young))),
-            (info(Some(1), Some(0), false), Some((WHOLE, Distrust::Young))),
-            (info(Some(1), Some(-3600), false), Some((WHOLE, Distrust::Young))),
+            (info(Some(1), Some(61), false), Some((602, QuarantineReason::Young))),
+            (info(Some(1), Some(31), false), Some((WHOLE - 30_000, QuarantineReason::Young))),
+            (info(Some(1), Some(1), false), Some((WHOLE, QuarantineReason::Young))),
+            (info(Some(1), Some(0), false), Some((WHOLE, QuarantineReason::Young))),
+            (info(Some(1), Some(-3600), false), Some((WHOLE, QuarantineReason::Young))),
             (info(Some(1), Some(i64::MAX), false), None),
-            (info(Some(1), None, false), Some((WHOLE, Distrust::Young))),
-            (info(None, Some(day), false), Some((WHOLE, Distrust::Unknown))),
-            (info(Some(1), Some(day), true), Some((WHOLE, Distrust::Promoted))),
+            (info(Some(1), None, false), Some((WHOLE, QuarantineReason::Young))),
+            (info(None, Some(day), false), Some((WHOLE, QuarantineReason::Unknown))),
+            (info(Some(1), Some(day), true), Some((WHOLE, QuarantineReason::Promoted))),
         ];
         for (info, expected) in cases {
             let expected = expected.map(|(millis, why)| (Duration::from_millis(millis), why));
@@ -249,11 +251,11 @@ mod tests {
         let known = |run_id: Option<u8>, promoted| info(run_id, day, promoted);
         let cases = [
             (known(Some(1), false), info(Some(1), Some(3), false), None),
-            (known(Some(1), false), info(Some(2), day, false), Some(Distrust::Restarted)),
-            (known(None, false), info(Some(1), day, false), Some(Distrust::Restarted)),
-            (known(Some(1), false), info(None, day, false), Some(Distrust::Unknown)),
-            (known(None, false), info(None, day, false), Some(Distrust::Unknown)),
-            (known(Some(1), false), info(Some(1), day, true), Some(Distrust::Promoted)),
+            (known(Some(1), false), info(Some(2), day, false), Some(QuarantineReason::Restarted)),
+            (known(None, false), info(Some(1), day, false), Some(QuarantineReason::Restarted)),
+            (known(Some(1), false), info(None, day, false), Some(QuarantineReason::Unknown)),
+            (known(None, false), info(None, day, false), Some(QuarantineReason::Unknown)),
+            (known(Some(1), false), info(Some(1), day, true), Some(QuarantineReason::Promoted)),
             (known(Some(1), true), info(Some(1), day, true), None),
         ];
         for (known, info, expected) in cases {

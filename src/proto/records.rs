@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::debts::GONE_AFTER;
-use super::error::Said;
+use super::error::NodeReply;
 use super::keeper::TOLD_BEFORE;
 use super::key::{HashOfIt, KeyHash};
-use super::lock::{Lock, Token};
+use super::lock::{Lock, LockToken};
 use super::node::{NodeId, NodeSet, Outstanding};
 use super::ops::Op;
+use super::pending_releases::GONE_AFTER;
 use super::round::{Purpose, Round};
 use super::time::{Instant, Ttl};
 use super::timers::Timer;
@@ -41,7 +41,7 @@ pub struct Record {
     /// The key.
     pub key: Vec<u8>,
     /// The token of this attempt alone.
-    pub token: Token,
+    pub token: LockToken,
     /// The ttl that was asked for last.
     pub ttl: Ttl,
     /// The ttl that its caller asked for last, but for what would not prolong it.
@@ -82,7 +82,7 @@ pub struct Record {
     /// The token is another's: nothing is owed for it.
     pub borrowed: bool,
     /// The token that it is taken up with.
-    pub taken_up: Option<Box<Token>>,
+    pub taken_up: Option<Box<LockToken>>,
     /// The nodes are to tell of writes to the key.
     pub tracked: bool,
     /// How it is kept: its place among the kept.
@@ -130,14 +130,14 @@ impl Record {
     }
 
     /// A node answered an extend with absent or another's.
-    pub fn is_not_there(&mut self, node: NodeId, said: Said) {
+    pub fn is_not_there(&mut self, node: NodeId, said: NodeReply) {
         if self.healing.contains(node) {
             // It was asked before the heal that is on its way.
             return;
         }
         self.absent.insert(node);
         self.confirmed.remove(node);
-        if said == Said::Held {
+        if said == NodeReply::Held {
             self.taken.insert(node);
         } else {
             self.taken.remove(node);
@@ -164,7 +164,7 @@ impl Record {
     }
 
     /// Its token is for another to use: nothing is owed for it from now on.
-    pub fn give_away(&mut self) {
+    pub fn hand_on(&mut self) {
         self.phase = Phase::Given;
         (self.owed, self.unproven) = (NodeSet::EMPTY, NodeSet::EMPTY);
     }
@@ -236,7 +236,7 @@ impl Records {
     }
 
     /// Opens a record in the phase `Asking`; `None` when there is no room.
-    pub fn open(&mut self, key: &[u8], token: Token, round: Round) -> Option<u32> {
+    pub fn open(&mut self, key: &[u8], token: LockToken, round: Round) -> Option<u32> {
         if self.slab.len() + self.reserved >= self.most {
             return None;
         }
@@ -292,7 +292,7 @@ impl Records {
     }
 
     /// Opens a record for the key of another one.
-    pub fn open_again(&mut self, record: u32, token: Token, round: Round) -> Option<u32> {
+    pub fn open_again(&mut self, record: u32, token: LockToken, round: Round) -> Option<u32> {
         let key = std::mem::take(&mut self.get_mut(record).key);
         let opened = self.open(&key, token, round);
         self.get_mut(record).key = key;
@@ -411,7 +411,7 @@ mod tests {
 
     fn open(records: &mut Records, key: &[u8]) -> Option<u32> {
         let ttl = Ttl::new(Duration::from_secs(1), Duration::from_secs(60)).unwrap();
-        let token = Token::draw(&mut StdRng::from_seed([1; 32]));
+        let token = LockToken::draw(&mut StdRng::from_seed([1; 32]));
         records.open(key, token, Round::acquire(3, Instant::default(), ttl))
     }
 

@@ -2,7 +2,7 @@
 //! record; it writes nothing and acts on nothing.
 
 use super::ballot::{Ballot, Verdict, Vote};
-use super::error::{Cause, Said};
+use super::error::{NodeError, NodeReply};
 use super::node::{MAX_NODES, NodeId, NodeSet};
 use super::time::{Instant, Ttl};
 
@@ -25,7 +25,7 @@ pub enum Purpose {
 
 /// How a release ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Released {
+pub enum ReleaseOutcome {
     /// The key was ours, and is gone.
     Released,
     /// The key was gone before.
@@ -52,7 +52,7 @@ pub struct Round {
     /// The ttl it asks for.
     pub ttl: Ttl,
     ballot: Ballot,
-    said: [Said; MAX_NODES],
+    said: [NodeReply; MAX_NODES],
 }
 
 impl Round {
@@ -64,28 +64,29 @@ impl Round {
             start,
             ttl,
             ballot: Ballot::of_majority(nodes),
-            said: [Said::Nothing; MAX_NODES],
+            said: [NodeReply::Nothing; MAX_NODES],
         }
     }
 
     /// The round behind this one, with a ballot of its own.
     pub fn follow(&mut self, purpose: Purpose, ballot: Ballot, start: Instant, ttl: Ttl) {
         let number = self.number.wrapping_add(1);
-        *self = Round { purpose, number, start, ttl, ballot, said: [Said::Nothing; MAX_NODES] };
+        *self =
+            Round { purpose, number, start, ttl, ballot, said: [NodeReply::Nothing; MAX_NODES] };
     }
 
     /// Takes what a node said as its vote. Returns the verdict, and acts on nothing.
-    pub fn cast(&mut self, node: NodeId, said: Said) -> Verdict {
-        if self.said[node.index()] == Said::Nothing {
+    pub fn cast(&mut self, node: NodeId, said: NodeReply) -> Verdict {
+        if self.said[node.index()] == NodeReply::Nothing {
             self.said[node.index()] = said;
         }
         let vote = match (self.purpose, said) {
-            (_, Said::Nothing) => return self.ballot.verdict(),
-            (_, Said::Failed(_)) => Vote::Error,
-            (_, Said::Granted) => Vote::Grant,
+            (_, NodeReply::Nothing) => return self.ballot.verdict(),
+            (_, NodeReply::Failed(_)) => Vote::Error,
+            (_, NodeReply::Granted) => Vote::Grant,
             // Gone or another's: either way the node holds nothing of ours, which was the question.
-            (Purpose::Release, Said::Held | Said::Absent) => Vote::Grant,
-            (_, Said::Held | Said::Absent) => Vote::Deny,
+            (Purpose::Release, NodeReply::Held | NodeReply::Absent) => Vote::Grant,
+            (_, NodeReply::Held | NodeReply::Absent) => Vote::Deny,
         };
         self.ballot.cast(node, vote)
     }
@@ -93,7 +94,7 @@ impl Round {
     /// Takes back the grant of a node that may have forgotten it.
     pub fn withdraw(&mut self, node: NodeId) -> Verdict {
         if self.ballot.grants().contains(node) && self.ballot.verdict() == Verdict::Undecided {
-            self.said[node.index()] = Said::Failed(Cause::Quarantined);
+            self.said[node.index()] = NodeReply::Failed(NodeError::Quarantined);
         }
         self.ballot.withdraw(node)
     }
@@ -109,27 +110,30 @@ impl Round {
     }
 
     /// What a node said.
-    pub fn said(&self, node: NodeId) -> Said {
+    pub fn said(&self, node: NodeId) -> NodeReply {
         self.said[node.index()]
     }
 
     /// How many nodes had a trouble for which `test` holds.
-    pub fn count_failed(&self, test: impl Fn(Cause) -> bool) -> usize {
-        self.said.iter().filter(|said| matches!(said, Said::Failed(cause) if test(*cause))).count()
+    pub fn count_failed(&self, test: impl Fn(NodeError) -> bool) -> usize {
+        self.said
+            .iter()
+            .filter(|said| matches!(said, NodeReply::Failed(cause) if test(*cause)))
+            .count()
     }
 
     /// How a release ended, by what was said until now.
-    pub fn released(&self) -> Released {
+    pub fn released(&self) -> ReleaseOutcome {
         if self.ballot.verdict() != Verdict::Won {
             let nodes = self.ballot.undecided().union(self.ballot.errors());
-            return Released::Unconfirmed { nodes };
+            return ReleaseOutcome::Unconfirmed { nodes };
         }
-        if self.said.contains(&Said::Granted) {
-            Released::Released
-        } else if self.said.contains(&Said::Held) {
-            Released::TakenByOther
+        if self.said.contains(&NodeReply::Granted) {
+            ReleaseOutcome::Released
+        } else if self.said.contains(&NodeReply::Held) {
+            ReleaseOutcome::TakenByOther
         } else {
-            Released::AlreadyExpired
+            ReleaseOutcome::AlreadyExpired
         }
     }
 }
@@ -146,7 +150,7 @@ mod tests {
         round
     }
 
-    fn cast(round: &mut Round, said: &[Said]) -> Verdict {
+    fn cast(round: &mut Round, said: &[NodeReply]) -> Verdict {
         let mut verdict = round.ballot().verdict();
         for (index, &said) in said.iter().enumerate() {
             verdict = round.cast(NodeId::new(index), said);
@@ -156,24 +160,24 @@ mod tests {
 
     #[test]
     fn absent_is_no_to_an_extend_and_an_acknowledgement_to_a_release() {
-        let absent = [Said::Absent, Said::Absent];
+        let absent = [NodeReply::Absent, NodeReply::Absent];
         assert_eq!(cast(&mut round(Purpose::Extend, 3), &absent), Verdict::Lost);
         assert_eq!(cast(&mut round(Purpose::Release, 3), &absent), Verdict::Won);
     }
 
     #[test]
     fn a_release_says_what_the_nodes_said() {
-        use Said::{Absent, Failed, Granted, Held};
-        let silent = Failed(Cause::Silent);
+        use NodeReply::{Absent, Failed, Granted, Held};
+        let silent = Failed(NodeError::Silent);
         let only_third: NodeSet = [NodeId::new(2)].into_iter().collect();
         let all_but_first = NodeSet::first(3).minus(NodeSet::first(1));
-        let cases: [(&[Said], Released); 6] = [
-            (&[Granted, Granted], Released::Released),
-            (&[Absent, Granted], Released::Released),
-            (&[Held, Absent], Released::TakenByOther),
-            (&[Absent, Absent], Released::AlreadyExpired),
-            (&[Granted, silent, silent], Released::Unconfirmed { nodes: all_but_first }),
-            (&[Granted, Granted, silent], Released::Released),
+        let cases: [(&[NodeReply], ReleaseOutcome); 6] = [
+            (&[Granted, Granted], ReleaseOutcome::Released),
+            (&[Absent, Granted], ReleaseOutcome::Released),
+            (&[Held, Absent], ReleaseOutcome::TakenByOther),
+            (&[Absent, Absent], ReleaseOutcome::AlreadyExpired),
+            (&[Granted, silent, silent], ReleaseOutcome::Unconfirmed { nodes: all_but_first }),
+            (&[Granted, Granted, silent], ReleaseOutcome::Released),
         ];
         for (said, released) in cases {
             let mut round = round(Purpose::Release, 3);
@@ -185,17 +189,17 @@ mod tests {
         waiting.cast(NodeId::new(1), silent);
         let third = only_third.iter().next().unwrap();
         let released = waiting.released();
-        assert!(matches!(released, Released::Unconfirmed { nodes } if nodes.contains(third)));
+        assert!(matches!(released, ReleaseOutcome::Unconfirmed { nodes } if nodes.contains(third)));
     }
 
     #[test]
     fn what_was_said_first_is_what_is_reported() {
         let mut round = round(Purpose::Acquire, 3);
         let node = NodeId::new(1);
-        round.cast(node, Said::Failed(Cause::Silent));
-        round.cast(node, Said::Granted);
-        assert_eq!(round.said(node), Said::Failed(Cause::Silent));
+        round.cast(node, NodeReply::Failed(NodeError::Silent));
+        round.cast(node, NodeReply::Granted);
+        assert_eq!(round.said(node), NodeReply::Failed(NodeError::Silent));
         assert!(round.ballot().grants().is_empty());
-        assert_eq!(round.count_failed(|cause| cause == Cause::Silent), 1);
+        assert_eq!(round.count_failed(|cause| cause == NodeError::Silent), 1);
     }
 }

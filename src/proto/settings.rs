@@ -90,7 +90,7 @@ pub struct Limits {
     pub records: usize,
     /// Questions to one node that it has not answered. At half of it the node is asked for nothing
     /// new and votes [`Full`](super::error::Cause::Full): the other half is for releases. At it,
-    /// releases wait as debts.
+    /// releases wait as pending releases.
     pub asks: usize,
     /// Bytes to one node that the kernel has not taken. As for `asks`.
     pub outbox: usize,
@@ -135,7 +135,7 @@ pub struct Settings {
     pub max_ttl: Duration,
     /// How long a node may take to answer before the others decide without it.
     pub node_timeout: Duration,
-    /// How long a connection may take until its node is ready: connect, greeting, vetting.
+    /// How long a connection may take until its node is ready: connect, handshake, vetting.
     pub connect_timeout: Duration,
     /// The shortest and the longest pause before the next attempt for a key that is held, where the
     /// nodes do not tell of writes. The pauses grow from the one to the other, and each is drawn at

@@ -3,18 +3,18 @@
 
 use std::time::Duration;
 
-use super::error::Cause;
+use super::error::NodeError;
 use super::time::{Instant, drift};
 
 /// What a node is to us at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum NodeState {
     /// There is no connection, for this reason. Another attempt follows.
-    Down(Cause),
+    Down(NodeError),
     /// A connection is being opened.
     Connecting,
     /// The connection is open; it is not known yet whether the node may be asked.
-    Greeting,
+    Handshake,
     /// It may be asked.
     Ready,
     /// It may be asked, and may deny, release and extend, but its grants do not count until then.
@@ -22,18 +22,18 @@ pub enum Standing {
     /// It has not answered for too long: it is asked for nothing new until it answers.
     Suspect,
     /// It answered, and may not be used, for this reason. It is looked at again later.
-    Rejected(Cause),
+    Rejected(NodeError),
 }
 
-impl Standing {
+impl NodeState {
     /// Whether there is a connection over which bytes can come.
     pub const fn is_connected(self) -> bool {
-        self.is_usable() || matches!(self, Standing::Greeting | Standing::Suspect)
+        self.is_usable() || matches!(self, NodeState::Handshake | NodeState::Suspect)
     }
 
     /// Whether it may be asked something new.
     pub const fn is_usable(self) -> bool {
-        matches!(self, Standing::Ready | Standing::Quarantined(_))
+        matches!(self, NodeState::Ready | NodeState::Quarantined(_))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Plain counters: what came of the attempts, and of each node its grants, denials, errors by
-//! cause, round trips, debts and connections. They only grow.
+//! cause, round trips, pending releases and connections. They only grow.
 //!
 //! Counting is an addition to a field that is there from the beginning: nothing is allocated. What
 //! becomes of the numbers is the reader's business: a log line or a metric is a few lines from
@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::error::{Cause, Error, Said};
+use super::error::{Error, NodeError, NodeReply};
 use super::node::NodeId;
 
 /// How many classes of round trips there are: the last one has no upper bound.
@@ -57,21 +57,21 @@ pub struct NodeStats {
     /// together as one.
     pub flushes: u64,
     /// Releases that had to wait for it, and were sent to it later.
-    pub debts_paid: u64,
+    pub pending_releases_sent: u64,
     /// Releases that were given up because it was away, or refused them, for too long.
-    pub debts_given_up: u64,
-    errors: [u64; Cause::ALL.len()],
+    pub pending_releases_dropped: u64,
+    errors: [u64; NodeError::ALL.len()],
 }
 
 impl NodeStats {
     /// How often its vote was none that counts, for this cause.
-    pub fn errors(&self, cause: Cause) -> u64 {
+    pub fn errors(&self, cause: NodeError) -> u64 {
         self.errors[cause as usize]
     }
 
     /// Every cause that there was, and how often.
-    pub fn all_errors(&self) -> impl Iterator<Item = (Cause, u64)> + '_ {
-        let all = Cause::ALL.iter().map(|&cause| (cause, self.errors(cause)));
+    pub fn all_errors(&self) -> impl Iterator<Item = (NodeError, u64)> + '_ {
+        let all = NodeError::ALL.iter().map(|&cause| (cause, self.errors(cause)));
         all.filter(|(_, count)| *count > 0)
     }
 }
@@ -109,21 +109,27 @@ impl Stats {
     }
 
     /// A node answered a question about a key: one to have it, or another one.
-    pub(crate) fn answered(&mut self, node: NodeId, to_acquire: bool, said: Said, took: Duration) {
+    pub(crate) fn answered(
+        &mut self,
+        node: NodeId,
+        to_acquire: bool,
+        said: NodeReply,
+        took: Duration,
+    ) {
         let it = self.node(node);
         it.round_trips.add(took);
         match said {
-            Said::Granted if to_acquire => it.grants += 1,
-            Said::Held if to_acquire => it.denials += 1,
+            NodeReply::Granted if to_acquire => it.grants += 1,
+            NodeReply::Held if to_acquire => it.denials += 1,
             // The script is sent then: nobody hears of it.
-            Said::Failed(Cause::NoScript) => {}
-            Said::Failed(cause) => it.errors[cause as usize] += 1,
+            NodeReply::Failed(NodeError::NoScript) => {}
+            NodeReply::Failed(cause) => it.errors[cause as usize] += 1,
             _ => {}
         }
     }
 
     /// A node gave no answer that counts.
-    pub(crate) fn failed(&mut self, node: NodeId, cause: Cause) {
+    pub(crate) fn failed(&mut self, node: NodeId, cause: NodeError) {
         self.node(node).errors[cause as usize] += 1;
     }
 
@@ -157,18 +163,18 @@ mod tests {
 
     #[test]
     fn every_cause_has_a_place_of_its_own() {
-        for (index, &cause) in Cause::ALL.iter().enumerate() {
+        for (index, &cause) in NodeError::ALL.iter().enumerate() {
             assert_eq!(cause as usize, index);
         }
         let mut stats = Stats::of(2);
         let node = NodeId::new(1);
-        stats.failed(node, Cause::Silent);
-        stats.answered(node, true, Said::Failed(Cause::Other), Duration::ZERO);
-        stats.answered(node, false, Said::Held, Duration::ZERO);
-        stats.answered(node, true, Said::Held, Duration::ZERO);
+        stats.failed(node, NodeError::Silent);
+        stats.answered(node, true, NodeReply::Failed(NodeError::Other), Duration::ZERO);
+        stats.answered(node, false, NodeReply::Held, Duration::ZERO);
+        stats.answered(node, true, NodeReply::Held, Duration::ZERO);
         let it = stats.nodes[1];
         let errors: Vec<_> = it.all_errors().collect();
-        assert_eq!(errors, [(Cause::Silent, 1), (Cause::Other, 1)]);
+        assert_eq!(errors, [(NodeError::Silent, 1), (NodeError::Other, 1)]);
         assert_eq!((it.denials, it.grants, it.round_trips.count()), (1, 0, 3));
     }
 }

@@ -64,16 +64,16 @@ impl Ttl {
     /// `asked`, rounded down to whole milliseconds.
     ///
     /// # Errors
-    /// [`BadTtl`] when nothing would be left after drift, or when it is longer than `max_ttl`.
-    pub fn new(asked: Duration, max_ttl: Duration) -> Result<Ttl, BadTtl> {
+    /// [`InvalidTtl`] when nothing would be left after drift, or when it is longer than `max_ttl`.
+    pub fn new(asked: Duration, max_ttl: Duration) -> Result<Ttl, InvalidTtl> {
         if asked > max_ttl {
-            return Err(BadTtl::TooLong { asked, max_ttl });
+            return Err(InvalidTtl::TooLong { asked, max_ttl });
         }
         let millis =
-            u64::try_from(asked.as_millis()).map_err(|_| BadTtl::TooLong { asked, max_ttl })?;
+            u64::try_from(asked.as_millis()).map_err(|_| InvalidTtl::TooLong { asked, max_ttl })?;
         let ttl = Ttl { millis };
         if ttl.usable().is_zero() {
-            return Err(BadTtl::TooShort { asked });
+            return Err(InvalidTtl::TooShort { asked });
         }
         Ok(ttl)
     }
@@ -109,7 +109,7 @@ impl Ttl {
 
 /// Why a duration is not a ttl. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BadTtl {
+pub enum InvalidTtl {
     /// Nothing would be left after drift.
     TooShort {
         /// What was asked for.
@@ -124,22 +124,22 @@ pub enum BadTtl {
     },
 }
 
-impl fmt::Display for BadTtl {
+impl fmt::Display for InvalidTtl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadTtl::TooShort { asked } => write!(
+            InvalidTtl::TooShort { asked } => write!(
                 f,
                 "a ttl of {asked:?} leaves nothing after drift: the shortest is {:?}",
                 Ttl::SHORTEST
             ),
-            BadTtl::TooLong { asked, max_ttl } => {
+            InvalidTtl::TooLong { asked, max_ttl } => {
                 write!(f, "a ttl of {asked:?} is longer than max_ttl, {max_ttl:?}")
             }
         }
     }
 }
 
-impl std::error::Error for BadTtl {}
+impl std::error::Error for InvalidTtl {}
 
 #[cfg(test)]
 mod tests {
@@ -167,14 +167,14 @@ mod tests {
     #[test]
     fn a_ttl_that_leaves_nothing_or_is_too_long_is_refused() {
         for asked in [Duration::ZERO, millis(1), millis(2), Duration::from_micros(2_999)] {
-            assert_eq!(Ttl::new(asked, MAX), Err(BadTtl::TooShort { asked }));
+            assert_eq!(Ttl::new(asked, MAX), Err(InvalidTtl::TooShort { asked }));
         }
         assert_eq!(Ttl::new(Ttl::SHORTEST, MAX).unwrap().as_millis(), 3);
         for asked in [MAX + Duration::from_nanos(1), Duration::MAX, millis(u64::MAX)] {
-            assert_eq!(Ttl::new(asked, MAX), Err(BadTtl::TooLong { asked, max_ttl: MAX }));
+            assert_eq!(Ttl::new(asked, MAX), Err(InvalidTtl::TooLong { asked, max_ttl: MAX }));
         }
         let asked = Duration::MAX;
-        assert_eq!(Ttl::new(asked, asked), Err(BadTtl::TooLong { asked, max_ttl: asked }));
+        assert_eq!(Ttl::new(asked, asked), Err(InvalidTtl::TooLong { asked, max_ttl: asked }));
     }
 
     #[test]

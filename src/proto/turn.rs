@@ -49,7 +49,7 @@ pub trait Driver {
     fn write_all(&mut self) -> bool;
 
     /// A moment at which the driver wants to be awake for a reason of its own.
-    fn appointment(&mut self) -> Option<Instant>;
+    fn wake_deadline(&mut self) -> Option<Instant>;
 }
 
 /// A part of a turn. Between two of them any time may pass.
@@ -154,7 +154,7 @@ pub fn wake(driver: &mut impl Driver) -> Wake {
     if driver.core().has_completions() || driver.has_rest() {
         return Wake::AtOnce;
     }
-    let moments = [driver.core().next_timeout(), driver.appointment()];
+    let moments = [driver.core().next_timeout(), driver.wake_deadline()];
     moments.into_iter().flatten().min().map_or(Wake::OnEvent, Wake::At)
 }
 
@@ -177,7 +177,7 @@ mod tests {
         expired_at: Option<Instant>,
         rest: bool,
         losses: usize,
-        appointment: Option<Instant>,
+        wake_deadline: Option<Instant>,
     }
 
     impl Recorder {
@@ -192,7 +192,7 @@ mod tests {
                 expired_at: None,
                 rest: false,
                 losses: 0,
-                appointment: None,
+                wake_deadline: None,
             }
         }
 
@@ -246,8 +246,8 @@ mod tests {
             lost
         }
 
-        fn appointment(&mut self) -> Option<Instant> {
-            self.appointment
+        fn wake_deadline(&mut self) -> Option<Instant> {
+            self.wake_deadline
         }
     }
 
@@ -293,7 +293,7 @@ mod tests {
         let due = driver.core.next_timeout().unwrap();
         assert_eq!(wake(&mut driver), Wake::At(due));
         let earlier = Instant::from_nanos(due.as_nanos() - 1);
-        driver.appointment = Some(earlier);
+        driver.wake_deadline = Some(earlier);
         assert_eq!(wake(&mut driver), Wake::At(earlier));
         driver.rest = true;
         assert_eq!(wake(&mut driver), Wake::AtOnce);

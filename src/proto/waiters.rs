@@ -104,7 +104,7 @@ pub enum Mode {
     /// It is to be told when the key is written to.
     Listening,
     /// It woke in vain, and does not want to know for a while.
-    Deaf,
+    BackingOff,
     /// The key may be free; it waits a little, for others have been told as well. Then it looks,
     /// or asks at once.
     Holding {
@@ -246,9 +246,9 @@ impl Waiting {
 
 /// How long one waits for a few keys as a rule: who asks anew need not find it out anew.
 #[derive(Debug)]
-pub struct Crowds([(KeyHash, Duration, Instant); CROWDS]);
+pub struct ContentionHistory([(KeyHash, Duration, Instant); CROWDS]);
 
-impl Crowds {
+impl ContentionHistory {
     /// How long one waited for a key of late.
     pub fn at(&self, key: KeyHash, now: Instant) -> Duration {
         let (whose, wait, seen_at) = self.0[key.place(CROWDS)];
@@ -264,9 +264,9 @@ impl Crowds {
     }
 }
 
-impl Default for Crowds {
-    fn default() -> Crowds {
-        Crowds([(KeyHash::of(b""), Duration::ZERO, Instant::default()); CROWDS])
+impl Default for ContentionHistory {
+    fn default() -> ContentionHistory {
+        ContentionHistory([(KeyHash::of(b""), Duration::ZERO, Instant::default()); CROWDS])
     }
 }
 
@@ -364,13 +364,13 @@ mod tests {
     fn a_usual_wait_is_remembered_for_a_while() {
         let (key, other) = (KeyHash::of(b"a"), KeyHash::of(b"b"));
         let (none, millis) = (Duration::ZERO, Duration::from_millis);
-        let mut crowds = Crowds::default();
-        assert_eq!(crowds.at(key, at(1)), none);
-        crowds.note(key, millis(8), at(100));
-        assert_eq!(crowds.at(key, at(100)), millis(8));
-        crowds.note(key, millis(16), at(100));
-        assert_eq!(crowds.at(key, at(599)), millis(10));
-        assert_eq!((crowds.at(key, at(600)), crowds.at(other, at(100))), (none, none));
+        let mut contention = ContentionHistory::default();
+        assert_eq!(contention.at(key, at(1)), none);
+        contention.note(key, millis(8), at(100));
+        assert_eq!(contention.at(key, at(100)), millis(8));
+        contention.note(key, millis(16), at(100));
+        assert_eq!(contention.at(key, at(599)), millis(10));
+        assert_eq!((contention.at(key, at(600)), contention.at(other, at(100))), (none, none));
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl<Q: Question> Future for Call<Q> {
         assert!(*stage != Stage::Over, "a call is polled behind its answer");
         let waker = context.waker().clone();
         let key = question.key();
-        let looked = owner.hub.with(|open| {
+        let looked = owner.inner.with(|open| {
             let place = match *stage {
                 Stage::Asked { place } => place,
                 _ => match open.ask(|open, data| question.ask(key, open, data)) {
@@ -146,7 +146,7 @@ impl<Q: Question> Drop for Call<Q> {
     fn drop(&mut self) {
         if let Stage::Asked { place } = self.stage {
             // The client is no more: then there is nothing to take back.
-            let _ = self.owner.hub.with(|open| open.cancel(place));
+            let _ = self.owner.inner.with(|open| open.cancel(place));
         }
     }
 }

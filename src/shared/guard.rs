@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use super::Owner;
 use super::call::{Answering, Call, Question, sealed};
-use super::hub;
-use super::lease::Lease;
+use super::inner;
 use super::open::Open;
+use super::watcher::LockWatcher;
 use crate::proto::error::Error;
-use crate::proto::keeper::Keep;
+use crate::proto::keeper::AutoExtend;
 use crate::proto::lock::{self, Lock};
 use crate::proto::ops::{Op, Outcome};
-use crate::proto::round::Released;
+use crate::proto::round::ReleaseOutcome;
 use crate::proto::time::Ttl;
 
 /// A lock that is held. Dropping it gives it back and never blocks: the releases are written, and
 /// what the sockets do not take now, or is owed to a node that is away, the driver of the client
 /// sends later, as long as there is a client.
 ///
-/// What can be seen of the lock is seen through its [`Lease`], to which it derefs:
+/// What can be seen of the lock is seen through its [`LockWatcher`], to which it derefs:
 /// [`check`](Lease::check), [`remaining`](Lease::remaining), [`lost`](Lease::lost).
 ///
 /// It is `Send` and `Sync`, and keeps its client alive. A panic unwinds through it as through any
@@ -33,7 +33,7 @@ use crate::proto::time::Ttl;
 pub struct SharedGuard {
     owner: Arc<Owner>,
     /// `None` only in its drop, where its parts are put back for the next one.
-    lease: Option<Lease>,
+    watcher: Option<LockWatcher>,
     /// `None` once it was given away.
     lock: Option<Lock>,
 }
@@ -43,15 +43,15 @@ impl SharedGuard {
     /// it.
     pub(super) fn of(at: Answering<'_, '_>, lock: Lock) -> SharedGuard {
         let Answering { owner, open, key, place } = at;
-        let hold = open.hold_for(key);
-        hold.set_deadline(open.engine.deadline(&lock));
-        open.follow_if_kept(place, &hold);
-        let lease = Lease::new(Arc::clone(&owner.hub), hold, lock.alias());
-        SharedGuard { owner: Arc::clone(owner), lease: Some(lease), lock: Some(lock) }
+        let lock_state = open.hold_for(key);
+        lock_state.set_deadline(open.engine.deadline(&lock));
+        open.follow_if_kept(place, &lock_state);
+        let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock.alias());
+        SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), lock: Some(lock) }
     }
 
     /// A view of the lock, for whatever acts under it.
-    pub fn lease(&self) -> Lease {
+    pub fn watcher(&self) -> LockWatcher {
         self.deref().clone()
     }
 
@@ -62,9 +62,9 @@ impl SharedGuard {
     ///
     /// # Errors
     /// A `keep` that cannot be, [`Error::Lost`], or [`Error::Closed`].
-    pub fn keep(&mut self, keep: impl Into<Keep>) -> Result<(), Error> {
+    pub fn auto_extend(&mut self, keep: impl Into<AutoExtend>) -> Result<(), Error> {
         let keep = keep.into();
-        self.hub().with(|open| open.keep(self.lock(), keep, self.hold()))?
+        self.inner().with(|open| open.auto_extend(self.lock(), keep, self.lock_state()))?
     }
 
     /// Prolongs the lock to at least `ttl` from now; never shortens it. While too few nodes answer
@@ -93,11 +93,11 @@ impl SharedGuard {
     ///
     /// # Errors
     /// [`Error::Lost`] where it was over, [`Error::Closed`] where the client was.
-    pub fn into_token(mut self) -> Result<lock::Token, Error> {
+    pub fn into_token(mut self) -> Result<lock::LockToken, Error> {
         let lock = self.lock.take().expect("it is taken only where the guard ends");
-        let given = self.hub().with(|open| {
-            let token = open.engine.give_away(lock);
-            open.is_over(self.hold());
+        let given = self.inner().with(|open| {
+            let token = open.engine.into_token(lock);
+            open.is_over(self.lock_state());
             token
         })?;
         given.ok_or_else(|| self.check().expect_err("it is over"))
@@ -109,24 +109,24 @@ impl SharedGuard {
 }
 
 impl Deref for SharedGuard {
-    type Target = Lease;
+    type Target = LockWatcher;
 
-    fn deref(&self) -> &Lease {
-        self.lease.as_ref().expect("it is taken only in drop")
+    fn deref(&self) -> &LockWatcher {
+        self.watcher.as_ref().expect("it is taken only in drop")
     }
 }
 
 impl Drop for SharedGuard {
     fn drop(&mut self) {
-        let (lock, lease) = (self.lock.take(), self.lease.take());
-        let hold = lease.expect("it is taken only here").into_hold();
+        let (lock, watcher) = (self.lock.take(), self.watcher.take());
+        let lock_state = watcher.expect("it is taken only here").into_hold();
         // Where the client is no more, its locks are over.
-        let _ = self.owner.hub.with(|open| {
+        let _ = self.owner.inner.with(|open| {
             if let Some(lock) = lock {
-                open.engine.let_go(&lock);
+                open.engine.release_nowait(&lock);
             }
-            open.is_over(&hold);
-            open.put_back(hold)
+            open.is_over(&lock_state);
+            open.put_back(lock_state)
         });
     }
 }
@@ -150,17 +150,17 @@ impl sealed::Asked for Extend<'_> {
     fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
         // One that cannot be leaves the one before alone: that may find out that the lock is lost.
         Ttl::new(self.ttl, open.engine.coordinator().settings().max_ttl)?;
-        open.forget_extend(self.guard.hold());
+        open.forget_extend(self.guard.lock_state());
         open.engine.extend(self.guard.lock(), self.ttl, data)
     }
 
     fn asked(&self, open: &mut Open<'_>, place: usize) {
-        open.extends(place, self.guard.lock(), self.guard.hold());
+        open.extends(place, self.guard.lock(), self.guard.lock_state());
     }
 
     fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) {
         match outcome {
-            Outcome::Extended { deadline } => self.guard.hold().set_deadline(Some(deadline)),
+            Outcome::Extended { deadline } => self.guard.lock_state().set_deadline(Some(deadline)),
             other => unreachable!("an extend ended as {other:?}"),
         }
     }
@@ -168,8 +168,8 @@ impl sealed::Asked for Extend<'_> {
     fn failed(&self, error: &Error) {
         if let Error::Lost { .. } = error {
             let mut woken = Vec::new();
-            self.guard.hold().ends(Some(error.clone()), &mut woken);
-            woken.into_iter().for_each(hub::wake);
+            self.guard.lock_state().ends(Some(error.clone()), &mut woken);
+            woken.into_iter().for_each(inner::wake);
         }
     }
 }
@@ -183,7 +183,7 @@ pub struct Release {
 impl Question for Release {}
 
 impl sealed::Asked for Release {
-    type Answer = Released;
+    type Answer = ReleaseOutcome;
 
     fn key(&self) -> &[u8] {
         self.guard.key()
@@ -191,7 +191,7 @@ impl sealed::Asked for Release {
 
     fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
         let lock = self.guard.lock();
-        open.is_over(self.guard.hold());
+        open.is_over(self.guard.lock_state());
         match open.engine.deadline(lock) {
             Some(_) => Ok(open.engine.release(lock.alias(), data)),
             // Its record is over, and with it the lock: whose key is it now?
@@ -199,7 +199,7 @@ impl sealed::Asked for Release {
         }
     }
 
-    fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) -> Released {
+    fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) -> ReleaseOutcome {
         match outcome {
             Outcome::Released(released) => released,
             other => unreachable!("a release ended as {other:?}"),

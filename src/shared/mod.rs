@@ -4,17 +4,17 @@
 //! when the driver sleeps; is the driver awake, it writes it at the end of its turn, together with
 //! what others ask. The driver waits for the sockets without the lock.
 
-mod asks;
 mod call;
 mod guard;
-mod hold;
-mod hub;
-mod lease;
+mod inner;
+mod lock_state;
 mod open;
 mod park;
+mod requests;
 mod thread;
 #[cfg(feature = "tokio")]
 mod tokio;
+mod watcher;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,22 +22,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-pub use asks::{Acquire, Adopt, ExtendToken, ForceRelease, Inspect, ReleaseToken};
 pub use call::{Call, Question};
 pub use guard::{Extend, Release, SharedGuard};
-pub use lease::{Lease, Lost};
+pub use requests::{Acquire, Adopt, ExtendToken, ForceRelease, Inspect, ReleaseToken};
+pub use watcher::{LockWatcher, Lost};
 
 use crate::config::{Config, DEFAULT_WAIT, LockOptions};
 use crate::net::clock;
-use crate::proto::coordinator::Event;
-use crate::proto::error::{Closed, Error};
-use crate::proto::keeper::Keep;
+use crate::proto::coordinator::NodeEvent;
+use crate::proto::error::{ClosedReason, Error};
+use crate::proto::keeper::AutoExtend;
 use crate::proto::lock;
 use crate::proto::node::NodeId;
-use crate::proto::standing::Standing;
+use crate::proto::standing::NodeState;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
-use hub::Hub;
+use inner::Inner;
 use open::Looked;
 
 /// How long [`SharedClient::with_lock`] may hold a lock unless told.
@@ -61,7 +61,7 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 /// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
 /// let locks = SharedClient::connect(config)?;
 /// // The same from a thread:
-/// let options = LockOptions::ttl(Duration::from_secs(10)).keep(Duration::from_secs(3600));
+/// let options = LockOptions::new(Duration::from_secs(10)).auto_extend(Duration::from_secs(3600));
 /// let guard = locks.lock("invoice:42", options).wait()?;
 /// guard.check()?;
 /// drop(guard);
@@ -97,8 +97,8 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 ///
 /// After `fork` it belongs to the parent: in the child every call ends as [`Error::Closed`], locks
 /// are over, and no drop touches the parent's. A copy with the same process number is not noticed:
-/// see [`Engine::is_ours`](crate::Engine::is_ours). Signals interrupt nothing: the driver's wait is
-/// begun again. The driver's thread takes part in signal handling as any thread does: block them
+/// see [`Engine::check_fork`](crate::Engine::is_ours). Signals interrupt nothing: the driver's wait
+/// is begun again. The driver's thread takes part in signal handling as any thread does: block them
 /// before the client is made where it should not.
 ///
 /// Nothing of yours runs under its lock, so that no panic of yours can break it: keys are read
@@ -114,12 +114,12 @@ pub struct SharedClient {
 /// What the clients, calls and guards hold together: the client ends with the last of them.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    hub: Arc<Hub>,
+    inner: Arc<Inner>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.hub.end(Closed::Asked);
+        self.inner.end(ClosedReason::Asked);
     }
 }
 
@@ -133,8 +133,8 @@ impl SharedClient {
         Ok(SharedClient::of(thread::connect(config)?))
     }
 
-    fn of(hub: Arc<Hub>) -> SharedClient {
-        SharedClient { owner: Arc::new(Owner { hub }) }
+    fn of(inner: Arc<Inner>) -> SharedClient {
+        SharedClient { owner: Arc::new(Owner { inner }) }
     }
 
     /// Takes the lock on `key`, waiting for it for 10 s, or as the options say.
@@ -156,11 +156,12 @@ impl SharedClient {
     /// # Errors
     /// The call ends with why there is no lock.
     pub fn try_lock<K: AsRef<[u8]>>(&self, key: K, ttl: Duration) -> Call<Acquire<K>> {
-        self.acquire(key, LockOptions::ttl(ttl).wait(Duration::ZERO))
+        self.acquire(key, LockOptions::new(ttl).wait(Duration::ZERO))
     }
 
     fn acquire<K: AsRef<[u8]>>(&self, key: K, options: LockOptions) -> Call<Acquire<K>> {
-        let options = LockOptions { keep: options.keep.map(Keep::tell_renewals), ..options };
+        let options =
+            LockOptions { keep: options.keep.map(AutoExtend::notify_renewals), ..options };
         Call::new(&self.owner, Acquire { key, options })
     }
 
@@ -174,11 +175,12 @@ impl SharedClient {
     pub fn adopt<K: AsRef<[u8]>>(
         &self,
         key: K,
-        token: lock::Token,
+        token: lock::LockToken,
         options: impl Into<LockOptions>,
     ) -> Call<Adopt<K>> {
         let options = options.into();
-        let options = LockOptions { keep: options.keep.map(Keep::tell_renewals), ..options };
+        let options =
+            LockOptions { keep: options.keep.map(AutoExtend::notify_renewals), ..options };
         Call::new(&self.owner, Adopt { key, token, options })
     }
 
@@ -191,7 +193,7 @@ impl SharedClient {
     pub fn extend_token<K: AsRef<[u8]>>(
         &self,
         key: K,
-        token: lock::Token,
+        token: lock::LockToken,
         ttl: Duration,
     ) -> Call<ExtendToken<K>> {
         Call::new(&self.owner, ExtendToken { key, token, ttl })
@@ -204,7 +206,7 @@ impl SharedClient {
     pub fn release_token<K: AsRef<[u8]>>(
         &self,
         key: K,
-        token: lock::Token,
+        token: lock::LockToken,
     ) -> Call<ReleaseToken<K>> {
         Call::new(&self.owner, ReleaseToken { key, token })
     }
@@ -230,8 +232,8 @@ impl SharedClient {
     /// Takes the lock, runs `act` on this thread while the lock is renewed, and gives it back. For
     /// 24 hours at most unless the options keep it otherwise.
     ///
-    /// `act` is not interrupted when the lock is lost: it looks at [`Lease::check`] before each
-    /// side effect. An error or a panic in it gives the lock back, and goes on.
+    /// `act` is not interrupted when the lock is lost: it looks at [`LockWatcher::check`] before
+    /// each side effect. An error or a panic in it gives the lock back, and goes on.
     ///
     /// ```no_run
     /// # use redlatch::{Config, Error, SharedClient};
@@ -239,8 +241,8 @@ impl SharedClient {
     /// # let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
     /// # let locks = SharedClient::connect(config)?;
     /// // One `?` for the lock and for what `act` returns.
-    /// let total = locks.with_lock("report", Duration::from_secs(10), |lease| {
-    ///     lease.check()?;
+    /// let total = locks.with_lock("report", Duration::from_secs(10), |watcher| {
+    ///     watcher.check()?;
     ///     Ok::<_, Error>(3 * 4)
     /// })?;
     /// assert_eq!(total, 12);
@@ -255,7 +257,7 @@ impl SharedClient {
         &self,
         key: K,
         options: impl Into<LockOptions>,
-        act: impl FnOnce(&Lease) -> Result<T, E>,
+        act: impl FnOnce(&LockWatcher) -> Result<T, E>,
     ) -> Result<T, E> {
         let guard = self.lock(key, kept(options.into())).wait()?;
         let value = act(&guard)?;
@@ -266,7 +268,7 @@ impl SharedClient {
     }
 
     /// As [`with_lock`](SharedClient::with_lock), for a closure that makes a future. That is not
-    /// dropped when the lock is lost: it can wait for [`Lease::lost`] beside its work.
+    /// dropped when the lock is lost: it can wait for [`LockWatcher::lost`] beside its work.
     ///
     /// # Errors
     /// As there.
@@ -274,7 +276,7 @@ impl SharedClient {
         &self,
         key: K,
         options: impl Into<LockOptions>,
-        act: impl FnOnce(Lease) -> F,
+        act: impl FnOnce(LockWatcher) -> F,
     ) -> Result<T, E>
     where
         K: AsRef<[u8]>,
@@ -282,15 +284,15 @@ impl SharedClient {
         F: Future<Output = Result<T, E>>,
     {
         let guard = self.lock(key, kept(options.into())).await?;
-        let value = act(guard.lease()).await?;
+        let value = act(guard.watcher()).await?;
         guard.check()?;
         let _ = guard.release().await;
         Ok(value)
     }
 
     /// The standing of each node, in the order of the list; none once the client is no more.
-    pub fn nodes(&self) -> Vec<Standing> {
-        let nodes = self.owner.hub.with(|open| {
+    pub fn nodes(&self) -> Vec<NodeState> {
+        let nodes = self.owner.inner.with(|open| {
             let nodes = 0..open.engine.coordinator().settings().nodes.len();
             nodes.map(|index| open.engine.standing(NodeId::new(index))).collect()
         });
@@ -299,25 +301,25 @@ impl SharedClient {
 
     /// The next thing that happened to the nodes, of the last 256. Names that may lead elsewhere
     /// are looked up by the client itself, and not told.
-    pub fn poll_event(&self) -> Option<Event> {
-        let event = self.owner.hub.with(|open| {
+    pub fn poll_node_event(&self) -> Option<NodeEvent> {
+        let event = self.owner.inner.with(|open| {
             // The engine would tell it instead, and then nobody would look.
             open.look_names_up();
-            open.engine.poll_event()
+            open.engine.poll_node_event()
         });
         event.ok().flatten()
     }
 
     /// What was counted so far; nothing once the client is no more.
     pub fn stats(&self) -> Stats {
-        self.owner.hub.with(|open| open.engine.stats().clone()).unwrap_or_default()
+        self.owner.inner.with(|open| open.engine.stats().clone()).unwrap_or_default()
     }
 
     /// How many calls wait, how many locks are open in the engine (asked for, held, or not yet
     /// given back everywhere), and how many of its questions are unanswered: to watch for what
     /// grows.
     pub fn gauges(&self) -> Gauges {
-        self.owner.hub.with(|open| open.count()).unwrap_or_default()
+        self.owner.inner.with(|open| open.count()).unwrap_or_default()
     }
 
     /// Ends the client for all who share it: calls that wait end as [`Error::Closed`], locks are
@@ -333,7 +335,7 @@ impl SharedClient {
 
 /// With a keeping, in whatever way.
 fn kept(options: LockOptions) -> LockOptions {
-    if options.keep.is_some() { options } else { options.keep(DEFAULT_MAX_HOLD) }
+    if options.keep.is_some() { options } else { options.auto_extend(DEFAULT_MAX_HOLD) }
 }
 
 /// What is open in a shared client: see [`SharedClient::gauges`].
@@ -350,7 +352,7 @@ pub struct Gauges {
     /// Questions to nodes that are not answered.
     pub unanswered: usize,
     /// Releases that wait to be sent.
-    pub debts: usize,
+    pub pending_releases: usize,
 }
 
 /// The end of a shared client: see [`SharedClient::close`]. Once it was polled, the client closes
@@ -382,7 +384,7 @@ impl Future for Closing {
         let timeout = self.timeout;
         let until = *self.until.get_or_insert_with(|| clock::now().saturating_add(timeout));
         let Closing { owner, slot, .. } = &mut *self;
-        match owner.hub.close(until, slot, context.waker()) {
+        match owner.inner.close(until, slot, context.waker()) {
             Looked::Waiting => Poll::Pending,
             Looked::Over(left) => Poll::Ready(left),
         }
@@ -392,7 +394,7 @@ impl Future for Closing {
 impl Drop for Closing {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            self.owner.hub.forget_closing(slot);
+            self.owner.inner.forget_closing(slot);
         }
     }
 }

@@ -9,12 +9,12 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use super::hold::Hold;
+use super::lock_state::LockState;
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
-use crate::proto::error::{Closed, Error, Loss};
-use crate::proto::keeper::Keep;
+use crate::proto::error::{ClosedReason, Error, LostReason};
+use crate::proto::keeper::AutoExtend;
 use crate::proto::lock::Lock;
 use crate::proto::node::NodeId;
 use crate::proto::ops::{Op, Outcome};
@@ -24,7 +24,7 @@ const SPARES: usize = 1024;
 
 /// What is done behind the lock.
 #[derive(Debug, Default)]
-pub(super) struct Behind {
+pub(super) struct AfterUnlock {
     pub(super) woken: Vec<Waker>,
     pub(super) dropped: Vec<Waker>,
     /// How many calls were woken since the driver slept and did not look after their end yet; a
@@ -40,7 +40,7 @@ pub(super) enum Place {
     /// A lock is extended, and the call that asked for it is gone.
     Extending { op: Op, extends: Doubted },
     /// A lock that was handed out is kept.
-    Kept { op: Op, hold: Arc<Hold> },
+    Kept { op: Op, lock_state: Arc<LockState> },
     /// It is about to be asked.
     Reserved,
 }
@@ -51,7 +51,7 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub(super) struct Doubted {
     lock: Lock,
-    hold: Arc<Hold>,
+    lock_state: Arc<LockState>,
 }
 
 /// What came of looking after a call.
@@ -67,9 +67,9 @@ pub struct Open<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) places: &'a mut Slab<Place>,
     pub(super) doubted: &'a mut Vec<Doubted>,
-    pub(super) behind: &'a mut Behind,
+    pub(super) after_unlock: &'a mut AfterUnlock,
     pub(super) names: &'a mut Names,
-    pub(super) spares: &'a mut Vec<Arc<Hold>>,
+    pub(super) spares: &'a mut Vec<Arc<LockState>>,
     pub(super) closing: bool,
 }
 
@@ -80,7 +80,7 @@ impl Open<'_> {
         ask: impl FnOnce(&mut Open<'_>, u64) -> Result<Op, Error>,
     ) -> Result<usize, Error> {
         if self.closing {
-            return Err(Error::Closed(Closed::Asked));
+            return Err(Error::Closed(ClosedReason::Asked));
         }
         let place = self.places.insert(Place::Reserved);
         match ask(self, place as u64) {
@@ -105,22 +105,22 @@ impl Open<'_> {
         let Some(Place::Asked { op, ended, waker: noted, .. }) = self.places.get_mut(place) else {
             // The client is closing: it was told, and has no place any more.
             self.drop_behind(waker);
-            return Looked::Over(Err(Error::Closed(Closed::Asked)));
+            return Looked::Over(Err(Error::Closed(ClosedReason::Asked)));
         };
         let done = if mem::take(ended) {
-            self.behind.coming = self.behind.coming.saturating_sub(1);
+            self.after_unlock.coming = self.after_unlock.coming.saturating_sub(1);
             self.engine.fetch(*op)
         } else {
             None
         };
         match done {
             Some(done) => {
-                self.behind.dropped.extend(noted.take());
-                self.behind.dropped.push(waker);
+                self.after_unlock.dropped.extend(noted.take());
+                self.after_unlock.dropped.push(waker);
                 Looked::Over(done.result)
             }
             None => {
-                self.behind.dropped.extend(noted.replace(waker));
+                self.after_unlock.dropped.extend(noted.replace(waker));
                 Looked::Waiting
             }
         }
@@ -128,14 +128,14 @@ impl Open<'_> {
 
     /// A waker is the user's: it is not dropped under the lock.
     pub(super) fn drop_behind(&mut self, waker: Waker) {
-        self.behind.dropped.push(waker);
+        self.after_unlock.dropped.push(waker);
     }
 
     /// A call is over: its place is free, unless its lock is kept.
     pub(super) fn leave(&mut self, place: usize) {
         if let Some(Place::Asked { .. }) = self.places.get(place) {
             if let Place::Asked { waker, .. } = self.places.remove(place) {
-                self.behind.dropped.extend(waker);
+                self.after_unlock.dropped.extend(waker);
             }
         }
     }
@@ -148,8 +148,8 @@ impl Open<'_> {
         };
         let op = *op;
         if let Some(extends) = extends.take() {
-            self.behind.dropped.extend(waker.take());
-            extends.hold.set_extending(Some(place));
+            self.after_unlock.dropped.extend(waker.take());
+            extends.lock_state.set_extending(Some(place));
             self.places[place] = Place::Extending { op, extends };
             // It may have been told of before.
             self.hear_of_extend(place);
@@ -160,15 +160,15 @@ impl Open<'_> {
     }
 
     /// The call at `place` extends a lock: its hold is told, also where nobody waits for the call.
-    pub(super) fn extends(&mut self, place: usize, lock: &Lock, hold: &Arc<Hold>) {
+    pub(super) fn extends(&mut self, place: usize, lock: &Lock, lock_state: &Arc<LockState>) {
         if let Some(Place::Asked { extends, .. }) = self.places.get_mut(place) {
-            *extends = Some(Doubted { lock: lock.alias(), hold: Arc::clone(hold) });
+            *extends = Some(Doubted { lock: lock.alias(), lock_state: Arc::clone(lock_state) });
         }
     }
 
     /// Takes an extend back whose call is gone.
-    pub(super) fn forget_extend(&mut self, hold: &Hold) {
-        let place = hold.set_extending(None).and_then(|place| self.places.try_remove(place));
+    pub(super) fn forget_extend(&mut self, lock_state: &LockState) {
+        let place = lock_state.set_extending(None).and_then(|place| self.places.try_remove(place));
         if let Some(Place::Extending { op, .. }) = place {
             self.engine.cancel(op);
         }
@@ -178,9 +178,9 @@ impl Open<'_> {
         let Some(Place::Extending { op, .. }) = self.places.get(place) else { return };
         let Some(done) = self.engine.fetch(*op) else { return };
         let Place::Extending { extends, .. } = self.places.remove(place) else { return };
-        extends.hold.set_extending(None);
+        extends.lock_state.set_extending(None);
         match done.result {
-            Ok(Outcome::Extended { deadline }) => extends.hold.set_deadline(Some(deadline)),
+            Ok(Outcome::Extended { deadline }) => extends.lock_state.set_deadline(Some(deadline)),
             Err(error) => self.is_not_extended(error, extends),
             _ => {}
         }
@@ -190,9 +190,12 @@ impl Open<'_> {
     fn is_not_extended(&mut self, error: Error, extends: Doubted) {
         match error {
             // Others look at it before the call does.
-            Error::Lost { .. } => extends.hold.ends(Some(error), &mut self.behind.woken),
+            Error::Lost { .. } => {
+                extends.lock_state.ends(Some(error), &mut self.after_unlock.woken)
+            }
             // Each lock once: there are no more of them than records.
-            _ if self.doubted.iter().any(|it| Arc::ptr_eq(&it.hold, &extends.hold)) => {}
+            _ if self.doubted.iter().any(|it| Arc::ptr_eq(&it.lock_state, &extends.lock_state)) => {
+            }
             _ => self.doubted.push(extends),
         }
     }
@@ -202,57 +205,65 @@ impl Open<'_> {
         if self.doubted.is_empty() {
             return;
         }
-        let (core, woken) = (self.engine.coordinator(), &mut self.behind.woken);
+        let (core, woken) = (self.engine.coordinator(), &mut self.after_unlock.woken);
         let now = clock::now();
-        self.doubted.retain(|Doubted { lock, hold }| {
+        self.doubted.retain(|Doubted { lock, lock_state }| {
             // It was given back, is told of elsewhere, or has come to its deadline.
-            if hold.place().is_some() || hold.deadline().is_none_or(|deadline| deadline <= now) {
+            if lock_state.place().is_some()
+                || lock_state.deadline().is_none_or(|deadline| deadline <= now)
+            {
                 return false;
             }
             let held = core.deadline(lock).is_some();
             if !held {
                 let mut report = core.report_standings(now);
-                report.key = hold.key().into();
-                hold.ends(Some(Error::Lost { reason: Loss::Gone, report }), woken);
+                report.key = lock_state.key().into();
+                lock_state.ends(Some(Error::Lost { reason: LostReason::Gone, report }), woken);
             }
             held
         });
     }
 
-    /// The call at `place` came to a lock: where it is kept, `hold` is told of it from now on.
-    pub(super) fn follow_if_kept(&mut self, place: usize, hold: &Arc<Hold>) {
+    /// The call at `place` came to a lock: where it is kept, `lock_state` is told of it from now
+    /// on.
+    pub(super) fn follow_if_kept(&mut self, place: usize, lock_state: &Arc<LockState>) {
         if let Some(&Place::Asked { op, .. }) = self.places.get(place) {
             if self.engine.coordinator().is_open(op) {
-                self.follow(place, hold);
+                self.follow(place, lock_state);
             }
         }
     }
 
-    /// What is asked under `place` is a lock that is kept, of which `hold` is told.
-    fn follow(&mut self, place: usize, hold: &Arc<Hold>) {
+    /// What is asked under `place` is a lock that is kept, of which `lock_state` is told.
+    fn follow(&mut self, place: usize, lock_state: &Arc<LockState>) {
         let Some(Place::Asked { op, waker, .. }) = self.places.get_mut(place) else { return };
-        self.behind.dropped.extend(waker.take());
+        self.after_unlock.dropped.extend(waker.take());
         let op = *op;
-        self.places[place] = Place::Kept { op, hold: Arc::clone(hold) };
-        if let Some(former) = hold.set_place(Some(place)) {
+        self.places[place] = Place::Kept { op, lock_state: Arc::clone(lock_state) };
+        if let Some(former) = lock_state.set_place(Some(place)) {
             self.places.try_remove(former);
         }
     }
 
-    /// Keeps a lock, and tells `hold` of it.
-    pub(super) fn keep(&mut self, lock: &Lock, keep: Keep, hold: &Arc<Hold>) -> Result<(), Error> {
-        let keep = keep.tell_renewals();
-        let place = self.ask(|open, data| open.engine.keep(lock, keep, data))?;
-        self.follow(place, hold);
+    /// Keeps a lock, and tells `lock_state` of it.
+    pub(super) fn auto_extend(
+        &mut self,
+        lock: &Lock,
+        keep: AutoExtend,
+        lock_state: &Arc<LockState>,
+    ) -> Result<(), Error> {
+        let keep = keep.notify_renewals();
+        let place = self.ask(|open, data| open.engine.auto_extend(lock, keep, data))?;
+        self.follow(place, lock_state);
         // It is capped by the bound of the keeping.
-        hold.set_deadline(self.engine.deadline(lock));
+        lock_state.set_deadline(self.engine.deadline(lock));
         Ok(())
     }
 
-    /// Has the loss of a lock told to `hold`, where nothing does so by now.
-    pub(super) fn watch(&mut self, lock: &Lock, hold: &Arc<Hold>) -> Result<(), Error> {
-        let told = hold.place().is_some() || hold.deadline().is_none();
-        if told { Ok(()) } else { self.keep(lock, Keep::extensions(0), hold) }
+    /// Has the loss of a lock told to `lock_state`, where nothing does so by now.
+    pub(super) fn watch(&mut self, lock: &Lock, lock_state: &Arc<LockState>) -> Result<(), Error> {
+        let told = lock_state.place().is_some() || lock_state.deadline().is_none();
+        if told { Ok(()) } else { self.auto_extend(lock, AutoExtend::extensions(0), lock_state) }
     }
 
     /// Tells those whose requests ended.
@@ -261,19 +272,23 @@ impl Open<'_> {
             match self.places.get_mut(data as usize) {
                 Some(Place::Asked { op: asked, ended, waker, extends }) if *asked == op => {
                     *ended = true;
-                    self.behind.coming += usize::from(waker.is_some());
-                    self.behind.woken.extend(waker.take());
+                    self.after_unlock.coming += usize::from(waker.is_some());
+                    self.after_unlock.woken.extend(waker.take());
                     let lock = extends.as_ref();
                     let error = lock.and_then(|_| self.engine.coordinator().error(op).cloned());
                     if let Some((error, Some(extends))) = error.map(|it| (it, extends.take())) {
                         self.is_not_extended(error, extends);
                     }
                 }
-                Some(Place::Kept { op: kept, hold }) if *kept == op => {
+                Some(Place::Kept { op: kept, lock_state }) if *kept == op => {
                     match self.engine.fetch(op).map(|done| done.result) {
-                        Some(Ok(Outcome::Renewed { deadline })) => hold.is_renewed(deadline),
-                        Some(Ok(Outcome::Expiring { deadline })) => hold.is_expiring(deadline),
-                        Some(Err(error)) => hold.ends(Some(error), &mut self.behind.woken),
+                        Some(Ok(Outcome::Renewed { deadline })) => lock_state.is_renewed(deadline),
+                        Some(Ok(Outcome::Expiring { deadline })) => {
+                            lock_state.is_expiring(deadline)
+                        }
+                        Some(Err(error)) => {
+                            lock_state.ends(Some(error), &mut self.after_unlock.woken)
+                        }
                         _ => {}
                     }
                 }
@@ -310,36 +325,36 @@ impl Open<'_> {
             records: core.open_records(),
             timers: core.open_timers(),
             unanswered: nodes().map(|node| core.unanswered(node)).sum(),
-            debts: nodes().map(|node| core.debts(node)).sum(),
+            pending_releases: nodes().map(|node| core.pending_releases(node)).sum(),
         }
     }
 
     /// A hold for a lock on `key`.
-    pub(super) fn hold_for(&mut self, key: &[u8]) -> Arc<Hold> {
-        let mut hold = self.spares.pop().unwrap_or_default();
-        let unshared = Arc::get_mut(&mut hold).expect("nobody else has a spare one");
+    pub(super) fn hold_for(&mut self, key: &[u8]) -> Arc<LockState> {
+        let mut lock_state = self.spares.pop().unwrap_or_default();
+        let unshared = Arc::get_mut(&mut lock_state).expect("nobody else has a spare one");
         unshared.reset(key);
-        hold
+        lock_state
     }
 
     /// A lock is given back or given away: it is over for those who look at its hold.
-    pub(super) fn is_over(&mut self, hold: &Hold) {
-        if let Some(place) = hold.set_place(None) {
+    pub(super) fn is_over(&mut self, lock_state: &LockState) {
+        if let Some(place) = lock_state.set_place(None) {
             self.places.try_remove(place);
         }
-        self.forget_extend(hold);
-        hold.ends(None, &mut self.behind.woken);
+        self.forget_extend(lock_state);
+        lock_state.ends(None, &mut self.after_unlock.woken);
     }
 
     /// Takes back the hold of a guard that is gone, for the next one. What comes back is to be
     /// dropped behind the lock: others look at it, or a waker of the user's is in it.
-    pub(super) fn put_back(&mut self, mut hold: Arc<Hold>) -> Option<Arc<Hold>> {
+    pub(super) fn put_back(&mut self, mut lock_state: Arc<LockState>) -> Option<Arc<LockState>> {
         let fits = self.spares.len() < SPARES;
-        if fits && Arc::get_mut(&mut hold).is_some_and(|hold| hold.reset(&[])) {
-            self.spares.push(hold);
+        if fits && Arc::get_mut(&mut lock_state).is_some_and(|lock_state| lock_state.reset(&[])) {
+            self.spares.push(lock_state);
             return None;
         }
-        Some(hold)
+        Some(lock_state)
     }
 }
 
@@ -350,14 +365,14 @@ mod tests {
     use super::super::SharedClient;
     use super::*;
     use crate::config::{Config, LockOptions};
-    use crate::proto::lock::Token;
+    use crate::proto::lock::LockToken;
     use crate::proto::time::Instant;
 
     const TTL: Duration = Duration::from_secs(10);
 
     /// What is asked for in one attempt ends at once, as nobody is reached; it was not told of yet.
     fn ask(open: &mut Open<'_>, wait: Duration) -> (usize, Op) {
-        let options = LockOptions::ttl(TTL).wait(wait);
+        let options = LockOptions::new(TTL).wait(wait);
         let place = open.ask(|open, data| open.engine.acquire(b"a", options, data)).unwrap();
         let Place::Asked { op, .. } = open.places[place] else { panic!("it is asked") };
         (place, op)
@@ -369,23 +384,26 @@ mod tests {
         let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
         let config = config.connect_timeout(Duration::from_millis(50));
         let client = SharedClient::connect(config).unwrap();
-        let tried = client.owner.hub.with(|open| {
+        let tried = client.owner.inner.with(|open| {
             let (_, op) = ask(open, 600 * TTL);
-            let hold = open.hold_for(b"a");
-            hold.set_deadline(Some(Instant::from_nanos(1)));
-            let token = Token::parse(&"0".repeat(40)).unwrap();
+            let lock_state = open.hold_for(b"a");
+            lock_state.set_deadline(Some(Instant::from_nanos(1)));
+            let token = LockToken::parse(&"0".repeat(40)).unwrap();
             let lock = Lock { record: 0, generation: 0, token };
             let others = [
                 Place::Asked { op, ended: false, waker: None, extends: None },
-                Place::Kept { op, hold: Arc::clone(&hold) },
-                Place::Extending { op, extends: Doubted { lock, hold: Arc::clone(&hold) } },
+                Place::Kept { op, lock_state: Arc::clone(&lock_state) },
+                Place::Extending {
+                    op,
+                    extends: Doubted { lock, lock_state: Arc::clone(&lock_state) },
+                },
             ];
             for other in others {
                 let (place, ended) = ask(open, Duration::ZERO);
                 open.places[place] = other;
                 open.tell();
                 assert!(!matches!(open.places[place], Place::Asked { ended: true, .. }));
-                assert!(hold.deadline().is_some(), "its lock is not over");
+                assert!(lock_state.deadline().is_some(), "its lock is not over");
                 assert!(open.engine.fetch(ended).is_none(), "it is nobody's, and not kept");
             }
         });

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use mio::Waker;
 
-use super::hub::{Hub, PATIENCE, Turned};
+use super::inner::{Inner, PATIENCE, Turned};
 use crate::config::Config;
 use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::reactor::{Reactor, WAKER, system};
-use crate::proto::error::{Closed, Error};
+use crate::proto::error::{ClosedReason, Error};
 
 const NAME: &str = "redlatch";
 
 /// Makes an engine, waits for its nodes, and gives it to a thread that drives it.
-pub(super) fn connect(config: Config) -> Result<Arc<Hub>, Error> {
+pub(super) fn connect(config: Config) -> Result<Arc<Inner>, Error> {
     let (mut reactor, mut engine) = Reactor::of(config)?;
     let mut connecting = Connecting::new(engine.coordinator(), clock::now());
     while let Some(until) = connecting.wait_until(engine.coordinator(), clock::now()) {
@@ -25,22 +25,22 @@ pub(super) fn connect(config: Config) -> Result<Arc<Hub>, Error> {
     }
     refuse_one_server_twice(engine.coordinator(), clock::now())?;
     let waker = Waker::new(reactor.registry(), WAKER).map_err(|e| system("no waker", &e))?;
-    let hub = Arc::new(Hub::new(engine, waker, None));
-    let driver = Driver { hub: Arc::clone(&hub), reactor };
+    let inner = Arc::new(Inner::new(engine, waker, None));
+    let driver = Driver { inner: Arc::clone(&inner), reactor };
     let thread = std::thread::Builder::new().name(NAME.into());
     thread.spawn(move || driver.run()).map_err(|error| system("no thread", &error))?;
-    Ok(hub)
+    Ok(inner)
 }
 
 /// The thread's own: when it goes, also by a panic, everybody is told.
 struct Driver {
-    hub: Arc<Hub>,
+    inner: Arc<Inner>,
     reactor: Reactor,
 }
 
 impl Driver {
     fn run(mut self) {
-        let mut turned = self.hub.sleeps(false);
+        let mut turned = self.inner.sleeps(false);
         let mut patience = PATIENCE;
         loop {
             match turned {
@@ -48,16 +48,16 @@ impl Driver {
                     if self.reactor.wait(timeout).is_err() {
                         return;
                     }
-                    self.hub.is_awake();
+                    self.inner.is_awake();
                     let reactor = &self.reactor;
-                    turned = self.hub.turn(|engine| reactor.hand_over(engine));
+                    turned = self.inner.turn(|engine| reactor.hand_over(engine));
                     patience = PATIENCE;
                 }
                 Turned::Awake => {
                     // Those who were woken come first: what they ask for is written together.
                     std::thread::yield_now();
                     patience -= 1;
-                    turned = self.hub.sleeps(patience > 0);
+                    turned = self.inner.sleeps(patience > 0);
                 }
                 Turned::Over => return,
             }
@@ -67,6 +67,6 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.hub.end(Closed::DriverGone);
+        self.inner.end(ClosedReason::DriverGone);
     }
 }

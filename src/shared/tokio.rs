@@ -14,12 +14,12 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task;
 
 use super::SharedClient;
-use super::hub::{Hub, PATIENCE, Turned};
+use super::inner::{Inner, PATIENCE, Turned};
 use crate::config::Config;
 use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::reactor::{Reactor, WAKER, system};
-use crate::proto::error::{Closed, ConfigError, Error};
+use crate::proto::error::{ClosedReason, ConfigError, Error};
 
 impl SharedClient {
     /// Connects to the nodes, and starts a task on this tokio runtime that drives the client,
@@ -52,7 +52,8 @@ impl SharedClient {
     /// drop(guard);
     ///
     /// // Renewed while you work, which ends if the lock is lost.
-    /// let options = LockOptions::ttl(Duration::from_secs(10)).keep(Duration::from_secs(3600));
+    /// let (ttl, hour) = (Duration::from_secs(10), Duration::from_secs(3600));
+    /// let options = LockOptions::new(ttl).auto_extend(hour);
     /// let guard = locks.lock("report", options).await?;
     /// tokio::select! {
     ///     () = tokio::time::sleep(Duration::from_millis(20)) => println!("the work is done"),
@@ -92,22 +93,22 @@ impl SharedClient {
         refuse_one_server_twice(engine.coordinator(), clock::now())?;
         let stops = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
         let outside = || Handle::try_current().is_err();
-        let hub = Arc::new(Hub::new(engine, waker, stops.then_some(outside as fn() -> bool)));
-        let driver = Driver { hub: Arc::clone(&hub), reactor };
+        let inner = Arc::new(Inner::new(engine, waker, stops.then_some(outside as fn() -> bool)));
+        let driver = Driver { inner: Arc::clone(&inner), reactor };
         task::spawn(driver.run());
-        Ok(SharedClient::of(hub))
+        Ok(SharedClient::of(inner))
     }
 }
 
 /// The task's own: when it goes, also with its runtime, everybody is told.
 struct Driver {
-    hub: Arc<Hub>,
+    inner: Arc<Inner>,
     reactor: AsyncFd<Reactor>,
 }
 
 impl Driver {
     async fn run(mut self) {
-        let mut turned = self.hub.sleeps(false);
+        let mut turned = self.inner.sleeps(false);
         let mut patience = PATIENCE;
         loop {
             match turned {
@@ -115,15 +116,15 @@ impl Driver {
                     if take_events(&mut self.reactor).await.is_err() {
                         return;
                     }
-                    self.hub.is_awake();
-                    turned = self.hub.turn(|engine| self.reactor.get_ref().hand_over(engine));
+                    self.inner.is_awake();
+                    turned = self.inner.turn(|engine| self.reactor.get_ref().hand_over(engine));
                     patience = PATIENCE;
                 }
                 Turned::Awake => {
                     // Those who were woken come first: what they ask for is written together.
                     task::yield_now().await;
                     patience -= 1;
-                    turned = self.hub.sleeps(patience > 0);
+                    turned = self.inner.sleeps(patience > 0);
                 }
                 Turned::Over => return,
             }
@@ -133,7 +134,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.hub.end(Closed::DriverGone);
+        self.inner.end(ClosedReason::DriverGone);
     }
 }
 

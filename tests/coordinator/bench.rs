@@ -5,7 +5,7 @@ use std::time::Duration;
 use redlatch::proto::coordinator::{Action, Coordinator};
 use redlatch::proto::marker::MARK;
 use redlatch::proto::settings::{NodeSettings, Settings};
-use redlatch::{Completion, Instant, Lock, NodeId, Op, Outcome, Standing};
+use redlatch::{Completion, Lock, NodeId, NodeState, Op, Outcome, proto::time::Instant};
 
 pub const TTL: Duration = Duration::from_secs(10);
 
@@ -285,7 +285,7 @@ impl Bench {
         self.core.handle_timeout(self.now);
     }
 
-    pub fn standing(&self, node: usize) -> Standing {
+    pub fn standing(&self, node: usize) -> NodeState {
         self.core.standing(NodeId::new(node))
     }
 

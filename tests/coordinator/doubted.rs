@@ -2,17 +2,17 @@
 //! asks.
 
 use super::*;
-use redlatch::{Keep, Lock, Loss};
+use redlatch::{AutoExtend, Lock, LostReason};
 
 pub const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
 const WRITTEN: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 
 /// A lock on all three nodes that is kept, with nothing unanswered.
-pub fn kept(bench: &mut Bench, keep: Keep) -> Lock {
+pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n");
-    bench.core.keep(&lock, keep, 7, bench.now).unwrap();
+    bench.core.auto_extend(&lock, keep, 7, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
         bench.reply(node, "+OK\r\n:9999\r\n");
@@ -43,7 +43,7 @@ pub fn answer(bench: &mut Bench, said: [&str; 3]) -> usize {
 #[test]
 fn a_look_leaves_an_extend_that_pauses_alone() {
     let mut bench = Bench::with(3, |settings| settings.node_timeout = millis(600));
-    let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     assert_eq!(answer(&mut bench, [BUSY, BUSY, ":1\r\n"]), 3);
     // It is asked again 600 ms later. Somebody writes meanwhile, which is looked after in 500 ms.
@@ -63,7 +63,7 @@ fn a_look_leaves_an_extend_that_pauses_alone() {
 fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
     for refuses in [false, true] {
         let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-        let lock = kept(&mut bench, Keep::extensions(1));
+        let lock = kept(&mut bench, AutoExtend::extensions(1));
         let start = bench.now;
         let mut told = Vec::new();
         // Somebody writes to it all the time; or, what comes to the same, a node forgets its name.
@@ -81,7 +81,10 @@ fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
         assert_eq!(bench.core.stats().renewed, 1);
         assert_eq!(told.len(), 2, "a warning, and the loss: {told:?}");
         let lost = &told[1].1.result;
-        assert!(matches!(lost, Err(Error::Lost { reason: Loss::Extensions, .. })), "{lost:?}");
+        assert!(
+            matches!(lost, Err(Error::Lost { reason: LostReason::Extensions, .. })),
+            "{lost:?}"
+        );
         assert!(moments[1] > TTL && moments[1] < 2 * TTL, "{moments:?}");
     }
 }
@@ -89,7 +92,7 @@ fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
 #[test]
 fn an_extend_that_prolongs_nothing_puts_no_renewal_off() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     for _ in 0..16 {
         bench.pass(millis(600));
         answer(&mut bench, [":1\r\n"; 3]);
@@ -105,7 +108,7 @@ fn an_extend_that_prolongs_nothing_puts_no_renewal_off() {
 #[test]
 fn a_warning_comes_once_for_a_deadline() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = kept(&mut bench, Keep::at_most(TTL));
+    let lock = kept(&mut bench, AutoExtend::at_most(TTL));
     bench.pass(millis(7_000));
     answer(&mut bench, [":1\r\n"; 3]);
     let warning = bench.completion().unwrap();
@@ -122,7 +125,7 @@ fn a_warning_comes_once_for_a_deadline() {
 fn what_the_client_itself_does_to_a_key_is_a_write_too() {
     for how in ["delete", "take up", "release"] {
         let mut bench = Bench::new(3);
-        let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+        let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
         let token = lock.token();
         // The nodes do not tell us of our own writes.
         let asked = match how {
@@ -147,7 +150,7 @@ fn what_the_client_itself_does_to_a_key_is_a_write_too() {
 #[test]
 fn a_key_that_is_being_healed_is_not_looked_after() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
@@ -195,7 +198,7 @@ fn pace(bench: &mut Bench, nodes: &[usize]) -> usize {
 #[test]
 fn a_node_that_cannot_be_asked_does_not_keep_the_looks_going() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let _lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    let _lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.reply(2, WRITTEN);
     bench.lose(2);
     let extends = pace(&mut bench, &[0, 1]);
@@ -205,7 +208,7 @@ fn a_node_that_cannot_be_asked_does_not_keep_the_looks_going() {
 #[test]
 fn a_node_that_refuses_to_be_healed_does_not_keep_the_looks_going() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let _lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    let _lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.reply(2, WRITTEN);
     let extends = pace(&mut bench, &[0, 1, 2]);
     assert!((2..=4).contains(&extends), "{extends} extends in a ttl");
@@ -214,7 +217,7 @@ fn a_node_that_refuses_to_be_healed_does_not_keep_the_looks_going() {
 #[test]
 fn a_node_that_refused_to_be_healed_counts_as_one_that_has_not_the_key() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
-    let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+    let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     answer(&mut bench, [":0\r\n", ":1\r\n", ":1\r\n"]);
     assert_eq!(bench.names(0), ["SET", "CLIENT", "PTTL"], "its key is gone");
@@ -224,5 +227,5 @@ fn a_node_that_refused_to_be_healed_counts_as_one_that_has_not_the_key() {
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
     answer(&mut bench, [BUSY, ":0\r\n", ":1\r\n"]);
     let mut ends = std::iter::from_fn(|| bench.completion()).map(|done| done.result);
-    assert!(ends.any(|end| matches!(end, Err(Error::Lost { reason: Loss::Gone, .. }))));
+    assert!(ends.any(|end| matches!(end, Err(Error::Lost { reason: LostReason::Gone, .. }))));
 }

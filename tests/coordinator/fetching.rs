@@ -2,7 +2,7 @@
 //! everything back.
 
 use super::*;
-use redlatch::{Keep, Loss};
+use redlatch::{AutoExtend, LostReason};
 
 /// Nodes that are not asked for their time.
 fn unprobed() -> Bench {
@@ -65,9 +65,9 @@ fn one_that_was_told_and_is_cancelled_before_it_is_fetched_is_released() {
 }
 
 /// Keeps a lock, and answers its first renewal.
-fn renewed(bench: &mut Bench, keep: Keep) {
+fn renewed(bench: &mut Bench, keep: AutoExtend) {
     let lock = bench.hold(&[0, 1, 2]);
-    bench.core.keep(&lock, keep, 7, bench.now).unwrap();
+    bench.core.auto_extend(&lock, keep, 7, bench.now).unwrap();
     answer_all(bench);
     let before = bench.core.deadline(&lock).unwrap();
     bench.pass(millis(3_400));
@@ -90,13 +90,13 @@ fn answer_all(bench: &mut Bench) {
 
 #[test]
 fn a_renewal_is_told_where_that_was_asked_for_and_of_several_only_the_last() {
-    let keep = Keep::at_most(6 * TTL);
+    let keep = AutoExtend::at_most(6 * TTL);
     let mut bench = unprobed();
     renewed(&mut bench, keep);
     assert!(bench.completion().is_none(), "nobody asked for it");
 
     let mut bench = unprobed();
-    renewed(&mut bench, keep.tell_renewals());
+    renewed(&mut bench, keep.notify_renewals());
     bench.pass(millis(3_400));
     answer_all(&mut bench);
     let done = bench.completion().unwrap();
@@ -111,14 +111,14 @@ fn a_renewal_is_told_where_that_was_asked_for_and_of_several_only_the_last() {
 #[test]
 fn a_renewal_that_nobody_fetched_is_not_told_of_a_lock_that_was_lost() {
     let mut bench = unprobed();
-    renewed(&mut bench, Keep::at_most(6 * TTL).tell_renewals());
+    renewed(&mut bench, AutoExtend::at_most(6 * TTL).notify_renewals());
     bench.pass(millis(3_400));
     for node in 0..3 {
         bench.said(node);
         bench.reply(node, ":0\r\n");
     }
     let done = bench.completion().unwrap();
-    assert!(matches!(done.result, Err(Error::Lost { reason: Loss::Gone, .. })), "{done:?}");
+    assert!(matches!(done.result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{done:?}");
     assert!(bench.completion().is_none());
 }
 
@@ -127,13 +127,13 @@ fn everything_is_given_back_at_the_end() {
     let mut bench = Bench::new(3);
     let held = bench.hold(&[0, 1, 2]);
     let kept = bench.hold(&[0, 1, 2]);
-    bench.core.keep(&kept, Keep::extensions(1), 7, bench.now).unwrap();
+    bench.core.auto_extend(&kept, AutoExtend::extensions(1), 7, bench.now).unwrap();
     bench.acquire();
     bench.core.acquire(b"k", TTL, TTL, 8, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);
     }
-    bench.core.let_all_go(bench.now);
+    bench.core.release_all(bench.now);
     for node in 0..3 {
         let said = bench.names(node);
         let releases = said.iter().filter(|name| name.starts_with("EVAL")).count();
@@ -150,7 +150,10 @@ fn everything_is_given_back_at_the_end() {
 fn a_renewal_that_nobody_fetched_does_not_keep_open_what_is_released() {
     let mut bench = unprobed();
     let lock = bench.hold(&[0, 1, 2]);
-    bench.core.keep(&lock, Keep::at_most(6 * TTL).tell_renewals(), 7, bench.now).unwrap();
+    bench
+        .core
+        .auto_extend(&lock, AutoExtend::at_most(6 * TTL).notify_renewals(), 7, bench.now)
+        .unwrap();
     answer_all(&mut bench);
     bench.pass(millis(3_400));
     answer_all(&mut bench);
@@ -158,7 +161,7 @@ fn a_renewal_that_nobody_fetched_does_not_keep_open_what_is_released() {
     bench.core.release(lock, 8, bench.now);
     answer_all(&mut bench);
     let done = bench.completion().unwrap();
-    assert_eq!((done.data, done.result), (8, Ok(Outcome::Released(Released::Released))));
+    assert_eq!((done.data, done.result), (8, Ok(Outcome::Released(ReleaseOutcome::Released))));
     assert!(bench.completion().is_none());
     bench.assert_idle();
 }
@@ -167,14 +170,14 @@ fn a_renewal_that_nobody_fetched_does_not_keep_open_what_is_released() {
 fn what_is_given_away_or_another_s_is_not_given_back_at_the_end() {
     let mut bench = unprobed();
     let lock = bench.hold(&[0, 1, 2]);
-    let given = bench.core.give_away(lock, bench.now).unwrap();
+    let given = bench.core.into_token(lock, bench.now).unwrap();
     bench.core.extend_token(b"theirs", given, TTL, 2, bench.now).unwrap();
     bench.core.inspect(b"any", 3, bench.now).unwrap();
     for node in 0..3 {
         let said = bench.said(node);
         assert_eq!(said[0][0], "EVALSHA", "{said:?}");
     }
-    bench.core.let_all_go(bench.now);
+    bench.core.release_all(bench.now);
     for node in 0..3 {
         assert!(bench.said(node).is_empty(), "another's lock is not ours to release");
     }

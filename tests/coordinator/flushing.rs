@@ -2,7 +2,7 @@
 
 use super::doubted::{answer, kept};
 use super::*;
-use redlatch::{Keep, NodeId, RestartGuard};
+use redlatch::{AutoExtend, NodeId, RestartGuard};
 
 const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
@@ -45,7 +45,7 @@ fn the_last_flush_of_many_finds_the_lock_that_came_between_them() {
             settings.restart_guard = RestartGuard::Off;
         });
         (0..2).for_each(|node| bench.reply(node, FLUSHED));
-        let lock = kept(&mut bench, Keep::at_most(TTL * 100));
+        let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
         (0..2).for_each(|node| bench.reply(node, FLUSHED));
         bench.pass(Duration::ZERO);
         assert_eq!(answer(&mut bench, [":1\r\n"; 3]), 0, "it waits a little");
@@ -65,6 +65,6 @@ fn a_flush_costs_no_timer_where_no_other_follows() {
     let before = bench.core.open_timers();
     bench.reply(0, FLUSHED);
     assert_eq!(bench.core.open_timers(), before + 1, "the end of its quarantine");
-    assert_eq!(bench.standing(1), Standing::Ready);
-    assert!(matches!(bench.core.standing(NodeId::new(0)), Standing::Quarantined(_)));
+    assert_eq!(bench.standing(1), NodeState::Ready);
+    assert!(matches!(bench.core.standing(NodeId::new(0)), NodeState::Quarantined(_)));
 }

@@ -1,14 +1,14 @@
 //! What the simulation found, each as the shortest way to it.
 
 use super::*;
-use redlatch::{Keep, NodeId};
+use redlatch::{AutoExtend, NodeId};
 
 #[test]
 fn names_of_kept_locks_leave_the_room_for_releases() {
-    let keep = Some(Keep::extensions(1));
+    let keep = Some(AutoExtend::extensions(1));
     let mut bench = Bench::with(1, |settings| settings.limits.asks = 4);
     bench.acquire();
-    bench.core.acquire_and_keep(b"b", TTL, Duration::ZERO, keep, 2, bench.now).unwrap();
+    bench.core.acquire_and_auto_extend(b"b", TTL, Duration::ZERO, keep, 2, bench.now).unwrap();
     assert_eq!(
         bench.names(0),
         ["SET", "SET"],
@@ -28,7 +28,7 @@ fn an_inspection_does_not_wait_for_a_node_that_it_did_not_ask() {
         assert_eq!(bench.names(node), ["GETRANGE", "PTTL"]);
     }
     bench.pass(millis(40));
-    // Its greeting is written long after the others were asked.
+    // Its handshake is written long after the others were asked.
     bench.core.handle_connected(NodeId::new(2), bench.now);
     assert_eq!(bench.names(2)[0], "HELLO");
     bench.pass(millis(10));
@@ -38,9 +38,12 @@ fn an_inspection_does_not_wait_for_a_node_that_it_did_not_ask() {
 }
 
 /// Three nodes that granted a lock which is kept.
-fn kept(keep: Keep) -> (Bench, redlatch::Lock) {
+fn kept(keep: AutoExtend) -> (Bench, redlatch::Lock) {
     let mut bench = Bench::new(3);
-    bench.core.acquire_and_keep(b"k", TTL, Duration::ZERO, Some(keep), 1, bench.now).unwrap();
+    bench
+        .core
+        .acquire_and_auto_extend(b"k", TTL, Duration::ZERO, Some(keep), 1, bench.now)
+        .unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"]);
         bench.reply(node, "+OK\r\n+OK\r\n:10000\r\n");
@@ -53,7 +56,7 @@ fn kept(keep: Keep) -> (Bench, redlatch::Lock) {
 
 #[test]
 fn a_write_to_the_key_starts_no_extend_beside_one_that_is_about_to_be_asked_again() {
-    let (mut bench, lock) = kept(Keep::extensions(9));
+    let (mut bench, lock) = kept(AutoExtend::extensions(9));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
@@ -83,7 +86,10 @@ fn an_extend_from_before_a_keeping_does_not_reach_beyond_its_bound() {
     bench.pass(Duration::from_secs(4));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let bound = bench.now.saturating_add(Duration::from_secs(1));
-    bench.core.keep(&lock, Keep::at_most(Duration::from_secs(1)), 3, bench.now).unwrap();
+    bench
+        .core
+        .auto_extend(&lock, AutoExtend::at_most(Duration::from_secs(1)), 3, bench.now)
+        .unwrap();
     bench.said(0);
     bench.reply(0, ":1\r\n");
     let done = bench.completion().unwrap();
@@ -93,9 +99,9 @@ fn an_extend_from_before_a_keeping_does_not_reach_beyond_its_bound() {
 
 #[test]
 fn a_lock_that_is_kept_anew_behind_a_bound_is_renewed_before_its_deadline() {
-    let (mut bench, lock) = kept(Keep::at_most(Duration::from_secs(1)));
+    let (mut bench, lock) = kept(AutoExtend::at_most(Duration::from_secs(1)));
     bench.pass(millis(500));
-    bench.core.keep(&lock, Keep::extensions(3), 2, bench.now).unwrap();
+    bench.core.auto_extend(&lock, AutoExtend::extensions(3), 2, bench.now).unwrap();
     bench.pass(millis(1));
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVALSHA", "CLIENT", "PTTL"]);
@@ -106,7 +112,7 @@ fn a_lock_that_is_kept_anew_behind_a_bound_is_renewed_before_its_deadline() {
 
 #[test]
 fn an_extend_that_was_won_is_not_told_of_a_lock_that_was_lost_since() {
-    let (mut bench, lock) = kept(Keep::at_most(Duration::from_secs(1)));
+    let (mut bench, lock) = kept(AutoExtend::at_most(Duration::from_secs(1)));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {
         bench.said(node);

@@ -1,22 +1,24 @@
 //! Handing a lock on by its token, and what is done with a token alone.
 
 use super::*;
-use redlatch::{Finding, Keep, Loss, Sight, Token};
+use redlatch::{AutoExtend, KeyState, KeySummary, LockToken, LostReason};
 
-fn token() -> Token {
-    Token::parse(&"a".repeat(40)).unwrap()
+fn token() -> LockToken {
+    LockToken::parse(&"a".repeat(40)).unwrap()
 }
 
 #[test]
 fn what_is_given_away_is_neither_renewed_nor_released() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
-    let op = bench.core.keep(&lock, Keep::extensions(9), 3, bench.now).unwrap();
+    let op = bench.core.auto_extend(&lock, AutoExtend::extensions(9), 3, bench.now).unwrap();
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
     let given = lock.token();
-    assert_eq!(bench.core.give_away(lock, bench.now), Some(given));
+    assert_eq!(bench.core.into_token(lock, bench.now), Some(given));
     let done = bench.completion().unwrap();
-    assert!(done.op != op && matches!(done.result, Err(Error::Lost { reason: Loss::Over, .. })));
+    assert!(
+        done.op != op && matches!(done.result, Err(Error::Lost { reason: LostReason::Over, .. }))
+    );
     assert_eq!(bench.names(0), ["CLIENT", "PTTL", "EVALSHA", "CLIENT", "PTTL"]);
     for node in [0, 1] {
         bench.said(node);
@@ -58,7 +60,7 @@ fn a_token_that_does_not_hold_the_key_adopts_nothing_and_owes_the_new_one() {
         bench.reply(node, reply);
     }
     let result = bench.completion().unwrap().result;
-    assert!(matches!(result, Err(Error::Lost { reason: Loss::Gone, .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
     assert_eq!(bench.names(0), ["EVALSHA"], "what it changed is released");
     assert!(bench.said(1).is_empty() && bench.said(2).is_empty());
     bench.reply(0, ":1\r\n");
@@ -107,9 +109,9 @@ fn a_look_tells_what_every_node_holds() {
     assert!(bench.completion().is_none());
     bench.lose(2);
     let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
-    let Finding::Held { value, nodes, left } = seen.finding() else { panic!("{seen:?}") };
+    let KeySummary::Held { value, nodes, left } = seen.finding() else { panic!("{seen:?}") };
     assert_eq!((value.as_bytes(), nodes, left), (&b"x"[..], 2, Some(millis(500))));
-    assert!(matches!(seen.nodes[2].sight, Sight::Failed(_)));
+    assert!(matches!(seen.nodes[2].sight, KeyState::Failed(_)));
     bench.assert_idle();
 }
 
@@ -123,8 +125,8 @@ fn a_look_ends_at_the_node_timeout_and_may_be_cancelled() {
     bench.reply(0, "_\r\n:-2\r\n");
     bench.pass(millis(50));
     let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
-    assert_eq!(seen.nodes[0].sight, Sight::Absent);
-    assert_eq!(seen.nodes[1].sight, Sight::Failed(Cause::Silent));
+    assert_eq!(seen.nodes[0].sight, KeyState::Absent);
+    assert_eq!(seen.nodes[1].sight, KeyState::Failed(NodeError::Silent));
     let op = bench.core.inspect(b"k", 5, bench.now).unwrap();
     bench.core.cancel(op, bench.now);
     for node in 0..3 {
@@ -144,7 +146,7 @@ fn force_release_deletes_whoever_holds_it() {
         bench.reply(node, reply);
     }
     let result = bench.completion().unwrap().result;
-    assert_eq!(result, Ok(Outcome::Released(Released::Released)));
+    assert_eq!(result, Ok(Outcome::Released(ReleaseOutcome::Released)));
     bench.said(2);
     bench.reply(2, ":1\r\n");
     bench.assert_idle();
@@ -191,13 +193,17 @@ fn a_look_asks_for_the_beginning_of_a_value_and_tells_an_empty_one_from_none() {
         bench.reply(node, reply);
     }
     let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
-    let sights: Vec<Sight> = seen.nodes.iter().map(|node| node.sight).collect();
-    let held = |value: &[u8], left| Sight::Held {
+    let sights: Vec<KeyState> = seen.nodes.iter().map(|node| node.sight).collect();
+    let held = |value: &[u8], left| KeyState::Held {
         value: redlatch::Value::of(value),
         left: Some(millis(left)),
     };
-    let expected =
-        [held(&[b'x'; 56], 500), Sight::Absent, held(b"", 700), Sight::Failed(Cause::WrongType)];
+    let expected = [
+        held(&[b'x'; 56], 500),
+        KeyState::Absent,
+        held(b"", 700),
+        KeyState::Failed(NodeError::WrongType),
+    ];
     assert_eq!(sights, expected);
     bench.assert_idle();
 }
@@ -208,7 +214,7 @@ fn a_node_in_quarantine_hands_nothing_on() {
     // takes the lock up cannot know, so its yes does not count.
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
     bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":1\r\n", ":-1\r\n"].iter().enumerate() {
         bench.said(node);

@@ -40,7 +40,7 @@ fn a_second_payment_is_not_lost_while_it_is_asked_whose_key_it_is() {
     assert_eq!(bench.connect(0).len(), 1, "the end of the earlier connection");
     bench.reply(0, "-NOPERM no\r\n");
     bench.tell_time(0);
-    bench.core.let_go(&first, bench.now);
+    bench.core.release_nowait(&first, bench.now);
     bench.said(0);
     bench.reply(0, ":1\r\n");
     bench.pass(millis(40));
@@ -72,7 +72,7 @@ fn a_shorter_extend_does_not_shorten_what_an_earlier_ask_may_leave() {
     // for longer than the ttl of the extend.
     bench.pass(millis(9_000));
     bench.reply(2, "+OK\r\n:1\r\n");
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     bench.said(2);
     bench.reply(2, "-BUSY a script runs\r\n");
     bench.pass(millis(9_500));
@@ -180,7 +180,7 @@ fn a_clock_that_is_read_late_behind_a_write_is_no_jump() {
     bench.core.handle_sent(node, length, bench.now);
     let late = bench.now.saturating_since(executed).as_micros() as i64;
     bench.tell_time_of(0, -late);
-    assert_eq!(bench.standing(0), Standing::Ready);
+    assert_eq!(bench.standing(0), NodeState::Ready);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn what_is_said_twice_is_not_said_twice_at_once() {
     bench.completion().unwrap();
     assert_eq!(bench.connect(0).len(), 2, "the end of the earlier connection, and the release");
     bench.pass(millis(50));
-    assert_eq!(bench.standing(0), Standing::Suspect);
+    assert_eq!(bench.standing(0), NodeState::Suspect);
     bench.reply(0, "-NOPERM no\r\n:0\r\n");
     assert!(bench.said(0).is_empty(), "two releases back to back prove no more than one");
     bench.tell_time(0);
@@ -218,14 +218,14 @@ fn a_connection_that_was_begun_late_is_not_given_up_at_once() {
     bench.now = bench.now.saturating_add(Duration::from_secs(3));
     bench.core.handle_connecting(node, bench.now);
     bench.pass(Duration::ZERO);
-    assert_eq!(bench.standing(0), Standing::Connecting);
+    assert_eq!(bench.standing(0), NodeState::Connecting);
     bench.pass(millis(990));
     bench.core.handle_connected(node, bench.now);
     bench.said(0);
     bench.pass(millis(20));
-    assert_eq!(bench.standing(0), Standing::Greeting, "it was greeted 20 ms ago");
+    assert_eq!(bench.standing(0), NodeState::Handshake, "it was greeted 20 ms ago");
     bench.pass(millis(40));
-    assert_eq!(bench.standing(0), Standing::Down(Cause::Unreachable));
+    assert_eq!(bench.standing(0), NodeState::Down(NodeError::Unreachable));
 }
 
 #[test]
@@ -246,9 +246,9 @@ fn a_question_that_is_lost_behind_the_end_of_its_lock_decides_nothing_any_more()
             bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
             (0..3).for_each(|node| drop(bench.said(node)));
             if what == "given away" {
-                bench.core.give_away(lock, bench.now).unwrap();
+                bench.core.into_token(lock, bench.now).unwrap();
             } else {
-                bench.core.let_go(&lock, bench.now);
+                bench.core.release_nowait(&lock, bench.now);
             }
             let done = bench.completion().unwrap();
             assert!(matches!(done.result, Err(Error::Lost { .. })), "{done:?}");
@@ -258,7 +258,11 @@ fn a_question_that_is_lost_behind_the_end_of_its_lock_decides_nothing_any_more()
         (0..3).for_each(|node| bench.lose(node));
         let owed = usize::from(what != "given away");
         for node in (0..3).map(NodeId::new) {
-            assert_eq!(bench.core.debts(node), owed, "{what}: it is paid once on {node:?}");
+            assert_eq!(
+                bench.core.pending_releases(node),
+                owed,
+                "{what}: it is paid once on {node:?}"
+            );
         }
         let after = bench.core.stats();
         assert_eq!((after.no_quorum, after.expired), (before.no_quorum, before.expired), "{what}");
@@ -270,8 +274,8 @@ fn a_question_that_is_lost_behind_the_end_of_its_lock_decides_nothing_any_more()
 #[expect(clippy::disallowed_methods, reason = "what is measured is our own time")]
 fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_of_one() {
     let mut bench = Bench::new(3);
-    let keep = Some(redlatch::Keep::at_most(NEVER));
-    bench.core.acquire_and_keep(b"k", TTL, TTL, keep, 1, bench.now).unwrap();
+    let keep = Some(redlatch::AutoExtend::at_most(NEVER));
+    bench.core.acquire_and_auto_extend(b"k", TTL, TTL, keep, 1, bench.now).unwrap();
     for _ in 0..20_000 {
         bench.acquire();
     }
@@ -292,8 +296,8 @@ fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_o
 #[test]
 fn a_flush_is_told_to_those_who_keep_the_key_and_to_those_who_wait_for_it() {
     let mut bench = Bench::with(1, never_asked_for_its_time);
-    let keep = Some(redlatch::Keep::at_most(NEVER));
-    bench.core.acquire_and_keep(b"a", TTL, NEVER, keep, 1, bench.now).unwrap();
+    let keep = Some(redlatch::AutoExtend::at_most(NEVER));
+    bench.core.acquire_and_auto_extend(b"a", TTL, NEVER, keep, 1, bench.now).unwrap();
     bench.said(0);
     bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
     bench.completion().unwrap().result.unwrap();

@@ -81,7 +81,7 @@ fn what_was_healed_in_quarantine_counts_when_that_is_over() {
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
-    assert!(matches!(bench.standing(2), Standing::Quarantined(_)));
+    assert!(matches!(bench.standing(2), NodeState::Quarantined(_)));
     // A key that survived counts, also in quarantine.
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
@@ -99,7 +99,7 @@ fn what_was_healed_in_quarantine_counts_when_that_is_over() {
     }
     assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
     // Asked again, and won where the quarantine is over by then.
-    while matches!(bench.standing(2), Standing::Quarantined(_)) {
+    while matches!(bench.standing(2), NodeState::Quarantined(_)) {
         bench.pass(millis(40));
         for node in 0..3 {
             for command in bench.said(node) {
@@ -149,6 +149,6 @@ fn what_was_asked_behind_an_absence_is_owed_until_it_is_answered() {
     }
     assert_eq!(bench.names(2), ["EVALSHA", "EVALSHA"]);
     bench.reply(2, ":-1\r\n");
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"], "the second one is not answered");
 }

@@ -1,7 +1,7 @@
 //! Extending and releasing: late answers, forgotten scripts, and a node's own compare-and-delete.
 
 use super::*;
-use redlatch::{Keep, Lock, Loss, NodeId};
+use redlatch::{AutoExtend, Lock, LostReason, NodeId};
 
 #[test]
 fn who_holds_a_lock_is_told_beyond_the_majority_that_decided() {
@@ -24,7 +24,7 @@ fn who_holds_a_lock_is_told_beyond_the_majority_that_decided() {
     assert!(bench.completion().unwrap().result.is_ok());
     bench.said(4);
     assert_eq!(holders(&bench, &lock), [0, 1, 2], "two were healed, and have not answered");
-    assert!(bench.core.give_away(lock, bench.now).is_some());
+    assert!(bench.core.into_token(lock, bench.now).is_some());
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwh
     bench.reply(0, ":1\r\n");
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
     let released = bench.completion().unwrap().result;
-    assert_eq!(released, Ok(Outcome::Released(Released::Released)));
+    assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)));
     bench.assert_idle();
 }
 
@@ -128,7 +128,9 @@ fn a_majority_that_agrees_behind_the_old_deadline_does_not_bring_the_lock_back()
 #[test]
 fn a_native_release_that_did_nothing_asks_whose_key_it_is() {
     let delifeq = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
-    for (exists, released) in [(":1", Released::TakenByOther), (":0", Released::AlreadyExpired)] {
+    for (exists, released) in
+        [(":1", ReleaseOutcome::TakenByOther), (":0", ReleaseOutcome::AlreadyExpired)]
+    {
         let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
         let lock = bench.hold(&[0]);
         bench.core.release(lock, 2, bench.now);
@@ -141,7 +143,7 @@ fn a_native_release_that_did_nothing_asks_whose_key_it_is() {
     }
     let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
     let lock = bench.hold(&[0]);
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(0), ["DELIFEQ"]);
     bench.reply(0, ":0\r\n");
     assert!(bench.said(0).is_empty(), "nobody waits for the difference");
@@ -164,7 +166,7 @@ fn a_native_release_that_is_not_permitted_goes_by_the_script() {
         }
         bench.reply(0, ":1\r\n");
         let released = bench.completion().unwrap().result;
-        assert_eq!(released, Ok(Outcome::Released(Released::Released)));
+        assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)));
     }
     bench.assert_idle();
 }
@@ -186,7 +188,7 @@ fn a_release_whose_connections_were_lost_is_said_again_in_time() {
         bench.reply(node, ":1\r\n");
     }
     let released = bench.completion().unwrap().result;
-    assert_eq!(released, Ok(Outcome::Released(Released::Released)));
+    assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)));
     bench.assert_idle();
 }
 
@@ -223,7 +225,7 @@ fn yes(bench: &mut Bench) {
 fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
     let mut bench = Bench::with(1, |settings| settings.probe_interval = TTL * 100);
     let lock = bench.hold(&[0]);
-    bench.core.keep(&lock, Keep::at_most(TTL * 100), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, AutoExtend::at_most(TTL * 100), 3, bench.now).unwrap();
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     let begin = bench.now;
     while bench.now.saturating_since(begin) < TTL * 2 {
@@ -239,7 +241,10 @@ fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
     bench.now = bench.now.saturating_add(TTL);
     let late = bench.completion().unwrap();
     assert_eq!(late.data, 4);
-    assert!(matches!(late.result, Err(Error::Lost { reason: Loss::Expired, .. })), "{late:?}");
+    assert!(
+        matches!(late.result, Err(Error::Lost { reason: LostReason::Expired, .. })),
+        "{late:?}"
+    );
 }
 
 #[test]
@@ -265,7 +270,7 @@ fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster(
     bench.reply(2, "+OK\r\n");
     // Behind the release it would leave a key that nobody owns.
     extend(&mut bench, &lock);
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"]);
     bench.reply(2, "-NOSCRIPT No matching script\r\n");
     assert!(bench.said(2).is_empty());

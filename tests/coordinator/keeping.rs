@@ -3,7 +3,7 @@
 
 use super::*;
 use redlatch::proto::keeper::TOLD_BEFORE;
-use redlatch::{Keep, Lock, Loss, Op};
+use redlatch::{AutoExtend, Lock, LostReason, Op};
 
 /// What a renewal is on a node, and that it names the key behind it.
 const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
@@ -11,9 +11,9 @@ const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
 const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
 
 /// A lock of all nodes that is kept; what is said behind it is answered.
-fn keep(bench: &mut Bench, nodes: usize, keep: Keep) -> (Lock, Op) {
+fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> (Lock, Op) {
     let wait = Duration::ZERO;
-    let op = bench.core.acquire_and_keep(b"k", TTL, wait, Some(keep), 7, bench.now).unwrap();
+    let op = bench.core.acquire_and_auto_extend(b"k", TTL, wait, Some(keep), 7, bench.now).unwrap();
     for node in 0..nodes {
         assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"], "in one write");
         bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
@@ -27,11 +27,11 @@ fn keep(bench: &mut Bench, nodes: usize, keep: Keep) -> (Lock, Op) {
     }
 }
 
-fn hour() -> Keep {
-    Keep::at_most(Duration::from_secs(3600))
+fn hour() -> AutoExtend {
+    AutoExtend::at_most(Duration::from_secs(3600))
 }
 
-fn reason(bench: &mut Bench) -> Loss {
+fn reason(bench: &mut Bench) -> LostReason {
     match bench.completion().expect("an end").result {
         Err(Error::Lost { reason, .. }) => reason,
         other => panic!("not lost: {other:?}"),
@@ -83,7 +83,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_behind_its_release() {
     for node in 0..3 {
         assert_eq!(bench.names(node), RENEWAL, "and again");
     }
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVAL"], "behind a renewal that is not answered");
         bench.reply(node, &format!("{YES}:1\r\n"));
@@ -99,7 +99,10 @@ fn many_locks_are_renewed_together() {
     for index in 0..10_u64 {
         let key = format!("k{index}");
         let zero = Duration::ZERO;
-        bench.core.acquire_and_keep(key.as_bytes(), TTL, zero, Some(hour()), 1, bench.now).unwrap();
+        bench
+            .core
+            .acquire_and_auto_extend(key.as_bytes(), TTL, zero, Some(hour()), 1, bench.now)
+            .unwrap();
         bench.said(0);
         bench.reply(0, "+OK\r\n+OK\r\n:9999\r\n");
         bench.completion().unwrap();
@@ -135,7 +138,7 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_t
     assert!(!bench.core.remaining(&lock, bench.now).is_zero());
     bench.pass(millis(1));
     assert!(bench.now < deadline);
-    assert_eq!(reason(&mut bench), Loss::Expired);
+    assert_eq!(reason(&mut bench), LostReason::Expired);
     assert!(bench.core.remaining(&lock, bench.now).is_zero());
     assert!(bench.completion().is_none(), "it is told once");
     for node in 0..3 {
@@ -147,7 +150,7 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_t
 #[test]
 fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
     let mut bench = Bench::with(1, quiet);
-    let (lock, _) = keep(&mut bench, 1, Keep::extensions(1));
+    let (lock, _) = keep(&mut bench, 1, AutoExtend::extensions(1));
     wait(&mut bench, millis(3_400));
     for _ in 0..5 {
         assert_eq!(bench.names(0), RENEWAL);
@@ -163,14 +166,14 @@ fn a_renewal_that_fails_is_tried_again_at_a_bounded_pace() {
     assert!(bench.said(0).is_empty(), "it was renewed as often as it may be");
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Expiring { .. })));
     wait(&mut bench, TTL / 4);
-    assert_eq!(reason(&mut bench), Loss::Extensions, "failures are not counted");
+    assert_eq!(reason(&mut bench), LostReason::Extensions, "failures are not counted");
 }
 
 #[test]
 fn no_extension_reaches_beyond_max_hold() {
     let mut bench = Bench::with(1, quiet);
     let start = bench.now;
-    let (lock, _) = keep(&mut bench, 1, Keep::at_most(Duration::from_secs(12)));
+    let (lock, _) = keep(&mut bench, 1, AutoExtend::at_most(Duration::from_secs(12)));
     let end = start.saturating_add(Duration::from_secs(12));
     let mut asked = Vec::new();
     while !bench.core.remaining(&lock, bench.now).is_zero() {
@@ -186,7 +189,7 @@ fn no_extension_reaches_beyond_max_hold() {
     }
     assert!(bench.now > start.saturating_add(Duration::from_secs(11)), "{asked:?}");
     assert!((1..=4).contains(&asked.len()), "{asked:?}");
-    assert_eq!(reason(&mut bench), Loss::MaxHold);
+    assert_eq!(reason(&mut bench), LostReason::MaxHold);
 }
 
 #[test]
@@ -208,7 +211,7 @@ fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
     for node in 0..5 {
         bench.reply(node, if node < 3 { ":0\r\n+OK\r\n:-2\r\n" } else { YES });
     }
-    assert_eq!(reason(&mut bench), Loss::Gone);
+    assert_eq!(reason(&mut bench), LostReason::Gone);
     assert!(bench.core.deadline(&lock).is_none());
     for node in 0..5 {
         let healed = bench.said(node).into_iter().any(|command| command[0] == "SET");
@@ -219,7 +222,7 @@ fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
 #[test]
 fn a_push_on_a_minority_is_looked_after_once_in_a_while() {
     let mut bench = Bench::with(3, quiet);
-    let _kept = keep(&mut bench, 3, Keep::extensions(1));
+    let _kept = keep(&mut bench, 3, AutoExtend::extensions(1));
     let mut extends = 0;
     for _ in 0..100 {
         bench.reply(0, &push("k"));
@@ -249,7 +252,7 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
     for node in 0..3 {
         bench.reply(node, ":0\r\n+OK\r\n:-2\r\n");
     }
-    assert_eq!(reason(&mut bench), Loss::Gone);
+    assert_eq!(reason(&mut bench), LostReason::Gone);
     assert_eq!(bench.names(2), ["EVAL"], "its answer was not there yet");
     bench.reply(2, ":0\r\n");
     assert!((0..3).all(|node| bench.said(node).is_empty()), "no key comes back");
@@ -260,13 +263,13 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
 fn a_key_that_went_between_the_grant_and_its_naming_is_noticed() {
     let mut bench = Bench::with(1, quiet);
     let lock = bench.hold(&[0]);
-    bench.core.keep(&lock, hour(), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, hour(), 3, bench.now).unwrap();
     assert_eq!(bench.names(0), ["CLIENT", "PTTL"]);
     bench.reply(0, "+OK\r\n:-2\r\n");
     bench.pass(Duration::ZERO);
     assert_eq!(bench.names(0), RENEWAL);
     bench.reply(0, ":0\r\n+OK\r\n:-2\r\n");
-    assert_eq!(reason(&mut bench), Loss::Gone);
+    assert_eq!(reason(&mut bench), LostReason::Gone);
     bench.assert_idle();
 }
 
@@ -279,13 +282,13 @@ fn keeping_that_is_cancelled_leaves_the_lock_until_its_deadline() {
     wait(&mut bench, millis(5_000));
     assert!(bench.said(0).is_empty());
     assert_eq!(bench.core.deadline(&lock), deadline);
-    let op = bench.core.keep(&lock, hour(), 9, bench.now).unwrap();
-    let again = bench.core.keep(&lock, Keep::extensions(0), 10, bench.now).unwrap();
+    let op = bench.core.auto_extend(&lock, hour(), 9, bench.now).unwrap();
+    let again = bench.core.auto_extend(&lock, AutoExtend::extensions(0), 10, bench.now).unwrap();
     assert_ne!(op, again);
     assert_eq!(bench.core.open_ops(), 1, "the former keeping is over");
     assert_eq!(bench.names(0), ["CLIENT", "PTTL"], "somebody wants to be told again");
     bench.reply(0, "+OK\r\n:5000\r\n");
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     bench.said(0);
     bench.reply(0, ":1\r\n");
     assert!(bench.completion().is_none());
@@ -295,8 +298,8 @@ fn keeping_that_is_cancelled_leaves_the_lock_until_its_deadline() {
 #[test]
 fn a_keep_that_cannot_be_is_refused_before_anything_is_sent() {
     let mut bench = Bench::with(1, quiet);
-    for bad in [Keep::at_most(millis(2)), hour().lead(TTL)] {
-        let asked = bench.core.acquire_and_keep(b"k", TTL, TTL, Some(bad), 7, bench.now);
+    for bad in [AutoExtend::at_most(millis(2)), hour().warn_before(TTL)] {
+        let asked = bench.core.acquire_and_auto_extend(b"k", TTL, TTL, Some(bad), 7, bench.now);
         assert!(matches!(asked, Err(Error::Config(_))), "{asked:?}");
     }
     assert!(bench.said(0).is_empty());

@@ -1,7 +1,7 @@
 //! Nodes that answer absent, or another's, one after the other: together they may be too many.
 
 use super::*;
-use redlatch::{Lock, Loss};
+use redlatch::{Lock, LostReason};
 
 fn quiet(nodes: usize) -> Bench {
     Bench::with(nodes, |settings| {
@@ -35,7 +35,7 @@ fn extend(bench: &mut Bench, lock: &Lock, replies: &[(usize, &str)]) {
 
 fn assert_gone(bench: &mut Bench, lock: &Lock) {
     let result = bench.completion().expect("it is lost now").result;
-    assert!(matches!(result, Err(Error::Lost { reason: Loss::Gone, .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
     assert!(bench.core.remaining(lock, bench.now).is_zero());
 }
 

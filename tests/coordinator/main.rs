@@ -2,7 +2,6 @@
 //! clock, and every reply is written out, so that the order of what is said can be looked at.
 
 mod bench;
-mod debts;
 mod doubted;
 mod fetching;
 mod flushing;
@@ -15,21 +14,22 @@ mod keeping;
 mod losing;
 mod marker;
 mod overdue;
+mod pending_releases;
+mod quarantine;
 mod quarantine_extend;
 mod renewing;
 mod secrets;
 mod servers;
 mod silence;
 mod starting;
-mod trust;
 mod turns;
 mod waiting;
 
 use std::time::Duration;
 
 use bench::{Bench, INFO_OLD, TTL};
-use redlatch::proto::coordinator::Event;
-use redlatch::{Cause, Error, Outcome, Released, Said, Standing};
+use redlatch::proto::coordinator::NodeEvent;
+use redlatch::{Error, NodeError, NodeReply, NodeState, Outcome, ReleaseOutcome};
 
 fn millis(n: u64) -> Duration {
     Duration::from_millis(n)

@@ -4,9 +4,9 @@
 use super::bench::{INFO_REPLID, bulk};
 use super::*;
 use redlatch::proto::marker::MARK;
-use redlatch::proto::quarantine::Distrust;
+use redlatch::proto::quarantine::QuarantineReason;
 use redlatch::proto::settings::{NodeSettings, Settings};
-use redlatch::{Instant, NodeId, RestartGuard};
+use redlatch::{NodeId, RestartGuard, proto::time::Instant};
 
 const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -37,9 +37,9 @@ fn meet(guard: RestartGuard, marker: Option<String>, info: &str) -> Bench {
 }
 
 /// For how long the node does not grant, and why.
-fn distrust(bench: &mut Bench) -> Option<(Duration, Distrust)> {
-    std::iter::from_fn(|| bench.core.poll_event()).find_map(|event| match event {
-        Event::Distrusted { until, why, .. } => Some((until.saturating_since(bench.now), why)),
+fn distrust(bench: &mut Bench) -> Option<(Duration, QuarantineReason)> {
+    std::iter::from_fn(|| bench.core.poll_node_event()).find_map(|event| match event {
+        NodeEvent::Quarantined { until, why, .. } => Some((until.saturating_since(bench.now), why)),
         _ => None,
     })
 }
@@ -47,12 +47,12 @@ fn distrust(bench: &mut Bench) -> Option<(Duration, Distrust)> {
 #[test]
 fn quarantine_begins_when_a_node_was_first_seen_without_a_marker() {
     let mut first = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
-    assert_eq!(distrust(&mut first), Some((MEMORY, Distrust::Unmarked)));
+    assert_eq!(distrust(&mut first), Some((MEMORY, QuarantineReason::Unmarked)));
     assert_eq!(first.markers[0], marker(0, ""), "it is written for the next process");
     // The node was flushed, or is new: its uptime of a day says nothing.
     for (ago, left) in [(MINUTE / 2, Some(MEMORY - millis(30_000))), (2 * MINUTE, None)] {
         let mut next = meet(RestartGuard::On, marker(ago, ""), INFO_REPLID);
-        assert_eq!(distrust(&mut next), left.map(|left| (left, Distrust::Unmarked)));
+        assert_eq!(distrust(&mut next), left.map(|left| (left, QuarantineReason::Unmarked)));
         assert_eq!(next.markers[0], marker(ago, ""), "it stays as it is");
     }
 }
@@ -62,17 +62,17 @@ fn a_node_that_was_promoted_and_restarted_long_ago_is_trusted_by_its_marker() {
     let promoted = format!("{INFO_REPLID}second_repl_offset:88\r\n");
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
     assert_eq!(distrust(&mut bench), None);
-    assert_eq!(bench.standing(0), Standing::Ready);
+    assert_eq!(bench.standing(0), NodeState::Ready);
     // Where no marker may be written the offset is all there is.
     let mut bench = meet(RestartGuard::On, None, &promoted);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Promoted)));
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
 }
 
 #[test]
 fn a_node_of_another_identity_than_its_marker_is_quarantined_and_marked_anew() {
     let cases = [
-        (INFO_REPLID.replace("RRR", "SSS"), Distrust::Restarted),
-        (INFO_REPLID.replace("HHH", "III"), Distrust::Promoted),
+        (INFO_REPLID.replace("RRR", "SSS"), QuarantineReason::Restarted),
+        (INFO_REPLID.replace("HHH", "III"), QuarantineReason::Promoted),
     ];
     for (info, why) in cases {
         let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &info);
@@ -87,12 +87,12 @@ fn a_node_of_another_identity_than_its_marker_is_quarantined_and_marked_anew() {
 fn a_second_promotion_between_two_connections_is_seen() {
     let promoted = format!("{INFO_REPLID}second_repl_offset:88\r\n");
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
-    assert_eq!(bench.standing(0), Standing::Ready);
+    assert_eq!(bench.standing(0), NodeState::Ready);
     bench.lose(0);
     bench.pass(millis(600));
     bench.set_info(0, &promoted.replace("HHH", "III"));
     bench.connect(0);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Promoted)));
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_flush_between_two_connections_is_seen() {
     bench.pass(millis(600));
     bench.markers[0] = Some(String::new());
     bench.connect(0);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Unmarked)));
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Unmarked)));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_flush_during_the_handshake_is_not_missed() {
     let replies: Vec<String> = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
     let (before, after) = replies.split_at(at("GET") + 1);
     bench.reply(0, &format!("{}{FLUSH}{}", before.concat(), after.concat()));
-    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
     let said = bench.said(0);
     assert!(said.iter().any(|command| command[1..].first().is_some_and(|word| word == MARK)));
 }
@@ -151,22 +151,22 @@ fn a_marker_from_the_nodes_future_is_written_anew() {
     let run_id = format!("{}0", "R".repeat(39));
     let future = format!("1 {run_id} {} {}", "H".repeat(40), MICROS + MINUTE);
     let mut bench = meet(RestartGuard::On, Some(future), INFO_REPLID);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::ClockJumped)));
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::ClockJumped)));
     assert_eq!(bench.markers[0], marker(0, ""));
 }
 
 #[test]
 fn an_operator_who_vouches_is_believed_by_every_process() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
-    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
     bench.core.vouch(7, bench.now).unwrap();
     let said = bench.said(0);
     let vouched = said.iter().find(|command| command.get(1).is_some_and(|word| word == MARK));
     assert_eq!(vouched.unwrap()[6], " vouched");
     bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
     let Ok(Outcome::Vouched(report)) = bench.completion().unwrap().result else { panic!() };
-    assert_eq!(report.nodes[0].said, Said::Granted);
-    assert_eq!(bench.standing(0), Standing::Ready);
+    assert_eq!(report.nodes[0].said, NodeReply::Granted);
+    assert_eq!(bench.standing(0), NodeState::Ready);
     bench.assert_idle();
     // The next process, also where the node has been up for a second only.
     let young = INFO_REPLID.replace("86400", "1");
@@ -175,7 +175,7 @@ fn an_operator_who_vouches_is_believed_by_every_process() {
     // The marker of another process of the node vouches for nothing.
     let restarted = INFO_REPLID.replace("RRR", "SSS");
     let mut next = meet(RestartGuard::On, marker(MINUTE, " vouched"), &restarted);
-    assert_eq!(distrust(&mut next), Some((MEMORY, Distrust::Restarted)));
+    assert_eq!(distrust(&mut next), Some((MEMORY, QuarantineReason::Restarted)));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn what_a_node_forgets_after_an_operator_vouched_is_not_covered() {
     bench.reply(0, &format!("{FLUSH}_\r\n"));
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
-    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
     bench.core.vouch(7, bench.now).unwrap();
     bench.said(0);
     bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
-    assert_eq!(bench.standing(0), Standing::Ready);
+    assert_eq!(bench.standing(0), NodeState::Ready);
     for _ in 0..2 {
         // The second flush prolongs the quarantine that the first one began.
         bench.pass(Duration::from_secs(10));
@@ -238,9 +238,9 @@ fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
         bench.reply(0, &bulk(&marker(0, "").unwrap()));
     }
     bench.pass(MEMORY - Duration::from_secs(10));
-    assert!(matches!(bench.standing(0), Standing::Quarantined(_)));
+    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
     bench.pass(Duration::from_secs(10));
-    assert_eq!(bench.standing(0), Standing::Ready);
+    assert_eq!(bench.standing(0), NodeState::Ready);
 }
 
 /// The scripts that write the marker, among what is said.
@@ -261,7 +261,7 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
     // The node was suspect when it said what time it is.
     let mut bench = asked_for_its_time();
     bench.pass(millis(60));
-    assert_eq!(bench.standing(0), Standing::Suspect);
+    assert_eq!(bench.standing(0), NodeState::Suspect);
     bench.tell_time_of(0, jump);
     assert_eq!(markings(&bench.said(0)), ["new"]);
     // A flush of another database was being written down.
@@ -302,7 +302,7 @@ fn a_marker_that_cannot_be_written_for_a_while_is_no_reason_to_trust() {
         bench.reply(0, &replies);
         assert_eq!(bench.names(0), ["EVAL"]);
         bench.reply(0, refusal);
-        assert!(matches!(bench.standing(0), Standing::Quarantined(_)), "{refusal}");
+        assert!(matches!(bench.standing(0), NodeState::Quarantined(_)), "{refusal}");
     }
 }
 
@@ -318,7 +318,7 @@ fn a_node_that_does_not_say_what_time_it_is_is_judged_without_its_marker() {
     };
     let replies: String = said.iter().map(&mut reply).collect();
     bench.reply(0, &replies);
-    assert_eq!(bench.standing(0), Standing::Ready, "it has been up for a day");
+    assert_eq!(bench.standing(0), NodeState::Ready, "it has been up for a day");
 }
 
 /// A replica that attaches, a backup, and the end of the backlog change the replication history of
@@ -345,7 +345,7 @@ fn a_new_replication_history_without_a_promotion_costs_nothing() {
     let mut bench = Bench::of_settings(long, &[marker(2 * MINUTE, "")], NOW);
     bench.set_info(0, &info);
     bench.connect(0);
-    assert_eq!(distrust(&mut bench).unwrap().1, Distrust::Promoted);
+    assert_eq!(distrust(&mut bench).unwrap().1, QuarantineReason::Promoted);
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn a_restart_that_another_client_wrote_down_as_harmless_is_none_to_one_that_is_n
     bench.markers[0] = marker(2 * MINUTE, "").map(|marker| marker.replace("RRR", "SSS"));
     bench.set_info(0, &restarted);
     bench.connect(0);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Restarted)));
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Restarted)));
 }
 
 #[test]
@@ -387,9 +387,9 @@ fn vouching_ends_at_the_node_timeout_with_what_each_node_said() {
     assert!(bench.completion().is_none(), "node 2 may answer yet");
     bench.pass(millis(50));
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
-    let said: Vec<Said> = report.nodes.iter().map(|node| node.said).collect();
-    let failed = [Said::Failed(Cause::NoPermission), Said::Failed(Cause::Silent)];
-    assert_eq!(said, [Said::Granted, failed[0], failed[1]]);
+    let said: Vec<NodeReply> = report.nodes.iter().map(|node| node.said).collect();
+    let failed = [NodeReply::Failed(NodeError::NoPermission), NodeReply::Failed(NodeError::Silent)];
+    assert_eq!(said, [NodeReply::Granted, failed[0], failed[1]]);
     bench.lose(2);
     bench.assert_idle();
 }
@@ -406,27 +406,28 @@ fn a_persistent_node_that_comes_back_with_its_marker_is_trusted_at_once() {
     // A quarantine that had begun before the restart goes on.
     let mut bench = meet(guard, marker(MINUTE / 2, ""), &young);
     let left = MEMORY - millis(30_000);
-    assert_eq!(distrust(&mut bench), Some((left, Distrust::Restarted)));
+    assert_eq!(distrust(&mut bench), Some((left, QuarantineReason::Restarted)));
     // Without its marker it forgot. And a promoted replica is another node's copy, perhaps late.
     let mut bench = meet(guard, Some(String::new()), &young);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Unmarked)));
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Unmarked)));
     let promoted = format!("{restarted}second_repl_offset:5\r\n");
     let mut bench = meet(guard, marker(2 * MINUTE, ""), &promoted);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Restarted)));
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Restarted)));
     let promoted = INFO_REPLID.replace("HHH", "III");
     let mut bench = meet(guard, marker(2 * MINUTE, ""), &promoted);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Promoted)));
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
     // The marker that it wrote does not speed up a client that does not know of the declaration.
     let mut bench = meet(RestartGuard::On, Some(written), &young);
-    assert_eq!(distrust(&mut bench), Some((MEMORY, Distrust::Young)));
+    assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Young)));
 }
 
 #[test]
 fn a_restart_during_the_life_of_a_client_is_judged_by_its_marker_too() {
     let restarted = INFO_REPLID.replace("RRR", "SSS").replace("HHH", "III");
-    for (guard, expected) in
-        [(RestartGuard::On, Some((MEMORY, Distrust::Restarted))), (RestartGuard::Persistent, None)]
-    {
+    for (guard, expected) in [
+        (RestartGuard::On, Some((MEMORY, QuarantineReason::Restarted))),
+        (RestartGuard::Persistent, None),
+    ] {
         let mut bench = meet(guard, marker(2 * MINUTE, ""), INFO_REPLID);
         bench.lose(0);
         bench.pass(millis(600));
@@ -455,8 +456,8 @@ fn without_the_restart_guard_no_marker_is_looked_at() {
     let mut unnamed = Bench::of_settings(unnamed, &[Some(String::new())], NOW);
     for bench in [&mut off, &mut unnamed] {
         bench.connect(0);
-        assert_eq!(bench.standing(0), Standing::Ready);
+        assert_eq!(bench.standing(0), NodeState::Ready);
         assert_eq!(bench.markers[0].as_deref(), Some(""));
     }
-    assert_eq!(off.core.trouble(NodeId::new(0)), Cause::Unreachable);
+    assert_eq!(off.core.trouble(NodeId::new(0)), NodeError::Unreachable);
 }

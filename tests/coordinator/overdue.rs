@@ -3,7 +3,7 @@
 
 use super::*;
 use redlatch::proto::keeper::TOLD_BEFORE;
-use redlatch::{Keep, Lock, Loss};
+use redlatch::{AutoExtend, Lock, LostReason};
 
 const PUSH: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
@@ -13,11 +13,14 @@ fn quiet() -> Bench {
 }
 
 /// Kept locks on all nodes, whose keys begin with `name`; every question is answered.
-fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: Keep) {
+fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: AutoExtend) {
     for index in 0..count {
         let key = format!("{name}{index}");
         let zero = Duration::ZERO;
-        bench.core.acquire_and_keep(key.as_bytes(), ttl, zero, Some(keep), 1, bench.now).unwrap();
+        bench
+            .core
+            .acquire_and_auto_extend(key.as_bytes(), ttl, zero, Some(keep), 1, bench.now)
+            .unwrap();
         for node in 0..3 {
             assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"]);
             bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
@@ -49,7 +52,7 @@ fn count_lost(bench: &mut Bench) -> usize {
 #[test]
 fn a_turn_behind_all_deadlines_releases_every_kept_lock_and_extends_none() {
     let mut bench = quiet();
-    keep_many(&mut bench, "k", 600, TTL, Keep::at_most(TTL * 100));
+    keep_many(&mut bench, "k", 600, TTL, AutoExtend::at_most(TTL * 100));
     bench.pass(TTL * 2);
     for node in 0..3 {
         let said = bench.said(node);
@@ -63,9 +66,9 @@ fn a_turn_behind_all_deadlines_releases_every_kept_lock_and_extends_none() {
 #[test]
 fn losses_do_not_wait_for_the_renewals_of_live_locks() {
     let mut bench = quiet();
-    keep_many(&mut bench, "live", 600, TTL, Keep::at_most(TTL * 100));
+    keep_many(&mut bench, "live", 600, TTL, AutoExtend::at_most(TTL * 100));
     // These are not renewed, and end a moment after the renewals of the others are due.
-    keep_many(&mut bench, "over", 300, millis(3_450), Keep::extensions(0));
+    keep_many(&mut bench, "over", 300, millis(3_450), AutoExtend::extensions(0));
     bench.pass(millis(3_430));
     assert_eq!(count_lost(&mut bench), 300, "all of them in the first turn");
     for node in 0..3 {
@@ -86,7 +89,7 @@ fn losses_do_not_wait_for_the_renewals_of_live_locks() {
 
 /// A kept lock, and how long it takes until it counts as lost.
 fn kept(bench: &mut Bench) -> (Lock, Duration) {
-    let lock = super::doubted::kept(bench, Keep::at_most(TTL * 100));
+    let lock = super::doubted::kept(bench, AutoExtend::at_most(TTL * 100));
     let left = bench.core.remaining(&lock, bench.now) - TOLD_BEFORE;
     (lock, left)
 }
@@ -101,7 +104,7 @@ fn assert_nothing_prolongs(bench: &mut Bench) {
 fn assert_lost(bench: &mut Bench, data: u64) {
     let mut ends = std::iter::from_fn(|| bench.completion());
     let end = ends.find(|end| end.data == data && end.result.is_err()).expect("an end");
-    assert!(matches!(end.result, Err(Error::Lost { reason: Loss::Expired, .. })), "{end:?}");
+    assert!(matches!(end.result, Err(Error::Lost { reason: LostReason::Expired, .. })), "{end:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! two holders: another client's key is on node 2 and on its way to node 0.
 
 use super::*;
-use redlatch::{Lock, NodeId, Token};
+use redlatch::{Lock, LockToken, NodeId};
 
 const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
@@ -18,7 +18,7 @@ fn restart_empty(bench: &mut Bench) {
     bench.pass(millis(600));
     bench.set_info(2, &INFO_OLD.replace("RRR", "SSS"));
     bench.connect(2);
-    assert!(matches!(bench.standing(2), Standing::Quarantined(_)));
+    assert!(matches!(bench.standing(2), NodeState::Quarantined(_)));
 }
 
 /// Nodes 1 and 2 say yes to an extend; node 0 does not answer. Whether that is enough.
@@ -45,7 +45,7 @@ fn wait_for_the_end_of_the_quarantine(bench: &mut Bench, lock: &Lock) {
         }
         if let Some(done) = bench.completion() {
             assert!(done.result.is_ok());
-            if bench.standing(2) == Standing::Ready {
+            if bench.standing(2) == NodeState::Ready {
                 return;
             }
             bench.core.extend(lock, TTL, 2, bench.now).unwrap();
@@ -123,7 +123,7 @@ fn extend_counts_a_key_that_was_seen_in_trust_after_its_set_was_lost_from_sight(
     bench.lose(2);
     bench.pass(millis(600));
     bench.connect(2);
-    assert_eq!(bench.standing(2), Standing::Ready);
+    assert_eq!(bench.standing(2), NodeState::Ready);
     bench.said(2);
     bench.reply(2, ":1\r\n");
     bench.tell_time(2);
@@ -136,7 +136,7 @@ fn extend_counts_a_key_that_was_seen_in_trust_after_its_set_was_lost_from_sight(
 #[test]
 fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
     let mut bench = bench();
-    let token = Token::parse(&"5".repeat(40)).unwrap();
+    let token = LockToken::parse(&"5".repeat(40)).unwrap();
     bench.core.adopt(b"k", token, TTL, None, 1, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["EVAL"]);
@@ -159,7 +159,7 @@ fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
 
 #[test]
 fn extend_by_token_never_counts_a_node_in_quarantine() {
-    let token = Token::parse(&"5".repeat(40)).unwrap();
+    let token = LockToken::parse(&"5".repeat(40)).unwrap();
     // Distrusted before the extend was asked for, or while it is in flight.
     for before in [true, false] {
         let mut bench = bench();
@@ -228,7 +228,7 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
         assert_eq!(bench.names(node), ["TIME"]);
         bench.tell_time_of(node, if node == 2 { 3_600_000_000 } else { 0 });
     }
-    assert!(matches!(bench.standing(2), Standing::Quarantined(_)));
+    assert!(matches!(bench.standing(2), NodeState::Quarantined(_)));
     assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
 

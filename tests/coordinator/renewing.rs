@@ -2,7 +2,7 @@
 
 use super::doubted::{BUSY, answer, kept};
 use super::*;
-use redlatch::{Keep, Lock, Loss};
+use redlatch::{AutoExtend, Lock, LostReason};
 
 const YES: [&str; 3] = [":1\r\n"; 3];
 
@@ -12,8 +12,8 @@ fn quiet() -> Bench {
 }
 
 /// For ever, as far as these tests go.
-fn long() -> Keep {
-    Keep::at_most(TTL * 100)
+fn long() -> AutoExtend {
+    AutoExtend::at_most(TTL * 100)
 }
 
 /// Lets the time pass, with a yes to everything. Returns how many extends that were on each node.
@@ -69,7 +69,7 @@ fn a_keeping_that_begins_behind_an_extend_that_was_lost_renews_in_time() {
     let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     answer(&mut bench, [BUSY; 3]);
     bench.core.cancel(op, bench.now);
-    bench.core.keep(&lock, long(), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
     pass(&mut bench, millis(2_000));
     assert!(!bench.core.remaining(&lock, bench.now).is_zero(), "{:?}", bench.completion());
 }
@@ -78,8 +78,8 @@ fn a_keeping_that_begins_behind_an_extend_that_was_lost_renews_in_time() {
 fn a_lock_that_was_kept_for_as_long_as_it_may_be_is_lost_for_that_reason_at_any_ttl() {
     for hold in 100..140 {
         let mut bench = quiet();
-        let (ttl, keep) = (millis(20), Keep::at_most(millis(hold)));
-        bench.core.acquire_and_keep(b"k", ttl, ttl, Some(keep), 7, bench.now).unwrap();
+        let (ttl, keep) = (millis(20), AutoExtend::at_most(millis(hold)));
+        bench.core.acquire_and_auto_extend(b"k", ttl, ttl, Some(keep), 7, bench.now).unwrap();
         let (mut lost, mut renewals) = (None, 0);
         while lost.is_none() {
             for node in 0..3 {
@@ -93,7 +93,7 @@ fn a_lock_that_was_kept_for_as_long_as_it_may_be_is_lost_for_that_reason_at_any_
             bench.pass(Duration::from_micros(100));
         }
         assert!(
-            matches!(lost, Some(Error::Lost { reason: Loss::MaxHold, .. })),
+            matches!(lost, Some(Error::Lost { reason: LostReason::MaxHold, .. })),
             "{hold}: {lost:?}"
         );
         // What is left of the last millisecond is not asked for again and again.
@@ -106,7 +106,7 @@ fn a_ttl_that_is_over_before_it_can_be_renewed_is_not_kept() {
     let mut bench = quiet();
     for (ttl, good) in [(3, false), (5, false), (9, false), (10, true)] {
         let ttl = millis(ttl);
-        let asked = bench.core.acquire_and_keep(b"k", ttl, TTL, Some(long()), 7, bench.now);
+        let asked = bench.core.acquire_and_auto_extend(b"k", ttl, TTL, Some(long()), 7, bench.now);
         assert_eq!(asked.is_ok(), good, "{asked:?}");
         if let Err(error) = asked {
             assert!(error.to_string().contains("ttl"), "{error}");
@@ -157,7 +157,7 @@ fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
 fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it() {
     for in_flight in [false, true] {
         let mut bench = quiet();
-        let lock = kept(&mut bench, Keep::extensions(1));
+        let lock = kept(&mut bench, AutoExtend::extensions(1));
         bench.pass(millis(3_400));
         if !in_flight {
             answer(&mut bench, [BUSY; 3]);
@@ -180,7 +180,7 @@ fn a_lock_is_kept_by_the_ttl_that_it_was_to_have() {
         bench.said(2);
         bench.reply(2, "+OK\r\n");
         extend(&mut bench, &lock, extended_to);
-        bench.core.keep(&lock, long(), 7, bench.now).unwrap();
+        bench.core.auto_extend(&lock, long(), 7, bench.now).unwrap();
         assert_eq!(pass(&mut bench, ttl), 3, "renewals at each third of {ttl:?}");
     }
 }
@@ -192,9 +192,9 @@ fn a_lock_whose_keeping_was_cancelled_is_not_named_any_more() {
     bench.said(2);
     bench.reply(2, "+OK\r\n");
     let named = |bench: &mut Bench| (0..3).all(|node| bench.names(node) == ["CLIENT", "PTTL"]);
-    bench.core.keep(&lock, long(), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
     assert!(named(&mut bench));
-    let op = bench.core.keep(&lock, long(), 3, bench.now).unwrap();
+    let op = bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
     assert!((0..3).all(|node| bench.said(node).is_empty()), "it is named already");
     bench.core.cancel(op, bench.now);
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
@@ -203,7 +203,7 @@ fn a_lock_whose_keeping_was_cancelled_is_not_named_any_more() {
         bench.reply(node, "+OK\r\n:9999\r\n:1\r\n");
     }
     bench.completion().unwrap().result.unwrap();
-    bench.core.keep(&lock, long(), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
     assert!(named(&mut bench), "now somebody does");
 }
 
@@ -214,10 +214,10 @@ fn nodes_that_do_not_answer_when_a_key_is_named_are_found_silent() {
     bench.said(2);
     bench.reply(2, "+OK\r\n");
     bench.pass(millis(100));
-    bench.core.keep(&lock, long(), 3, bench.now).unwrap();
+    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
     }
     (0..6).for_each(|_| bench.pass(millis(20)));
-    assert!((0..3).all(|node| bench.standing(node) == Standing::Suspect));
+    assert!((0..3).all(|node| bench.standing(node) == NodeState::Suspect));
 }

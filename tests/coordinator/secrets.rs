@@ -44,9 +44,9 @@ fn a_password_that_a_node_repeats_in_part_is_nowhere_to_be_seen() {
         let mut shown = String::new();
         let mut repeated = 0;
         // HELLO and what follows it; then AUTH and what follows it.
-        for greeting in ["HELLO", "AUTH"] {
+        for handshake in ["HELLO", "AUTH"] {
             let commands = bench.said(0);
-            assert_eq!(commands[0][0], greeting);
+            assert_eq!(commands[0][0], handshake);
             for command in commands {
                 let reply = unknown(&command);
                 repeated += usize::from(reply.contains(&password[..6]));
@@ -55,15 +55,15 @@ fn a_password_that_a_node_repeats_in_part_is_nowhere_to_be_seen() {
             }
         }
         assert_eq!(repeated, 2, "the node repeats it each time");
-        assert_eq!(bench.standing(0), Standing::Rejected(Cause::UnknownCommand));
+        assert_eq!(bench.standing(0), NodeState::Rejected(NodeError::UnknownCommand));
         bench.acquire();
         let error = bench.completion().expect("nobody can be asked").result.unwrap_err();
         let report = bench.core.report_standings(bench.now);
         shown += &format!("{error} {error:?} {report:?} {:?}", bench.core);
-        while let Some(event) = bench.core.poll_event() {
+        while let Some(event) = bench.core.poll_node_event() {
             shown += &format!("{event:?}");
         }
-        assert!(shown.contains(&Cause::UnknownCommand.to_string()), "{shown}");
+        assert!(shown.contains(&NodeError::UnknownCommand.to_string()), "{shown}");
         is_silent_about(&password, &shown);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use redlatch::proto::coordinator::Action;
-use redlatch::{Loss, NodeId, Token};
+use redlatch::{LockToken, LostReason, NodeId};
 
 /// The same acquire as everywhere, on nodes that are not connected yet: one attempt.
 fn ask(bench: &mut Bench) {
@@ -48,7 +48,7 @@ fn an_acquire_is_held_no_longer_than_the_connect_timeout() {
     bench.pass(millis(1));
     let done = bench.completion().expect("the connect timeout has passed");
     let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
-    assert_eq!(report.nodes[1].said, Said::Failed(Cause::Unreachable));
+    assert_eq!(report.nodes[1].said, NodeReply::Failed(NodeError::Unreachable));
     assert_eq!(bench.names(0), [] as [&str; 0], "a minority is not asked");
     bench.assert_idle();
 }
@@ -97,12 +97,12 @@ fn a_held_request_can_be_taken_back_and_hands_its_turn_on() {
 #[test]
 fn an_adopt_is_held_and_stays_an_adopt() {
     let mut bench = Bench::not_connected(1);
-    let token = Token::parse(&"a".repeat(40)).unwrap();
+    let token = LockToken::parse(&"a".repeat(40)).unwrap();
     bench.core.adopt(b"k", token, TTL, None, 5, bench.now).unwrap();
     assert_eq!(bench.connect(0)[0][0], "EVAL");
     bench.reply(0, ":0\r\n");
     let result = bench.completion().expect("the token does not hold the key").result;
-    assert!(matches!(result, Err(Error::Lost { reason: Loss::Gone, .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
 }
 
 #[test]
@@ -114,5 +114,5 @@ fn a_waiter_behind_one_that_is_held_is_not_told_that_the_key_is_held_by_another(
     let done = bench.completion().expect("its wait is over");
     assert_eq!(done.data, 2);
     let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
-    assert_eq!(report.nodes[0].said, Said::Failed(Cause::Unreachable));
+    assert_eq!(report.nodes[0].said, NodeReply::Failed(NodeError::Unreachable));
 }

@@ -46,7 +46,7 @@ fn hand_over(bench: &mut Bench, held_for: Duration) -> bool {
     let (_, lock) = acquired(bench);
     ask_for(bench, 0, WAIT);
     bench.pass(held_for);
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     let said = bench.names(0);
     bench.reply(0, ":1\r\n");
     if said[1] == "SET" {
@@ -97,7 +97,7 @@ fn a_wait_that_is_over_has_no_turn() {
     let lock = bench.hold(&[0]);
     ask_for(&mut bench, 2, millis(20));
     bench.now = bench.now.saturating_add(millis(500));
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(0), ["EVAL"]);
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Contended(_))));
 }
@@ -106,7 +106,7 @@ fn a_wait_that_is_over_has_no_turn() {
 fn one_who_takes_the_lock_up_does_not_split_the_line() {
     let mut bench = Bench::with(1, quiet);
     let lock = bench.hold(&[0]);
-    let token = bench.core.give_away(lock, bench.now).unwrap();
+    let token = bench.core.into_token(lock, bench.now).unwrap();
     ask_for(&mut bench, 1, WAIT);
     ask_for(&mut bench, 2, WAIT);
     answer(&mut bench, 0, "_", "9000");
@@ -120,7 +120,7 @@ fn one_who_takes_the_lock_up_does_not_split_the_line() {
         if data == 9 {
             ask_for(&mut bench, 3, WAIT);
         }
-        bench.core.let_go(&lock, bench.now);
+        bench.core.release_nowait(&lock, bench.now);
         for _ in 0..30 {
             answer(&mut bench, 0, "+OK", "-2");
             bench.pass(Duration::from_micros(200));
@@ -146,7 +146,7 @@ fn who_waits_for_less_than_is_usual_is_told_too() {
         bench.pass(millis(1));
     }
     let (_, lock) = acquired(&mut bench);
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     answer(&mut bench, 0, "+OK", "-2");
     ask_for(&mut bench, 2, millis(120));
     answer(&mut bench, 0, "_", "9000");
@@ -169,7 +169,7 @@ fn the_waiter_behind_those_that_gave_up_has_its_turn() {
         ask_for(&mut bench, 3, WAIT);
         // The timers of those that gave up were not looked at when the lock is given back.
         bench.now = bench.now.saturating_add(millis(500));
-        bench.core.let_go(&lock, bench.now);
+        bench.core.release_nowait(&lock, bench.now);
         assert_eq!(bench.names(0), ["EVAL", "SET"], "the last one asks");
         bench.reply(0, ":1\r\n+OK\r\n");
         for _ in 0..gave_up {
@@ -195,8 +195,8 @@ fn a_turn_that_ends_at_once_is_followed_by_the_next() {
     let evicts = "maxmemory:1000\r\nmaxmemory_policy:allkeys-lru\r\n";
     bench.set_info(0, &format!("{INFO_OLD}{evicts}"));
     bench.connect(0);
-    assert!(matches!(bench.standing(0), Standing::Rejected(_)));
-    bench.core.let_go(&lock, bench.now);
+    assert!(matches!(bench.standing(0), NodeState::Rejected(_)));
+    bench.core.release_nowait(&lock, bench.now);
     for data in 1..=3 {
         let done = bench.completion().expect("each has its turn, and its end");
         assert!(matches!((done.data, done.result), (d, Err(Error::Config(_))) if d == data));

@@ -75,7 +75,7 @@ fn a_loser_is_told_and_asks_when_a_majority_can_be_free() {
         bench.reply(node, "+OK\r\n");
     }
     let (_, lock) = acquired(&mut bench);
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     answer_releases(&mut bench, 5);
 }
 
@@ -172,7 +172,7 @@ fn inside_a_client_waiters_are_served_in_order_and_nobody_else_asks() {
         let (served, lock) = acquired(&mut bench);
         assert_eq!(served, data);
         assert!(bench.completion().is_none());
-        bench.core.let_go(&lock, bench.now);
+        bench.core.release_nowait(&lock, bench.now);
         for node in 0..3 {
             let said = bench.names(node);
             let release = said[0].as_str();
@@ -214,7 +214,7 @@ fn a_lock_that_expires_gives_the_next_waiter_its_turn() {
     bench.reply(0, ":0\r\n+OK\r\n");
     let (served, lock) = acquired(&mut bench);
     assert_eq!(served, 2);
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     answer_releases(&mut bench, 1);
 }
 
@@ -229,7 +229,7 @@ fn waits_that_are_taken_back_or_run_out_leave_nothing() {
     bench.pass(millis(20));
     let done = bench.completion().unwrap();
     assert!(done.data == 3 && matches!(done.result, Err(Error::Contended(_))));
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(0), ["EVAL", "SET"]);
     bench.reply(0, ":1\r\n");
     bench.core.cancel(third, bench.now);
@@ -274,7 +274,7 @@ fn streak(bench: &mut Bench, by: Duration) -> u32 {
         let (_, lock) = acquired(bench);
         ask_for(bench, 0, WAIT);
         bench.pass(by);
-        bench.core.let_go(&lock, bench.now);
+        bench.core.release_nowait(&lock, bench.now);
         let said = bench.names(0);
         bench.reply(0, ":1\r\n");
         if said[1] != "SET" {
@@ -327,5 +327,5 @@ fn a_waiter_behind_one_that_finds_no_quorum_is_not_told_that_the_key_is_held() {
     let soon = bench.completion().expect("its wait is over");
     assert_eq!(soon.data, 2);
     let Err(Error::NoQuorum(report)) = soon.result else { panic!("{:?}", soon.result) };
-    assert!(matches!(report.nodes[0].said, Said::Failed(_)), "{report}");
+    assert!(matches!(report.nodes[0].said, NodeReply::Failed(_)), "{report}");
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use redlatch::{Cause, Credentials, Error};
+use redlatch::{Credentials, Error, NodeError};
 
 /// What is looked for by the test that looks through every output: no other text has it.
 pub const PASSWORD: &str = "op3n:s@same/zebra";
@@ -19,14 +19,14 @@ fn urls(fleet: &Fleet, credentials: &str, db: &str) -> Vec<String> {
 
 /// The error of a lock on nodes that cannot be used as they are configured.
 #[track_caller]
-fn misconfigured(config: Config, cause: Cause) -> String {
+fn misconfigured(config: Config, cause: NodeError) -> String {
     let start = Instant::now();
     let client = Client::connect(config).expect("good addresses");
     let error = client.lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error}");
     assert!(start.elapsed() < 5 * SECOND, "it was retried until the wait of 10 s ran out");
     let said = &error.report().expect("nodes were asked").nodes[0].said;
-    assert_eq!(*said, redlatch::Said::Failed(cause), "{error}");
+    assert_eq!(*said, redlatch::NodeReply::Failed(cause), "{error}");
     println!("{error}\n{error:?}\n{client:?}");
     error.to_string()
 }
@@ -56,10 +56,10 @@ fn user_password_and_database_are_those_of_the_url() {
 fn what_is_wrong_with_credentials_is_an_error_of_configuration_that_names_it() {
     let fleet = with_password(3);
     let cases = [
-        ("", "", Cause::NoAuth),
-        (":wrong@", "", Cause::WrongPassword),
-        (&format!("nobody:{ENCODED}@"), "", Cause::WrongPassword),
-        (&format!(":{ENCODED}@"), "/16", Cause::NoDatabase),
+        ("", "", NodeError::NoAuth),
+        (":wrong@", "", NodeError::WrongPassword),
+        (&format!("nobody:{ENCODED}@"), "", NodeError::WrongPassword),
+        (&format!(":{ENCODED}@"), "/16", NodeError::NoDatabase),
     ];
     for (credentials, db, cause) in cases {
         let text = misconfigured(config(urls(&fleet, credentials, db)), cause);
@@ -93,13 +93,13 @@ fn a_node_that_repeats_what_it_was_told_does_not_make_us_repeat_it() {
     let client = ready(config(urls(&fleet, &format!(":{ENCODED}@"), "")));
     lock_extend_and_release(&client);
     println!("{client:?}");
-    let text = misconfigured(config(urls(&fleet, ":wrong-zebra@", "")), Cause::WrongPassword);
+    let text = misconfigured(config(urls(&fleet, ":wrong-zebra@", "")), NodeError::WrongPassword);
     assert!(!text.contains("wrong-zebra"), "{text}");
     drop(fleet);
     // Where AUTH is unknown too, its last words are our password.
     let fleet = Fleet::with(1, &["--rename-command", "HELLO", "", "--rename-command", "AUTH", ""]);
     let config = config(urls(&fleet, &format!(":{ENCODED}@"), ""));
-    let text = misconfigured(config, Cause::UnknownCommand);
+    let text = misconfigured(config, NodeError::UnknownCommand);
     assert!(!text.contains(PASSWORD), "{text}");
 }
 
@@ -136,7 +136,7 @@ fn credentials_are_asked_for_at_each_connect() {
         }
     }
     let guard = client.lock("b", TTL).expect("the new token");
-    assert_eq!(guard.release(), Ok(Released::Released));
+    assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
     assert!(asked.lock().unwrap().len() >= 5, "a majority was connected to again");
 }
 
@@ -161,7 +161,7 @@ fn a_socket_in_the_file_system_is_a_node_like_others() {
     assert!(error.to_string().contains("/a socket not connected"), "{error}");
     fleet[0].restart();
     let guard = client.lock("a", TTL).expect("two of three");
-    assert_eq!(guard.release(), Ok(Released::Released));
+    assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
 }
 
 #[test]

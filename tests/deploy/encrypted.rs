@@ -93,11 +93,11 @@ fn plain_encrypted_and_local_nodes_make_one_quorum() {
     for down in 0..3 {
         fleet[down].stop();
         let guard = client.try_lock("a", TTL).expect("two of three kinds");
-        assert_eq!(guard.release(), Ok(Released::Released));
+        assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
         fleet[down].cont();
         eventually(5 * SECOND, "it is back", || {
             client.drive(millis(1)).unwrap();
-            client.nodes()[down] == Standing::Ready
+            client.nodes()[down] == NodeState::Ready
         });
     }
     eventually(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
@@ -169,7 +169,7 @@ fn a_node_that_dies_while_encrypted_comes_back() {
     let client = ready(config(encrypted(&ports)).tls(tls));
     for _ in 0..3 {
         let guard = client.lock("a", TTL).expect("it is back");
-        assert_eq!(guard.release(), Ok(Released::Released));
+        assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
         fleet[0].restart();
     }
 }

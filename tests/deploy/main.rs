@@ -17,7 +17,7 @@ mod secrets;
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Config, Released, RestartGuard, Standing};
+use redlatch::{Client, Config, NodeState, ReleaseOutcome, RestartGuard};
 use support::{Fleet, Node, eventually};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ fn ready(config: Config) -> Client {
     let nodes = config.settings().nodes.len();
     let client = Client::connect(config).expect("a good configuration");
     let start = Instant::now();
-    while client.nodes().iter().filter(|&&it| it == Standing::Ready).count() < nodes {
+    while client.nodes().iter().filter(|&&it| it == NodeState::Ready).count() < nodes {
         client.drive(millis(2)).expect("the poller works");
         if start.elapsed() > 5 * SECOND {
             panic!("the nodes are not ready: {:?}", client.try_lock("a", TTL));
@@ -53,7 +53,7 @@ fn ready(config: Config) -> Client {
 fn lock_extend_and_release(client: &Client) {
     let mut guard = client.try_lock("invoice:42", TTL).expect("a free key");
     guard.extend(2 * TTL).expect("a lock that is held");
-    assert_eq!(guard.release(), Ok(Released::Released));
+    assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
 }
 
 /// `redis://credentials@127.0.0.1:PORT/db`

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use mio::{Events, Poll, Token};
-use redlatch::{Cause, Engine, Event, LockOptions, NodeId, Outcome};
+use redlatch::{Engine, LockOptions, NodeError, NodeEvent, NodeId, Outcome};
 
 /// Where names lead, and whether that was asked; it takes its time from the second time on.
 struct Directory {
@@ -55,7 +55,7 @@ fn a_client_follows_a_name_without_waiting_for_the_name_server() {
     while fleet[3].client_list().is_empty() {
         let turn = Instant::now();
         let guard = client.lock("a", TTL).expect("two of three are there all the time");
-        assert_eq!(guard.release(), Ok(Released::Released));
+        assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
         longest = longest.max(turn.elapsed());
         assert!(start.elapsed() < 20 * SECOND, "it does not follow");
         client.drive(millis(1)).unwrap();
@@ -105,8 +105,8 @@ fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
     let mut lookup = None;
     eventually(5 * SECOND, "its address is stale", || {
         turn(&mut engine);
-        while let Some(event) = engine.poll_event() {
-            if event == (Event::AddressStale { node }) {
+        while let Some(event) = engine.poll_node_event() {
+            if event == (NodeEvent::AddressStale { node }) {
                 lookup = engine.lookup(node);
             }
         }
@@ -124,7 +124,7 @@ fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
     engine.set_address(NodeId::new(1), vec![fleet[0].address()]);
     eventually(5 * SECOND, "it is followed", || {
         turn(&mut engine);
-        engine.standing(node) == Standing::Ready
+        engine.standing(node) == NodeState::Ready
     });
     println!("the longest turn: {longest:?}");
     assert!(longest < A_SLOW_NAME_SERVER / 2, "{longest:?}");
@@ -147,10 +147,11 @@ fn a_name_with_several_addresses_is_tried_in_turn() {
 fn what_happens_is_told_and_counted() {
     let fleet = Fleet::start(3);
     let client = ready(config(fleet.urls()));
-    let told =
-        |client: &Client| -> Vec<Event> { std::iter::from_fn(|| client.poll_event()).collect() };
+    let told = |client: &Client| -> Vec<NodeEvent> {
+        std::iter::from_fn(|| client.poll_node_event()).collect()
+    };
     let events = told(&client);
-    assert_eq!(events.iter().filter(|event| **event == Event::QuorumReady).count(), 1);
+    assert_eq!(events.iter().filter(|event| **event == NodeEvent::QuorumReady).count(), 1);
     let guard = client.try_lock("a", TTL).unwrap();
     fleet[1].command(&["SET", "b", "another's"]);
     fleet[2].command(&["SET", "b", "another's"]);
@@ -159,7 +160,7 @@ fn what_happens_is_told_and_counted() {
     drop(guard);
     eventually(10 * SECOND, "the silent connection is given up", || {
         client.drive(millis(5)).unwrap();
-        matches!(client.nodes()[0], Standing::Down(_))
+        matches!(client.nodes()[0], NodeState::Down(_))
     });
     // Owed to a node that is not there.
     let guard = client.try_lock("c", TTL).unwrap();
@@ -171,29 +172,32 @@ fn what_happens_is_told_and_counted() {
     fleet[0].cont();
     eventually(10 * SECOND, "all are back", || {
         client.drive(millis(5)).unwrap();
-        client.nodes().iter().all(|it| it.is_usable()) && client.stats().nodes[0].debts_paid > 0
+        client.nodes().iter().all(|it| it.is_usable())
+            && client.stats().nodes[0].pending_releases_sent > 0
     });
     let events = told(&client);
     println!("{events:#?}");
     let node = NodeId::new(0);
-    let happened = |wanted: &dyn Fn(&Event) -> bool| events.iter().any(wanted);
-    let is = |standing| Event::Standing { node, standing };
-    assert!(happened(&|event| *event == is(Standing::Suspect)));
-    assert!(happened(&|event| *event == is(Standing::Down(Cause::Silent))));
-    assert!(happened(&|event| *event == is(Standing::Ready)));
-    assert!(happened(&|event| matches!(event, Event::DebtsPaid { node: n, .. } if *n == node)));
+    let happened = |wanted: &dyn Fn(&NodeEvent) -> bool| events.iter().any(wanted);
+    let is = |standing| NodeEvent::State { node, standing };
+    assert!(happened(&|event| *event == is(NodeState::Suspect)));
+    assert!(happened(&|event| *event == is(NodeState::Down(NodeError::Silent))));
+    assert!(happened(&|event| *event == is(NodeState::Ready)));
+    assert!(happened(
+        &|event| matches!(event, NodeEvent::PendingReleasesSent { node: n, .. } if *n == node)
+    ));
     let quorum: Vec<_> = events
         .iter()
-        .filter(|event| matches!(event, Event::QuorumGone | Event::QuorumReady))
+        .filter(|event| matches!(event, NodeEvent::QuorumGone | NodeEvent::QuorumReady))
         .collect();
-    assert_eq!(quorum, [&Event::QuorumGone, &Event::QuorumReady]);
+    assert_eq!(quorum, [&NodeEvent::QuorumGone, &NodeEvent::QuorumReady]);
 
     let stats = client.stats();
     println!("{stats:#?}");
     assert_eq!((stats.won, stats.contended, stats.no_quorum), (2, 1, 1));
     assert_eq!(stats.nodes[2].denials, 1);
     assert!(stats.nodes[2].grants >= 2);
-    assert!(stats.nodes[0].errors(Cause::Silent) > 0, "c or d was not asked of it");
+    assert!(stats.nodes[0].errors(NodeError::Silent) > 0, "c or d was not asked of it");
     assert!(stats.nodes[0].connections >= 2 && stats.nodes[0].failures >= 1);
     assert_eq!(stats.nodes[2].connections, 1);
     assert!(stats.nodes[2].round_trips.count() >= 4);

@@ -2,7 +2,7 @@
 //! what is an error that names it.
 
 use super::*;
-use redlatch::{Cause, Error, Said, Sight};
+use redlatch::{Error, KeyState, NodeError, NodeReply};
 
 /// The rule in docs/operations.md: a test compares the two.
 const RULE: &str = "~lock:* ~redlatch:node -@all +set +eval +evalsha +get +del +pttl +pexpire \
@@ -50,7 +50,7 @@ fn whole_life(client: &Client, without: &str) {
     let wrong = |error: Error| -> ! { panic!("without {without}: {error}") };
     let mut guard = client.lock("lock:a", TTL).unwrap_or_else(|e| wrong(e));
     guard.extend(2 * TTL).unwrap_or_else(|e| wrong(e));
-    assert_eq!(guard.release(), Ok(Released::Released), "without {without}");
+    assert_eq!(guard.release(), Ok(ReleaseOutcome::Released), "without {without}");
 }
 
 /// A node is silent, is given up and comes back: what it is owed is paid.
@@ -60,12 +60,12 @@ fn a_connection_is_replaced(fleet: &Fleet, client: &Client) {
     drop(client.lock("lock:b", TTL).expect("two of three"));
     eventually(10 * SECOND, "the silent connection is given up", || {
         client.drive(millis(5)).expect("the poller works");
-        matches!(client.nodes()[0], Standing::Down(_) | Standing::Connecting)
+        matches!(client.nodes()[0], NodeState::Down(_) | NodeState::Connecting)
     });
     fleet[0].cont();
     eventually(10 * SECOND, "it is paid what it is owed", || {
         client.drive(millis(5)).expect("the poller works");
-        client.nodes()[0] == Standing::Ready && fleet.keys_everywhere().is_empty()
+        client.nodes()[0] == NodeState::Ready && fleet.keys_everywhere().is_empty()
     });
 }
 
@@ -129,13 +129,13 @@ fn what_a_script_may_not_do_is_told_where_it_is_needed() {
             let error = extended.unwrap_err();
             assert!(matches!(error, Error::Config(_)), "without {word}: {error}");
             let report = error.report().expect("nodes were asked");
-            let refused = Said::Failed(Cause::NoPermission);
+            let refused = NodeReply::Failed(NodeError::NoPermission);
             assert!(report.nodes.iter().filter(|node| node.said == refused).count() >= 2);
             println!("without {word}: {error}");
         }
         let released = guard.release().unwrap();
         // Where the server compares and deletes by itself, its scripts need not.
-        let refused = matches!(released, Released::Unconfirmed { .. });
+        let refused = matches!(released, ReleaseOutcome::Unconfirmed { .. });
         let native = support::Server::get().valkey;
         assert_eq!(refused, matches!(word, "+get" | "+del") && !native, "without {word}");
         drop(client);
@@ -190,7 +190,7 @@ fn only_who_looks_at_locks_needs_a_right_for_it() {
         let guard = client.lock("lock:a", TTL).unwrap();
         let seen = client.inspect("lock:a").unwrap();
         for node in &seen.nodes {
-            let refused = node.sight == Sight::Failed(Cause::NoPermission);
+            let refused = node.sight == KeyState::Failed(NodeError::NoPermission);
             assert_eq!(refused, !may, "{node:?}");
             let told = node.detail.as_deref().unwrap_or_default().contains("getrange");
             assert_eq!(told, !may, "{node:?}");

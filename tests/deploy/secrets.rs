@@ -27,7 +27,7 @@ fn what_can_be_shown() {
     let mut poll = mio::Poll::new().unwrap();
     let mut events = mio::Events::with_capacity(8);
     let mut engine = redlatch::Engine::new(config, poll.registry(), mio::Token(0)).unwrap();
-    // Each step of the greeting, with the password in the outbox or not.
+    // Each step of the handshake, with the password in the outbox or not.
     eventually(5 * SECOND, "the node is ready", || {
         println!("{SHOWN}{engine:?} {:?}", engine.coordinator());
         let timeout = engine.prepare().unwrap_or(millis(10)).min(millis(10));
@@ -37,7 +37,7 @@ fn what_can_be_shown() {
             engine.handle_event(event);
             println!("{SHOWN}{engine:?} {:?}", engine.coordinator());
         }
-        while let Some(event) = engine.poll_event() {
+        while let Some(event) = engine.poll_node_event() {
             println!("{SHOWN}{event:?}");
         }
         engine.coordinator().ready().len() == 1

@@ -1,7 +1,7 @@
 //! What may go to another thread, and what may be looked at from several: held by the compiler.
 //! This file does not build where one of these changes.
 
-use redlatch::{Asking, Client, Completion, Config, Embedded, Engine, Error, Guard, Lock, Op};
+use redlatch::{Batch, Client, Completion, Config, Engine, Error, FdEngine, Guard, Lock, Op};
 
 /// Builds where the type is one of these.
 macro_rules! is {
@@ -38,10 +38,10 @@ is_not!(Guard<'static>: Sync);
 is_not!(Guard<'static>: Clone);
 // To ask takes `&mut`. To look does not, from wherever.
 is!(Engine: Send, Sync);
-is!(Embedded: Send, Sync);
-is!(Asking<'static>: Send);
+is!(FdEngine: Send, Sync);
+is!(Batch<'static>: Send);
 is_not!(Engine: Clone);
-is_not!(Embedded: Clone);
+is_not!(FdEngine: Clone);
 // What goes between them.
 is!(Config: Send, Sync, Clone);
 is!(Completion: Send, Sync);

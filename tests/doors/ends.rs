@@ -3,7 +3,7 @@
 
 use super::*;
 use mio::{Events, Poll, Token};
-use redlatch::{Embedded, Engine, Keep, LockOptions, NodeId, Outcome};
+use redlatch::{AutoExtend, Engine, FdEngine, LockOptions, NodeId, Outcome};
 
 /// What is locked while a node is stopped does not stay long.
 const SHORT: Duration = Duration::from_secs(8);
@@ -104,12 +104,13 @@ fn a_client_that_is_closed_leaves_nothing() {
     let client = client(config(fleet.urls()));
     let mut guards: Vec<_> =
         (0..20).map(|number| client.try_lock(format!("a:{number}"), TTL).unwrap()).collect();
-    guards[0].keep(HOUR).unwrap();
+    guards[0].auto_extend(HOUR).unwrap();
     // Of half of them nobody will ever hear.
     guards.drain(..10).for_each(std::mem::forget);
     drop(guards);
     // A node that was away while they were given back, and came back.
-    let kept = client.lock("kept", LockOptions::ttl(TTL).keep(Keep::at_most(HOUR))).unwrap();
+    let kept =
+        client.lock("kept", LockOptions::new(TTL).auto_extend(AutoExtend::at_most(HOUR))).unwrap();
     std::mem::forget(kept);
     for node in fleet.iter() {
         kill_some(node, 100, &mut Dice::new(1));
@@ -159,7 +160,7 @@ fn fill(engine: &mut Engine, mut turn: impl FnMut(&mut Engine)) -> usize {
         turn(engine);
         while let Some(done) = engine.poll_completion() {
             if let Ok(Outcome::Acquired(lock)) = done.result {
-                engine.let_go(&lock);
+                engine.release_nowait(&lock);
             }
         }
         if engine.coordinator().output(NodeId::new(2)).len() > 1 << 20 {
@@ -187,7 +188,7 @@ fn an_engine_is_dropped_while_a_socket_is_full() {
     });
     fleet[2].stop();
     let asked = fill(&mut engine, &mut turn);
-    engine.let_all_go();
+    engine.release_all();
     for _ in 0..20 {
         turn(&mut engine);
     }
@@ -205,24 +206,24 @@ fn an_engine_is_dropped_while_a_socket_is_full() {
 #[test]
 fn an_engine_behind_a_descriptor_is_dropped_while_a_socket_is_full() {
     let fleet = Fleet::start(3);
-    let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+    let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
     let mut outer = Outer::Level;
     outer.wait_ready(&mut locks, 3);
     fleet[2].stop();
-    let full = |locks: &Embedded| locks.engine().coordinator().output(NodeId::new(2)).len();
+    let full = |locks: &FdEngine| locks.engine().coordinator().output(NodeId::new(2)).len();
     let mut asked = 0;
     while full(&locks) < 1 << 20 {
-        locks.ask().acquire(large_key(asked), LockOptions::once(SHORT), 0).unwrap();
+        locks.batch().acquire(large_key(asked), LockOptions::once(SHORT), 0).unwrap();
         asked += 1;
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
-        locks.ask().let_go(&lock);
+        locks.batch().release_nowait(&lock);
         assert!(asked < 10 * LOCKS, "the socket takes and takes");
     }
     // A socket that is full wakes nobody until it takes again.
     assert!(outer.until_silent(&mut locks) < 50);
-    locks.ask().let_all_go();
+    locks.batch().release_all();
     let open = locks.engine().coordinator().open_records();
     let start = Instant::now();
     drop(locks);
@@ -235,18 +236,18 @@ fn an_engine_behind_a_descriptor_is_dropped_while_a_socket_is_full() {
 fn a_socket_that_takes_again_wakes_the_loop() {
     let fleet = Fleet::start(3);
     for make in outer::LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
         fleet[2].stop();
         let mut asked = 0;
         while locks.engine().coordinator().output(NodeId::new(2)).len() < 4 << 20 {
-            locks.ask().acquire(large_key(asked), LockOptions::once(TTL), 0).unwrap();
+            locks.batch().acquire(large_key(asked), LockOptions::once(TTL), 0).unwrap();
             asked += 1;
             let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
                 panic!("no lock")
             };
-            locks.ask().let_go(&lock);
+            locks.batch().release_nowait(&lock);
             assert!(asked < 10 * LOCKS, "the socket takes and takes");
         }
         outer.until_silent(&mut locks);

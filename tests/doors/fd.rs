@@ -4,7 +4,7 @@
 
 use super::*;
 use outer::LOOPS;
-use redlatch::{Embedded, Error, LockOptions, Outcome, Released};
+use redlatch::{Error, FdEngine, LockOptions, Outcome, ReleaseOutcome};
 use support::free_port;
 
 /// Every node refuses, and is not tried again while the test runs.
@@ -16,7 +16,7 @@ fn nobody() -> Config {
 #[test]
 fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
     for make in LOOPS {
-        let mut locks = Embedded::new(nobody()).unwrap();
+        let mut locks = FdEngine::new(nobody()).unwrap();
         let mut outer = make(&mut locks);
         outer.drive_until(&mut locks, "all refused", |locks| {
             let core = locks.engine().coordinator();
@@ -24,7 +24,7 @@ fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
         });
         outer.until_silent(&mut locks);
         for data in 0..20 {
-            locks.ask().acquire("a", LockOptions::once(TTL), data).unwrap();
+            locks.batch().acquire("a", LockOptions::once(TTL), data).unwrap();
             assert!(outer.wakes(&locks, LOST), "nobody said that it is over: {locks:?}");
             locks.tick().unwrap();
             let done = locks.poll_completion().expect("it is over");
@@ -38,7 +38,7 @@ fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
         }
         // And where several are asked before the loop looks.
         for data in 0..3 {
-            locks.ask().acquire("a", LockOptions::once(TTL), data).unwrap();
+            locks.batch().acquire("a", LockOptions::once(TTL), data).unwrap();
         }
         let ended: Vec<u64> = (0..3).map(|_| outer.completion(&mut locks).data).collect();
         assert_eq!(ended, [0, 1, 2]);
@@ -50,10 +50,10 @@ fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
 fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
-        locks.ask().acquire("a", LockOptions::once(millis(300)), 1).unwrap();
+        locks.batch().acquire("a", LockOptions::once(millis(300)), 1).unwrap();
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
@@ -62,10 +62,10 @@ fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
             locks.engine().deadline(&lock).is_none()
         });
         outer.until_silent(&mut locks);
-        locks.ask().release(lock, 2);
+        locks.batch().release(lock, 2);
         assert!(outer.wakes(&locks, LOST), "nobody said that it is over: {locks:?}");
         let released = locks.poll_completion().expect("it needs no tick");
-        let already = Ok(Outcome::Released(Released::AlreadyExpired));
+        let already = Ok(Outcome::Released(ReleaseOutcome::AlreadyExpired));
         assert_eq!((released.data, released.result), (2, already));
         assert!(locks.poll_completion().is_none());
         outer.until_silent(&mut locks);
@@ -74,16 +74,16 @@ fn the_release_of_a_lock_that_is_over_wakes_the_loop() {
 }
 
 /// Asks for so many locks in one turn, and ticks until all of them were granted.
-fn granted(outer: &mut Outer, locks: &mut Embedded, fleet: &Fleet, count: u64) {
+fn granted(outer: &mut Outer, locks: &mut FdEngine, fleet: &Fleet, count: u64) {
     {
-        let mut ask = locks.ask();
+        let mut ask = locks.batch();
         for data in 0..count {
             ask.acquire(format!("key:{data}"), LockOptions::once(TTL), data).unwrap();
         }
     }
     let everywhere = count as usize * fleet.len();
     eventually(LOST, "all nodes have all keys", || fleet.keys_everywhere().len() == everywhere);
-    let unanswered = |locks: &Embedded| {
+    let unanswered = |locks: &FdEngine| {
         let core = locks.engine().coordinator();
         (0..3).map(|node| core.unanswered(redlatch::NodeId::new(node))).sum::<usize>()
     };
@@ -94,7 +94,7 @@ fn granted(outer: &mut Outer, locks: &mut Embedded, fleet: &Fleet, count: u64) {
 fn completions_that_are_not_taken_keep_it_readable() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
         granted(&mut outer, &mut locks, &fleet, 6);
@@ -112,7 +112,7 @@ fn completions_that_are_not_taken_keep_it_readable() {
         }
         // Nobody has asked yet whether there are more, and once more is all that it may wake.
         assert!(outer.until_silent(&mut locks) <= 2, "all were taken");
-        let mut ask = locks.ask();
+        let mut ask = locks.batch();
         for outcome in held {
             let Outcome::Acquired(lock) = outcome else { panic!("no lock") };
             ask.release(lock, 7);
@@ -129,7 +129,7 @@ fn completions_that_are_not_taken_keep_it_readable() {
 #[test]
 fn a_descriptor_that_was_not_asked_stays_readable_without_a_tick() {
     let fleet = Fleet::start(3);
-    let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+    let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
     let mut outer = Outer::Level;
     outer.wait_ready(&mut locks, 3);
     granted(&mut outer, &mut locks, &fleet, 3);
@@ -148,16 +148,16 @@ fn a_descriptor_that_was_not_asked_stays_readable_without_a_tick() {
 fn a_request_that_is_cancelled_leaves_the_descriptor_silent() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
         for ticks in 0..4 {
-            let op = locks.ask().acquire("a", LockOptions::once(TTL), ticks).unwrap();
+            let op = locks.batch().acquire("a", LockOptions::once(TTL), ticks).unwrap();
             for _ in 0..ticks {
                 assert!(outer.wakes(&locks, LOST));
                 locks.tick().unwrap();
             }
-            locks.ask().cancel(op);
+            locks.batch().cancel(op);
             assert!(locks.poll_completion().is_none());
             outer.until_silent(&mut locks);
             assert_eq!(locks.engine().coordinator().open_records(), 0);

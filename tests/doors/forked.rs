@@ -8,7 +8,7 @@
 use std::process::Command;
 
 use super::*;
-use redlatch::{Embedded, Error, Lock, LockOptions, Outcome, Released};
+use redlatch::{Error, FdEngine, Lock, LockOptions, Outcome, ReleaseOutcome};
 
 /// The nodes, for the process that forks.
 const NODES: &str = "REDLATCH_TEST_FORK";
@@ -32,7 +32,7 @@ fn a_child_leaves_the_descriptor_and_the_timer_to_its_parent() {
 }
 
 /// Forks, and lets the child do `what` with its copy; waits for its end.
-fn in_a_child(locks: &mut Embedded, what: impl FnOnce(&mut Embedded)) {
+fn in_a_child(locks: &mut FdEngine, what: impl FnOnce(&mut FdEngine)) {
     // SAFETY: this process runs one test and has no other thread that could hold a lock.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -47,22 +47,22 @@ fn in_a_child(locks: &mut Embedded, what: impl FnOnce(&mut Embedded)) {
 }
 
 /// A lock whose deadline is a second away: the timer is set to it, and nothing else comes.
-fn short_lock(outer: &mut Outer, locks: &mut Embedded) -> Lock {
-    locks.ask().acquire("short", LockOptions::once(SECOND), 1).unwrap();
+fn short_lock(outer: &mut Outer, locks: &mut FdEngine) -> Lock {
+    locks.batch().acquire("short", LockOptions::once(SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = outer.completion(locks).result else { panic!("no lock") };
     outer.until_silent(locks);
     lock
 }
 
 fn the_parent(config: Config) {
-    let mut locks = Embedded::new(config).unwrap();
+    let mut locks = FdEngine::new(config).unwrap();
     let mut outer = Outer::edge(&mut locks);
     outer.wait_ready(&mut locks, 3);
 
     // The child asks, which ends at once: its copy of the timer is the parent's timer.
     let lock = short_lock(&mut outer, &mut locks);
     in_a_child(&mut locks, |locks| {
-        locks.ask().acquire("of the child", LockOptions::once(TTL), 2).unwrap();
+        locks.batch().acquire("of the child", LockOptions::once(TTL), 2).unwrap();
         let done = locks.poll_completion().expect("it is over");
         assert!(matches!(done.result, Err(Error::Config(_))), "{:?}", done.result);
         assert!(locks.poll_completion().is_none());
@@ -76,7 +76,7 @@ fn the_parent(config: Config) {
 
     // The child looks at what the parent waits for, and takes nothing away from it.
     let lock = short_lock(&mut outer, &mut locks);
-    locks.ask().acquire("asked before", LockOptions::once(TTL), 3).unwrap();
+    locks.batch().acquire("asked before", LockOptions::once(TTL), 3).unwrap();
     in_a_child(&mut locks, |locks| {
         let start = Instant::now();
         while start.elapsed() < millis(200) {
@@ -97,14 +97,14 @@ fn the_parent(config: Config) {
     let lock = short_lock(&mut outer, &mut locks);
     in_a_child(&mut locks, |locks| {
         let own =
-            std::mem::replace(locks, Embedded::new(self::config(["redis://[::1]:1"])).unwrap());
+            std::mem::replace(locks, FdEngine::new(self::config(["redis://[::1]:1"])).unwrap());
         drop(own);
     });
     outer.drive_until(&mut locks, "the deadline of the parent's lock", |locks| {
         locks.engine().deadline(&lock).is_none()
     });
     assert_eq!(locks.engine().coordinator().ready().len(), 3);
-    locks.ask().release(before, 4);
+    locks.batch().release(before, 4);
     let released = outer.completion(&mut locks).result;
-    assert_eq!(released, Ok(Outcome::Released(Released::Released)));
+    assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)));
 }

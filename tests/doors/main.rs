@@ -28,7 +28,7 @@ mod timers;
 use std::time::{Duration, Instant};
 
 use outer::Outer;
-use redlatch::{Client, Config, RestartGuard, Standing};
+use redlatch::{Client, Config, NodeState, RestartGuard};
 use support::{Fleet, Node, eventually};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ fn client(config: Config) -> Client {
     let client = Client::connect(config).expect("a good configuration");
     eventually(10 * SECOND, "the nodes are ready", || {
         client.drive(millis(1)).expect("the poller works");
-        client.nodes().iter().all(|&it| it == Standing::Ready)
+        client.nodes().iter().all(|&it| it == NodeState::Ready)
     });
     client
 }

@@ -88,7 +88,7 @@ fn ten_engines_live_on_one_poller_through_reconnects() {
     }
     let counts: Vec<u64> = crowd.all.iter().map(|one| one.done).collect();
     println!("{turns} turns, ends: {counts:?}");
-    crowd.all.iter_mut().for_each(|one| one.engine.let_all_go());
+    crowd.all.iter_mut().for_each(|one| one.engine.release_all());
     while crowd.all.iter().any(|one| one.engine.coordinator().open_records() > 0) {
         assert!(start.elapsed() < 60 * SECOND, "something is never given back");
         crowd.turn();
@@ -117,7 +117,7 @@ fn two_engines_on_one_thread_contend_and_one_ends_before_the_other() {
     }
     crowd.all[0].engine.acquire("a", LockOptions::once(TTL), 1).unwrap();
     let first = lock_of(&mut crowd, 0);
-    let wait = redlatch::LockOptions::ttl(TTL).wait(HOUR);
+    let wait = redlatch::LockOptions::new(TTL).wait(HOUR);
     crowd.all[1].engine.acquire("a", wait, 2).unwrap();
     for _ in 0..3 {
         crowd.turn();
@@ -151,7 +151,7 @@ fn an_engine_is_made_on_one_thread_and_used_on_another() {
     crowd.all[0].engine.acquire("asked here", LockOptions::once(TTL), 1).unwrap();
     let elsewhere = std::thread::spawn(move || {
         let lock = lock_of(&mut crowd, 0);
-        crowd.all[0].engine.let_go(&lock);
+        crowd.all[0].engine.release_nowait(&lock);
         while crowd.all[0].engine.coordinator().ready().len() < 3 {
             crowd.turn();
         }

@@ -1,11 +1,11 @@
-//! Somebody else's loop around the descriptor of an [`Embedded`], and what becomes of a loop that
+//! Somebody else's loop around the descriptor of an [`FdEngine`], and what becomes of a loop that
 //! is not one: frames of a game, another thread.
 //!
 //! The hazard is a timeout: where the loop sleeps for a while at most, a wake-up that was lost
 //! shows as a pause and not as a failure. So these sleep until what they wait for counts as lost.
 
 use super::*;
-use redlatch::{Completion, Embedded, LockOptions, Outcome, Released};
+use redlatch::{Completion, FdEngine, LockOptions, Outcome, ReleaseOutcome};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const TOKEN: mio::Token = mio::Token(7);
@@ -19,10 +19,10 @@ pub enum Outer {
 }
 
 /// Both kinds of loops, for tests that hold in each.
-pub const LOOPS: [fn(&mut Embedded) -> Outer; 2] = [|_| Outer::Level, Outer::edge];
+pub const LOOPS: [fn(&mut FdEngine) -> Outer; 2] = [|_| Outer::Level, Outer::edge];
 
 impl Outer {
-    pub fn edge(locks: &mut Embedded) -> Outer {
+    pub fn edge(locks: &mut FdEngine) -> Outer {
         let poll = mio::Poll::new().expect("a poller");
         let interest = mio::Interest::READABLE;
         poll.registry().register(locks, TOKEN, interest).expect("the descriptor can be polled");
@@ -30,7 +30,7 @@ impl Outer {
     }
 
     /// Whether the descriptor wakes the loop within this time.
-    pub fn wakes(&mut self, locks: &Embedded, within: Duration) -> bool {
+    pub fn wakes(&mut self, locks: &FdEngine, within: Duration) -> bool {
         let end = Instant::now() + within;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -57,9 +57,9 @@ impl Outer {
     #[track_caller]
     pub fn drive_until(
         &mut self,
-        locks: &mut Embedded,
+        locks: &mut FdEngine,
         what: &str,
-        mut holds: impl FnMut(&mut Embedded) -> bool,
+        mut holds: impl FnMut(&mut FdEngine) -> bool,
     ) {
         let start = Instant::now();
         while !holds(locks) {
@@ -70,14 +70,14 @@ impl Outer {
     }
 
     #[track_caller]
-    pub fn wait_ready(&mut self, locks: &mut Embedded, nodes: usize) {
+    pub fn wait_ready(&mut self, locks: &mut FdEngine, nodes: usize) {
         self.drive_until(locks, "the nodes are ready", |locks| {
             locks.engine().coordinator().ready().len() == nodes
         });
     }
 
     #[track_caller]
-    pub fn completion(&mut self, locks: &mut Embedded) -> Completion {
+    pub fn completion(&mut self, locks: &mut FdEngine) -> Completion {
         let mut done = None;
         self.drive_until(locks, "a request ends", |locks| {
             done = locks.poll_completion();
@@ -88,7 +88,7 @@ impl Outer {
 
     /// Waits and ticks until the descriptor is silent for a while; how often it woke the loop.
     #[track_caller]
-    pub fn until_silent(&mut self, locks: &mut Embedded) -> u32 {
+    pub fn until_silent(&mut self, locks: &mut FdEngine) -> u32 {
         for wakes in 0..200 {
             if !self.wakes(locks, millis(200)) {
                 return wakes;
@@ -100,19 +100,22 @@ impl Outer {
 }
 
 /// One lock, taken and given back.
-fn lock_once(outer: &mut Outer, locks: &mut Embedded, key: &str) {
-    locks.ask().acquire(key, LockOptions::once(TTL), 1).unwrap();
+fn lock_once(outer: &mut Outer, locks: &mut FdEngine, key: &str) {
+    locks.batch().acquire(key, LockOptions::once(TTL), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = outer.completion(locks).result else { panic!("no lock") };
-    locks.ask().release(lock, 2);
+    locks.batch().release(lock, 2);
     let released = outer.completion(locks);
-    assert_eq!((released.data, released.result), (2, Ok(Outcome::Released(Released::Released))));
+    assert_eq!(
+        (released.data, released.result),
+        (2, Ok(Outcome::Released(ReleaseOutcome::Released)))
+    );
 }
 
 #[test]
 fn it_lives_in_every_loop() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
         for round in 0..200 {
@@ -126,21 +129,21 @@ fn it_lives_in_every_loop() {
 #[test]
 fn a_loop_that_takes_it_in_and_out_misses_nothing() {
     let fleet = Fleet::start(3);
-    let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+    let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
     let mut outer = Outer::edge(&mut locks);
     outer.wait_ready(&mut locks, 3);
     let Outer::Edge(ref poll, _) = outer else { unreachable!("it was made so") };
     let registry = poll.registry().try_clone().unwrap();
     for round in 0..20 {
         registry.deregister(&mut locks).unwrap();
-        locks.ask().acquire(format!("key:{round}"), LockOptions::once(TTL), round).unwrap();
+        locks.batch().acquire(format!("key:{round}"), LockOptions::once(TTL), round).unwrap();
         eventually(SECOND, "the answers are there", || fleet.keys_everywhere().len() == 3);
         // What came while nobody listened is told to those who come later.
         registry.register(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
         registry.reregister(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
         let done = outer.completion(&mut locks);
         let Ok(Outcome::Acquired(lock)) = done.result else { panic!("no lock") };
-        locks.ask().release(lock, round);
+        locks.batch().release(lock, round);
         assert_eq!(outer.completion(&mut locks).data, round);
         eventually(SECOND, "all let go", || fleet.keys_everywhere().is_empty());
     }
@@ -149,7 +152,7 @@ fn a_loop_that_takes_it_in_and_out_misses_nothing() {
 #[test]
 fn a_game_loop_ticks_once_a_frame_and_waits_for_nothing() {
     let fleet = Fleet::start(3);
-    let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+    let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
     let (mut frames, mut taken, mut released) = (0_u64, 0, 0);
     let start = Instant::now();
     while released < 100 {
@@ -160,7 +163,7 @@ fn a_game_loop_ticks_once_a_frame_and_waits_for_nothing() {
             match done.result {
                 Ok(Outcome::Acquired(lock)) => {
                     taken += 1;
-                    locks.ask().release(lock, 0);
+                    locks.batch().release(lock, 0);
                 }
                 Ok(Outcome::Released(_)) => released += 1,
                 other => panic!("{other:?}"),
@@ -168,7 +171,7 @@ fn a_game_loop_ticks_once_a_frame_and_waits_for_nothing() {
         }
         let ready = locks.engine().coordinator().ready().len() == 3;
         if ready && locks.engine().coordinator().open_ops() == 0 && taken < 100 {
-            locks.ask().acquire("frame", LockOptions::once(TTL), frames).unwrap();
+            locks.batch().acquire("frame", LockOptions::once(TTL), frames).unwrap();
         }
         assert!(before.elapsed() < SECOND, "a frame waited");
         assert!(start.elapsed() < 6 * LOST, "{taken} of 100 in {frames} frames: {locks:?}");
@@ -181,8 +184,8 @@ fn a_game_loop_ticks_once_a_frame_and_waits_for_nothing() {
 fn it_is_made_on_one_thread_and_used_on_another() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
-        locks.ask().acquire("asked here", LockOptions::once(TTL), 1).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
+        locks.batch().acquire("asked here", LockOptions::once(TTL), 1).unwrap();
         let elsewhere = std::thread::spawn(move || {
             let mut outer = make(&mut locks);
             let early = outer.completion(&mut locks);

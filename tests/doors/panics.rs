@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use outer::LOOPS;
-use redlatch::{Embedded, LockOptions, Outcome};
+use redlatch::{FdEngine, LockOptions, Outcome};
 use support::free_port;
 
 #[test]
@@ -23,16 +23,16 @@ fn a_panic_of_who_asks_for_credentials_costs_that_connection_and_nothing_else() 
             }
             None
         });
-        let mut locks = Embedded::new(config).unwrap();
+        let mut locks = FdEngine::new(config).unwrap();
         let mut outer = make(&mut locks);
         // The turns in which it panics end as any others.
         outer.wait_ready(&mut locks, 3);
         assert_eq!(asked.load(Ordering::SeqCst), 3);
-        locks.ask().acquire("a", LockOptions::once(TTL), 1).unwrap();
+        locks.batch().acquire("a", LockOptions::once(TTL), 1).unwrap();
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
-        locks.ask().release(lock, 2);
+        locks.batch().release(lock, 2);
         outer.completion(&mut locks);
     }
 }
@@ -70,11 +70,11 @@ fn a_panic_that_drops_everything_gives_everything_back() {
     assert!(panicked.is_err());
     eventually(SECOND, "both are given back", || fleet.keys_everywhere().is_empty());
 
-    let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+    let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
     let mut outer = Outer::Level;
     outer.wait_ready(&mut locks, 3);
     let panicked = catch_unwind(AssertUnwindSafe(move || {
-        let mut ask = locks.ask();
+        let mut ask = locks.batch();
         ask.acquire("three", LockOptions::once(TTL), 1).unwrap();
         panic!("of the caller, while it asks");
     }));

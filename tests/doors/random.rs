@@ -8,13 +8,13 @@ use super::*;
 use outer::LOOPS;
 use redlatch::testing::master::Restart;
 use redlatch::testing::tcp::Masters;
-use redlatch::{Embedded, Keep, Lock, LockOptions, Op, Outcome, clock};
+use redlatch::{AutoExtend, FdEngine, Lock, LockOptions, Op, Outcome, clock};
 
 const STEPS: u32 = 1500;
 
 /// Somebody with a descriptor.
 struct Anybody {
-    locks: Embedded,
+    locks: FdEngine,
     outer: Outer,
     dice: Dice,
     masters: Masters,
@@ -30,17 +30,17 @@ impl Anybody {
             0..=4 => self.acquire(step),
             5 | 6 => {
                 if let Some(lock) = self.one_of_held() {
-                    self.locks.ask().release(lock, u64::from(step));
+                    self.locks.batch().release(lock, u64::from(step));
                 }
             }
             7 => {
                 if let Some(lock) = self.one_of_held() {
-                    self.locks.ask().let_go(&lock);
+                    self.locks.batch().release_nowait(&lock);
                 }
             }
             8 => {
                 if let Some(lock) = self.one_of_held() {
-                    let _ = self.locks.ask().extend(&lock, millis(400), u64::from(step));
+                    let _ = self.locks.batch().extend(&lock, millis(400), u64::from(step));
                     self.held.push(lock);
                 }
             }
@@ -48,7 +48,7 @@ impl Anybody {
                 if !self.asked.is_empty() {
                     let op =
                         self.asked.swap_remove(self.dice.roll(self.asked.len() as u32) as usize);
-                    self.locks.ask().cancel(op);
+                    self.locks.batch().cancel(op);
                 }
             }
             10 | 11 => self.locks.tick().expect("the poller works"),
@@ -64,12 +64,12 @@ impl Anybody {
 
     fn acquire(&mut self, step: u32) {
         let ttl = millis(u64::from(10 + self.dice.roll(600)));
-        let mut options = LockOptions::ttl(ttl).wait(millis(u64::from(self.dice.roll(3) * 40)));
+        let mut options = LockOptions::new(ttl).wait(millis(u64::from(self.dice.roll(3) * 40)));
         if self.dice.roll(4) == 0 {
-            options = options.keep(Keep::at_most(millis(900)).tell_renewals());
+            options = options.auto_extend(AutoExtend::at_most(millis(900)).notify_renewals());
         }
         // Several in one turn, now and then.
-        let mut ask = self.locks.ask();
+        let mut ask = self.locks.batch();
         for _ in 0..=self.dice.roll(3) {
             let key = format!("key:{}", self.dice.roll(6));
             if let Ok(op) = ask.acquire(key, options, u64::from(step)) {
@@ -138,7 +138,7 @@ fn whatever_anybody_does_the_descriptor_is_readable_when_it_has_to_be() {
         let masters = Masters::start(3).unwrap();
         let config = config(masters.urls()).node_timeout(millis(40)).reset_after(millis(150));
         let config = config.probe_interval(millis(200)).reconnect(millis(1), millis(50));
-        let mut locks = Embedded::new(config).unwrap();
+        let mut locks = FdEngine::new(config).unwrap();
         let (outer, dice) = (make(&mut locks), Dice::new(seed + number as u64));
         let (held, asked) = (Vec::new(), Vec::new());
         let mut anybody =

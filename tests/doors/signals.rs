@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 use outer::LOOPS;
-use redlatch::{Embedded, LockOptions, Outcome};
+use redlatch::{FdEngine, LockOptions, Outcome};
 
 static HEARD: AtomicU64 = AtomicU64::new(0);
 
@@ -61,7 +61,7 @@ fn signals_end_no_call_of_a_blocking_client() {
     let heard = interrupted(|| {
         let client = Client::connect(config(&urls)).expect("a good configuration");
         // Its nodes are ready behind a connect that was interrupted, too.
-        assert_eq!(client.nodes(), [Standing::Ready; 3]);
+        assert_eq!(client.nodes(), [NodeState::Ready; 3]);
         for round in 0..300 {
             let mut guard = client.lock(format!("key:{round}"), TTL).unwrap();
             guard.extend(TTL).unwrap();
@@ -73,7 +73,7 @@ fn signals_end_no_call_of_a_blocking_client() {
         assert!(start.elapsed() >= millis(200), "it came back early: {:?}", start.elapsed());
         let guard = client.lock("a", TTL).unwrap();
         let start = Instant::now();
-        let refused = client.lock("a", LockOptions::ttl(TTL).wait(millis(100))).unwrap_err();
+        let refused = client.lock("a", LockOptions::new(TTL).wait(millis(100))).unwrap_err();
         assert!(start.elapsed() >= millis(90), "{refused}: {:?}", start.elapsed());
         drop(guard);
         assert_eq!(client.close(LOST), 0);
@@ -90,14 +90,14 @@ fn signals_cost_an_engine_behind_a_descriptor_nothing() {
     let urls = Arc::new(fleet.urls());
     for make in LOOPS {
         let heard = interrupted(|| {
-            let mut locks = Embedded::new(config(urls.iter())).unwrap();
+            let mut locks = FdEngine::new(config(urls.iter())).unwrap();
             let mut outer = make(&mut locks);
             outer.wait_ready(&mut locks, 3);
             for data in 0..300 {
-                locks.ask().acquire("a", LockOptions::once(TTL), data).unwrap();
+                locks.batch().acquire("a", LockOptions::once(TTL), data).unwrap();
                 let done = outer.completion(&mut locks);
                 let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{:?}", done.result) };
-                locks.ask().release(lock, data);
+                locks.batch().release(lock, data);
                 outer.completion(&mut locks);
             }
         });

@@ -244,6 +244,6 @@ fn ask<D: Door>(door: &mut D, number: u64, dice: &mut Dice) -> Asked {
         (format!("own:{number}"), SECOND)
     };
     let at = Instant::now();
-    door.acquire(&key, LockOptions::ttl(TTL).wait(wait), number);
+    door.acquire(&key, LockOptions::new(TTL).wait(wait), number);
     Asked { at, key, shared }
 }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use super::*;
 use mio::{Events, Poll, Token};
-use redlatch::{Completion, Embedded, Engine, Lock, LockOptions, Outcome, Stats};
+use redlatch::{Completion, Engine, FdEngine, Lock, LockOptions, Outcome, Stats};
 use stress::{Door, End, Watch, stress};
 
 #[test]
@@ -89,7 +89,7 @@ impl Door for OnPoll {
     }
 
     fn close(mut self) -> (usize, Stats) {
-        self.engine.let_all_go();
+        self.engine.release_all();
         let start = Instant::now();
         while self.engine.coordinator().open_records() > 0 && start.elapsed() < LOST {
             self.turn(Some(millis(10)), None);
@@ -100,13 +100,13 @@ impl Door for OnPoll {
 
 /// The engine behind a descriptor, in a loop that has nothing else to go by.
 struct Behind {
-    locks: Embedded,
+    locks: FdEngine,
     outer: Outer,
 }
 
 impl Behind {
-    fn open(config: &Config, make: fn(&mut Embedded) -> Outer) -> Behind {
-        let mut locks = Embedded::new(config.clone()).expect("good settings");
+    fn open(config: &Config, make: fn(&mut FdEngine) -> Outer) -> Behind {
+        let mut locks = FdEngine::new(config.clone()).expect("good settings");
         let outer = make(&mut locks);
         Behind { locks, outer }
     }
@@ -124,7 +124,7 @@ impl Behind {
     }
 
     fn close(mut self) -> (usize, Stats) {
-        self.locks.ask().let_all_go();
+        self.locks.batch().release_all();
         let start = Instant::now();
         while self.locks.engine().coordinator().open_records() > 0 && start.elapsed() < LOST {
             self.outer.wakes(&self.locks, LOST);
@@ -153,11 +153,11 @@ macro_rules! behind_a_descriptor {
             }
 
             fn acquire(&mut self, key: &str, options: LockOptions, number: u64) {
-                self.0.locks.ask().acquire(key, options, number).expect("there is room");
+                self.0.locks.batch().acquire(key, options, number).expect("there is room");
             }
 
             fn release(&mut self, held: Lock, number: u64) {
-                self.0.locks.ask().release(held, number);
+                self.0.locks.batch().release(held, number);
             }
 
             fn next(&mut self, watch: &Watch) -> (u64, End<Lock>) {

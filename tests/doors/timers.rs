@@ -3,16 +3,16 @@
 
 use super::*;
 use outer::LOOPS;
-use redlatch::{Embedded, Error, Keep, LockOptions, NodeId, Outcome};
+use redlatch::{AutoExtend, Error, FdEngine, LockOptions, NodeId, Outcome};
 
 #[test]
 fn an_idle_client_leaves_its_loop_alone() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
-        locks.ask().acquire("a", LockOptions::once(TTL), 1).unwrap();
+        locks.batch().acquire("a", LockOptions::once(TTL), 1).unwrap();
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
@@ -27,7 +27,7 @@ fn an_idle_client_leaves_its_loop_alone() {
         }
         assert_eq!(woken, 0, "woken for nothing");
         assert!(!locks.engine().remaining(&lock).is_zero());
-        locks.ask().release(lock, 2);
+        locks.batch().release(lock, 2);
         outer.completion(&mut locks);
     }
 }
@@ -37,14 +37,14 @@ fn a_frozen_majority_ends_a_request_at_the_node_timeout() {
     let fleet = Fleet::start(3);
     let timeout = millis(300);
     for make in LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls()).node_timeout(timeout)).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls()).node_timeout(timeout)).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
         outer.until_silent(&mut locks);
         fleet[0].stop();
         fleet[1].stop();
         let start = Instant::now();
-        locks.ask().acquire("a", LockOptions::once(TTL), 1).unwrap();
+        locks.batch().acquire("a", LockOptions::once(TTL), 1).unwrap();
         let done = outer.completion(&mut locks);
         let took = start.elapsed();
         assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
@@ -64,11 +64,11 @@ fn a_frozen_majority_ends_a_request_at_the_node_timeout() {
 fn a_kept_lock_is_renewed_and_its_loss_is_told_by_timers_alone() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls()).node_timeout(millis(200))).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls()).node_timeout(millis(200))).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
-        let keep = Keep::at_most(HOUR);
-        locks.ask().acquire("a", LockOptions::ttl(3 * SECOND).keep(keep), 1).unwrap();
+        let keep = AutoExtend::at_most(HOUR);
+        locks.batch().acquire("a", LockOptions::new(3 * SECOND).auto_extend(keep), 1).unwrap();
         let Ok(Outcome::Acquired(lock)) = outer.completion(&mut locks).result else {
             panic!("no lock")
         };
@@ -100,11 +100,11 @@ fn a_kept_lock_is_renewed_and_its_loss_is_told_by_timers_alone() {
 fn a_node_that_comes_back_is_connected_to_by_timers_alone() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
         fleet[2].kill();
-        let failures = |locks: &Embedded| locks.engine().coordinator().failures(NodeId::new(2));
+        let failures = |locks: &FdEngine| locks.engine().coordinator().failures(NodeId::new(2));
         outer.drive_until(&mut locks, "it was tried again", |locks| failures(locks) > 3);
         fleet[2].restart();
         outer.wait_ready(&mut locks, 3);
@@ -116,19 +116,19 @@ fn a_waiter_is_served_when_the_holder_lets_go() {
     let fleet = Fleet::start(3);
     let holder = client(config(fleet.urls()));
     for make in LOOPS {
-        let mut locks = Embedded::new(config(fleet.urls())).unwrap();
+        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);
         for data in 0..10 {
             let guard = holder.try_lock("a", TTL).unwrap();
-            locks.ask().acquire("a", LockOptions::ttl(TTL).wait(HOUR), data).unwrap();
+            locks.batch().acquire("a", LockOptions::new(TTL).wait(HOUR), data).unwrap();
             for _ in 0..3 {
                 let _ = outer.wakes(&locks, millis(20)) && locks.tick().is_ok();
             }
             drop(guard);
             let done = outer.completion(&mut locks);
             let Ok(Outcome::Acquired(lock)) = done.result else { panic!("no lock") };
-            locks.ask().release(lock, data);
+            locks.batch().release(lock, data);
             outer.completion(&mut locks);
         }
     }

@@ -2,12 +2,12 @@
 //! nothing, and a majority is an error that names each of them and why.
 
 use super::*;
-use redlatch::{Cause, Error, LockOptions, Released};
+use redlatch::{Error, LockOptions, NodeError, ReleaseOutcome};
 use support::{RespClient, Value};
 
 /// A state of a server in which it is of no use.
 pub(super) struct Trouble {
-    pub cause: Cause,
+    pub cause: NodeError,
     pub provoke: fn(&Node),
     pub heal: fn(&Node),
     /// Whether a client notices that was connected before.
@@ -37,7 +37,7 @@ impl Trouble {
         for client in [&before, &between, &behind] {
             let took = wait_ready(client, 3);
             let guard = client.try_lock("healed", TTL).unwrap();
-            assert_eq!(guard.release().unwrap(), Released::Released);
+            assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
             println!("{}: healed, all ready after {took:?}", self.cause);
         }
         nothing_is_left(&[&before, &between, &behind], fleet);
@@ -48,7 +48,7 @@ impl Trouble {
         let mut guard = client.try_lock("a", TTL).unwrap_or_else(|e| panic!("{who}: {e}"));
         let acquired = start.elapsed();
         guard.extend(TTL).unwrap_or_else(|e| panic!("{who}: {e}"));
-        assert_eq!(guard.release().unwrap(), Released::Released, "{who}");
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released, "{who}");
         let took = start.elapsed();
         println!("{}, {who}: acquired in {acquired:?}, all in {took:?}", self.cause);
         assert!(took < NODE_TIMEOUT / 2, "{who}: {took:?}");
@@ -58,7 +58,7 @@ impl Trouble {
     pub fn is_named(&self, client: &Client, fleet: &Fleet) {
         let wait = millis(300);
         let start = Instant::now();
-        let error = client.lock("a", LockOptions::ttl(TTL).wait(wait)).unwrap_err();
+        let error = client.lock("a", LockOptions::new(TTL).wait(wait)).unwrap_err();
         let took = start.elapsed();
         println!("{error} (after {took:?})");
         let text = error.to_string();
@@ -95,7 +95,7 @@ pub(super) fn set(node: &Node, name: &str, value: &str) {
 fn a_password_that_is_missing() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::NoAuth,
+        cause: NodeError::NoAuth,
         provoke: |node| set(node, "requirepass", "opensesame"),
         heal: |node| set(node, "requirepass", ""),
         meets_the_connected: false,
@@ -109,7 +109,7 @@ fn a_password_that_is_wrong_and_one_that_nobody_asked_for() {
     let urls = fleet.iter().map(|node| format!("redis://:guess@127.0.0.1:{}", node.port()));
     // While none is set, any password is right.
     let trouble = Trouble {
-        cause: Cause::WrongPassword,
+        cause: NodeError::WrongPassword,
         provoke: |node| set(node, "requirepass", "opensesame"),
         heal: |node| set(node, "requirepass", ""),
         meets_the_connected: false,
@@ -121,7 +121,7 @@ fn a_password_that_is_wrong_and_one_that_nobody_asked_for() {
 fn memory_that_is_full() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::OutOfMemory,
+        cause: NodeError::OutOfMemory,
         provoke: |node| set(node, "maxmemory", "1"),
         heal: |node| set(node, "maxmemory", "0"),
         meets_the_connected: true,
@@ -133,7 +133,7 @@ fn memory_that_is_full() {
 fn too_few_replicas() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::NoReplicas,
+        cause: NodeError::NoReplicas,
         provoke: |node| set(node, "min-replicas-to-write", "1"),
         heal: |node| set(node, "min-replicas-to-write", "0"),
         meets_the_connected: true,
@@ -145,7 +145,7 @@ fn too_few_replicas() {
 fn a_disk_that_cannot_be_written() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::Misconf,
+        cause: NodeError::Misconf,
         provoke: cannot_save,
         heal: |node| set(node, "stop-writes-on-bgsave-error", "no"),
         meets_the_connected: true,
@@ -168,7 +168,7 @@ fn cannot_save(node: &Node) {
 fn a_replica() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::Replica,
+        cause: NodeError::Replica,
         provoke: becomes_a_replica,
         heal: |node| assert!(node.command(&["REPLICAOF", "NO", "ONE"]).is_ok()),
         meets_the_connected: true,
@@ -180,7 +180,7 @@ fn a_replica() {
 fn a_replica_that_tells_nothing_while_its_master_is_away() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::Replica,
+        cause: NodeError::Replica,
         provoke: |node| {
             set(node, "replica-serve-stale-data", "no");
             becomes_a_replica(node);
@@ -200,7 +200,7 @@ fn becomes_a_replica(node: &Node) {
 fn a_node_that_may_evict() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::Evicts,
+        cause: NodeError::Evicts,
         provoke: |node| {
             set(node, "maxmemory-policy", "allkeys-lru");
             set(node, "maxmemory", "100mb");
@@ -218,7 +218,7 @@ fn a_node_that_may_evict() {
 fn too_many_clients() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::TooManyClients,
+        cause: NodeError::TooManyClients,
         provoke: |node| set(node, "maxclients", "1"),
         heal: |node| set(node, "maxclients", "1000"),
         meets_the_connected: false,
@@ -230,7 +230,7 @@ fn too_many_clients() {
 fn a_script_without_end() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::Busy,
+        cause: NodeError::Busy,
         provoke: |node| drop(endless_script(node)),
         heal: end_script,
         meets_the_connected: true,
@@ -263,7 +263,7 @@ pub(super) fn end_script(node: &Node) {
 fn a_node_in_cluster_mode() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::Cluster,
+        cause: NodeError::Cluster,
         provoke: |node| {
             // Where it would listen for its cluster is another's port, as likely as not.
             let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback can be bound");
@@ -281,7 +281,7 @@ fn a_node_in_cluster_mode() {
 fn a_node_that_loads() {
     let fleet = Fleet::start(3);
     let trouble = Trouble {
-        cause: Cause::Loading,
+        cause: NodeError::Loading,
         provoke: |node| loads_for(node, 20 * SECOND),
         heal: Node::restart,
         meets_the_connected: true,
@@ -306,14 +306,14 @@ fn two_of_three_that_load_for_three_seconds_and_a_lock_that_waits_for_ten() {
         assert!(error.to_string().contains("loading its data"), "{error}");
     }
     assert_eq!(fleet[0].info("loading"), "1");
-    let guard = behind.lock("a", LockOptions::ttl(TTL).wait(10 * SECOND)).unwrap();
+    let guard = behind.lock("a", LockOptions::new(TTL).wait(10 * SECOND)).unwrap();
     println!("two of three load for 3 s: held after {:?}", start.elapsed());
     assert!(start.elapsed() > SECOND, "they had loaded before it was asked for");
     // One of the two was enough; the other may still be loading, and cannot be looked into.
     eventually(10 * SECOND, "both have loaded", || {
         (0..2).all(|node| fleet[node].info("loading") == "0")
     });
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&[&before, &behind], &fleet);
 }
 
@@ -337,7 +337,7 @@ fn writes_that_are_paused() {
     pause(&fleet[0], "60000");
     let start = Instant::now();
     let guard = client.try_lock("a", TTL).unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     println!("one of three paused: acquired and released in {:?}", start.elapsed());
     assert!(start.elapsed() < NODE_TIMEOUT / 2);
     drop(client);
@@ -352,15 +352,15 @@ fn writes_that_are_paused() {
     println!("{error} (after {:?})", start.elapsed());
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     for node in [&fleet[0], &fleet[1]] {
-        let line = format!("127.0.0.1:{} {}", node.port(), Cause::Silent);
+        let line = format!("127.0.0.1:{} {}", node.port(), NodeError::Silent);
         assert!(error.to_string().contains(&line), "{error}");
     }
-    let guard = client.lock("a", LockOptions::ttl(60 * SECOND).wait(TTL)).unwrap();
+    let guard = client.lock("a", LockOptions::new(60 * SECOND).wait(TTL)).unwrap();
     println!("two of three paused for 3 s: held after {:?}", start.elapsed());
     assert!(start.elapsed() >= 2 * SECOND, "it was not paused");
     let token = guard.token().to_string().into_bytes();
     assert!(tokens(&fleet, "a").iter().all(|held| *held == token), "an attempt outlived itself");
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&[&client], &fleet);
 }
 
@@ -380,7 +380,7 @@ fn a_key_that_is_a_list_is_anothers() {
         node.command(&["RPUSH", "b", "x"]);
         node.command(&["RPUSH", "c", "x"]);
     }
-    assert_eq!(guard.release().unwrap(), Released::TakenByOther);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::TakenByOther);
     let error = extended.extend(TTL).unwrap_err();
     assert!(matches!(error, Error::Lost { .. }), "{error}");
     drop(extended);
@@ -397,7 +397,7 @@ fn a_lock_that_is_held_when_memory_runs_out_is_extended_and_released() {
     fleet.iter().for_each(|node| set(node, "maxmemory", "1"));
     guard.extend(TTL).unwrap();
     assert!(guard.remaining() > 8 * SECOND);
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&[&client], &fleet);
 }
 
@@ -427,7 +427,7 @@ fn a_lock_that_is_held_when_the_nodes_refuse_writes_is_released_when_they_take_t
         assert!(extended.is_ok(), "{name}: {extended:?}");
         let released = guard.release().unwrap();
         println!("{name}: release: {released:?}");
-        assert!(matches!(released, Released::Unconfirmed { .. }), "{name}: {released:?}");
+        assert!(matches!(released, ReleaseOutcome::Unconfirmed { .. }), "{name}: {released:?}");
         client.drive(millis(300)).unwrap();
         assert_eq!(tokens(&fleet, "a").len(), 2, "{name}: the third let go, the others cannot");
         [&fleet[0], &fleet[1]].into_iter().for_each(accept);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::*;
-use redlatch::{Event, Released};
+use redlatch::{NodeEvent, ReleaseOutcome};
 
 const DAY: i64 = 24 * 3600;
 
@@ -94,7 +94,7 @@ fn a_node_that_is_up_for_a_day_counts_at_once() {
     let client = Client::connect(settings.max_ttl(600 * SECOND)).unwrap();
     let guard = client.try_lock("a", TTL).unwrap();
     println!("up for a day: connected and held after {:?}", start.elapsed());
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     // One that seems to be of tomorrow is as young as can be.
     servers.set(-2 * DAY);
     eventually(SECOND, "they are not born yet", || {
@@ -116,7 +116,7 @@ fn a_clock_that_jumps_is_told_and_quarantined() {
         let settings = settings.max_ttl(SECOND).probe_interval(millis(200));
         let mut embedded = Loop::new(settings);
         let node = redlatch::NodeId::new(0);
-        embedded.turn_until("it is trusted", |engine| engine.standing(node) == Standing::Ready);
+        embedded.turn_until("it is trusted", |engine| engine.standing(node) == NodeState::Ready);
         // For a while nothing is amiss.
         let start = Instant::now();
         while start.elapsed() < SECOND {
@@ -134,15 +134,15 @@ fn a_clock_that_jumps_is_told_and_quarantined() {
         println!("a jump of {by} s: told as {nanos} ns after {:?}", start.elapsed());
         assert!((nanos - by * 1_000_000_000).abs() < 1_000_000_000, "{nanos}");
         let standing = embedded.engine.standing(node);
-        assert!(matches!(standing, Standing::Quarantined(_)), "{standing:?}");
+        assert!(matches!(standing, NodeState::Quarantined(_)), "{standing:?}");
     }
 }
 
 /// The last jump among the events that nobody has read yet.
 fn jump(engine: &mut Engine) -> Option<i64> {
-    let events: Vec<Event> = std::iter::from_fn(|| engine.poll_event()).collect();
+    let events: Vec<NodeEvent> = std::iter::from_fn(|| engine.poll_node_event()).collect();
     events.iter().rev().find_map(|event| match event {
-        Event::ClockJumped { nanos, .. } => Some(*nanos),
+        NodeEvent::ClockJumped { nanos, .. } => Some(*nanos),
         _ => None,
     })
 }

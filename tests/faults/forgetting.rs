@@ -16,7 +16,7 @@ fn guarded(fleet: &Fleet) -> Config {
 fn vouch(fleet: &Fleet) {
     let client = Client::connect(guarded(fleet)).expect("a good configuration");
     client.vouch().expect("the nodes take it");
-    assert!(client.nodes().iter().all(|&it| it == Standing::Ready));
+    assert!(client.nodes().iter().all(|&it| it == NodeState::Ready));
 }
 
 fn plain_set(node: &Node, ttl: Duration) -> Value {
@@ -57,8 +57,8 @@ fn client_with_quarantined(fleet: &Fleet, node: usize) -> Client {
     drive_until(&client, 5 * SECOND, "the nodes are connected", || {
         let standings = client.nodes();
         standings.iter().enumerate().all(|(index, standing)| match standing {
-            Standing::Ready => index != node,
-            Standing::Quarantined(_) => index == node,
+            NodeState::Ready => index != node,
+            NodeState::Quarantined(_) => index == node,
             _ => false,
         })
     });
@@ -71,7 +71,7 @@ fn a_flush_while_no_client_was_connected_is_seen_by_the_next_one() {
     vouch(&fleet);
     let lock = |wait| {
         let client = Client::connect(guarded(&fleet)).expect("a good configuration");
-        client.lock("a", LockOptions::ttl(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
+        client.lock("a", LockOptions::new(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
     };
     lock(Duration::ZERO).expect("an operator vouched for the nodes");
     // Their uptime does not quarantine them any more.
@@ -94,7 +94,7 @@ fn a_promotion_and_a_restart_long_ago_cost_the_next_process_nothing() {
     let fleet = Fleet::start(3);
     let lock = |wait| {
         let client = Client::connect(guarded(&fleet)).expect("a good configuration");
-        client.lock("a", LockOptions::ttl(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
+        client.lock("a", LockOptions::new(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
     };
     for node in &fleet {
         assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
@@ -149,7 +149,7 @@ fn a_user_who_may_not_write_the_marker_does_without_it() {
     let urls = fleet.urls().into_iter().map(|url| url.replace("redis://", "redis://app:pw@"));
     let config = config(urls).max_ttl(MAX_TTL).restart_guard(RestartGuard::On);
     let client = Client::connect(config).expect("a good configuration");
-    let guard = client.lock("a", LockOptions::ttl(MAX_TTL).wait(10 * MAX_TTL)).unwrap();
+    let guard = client.lock("a", LockOptions::new(MAX_TTL).wait(10 * MAX_TTL)).unwrap();
     drop(guard);
     for node in &fleet {
         assert_eq!(node.get(NODE_MARKER), None);
@@ -166,7 +166,7 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
     let lock = |guard, wait| {
         let config = guarded(&fleet).restart_guard(guard).max_ttl(20 * MAX_TTL);
         let client = Client::connect(config).expect("a good configuration");
-        client.lock("a", LockOptions::ttl(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
+        client.lock("a", LockOptions::new(MAX_TTL).wait(wait)).map(|guard| guard.release().is_ok())
     };
     let persistent = RestartGuard::Persistent;
     lock(persistent, 10 * MAX_TTL).expect("an operator vouched for the nodes");
@@ -204,7 +204,7 @@ fn a_flush_of_another_database_leaves_the_marker_as_it_is() {
     assert!(other.command(&["SELECT", "7"]).expect("a reply").is_ok());
     assert!(other.command(&["FLUSHDB"]).expect("a reply").is_ok());
     drive_until(&client, SECOND, "the flush is noticed", || {
-        matches!(client.nodes()[0], Standing::Quarantined(_))
+        matches!(client.nodes()[0], NodeState::Quarantined(_))
     });
     // The script that would write the marker anew has been answered by now.
     client.drive(millis(100)).expect("the poller works");

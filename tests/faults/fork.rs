@@ -8,7 +8,7 @@
 use std::process::Command;
 
 use super::*;
-use redlatch::{Completion, Error, LockOptions, Outcome, Released};
+use redlatch::{Completion, Error, LockOptions, Outcome, ReleaseOutcome};
 use support::{Monitor, Way};
 
 /// The nodes, for the process that forks.
@@ -101,7 +101,7 @@ fn the_client_forks(urls: &[String]) {
         end_of_child();
     }
     if is_the_child() {
-        let refused = guard.keep(TTL * 10).expect_err("the lock is the parent's to keep");
+        let refused = guard.auto_extend(TTL * 10).expect_err("the lock is the parent's to keep");
         assert!(matches!(refused, Error::Lost { .. }), "{refused}");
         end_of_child();
     }
@@ -114,19 +114,19 @@ fn the_client_forks(urls: &[String]) {
         end_of_child();
     }
     is_as_it_was(&client, &mut guard);
-    assert_eq!(guard.release().unwrap(), Released::Released);
-    assert_eq!(other.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+    assert_eq!(other.release().unwrap(), ReleaseOutcome::Released);
 }
 
 fn is_as_it_was(client: &Client, guard: &mut redlatch::Guard<'_>) {
     guard.check().unwrap();
-    assert_eq!(client.nodes(), [Standing::Ready; 3]);
+    assert_eq!(client.nodes(), [NodeState::Ready; 3]);
     guard.extend(TTL).unwrap();
     for _ in 0..20 {
         let another = client.try_lock("c", TTL).unwrap();
-        assert_eq!(another.release().unwrap(), Released::Released);
+        assert_eq!(another.release().unwrap(), ReleaseOutcome::Released);
     }
-    assert_eq!(client.nodes(), [Standing::Ready; 3]);
+    assert_eq!(client.nodes(), [NodeState::Ready; 3]);
 }
 
 #[test]

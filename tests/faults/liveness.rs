@@ -2,7 +2,7 @@
 //! left alone, and taken back.
 
 use super::*;
-use redlatch::{LockOptions, Released};
+use redlatch::{LockOptions, ReleaseOutcome};
 use rustix::time::{ClockId, clock_gettime};
 use support::Cut;
 
@@ -11,7 +11,7 @@ use support::Cut;
 fn pair(client: &Client, key: &str) -> Duration {
     let start = Instant::now();
     let guard = client.try_lock(key, TTL).unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     start.elapsed()
 }
 
@@ -24,10 +24,10 @@ fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
     client.drive(interval).unwrap();
     nodes.proxies[0].vanish();
     // Nobody asks anything: the question for the time finds it.
-    let gone = || client.nodes()[0] != Standing::Ready;
+    let gone = || client.nodes()[0] != NodeState::Ready;
     let found = drive_until(&client, 10 * (interval + timeout), "it is found", gone);
     println!("half-open: found after {found:?} (interval {interval:?}, node timeout {timeout:?})");
-    let is_down = || !matches!(client.nodes()[0], Standing::Ready | Standing::Suspect);
+    let is_down = || !matches!(client.nodes()[0], NodeState::Ready | NodeState::Suspect);
     let reset = drive_until(&client, 10 * reset, "it is given up", is_down);
     println!("half-open: given up {reset:?} later");
     let mut slowest = Duration::ZERO;
@@ -37,7 +37,7 @@ fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
         slowest = slowest.max(pair(&client, "a"));
         client.drive(millis(5)).unwrap();
         most = most.max(nodes.proxies[0].being_opened());
-        assert_ne!(client.nodes()[0], Standing::Ready);
+        assert_ne!(client.nodes()[0], NodeState::Ready);
     }
     println!("meanwhile: slowest pair {slowest:?}, at most {most} SYN in flight");
     assert!(slowest < 10 * timeout, "the others waited for it");
@@ -87,7 +87,7 @@ fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
         // Behind its end each key is another one, so that nothing waits for the slow node.
         slowest = slowest.max(pair(&client, &format!("key:{pairs}")));
         pairs += 1;
-        if client.nodes()[0] == Standing::Suspect {
+        if client.nodes()[0] == NodeState::Suspect {
             suspect_after.get_or_insert(start.elapsed());
         }
         client.drive(millis(1)).unwrap();
@@ -111,10 +111,10 @@ fn a_stopped_node_is_given_up_and_taken_back() {
     let guard = client.try_lock("a", 60 * SECOND).unwrap();
     // The kernel accepts for a stopped server: a connection proves nothing.
     drive_until(&client, 5 * SECOND, "it was given up and could not be made ready", || {
-        matches!(client.nodes()[2], Standing::Down(_))
+        matches!(client.nodes()[2], NodeState::Down(_))
     });
     client.drive(SECOND).unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     fleet[2].cont();
     let back = wait_ready(&client, 3);
     println!("stopped and continued: back after {back:?}");
@@ -176,10 +176,10 @@ fn a_wait_goes_on_through_a_majority_that_is_away() {
             let_pass(SECOND);
             nodes.proxies[..2].iter().for_each(Proxy::come_back);
         });
-        let guard = client.lock("a", LockOptions::ttl(TTL).wait(TTL)).unwrap();
+        let guard = client.lock("a", LockOptions::new(TTL).wait(TTL)).unwrap();
         println!("a majority away for 1 s: held after {:?}", start.elapsed());
         assert!(start.elapsed() >= SECOND && start.elapsed() < 5 * SECOND);
-        assert_eq!(guard.release().unwrap(), Released::Released);
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     });
     drive_until(&client, 2 * SECOND, "nothing is left", || {
         nodes.fleet.keys_everywhere().is_empty()

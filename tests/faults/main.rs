@@ -23,7 +23,7 @@ mod stale;
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Config, Engine, RestartGuard, Standing};
+use redlatch::{Client, Config, Engine, NodeState, RestartGuard};
 use support::{Fleet, Node, Proxy, eventually};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ fn client(config: Config) -> Client {
 #[track_caller]
 fn wait_ready(client: &Client, nodes: usize) -> Duration {
     drive_until(client, 5 * SECOND, "the nodes are ready", || {
-        client.nodes().iter().filter(|&&it| it == Standing::Ready).count() == nodes
+        client.nodes().iter().filter(|&&it| it == NodeState::Ready).count() == nodes
     })
 }
 

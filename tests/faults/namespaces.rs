@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use redlatch::{Cause, Error, Released};
+use redlatch::{Error, NodeError, ReleaseOutcome};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Where the servers are, seen from the clients.
@@ -117,7 +117,7 @@ fn settings(urls: Vec<String>) -> Config {
 fn pair(client: &Client) -> Duration {
     let start = Instant::now();
     let guard = client.try_lock("a", TTL).unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     start.elapsed()
 }
 
@@ -217,6 +217,9 @@ fn a_node_in_protected_mode_says_so() {
         let error = client.lock("a", TTL).unwrap_err();
         println!("{error} (after {:?})", start.elapsed());
         assert!(matches!(error, Error::Config(_)), "{error}");
-        assert!(error.to_string().matches(&Cause::Protected.to_string()).count() == 2, "{error}");
+        assert!(
+            error.to_string().matches(&NodeError::Protected.to_string()).count() == 2,
+            "{error}"
+        );
     });
 }

@@ -2,7 +2,7 @@
 
 use super::answers::Trouble;
 use super::*;
-use redlatch::{Cause, Released};
+use redlatch::{NodeError, ReleaseOutcome};
 
 /// The nodes, each with a user of ours who may do everything yet.
 fn fleet_with_a_user() -> (Fleet, Vec<String>) {
@@ -23,7 +23,7 @@ fn acl(node: &Node, rules: &[&str]) {
 fn a_user_without_set() {
     let (fleet, urls) = fleet_with_a_user();
     let trouble = Trouble {
-        cause: Cause::NoPermission,
+        cause: NodeError::NoPermission,
         provoke: |node| acl(node, &["-set"]),
         heal: |node| acl(node, &["+set"]),
         meets_the_connected: true,
@@ -35,7 +35,7 @@ fn a_user_without_set() {
 fn a_user_of_other_keys() {
     let (fleet, urls) = fleet_with_a_user();
     let trouble = Trouble {
-        cause: Cause::NoPermission,
+        cause: NodeError::NoPermission,
         provoke: |node| acl(node, &["resetkeys", "~other:*"]),
         heal: |node| acl(node, &["~*"]),
         meets_the_connected: true,
@@ -53,7 +53,7 @@ fn a_user_who_is_not_known() {
     let error = client.lock("a", TTL).unwrap_err();
     println!("{error} (after {:?})", start.elapsed());
     assert!(matches!(error, redlatch::Error::Config(_)), "{error}");
-    assert!(error.to_string().contains(&Cause::WrongPassword.to_string()), "{error}");
+    assert!(error.to_string().contains(&NodeError::WrongPassword.to_string()), "{error}");
     assert!(start.elapsed() < SECOND);
 }
 
@@ -62,7 +62,7 @@ fn a_user_who_is_not_known() {
 fn a_user_without_scripting() {
     let (fleet, urls) = fleet_with_a_user();
     let trouble = Trouble {
-        cause: Cause::NoPermission,
+        cause: NodeError::NoPermission,
         provoke: |node| acl(node, &["-@scripting"]),
         heal: |node| acl(node, &["+@scripting"]),
         meets_the_connected: false,
@@ -86,13 +86,13 @@ fn a_user_whose_scripts_may_not_delete_is_told_that_nothing_was_released() {
     let client = client(config(&urls).node_timeout(millis(300)));
     acl(&fleet[0], &["-del"]);
     let guard = client.try_lock("a", SECOND).unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released, "a minority costs nothing");
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released, "a minority costs nothing");
     acl(&fleet[1], &["-del"]);
     drive_until(&client, 3 * SECOND, "the first is over", || tokens(&fleet, "a").is_empty());
     let guard = client.try_lock("a", SECOND).unwrap();
     let released = guard.release().unwrap();
     println!("without DEL on two of three: {released:?}");
-    assert!(matches!(released, Released::Unconfirmed { .. }), "{released:?}");
+    assert!(matches!(released, ReleaseOutcome::Unconfirmed { .. }), "{released:?}");
     drive_until(&client, 3 * SECOND, "the ttl is over", || tokens(&fleet, "a").is_empty());
 }
 
@@ -105,9 +105,9 @@ fn what_a_lock_can_do_without() {
         let client = client(config(&urls));
         let mut guard = client.try_lock("a", TTL).unwrap_or_else(|e| panic!("{without}: {e}"));
         guard.extend(TTL).unwrap_or_else(|e| panic!("{without}: {e}"));
-        assert_eq!(guard.release().unwrap(), Released::Released, "{without}");
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released, "{without}");
         client.drive(millis(20)).unwrap();
-        assert_eq!(client.nodes(), [Standing::Ready; 3], "{without}");
+        assert_eq!(client.nodes(), [NodeState::Ready; 3], "{without}");
         answers::nothing_is_left(&[&client], &fleet);
     };
     for name in optional {

@@ -2,7 +2,7 @@
 //! its own question and to no other.
 
 use super::*;
-use redlatch::{Cause, Error, LockOptions, Released, Said};
+use redlatch::{Error, LockOptions, NodeError, NodeReply, ReleaseOutcome};
 use support::{Canned, Reply, RespClient, Value, Way, healthy};
 
 /// A second opinion on the key, over connections of its own.
@@ -34,7 +34,7 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
             Err(error) => panic!("{error}"),
         }
         slow(Duration::ZERO);
-        let wait = LockOptions::ttl(TTL).wait(5 * SECOND);
+        let wait = LockOptions::new(TTL).wait(5 * SECOND);
         let mut guard = client.lock("good", wait).unwrap();
         calls += 1;
         let token = guard.token().to_string().into_bytes();
@@ -46,7 +46,7 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
         }
         // What is not confirmed in time is still released; nothing is ever another's here.
         let released = guard.release().unwrap();
-        assert!(matches!(released, Released::Released | Released::Unconfirmed { .. }));
+        assert!(matches!(released, ReleaseOutcome::Released | ReleaseOutcome::Unconfirmed { .. }));
     }
     let took = start.elapsed();
     println!("{timeouts} timeouts, {refused} refusals, {in_spite} locks in spite of the delay");
@@ -60,13 +60,13 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
 /// Whether it waited for nodes that had been asked.
 fn is_timeout(error: &Error) -> bool {
     let Error::NoQuorum(report) = error else { return false };
-    report.nodes[2].said == Said::Granted
-        && report.nodes[..2].iter().all(|node| node.said == Said::Failed(Cause::Silent))
+    report.nodes[2].said == NodeReply::Granted
+        && report.nodes[..2].iter().all(|node| node.said == NodeReply::Failed(NodeError::Silent))
 }
 
 /// What a client meets in a fixed sequence of calls.
 fn walk(nodes: &Proxied) -> Vec<String> {
-    // A greeting of some thousand single bytes takes its time on a machine that is busy.
+    // A handshake of some thousand single bytes takes its time on a machine that is busy.
     let client = client(config(nodes.urls()).connect_timeout(TTL));
     let mut seen = Vec::new();
     for node in &nodes.fleet {
@@ -111,9 +111,9 @@ fn pieces_and_glue_make_no_difference() {
 fn error_lines_of_any_length_are_no_votes_and_are_told_shortly() {
     // The limit of a line is 64 KiB: one that is longer costs the connection.
     let cases = [
-        (4_000, true, Cause::OutOfMemory),
-        (65_000, false, Cause::OutOfMemory),
-        (70_000, false, Cause::Garbage),
+        (4_000, true, NodeError::OutOfMemory),
+        (65_000, false, NodeError::OutOfMemory),
+        (70_000, false, NodeError::Garbage),
     ];
     for (length, dripping, cause) in cases {
         let line = [b"-OOM ".to_vec(), vec![b'x'; length], b"\r\n".to_vec()].concat();
@@ -125,8 +125,8 @@ fn error_lines_of_any_length_are_no_votes_and_are_told_shortly() {
         let error = client.try_lock("a", TTL).unwrap_err();
         println!("{length} bytes: after {:?}: {} bytes", start.elapsed(), error.to_string().len());
         let Error::NoQuorum(report) = &error else { panic!("{error}") };
-        let said: Vec<Said> = report.nodes.iter().take(2).map(|node| node.said).collect();
-        assert_eq!(said, [Said::Failed(cause); 2]);
+        let said: Vec<NodeReply> = report.nodes.iter().take(2).map(|node| node.said).collect();
+        assert_eq!(said, [NodeReply::Failed(cause); 2]);
         assert!(error.to_string().len() < 2000, "an operator has to read it");
     }
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use answers::{end_script, endless_script};
-use redlatch::Released;
+use redlatch::ReleaseOutcome;
 use support::{Cut, Value};
 
 #[test]
@@ -28,7 +28,7 @@ fn keys_stay_when_connections_are_lost_while_the_lock_is_held() {
         let lines = monitor.lines();
         assert!(!lines.iter().any(|line| line.contains("\"DEL\" \"a\"")), "{lines:?}");
     }
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     drive_until(&client, SECOND, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
 }
 
@@ -40,7 +40,7 @@ fn a_connection_that_is_lost_costs_no_attempt() {
         nodes.proxies[0].cut(how);
         let start = Instant::now();
         let guard = client.try_lock("a", TTL).unwrap();
-        assert_eq!(guard.release().unwrap(), Released::Released);
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         println!("{how:?} of one: acquired and released in {:?}", start.elapsed());
         assert!(start.elapsed() < NODE_TIMEOUT / 2);
         wait_ready(&client, 3);
@@ -87,7 +87,7 @@ fn connections_that_the_servers_close_while_idle_cost_nothing() {
     let_pass(2 * SECOND);
     eventually(5 * SECOND, "the servers have closed every connection", || ids() == 0);
     let start = Instant::now();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     println!("idle for 2 s more: released in {:?}", start.elapsed());
     drive_until(&client, SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
@@ -106,7 +106,7 @@ fn a_release_that_a_busy_node_refuses_is_asked_again() {
         let start = Instant::now();
         let released = guard.release().unwrap();
         println!("{busy} of three busy: {released:?} after {:?}", start.elapsed());
-        assert_eq!(released == Released::Released, busy == 1, "{released:?}");
+        assert_eq!(released == ReleaseOutcome::Released, busy == 1, "{released:?}");
         client.drive(millis(300)).unwrap();
         for node in &nodes {
             assert!(matches!(node.command(&["GET", "a"]), Value::Error(_)), "it is not busy");

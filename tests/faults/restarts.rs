@@ -2,7 +2,7 @@
 //! over.
 
 use super::*;
-use redlatch::{Cause, Error, Event, LockOptions, Released, Said};
+use redlatch::{Error, LockOptions, NodeError, NodeEvent, NodeReply, ReleaseOutcome};
 
 /// The longest ttl here, and so the length of a quarantine but for the drift.
 const MAX_TTL: Duration = SECOND;
@@ -50,13 +50,13 @@ fn hand_over(guard: RestartGuard, forget: fn(&Node), knew: bool) -> Handover {
     fleet[2].command(&["DEL", "a"]);
     let start = Instant::now();
     let second = second.unwrap_or_else(|| Client::connect(guarded(fleet.urls(), guard)).unwrap());
-    let taken = second.lock("a", LockOptions::ttl(MAX_TTL).wait(TTL)).unwrap();
+    let taken = second.lock("a", LockOptions::new(MAX_TTL).wait(TTL)).unwrap();
     let handover = Handover { first_remaining: held.remaining(), waited: start.elapsed() };
     println!(
         "{guard:?}, known before: {knew}: the second one waited {:?}, the first one had {:?}",
         handover.waited, handover.first_remaining,
     );
-    assert_eq!(taken.release().unwrap(), Released::Released);
+    assert_eq!(taken.release().unwrap(), ReleaseOutcome::Released);
     handover
 }
 
@@ -87,11 +87,14 @@ fn a_young_cluster_says_so_and_for_how_long() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(fleet.urls()).restart_guard(RestartGuard::On)).unwrap();
     let start = Instant::now();
-    let error = client.lock("a", LockOptions::ttl(TTL).wait(millis(100))).unwrap_err();
+    let error = client.lock("a", LockOptions::new(TTL).wait(millis(100))).unwrap_err();
     println!("{error} (after {:?})", start.elapsed());
     let Error::NoQuorum(report) = &error else { panic!("{error}") };
     for node in &report.nodes {
-        assert!(matches!(node.said, Said::Failed(Cause::Quarantined) | Said::Nothing), "{node:?}");
+        assert!(
+            matches!(node.said, NodeReply::Failed(NodeError::Quarantined) | NodeReply::Nothing),
+            "{node:?}"
+        );
     }
     let told = report.nodes.iter().filter_map(|node| node.detail.as_deref());
     let told: Vec<&str> = told.filter(|detail| detail.contains("its grants count in ")).collect();
@@ -112,7 +115,7 @@ fn a_quarantined_node_denies_extends_and_releases() {
         assert!(other.command(&["SELECT", "7"]).expect("a reply").is_ok());
         assert!(other.command(&["FLUSHDB"]).expect("a reply").is_ok());
     }
-    let quarantined = |it: &Standing| matches!(it, Standing::Quarantined(_));
+    let quarantined = |it: &NodeState| matches!(it, NodeState::Quarantined(_));
     let all = || client.nodes().iter().all(quarantined);
     drive_until(&client, SECOND, "all are quarantined", all);
     let error = client.try_lock("a", MAX_TTL).unwrap_err();
@@ -121,10 +124,10 @@ fn a_quarantined_node_denies_extends_and_releases() {
     println!("{error}");
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     guard.extend(MAX_TTL).unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     drive_until(&client, SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
     let start = Instant::now();
-    let guard = client.lock("b", LockOptions::ttl(MAX_TTL).wait(TTL)).unwrap();
+    let guard = client.lock("b", LockOptions::new(MAX_TTL).wait(TTL)).unwrap();
     println!("trusted again after {:?}", start.elapsed());
     assert!(start.elapsed() < 2 * MAX_TTL);
     drop(guard);
@@ -144,8 +147,8 @@ fn a_node_that_was_promoted_is_not_trusted_by_its_uptime() {
     println!("{error}");
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("promoted"), "{error}");
-    let guard = client.lock("a", LockOptions::ttl(MAX_TTL).wait(TTL)).unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    let guard = client.lock("a", LockOptions::new(MAX_TTL).wait(TTL)).unwrap();
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
 }
 
 #[test]
@@ -155,12 +158,12 @@ fn a_minority_that_restarts_costs_nothing() {
     let guard = client.try_lock("a", MAX_TTL).unwrap();
     fleet[0].restart();
     let start = Instant::now();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     let guard = client.try_lock("b", MAX_TTL).unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     println!("one of three restarted: a release and a pair in {:?}", start.elapsed());
     assert!(start.elapsed() < millis(250));
-    let is_back = || matches!(client.nodes()[0], Standing::Quarantined(_));
+    let is_back = || matches!(client.nodes()[0], NodeState::Quarantined(_));
     let back = drive_until(&client, 5 * SECOND, "it is back, in quarantine", is_back);
     println!("back, in quarantine, after {back:?}");
     wait_ready(&client, 3);
@@ -180,7 +183,7 @@ fn two_addresses_of_one_server_are_refused_and_an_address_that_moves_has_no_vote
     nodes.proxies[2].lead_to(nodes.fleet[0].address());
     nodes.proxies[2].cut(support::Cut::Reset);
     drive_until(&client, SECOND, "it is rejected", || {
-        client.nodes()[2] == Standing::Rejected(Cause::SameServer)
+        client.nodes()[2] == NodeState::Rejected(NodeError::SameServer)
     });
     nodes.fleet[1].command(&["SET", "a", "another's"]);
     assert!(matches!(client.try_lock("a", TTL), Err(Error::Contended(_))), "one had two votes");
@@ -195,20 +198,20 @@ fn what_happens_to_nodes_is_told() {
     let fleet = Fleet::start(1);
     let mut embedded = Loop::new(guarded(fleet.urls(), RestartGuard::On));
     let mut told = Vec::new();
-    let mut tell_until = |wanted: fn(&Event) -> bool| {
+    let mut tell_until = |wanted: fn(&NodeEvent) -> bool| {
         embedded.turn_until("it is told", |engine| {
-            let new: Vec<Event> = std::iter::from_fn(|| engine.poll_event()).collect();
+            let new: Vec<NodeEvent> = std::iter::from_fn(|| engine.poll_node_event()).collect();
             told.extend_from_slice(&new);
             new.iter().any(wanted)
         });
     };
     let is_ready =
-        |event: &Event| matches!(event, Event::Standing { standing: Standing::Ready, .. });
+        |event: &NodeEvent| matches!(event, NodeEvent::State { standing: NodeState::Ready, .. });
     tell_until(is_ready);
     fleet[0].command(&["FLUSHALL"]);
-    tell_until(|event| matches!(event, Event::Distrusted { .. }));
+    tell_until(|event| matches!(event, NodeEvent::Quarantined { .. }));
     tell_until(is_ready);
     fleet[0].kill();
-    tell_until(|event| matches!(event, Event::Standing { standing: Standing::Down(_), .. }));
+    tell_until(|event| matches!(event, NodeEvent::State { standing: NodeState::Down(_), .. }));
     println!("{told:?}");
 }

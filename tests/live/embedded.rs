@@ -1,7 +1,7 @@
 //! The engine on a caller's poller: cancelling, dropping, and handles that are over.
 
 use super::*;
-use redlatch::{Error, LockOptions, Outcome, Released};
+use redlatch::{Error, LockOptions, Outcome, ReleaseOutcome};
 
 #[test]
 fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
@@ -31,7 +31,7 @@ fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
     let holder = client(&fleet);
     let guard = holder.try_lock("a", TTL).unwrap();
     for pause in 0..20 {
-        let op = embedded.engine.acquire("a", LockOptions::ttl(TTL).wait(TTL), 0).unwrap();
+        let op = embedded.engine.acquire("a", LockOptions::new(TTL).wait(TTL), 0).unwrap();
         let start = Instant::now();
         while start.elapsed() < millis(pause * 3) {
             embedded.turn();
@@ -79,7 +79,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
     embedded.engine.release(lock, 4);
     let done = embedded.completion();
     assert_eq!(done.data, 4);
-    assert_eq!(done.result, Ok(Outcome::Released(Released::AlreadyExpired)));
+    assert_eq!(done.result, Ok(Outcome::Released(ReleaseOutcome::AlreadyExpired)));
     assert!(!embedded.engine.remaining(&other).is_zero(), "the old handle ended another's lock");
     assert_eq!(tokens(&fleet, "b").len(), 3);
     embedded.engine.release(other, 5);
@@ -99,7 +99,7 @@ fn a_release_while_an_extend_is_under_way_ends_both() {
     assert!(matches!((extended.data, extended.result), (2, Err(Error::Lost { .. }))));
     let released = embedded.completion();
     assert_eq!(released.data, 4);
-    assert_eq!(released.result, Ok(Outcome::Released(Released::Released)));
+    assert_eq!(released.result, Ok(Outcome::Released(ReleaseOutcome::Released)));
     nothing_is_left(&fleet, SECOND);
 }
 

@@ -1,7 +1,7 @@
 //! Guards and waiting, as a user of the blocking client meets them.
 
 use super::*;
-use redlatch::{Error, LockOptions, Released};
+use redlatch::{Error, LockOptions, ReleaseOutcome};
 
 #[test]
 fn a_guard_that_is_dropped_gives_its_lock_back() {
@@ -31,7 +31,7 @@ fn several_guards_at_once() {
         guard.check().unwrap();
     }
     for guard in guards {
-        assert_eq!(guard.release().unwrap(), Released::Released);
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     }
     nothing_is_left(&fleet, SECOND);
 }
@@ -51,10 +51,10 @@ fn a_waiter_gets_the_lock_when_it_is_given_back_and_not_before() {
     });
     assert!(receiver.recv_timeout(millis(300)).is_err(), "two hold it at once");
     let token = guard.token();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     let next = receiver.recv_timeout(5 * SECOND).expect("the waiter gets it");
     assert_ne!(next, token);
-    assert_eq!(waiter.join().unwrap(), Released::Released);
+    assert_eq!(waiter.join().unwrap(), ReleaseOutcome::Released);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_wait_that_runs_out_returns_the_last_error_and_leaves_nothing_of_its_own() {
     let (first, second) = (client(&fleet), client(&fleet));
     let guard = first.try_lock("a", TTL).unwrap();
     let start = Instant::now();
-    let error = second.lock("a", LockOptions::ttl(TTL).wait(millis(200))).unwrap_err();
+    let error = second.lock("a", LockOptions::new(TTL).wait(millis(200))).unwrap_err();
     assert!(matches!(error, Error::Contended(_)), "{error}");
     assert!(start.elapsed() >= millis(200) && start.elapsed() < 2 * SECOND);
     let token = guard.token().to_string().into_bytes();
@@ -78,7 +78,7 @@ fn every_attempt_has_a_token_of_its_own() {
     let (first, second) = (client(&fleet), client(&fleet));
     let guard = first.try_lock("a", TTL).unwrap();
     let monitor = fleet[0].monitor();
-    assert!(second.lock("a", LockOptions::ttl(TTL).wait(millis(300))).is_err());
+    assert!(second.lock("a", LockOptions::new(TTL).wait(millis(300))).is_err());
     drop(guard);
     let sets: Vec<String> = monitor.lines().into_iter().filter(|l| l.contains("\"SET\"")).collect();
     let mut tokens: Vec<&str> = sets.iter().filter_map(|l| l.split('"').nth(5)).collect();
@@ -99,7 +99,7 @@ fn keys_of_any_bytes_are_sent_exactly() {
         let guard = client.try_lock(key, TTL).unwrap();
         eventually(SECOND, "it is there", || fleet.keys_everywhere().len() == 3);
         assert!(fleet.keys_everywhere().iter().all(|(_, held)| held == key), "{key:?}");
-        assert_eq!(guard.release().unwrap(), Released::Released);
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet, SECOND);
     }
 }
@@ -118,7 +118,7 @@ fn extending_prolongs_and_never_shortens() {
     for node in fleet.iter() {
         eventually(SECOND, "it is prolonged there", || node.pttl("a") > 9_000);
     }
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
 }
 
 #[test]

@@ -5,21 +5,21 @@ use std::sync::Barrier;
 
 use super::heard::{What, heard};
 use super::*;
-use redlatch::{Loss, Released, Token};
+use redlatch::{LockToken, LostReason, ReleaseOutcome};
 use support::Node;
 
-fn wrong_token() -> Token {
-    Token::parse(&"0123456789".repeat(4)).expect("forty digits")
+fn wrong_token() -> LockToken {
+    LockToken::parse(&"0123456789".repeat(4)).expect("forty digits")
 }
 
-fn text(token: Token) -> Vec<u8> {
+fn text(token: LockToken) -> Vec<u8> {
     token.to_string().into_bytes()
 }
 
 #[track_caller]
 fn is_gone(error: &Error) {
     println!("{error}");
-    assert!(matches!(error, Error::Lost { reason: Loss::Gone, .. }), "{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
     let (giver, taker) = (client(&fleet), client(&fleet));
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     for keep in [false, true] {
-        let options = if keep { kept(2 * SECOND) } else { LockOptions::ttl(2 * SECOND) };
+        let options = if keep { kept(2 * SECOND) } else { LockOptions::new(2 * SECOND) };
         let given = giver.lock("a", options).unwrap().into_token().unwrap();
         let start = Instant::now();
         let guard = taker.adopt("a", given, kept(5 * SECOND)).unwrap();
@@ -40,11 +40,11 @@ fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
         // Whatever the giver does now, it does nothing to it: three renewals of its would be due.
         giver.drive(SECOND).unwrap();
         taker.drive(millis(100)).unwrap();
-        assert!(giver.poll_notice().is_none(), "who gave it away is told nothing");
+        assert!(giver.poll_lock_event().is_none(), "who gave it away is told nothing");
         guard.check().unwrap();
         is_gone(&giver.adopt("a", given, TTL).unwrap_err());
-        assert_eq!(giver.release_token("a", given).unwrap(), Released::TakenByOther);
-        assert_eq!(guard.release().unwrap(), Released::Released);
+        assert_eq!(giver.release_token("a", given).unwrap(), ReleaseOutcome::TakenByOther);
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet, SECOND);
         for monitor in &monitors {
             let mut heard = heard(monitor);
@@ -65,7 +65,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     taker.drive(millis(50)).unwrap();
     assert_eq!(tokens(&fleet, "a"), vec![text(token); 3], "it is untouched");
     guard.check().unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet, SECOND);
 
     let given = giver.try_lock("a", millis(200)).unwrap().into_token().unwrap();
@@ -78,7 +78,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     let over = giver.try_lock("a", millis(200)).unwrap();
     nothing_is_left(&fleet, 2 * SECOND);
     let error = over.into_token().unwrap_err();
-    assert!(matches!(error, Error::Lost { reason: Loss::Over, .. }), "{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Over, .. }), "{error}");
 }
 
 #[test]
@@ -92,10 +92,10 @@ fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
     second.drive(millis(20)).unwrap();
     is_gone(&guard.extend(TTL).unwrap_err());
     assert!(guard.check().is_err());
-    assert_eq!(guard.release().unwrap(), Released::TakenByOther);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::TakenByOther);
     first.drive(millis(50)).unwrap();
     assert_eq!(tokens(&fleet, "a"), vec![text(adopted.token()); 3]);
-    assert_eq!(adopted.release().unwrap(), Released::Released);
+    assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet, SECOND);
 
     // At once, where it is kept: by another client, and by another call of the same one.
@@ -108,13 +108,13 @@ fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
         let told = first.until_lost(&guard);
         println!("taken up, ttl {ttl:?}: the first one is told after {:?}", start.elapsed());
         assert!(start.elapsed() < SECOND, "told by its renewal");
-        assert_eq!(told.reason(), Loss::Gone);
+        assert_eq!(told.reason(), LostReason::Gone);
         drop(guard);
         first.drive(millis(50)).unwrap();
         second.drive(millis(50)).unwrap();
         assert_eq!(tokens(&fleet, "a"), vec![text(adopted.token()); 3]);
         adopted.check().unwrap();
-        assert_eq!(adopted.release().unwrap(), Released::Released);
+        assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet, SECOND);
     }
 }
@@ -123,7 +123,7 @@ fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
 type Adopted = Result<usize, Error>;
 
 /// Takes a lock up when the other one does. It panics nowhere: the others would wait for ever.
-fn take_up_together(client: &Client, key: &str, token: Token, fleet: &Fleet) -> Adopted {
+fn take_up_together(client: &Client, key: &str, token: LockToken, fleet: &Fleet) -> Adopted {
     let guard = client.adopt(key, token, TTL)?;
     let _ = client.drive(millis(5));
     let token = text(guard.token());
@@ -223,7 +223,7 @@ fn what_the_giver_left_unanswered_never_touches_who_took_it_up() {
             let mut releases = heard.iter().filter(|heard| heard.what == What::Release);
             assert!(releases.all(|heard| heard.token != given.to_string()), "{heard:?}");
         }
-        assert_eq!(adopted.release().unwrap(), Released::Released);
+        assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
         drop(taker);
         fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
     }

@@ -3,7 +3,7 @@
 
 use super::heard::{What, heard};
 use super::*;
-use redlatch::Loss;
+use redlatch::LostReason;
 use support::{Cut, Node, Proxy};
 
 /// The look at a node that lost a key is a twentieth of it behind the push.
@@ -51,7 +51,7 @@ fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
         client.drive_until(SECOND, what, || node.get("a").as_ref() == Some(&token));
     }
     guard.extend(TTL).unwrap();
-    assert_eq!(guard.release().unwrap(), redlatch::Released::Released);
+    assert_eq!(guard.release().unwrap(), redlatch::ReleaseOutcome::Released);
     nothing_is_left(&fleet, SECOND);
 }
 
@@ -117,7 +117,7 @@ fn a_key_that_was_healed_in_quarantine_counts_when_that_is_over_and_not_before()
         let healed = || fleet[0].get("a").as_ref() == Some(&token);
         let took = client.drive_until(2 * SECOND, what, healed);
         println!("healed after {took:?}, {:?}", client.nodes()[0]);
-        assert!(matches!(client.nodes()[0], Standing::Quarantined(_)), "{:?}", client.nodes());
+        assert!(matches!(client.nodes()[0], NodeState::Quarantined(_)), "{:?}", client.nodes());
         if !early {
             client.wait_ready(3);
             // A renewal that was asked since.
@@ -128,7 +128,7 @@ fn a_key_that_was_healed_in_quarantine_counts_when_that_is_over_and_not_before()
             // Two hold the key, but one of them may have forgotten that it was another's.
             let told = client.until_lost(&guard);
             println!("in quarantine: {}", told.error);
-            assert_eq!(told.reason(), Loss::Expired);
+            assert_eq!(told.reason(), LostReason::Expired);
         } else {
             client.drive(3 * ttl).unwrap();
             guard.check().expect("the healed node counts now");
@@ -202,6 +202,6 @@ fn keys_of_a_bare_majority_stay_when_its_connections_are_reset() {
         assert!(heard.iter().all(|heard| heard.what != What::Release), "{heard:?}");
     }
     assert_eq!(client.stats().lost, 0);
-    assert_eq!(guard.release().unwrap(), redlatch::Released::Released);
+    assert_eq!(guard.release().unwrap(), redlatch::ReleaseOutcome::Released);
     client.drive_until(SECOND, "ours is gone", || fleet.keys_everywhere().len() == 1);
 }

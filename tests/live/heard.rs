@@ -51,7 +51,7 @@ fn read(line: &str) -> Option<Heard> {
         command.strip_prefix('"')?.strip_suffix('"')?.split("\" \"").collect();
     let argument = |at: usize| arguments.get(at).copied().unwrap_or_default().to_owned();
     let of = |what, key, token, by_source| {
-        // The greeting tries the release without a key: it is not about any.
+        // The handshake tries the release without a key: it is not about any.
         (key < arguments.len()).then(|| Heard {
             what,
             key: argument(key),

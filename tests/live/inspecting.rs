@@ -2,24 +2,25 @@
 
 use super::heard::writes;
 use super::*;
-use redlatch::{Cause, ConfigError, Finding, Loss, Released, Sight, Value};
+use redlatch::{ConfigError, KeyState, KeySummary, LostReason, NodeError, ReleaseOutcome, Value};
 use support::Node;
 
 /// What each node holds, in the order of the list.
 #[track_caller]
-fn sights(client: &Client, key: &str) -> (Finding, Vec<Sight>) {
+fn sights(client: &Client, key: &str) -> (KeySummary, Vec<KeyState>) {
     let inspection = client.inspect(key).unwrap();
     assert_eq!(&*inspection.key, key.as_bytes());
     for node in &inspection.nodes {
         // One that holds something else has said so.
-        let answered = !matches!(node.sight, Sight::Failed(cause) if cause != Cause::WrongType);
+        let answered =
+            !matches!(node.sight, KeyState::Failed(cause) if cause != NodeError::WrongType);
         assert_eq!(answered, !node.took.is_zero(), "{node:?}");
     }
     (inspection.finding(), inspection.nodes.iter().map(|node| node.sight).collect())
 }
 
-fn held_for_ever(value: &[u8]) -> Sight {
-    Sight::Held { value: Value::of(value), left: None }
+fn held_for_ever(value: &[u8]) -> KeyState {
+    KeyState::Held { value: Value::of(value), left: None }
 }
 
 #[test]
@@ -27,7 +28,7 @@ fn what_is_free_held_split_or_for_ever_is_seen_and_nothing_is_changed() {
     let fleet = Fleet::start(3);
     let (client, holder) = (client(&fleet), client(&fleet));
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
-    assert_eq!(sights(&client, "a"), (Finding::Free, vec![Sight::Absent; 3]));
+    assert_eq!(sights(&client, "a"), (KeySummary::Free, vec![KeyState::Absent; 3]));
 
     let guard = holder.try_lock("a", TTL).unwrap();
     holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
@@ -35,28 +36,28 @@ fn what_is_free_held_split_or_for_ever_is_seen_and_nothing_is_changed() {
     let (finding, seen) = sights(&client, "a");
     let token = Value::of(guard.token().as_bytes());
     println!("held: {finding:?}");
-    let Finding::Held { value, nodes: 3, left: Some(left) } = finding else { panic!() };
+    let KeySummary::Held { value, nodes: 3, left: Some(left) } = finding else { panic!() };
     assert_eq!(value, token);
     assert!(left <= TTL && left > TTL / 2);
     for (sight, before) in seen.iter().zip(before) {
-        let Sight::Held { value, left: Some(left) } = sight else { panic!("{sight:?}") };
+        let KeyState::Held { value, left: Some(left) } = sight else { panic!("{sight:?}") };
         assert_eq!(*value, token);
         assert!(left.as_millis() as i64 <= before && *left > TTL / 2, "{left:?} of {before}");
     }
     // It is seen by its holder, too.
-    assert!(matches!(sights(&holder, "a").0, Finding::Held { nodes: 3, .. }));
+    assert!(matches!(sights(&holder, "a").0, KeySummary::Held { nodes: 3, .. }));
     guard.check().unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet, SECOND);
 
     for (node, value) in [(0, "x"), (1, "y")] {
         assert!(fleet[node].command(&["SET", "a", value]).is_ok());
     }
-    let split = vec![held_for_ever(b"x"), held_for_ever(b"y"), Sight::Absent];
-    assert_eq!(sights(&client, "a"), (Finding::Split, split));
+    let split = vec![held_for_ever(b"x"), held_for_ever(b"y"), KeyState::Absent];
+    assert_eq!(sights(&client, "a"), (KeySummary::Split, split));
     assert!(fleet[1].command(&["SET", "a", "x"]).is_ok());
-    let for_ever = Finding::Held { value: Value::of(b"x"), nodes: 2, left: None };
-    let seen = vec![held_for_ever(b"x"), held_for_ever(b"x"), Sight::Absent];
+    let for_ever = KeySummary::Held { value: Value::of(b"x"), nodes: 2, left: None };
+    let seen = vec![held_for_ever(b"x"), held_for_ever(b"x"), KeyState::Absent];
     assert_eq!(sights(&client, "a"), (for_ever, seen));
 
     for monitor in &monitors {
@@ -80,9 +81,9 @@ fn a_value_of_any_length_is_seen_by_its_beginning() {
     assert!(fleet[1].command(&["SET", "a", ""]).is_ok());
     let (finding, seen) = sights(&client, "a");
     let beginning = held_for_ever(&long.as_bytes()[..56]);
-    assert_eq!(seen, [beginning, held_for_ever(b""), Sight::Absent]);
-    assert_eq!(finding, Finding::Split);
-    assert_eq!(client.nodes(), [Standing::Ready; 3], "a connection was lost to it");
+    assert_eq!(seen, [beginning, held_for_ever(b""), KeyState::Absent]);
+    assert_eq!(finding, KeySummary::Split);
+    assert_eq!(client.nodes(), [NodeState::Ready; 3], "a connection was lost to it");
 }
 
 #[test]
@@ -97,20 +98,28 @@ fn nodes_that_do_not_answer_and_keys_that_are_no_locks_are_seen_as_what_they_are
     let start = Instant::now();
     let (finding, seen) = sights(&client, "a");
     println!("two of five do not answer: {:?}: {finding:?}, {seen:?}", start.elapsed());
-    assert_eq!(seen[0], Sight::Failed(Cause::WrongType));
-    assert!(matches!(seen[1], Sight::Failed(Cause::Unreachable | Cause::Lost)), "{seen:?}");
-    assert_eq!(seen[2..], [Sight::Failed(Cause::Silent), Sight::Absent, Sight::Absent]);
-    assert_eq!(finding, Finding::Unknown);
+    assert_eq!(seen[0], KeyState::Failed(NodeError::WrongType));
+    assert!(
+        matches!(seen[1], KeyState::Failed(NodeError::Unreachable | NodeError::Lost)),
+        "{seen:?}"
+    );
+    assert_eq!(
+        seen[2..],
+        [KeyState::Failed(NodeError::Silent), KeyState::Absent, KeyState::Absent]
+    );
+    assert_eq!(finding, KeySummary::Unknown);
     fleet[0].command(&["DEL", "a"]);
-    assert_eq!(sights(&client, "a").0, Finding::Free);
+    assert_eq!(sights(&client, "a").0, KeySummary::Free);
     let guard = client.try_lock("a", TTL).unwrap();
     let token = Value::of(guard.token().as_bytes());
     let (finding, _) = sights(&client, "a");
-    let Finding::Held { value, nodes: 3, left: Some(_) } = finding else { panic!("{finding:?}") };
+    let KeySummary::Held { value, nodes: 3, left: Some(_) } = finding else {
+        panic!("{finding:?}")
+    };
     assert_eq!(value, token);
     let text = format!("{value}");
     assert_eq!(text, guard.token().to_string(), "an operator can read it");
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     fleet[2].cont();
 }
 
@@ -125,21 +134,21 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_told_at_on
         let plain = holder.try_lock("b", ttl).unwrap();
         holder.drive_until(SECOND, "all have them", || fleet.keys_everywhere().len() == 10);
         let start = Instant::now();
-        assert_eq!(by.dangerously_force_release("a").unwrap(), Released::Released);
+        assert_eq!(by.dangerously_force_release("a").unwrap(), ReleaseOutcome::Released);
         let told = holder.until_lost(&guard);
         println!("ended by force, ttl {ttl:?}: its holder is told after {:?}", start.elapsed());
         assert!(start.elapsed() < SECOND, "told by its renewal");
-        assert_eq!(told.reason(), Loss::Gone);
+        assert_eq!(told.reason(), LostReason::Gone);
         by.drive_until(SECOND, "it is gone everywhere", || tokens(&fleet, "a").is_empty());
-        assert_eq!(by.dangerously_force_release("a").unwrap(), Released::AlreadyExpired);
+        assert_eq!(by.dangerously_force_release("a").unwrap(), ReleaseOutcome::AlreadyExpired);
         // Nobody heals it, and the next one can have it.
         holder.drive(millis(100)).unwrap();
         assert_eq!(tokens(&fleet, "a"), [b""; 0]);
         let next = operator.try_lock("a", TTL).unwrap();
-        assert_eq!(next.release().unwrap(), Released::Released);
+        assert_eq!(next.release().unwrap(), ReleaseOutcome::Released);
         // The other lock of the same holder is as it was.
         plain.check().unwrap();
-        assert_eq!(plain.release().unwrap(), Released::Released);
+        assert_eq!(plain.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet, SECOND);
     }
     // Keys without a ttl, a list, and nothing: whatever is there goes, and on every node.
@@ -164,7 +173,7 @@ fn a_release_by_force_that_no_majority_answers_is_unconfirmed() {
     fleet[2].kill();
     let released = client.dangerously_force_release("a").unwrap();
     println!("{released:?}");
-    let Released::Unconfirmed { nodes } = released else { panic!("{released:?}") };
+    let ReleaseOutcome::Unconfirmed { nodes } = released else { panic!("{released:?}") };
     assert_eq!(nodes.iter().collect::<Vec<_>>(), [NodeId::new(1), NodeId::new(2)]);
     assert_eq!(fleet[0].get("a"), None);
     // What was written is executed when the node goes on.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::heard::{What, heard};
 use super::*;
-use redlatch::{Cause, Keep, Lock, Loss, Outcome, Released, Said};
+use redlatch::{AutoExtend, Lock, LostReason, NodeError, NodeReply, Outcome, ReleaseOutcome};
 use support::{Monitor, Node, Value};
 
 /// Numbers that look random, the same in each run.
@@ -77,7 +77,8 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
             while let Some(done) = embedded.engine.poll_completion() {
                 if done.data == 0 {
                     ended += 1;
-                    good += usize::from(done.result == Ok(Outcome::Released(Released::Released)));
+                    good +=
+                        usize::from(done.result == Ok(Outcome::Released(ReleaseOutcome::Released)));
                 }
             }
         }
@@ -111,19 +112,20 @@ fn a_lock_that_is_kept_for_ten_ttls_and_lost_by_its_number_of_extensions_leaves_
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let start = Instant::now();
-    let guard = client.lock("a", LockOptions::ttl(ttl).keep(Keep::extensions(30))).unwrap();
+    let guard =
+        client.lock("a", LockOptions::new(ttl).auto_extend(AutoExtend::extensions(30))).unwrap();
     let told = client.until_lost(&guard);
     let lasted = start.elapsed();
     let left = nothing_is_left(&fleet, millis(500));
     let renewed = client.stats().renewed;
     println!("30 extensions of a third of {ttl:?}: lost after {lasted:?}, nothing left {left:?}");
-    assert_eq!((told.reason(), renewed), (Loss::Extensions, 30));
+    assert_eq!((told.reason(), renewed), (LostReason::Extensions, 30));
     assert!(lasted > 10 * ttl);
     is_warned_once(&told);
-    assert!(client.poll_notice().is_none());
+    assert!(client.poll_lock_event().is_none());
     assert_eq!(guard.check().unwrap_err(), told.error);
     // Releasing it now changes nothing.
-    assert_eq!(guard.release().unwrap(), Released::AlreadyExpired);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
 }
 
 /// Warned of no deadline twice, and of the last one; and told before it where the machine let us.
@@ -145,7 +147,7 @@ fn a_lock_that_is_lost_by_expiry_leaves_nothing_a_node_timeout_behind_its_ttl() 
     assert!(client.stats().renewed >= 20, "{}", client.stats().renewed);
     fleet.iter().for_each(Node::stop);
     let told = client.until_lost(&guard);
-    assert_eq!(told.reason(), Loss::Expired);
+    assert_eq!(told.reason(), LostReason::Expired);
     is_warned_once(&told);
     fleet.iter().for_each(Node::cont);
     // They execute what was asked before they were stopped, and behind it what is owed.
@@ -160,7 +162,7 @@ fn max_hold_ends_it_and_no_key_lives_beyond() {
     let (ttl, max_hold) = (3 * SECOND, millis(3100));
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    let guard = client.lock("a", LockOptions::ttl(ttl).keep(max_hold)).unwrap();
+    let guard = client.lock("a", LockOptions::new(ttl).auto_extend(max_hold)).unwrap();
     // It began before this moment; an extend may be on its way for a moment, and no more.
     let end = Instant::now() + max_hold + millis(300);
     let mut warnings = Vec::new();
@@ -173,25 +175,25 @@ fn max_hold_ends_it_and_no_key_lives_beyond() {
             assert!(now + left <= end, "its key lives {:?} too long", now + left - end);
             latest = latest.max((now + left).saturating_duration_since(end - max_hold));
         }
-        match client.poll_notice().map(|notice| notice.what) {
-            Some(Happened::Expiring { deadline }) => warnings.push(deadline),
-            Some(Happened::Lost(error)) => break error,
+        match client.poll_lock_event().map(|notice| notice.what) {
+            Some(LockEventKind::Expiring { deadline }) => warnings.push(deadline),
+            Some(LockEventKind::Lost(error)) => break error,
             None => {}
         }
     };
     println!("max_hold {max_hold:?}: {error}; keys lived up to {:?}", latest + millis(300));
-    assert!(matches!(error, Error::Lost { reason: Loss::MaxHold, .. }), "{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::MaxHold, .. }), "{error}");
     assert!(Instant::now() + millis(400) > end, "it ended too early");
     assert!(!warnings.is_empty() && warnings.windows(2).all(|two| two[0] < two[1]));
     nothing_is_left(&fleet, SECOND);
     client.drive(millis(50)).unwrap();
-    assert!(client.poll_notice().is_none(), "something was told twice");
+    assert!(client.poll_lock_event().is_none(), "something was told twice");
     drop(guard);
     // A ttl that is longer than it may be held ends with that, too.
-    let guard = client.lock("a", LockOptions::ttl(TTL).keep(millis(700))).unwrap();
+    let guard = client.lock("a", LockOptions::new(TTL).auto_extend(millis(700))).unwrap();
     assert!(guard.remaining() <= millis(700));
     let told = client.until_lost(&guard);
-    assert_eq!((told.reason(), told.warnings.len()), (Loss::MaxHold, 1));
+    assert_eq!((told.reason(), told.warnings.len()), (LostReason::MaxHold, 1));
     nothing_is_left(&fleet, SECOND);
 }
 
@@ -209,7 +211,7 @@ fn extending_works_where_memory_is_full() {
     let error = client.try_lock("another", ttl).unwrap_err();
     println!("{error}");
     let report = error.report().expect("the nodes were asked");
-    let full = Said::Failed(Cause::OutOfMemory);
+    let full = NodeReply::Failed(NodeError::OutOfMemory);
     assert!(report.nodes.iter().filter(|node| node.said == full).count() >= 2, "{error}");
     plain.extend(TTL).expect("it needs no memory");
     for node in &fleet {
@@ -231,8 +233,8 @@ fn extending_works_where_memory_is_full() {
     let healed = || fleet[0].get("kept").is_some();
     let took = client.drive_until(2 * ttl, "it is healed", healed);
     println!("ttl {ttl:?}: healed {took:?} after there was memory again");
-    assert_eq!(plain.release().unwrap(), Released::Released);
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(plain.release().unwrap(), ReleaseOutcome::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet, SECOND);
 }
 
@@ -251,8 +253,8 @@ fn a_ttl_of_nothing_is_never_sent() {
         assert!(matches!(client.lock("b", kept(ttl)), Err(Error::Config(_))));
     }
     for max_hold in [Duration::ZERO, millis(2)] {
-        assert!(matches!(guard.keep(max_hold), Err(Error::Config(_))), "{max_hold:?}");
-        let options = LockOptions::ttl(TTL).keep(max_hold);
+        assert!(matches!(guard.auto_extend(max_hold), Err(Error::Config(_))), "{max_hold:?}");
+        let options = LockOptions::new(TTL).auto_extend(max_hold);
         assert!(matches!(client.lock("b", options), Err(Error::Config(_))));
     }
     client.drive(millis(50)).unwrap();
@@ -262,7 +264,7 @@ fn a_ttl_of_nothing_is_never_sent() {
         assert_eq!(lines, [""; 0], "something was sent");
     }
     guard.check().unwrap();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
 }
 
 /// How often the node was asked to run a script that it knows.

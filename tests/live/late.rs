@@ -1,7 +1,7 @@
 //! What comes too late, and what is refused before it is sent.
 
 use super::*;
-use redlatch::{Busy, ConfigError, Error, Outcome, Released};
+use redlatch::{Busy, ConfigError, Error, Outcome, ReleaseOutcome};
 use support::CountingListener;
 
 #[test]
@@ -17,7 +17,7 @@ fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
         for node in fleet.iter() {
             node.command(&["SCRIPT", "FLUSH"]);
         }
-        assert_eq!(guard.release().unwrap(), Released::Released);
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet, SECOND);
     }
     // The answer to this release is never read: it must not depend on the scripts.
@@ -46,16 +46,16 @@ fn a_release_behind_the_expiry_leaves_the_next_holder_alone() {
         });
         assert!(guard.check().is_err());
         assert_eq!(guard.remaining(), Duration::ZERO);
-        assert_eq!(guard.release().unwrap(), Released::TakenByOther, "driven: {driven}");
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::TakenByOther, "driven: {driven}");
         let token = other.token().to_string().into_bytes();
         let held = tokens(&fleet, "a");
         assert!(held.len() >= 3 && held.iter().all(|held| *held == token));
-        assert_eq!(other.release().unwrap(), Released::Released);
+        assert_eq!(other.release().unwrap(), ReleaseOutcome::Released);
     }
     let guard = first.try_lock("a", millis(20)).unwrap();
     eventually(SECOND, "it is over", || guard.check().is_err());
     nothing_is_left(&fleet, SECOND);
-    assert_eq!(guard.release().unwrap(), Released::AlreadyExpired);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
 }
 
 #[test]
@@ -109,15 +109,15 @@ fn a_caller_that_was_away_finds_no_healthy_node_dead() {
         std::thread::sleep(3 * timeout);
         let done = embedded.completion();
         let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{:?}", done.result) };
-        assert_eq!(embedded.standings(), [Standing::Ready; 5]);
+        assert_eq!(embedded.standings(), [NodeState::Ready; 5]);
         embedded.engine.release(lock, round);
         embedded.engine.prepare();
         std::thread::sleep(3 * timeout);
         let done = embedded.completion();
-        let released = Ok(Outcome::Released(Released::Released));
+        let released = Ok(Outcome::Released(ReleaseOutcome::Released));
         assert_eq!(done.result, released);
     }
-    assert_eq!(embedded.standings(), [Standing::Ready; 5]);
+    assert_eq!(embedded.standings(), [NodeState::Ready; 5]);
 }
 
 #[test]
@@ -148,14 +148,14 @@ fn a_refused_ttl_sends_no_byte_at_all() {
     let listener = CountingListener::start();
     let urls = [listener.url()];
     let client = Client::connect(plain(urls)).unwrap();
-    // It does not answer the greeting; the connection may be made again meanwhile.
-    let greetings = |listener: &CountingListener| (listener.connections(), listener.bytes());
-    let before = greetings(&listener);
+    // It does not answer the handshake; the connection may be made again meanwhile.
+    let handshakes = |listener: &CountingListener| (listener.connections(), listener.bytes());
+    let before = handshakes(&listener);
     for ttl in [Duration::ZERO, millis(1), Duration::MAX] {
         assert!(client.try_lock("a", ttl).is_err());
     }
-    assert_eq!(greetings(&listener), before);
-    assert!(before.1 > 0, "the greeting itself is counted");
+    assert_eq!(handshakes(&listener), before);
+    assert!(before.1 > 0, "the handshake itself is counted");
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn busy_is_said_before_anything_is_sent() {
     let error = client.try_lock("c", TTL).unwrap_err();
     assert_eq!(error, Error::Busy(Busy::Records));
     assert_eq!(fleet[0].get("c"), None);
-    assert_eq!(first.release().unwrap(), Released::Released);
+    assert_eq!(first.release().unwrap(), ReleaseOutcome::Released);
     assert!(client.try_lock("c", TTL).is_ok());
-    assert_eq!(second.release().unwrap(), Released::Released);
+    assert_eq!(second.release().unwrap(), ReleaseOutcome::Released);
 }

@@ -3,7 +3,7 @@
 
 use super::heard::{What, heard};
 use super::*;
-use redlatch::{Loss, Outcome};
+use redlatch::{LostReason, Outcome};
 use support::{Node, Proxy, Way};
 
 /// So long that nothing here is lost by it, or found by a renewal.
@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(30);
 fn told_in_time(what: &str, mut lose: impl FnMut() -> Told) {
     for _ in 0..5 {
         let told = lose();
-        assert_eq!(told.reason(), Loss::Expired);
+        assert_eq!(told.reason(), LostReason::Expired);
         println!(
             "{what}: told {:?} before the deadline: {}",
             told.before_the_deadline(),
@@ -42,7 +42,7 @@ fn it_is_told_before_the_deadline_when_a_majority_is_stopped() {
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::stop);
         let told = client.until_lost(&guard);
         assert_eq!(guard.check().unwrap_err(), told.error, "every look says the same");
-        assert!(client.poll_notice().is_none(), "it was told twice");
+        assert!(client.poll_lock_event().is_none(), "it was told twice");
         drop(guard);
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::cont);
         let end = Instant::now();
@@ -86,7 +86,7 @@ fn it_is_told_at_once_when_its_keys_are_deleted_on_a_majority() {
         let told = client.until_lost(&guard);
         let took = start.elapsed();
         println!("deleted on three of five, ttl {LONG:?}: told after {took:?}: {}", told.error);
-        assert_eq!(told.reason(), Loss::Gone);
+        assert_eq!(told.reason(), LostReason::Gone);
         assert!(took < SECOND, "told after {took:?}: by its renewal");
         assert!(told.warnings.is_empty() && guard.check().is_err());
         client.drive_until(SECOND, "the rest is gone", || fleet.keys_everywhere().is_empty());
@@ -108,11 +108,14 @@ fn a_flush_of_all_nodes_loses_it_at_once_and_no_key_comes_back() {
     client.drive_until(SECOND, "all are lost", || guards.iter().all(|it| it.check().is_err()));
     println!("five flushed, ttl {LONG:?}: all of 20 lost after {:?}", start.elapsed());
     for guard in &guards {
-        let Err(Error::Lost { reason: Loss::Gone, .. }) = guard.check() else { panic!() };
+        let Err(Error::Lost { reason: LostReason::Gone, .. }) = guard.check() else { panic!() };
     }
     let mut told = 0;
-    while let Some(notice) = client.poll_notice() {
-        assert!(matches!(notice.what, Happened::Lost(Error::Lost { reason: Loss::Gone, .. })));
+    while let Some(notice) = client.poll_lock_event() {
+        assert!(matches!(
+            notice.what,
+            LockEventKind::Lost(Error::Lost { reason: LostReason::Gone, .. })
+        ));
         told += 1;
     }
     assert_eq!(told, 20, "each is told once");
@@ -145,7 +148,7 @@ fn it_is_lost_when_the_third_of_five_keys_was_replaced() {
     replace(2);
     let error = guard.extend(LONG).unwrap_err();
     println!("{error}");
-    assert!(matches!(error, Error::Lost { reason: Loss::Gone, .. }), "{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     is_only_anothers(&fleet, &client, 3);
     drop(guard);
 
@@ -167,7 +170,7 @@ fn it_is_lost_when_the_third_of_five_keys_was_replaced() {
     println!("the third replaced, ttl {LONG:?}: told after {:?}", start.elapsed());
     // A look at it may have begun just before: it is looked at again a twentieth of the ttl later.
     assert!(start.elapsed() < LONG / 6, "told by its renewal");
-    assert_eq!(told.reason(), Loss::Gone);
+    assert_eq!(told.reason(), LostReason::Gone);
     is_only_anothers(&fleet, &client, 3);
 }
 
@@ -194,7 +197,7 @@ fn an_extend_whose_answers_come_behind_the_old_deadline_is_lost_and_leaves_nothi
     let error = guard.extend(LONG).unwrap_err();
     let late = clock::now().saturating_since(deadline);
     println!("lost {late:?} behind the deadline: {error}");
-    assert!(matches!(error, Error::Lost { reason: Loss::Expired, .. }), "{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
     assert!(guard.check().is_err() && late < SECOND);
     // The releases are written, and their answers are late, too.
     let left = nothing_is_left(&fleet, SECOND);
@@ -224,7 +227,9 @@ fn an_extend_that_stopped_nodes_execute_behind_the_deadline_leaves_nothing() {
     [&fleet[0], &fleet[1]].into_iter().for_each(Node::stop);
     embedded.engine.extend(&lock, LONG, 2).unwrap();
     let done = embedded.completion();
-    let Err(Error::Lost { reason: Loss::Expired, .. }) = done.result else { panic!("{done:?}") };
+    let Err(Error::Lost { reason: LostReason::Expired, .. }) = done.result else {
+        panic!("{done:?}")
+    };
     embedded.turn();
     [&fleet[0], &fleet[1]].into_iter().for_each(Node::cont);
     let left = nothing_is_left(&fleet, SECOND);
@@ -250,7 +255,9 @@ fn an_extend_whose_answers_are_read_behind_the_old_deadline_is_lost_and_leaves_n
     }
     eventually(5 * SECOND, "it is over", || embedded.engine.remaining(&lock).is_zero());
     let done = embedded.completion();
-    let Err(Error::Lost { reason: Loss::Expired, .. }) = done.result else { panic!("{done:?}") };
+    let Err(Error::Lost { reason: LostReason::Expired, .. }) = done.result else {
+        panic!("{done:?}")
+    };
     assert!(embedded.engine.remaining(&lock).is_zero());
     embedded.turn();
     let left = nothing_is_left(&fleet, SECOND);
@@ -268,12 +275,13 @@ fn a_loss_that_another_call_found_out_is_told_by_the_next_look() {
         // Nobody drives until both are over.
         nothing_is_left(&fleet, 5 * SECOND);
         assert!(matches!(other.extend(TTL), Err(Error::Lost { .. })));
-        let lost = |error| matches!(error, Error::Lost { reason: Loss::Expired, .. });
+        let lost = |error| matches!(error, Error::Lost { reason: LostReason::Expired, .. });
         if look_first {
             assert!(lost(guard.check().unwrap_err()), "{:?}", guard.check());
         }
-        let notices = std::iter::from_fn(|| client.poll_notice());
-        let losses = notices.filter(|it| matches!(&it.what, Happened::Lost(e) if lost(e.clone())));
+        let notices = std::iter::from_fn(|| client.poll_lock_event());
+        let losses =
+            notices.filter(|it| matches!(&it.what, LockEventKind::Lost(e) if lost(e.clone())));
         assert_eq!(losses.count(), 1);
     }
 }

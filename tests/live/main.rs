@@ -24,8 +24,8 @@ mod scripts;
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Client, Config, Engine, Error, Guard, Happened, LockOptions, NodeId};
-use redlatch::{RestartGuard, Standing, clock};
+use redlatch::{Client, Config, Engine, Error, Guard, LockEventKind, LockOptions, NodeId};
+use redlatch::{NodeState, RestartGuard, clock};
 use support::{Fleet, eventually};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -63,11 +63,11 @@ trait Watched {
 struct Told {
     error: Error,
     /// Of which deadlines it was warned.
-    warnings: Vec<redlatch::Instant>,
+    warnings: Vec<redlatch::clock::Instant>,
     /// When it was told.
-    at: redlatch::Instant,
+    at: redlatch::clock::Instant,
     /// The last deadline that was in force.
-    deadline: redlatch::Instant,
+    deadline: redlatch::clock::Instant,
 }
 
 impl Told {
@@ -77,7 +77,7 @@ impl Told {
         (!early.is_zero()).then_some(early)
     }
 
-    fn reason(&self) -> redlatch::Loss {
+    fn reason(&self) -> redlatch::LostReason {
         match self.error {
             Error::Lost { reason, .. } => reason,
             ref other => panic!("{other}"),
@@ -89,7 +89,7 @@ impl Watched for Client {
     /// Drives until `nodes` nodes are ready.
     fn wait_ready(&self, nodes: usize) {
         self.drive_until(10 * SECOND, "the nodes are ready", || {
-            self.nodes().iter().filter(|&&it| it == Standing::Ready).count() == nodes
+            self.nodes().iter().filter(|&&it| it == NodeState::Ready).count() == nodes
         });
     }
 
@@ -119,11 +119,11 @@ impl Watched for Client {
             // It returns as soon as there is something to tell.
             self.drive(millis(100)).expect("the poller works");
             deadline = guard.deadline().unwrap_or(deadline);
-            while let Some(notice) = self.poll_notice() {
+            while let Some(notice) = self.poll_lock_event() {
                 assert_eq!((&notice.key[..], notice.token), (guard.key(), guard.token()));
                 match notice.what {
-                    Happened::Expiring { deadline } => warnings.push(deadline),
-                    Happened::Lost(error) => {
+                    LockEventKind::Expiring { deadline } => warnings.push(deadline),
+                    LockEventKind::Lost(error) => {
                         let at = clock::now();
                         return Told { error, warnings, at, deadline };
                     }
@@ -136,7 +136,7 @@ impl Watched for Client {
 
 /// A lock that is kept for as long as a test may take.
 fn kept(ttl: Duration) -> LockOptions {
-    LockOptions::ttl(ttl).keep(3600 * SECOND)
+    LockOptions::new(ttl).auto_extend(3600 * SECOND)
 }
 
 /// The tokens that the key holds, one for each node that has it.
@@ -191,7 +191,7 @@ impl Loop {
         }
     }
 
-    fn standings(&self) -> Vec<Standing> {
+    fn standings(&self) -> Vec<NodeState> {
         let nodes = 0..self.engine.coordinator().settings().nodes.len();
         nodes.map(|index| self.engine.standing(NodeId::new(index))).collect()
     }

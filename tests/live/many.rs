@@ -1,7 +1,7 @@
 //! Many locks through one client: what is bounded stays bounded, and nothing is left.
 
 use super::*;
-use redlatch::{Lock, Outcome, Released};
+use redlatch::{Lock, Outcome, ReleaseOutcome};
 
 const KEYS: u64 = 10_000;
 
@@ -30,7 +30,7 @@ fn release_all(embedded: &mut Loop, locks: Vec<Lock>) {
     }
     for _ in 0..KEYS {
         let released = embedded.completion().result;
-        assert_eq!(released, Ok(Outcome::Released(Released::Released)));
+        assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)));
     }
     println!("{KEYS} releases in {:?}", start.elapsed());
 }
@@ -71,7 +71,7 @@ fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
     release_all(&mut embedded, locks);
     eventually(10 * timeout, "the stopped node is suspect", || {
         embedded.turn();
-        embedded.engine.standing(stopped) == Standing::Suspect
+        embedded.engine.standing(stopped) == NodeState::Suspect
     });
     let before = waiting(&embedded);
     println!("waiting for the stopped node: {before:?} (bytes, questions, records)");
@@ -83,7 +83,7 @@ fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
     assert_eq!(waiting(&embedded), before, "a suspect node is asked for nothing new");
     fleet[1].cont();
     eventually(10 * SECOND, "nothing is open", || is_idle(&mut embedded));
-    assert_eq!(embedded.engine.standing(stopped), Standing::Ready);
+    assert_eq!(embedded.engine.standing(stopped), NodeState::Ready);
     nothing_is_left(&fleet, SECOND);
 }
 
@@ -102,7 +102,7 @@ fn a_node_at_its_limit_votes_full_and_the_others_decide() {
         let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
         embedded.engine.release(lock, round);
         let released = embedded.completion().result;
-        assert_eq!(released, Ok(Outcome::Released(Released::Released)), "round {round}");
+        assert_eq!(released, Ok(Outcome::Released(ReleaseOutcome::Released)), "round {round}");
     }
     // Half of the place is for the new (and one question for the time beyond it); the other half
     // would take releases of what is held.

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
-use redlatch::{Guard, Loss};
+use redlatch::{Guard, LostReason};
 
 /// The nodes, for the process that holds.
 const NODES: &str = "REDLATCH_TEST_HOLDER";
@@ -122,13 +122,14 @@ fn it_was_stopped(client: &Client, renewed: &Guard<'_>, extended: &Guard<'_>) {
     // A local read, of the lock that nobody renews; and one that looks what came in.
     let (plain, kept) = (extended.check(), renewed.check());
     println!("{kept:?}\n{plain:?}");
-    assert!(matches!(kept, Err(Error::Lost { reason: Loss::Expired, .. })), "{kept:?}");
+    assert!(matches!(kept, Err(Error::Lost { reason: LostReason::Expired, .. })), "{kept:?}");
     assert!(matches!(plain, Err(Error::Lost { .. })), "{plain:?}");
     assert!(
         renewed.remaining().is_zero() && extended.deadline().is_none_or(|at| at < clock::now())
     );
-    let lost = |notice: redlatch::Notice| matches!(notice.what, Happened::Lost(_));
-    let told = std::iter::from_fn(|| client.poll_notice()).filter(|it| lost(it.clone())).count();
+    let lost = |notice: redlatch::LockEvent| matches!(notice.what, LockEventKind::Lost(_));
+    let told =
+        std::iter::from_fn(|| client.poll_lock_event()).filter(|it| lost(it.clone())).count();
     assert_eq!(told, 1, "it is told once");
     println!("{BOTH_LOST}");
 }

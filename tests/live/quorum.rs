@@ -1,7 +1,7 @@
 //! A majority decides: with all nodes, without some, and without too many.
 
 use super::*;
-use redlatch::{Error, Released, Said};
+use redlatch::{Error, NodeReply, ReleaseOutcome};
 
 #[test]
 fn a_lock_is_the_same_token_on_a_majority_and_its_release_leaves_none() {
@@ -17,7 +17,7 @@ fn a_lock_is_the_same_token_on_a_majority_and_its_release_leaves_none() {
         assert!((9_900..=10_000).contains(&left), "{left} ms of 10,000 are left");
     }
     assert!(guard.remaining() < TTL - TTL / 100, "the drift is taken off");
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet, SECOND);
 }
 
@@ -30,7 +30,7 @@ fn a_stopped_minority_costs_nothing() {
     let start = Instant::now();
     let guard = client.try_lock("a", TTL).unwrap();
     let acquired = start.elapsed();
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     let released = start.elapsed() - acquired;
     println!("one of five stopped: acquired in {acquired:?}, released in {released:?}");
     assert!(start.elapsed() < 2 * SECOND, "it waited for the stopped node");
@@ -52,9 +52,9 @@ fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
     println!("two of three stopped, node timeout 100 ms: after {took:?}: {error}");
     assert!(took >= millis(100) && took < SECOND, "{took:?}");
     let Error::NoQuorum(report) = &error else { panic!("{error}") };
-    let silent = Said::Failed(redlatch::Cause::Silent);
-    let said: Vec<Said> = report.nodes.iter().map(|node| node.said).collect();
-    assert_eq!(said, [silent, Said::Granted, silent]);
+    let silent = NodeReply::Failed(redlatch::NodeError::Silent);
+    let said: Vec<NodeReply> = report.nodes.iter().map(|node| node.said).collect();
+    assert_eq!(said, [silent, NodeReply::Granted, silent]);
     let text = error.to_string();
     for node in [&fleet[0], &fleet[2]] {
         assert!(text.contains(&format!("127.0.0.1:{} no answer in time", node.port())), "{text}");
@@ -74,10 +74,10 @@ fn a_key_that_is_held_is_contended_and_names_who_holds_it() {
     let guard = first.try_lock("a", TTL).unwrap();
     let error = second.try_lock("a", TTL).unwrap_err();
     let Error::Contended(report) = &error else { panic!("{error}") };
-    assert!(report.nodes.iter().filter(|node| node.said == Said::Held).count() >= 2);
+    assert!(report.nodes.iter().filter(|node| node.said == NodeReply::Held).count() >= 2);
     assert!(error.to_string().starts_with("held by another: needed 2 of 3 for \"a\":"), "{error}");
     let other = second.try_lock("b", TTL).unwrap();
-    assert_eq!(other.release().unwrap(), Released::Released);
+    assert_eq!(other.release().unwrap(), ReleaseOutcome::Released);
     drop(guard);
     assert!(second.lock("a", TTL).is_ok());
 }
@@ -88,7 +88,7 @@ fn one_node_is_a_lock_too_and_an_even_number_needs_more_than_half() {
     let client_of_one = client(&one);
     let guard = client_of_one.try_lock("a", TTL).unwrap();
     assert!(client_of_one.try_lock("a", TTL).is_err());
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     drop(client_of_one);
     drop(one);
 
@@ -119,7 +119,7 @@ fn a_node_that_was_down_joins_when_it_comes() {
     assert!(fleet[2].keys().is_empty(), "a minority is not even asked");
     fleet[0].restart();
     let guard = client.lock("a", TTL).expect("two of three are up again");
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn two_addresses_of_one_server_are_refused_at_the_start_and_have_one_vote_later(
     eventually(5 * SECOND, "one of the two addresses is in use", || {
         client.drive(millis(5)).unwrap();
         let usable = client.nodes().iter().filter(|it| it.is_usable()).count();
-        let rejected = Standing::Rejected(redlatch::Cause::SameServer);
+        let rejected = NodeState::Rejected(redlatch::NodeError::SameServer);
         usable == 2 && client.nodes().contains(&rejected)
     });
     fleet[1].command(&["SET", "a", "another's"]);

@@ -3,11 +3,11 @@
 
 use super::heard::{What, heard};
 use super::*;
-use redlatch::{Loss, Released, Token};
+use redlatch::{LockToken, LostReason, ReleaseOutcome};
 use support::Node;
 
-fn wrong_token() -> Token {
-    Token::parse(&"0123456789".repeat(4)).expect("forty digits")
+fn wrong_token() -> LockToken {
+    LockToken::parse(&"0123456789".repeat(4)).expect("forty digits")
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     let guard = holder.try_lock("a", 2 * SECOND).unwrap();
     holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
-    let token = Token::parse(&guard.token().to_string()).expect("it reads back");
+    let token = LockToken::parse(&guard.token().to_string()).expect("it reads back");
     let before = clock::now();
     let deadline = script.extend_token("a", token, TTL).unwrap();
     assert!(deadline.saturating_since(before) > TTL / 2);
@@ -31,7 +31,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     for (token, key) in [(wrong_token(), "a"), (token, "b")] {
         let error = script.extend_token(key, token, TTL).unwrap_err();
         println!("{error}");
-        assert!(matches!(error, Error::Lost { reason: Loss::Gone, .. }), "{error}");
+        assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     }
     for ttl in [Duration::ZERO, millis(2), Duration::MAX] {
         assert!(matches!(script.extend_token("a", token, ttl), Err(Error::Config(_))), "{ttl:?}");
@@ -48,7 +48,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     }
     // The holder's own deadline is what the holder asked for.
     assert!(guard.remaining() <= 2 * SECOND);
-    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet, SECOND);
 }
 
@@ -83,18 +83,18 @@ fn a_lock_is_given_back_by_its_token_alone_and_not_by_another() {
     for by in [&script, &holder] {
         let guard = holder.lock("a", kept(ttl)).unwrap();
         holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
-        assert_eq!(by.release_token("a", wrong_token()).unwrap(), Released::TakenByOther);
+        assert_eq!(by.release_token("a", wrong_token()).unwrap(), ReleaseOutcome::TakenByOther);
         by.drive(millis(50)).unwrap();
         assert_eq!(tokens(&fleet, "a").len(), 3, "another's token released it");
         guard.check().unwrap();
         let start = Instant::now();
-        assert_eq!(by.release_token("a", guard.token()).unwrap(), Released::Released);
+        assert_eq!(by.release_token("a", guard.token()).unwrap(), ReleaseOutcome::Released);
         let told = holder.until_lost(&guard);
         println!("ttl {ttl:?}: given back by its token: told after {:?}", start.elapsed());
         assert!(start.elapsed() < SECOND, "told by its renewal");
-        assert_eq!(told.reason(), Loss::Gone);
+        assert_eq!(told.reason(), LostReason::Gone);
         let again = by.release_token("a", guard.token()).unwrap();
-        assert_eq!(again, Released::AlreadyExpired);
+        assert_eq!(again, ReleaseOutcome::AlreadyExpired);
         by.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
 }

@@ -250,7 +250,7 @@ impl Bench {
 }
 
 /// What the master said on one connection.
-type Said = BTreeMap<ConnectionId, (Vec<u8>, bool)>;
+type NodeReply = BTreeMap<ConnectionId, (Vec<u8>, bool)>;
 
 impl Bench {
     fn play(&mut self, steps: &[Step]) -> Result<(), Difference> {
@@ -318,7 +318,7 @@ impl Bench {
             self.master.handle_bytes(now, line.connection, piece);
         }
         self.lines[on] = Some(line);
-        let mut said = Said::new();
+        let mut said = NodeReply::new();
         while let Some(output) = self.master.poll_output() {
             let (bytes, closes) = said.entry(output.connection).or_default();
             bytes.extend_from_slice(&output.bytes);
@@ -364,7 +364,7 @@ impl Bench {
         &mut self,
         on: usize,
         requests: &[Vec<u8>],
-        said: &Said,
+        said: &NodeReply,
         start: time::Instant,
     ) -> Result<(), String> {
         let asked = self.lines[on].as_ref().map(|line| line.connection);
@@ -410,7 +410,7 @@ impl Bench {
             }
             if *closes {
                 let real = wire.frame();
-                if real != Answer::Closed {
+                if real != Answer::ClosedReason {
                     return Err(format!("the master closes, the server says {real:?}"));
                 }
                 *line = None;

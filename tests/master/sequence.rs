@@ -80,14 +80,14 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<bool>().prop_map(Step::Password),
     ];
     // Most sequences are about tracking, so they start with it.
-    let greeting = |on| {
+    let handshake = |on| {
         proptest::bool::weighted(0.9).prop_map(move |greets| match greets {
             true => vec![Step::Send { on, requests: vec![line("HELLO 3"), line(OPTIN)], piece: 9 }],
             false => vec![],
         })
     };
     let rest = proptest::collection::vec(step, 1..24);
-    (greeting(0), greeting(1), rest)
+    (handshake(0), handshake(1), rest)
         .prop_map(|(first, second, rest)| [first, second, rest].concat())
 }
 

@@ -105,7 +105,7 @@ impl Drop for Server {
 pub enum Answer {
     /// A reply or a push, undecoded.
     Frame(Vec<u8>),
-    Closed,
+    ClosedReason,
     /// Nothing, or the beginning of something, for as long as we wait.
     Silence(Vec<u8>),
 }
@@ -137,7 +137,7 @@ impl Wire {
                 return Answer::Frame(self.input.drain(..length).collect());
             }
             match self.read(PATIENCE) {
-                Some(0) => return Answer::Closed,
+                Some(0) => return Answer::ClosedReason,
                 Some(_) => {}
                 None => return Answer::Silence(self.input.clone()),
             }

@@ -1,7 +1,9 @@
 //! One call after the other: what each comes to, by waiting and by polling.
 
 use super::*;
-use redlatch::{Closed, Error, Finding, Keep, LockOptions, Loss, Released};
+use redlatch::{
+    AutoExtend, ClosedReason, Error, KeySummary, LockOptions, LostReason, ReleaseOutcome,
+};
 
 #[test]
 fn a_lock_is_taken_extended_and_given_back_from_a_thread() {
@@ -15,9 +17,9 @@ fn a_lock_is_taken_extended_and_given_back_from_a_thread() {
     guard.extend(2 * TTL).wait().unwrap();
     assert!(guard.remaining() > 2 * TTL - SECOND);
     assert!(matches!(client.try_lock("a", TTL).wait(), Err(Error::Contended(_))));
-    let lease = guard.lease();
-    assert_eq!(guard.release().wait(), Ok(Released::Released));
-    assert!(matches!(lease.check(), Err(Error::Lost { reason: Loss::Over, .. })));
+    let lease = guard.watcher();
+    assert_eq!(guard.release().wait(), Ok(ReleaseOutcome::Released));
+    assert!(matches!(lease.check(), Err(Error::Lost { reason: LostReason::Over, .. })));
     nothing_is_left(&fleet, SECOND);
     eventually(SECOND, "nothing is open", || client.gauges().records == 0);
     assert_eq!((client.gauges().calls, client.gauges().requests), (0, 0));
@@ -52,7 +54,7 @@ fn a_lock_that_is_kept_outlives_its_ttl_and_its_loss_is_told() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let ttl = millis(600);
-    let guard = client.lock("a", LockOptions::ttl(ttl).keep(60 * SECOND)).wait().unwrap();
+    let guard = client.lock("a", LockOptions::new(ttl).auto_extend(60 * SECOND)).wait().unwrap();
     let start = Instant::now();
     let mut first = guard.deadline();
     let mut renewed = 0;
@@ -68,8 +70,8 @@ fn a_lock_that_is_kept_outlives_its_ttl_and_its_loss_is_told() {
     for node in fleet.iter() {
         node.command(&["DEL", "a"]);
     }
-    assert!(matches!(lost.wait(), Error::Lost { reason: Loss::Gone, .. }));
-    assert!(matches!(guard.check(), Err(Error::Lost { reason: Loss::Gone, .. })));
+    assert!(matches!(lost.wait(), Error::Lost { reason: LostReason::Gone, .. }));
+    assert!(matches!(guard.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
     assert!(guard.remaining().is_zero());
 }
 
@@ -80,15 +82,15 @@ fn the_end_of_a_lock_that_is_not_kept_is_told_too() {
     let guard = client.lock("a", millis(300)).wait().unwrap();
     let before = guard.deadline().unwrap();
     let error = guard.lost().wait();
-    assert!(matches!(error, Error::Lost { reason: Loss::Extensions, .. }), "{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Extensions, .. }), "{error}");
     assert!(redlatch::clock::now() < before.saturating_add(SECOND));
     nothing_is_left(&fleet, SECOND);
 
     let mut guard = client.lock("b", TTL).wait().unwrap();
     let lost = guard.lost();
-    guard.keep(Keep::at_most(TTL)).unwrap();
+    guard.auto_extend(AutoExtend::at_most(TTL)).unwrap();
     guard.release().wait().unwrap();
-    assert!(matches!(lost.wait(), Error::Lost { reason: Loss::Over, .. }));
+    assert!(matches!(lost.wait(), Error::Lost { reason: LostReason::Over, .. }));
 }
 
 #[test]
@@ -102,13 +104,13 @@ fn a_lock_is_handed_on_by_its_token() {
     let guard = two.adopt("a", token, TTL).wait().unwrap();
     assert_ne!(guard.token(), token);
     let seen = one.inspect("a").wait().unwrap();
-    let Finding::Held { value: holder, .. } = seen.finding() else { panic!("{seen:?}") };
+    let KeySummary::Held { value: holder, .. } = seen.finding() else { panic!("{seen:?}") };
     assert_eq!(holder.as_bytes(), guard.token().as_bytes());
     assert!(matches!(one.adopt("a", token, TTL).wait(), Err(Error::Lost { .. })));
     let token = guard.into_token().unwrap();
-    assert_eq!(one.release_token("a", token).wait(), Ok(Released::Released));
+    assert_eq!(one.release_token("a", token).wait(), Ok(ReleaseOutcome::Released));
     let _held = one.lock("a", TTL).wait().unwrap();
-    assert_eq!(two.dangerously_force_release("a").wait(), Ok(Released::Released));
+    assert_eq!(two.dangerously_force_release("a").wait(), Ok(ReleaseOutcome::Released));
 }
 
 #[test]
@@ -129,7 +131,7 @@ fn a_closure_runs_under_a_lock_that_is_renewed() {
         fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
         Ok::<_, Error>(lease.lost().wait())
     });
-    assert!(matches!(lost, Err(Error::Lost { reason: Loss::Gone, .. })), "{lost:?}");
+    assert!(matches!(lost, Err(Error::Lost { reason: LostReason::Gone, .. })), "{lost:?}");
     let panic = std::panic::catch_unwind(|| {
         client.with_lock("a", TTL, |_| -> Result<(), Error> { panic!("of the user") })
     });
@@ -143,20 +145,20 @@ fn a_client_that_is_closed_gives_everything_back_and_answers_everybody() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let held = client.lock("a", TTL).wait().unwrap();
-    let kept = client.lock("b", LockOptions::ttl(TTL).keep(TTL)).wait().unwrap();
+    let kept = client.lock("b", LockOptions::new(TTL).auto_extend(TTL)).wait().unwrap();
     let lost = kept.lost();
     let other = client.clone();
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|_| ()));
     eventually(SECOND, "it waits", || client.gauges().calls == 2);
     assert_eq!(client.close(5 * SECOND).wait(), 0);
     assert!(fleet.keys_everywhere().is_empty());
-    assert_eq!(waiter.join().unwrap(), Err(Error::Closed(Closed::Asked)));
-    assert_eq!(lost.wait(), Error::Closed(Closed::Asked));
+    assert_eq!(waiter.join().unwrap(), Err(Error::Closed(ClosedReason::Asked)));
+    assert_eq!(lost.wait(), Error::Closed(ClosedReason::Asked));
     assert!(held.remaining().is_zero() && kept.remaining().is_zero());
-    assert_eq!(held.check(), Err(Error::Closed(Closed::Asked)));
-    assert_eq!(client.lock("c", TTL).wait().map(|_| ()), Err(Error::Closed(Closed::Asked)));
+    assert_eq!(held.check(), Err(Error::Closed(ClosedReason::Asked)));
+    assert_eq!(client.lock("c", TTL).wait().map(|_| ()), Err(Error::Closed(ClosedReason::Asked)));
     assert_eq!(client.close(SECOND).wait(), 0, "again");
-    assert_eq!(held.release().wait(), Err(Error::Closed(Closed::Asked)));
+    assert_eq!(held.release().wait(), Err(Error::Closed(ClosedReason::Asked)));
 }
 
 #[test]

@@ -110,9 +110,9 @@ fn deed(client: &SharedClient, number: u32, mut dice: Dice) -> Boxed {
             true => format!("shared:{}", dice.roll(SHARED_KEYS)),
             false => format!("own:{number}"),
         };
-        let mut options = LockOptions::ttl(TTL).wait(600 * SECOND);
+        let mut options = LockOptions::new(TTL).wait(600 * SECOND);
         if dice.roll(3) == 0 {
-            options = options.keep(600 * SECOND);
+            options = options.auto_extend(600 * SECOND);
         }
         let got = match dice.roll(8) {
             0 => client.try_lock(&key, TTL).await,
@@ -134,7 +134,7 @@ async fn hold(client: &SharedClient, mut guard: SharedGuard, key: &str, dice: &m
         2 => guard.extend(2 * TTL).await.expect("it is held"),
         3 => drop(guard.release().await.expect("it is given back")),
         4 => {
-            guard.keep(600 * SECOND).expect("it is held");
+            guard.auto_extend(600 * SECOND).expect("it is held");
             let mut lost = guard.lost();
             poll_fn(|context| {
                 assert!(Pin::new(&mut lost).poll(context).is_pending());
@@ -207,7 +207,7 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
     let client = runtime.block_on(connect).expect("a good configuration");
     let tally = Arc::default();
     let before = runtime.block_on(async {
-        while client.nodes().iter().any(|&it| it != Standing::Ready) {
+        while client.nodes().iter().any(|&it| it != NodeState::Ready) {
             tokio::time::sleep(millis(1)).await;
         }
         let before = client.gauges();
@@ -277,7 +277,7 @@ fn a_grant_that_nobody_took_is_given_back() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let before = client.gauges();
-    for options in [LockOptions::ttl(TTL), LockOptions::ttl(TTL).keep(10 * TTL)] {
+    for options in [LockOptions::new(TTL), LockOptions::new(TTL).auto_extend(10 * TTL)] {
         let task = granted(&client, options);
         assert_eq!(tokens(&fleet, "a").len(), 3, "all of them granted it");
         drop(task);
@@ -285,7 +285,7 @@ fn a_grant_that_nobody_took_is_given_back() {
         nothing_is_open(&client, before);
     }
     // And whoever waits behind it gets it.
-    let task = granted(&client, LockOptions::ttl(TTL));
+    let task = granted(&client, LockOptions::new(TTL));
     let mut next = Task::new(client.lock("a", TTL));
     assert!(next.poll().is_pending());
     drop(task);

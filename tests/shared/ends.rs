@@ -12,7 +12,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 
 use super::*;
 use by_hand::Task;
-use redlatch::{Closed, Error, Event, LockOptions};
+use redlatch::{ClosedReason, Error, LockOptions, NodeEvent};
 use support::Proxy;
 
 type Hook = Box<dyn Fn(&str) + Send + Sync>;
@@ -79,7 +79,8 @@ fn a_waker_may_reach_into_the_client_whatever_is_done_to_it() {
             poll(&mut client.lock("a", millis(1)), &waker),
             Poll::Ready(Err(Error::Config(_)))
         ));
-        let guard = finish(&mut client.lock("a", LockOptions::ttl(TTL).keep(TTL)), &waker).unwrap();
+        let guard =
+            finish(&mut client.lock("a", LockOptions::new(TTL).auto_extend(TTL)), &waker).unwrap();
         let mut waiting = client.lock("a", TTL);
         assert!(poll(&mut waiting, &waker).is_pending());
         assert!(poll(&mut waiting, &Waker::noop().clone()).is_pending(), "it is replaced");
@@ -166,7 +167,7 @@ fn wakers_that_panic_take_nothing_from_those_behind_them() {
     drop(held);
     eventually(10 * SECOND, "it is granted", || tokens(&fleet, "a").len() == 3);
     assert_eq!(client.close(10 * SECOND).wait(), 0);
-    assert_eq!(waiter.join().unwrap(), Err(Error::Closed(Closed::Asked)));
+    assert_eq!(waiter.join().unwrap(), Err(Error::Closed(ClosedReason::Asked)));
     for mut call in panicking {
         assert!(matches!(poll(&mut call, Waker::noop()), Poll::Ready(Err(Error::Closed(_)))));
     }
@@ -218,7 +219,7 @@ fn nothing_blocks_while_a_socket_is_full_and_what_is_left_is_counted() {
         let held = client.lock("held", ttl).wait().unwrap();
         fleet[0].stop();
         let start = Instant::now();
-        let mut tasks = fill_a_socket(&client, LockOptions::ttl(ttl).wait(Duration::ZERO));
+        let mut tasks = fill_a_socket(&client, LockOptions::new(ttl).wait(Duration::ZERO));
         eventually(10 * SECOND, "half of them are granted", || {
             tasks.iter().filter(|task| task.is_woken()).count() > 100
         });
@@ -247,7 +248,7 @@ fn a_client_whose_socket_is_full_is_dropped_without_waiting() {
     let ttl = 4 * SECOND;
     let client = client(&fleet);
     fleet[0].stop();
-    let tasks = fill_a_socket(&client, LockOptions::ttl(ttl).wait(Duration::ZERO));
+    let tasks = fill_a_socket(&client, LockOptions::new(ttl).wait(Duration::ZERO));
     let start = Instant::now();
     drop(client);
     drop(tasks);
@@ -278,7 +279,7 @@ fn credentials_that_panic_keep_a_node_away_and_the_driver_goes_on() {
         node.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
     }
     eventually(10 * SECOND, "nobody is connected", || {
-        client.nodes().iter().all(|&it| it != Standing::Ready)
+        client.nodes().iter().all(|&it| it != NodeState::Ready)
     });
     panics.store(false, Ordering::Relaxed);
     all_ready(&client, &fleet);
@@ -299,7 +300,7 @@ fn a_resolver_that_panics_is_asked_again() {
         _ => Ok(vec![good]),
     });
     let client = SharedClient::connect(config).unwrap();
-    eventually(30 * SECOND, "its name leads there", || client.nodes() == [Standing::Ready]);
+    eventually(30 * SECOND, "its name leads there", || client.nodes() == [NodeState::Ready]);
     assert!(asked.load(Ordering::Relaxed) >= 3);
 }
 
@@ -318,10 +319,10 @@ fn a_name_is_followed_also_where_somebody_takes_the_events() {
     });
     let client = SharedClient::connect(config).unwrap();
     eventually(30 * SECOND, "its name leads there", || {
-        for event in std::iter::from_fn(|| client.poll_event()) {
-            let stale = matches!(event, Event::AddressStale { .. });
+        for event in std::iter::from_fn(|| client.poll_node_event()) {
+            let stale = matches!(event, NodeEvent::AddressStale { .. });
             assert!(!stale, "the client looks names up by itself: {event:?}");
         }
-        client.nodes() == [Standing::Ready]
+        client.nodes() == [NodeState::Ready]
     });
 }

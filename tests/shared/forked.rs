@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::*;
 use by_hand::Task;
-use redlatch::{Closed, Error, LockOptions};
+use redlatch::{ClosedReason, Error, LockOptions};
 
 /// The nodes, for the process that forks.
 const NODES: &str = "REDLATCH_TEST_FORK";
@@ -38,12 +38,12 @@ fn forks(urls: &str) {
     let config = Config::new(urls.split(' ')).expect("good addresses");
     let config = config.restart_guard(RestartGuard::Off).node_timeout(10 * SECOND);
     let client = SharedClient::connect(config).expect("a good configuration");
-    let kept = LockOptions::ttl(TTL).keep(600 * SECOND);
+    let kept = LockOptions::new(TTL).auto_extend(600 * SECOND);
     let guard = client.lock("kept", kept).wait().expect("it is free");
     let (stop, pairs) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let threads: Vec<_> = (0..4)
         .map(|number| {
-            let (client, lease) = (client.clone(), guard.lease());
+            let (client, lease) = (client.clone(), guard.watcher());
             let (stop, pairs) = (Arc::clone(&stop), Arc::clone(&pairs));
             std::thread::spawn(move || {
                 let mut lost = Task::new(lease.lost());
@@ -100,12 +100,12 @@ fn in_the_child(
     mut guard: redlatch::SharedGuard,
     waiting: redlatch::shared::Call<redlatch::shared::Acquire<&str>>,
 ) -> bool {
-    let forked = Error::Closed(Closed::Forked);
-    let lease = guard.lease();
+    let forked = Error::Closed(ClosedReason::Forked);
+    let lease = guard.watcher();
     let ends = [
         guard.check() == Err(forked.clone()),
         lease.remaining().is_zero(),
-        guard.keep(TTL) == Err(forked.clone()),
+        guard.auto_extend(TTL) == Err(forked.clone()),
         guard.extend(TTL).wait() == Err(forked.clone()),
         lease.lost().wait() == forked,
         waiting.wait().map(|_| ()) == Err(forked.clone()),

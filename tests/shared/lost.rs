@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use super::*;
 use by_hand::Task;
-use redlatch::{Closed, Error, Keep, LockOptions, Loss};
+use redlatch::{AutoExtend, ClosedReason, Error, LockOptions, LostReason};
 
 fn delete_everywhere(fleet: &Fleet, key: &str) {
     for node in fleet {
@@ -22,7 +22,7 @@ fn a_loss_that_an_extend_finds_is_seen_though_nobody_waits_for_the_extend() {
     let before = client.gauges();
     for is_dropped in [true, false] {
         let mut guard = client.lock("a", TTL).wait().unwrap();
-        let lease = guard.lease();
+        let lease = guard.watcher();
         delete_everywhere(&fleet, "a");
         let mut extend = Task::new(guard.extend(TTL));
         assert!(extend.poll().is_pending());
@@ -34,7 +34,7 @@ fn a_loss_that_an_extend_finds_is_seen_though_nobody_waits_for_the_extend() {
             unpolled = Some(extend);
         }
         eventually(SECOND, "the loss is seen", || lease.check().is_err());
-        assert!(matches!(lease.check(), Err(Error::Lost { reason: Loss::Gone, .. })));
+        assert!(matches!(lease.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
         assert!(lease.remaining().is_zero());
         drop(unpolled);
         drop(guard);
@@ -79,14 +79,14 @@ fn an_extend_that_cannot_be_changes_nothing_of_the_one_before() {
     assert!(matches!(guard.extend(Duration::ZERO).wait(), Err(Error::Config(_))));
     fleet.iter().for_each(|node| node.cont());
     eventually(SECOND, "the loss is seen", || guard.check().is_err());
-    assert!(matches!(guard.check(), Err(Error::Lost { reason: Loss::Gone, .. })));
+    assert!(matches!(guard.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
 }
 
 #[test]
 fn who_waits_for_the_end_of_a_lock_leaves_nothing_when_they_go() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    let guard = client.lock("a", LockOptions::ttl(TTL).keep(10 * TTL)).wait().unwrap();
+    let guard = client.lock("a", LockOptions::new(TTL).auto_extend(10 * TTL)).wait().unwrap();
     let mut stays = Task::new(guard.lost());
     assert!(stays.poll().is_pending());
     for _ in 0..100 {
@@ -122,7 +122,7 @@ fn whoever_waits_for_the_end_of_a_lock_changes_nothing_of_its_keeping() {
         let mut guard = client.lock(number.to_string(), ttl).wait().unwrap();
         let both = Arc::new(Barrier::new(3));
         let looker = |_| {
-            let (lease, both) = (guard.lease(), Arc::clone(&both));
+            let (lease, both) = (guard.watcher(), Arc::clone(&both));
             std::thread::spawn(move || {
                 both.wait();
                 drop(lease.lost());
@@ -130,7 +130,7 @@ fn whoever_waits_for_the_end_of_a_lock_changes_nothing_of_its_keeping() {
         };
         let lookers: Vec<_> = (0..2).map(looker).collect();
         both.wait();
-        guard.keep(Keep::at_most(60 * SECOND)).unwrap();
+        guard.auto_extend(AutoExtend::at_most(60 * SECOND)).unwrap();
         lookers.into_iter().for_each(|looker| looker.join().unwrap());
         guards.push(guard);
     }
@@ -200,7 +200,7 @@ fn a_client_that_closes_takes_on_nothing_more() {
     assert!(closing.poll().is_pending(), "one node has not let go of it");
     assert!(held.remaining().is_zero() && held.deadline().is_none());
     let refused = Task::new(client.lock("b", TTL)).poll();
-    assert!(matches!(refused, Poll::Ready(Err(Error::Closed(Closed::Asked)))), "{refused:?}");
+    assert!(matches!(refused, Poll::Ready(Err(Error::Closed(ClosedReason::Asked)))), "{refused:?}");
     fleet[0].cont();
     eventually(10 * SECOND, "it is closed", || closing.is_woken());
     assert_eq!(closing.poll(), Poll::Ready(0));
@@ -211,15 +211,15 @@ fn a_client_that_closes_takes_on_nothing_more() {
 fn who_waits_for_the_end_of_a_lock_is_woken_by_that_of_its_client() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
-    let kept = LockOptions::ttl(TTL).keep(10 * TTL);
-    let guards = [("a", kept), ("b", LockOptions::ttl(TTL))]
+    let kept = LockOptions::new(TTL).auto_extend(10 * TTL);
+    let guards = [("a", kept), ("b", LockOptions::new(TTL))]
         .map(|(key, options)| client.lock(key, options).wait().unwrap());
     let mut waiting = guards.each_ref().map(|guard| Task::new(guard.lost()));
     waiting.iter_mut().for_each(|lost| assert!(lost.poll().is_pending()));
     assert_eq!(client.close(10 * SECOND).wait(), 0);
     for mut lost in waiting {
         assert!(lost.is_woken(), "nobody else would");
-        assert_eq!(lost.poll(), Poll::Ready(Error::Closed(Closed::Asked)));
+        assert_eq!(lost.poll(), Poll::Ready(Error::Closed(ClosedReason::Asked)));
     }
 }
 
@@ -246,6 +246,6 @@ fn a_loss_that_comes_behind_a_refusal_is_seen_though_nobody_waits_for_it() {
         assert_eq!(guard.check(), Ok(()));
         fleet[1].cont();
         eventually(SECOND, "the loss is seen", || guard.check().is_err());
-        assert!(matches!(guard.check(), Err(Error::Lost { reason: Loss::Gone, .. })));
+        assert!(matches!(guard.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
     }
 }

@@ -20,7 +20,7 @@ mod threads;
 use std::time::{Duration, Instant};
 
 use redlatch::shared::Gauges;
-use redlatch::{Config, RestartGuard, SharedClient, Standing};
+use redlatch::{Config, NodeState, RestartGuard, SharedClient};
 use support::{Fleet, eventually};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ fn client(fleet: &Fleet) -> SharedClient {
 
 fn all_ready(client: &SharedClient, fleet: &Fleet) {
     eventually(10 * SECOND, "the nodes are ready", || {
-        let ready = client.nodes().iter().filter(|&&it| it == Standing::Ready).count();
+        let ready = client.nodes().iter().filter(|&&it| it == NodeState::Ready).count();
         ready == fleet.len()
     });
 }

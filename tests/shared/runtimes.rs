@@ -2,7 +2,7 @@
 //! them.
 
 use super::*;
-use redlatch::{Closed, Error, Keep, LockOptions};
+use redlatch::{AutoExtend, ClosedReason, Error, LockOptions};
 
 async fn on_tokio(fleet: &Fleet) -> SharedClient {
     SharedClient::connect_tokio(config(fleet)).await.expect("a good configuration")
@@ -28,10 +28,10 @@ async fn course(fleet: &Fleet) {
         lease.check()
     });
     assert_eq!(held.await, Ok(()));
-    let kept = client.lock("c", LockOptions::ttl(TTL).keep(TTL)).await.unwrap();
+    let kept = client.lock("c", LockOptions::new(TTL).auto_extend(TTL)).await.unwrap();
     let lost = tokio::spawn(kept.lost());
     assert_eq!(client.close(5 * SECOND).await, 0);
-    assert_eq!(lost.await.unwrap(), Error::Closed(Closed::Asked));
+    assert_eq!(lost.await.unwrap(), Error::Closed(ClosedReason::Asked));
     nothing_is_left(fleet, SECOND);
 }
 
@@ -54,17 +54,20 @@ fn a_client_of_a_runtime_is_used_from_elsewhere_and_ends_with_its_runtime() {
     let fleet = Fleet::start(3);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let client = runtime.block_on(on_tokio(&fleet));
-    let guard = client.lock("a", LockOptions::ttl(TTL).keep(TTL)).wait().unwrap();
+    let guard = client.lock("a", LockOptions::new(TTL).auto_extend(TTL)).wait().unwrap();
     let unwatched = client.lock("c", TTL).wait().unwrap();
     let other = client.clone();
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|_| ()));
     eventually(SECOND, "it waits", || client.gauges().calls == 2);
     drop(runtime);
-    assert_eq!(waiter.join().unwrap(), Err(Error::Closed(Closed::DriverGone)));
-    assert_eq!(guard.lost().wait(), Error::Closed(Closed::DriverGone));
+    assert_eq!(waiter.join().unwrap(), Err(Error::Closed(ClosedReason::DriverGone)));
+    assert_eq!(guard.lost().wait(), Error::Closed(ClosedReason::DriverGone));
     // Nobody tells its hold, and nobody would pay what it owes.
-    assert_eq!(unwatched.check(), Err(Error::Closed(Closed::DriverGone)));
-    assert_eq!(client.lock("b", TTL).wait().map(|_| ()), Err(Error::Closed(Closed::DriverGone)));
+    assert_eq!(unwatched.check(), Err(Error::Closed(ClosedReason::DriverGone)));
+    assert_eq!(
+        client.lock("b", TTL).wait().map(|_| ()),
+        Err(Error::Closed(ClosedReason::DriverGone))
+    );
 }
 
 #[test]
@@ -75,7 +78,7 @@ fn a_close_is_over_in_time_also_where_nobody_turns_the_runtime() {
     let held = runtime.block_on(client.lock("a", TTL).into_future()).unwrap();
     let left = in_time("a close of 100 ms", move || client.close(millis(100)).wait());
     assert_eq!(left, 1, "nobody read what the nodes answered");
-    assert_eq!(held.check(), Err(Error::Closed(Closed::Asked)));
+    assert_eq!(held.check(), Err(Error::Closed(ClosedReason::Asked)));
     nothing_is_left(&fleet, SECOND);
 }
 
@@ -88,8 +91,8 @@ fn a_renewal_counts_though_the_next_warning_is_due_as_well() {
     runtime.block_on(async {
         let config = config(&fleet).probe_interval(3600 * SECOND);
         let client = SharedClient::connect_tokio(config).await.unwrap();
-        let keep = Keep::extensions(1).lead(ttl / 2);
-        let guard = client.lock("a", LockOptions::ttl(ttl).keep(keep)).await.unwrap();
+        let keep = AutoExtend::extensions(1).warn_before(ttl / 2);
+        let guard = client.lock("a", LockOptions::new(ttl).auto_extend(keep)).await.unwrap();
         let first = guard.deadline().unwrap();
         let unanswered = || client.gauges().unanswered;
         while unanswered() > 0 {

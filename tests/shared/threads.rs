@@ -8,7 +8,7 @@ use super::*;
 use by_hand::Task;
 use redlatch::proto::error::Busy;
 use redlatch::proto::settings::Limits;
-use redlatch::{Closed, Error, LockOptions, SharedGuard};
+use redlatch::{ClosedReason, Error, LockOptions, SharedGuard};
 
 const THREADS: u32 = 64;
 const KEYS: u32 = 1000;
@@ -57,9 +57,9 @@ fn work(client: &SharedClient, checker: &Checker, thread: u32, mut dice: Dice) -
     loop {
         // Some keys are wanted by many.
         let key = if dice.roll(3) == 0 { dice.roll(8) } else { dice.roll(KEYS) };
-        let mut options = LockOptions::ttl(TTL).wait(600 * SECOND);
+        let mut options = LockOptions::new(TTL).wait(600 * SECOND);
         if dice.roll(4) == 0 {
-            options = options.keep(600 * SECOND);
+            options = options.auto_extend(600 * SECOND);
         }
         let mut guard = match client.lock(key.to_string(), options).wait() {
             Ok(guard) => guard,
@@ -83,7 +83,7 @@ fn of_64_threads_no_two_hold_a_key_and_all_have_an_answer_when_it_is_closed() {
     let client = SharedClient::connect(config(&fleet).node_timeout(10 * SECOND)).unwrap();
     all_ready(&client, &fleet);
     let checker = Arc::new(Checker::of(&fleet));
-    let kept = LockOptions::ttl(TTL).keep(600 * SECOND);
+    let kept = LockOptions::new(TTL).auto_extend(600 * SECOND);
     let guards: Vec<_> =
         (0..16).map(|n| client.lock(format!("kept {n}"), kept).wait().unwrap()).collect();
     let mut dice = Dice::of_this_run();
@@ -117,7 +117,7 @@ fn of_64_threads_no_two_hold_a_key_and_all_have_an_answer_when_it_is_closed() {
         slowest.expect("there are answers"),
     );
     assert!(slowest.expect("there are answers") < 10 * SECOND);
-    assert!(answers.iter().all(|(_, error)| *error == Error::Closed(Closed::Asked)));
+    assert!(answers.iter().all(|(_, error)| *error == Error::Closed(ClosedReason::Asked)));
     assert!(checker.held.load(Ordering::Relaxed) > 100);
     nothing_is_left(&fleet, SECOND);
     for guard in guards {
@@ -146,7 +146,7 @@ fn of_the_threads_of_two_clients_no_two_hold_a_key() {
                 let start = Instant::now();
                 while start.elapsed() < 2 * SECOND {
                     let key = dice.roll(4);
-                    let wait = LockOptions::ttl(TTL).wait(600 * SECOND);
+                    let wait = LockOptions::new(TTL).wait(600 * SECOND);
                     let guard = client.lock(key.to_string(), wait).wait().expect("it is free");
                     checker.hold(key, thread, &guard, &mut dice);
                 }
@@ -236,7 +236,7 @@ fn it_is_busy_at_the_bound_of_its_records_and_at_nothing_else() {
     assert!(matches!(refused, Err(Error::Busy(Busy::Records))), "{refused:?}");
     let mut held: Vec<_> = held.into_iter().map(Result::unwrap).collect();
     held[1].extend(2 * TTL).wait().unwrap();
-    held[2].keep(TTL).unwrap();
+    held[2].auto_extend(TTL).unwrap();
     held.pop().unwrap().release().wait().unwrap();
     eventually(SECOND, "there is room for one", || client.gauges().records == RECORDS - 1);
     let one = client.try_lock("one more", TTL).wait().unwrap();

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::lock::Token;
+use redlatch::proto::lock::LockToken;
 use redlatch::{Error, Op, Outcome};
 
 use crate::agenda::{Event, MILLI};
@@ -17,7 +17,7 @@ use crate::world::World;
 /// A lock that a user has by its token.
 #[derive(Debug)]
 pub struct Borrowed {
-    token: Token,
+    token: LockToken,
     /// What it believes in, once a majority agreed to a deadline.
     belief: Option<usize>,
     /// The extend that is under way.
@@ -27,7 +27,7 @@ pub struct Borrowed {
 impl World {
     /// A lock that was given away is for one user of any client, if that one has nothing to do.
     /// Whether it is.
-    pub fn lend(&mut self, key: usize, token: Token) -> bool {
+    pub fn lend(&mut self, key: usize, token: LockToken) -> bool {
         let client = self.dice.place(self.clients.len());
         let user = self.dice.place(self.plan.users);
         let at = self.agenda.now() + self.dice.below(MILLI);
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    fn release_borrowed(&mut self, client: usize, user: usize, token: Token) {
+    fn release_borrowed(&mut self, client: usize, user: usize, token: LockToken) {
         let (now, serial) = (self.agenda.now(), self.next_serial());
         self.trace.note(now, || format!("client {client} user {user} releases {token} #{serial}"));
         let it = &mut self.clients[client];

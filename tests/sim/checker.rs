@@ -46,7 +46,7 @@ impl Belief {
 struct Kept {
     belief: usize,
     /// How long before the deadline its owner wants a warning.
-    lead: u64,
+    warn_before: u64,
     /// One came since the deadline moved last.
     warned: bool,
     /// The deadline moved last at this moment, when the client had waited for so long in total.
@@ -162,10 +162,17 @@ impl Checker {
     }
 
     /// The lock is kept from now on: its loss is to be told under this number.
-    pub fn keep(&mut self, serial: u64, number: usize, lead: u64, now: u64, kept_waiting: u64) {
+    pub fn keep(
+        &mut self,
+        serial: u64,
+        number: usize,
+        warn_before: u64,
+        now: u64,
+        kept_waiting: u64,
+    ) {
         let (due, moved) = (self.beliefs[number].until, (now, kept_waiting));
         let (warned, lost) = (false, false);
-        let kept = Kept { belief: number, lead, warned, moved, lost, due, kept_waiting };
+        let kept = Kept { belief: number, warn_before, warned, moved, lost, due, kept_waiting };
         self.kept.insert(serial, kept);
     }
 
@@ -207,8 +214,8 @@ impl Checker {
         }
         // Who was kept from running may be told of the loss alone; and where there was no time for
         // a warning there is none.
-        let warns_at = (kept.due + TOLD_BEFORE).saturating_sub(kept.lead);
-        let in_time = kept.lead > 2 * TOLD_BEFORE && warns_at > kept.moved.0;
+        let warns_at = (kept.due + TOLD_BEFORE).saturating_sub(kept.warn_before);
+        let in_time = kept.warn_before > 2 * TOLD_BEFORE && warns_at > kept.moved.0;
         let ran = kept_waiting == kept.moved.1;
         if end == End::Deadline && ran && in_time && !kept.warned {
             self.violate(format!("{who:?} lost its lock without a warning"));

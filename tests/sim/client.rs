@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use redlatch::proto::coordinator::{Action, Coordinator, Event as CoreEvent};
-use redlatch::proto::standing::Standing;
+use redlatch::proto::coordinator::{Action, Coordinator, NodeEvent};
+use redlatch::proto::standing::NodeState;
 use redlatch::proto::turn;
-use redlatch::{Error, Instant, NodeId, Outcome};
+use redlatch::{Error, NodeId, Outcome, proto::time::Instant};
 
 use crate::agenda::{Event, MILLI};
 use crate::fetching::Told;
@@ -350,14 +350,14 @@ impl World {
     /// Takes note of what it tells of the nodes.
     pub fn look_at_events(&mut self, client: usize) {
         let now = self.agenda.now();
-        while let Some(event) = self.clients[client].coordinator.poll_event() {
+        while let Some(event) = self.clients[client].coordinator.poll_node_event() {
             self.trace.note(now, || format!("client {client}: {event:?}"));
             match event {
-                CoreEvent::Distrusted { .. } => self.tally.distrusted += 1,
-                CoreEvent::ClockJumped { node, .. } if self.nodes[node.index()].jumped => {
+                NodeEvent::Quarantined { .. } => self.tally.distrusted += 1,
+                NodeEvent::ClockJumped { node, .. } if self.nodes[node.index()].jumped => {
                     self.tally.jumps += 1;
                 }
-                CoreEvent::ClockJumped { .. } => {
+                NodeEvent::ClockJumped { .. } => {
                     self.checker.violate(format!("no clock jumped here: {event:?}"));
                 }
                 _ => {}
@@ -373,7 +373,7 @@ impl World {
         if standing.is_usable() {
             it.paid_on[node] = it.wires[node];
         }
-        self.tally.suspects += u64::from(standing == Standing::Suspect);
-        self.tally.debts += u64::from(it.coordinator.debts(id) > 0);
+        self.tally.suspects += u64::from(standing == NodeState::Suspect);
+        self.tally.pending_releases += u64::from(it.coordinator.pending_releases(id) > 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::lock::Token;
+use redlatch::proto::lock::LockToken;
 
 use crate::agenda::{MICRO, MILLI};
 use crate::client::instant;
@@ -97,17 +97,17 @@ impl Scenario {
     }
 
     /// The client gives its lock away, and does not believe in it any more.
-    fn give_away(&mut self, client: usize) -> Token {
+    fn give_away(&mut self, client: usize) -> LockToken {
         let now = self.world.agenda.now();
         let it = &mut self.world.clients[client].users[0];
         let state = std::mem::replace(&mut it.state, State::Resting);
         let State::Holding(held) = state else { panic!("{}", self.trace.text()) };
         self.world.stop_to_believe(client, &held);
-        let given = self.world.clients[client].coordinator.give_away(held.lock, instant(now));
+        let given = self.world.clients[client].coordinator.into_token(held.lock, instant(now));
         given.expect("it is held")
     }
 
-    fn adopt(&mut self, client: usize, token: Token, ttl: u64) {
+    fn adopt(&mut self, client: usize, token: LockToken, ttl: u64) {
         let wish = Wish::of(ttl);
         let asked = self.world.adopt(client, 0, 0, token, wish);
         self.world.wait_for(client, 0, wish, 0, asked);
@@ -115,7 +115,7 @@ impl Scenario {
         self.world.rouse(client);
     }
 
-    fn extend_token(&mut self, client: usize, token: Token, ttl: u64) {
+    fn extend_token(&mut self, client: usize, token: LockToken, ttl: u64) {
         self.world.borrow_for(client, 0, Offer { key: 0, token, alone: true }, ttl);
         self.world.clients[client].users[0].at = u64::MAX;
         self.world.rouse(client);
@@ -229,7 +229,7 @@ fn what_a_flushed_node_grants_before_the_verdict_does_not_count_in_an_extend() {
 }
 
 /// Lets the third node forget the rival's key, and hold the holder's, which is given away.
-fn given_away_in_quarantine(it: &mut Scenario) -> Token {
+fn given_away_in_quarantine(it: &mut Scenario) -> LockToken {
     it.a_rival_asks();
     it.until(2);
     it.restart();

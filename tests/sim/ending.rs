@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use redlatch::proto::coordinator::Coordinator;
 use redlatch::proto::settings::NODE_MARKER;
-use redlatch::proto::standing::Standing;
+use redlatch::proto::standing::NodeState;
 use redlatch::proto::turn;
-use redlatch::{Error, Finding, Inspection, Instant, Lock, NodeId, Outcome, Released, Value};
+use redlatch::{
+    Error, Inspection, KeySummary, Lock, NodeId, Outcome, ReleaseOutcome, Value,
+    proto::time::Instant,
+};
 
 use crate::agenda::{MILLI, SECOND};
 use crate::client::instant;
@@ -29,7 +32,7 @@ impl World {
                 ("open records", it.open_records()),
                 ("open requests", it.open_ops()),
                 ("kept locks", it.kept_locks()),
-                ("debts", sum(&|node| it.debts(node))),
+                ("pending releases", sum(&|node| it.pending_releases(node))),
                 ("nodes not ready", sum(&|node| usize::from(!it.standing(node).is_usable()))),
             ];
             for (what, count) in counts {
@@ -54,7 +57,7 @@ impl World {
         loop {
             let it = &self.clients[client].coordinator;
             let quarantined = (0..nodes)
-                .filter(|&n| matches!(it.standing(NodeId::new(n)), Standing::Quarantined(_)))
+                .filter(|&n| matches!(it.standing(NodeId::new(n)), NodeState::Quarantined(_)))
                 .count();
             let (left, known) = (it.open_timers(), nodes + quarantined);
             if (known..=known + looks).contains(&left) {
@@ -127,7 +130,7 @@ impl World {
                 it.asked.insert(serial, Purpose::Errand);
                 self.checker.ask(serial, client, "release", now + SECOND, it.kept_waiting);
                 let answer = self.run_errand(client);
-                if !matches!(answer, Some(Ok(Outcome::Released(Released::Released)))) {
+                if !matches!(answer, Some(Ok(Outcome::Released(ReleaseOutcome::Released)))) {
                     let words = format!("client {client} cannot release {key}: {answer:?}");
                     self.checker.violate(words);
                 }
@@ -159,7 +162,7 @@ impl World {
             (0..self.nodes.len()).map(|node| client.coordinator.standing(NodeId::new(node)))
         });
         let last = standings.filter_map(|standing| match standing {
-            Standing::Quarantined(until) => Some(until.as_nanos()),
+            NodeState::Quarantined(until) => Some(until.as_nanos()),
             _ => None,
         });
         let last = last.max().unwrap_or(0);
@@ -194,7 +197,7 @@ impl World {
         let seen =
             self.errand(client, |core, key, serial, at| core.inspect(key, serial, at).map(|_| ()));
         let whose = |seen: &Inspection| match seen.finding() {
-            Finding::Held { value, .. } => value == Value::of(token.as_bytes()),
+            KeySummary::Held { value, .. } => value == Value::of(token.as_bytes()),
             _ => false,
         };
         if !matches!(&seen, Some(Ok(Outcome::Inspected(seen))) if whose(seen)) {
@@ -203,11 +206,11 @@ impl World {
         let forced = self.errand(client, |core, key, serial, at| {
             core.force_release(key, serial, at).map(|_| ())
         });
-        if !matches!(forced, Some(Ok(Outcome::Released(Released::Released)))) {
+        if !matches!(forced, Some(Ok(Outcome::Released(ReleaseOutcome::Released)))) {
             self.checker.violate(format!("client {client} cannot force a release: {forced:?}"));
         }
         let now = self.agenda.now();
-        self.clients[owner].coordinator.let_go(&lock, instant(now));
+        self.clients[owner].coordinator.release_nowait(&lock, instant(now));
         self.take(owner, 0)
     }
 

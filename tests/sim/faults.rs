@@ -2,7 +2,7 @@
 //! is the plan's; here they happen.
 
 use redlatch::NodeId;
-use redlatch::proto::standing::Standing;
+use redlatch::proto::standing::NodeState;
 use redlatch::testing::master::{Restart, Trouble};
 
 use crate::agenda::{Event, MILLI, SECOND};
@@ -383,7 +383,7 @@ impl World {
             let wire = client.wires[node].map(|wire| &self.network.wires[wire]);
             let standing = client.coordinator.standing(NodeId::new(node));
             // A silent connection is kept here until it answers.
-            (standing.is_usable() || standing == Standing::Suspect)
+            (standing.is_usable() || standing == NodeState::Suspect)
                 && wire.is_some_and(|wire| !wire.cut && !wire.ended)
         });
         if runs && (told || SEES_OLD_FLUSHES) {

@@ -28,7 +28,7 @@ impl World {
         while let Some((op, serial)) = self.clients[client].coordinator.poll_ended() {
             let keeps = matches!(
                 self.clients[client].asked.get(&serial),
-                Some(Purpose::Keep { .. } | Purpose::Errand) | None
+                Some(Purpose::AutoExtend { .. } | Purpose::Errand) | None
             );
             // What is told of a kept lock is taken by whoever drives, and not by a caller.
             let pause = if keeps { 0 } else { self.dice.below(self.plan.fetched_late) };

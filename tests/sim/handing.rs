@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::lock::Token;
+use redlatch::proto::lock::LockToken;
 use redlatch::{Error, Inspection, Op};
 
 use crate::agenda::{Event, MICRO, MILLI};
@@ -21,7 +21,7 @@ const REMEMBERED: usize = 6;
 #[derive(Debug, Clone, Copy)]
 pub struct Offer {
     pub key: usize,
-    pub token: Token,
+    pub token: LockToken,
     /// Nobody else is told of it, and it is used by its token.
     pub alone: bool,
 }
@@ -44,7 +44,7 @@ impl World {
         let belief = self.checker.belief(held.belief);
         let (until, disturbed) = (belief.until, belief.touched);
         self.stop_to_believe(client, &held);
-        let given = self.clients[client].coordinator.give_away(held.lock, instant(now));
+        let given = self.clients[client].coordinator.into_token(held.lock, instant(now));
         match given {
             Some(_) => {
                 self.tally.given_away += 1;
@@ -76,7 +76,7 @@ impl World {
     }
 
     /// Whoever held a lock does not any more, and another one may take it up.
-    pub fn offer(&mut self, key: usize, token: Token) {
+    pub fn offer(&mut self, key: usize, token: LockToken) {
         let now = self.agenda.now();
         let offer = Offer { key, token, alone: false };
         self.offers.push(offer);
@@ -119,7 +119,7 @@ impl World {
         client: usize,
         user: usize,
         key: usize,
-        token: Token,
+        token: LockToken,
         wish: Wish,
     ) -> Result<(Op, u64), Error> {
         let now = self.agenda.now();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Error, Keep, Loss, Op, Outcome};
+use redlatch::{AutoExtend, Error, LostReason, Op, Outcome};
 
 use crate::agenda::{Event, MICRO, MILLI};
 use crate::checker::{End, TOLD_BEFORE};
@@ -30,12 +30,12 @@ pub struct Keeping {
     ttl: u64,
 }
 
-/// The parts of a [`Keep`], which keeps them to itself.
+/// The parts of a [`AutoExtend`], which keeps them to itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    pub keep: Keep,
+    pub keep: AutoExtend,
     max_hold: Option<u64>,
-    lead: u64,
+    warn_before: u64,
 }
 
 impl World {
@@ -48,19 +48,23 @@ impl World {
         let count = self.dice.below(6) as u32;
         let max_hold = self.dice.chance(500).then(|| 3 * MILLI + self.dice.below(3 * length));
         let mut keep = match max_hold {
-            Some(nanos) => Keep::at_most(Duration::from_nanos(nanos)),
-            None => Keep::extensions(count),
+            Some(nanos) => AutoExtend::at_most(Duration::from_nanos(nanos)),
+            None => AutoExtend::extensions(count),
         };
         if max_hold.is_some() && self.dice.chance(200) {
             keep = keep.with_extensions(count);
         }
         let longest = ttl * MILLI / 2;
-        let lead = match self.dice.below(4) {
+        let warn_before = match self.dice.below(4) {
             0 => self.dice.below(longest + 1),
             1 => self.dice.below(longest.min(3 * MILLI) + 1),
-            _ => return Some(Bounds { keep, max_hold, lead: ttl * MILLI / 3 }),
+            _ => return Some(Bounds { keep, max_hold, warn_before: ttl * MILLI / 3 }),
         };
-        Some(Bounds { keep: keep.lead(Duration::from_nanos(lead)), max_hold, lead })
+        Some(Bounds {
+            keep: keep.warn_before(Duration::from_nanos(warn_before)),
+            max_hold,
+            warn_before,
+        })
     }
 
     /// A lock in a user's hands is kept from now on.
@@ -75,8 +79,8 @@ impl World {
         let now = self.agenda.now();
         self.tally.kept += 1;
         let it = &mut self.clients[client];
-        it.asked.insert(serial, Purpose::Keep { user });
-        self.checker.keep(serial, held.belief, bounds.lead, now, it.kept_waiting);
+        it.asked.insert(serial, Purpose::AutoExtend { user });
+        self.checker.keep(serial, held.belief, bounds.warn_before, now, it.kept_waiting);
         let bound = bounds.max_hold.map_or(u64::MAX, |length| now + length);
         let deadline = it.coordinator.deadline(&held.lock).map_or(0, |d| d.as_nanos());
         if deadline > bound {
@@ -110,7 +114,7 @@ impl World {
         let Some(bounds) = self.draw_keep(held.ttl) else { return };
         let until = self.checker.belief(held.belief).until;
         let it = &mut self.clients[client];
-        let asked = it.coordinator.keep(&held.lock, bounds.keep, serial, instant(now));
+        let asked = it.coordinator.auto_extend(&held.lock, bounds.keep, serial, instant(now));
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);
             format!("client {client} user {user} keeps #{serial}: {bounds:?}: {outcome:?}")
@@ -144,7 +148,7 @@ impl World {
             Ok(Outcome::Expiring { deadline }) => {
                 self.tally.warnings += 1;
                 self.checker.warned(serial, deadline.as_nanos());
-                self.clients[client].asked.insert(serial, Purpose::Keep { user });
+                self.clients[client].asked.insert(serial, Purpose::AutoExtend { user });
                 if self.dice.chance(300) {
                     self.clients[client].users[user].at = now;
                 }
@@ -152,7 +156,7 @@ impl World {
             Err(Error::Lost { reason, .. }) => {
                 self.tally.kept_lost += 1;
                 let kept_waiting = self.clients[client].kept_waiting;
-                let end = if reason == Loss::Gone { End::Gone } else { End::Deadline };
+                let end = if reason == LostReason::Gone { End::Gone } else { End::Deadline };
                 self.checker.lost(serial, end, now, kept_waiting);
                 self.is_told_of_loss(client, user, serial, reason);
             }
@@ -161,7 +165,7 @@ impl World {
     }
 
     /// Who kept a lock is told that it is lost, and stops.
-    fn is_told_of_loss(&mut self, client: usize, user: usize, serial: u64, reason: Loss) {
+    fn is_told_of_loss(&mut self, client: usize, user: usize, serial: u64, reason: LostReason) {
         let state = std::mem::replace(&mut self.clients[client].users[user].state, State::Resting);
         let State::Holding(held) = state else {
             return self.checker.violate(format!("the loss {serial} of nobody's lock"));
@@ -178,7 +182,11 @@ impl World {
         // And one that was kept only near its deadline may have come too late.
         let in_time = self.agenda.now() - keep.since > timeout;
         let tries = keep.ttl * MILLI / 6 > timeout && in_time;
-        if reason == Loss::Expired && self.plan.is_untroubled() && tries && held.extend.is_none() {
+        if reason == LostReason::Expired
+            && self.plan.is_untroubled()
+            && tries
+            && held.extend.is_none()
+        {
             self.checker.violate(format!("{serial} was not renewed, and nothing went wrong"));
         }
         if self.dice.chance(300) {

@@ -42,7 +42,7 @@ impl World {
             self.checker.violate(format!("client {client} believes in a lock that is over"));
         }
         match what {
-            0 => it.coordinator.let_go(&relic.lock, instant(now)),
+            0 => it.coordinator.release_nowait(&relic.lock, instant(now)),
             1 => {
                 let ttl = Duration::from_secs(1);
                 if it.coordinator.extend(&relic.lock, ttl, serial, instant(now)).is_ok() {

@@ -37,7 +37,7 @@ pub struct Tally {
     /// Nodes seen to be suspect.
     pub suspects: u64,
     /// Nodes seen to be owed something.
-    pub debts: u64,
+    pub pending_releases: u64,
     /// Clients that crashed or ended, and began anew.
     pub crashes: u64,
     /// Nodes that were replicas for a while.
@@ -106,7 +106,7 @@ impl Tally {
             ("cancelled", &mut self.cancelled),
             ("relics used", &mut self.relics),
             ("suspect nodes", &mut self.suspects),
-            ("nodes owed something", &mut self.debts),
+            ("nodes owed something", &mut self.pending_releases),
             ("clients begun anew", &mut self.crashes),
             ("nodes promoted", &mut self.promotions),
             ("clock jumps seen", &mut self.jumps),

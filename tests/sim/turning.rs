@@ -7,7 +7,7 @@
 
 use redlatch::proto::coordinator::{Action, Coordinator};
 use redlatch::proto::turn::{self, Driver, Wake};
-use redlatch::{Instant, NodeId};
+use redlatch::{NodeId, proto::time::Instant};
 
 use crate::agenda::MICRO;
 use crate::client::instant;
@@ -91,8 +91,8 @@ impl Driver for Driving<'_> {
         self.world.write_all(self.client)
     }
 
-    fn appointment(&mut self) -> Option<Instant> {
-        self.world.appointment(self.client).map(instant)
+    fn wake_deadline(&mut self) -> Option<Instant> {
+        self.world.wake_deadline(self.client).map(instant)
     }
 }
 
@@ -112,7 +112,7 @@ impl World {
     }
 
     /// When a client's users want to act, or its kernel takes more.
-    fn appointment(&self, client: usize) -> Option<u64> {
+    fn wake_deadline(&self, client: usize) -> Option<u64> {
         let (now, it) = (self.agenda.now(), &self.clients[client]);
         let users = it.users.iter().map(|user| user.at);
         let relics = it.relics.iter().map(|relic| relic.at);
@@ -217,7 +217,7 @@ impl World {
 
 #[cfg(test)]
 mod tests {
-    use redlatch::{NodeId, Standing};
+    use redlatch::{NodeId, NodeState};
 
     use crate::agenda::MILLI;
     use crate::dice::Dice;
@@ -249,7 +249,7 @@ mod tests {
         let holds = matches!(it.users[0].state, State::Holding(_));
         let standings =
             (0..world.nodes.len()).map(|node| it.coordinator.standing(NodeId::new(node)));
-        let silent = standings.filter(|standing| *standing == Standing::Suspect).count();
+        let silent = standings.filter(|standing| *standing == NodeState::Suspect).count();
         let violations = world.checker.violations();
         assert!(holds && silent == 0 && violations.is_empty(), "{}{violations:?}", trace.text());
     }

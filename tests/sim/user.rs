@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use redlatch::proto::time::Ttl;
-use redlatch::{BadTtl, Busy, Completion, ConfigError, Error, Keep, Lock, Op, Outcome, Released};
+use redlatch::{
+    AutoExtend, Busy, Completion, ConfigError, Error, InvalidTtl, Lock, Op, Outcome, ReleaseOutcome,
+};
 
 use crate::agenda::{Event, MILLI, SECOND};
 use crate::borrowing::Borrowed;
@@ -39,7 +41,7 @@ pub enum Purpose {
     /// A user gave it back.
     Release { user: usize },
     /// A user has it kept, and is told of what becomes of it until it is over.
-    Keep { user: usize },
+    AutoExtend { user: usize },
     /// A user takes up a lock that another gave away.
     Adopt { user: usize },
     /// A user prolongs a lock that it has the token of.
@@ -82,7 +84,7 @@ impl Wish {
     }
 
     /// How it is to be kept.
-    pub fn keep(&self) -> Option<Keep> {
+    pub fn keep(&self) -> Option<AutoExtend> {
         self.bounds.map(|bounds| bounds.keep)
     }
 }
@@ -234,7 +236,8 @@ impl World {
         let it = &mut self.clients[client];
         let (ttl, wait_for) = (Duration::from_millis(wish.ttl), Duration::from_nanos(wait));
         let (key_bytes, keep, at) = (&self.keys[key], wish.keep(), instant(now));
-        let asked = it.coordinator.acquire_and_keep(key_bytes, ttl, wait_for, keep, serial, at);
+        let asked =
+            it.coordinator.acquire_and_auto_extend(key_bytes, ttl, wait_for, keep, serial, at);
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);
             format!("client {client} {purpose:?} #{serial} key {key} {wish:?}: {outcome:?}")
@@ -284,7 +287,7 @@ impl World {
             Err(error) => format!("client {client} is told #{serial}: {error}"),
         });
         let purpose = self.clients[client].asked.remove(&serial);
-        if let Some(Purpose::Keep { user }) = purpose {
+        if let Some(Purpose::AutoExtend { user }) = purpose {
             return self.told_of_keeping(client, user, serial, done.result);
         }
         let slack = 2 * self.plan.fetched_late;
@@ -316,9 +319,9 @@ impl World {
             ) => self.rest(client, user),
             (Some(Purpose::Errand), result) => self.clients[client].errand = Some(result),
             (Some(Purpose::Farewell), Ok(Outcome::Acquired(lock))) => {
-                self.clients[client].coordinator.let_go(&lock, instant(now));
+                self.clients[client].coordinator.release_nowait(&lock, instant(now));
             }
-            (Some(Purpose::Relic | Purpose::Farewell | Purpose::Keep { .. }) | None, _) => {}
+            (Some(Purpose::Relic | Purpose::Farewell | Purpose::AutoExtend { .. }) | None, _) => {}
         }
     }
 
@@ -337,16 +340,16 @@ impl World {
             Ok(Outcome::Expiring { .. } | Outcome::Renewed { .. }) => {
                 return self.checker.violate("a notice for who keeps nothing".into());
             }
-            Ok(Outcome::Released(Released::Released)) => &mut tally.released,
-            Ok(Outcome::Released(Released::TakenByOther)) => &mut tally.taken_by_other,
-            Ok(Outcome::Released(Released::AlreadyExpired)) => &mut tally.already_expired,
-            Ok(Outcome::Released(Released::Unconfirmed { .. })) => &mut tally.unconfirmed,
+            Ok(Outcome::Released(ReleaseOutcome::Released)) => &mut tally.released,
+            Ok(Outcome::Released(ReleaseOutcome::TakenByOther)) => &mut tally.taken_by_other,
+            Ok(Outcome::Released(ReleaseOutcome::AlreadyExpired)) => &mut tally.already_expired,
+            Ok(Outcome::Released(ReleaseOutcome::Unconfirmed { .. })) => &mut tally.unconfirmed,
             Err(Error::Contended(_)) => &mut tally.contended,
             Err(Error::NoQuorum(_)) => &mut tally.no_quorum,
             Err(Error::Expired(_)) => &mut tally.expired,
             Err(Error::Lost { .. }) => &mut tally.lost,
             // Up to the bound of a keeping there may be too little left to ask for.
-            Err(Error::Config(ConfigError::Ttl(BadTtl::TooShort { .. })))
+            Err(Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { .. })))
                 if matches!(purpose, Some(Purpose::Extend { .. })) =>
             {
                 return;
@@ -416,7 +419,7 @@ impl World {
             4 | 5 => {
                 self.trace.note(now, || format!("client {client} user {user} lets go"));
                 self.stop_to_believe(client, &held);
-                self.clients[client].coordinator.let_go(&held.lock, instant(now));
+                self.clients[client].coordinator.release_nowait(&held.lock, instant(now));
                 self.rest(client, user);
             }
             _ => self.release(client, user, held),

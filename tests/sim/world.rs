@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use redlatch::Instant;
 use redlatch::proto::coordinator::Coordinator;
+use redlatch::proto::time::Instant;
 
 use crate::agenda::{Agenda, Event, SECOND};
 use crate::checker::Checker;

@@ -20,7 +20,7 @@ pub enum Reply {
     Silence,
 }
 
-/// A node that answers as a closure says. The greeting is answered as a healthy master would.
+/// A node that answers as a closure says. The handshake is answered as a healthy master would.
 #[derive(Debug)]
 pub struct Canned {
     listener: Scripted,
@@ -28,7 +28,7 @@ pub struct Canned {
 }
 
 impl Canned {
-    /// `answer` gets the arguments of each command that is not of the greeting.
+    /// `answer` gets the arguments of each command that is not of the handshake.
     pub fn start(answer: impl Fn(&[Vec<u8>]) -> Reply + Send + Sync + 'static) -> Canned {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&asked);
@@ -36,7 +36,7 @@ impl Canned {
             let _ = stream.set_nodelay(true);
             let mut input = Vec::new();
             while let Some(command) = next_command(stream, &mut input) {
-                let reply = match greeting(&command) {
+                let reply = match handshake(&command) {
                     Some(bytes) => Reply::Bytes(bytes),
                     None => {
                         let reply = answer(&command);
@@ -60,7 +60,7 @@ impl Canned {
         self.listener.connections()
     }
 
-    /// The commands that came so far, behind the greeting.
+    /// The commands that came so far, behind the handshake.
     pub fn asked(&self) -> Vec<Vec<Vec<u8>>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -80,7 +80,7 @@ pub fn healthy(command: &[Vec<u8>]) -> Vec<u8> {
     }
 }
 
-fn greeting(command: &[Vec<u8>]) -> Option<Vec<u8>> {
+fn handshake(command: &[Vec<u8>]) -> Option<Vec<u8>> {
     match command[0].as_slice() {
         b"HELLO" => Some(b"%2\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:7\r\n".to_vec()),
         b"INFO" => Some(b"$13\r\nrole:master\r\n\r\n".to_vec()),

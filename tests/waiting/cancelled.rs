@@ -71,10 +71,10 @@ fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
     nothing_is_left(&fleet);
     // And both are as they were.
     let lock = waiter.lock("a");
-    waiter.engine.let_go(&lock);
+    waiter.engine.release_nowait(&lock);
     waiter.comes_to_rest();
     let lock = holder.lock("a");
-    holder.engine.let_go(&lock);
+    holder.engine.release_nowait(&lock);
     holder.comes_to_rest();
     nothing_is_left(&fleet);
 }

@@ -44,7 +44,7 @@ where
 }
 
 fn waiting() -> LockOptions {
-    LockOptions::ttl(TTL).wait(60 * SECOND)
+    LockOptions::new(TTL).wait(60 * SECOND)
 }
 
 /// The moment on the clock of deadlines, which is the same in all processes.
@@ -138,7 +138,7 @@ impl Loop {
             while engine.poll_completion().is_some() {}
             let core = engine.coordinator();
             let nodes = (0..core.settings().nodes.len()).map(NodeId::new);
-            let owed: usize = nodes.map(|node| core.debts(node)).sum();
+            let owed: usize = nodes.map(|node| core.pending_releases(node)).sum();
             owed == 0 && core.open_records() == 0 && core.open_ops() == 0
         });
     }

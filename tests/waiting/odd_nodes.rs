@@ -69,7 +69,7 @@ fn a_key_without_an_end_on_a_majority_is_waited_for_in_peace() {
     let start = Instant::now();
     let lock = waiter.locked(op);
     assert!(start.elapsed() < LOOKED_BY, "{:?}", start.elapsed());
-    waiter.engine.let_go(&lock);
+    waiter.engine.release_nowait(&lock);
     waiter.comes_to_rest();
     nothing_is_left(&fleet);
 }

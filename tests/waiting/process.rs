@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use redlatch::{Client, Error, Guard, Standing};
+use redlatch::{Client, Error, Guard, NodeState};
 
 use super::*;
 
@@ -153,7 +153,7 @@ fn in_a_process_of_its_own() {
     let client = Client::connect(config).expect("a good configuration");
     eventually(20 * SECOND, "the nodes are ready", || {
         client.drive(millis(1)).expect("the poller works");
-        client.nodes().iter().all(|standing| *standing == Standing::Ready)
+        client.nodes().iter().all(|standing| *standing == NodeState::Ready)
     });
     say("ready");
     let mut held = None;
@@ -189,7 +189,7 @@ fn number(word: &str) -> u64 {
 }
 
 fn wait_for<'a>(client: &'a Client, key: &str, ttl: Duration) -> Option<Guard<'a>> {
-    match client.lock(key, LockOptions::ttl(ttl).wait(60 * SECOND)) {
+    match client.lock(key, LockOptions::new(ttl).wait(60 * SECOND)) {
         Ok(guard) => {
             let have = now();
             let deadline = guard.deadline().map_or(0, |deadline| deadline.as_nanos());
@@ -204,7 +204,7 @@ fn wait_for<'a>(client: &'a Client, key: &str, ttl: Duration) -> Option<Guard<'a
 }
 
 fn keep_on(client: &Client, guard: &mut Guard<'_>) {
-    guard.keep(60 * SECOND).expect("it is held");
+    guard.auto_extend(60 * SECOND).expect("it is held");
     say("keeping");
     loop {
         client.drive(millis(5)).expect("the poller works");
@@ -225,7 +225,7 @@ fn contend(client: &Client, key: &str, ttl: Duration, end: u64, file: &str) {
             return;
         }
         let wait = Duration::from_nanos(end - asked);
-        let (from, until) = match client.lock(key, LockOptions::ttl(ttl).wait(wait)) {
+        let (from, until) = match client.lock(key, LockOptions::new(ttl).wait(wait)) {
             Ok(guard) => {
                 let from = now();
                 let_pass(Duration::from_micros(dice.below(2_000)));

@@ -12,7 +12,7 @@ fn a_free_key_costs_a_set_and_a_release_on_each_node() {
     let mut tokens = Vec::new();
     for pair in 0..PAIRS {
         // Willing to wait or not.
-        let options = if pair % 2 == 0 { LockOptions::ttl(TTL) } else { waiting() };
+        let options = if pair % 2 == 0 { LockOptions::new(TTL) } else { waiting() };
         let op = embedded.engine.acquire("a", options, pair).expect("there is room");
         let lock = embedded.locked(op);
         tokens.push(lock.token().to_string());

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use redlatch::Instant;
+use redlatch::clock::Instant;
 
 use super::measure::Load;
 use super::pairs::{Begin, Ended};

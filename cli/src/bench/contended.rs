@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use redlatch::Instant;
+use redlatch::clock::Instant;
 
 use super::closed::REST;
 use super::measure::Load;

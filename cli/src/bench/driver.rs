@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 
 use mio::{Events, Poll, Token};
-use redlatch::{Completion, Config, ConfigError, Engine, Instant, NodeId, clock};
+use redlatch::{Completion, Config, ConfigError, Engine, NodeId, clock, clock::Instant};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook_mio::v1_0::Signals;
 

@@ -83,7 +83,7 @@ pub fn count(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use redlatch::Released;
+    use redlatch::ReleaseOutcome;
 
     #[test]
     fn times_have_three_digits() {
@@ -115,7 +115,7 @@ mod tests {
     fn json_has_what_scripts_rely_on_and_nothing_else() {
         let mut tally = Tally::new();
         let (acquire, release) = (Duration::from_micros(100), Duration::from_micros(50));
-        tally.pair(acquire, release, Released::AlreadyExpired);
+        tally.pair(acquire, release, ReleaseOutcome::AlreadyExpired);
         let row = Row { nodes: 5, in_flight: 8, took: Duration::from_secs(2), tally };
         let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         let json = row.json();

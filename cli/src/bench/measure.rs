@@ -7,7 +7,7 @@
 use std::io;
 use std::time::Duration;
 
-use redlatch::{Instant, clock};
+use redlatch::{clock, clock::Instant};
 
 use super::driver::Driver;
 use super::pairs::{Begin, Ended, Pairs, Window};

@@ -229,7 +229,7 @@ impl Bench<'_> {
         let names = (0..keys).map(|number| format!("{}:{number}", self.prefix)).collect();
         let timing = &self.options.timing;
         let wait = timing.longest_wait().unwrap_or(Duration::MAX);
-        let mut pairs = Pairs::new(names, LockOptions::ttl(timing.ttl).wait(wait), round);
+        let mut pairs = Pairs::new(names, LockOptions::new(timing.ttl).wait(wait), round);
         let start = clock::now();
         let mut load: Box<dyn Load> = match self.plan.mode {
             Mode::Closed => Box::new(Closed::new(in_flight, keys)),

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Completion, Error, Instant, LockOptions, Op, Outcome, clock};
+use redlatch::{Completion, Error, LockOptions, Op, Outcome, clock, clock::Instant};
 use slab::Slab;
 
 use super::driver::Driver;

@@ -6,7 +6,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use redlatch::{Instant, clock};
+use redlatch::{clock, clock::Instant};
 
 use super::figures::count;
 use super::pairs::Window;
@@ -78,7 +78,7 @@ fn how_far(now: Instant, window: &Window, tally: &Tally) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use redlatch::Released;
+    use redlatch::ReleaseOutcome;
 
     #[test]
     fn it_says_how_far_it_is() {
@@ -86,7 +86,7 @@ mod tests {
         let window = Window { begin: at(1), end: at(11) };
         let mut tally = Tally::new();
         assert_eq!(how_far(at(0), &window, &tally), "warming up");
-        tally.pair(Duration::ZERO, Duration::ZERO, Released::Released);
+        tally.pair(Duration::ZERO, Duration::ZERO, ReleaseOutcome::Released);
         assert_eq!(how_far(at(3), &window, &tally), "2.0 of 10.0 s, 1 pairs");
         tally.unfinished(1200);
         assert_eq!(how_far(at(12), &window, &tally), "10.0 of 10.0 s, 1 pairs, 1,200 errors");

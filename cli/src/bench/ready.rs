@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use redlatch::{ConfigError, Error, Instant, LockOptions, Outcome, clock};
+use redlatch::{ConfigError, Error, LockOptions, Outcome, clock, clock::Instant};
 
 use super::driver::Driver;
 
@@ -45,7 +45,7 @@ pub fn gather(driver: &mut Driver) -> Result<Option<i32>, Error> {
 /// Why there is no lock.
 pub fn rehearse(driver: &mut Driver, key: &str, ttl: Duration) -> Result<Option<i32>, Error> {
     let wait = driver.client(0).coordinator().settings().connect_timeout;
-    let op = driver.client(0).acquire(key, LockOptions::ttl(ttl).wait(wait), REHEARSAL)?;
+    let op = driver.client(0).acquire(key, LockOptions::new(ttl).wait(wait), REHEARSAL)?;
     loop {
         while let Some(done) = driver.completion() {
             match done.result? {

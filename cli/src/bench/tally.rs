@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use redlatch::{Error, Released};
+use redlatch::{Error, ReleaseOutcome};
 
 use crate::output::word;
 
@@ -43,14 +43,14 @@ impl Tally {
     }
 
     /// A lock was had, and its release came back.
-    pub fn pair(&mut self, acquire: Duration, release: Duration, how: Released) {
+    pub fn pair(&mut self, acquire: Duration, release: Duration, how: ReleaseOutcome) {
         record(&mut self.acquire, acquire);
         record(&mut self.release, release);
         match how {
-            Released::Released => {}
-            Released::AlreadyExpired => self.trouble("release_expired", 1),
-            Released::TakenByOther => self.trouble("release_taken_by_other", 1),
-            Released::Unconfirmed { .. } => self.trouble("release_unconfirmed", 1),
+            ReleaseOutcome::Released => {}
+            ReleaseOutcome::AlreadyExpired => self.trouble("release_expired", 1),
+            ReleaseOutcome::TakenByOther => self.trouble("release_taken_by_other", 1),
+            ReleaseOutcome::Unconfirmed { .. } => self.trouble("release_unconfirmed", 1),
         }
     }
 
@@ -86,8 +86,8 @@ mod tests {
     #[test]
     fn a_pair_counts_whatever_its_release_came_to() {
         let mut tally = Tally::new();
-        tally.pair(MICRO, 2 * MICRO, Released::Released);
-        tally.pair(3 * MICRO, 50_000 * MICRO, Released::AlreadyExpired);
+        tally.pair(MICRO, 2 * MICRO, ReleaseOutcome::Released);
+        tally.pair(3 * MICRO, 50_000 * MICRO, ReleaseOutcome::AlreadyExpired);
         tally.refused(&Error::Busy(Busy::Nodes));
         tally.unfinished(0);
         assert_eq!((tally.pairs(), tally.acquire.len()), (2, 2));
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn no_time_and_all_time_are_recorded() {
         let mut tally = Tally::new();
-        tally.pair(Duration::ZERO, Duration::MAX, Released::Released);
+        tally.pair(Duration::ZERO, Duration::MAX, ReleaseOutcome::Released);
         assert_eq!(tally.pairs(), 1);
     }
 }

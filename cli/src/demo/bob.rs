@@ -4,7 +4,9 @@
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
-use redlatch::{Client, Config, Error, Instant, LockOptions, Released, Token, clock};
+use redlatch::{
+    Client, Config, Error, LockOptions, LockToken, ReleaseOutcome, clock, clock::Instant,
+};
 
 use super::{GRAIN, KEY, Stop, TTL};
 
@@ -22,24 +24,24 @@ pub enum News {
     /// One attempt came to nothing.
     Refused { took: Duration, error: Error },
     /// The lock is his.
-    Has { at: Instant, waited: Duration, token: Token, left: Duration },
+    Has { at: Instant, waited: Duration, token: LockToken, left: Duration },
     /// It is his for longer.
     Extended { at: Instant, took: Duration, left: Duration },
     /// He gave it back.
-    Released { took: Duration, how: Released },
+    Released { took: Duration, how: ReleaseOutcome },
 }
 
 /// The thread, from outside. When it is dropped, bob's client goes as well.
 pub struct Bob {
     orders: Sender<Order>,
-    news: Receiver<Result<News, Error>>,
+    node_events: Receiver<Result<News, Error>>,
 }
 
 impl Bob {
     /// Tries the lock once, and then waits for it.
     pub fn start(config: Config) -> Result<Bob, Stop> {
         let (orders, to_do) = channel();
-        let (tell, news) = channel();
+        let (tell, node_events) = channel();
         let thread = move || {
             if let Err(error) = live(config, &to_do, &tell) {
                 // Nobody listens any more where the demo has ended early.
@@ -48,7 +50,7 @@ impl Bob {
         };
         let started = std::thread::Builder::new().name("bob".into()).spawn(thread);
         started.map_err(|error| Stop::Failed(format!("no thread for bob: {error}")))?;
-        Ok(Bob { orders, news })
+        Ok(Bob { orders, node_events })
     }
 
     pub fn extend(&self) {
@@ -61,16 +63,16 @@ impl Bob {
     }
 
     /// The next news, when they come.
-    pub fn news(&self) -> Result<News, Stop> {
-        match self.news.recv_timeout(PATIENCE) {
-            Ok(news) => news.map_err(|error| Stop::Failed(format!("bob: {error}"))),
+    pub fn node_events(&self) -> Result<News, Stop> {
+        match self.node_events.recv_timeout(PATIENCE) {
+            Ok(node_events) => node_events.map_err(|error| Stop::Failed(format!("bob: {error}"))),
             Err(error) => Err(Stop::Failed(format!("nothing is heard of bob: {error}"))),
         }
     }
 
     /// Looks whether bob still does what he was told to do last: there must be no news of it yet.
     pub fn is_still_at_it(&self) -> Result<(), Stop> {
-        match self.news.try_recv() {
+        match self.node_events.try_recv() {
             Err(TryRecvError::Empty) => Ok(()),
             Ok(Err(error)) => Err(Stop::Failed(format!("bob: {error}"))),
             Ok(Ok(_)) | Err(TryRecvError::Disconnected) => {
@@ -85,9 +87,9 @@ fn live(
     orders: &Receiver<Order>,
     tell: &Sender<Result<News, Error>>,
 ) -> Result<(), Error> {
-    let say = |news| {
+    let say = |node_events| {
         // As above.
-        let _ = tell.send(Ok(news));
+        let _ = tell.send(Ok(node_events));
     };
     let client = Client::connect(config)?;
     let start = clock::now();
@@ -95,7 +97,7 @@ fn live(
         say(News::Refused { took: clock::now().saturating_since(start), error });
     }
     let start = clock::now();
-    let mut guard = client.lock(KEY, LockOptions::ttl(TTL))?;
+    let mut guard = client.lock(KEY, LockOptions::new(TTL))?;
     let at = clock::now();
     let (waited, left) = (at.saturating_since(start), guard.remaining());
     say(News::Has { at, waited, token: guard.token(), left });

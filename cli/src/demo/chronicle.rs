@@ -3,7 +3,7 @@
 //! A fact is noted where it happens, by whoever knows that it did. Nothing is worked out here, and
 //! nothing is noted ahead.
 
-use redlatch::Instant;
+use redlatch::clock::Instant;
 
 /// Something that the demo did, or that came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! The hazard is to say more than was seen. A token that is gone at a later look was released,
 //! unless the time that it had left was over by then, or the node was killed in between.
 
-use redlatch::Instant;
+use redlatch::clock::Instant;
 
 use super::chronicle::Done;
 use super::peek::Held;

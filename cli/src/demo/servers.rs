@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Stop;
 use super::masters::{COUNT, Masters, Seen};
 use super::peek::Peek;
-use crate::nursery;
+use crate::die_with_parent;
 
 const BINARY: &str = "redis-server";
 const INSTALL: &str = "apt-get install redis-server";
@@ -162,7 +162,7 @@ impl Process {
         let failed = |error| Stop::Failed(format!("{BINARY} cannot be started: {error}"));
         let log = File::create(directory.log(port)).map_err(failed)?;
         let errors = log.try_clone().map_err(failed)?;
-        let child = nursery::command(Path::new(BINARY), &[BINARY.into()])
+        let child = die_with_parent::command(Path::new(BINARY), &[BINARY.into()])
             .args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"])
             .args(["--port", &port.to_string(), "--dir"])
             .arg(&directory.0)

@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use redlatch::{
-    Client, Config, Error, Guard, Instant, Released, RestartGuard, Standing, Token, Ttl, clock,
+    Client, Config, Error, Guard, LockToken, NodeState, ReleaseOutcome, RestartGuard, Ttl, clock,
+    clock::Instant,
 };
 
 use super::bob::{Bob, News};
@@ -81,7 +82,7 @@ pub fn tell(
     let mut lock = story.take(alice)?;
     let bob = story.want(alice)?;
     story.lose_a_minority(alice, &mut lock)?;
-    story.let_go(alice, lock, &bob)?;
+    story.release_nowait(alice, lock, &bob)?;
     story.lose_the_majority(alice, &bob)?;
     story.heal(alice, &bob)?;
     story.end(alice, &bob)
@@ -131,7 +132,7 @@ impl Story<'_> {
     fn want(&mut self, alice: &Client) -> Result<Bob, Stop> {
         self.screen.heading("2  Somebody else wants it")?;
         let bob = Bob::start(self.config.clone())?;
-        let News::Refused { took, error } = bob.news()? else {
+        let News::Refused { took, error } = bob.node_events()? else {
             return Err(Stop::Failed("bob got a lock that alice has".into()));
         };
         self.call("bob", "try_lock", KEY, &format!("refused in {}", time(took)))?;
@@ -170,7 +171,7 @@ impl Story<'_> {
         drive(alice, A_MOMENT)
     }
 
-    fn let_go(&mut self, alice: &Client, lock: Guard<'_>, bob: &Bob) -> Result<(), Stop> {
+    fn release_nowait(&mut self, alice: &Client, lock: Guard<'_>, bob: &Bob) -> Result<(), Stop> {
         self.screen.heading("4  Let go")?;
         let start = clock::now();
         // Hers no more from when she asks: bob may have it before she hears that it is gone.
@@ -178,7 +179,7 @@ impl Story<'_> {
         let how = lock.release().map_err(|error| failed("alice", &error))?;
         let took = time(since(start));
         self.event("alice", "release()", &format!("{} in {took}", released(how)))?;
-        let News::Has { at, waited, token, left } = bob.news()? else {
+        let News::Has { at, waited, token, left } = bob.node_events()? else {
             return Err(Stop::Failed("bob did not get the lock".into()));
         };
         self.has(at, token, "bob");
@@ -239,7 +240,7 @@ impl Story<'_> {
         self.screen.heading("6  They come back")?;
         let back = clock::now();
         self.thaw(THIRD)?;
-        let News::Extended { at, took, left } = bob.news()? else {
+        let News::Extended { at, took, left } = bob.node_events()? else {
             return Err(Stop::Failed("bob did not extend his lock".into()));
         };
         let later = time(at.saturating_since(back));
@@ -281,7 +282,7 @@ impl Story<'_> {
         self.event("alice", "release()", &done)?;
         self.chronicle.holders.push((clock::now(), None));
         bob.release();
-        let News::Released { took, how } = bob.news()? else {
+        let News::Released { took, how } = bob.node_events()? else {
             return Err(Stop::Failed("bob did not release his lock".into()));
         };
         self.event("bob", "release()", &format!("{} in {}", released(how), time(took)))?;
@@ -315,7 +316,7 @@ impl Story<'_> {
     }
 
     /// Notes who has the lock, and by which token.
-    fn has(&mut self, at: Instant, token: Token, who: &'static str) {
+    fn has(&mut self, at: Instant, token: LockToken, who: &'static str) {
         self.chronicle.owners.push((token.to_string(), who));
         self.chronicle.holders.push((at, Some(who)));
     }
@@ -403,12 +404,12 @@ fn until_ready(client: &Client) -> Result<(), Stop> {
     until(client, |nodes| count_ready(nodes) == COUNT)
 }
 
-fn count_ready(nodes: &[Standing]) -> usize {
-    nodes.iter().filter(|&&standing| standing == Standing::Ready).count()
+fn count_ready(nodes: &[NodeState]) -> usize {
+    nodes.iter().filter(|&&standing| standing == NodeState::Ready).count()
 }
 
 /// Drives a client until `holds` is true of what its nodes are to it.
-fn until(client: &Client, holds: impl Fn(&[Standing]) -> bool) -> Result<(), Stop> {
+fn until(client: &Client, holds: impl Fn(&[NodeState]) -> bool) -> Result<(), Stop> {
     let start = clock::now();
     while !holds(&client.nodes()) {
         if since(start) > PATIENCE {
@@ -432,12 +433,12 @@ fn extend() -> String {
     format!("extend({TTL:?})")
 }
 
-fn released(how: Released) -> &'static str {
+fn released(how: ReleaseOutcome) -> &'static str {
     match how {
-        Released::Released => "released",
-        Released::AlreadyExpired => "had expired",
-        Released::TakenByOther => "another had it",
-        Released::Unconfirmed { .. } => "not confirmed",
+        ReleaseOutcome::Released => "released",
+        ReleaseOutcome::AlreadyExpired => "had expired",
+        ReleaseOutcome::TakenByOther => "another had it",
+        ReleaseOutcome::Unconfirmed { .. } => "not confirmed",
     }
 }
 

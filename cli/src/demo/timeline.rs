@@ -9,11 +9,11 @@ use std::error::Error;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use redlatch::Instant;
+use redlatch::clock::Instant;
 
 use super::chronicle::Chronicle;
 use super::lanes::{Absence, Band, Ending, absences, bands};
-use super::watch::{EVERY, Sight};
+use super::watch::{EVERY, KeyState};
 use super::{KEYS, TTL};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -54,7 +54,7 @@ const TROUBLE: RGBColor = RGBColor(200, 60, 0);
 /// What the drawing library says.
 pub fn svg(
     chronicle: &Chronicle,
-    sights: &[Vec<Sight>],
+    sights: &[Vec<KeyState>],
     end: Instant,
 ) -> Result<String, Box<dyn Error>> {
     let axis_y = LANES_Y + sights.len() as i32 * LANE;
@@ -154,7 +154,7 @@ impl Picture<'_, '_> {
         self.strong(&format!("node {}", node + 1), (24, top + LANE_HEIGHT / 2))
     }
 
-    fn lane(&self, node: usize, sights: &[Sight]) -> Drawn {
+    fn lane(&self, node: usize, sights: &[KeyState]) -> Drawn {
         let top = LANES_Y + node as i32 * LANE;
         let mine = self.chronicle.done.iter().filter(|(_, whose, _)| *whose == node);
         let absences = absences(mine.map(|&(at, _, done)| (at, done)), self.end);

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use redlatch::{Instant, clock};
+use redlatch::{clock, clock::Instant};
 
 use super::Stop;
 use super::peek::{Held, Peek};
@@ -19,14 +19,14 @@ pub const EVERY: Duration = Duration::from_millis(5);
 
 /// What one look found: for each key that is looked for what is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sight {
+pub struct KeyState {
     pub at: Instant,
     pub held: Vec<Option<Held>>,
 }
 
 /// The threads.
 pub struct Watch {
-    threads: Vec<(Sender<()>, JoinHandle<Vec<Sight>>)>,
+    threads: Vec<(Sender<()>, JoinHandle<Vec<KeyState>>)>,
 }
 
 impl Watch {
@@ -45,7 +45,7 @@ impl Watch {
     }
 
     /// Stops looking: what was seen of each node.
-    pub fn end(self) -> Vec<Vec<Sight>> {
+    pub fn end(self) -> Vec<Vec<KeyState>> {
         let (stops, threads): (Vec<_>, Vec<_>) = self.threads.into_iter().unzip();
         drop(stops);
         // One that ended badly saw nothing.
@@ -53,7 +53,7 @@ impl Watch {
     }
 }
 
-fn look(address: SocketAddr, keys: &[&str], stopped: &Receiver<()>) -> Vec<Sight> {
+fn look(address: SocketAddr, keys: &[&str], stopped: &Receiver<()>) -> Vec<KeyState> {
     let mut sights = Vec::new();
     let mut connection = None;
     while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -68,7 +68,7 @@ fn look(address: SocketAddr, keys: &[&str], stopped: &Receiver<()>) -> Vec<Sight
         let held = keys.iter().map(|key| peek.held(key)).collect::<Result<Vec<_>, _>>();
         // A connection that failed is not used again: an answer may still be under way on it.
         if let Ok(held) = held {
-            sights.push(Sight { at: clock::now(), held });
+            sights.push(KeyState { at: clock::now(), held });
             connection = Some(peek);
         }
     }

@@ -13,7 +13,7 @@ use bytes::{Buf, BytesMut};
 use redlatch::net::address::Address;
 use redlatch::proto::command;
 use redlatch::proto::resp::{Limits, Reply, Step, decode};
-use redlatch::{Cause, Instant, clock};
+use redlatch::{NodeError, clock, clock::Instant};
 
 /// How much of an error is kept: what a node writes is its own business, and may have no end.
 const LONGEST_ERROR: usize = 200;
@@ -31,7 +31,7 @@ pub enum Answer {
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    pub cause: Cause,
+    pub cause: NodeError,
     /// In the words of the system or of the node.
     pub words: String,
 }
@@ -84,8 +84,9 @@ impl Connection {
         patience: Patience,
     ) -> Result<Connection, Trouble> {
         let Address::Unix(path) = address else {
-            let found = addresses(address).map_err(|error| trouble(Cause::Unreachable, &error))?;
-            let mut opened = Err(trouble(Cause::Unreachable, &"its name has no address"));
+            let found =
+                addresses(address).map_err(|error| trouble(NodeError::Unreachable, &error))?;
+            let mut opened = Err(trouble(NodeError::Unreachable, &"its name has no address"));
             for place in found {
                 opened = Connection::open_at(place, address, tls, patience);
                 if opened.is_ok() {
@@ -117,7 +118,7 @@ impl Connection {
     }
 
     fn over(stream: io::Result<Stream>, patience: Patience) -> Result<Connection, Trouble> {
-        let stream = stream.map_err(|error| trouble(Cause::Unreachable, &error))?;
+        let stream = stream.map_err(|error| trouble(NodeError::Unreachable, &error))?;
         Ok(Connection { stream, input: BytesMut::new(), patience })
     }
 
@@ -135,7 +136,7 @@ impl Connection {
         let written = self.stream.limit(limit).and_then(|()| self.stream.write_all(&output));
         // The node may have said why it ended the connection.
         let said = self.answers(questions.len());
-        written.map_err(|error| trouble(Cause::Lost, &error)).and(said)
+        written.map_err(|error| trouble(NodeError::Lost, &error)).and(said)
     }
 
     fn answers(&mut self, count: usize) -> Result<Vec<Answer>, Trouble> {
@@ -158,7 +159,7 @@ impl Connection {
     }
 
     fn decoded(&self) -> Result<Step<'_>, Trouble> {
-        decode(&self.input, &Limits::default()).map_err(|error| trouble(Cause::Garbage, &error))
+        decode(&self.input, &Limits::default()).map_err(|error| trouble(NodeError::Garbage, &error))
     }
 
     fn read(&mut self, end: Instant) -> Result<(), Trouble> {
@@ -170,7 +171,7 @@ impl Connection {
             self.stream.limit(left).and_then(|()| self.stream.read(&mut chunk))
         };
         match read {
-            Ok(0) => Err(trouble(Cause::Lost, &"closed by the node")),
+            Ok(0) => Err(trouble(NodeError::Lost, &"closed by the node")),
             Ok(count) => {
                 self.input.extend_from_slice(&chunk[..count]);
                 Ok(())
@@ -178,9 +179,9 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) if is_silence(&error) => {
                 let waited = self.patience.each;
-                Err(trouble(Cause::Silent, &format!("nothing within {waited:?}")))
+                Err(trouble(NodeError::Silent, &format!("nothing within {waited:?}")))
             }
-            Err(error) => Err(trouble(Cause::Lost, &error)),
+            Err(error) => Err(trouble(NodeError::Lost, &error)),
         }
     }
 }
@@ -235,7 +236,7 @@ pub fn addresses(address: &Address) -> io::Result<Vec<SocketAddr>> {
 
 #[cfg(feature = "tls")]
 fn encrypted(host: &str, stream: TcpStream, tls: Option<&Tls>) -> io::Result<Stream> {
-    let tls = tls.ok_or_else(|| io::Error::other("nothing says whom to trust: --cacert"))?;
+    let tls = tls.ok_or_else(|| io::Error::other("nothing says whom to trust: --tls-ca"))?;
     let name = host.to_owned().try_into().map_err(io::Error::other)?;
     let session = rustls::ClientConnection::new(tls.client_config(), name);
     let session = session.map_err(io::Error::other)?;
@@ -251,7 +252,7 @@ fn is_silence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-fn trouble(cause: Cause, words: &dyn std::fmt::Display) -> Trouble {
+fn trouble(cause: NodeError, words: &dyn std::fmt::Display) -> Trouble {
     let text = words.to_string();
     Trouble { cause, words: text.split(" (os error").next().unwrap_or_default().to_owned() }
 }

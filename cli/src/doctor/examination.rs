@@ -10,7 +10,7 @@ use std::time::Duration;
 use redlatch::net::address::Address;
 use redlatch::proto::settings::NodeSettings;
 use redlatch::proto::standing::Reading;
-use redlatch::{Cause, clock};
+use redlatch::{NodeError, clock};
 
 use super::connection::{Answer, Connection, Patience, Tls, Trouble, addresses};
 use super::marker;
@@ -51,7 +51,7 @@ pub struct Examination {
     /// It answered anything at all.
     pub answered: bool,
     /// It let us in.
-    pub greeted: bool,
+    pub handshake_answered: bool,
     /// It speaks RESP3, which pushes need.
     pub hello: Option<Answer>,
     /// The fields of `INFO`; empty where it was refused.
@@ -114,7 +114,7 @@ fn examine_into(
     manner: &Manner,
 ) -> Result<(), Trouble> {
     let mut connection = Connection::open(address, manner.tls.as_ref(), manner.patience)?;
-    greet(&mut connection, node, seen)?;
+    begin_handshake(&mut connection, node, seen)?;
     seen.info = match connection.ask(&[b"INFO"])? {
         Answer::Text(text) => fields(&text),
         _ => BTreeMap::new(),
@@ -154,12 +154,12 @@ pub fn who_answers(
     mut connection: Connection,
     node: &NodeSettings,
 ) -> Result<Option<String>, Trouble> {
-    greet(&mut connection, node, &mut Examination::default())?;
+    begin_handshake(&mut connection, node, &mut Examination::default())?;
     connection.ask(&[b"INFO", b"server"]).map(|answer| identity(&answer))
 }
 
 /// Says who we are, as the library does.
-fn greet(
+fn begin_handshake(
     connection: &mut Connection,
     node: &NodeSettings,
     seen: &mut Examination,
@@ -180,8 +180,8 @@ fn greet(
     seen.hello = Some(if refused { Answer::Error(String::new()) } else { hello });
     // Some servers ask who we are before they look whether they know the command.
     let again = match cause {
-        Some(Cause::UnknownCommand | Cause::NoPermission) => true,
-        Some(Cause::NoAuth) => password.is_some(),
+        Some(NodeError::UnknownCommand | NodeError::NoPermission) => true,
+        Some(NodeError::NoAuth) => password.is_some(),
         _ => false,
     };
     let refused = match (again, password, user) {
@@ -193,13 +193,13 @@ fn greet(
         }
     };
     // In no words of the node's: it may repeat what it was told.
-    seen.greeted = refused.is_none();
+    seen.handshake_answered = refused.is_none();
     refused.map_or(Ok(()), |cause| Err(Trouble { cause, words: String::new() }))
 }
 
-fn cause(answer: &Answer) -> Option<Cause> {
+fn cause(answer: &Answer) -> Option<NodeError> {
     match answer {
-        Answer::Error(line) => Some(Cause::of_error(line.as_bytes())),
+        Answer::Error(line) => Some(NodeError::of_error(line.as_bytes())),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@
 //! Nothing is changed: a `SET` with `NX` of a key that is there needs the permission and writes
 //! nothing.
 
-use redlatch::Cause;
+use redlatch::NodeError;
 use redlatch::proto::marker::{ID_DIGITS, Marker};
 
 use super::connection::{Answer, Connection, Trouble};
@@ -43,7 +43,7 @@ fn read(answer: Answer, seen: &Examination) -> Seen {
     let text = match answer {
         Answer::Text(text) => text,
         Answer::Nothing => return Seen::Absent,
-        Answer::Error(line) if Cause::of_error(line.as_bytes()) == Cause::WrongType => {
+        Answer::Error(line) if NodeError::of_error(line.as_bytes()) == NodeError::WrongType => {
             return Seen::Foreign;
         }
         // Some servers put the error of a command inside a script behind words of their own.

@@ -1,34 +1,38 @@
 //! What the library itself makes of the nodes: its own client connects to all of them, and each is
 //! looked at as soon as it is known whether locks would be asked of it, and why not.
 //!
-//! Nothing is asked of the nodes but the greeting. The hazard is to look too early: a node is
+//! Nothing is asked of the nodes but the handshake. The hazard is to look too early: a node is
 //! waited for until it stands or has failed once, at most for the connect timeout.
 
 use std::io;
 
 use mio::{Events, Poll, Token};
-use redlatch::proto::quarantine::Distrust;
-use redlatch::{Cause, Config, Engine, Event, Instant, NodeId, Said, Standing, clock};
+use redlatch::proto::quarantine::QuarantineReason;
+use redlatch::{
+    Config, Engine, NodeError, NodeEvent, NodeId, NodeReply, NodeState, clock, clock::Instant,
+};
 
 use crate::output::Refusal;
 
 /// What the library makes of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Met {
-    pub standing: Standing,
+    pub standing: NodeState,
     /// Why its grants do not count yet, and when they do.
-    pub distrust: Option<(Distrust, Instant)>,
+    pub distrust: Option<(QuarantineReason, Instant)>,
     /// What is wrong with it in the words of the system or of the node.
     pub words: Option<String>,
 }
 
 impl Met {
     /// Why no lock is asked of it.
-    pub fn trouble(&self) -> Option<Cause> {
+    pub fn trouble(&self) -> Option<NodeError> {
         match self.standing {
-            Standing::Ready | Standing::Quarantined(_) => None,
-            Standing::Down(cause) | Standing::Rejected(cause) => Some(cause),
-            Standing::Connecting | Standing::Greeting | Standing::Suspect => Some(Cause::Silent),
+            NodeState::Ready | NodeState::Quarantined(_) => None,
+            NodeState::Down(cause) | NodeState::Rejected(cause) => Some(cause),
+            NodeState::Connecting | NodeState::Handshake | NodeState::Suspect => {
+                Some(NodeError::Silent)
+            }
         }
     }
 }
@@ -49,9 +53,9 @@ pub fn meet(config: Config) -> Result<Vec<Met>, Refusal> {
     let end = clock::now().saturating_add(limit);
     loop {
         let timeout = engine.prepare();
-        let told = std::iter::from_fn(|| engine.poll_event());
+        let told = std::iter::from_fn(|| engine.poll_node_event());
         for event in told.collect::<Vec<_>>() {
-            if let Event::Distrusted { node, why, until } = event {
+            if let NodeEvent::Quarantined { node, why, until } = event {
                 distrusted[node.index()] = Some((why, until));
             }
         }
@@ -73,7 +77,7 @@ fn is_known(engine: &Engine, node: NodeId) -> bool {
     engine.standing(node).is_usable() || engine.coordinator().failures(node) > 0
 }
 
-fn look(engine: &Engine, distrusted: &[Option<(Distrust, Instant)>]) -> Vec<Met> {
+fn look(engine: &Engine, distrusted: &[Option<(QuarantineReason, Instant)>]) -> Vec<Met> {
     let report = engine.coordinator().report_standings(clock::now());
     let looked = report.nodes.into_iter().zip(distrusted).enumerate();
     looked
@@ -81,8 +85,10 @@ fn look(engine: &Engine, distrusted: &[Option<(Distrust, Instant)>]) -> Vec<Met>
             let mut standing = engine.standing(NodeId::new(index));
             // Behind a failure it is connected to again: what counts is why it failed.
             let failed = engine.coordinator().failures(NodeId::new(index)) > 0;
-            if let (true, false, Said::Failed(cause)) = (failed, standing.is_usable(), node.said) {
-                standing = Standing::Down(cause);
+            if let (true, false, NodeReply::Failed(cause)) =
+                (failed, standing.is_usable(), node.said)
+            {
+                standing = NodeState::Down(cause);
             }
             Met { standing, distrust, words: node.detail.map(String::from) }
         })

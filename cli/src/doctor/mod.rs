@@ -24,7 +24,7 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand::rngs::{StdRng, SysRng};
 use redlatch::net::address::Address;
-use redlatch::{Cause, Config, RestartGuard, Token, clock};
+use redlatch::{Config, LockToken, NodeError, RestartGuard, clock};
 use serde_json::json;
 
 use crate::arguments::{Nodes, Output, Timing};
@@ -145,7 +145,7 @@ fn start(config: &Config, prefix: &str, patience: Patience) -> Result<Examined, 
     let (sender, receiver) = mpsc::channel();
     for (index, (address, node)) in config.addresses().iter().zip(&settings.nodes).enumerate() {
         // A key for each: two addresses may lead to one server.
-        let [name, token, other] = [(); 3].map(|()| Token::draw(&mut rng));
+        let [name, token, other] = [(); 3].map(|()| LockToken::draw(&mut rng));
         let keys = Keys { key: format!("{prefix}redlatch-doctor:{name}"), token, other };
         let marker = settings.wanted_marker().map(str::to_owned);
         let manner = Manner { tls: tls(config), patience, keys, marker };
@@ -162,7 +162,7 @@ fn start(config: &Config, prefix: &str, patience: Patience) -> Result<Examined, 
 fn gather(examined: &Examined, count: usize, patience: Patience) -> Vec<Examination> {
     let unfinished = || {
         let words = "the examination came to no end".to_owned();
-        let trouble = Some(Trouble { cause: Cause::Silent, words });
+        let trouble = Some(Trouble { cause: NodeError::Silent, words });
         Examination { trouble, ..Examination::default() }
     };
     let mut seen: Vec<Examination> = (0..count).map(|_| unfinished()).collect();

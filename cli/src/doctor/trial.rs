@@ -6,7 +6,7 @@
 //! is to take a refusal of the key for one of the command.
 
 use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
-use redlatch::{Cause, Token};
+use redlatch::{LockToken, NodeError};
 
 use super::connection::{Answer, Connection, Trouble};
 
@@ -17,8 +17,8 @@ const TTL: &[u8] = b"5000";
 #[derive(Debug, Clone)]
 pub struct Keys {
     pub key: String,
-    pub token: Token,
-    pub other: Token,
+    pub token: LockToken,
+    pub other: LockToken,
 }
 
 /// One command.
@@ -35,14 +35,14 @@ pub enum Outcome {
     /// Answered, and not what it answers when all is well.
     Odd,
     /// In the words of the node.
-    Refused(Cause, String),
+    Refused(NodeError, String),
 }
 
 impl Trial {
     /// Whether the user may not, or the server does not have it: somebody has to change something.
     pub fn is_forbidden(&self) -> bool {
         let Outcome::Refused(cause, _) = &self.outcome else { return false };
-        matches!(cause, Cause::NoPermission | Cause::UnknownCommand | Cause::NoDatabase)
+        matches!(cause, NodeError::NoPermission | NodeError::UnknownCommand | NodeError::NoDatabase)
     }
 }
 
@@ -125,7 +125,7 @@ fn judged(answers: impl Iterator<Item = (&'static str, Answer)>) -> Vec<Trial> {
 
 fn outcome(command: &str, answer: Answer) -> Outcome {
     match answer {
-        Answer::Error(line) => Outcome::Refused(Cause::of_error(line.as_bytes()), line),
+        Answer::Error(line) => Outcome::Refused(NodeError::of_error(line.as_bytes()), line),
         // The key was there, and the script of ours found it as it was left.
         Answer::Number(1) | Answer::Text(_) | Answer::Many(_) => Outcome::Done,
         Answer::Number(_) | Answer::Nothing if !matches!(command, "EVAL" | "EVALSHA") => {
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn the_last_word_on_the_key_is_its_deletion() {
         use rand::{SeedableRng, rngs::StdRng};
-        let token = Token::draw(&mut StdRng::from_seed([3; 32]));
+        let token = LockToken::draw(&mut StdRng::from_seed([3; 32]));
         let keys = Keys { key: "redlatch-doctor:1".into(), token, other: token };
         assert_eq!(about_the_key(&keys).last().map(|question| question.0), Some("DEL"));
     }

@@ -16,7 +16,7 @@ use rustix::process::{
     pidfd_open, pidfd_send_signal, set_child_subreaper, test_kill_process_group, wait,
 };
 
-use super::family::{Family, Strangers};
+use super::process_tree::{ProcessTree, Strangers};
 use super::terminal::Place;
 use crate::exit;
 
@@ -60,7 +60,7 @@ pub struct Child {
     pidfd: OwnedFd,
     place: Place,
     /// What it started; where it has a group of its own, what is not in that.
-    family: Family,
+    process_tree: ProcessTree,
     ended: Option<Ended>,
     /// CMD has ended, and its group with it: the number may be a stranger's.
     group_is_gone: bool,
@@ -84,7 +84,7 @@ impl Child {
         let _ = set_child_subreaper(Some(getpid()));
         let mut started = command.spawn()?;
         let pid = Pid::from_child(&started);
-        let family = Family::of(pid, place == Place::OwnGroup, strangers);
+        let process_tree = ProcessTree::of(pid, place == Place::OwnGroup, strangers);
         let watched = pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from);
         let watched = watched.and_then(|pidfd| {
             registry.register(&mut SourceFd(&pidfd.as_raw_fd()), CHILD, Interest::READABLE)?;
@@ -93,7 +93,7 @@ impl Child {
         match watched {
             Ok(pidfd) => {
                 let (ended, group_is_gone) = (None, false);
-                Ok(Child { pid, pidfd, place, family, ended, group_is_gone })
+                Ok(Child { pid, pidfd, place, process_tree, ended, group_is_gone })
             }
             Err(error) => {
                 // It was not waited for, so the number is its own. Whoever called gives the lock
@@ -104,8 +104,8 @@ impl Child {
                 let _ = kill_process(pid, Signal::KILL);
                 let _ = started.wait();
                 let end = clock::now().saturating_add(DYING);
-                while !family.is_gone() && clock::now() < end {
-                    let _ = family.send(Signal::KILL);
+                while !process_tree.is_gone() && clock::now() < end {
+                    let _ = process_tree.send(Signal::KILL);
                 }
                 Err(error)
             }
@@ -135,7 +135,7 @@ impl Child {
     /// is what timeout(1) makes for itself, too.
     pub fn send_to_all(&self, signal: Signal) -> io::Result<()> {
         let sent = self.send(signal);
-        let others = self.family.send(signal);
+        let others = self.process_tree.send(signal);
         sent.and(others)
     }
 
@@ -144,7 +144,7 @@ impl Child {
     pub fn is_all_gone(&self) -> bool {
         self.ended.is_some()
             && (self.group_is_gone || self.place == Place::OurGroup)
-            && self.family.is_gone()
+            && self.process_tree.is_gone()
     }
 
     /// The next thing that became of it. What it left behind is waited for here, too.

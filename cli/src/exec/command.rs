@@ -2,7 +2,7 @@
 //! make others wait, and must not be told as something that ran.
 //!
 //! The hazard is a command that is there when it is looked for and gone when it is started: that
-//! one is told by the same exit codes, when it is too late (`nursery.rs`).
+//! one is told by the same exit codes, when it is too late (`die_with_parent.rs`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

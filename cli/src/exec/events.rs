@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use redlatch::proto::coordinator::Coordinator;
-use redlatch::{Error, Lock, Loss, NodeId, NodeReport, NodeSet, Released, Report};
+use redlatch::{Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report};
 use serde_json::{Value, json};
 
 use super::child::Ended;
-use super::voice::{Voice, Weight};
+use super::stderr_log::{StderrLog, Weight};
 use crate::output::{Refusal, node_json};
 use crate::wall_clock;
 
@@ -22,24 +22,24 @@ pub struct Won {
 }
 
 /// The lock was not had at once, and is waited for.
-pub fn waiting(voice: &mut Voice, error: &Error) {
+pub fn waiting(log: &mut StderrLog, error: &Error) {
     let refusal = Refusal::of_acquire(error.clone());
-    let mut text = format!("waiting for \"{}\": {}", voice.key(), refusal.message);
+    let mut text = format!("waiting for \"{}\": {}", log.key(), refusal.message);
     if let Some(line) = refusal.way_out {
         text = format!("{text}\n{line}");
     }
     let nodes = nodes_json(&refusal.nodes);
     let fields = json!({ "error": refusal.word, "message": refusal.message, "nodes": nodes });
-    voice.event(Weight::News, "waiting", fields, &text);
+    log.event(Weight::News, "waiting", fields, &text);
 }
 
 /// It is held.
-pub fn acquired(voice: &mut Voice, lock: &Lock, won: Won) {
+pub fn acquired(log: &mut StderrLog, lock: &Lock, won: Won) {
     let Won { remaining, elapsed, granted, nodes } = won;
     let token = lock.token().to_string();
     let text = format!(
         "holds \"{}\" on {granted} of {nodes} nodes, for {remaining:.1?}: {token}",
-        voice.key()
+        log.key()
     );
     let fields = json!({
         "token": token,
@@ -49,115 +49,122 @@ pub fn acquired(voice: &mut Voice, lock: &Lock, won: Won) {
         "nodes": nodes,
         "elapsed_us": u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
     });
-    voice.event(Weight::Detail, "acquired", fields, &text);
+    log.event(Weight::Detail, "acquired", fields, &text);
 }
 
 /// It is held longer.
-pub fn renewed(voice: &mut Voice, lock: &Lock, remaining: Duration) {
-    let text = format!("renewed \"{}\", for {remaining:.1?}", voice.key());
+pub fn renewed(log: &mut StderrLog, lock: &Lock, remaining: Duration) {
+    let text = format!("renewed \"{}\", for {remaining:.1?}", log.key());
     let fields = json!({
         "token": lock.token().to_string(),
         "deadline_unix_ms": wall_clock::unix_ms(remaining),
         "remaining_ms": millis(remaining),
     });
-    voice.event(Weight::Detail, "renewed", fields, &text);
+    log.event(Weight::Detail, "renewed", fields, &text);
 }
 
 /// It was not renewed until now. `signal` is what CMD was sent because of that.
-pub fn expiring(voice: &mut Voice, core: &Coordinator, remaining: Duration, signal: Option<&str>) {
+pub fn expiring(
+    log: &mut StderrLog,
+    core: &Coordinator,
+    remaining: Duration,
+    signal: Option<&str>,
+) {
     let report = core.report_standings(redlatch::clock::now());
     let sent = signal.map_or(String::new(), |signal| format!("; {signal} to CMD"));
     let standings = standings(&report);
-    let text = format!("\"{}\" ends in {remaining:.1?}{sent}{standings}", voice.key());
+    let text = format!("\"{}\" ends in {remaining:.1?}{sent}{standings}", log.key());
     let fields = json!({
         "remaining_ms": millis(remaining),
         "sent": signal,
         "nodes": nodes_json(&report.nodes),
     });
-    voice.event(Weight::News, "expiring", fields, &text);
+    log.event(Weight::News, "expiring", fields, &text);
 }
 
 /// It is over, or was given up because CMD had to be stopped before it is.
-pub fn lost(voice: &mut Voice, error: &Error) {
+pub fn lost(log: &mut StderrLog, error: &Error) {
     let reason = match error {
-        Error::Lost { reason: Loss::Gone, .. } => "gone",
-        Error::Lost { reason: Loss::MaxHold, .. } => "max_hold",
-        Error::Lost { reason: Loss::Extensions, .. } => "not_renewed",
+        Error::Lost { reason: LostReason::Gone, .. } => "gone",
+        Error::Lost { reason: LostReason::MaxHold, .. } => "max_hold",
+        Error::Lost { reason: LostReason::Extensions, .. } => "not_renewed",
         _ => "deadline",
     };
     let nodes = error.report().map_or(Value::Null, |report| nodes_json(&report.nodes));
     let message = error.to_string();
     let fields = json!({ "reason": reason, "message": message, "nodes": nodes });
-    voice.event(Weight::News, "lost", fields, &message);
+    log.event(Weight::News, "lost", fields, &message);
 }
 
 /// It could not be renewed, and CMD ended when it was told to, so long before the deadline.
-pub fn not_renewed(voice: &mut Voice, report: &Report, left: Duration) {
+pub fn not_renewed(log: &mut StderrLog, report: &Report, left: Duration) {
     let standings = standings(report);
-    let key = voice.key();
+    let key = log.key();
     let text = format!(
         "\"{key}\" could not be renewed: CMD ended {left:.1?} before its deadline{standings}"
     );
     let nodes = nodes_json(&report.nodes);
     let fields = json!({ "reason": "not_renewed", "message": text, "nodes": nodes });
-    voice.event(Weight::News, "lost", fields, &text);
+    log.event(Weight::News, "lost", fields, &text);
 }
 
 /// It was given back, or not: then it is a warning.
-pub fn released(voice: &mut Voice, released: Released, core: &Coordinator) {
+pub fn released(log: &mut StderrLog, released: ReleaseOutcome, core: &Coordinator) {
     let released = match released {
-        Released::Unconfirmed { nodes } => {
+        ReleaseOutcome::Unconfirmed { nodes } => {
             // A node that answered since then, and is owed nothing, has confirmed it.
-            let open = |node: &NodeId| core.unanswered(*node) > 0 || core.debts(*node) > 0;
+            let open =
+                |node: &NodeId| core.unanswered(*node) > 0 || core.pending_releases(*node) > 0;
             let nodes: NodeSet = nodes.iter().filter(open).collect();
             let all = core.settings().nodes.len();
             match nodes.len() > all - (all / 2 + 1) {
-                true => Released::Unconfirmed { nodes },
-                false => Released::Released,
+                true => ReleaseOutcome::Unconfirmed { nodes },
+                false => ReleaseOutcome::Released,
             }
         }
         other => other,
     };
     let (outcome, weight, text) = match released {
-        Released::Released => ("released", Weight::Detail, "released"),
-        Released::AlreadyExpired => {
+        ReleaseOutcome::Released => ("released", Weight::Detail, "released"),
+        ReleaseOutcome::AlreadyExpired => {
             ("already_expired", Weight::News, "was over on the nodes before it was released")
         }
-        Released::TakenByOther => {
+        ReleaseOutcome::TakenByOther => {
             ("taken_by_other", Weight::News, "was another's before it was released")
         }
-        Released::Unconfirmed { .. } => (
+        ReleaseOutcome::Unconfirmed { .. } => (
             "unconfirmed",
             Weight::News,
             "could not be released on enough nodes: it ends by its ttl",
         ),
     };
     let unconfirmed: Vec<&str> = match released {
-        Released::Unconfirmed { nodes } => {
+        ReleaseOutcome::Unconfirmed { nodes } => {
             nodes.iter().map(|node| &*core.settings().nodes[node.index()].label).collect()
         }
         _ => Vec::new(),
     };
     let list = unconfirmed.join(", ");
     let list = if list.is_empty() { list } else { format!(" ({list})") };
-    let text = format!("\"{}\" {text}{list}", voice.key());
+    let text = format!("\"{}\" {text}{list}", log.key());
     let fields = json!({ "outcome": outcome, "unconfirmed": unconfirmed });
-    voice.event(weight, "released", fields, &text);
+    log.event(weight, "released", fields, &text);
 }
 
 /// CMD ended.
-pub fn child_exit(voice: &mut Voice, ended: Ended, exit_code: u8) {
+pub fn child_exit(log: &mut StderrLog, ended: Ended, exit_code: u8) {
     let (code, signal, text) = match ended {
         Ended::Exited(code) => (Some(code), None, format!("CMD ended with {code}")),
         Ended::Killed(signal) => (None, Some(signal), format!("CMD was ended by signal {signal}")),
     };
     let fields = json!({ "code": code, "signal": signal, "exit_code": exit_code });
-    voice.event(Weight::Detail, "child_exit", fields, &text);
+    log.event(Weight::Detail, "child_exit", fields, &text);
 }
 
 /// Which nodes cannot be asked, and why.
 fn standings(report: &Report) -> String {
-    let away = report.nodes.iter().filter(|node| matches!(node.said, redlatch::Said::Failed(_)));
+    let away =
+        report.nodes.iter().filter(|node| matches!(node.said, redlatch::NodeReply::Failed(_)));
     let away: Vec<String> = away.map(|node| format!("{} {}", node.label, node.said)).collect();
     if away.is_empty() { String::new() } else { format!(": {}", away.join(", ")) }
 }

@@ -6,12 +6,12 @@
 
 mod child;
 mod command;
-mod course;
 mod events;
-mod family;
+mod process_tree;
 mod signals;
+mod stderr_log;
+mod stop_schedule;
 mod terminal;
-mod voice;
 mod waiting;
 mod watch;
 
@@ -19,17 +19,17 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use redlatch::{Instant, Keep, Lock, Loss, Outcome, clock};
+use redlatch::{AutoExtend, Lock, LostReason, Outcome, clock, clock::Instant};
 
 use crate::arguments::{Key, Nodes, Output, Timing, duration};
+use crate::event_loop::EventLoop;
 use crate::output::Refusal;
-use crate::turning::Turning;
-use crate::{exit, nodes, nursery, wall_clock};
+use crate::{die_with_parent, exit, nodes, wall_clock};
 use child::Child;
-use course::{Course, OnLost};
 use signals::Signals;
+use stderr_log::StderrLog;
+use stop_schedule::{OnLost, StopSchedule};
 use terminal::Place;
-use voice::Voice;
 use waiting::Waited;
 use watch::{Bound, Over, Watch};
 
@@ -49,7 +49,7 @@ Where the lock cannot be renewed, CMD is told to stop and is dead before others 
 lock: 124.
 
 CMD gets REDLATCH_KEY, REDLATCH_TOKEN, REDLATCH_TTL_MS, REDLATCH_DEADLINE_UNIX_MS and \
-REDLATCH_NODES in its environment, and no password.";
+REDLATCH_GRANTED in its environment, and no password.";
 
 /// Run a command while holding the lock
 #[derive(Debug, clap::Args)]
@@ -117,26 +117,26 @@ fn max_hold(text: &str) -> Result<MaxHold, String> {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    let mut voice = Voice::new(&options.key.key, &options.output);
-    let code = match run_under_lock(options, &mut voice) {
+    let mut log = StderrLog::new(&options.key.key, &options.output);
+    let code = match run_under_lock(options, &mut log) {
         Ok(code) => code,
-        Err(refusal) => voice.refusal(&refusal),
+        Err(refusal) => log.refusal(&refusal),
     };
-    voice.finish();
+    log.finish();
     ExitCode::from(code)
 }
 
-fn run_under_lock(options: &Options, voice: &mut Voice) -> Result<u8, Refusal> {
+fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal> {
     let begun = clock::now();
     let name = options.command.first().expect("the parser insists on one");
     let program = command::find(name)?;
     let grace = grace(options)?;
-    let mut turning = Turning::new(nodes::config(&options.nodes, &options.timing)?)?;
-    turning.count_suspend();
-    let mut signals = Signals::listen(turning.registry())
+    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
+    event_loop.count_suspend();
+    let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
     let keep = keep(options, grace);
-    let waited = waiting::wait_for_lock(&mut turning, &mut signals, options, keep, voice);
+    let waited = waiting::wait_for_lock(&mut event_loop, &mut signals, options, keep, log);
     let lock = match waited.map_err(|error| refusal(options, error))? {
         Waited::Held(lock) => lock,
         Waited::EndedBy(signal) => return Ok(exit::by_signal(signal.as_raw())),
@@ -144,43 +144,43 @@ fn run_under_lock(options: &Options, voice: &mut Voice) -> Result<u8, Refusal> {
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
     let bound = Bound { ttl: options.timing.ttl, no_renew: options.no_renew, until };
     // Nobody waited for those that were not needed; it is told how many hold it, so they may come.
-    turning.settle(STRAGGLERS)?;
-    tell_of_lock(&turning, &lock, begun, voice);
-    if turning.engine.remaining(&lock) <= course::kill_lead(lasts(options)) {
+    event_loop.settle(STRAGGLERS)?;
+    tell_of_lock(&event_loop, &lock, begun, log);
+    if event_loop.engine.remaining(&lock) <= stop_schedule::kill_lead(lasts(options)) {
         // We were kept from going on: by the system, or by a ttl that is next to nothing.
-        return over_before_start(&mut turning, lock, options, voice);
+        return over_before_start(&mut event_loop, lock, options, log);
     }
     let place = Place::of_command(options.foreground);
-    let mut command = nursery::command(&program, &options.command);
-    give_environment(&mut command, options, &turning, &lock);
-    let over = match Child::start(command, place, turning.registry()) {
+    let mut command = die_with_parent::command(&program, &options.command);
+    give_environment(&mut command, options, &event_loop, &lock);
+    let over = match Child::start(command, place, event_loop.registry()) {
         Ok(mut child) => {
             // It is over only where it ran out at this very moment.
-            let deadline = turning.engine.deadline(&lock).unwrap_or_default();
-            let course = Course::new(options.on_lost, lasts(options), grace, deadline);
-            let nodes = (&mut turning, &mut signals);
-            Watch::new(nodes, (&mut child, place), &lock, (course, bound, deadline), voice)
+            let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
+            let stop_schedule = StopSchedule::new(options.on_lost, lasts(options), grace, deadline);
+            let nodes = (&mut event_loop, &mut signals);
+            Watch::new(nodes, (&mut child, place), &lock, (stop_schedule, bound, deadline), log)
                 .until_it_ends()?
         }
         Err(error) => {
-            give_back(&mut turning, lock, options, voice)?;
+            give_back(&mut event_loop, lock, options, log)?;
             return Err(Refusal::internal(format!("CMD cannot be started: {error}")));
         }
     };
-    end(over, &mut turning, lock, options, voice)
+    end(over, &mut event_loop, lock, options, log)
 }
 
 /// There is no time left to run anything in, nor to stop it in: nothing is started.
 fn over_before_start(
-    turning: &mut Turning,
+    event_loop: &mut EventLoop,
     lock: Lock,
     options: &Options,
-    voice: &mut Voice,
+    log: &mut StderrLog,
 ) -> Result<u8, Refusal> {
-    let mut report = turning.engine.coordinator().report_standings(clock::now());
+    let mut report = event_loop.engine.coordinator().report_standings(clock::now());
     report.key = options.key.key.as_bytes().into();
-    give_back(turning, lock, options, voice)?;
-    let mut refusal = Refusal::from(redlatch::Error::Lost { reason: Loss::Expired, report });
+    give_back(event_loop, lock, options, log)?;
+    let mut refusal = Refusal::from(redlatch::Error::Lost { reason: LostReason::Expired, report });
     refusal.message = format!("CMD was not started: {}", refusal.message);
     refusal.code = exit::LOST;
     Err(refusal)
@@ -189,63 +189,63 @@ fn over_before_start(
 /// CMD is gone: what is left to do, and what redlatch ends with.
 fn end(
     over: Over,
-    turning: &mut Turning,
+    event_loop: &mut EventLoop,
     lock: Lock,
     options: &Options,
-    voice: &mut Voice,
+    log: &mut StderrLog,
 ) -> Result<u8, Refusal> {
     let Over { ended, stopped, lost } = over;
     let code = if stopped { exit::LOST } else { ended.code() };
-    events::child_exit(voice, ended, code);
+    events::child_exit(log, ended, code);
     if lost {
         // What is owed to the nodes since then.
-        turning.settle(options.timing.node_timeout)?;
+        event_loop.settle(options.timing.node_timeout)?;
     } else {
-        give_back(turning, lock, options, voice)?;
+        give_back(event_loop, lock, options, log)?;
     }
     Ok(code)
 }
 
 /// Releases the lock, for a node timeout at most.
 fn give_back(
-    turning: &mut Turning,
+    event_loop: &mut EventLoop,
     lock: Lock,
     options: &Options,
-    voice: &mut Voice,
+    log: &mut StderrLog,
 ) -> Result<(), Refusal> {
     let end = clock::now().saturating_add(options.timing.node_timeout);
-    let op = turning.engine.release(lock, 0);
-    let outcome = turning.end_of(op)?;
+    let op = event_loop.engine.release(lock, 0);
+    let outcome = event_loop.end_of(op)?;
     // Also those that were not needed to be sure of it.
-    turning.settle(end.saturating_since(clock::now()))?;
+    event_loop.settle(end.saturating_since(clock::now()))?;
     if let Outcome::Released(released) = outcome {
-        events::released(voice, released, turning.engine.coordinator());
+        events::released(log, released, event_loop.engine.coordinator());
     }
     Ok(())
 }
 
-fn tell_of_lock(turning: &Turning, lock: &Lock, begun: Instant, voice: &mut Voice) {
-    let core = turning.engine.coordinator();
+fn tell_of_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut StderrLog) {
+    let core = event_loop.engine.coordinator();
     let won = events::Won {
-        remaining: turning.engine.remaining(lock),
+        remaining: event_loop.engine.remaining(lock),
         elapsed: clock::now().saturating_since(begun),
         granted: core.holders(lock).len(),
         nodes: core.settings().nodes.len(),
     };
-    events::acquired(voice, lock, won);
+    events::acquired(log, lock, won);
 }
 
 /// What CMD is told of its lock; and nothing that may have a password in it.
-fn give_environment(command: &mut Command, options: &Options, turning: &Turning, lock: &Lock) {
-    let core = turning.engine.coordinator();
+fn give_environment(command: &mut Command, options: &Options, event_loop: &EventLoop, lock: &Lock) {
+    let core = event_loop.engine.coordinator();
     let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
-    let remaining = turning.engine.remaining(lock);
+    let remaining = event_loop.engine.remaining(lock);
     command
         .env("REDLATCH_KEY", &options.key.key)
         .env("REDLATCH_TOKEN", lock.token().to_string())
         .env("REDLATCH_TTL_MS", options.timing.ttl.as_millis().to_string())
         .env("REDLATCH_DEADLINE_UNIX_MS", wall_clock::unix_ms(remaining).to_string())
-        .env("REDLATCH_NODES", format!("{granted}/{nodes}"))
+        .env("REDLATCH_GRANTED", format!("{granted}/{nodes}"))
         .env_remove(nodes::SERVERS_VARIABLE)
         .env_remove(nodes::PASSWORD_VARIABLE);
 }
@@ -257,7 +257,7 @@ fn lasts(options: &Options) -> Duration {
 
 fn grace(options: &Options) -> Result<Duration, Refusal> {
     let ttl = options.timing.ttl;
-    let grace = options.grace.unwrap_or_else(|| course::default_grace(lasts(options)));
+    let grace = options.grace.unwrap_or_else(|| stop_schedule::default_grace(lasts(options)));
     if grace > ttl / 2 {
         let message = format!("--grace {grace:?}: at most half of --ttl {ttl:?}");
         return Err(Refusal::config(message));
@@ -266,8 +266,8 @@ fn grace(options: &Options) -> Result<Duration, Refusal> {
 }
 
 /// How the lock is kept: never without a bound in the library's words, so "none" is the longest.
-fn keep(options: &Options, grace: Duration) -> Keep {
-    let keep = Keep::at_most(options.max_hold.0.unwrap_or(Duration::MAX)).lead(grace);
+fn keep(options: &Options, grace: Duration) -> AutoExtend {
+    let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX)).warn_before(grace);
     if options.no_renew { keep.with_extensions(0) } else { keep }
 }
 

@@ -1,16 +1,18 @@
 //! The way to the lock: one attempt at once, and then the wait. A signal ends it at any moment, and
 //! whatever way it ends but with the lock, nothing is left on a node that can be told.
 
-use redlatch::{Completion, Error, Instant, Keep, Lock, LockOptions, Op, Outcome, clock};
+use redlatch::{
+    AutoExtend, Completion, Error, Lock, LockOptions, Op, Outcome, clock, clock::Instant,
+};
 use rustix::process::Signal;
 
 use super::Options;
 use super::events;
 use super::signals::{Caught, Signals};
+use super::stderr_log::StderrLog;
 use super::terminal::stop_ourselves;
-use super::voice::Voice;
-use crate::news;
-use crate::turning::Turning;
+use crate::event_loop::EventLoop;
+use crate::node_events;
 
 /// What the wait came to.
 #[derive(Debug)]
@@ -22,40 +24,40 @@ pub enum Waited {
 
 /// Gets the lock.
 pub fn wait_for_lock(
-    turning: &mut Turning,
+    event_loop: &mut EventLoop,
     signals: &mut Signals,
     options: &Options,
-    keep: Keep,
-    voice: &mut Voice,
+    keep: AutoExtend,
+    log: &mut StderrLog,
 ) -> Result<Waited, Error> {
     let timing = &options.timing;
     let give_up_at = timing.longest_wait().map(|wait| clock::now().saturating_add(wait));
-    let waited = gather_and_try(turning, signals, options, keep, give_up_at, voice);
+    let waited = gather_and_try(event_loop, signals, options, keep, give_up_at, log);
     if !matches!(waited, Ok(Waited::Held(_))) {
-        turning.settle(timing.node_timeout)?;
+        event_loop.settle(timing.node_timeout)?;
     }
     waited
 }
 
 fn gather_and_try(
-    turning: &mut Turning,
+    event_loop: &mut EventLoop,
     signals: &mut Signals,
     options: &Options,
-    keep: Keep,
+    keep: AutoExtend,
     give_up_at: Option<Instant>,
-    voice: &mut Voice,
+    log: &mut StderrLog,
 ) -> Result<Waited, Error> {
     let mut ended_by = None;
-    turning.gather(|_| {
+    event_loop.gather(|_| {
         ended_by = ended_by.or_else(|| ending_signal(signals));
         ended_by.is_some()
     })?;
     if let Some(signal) = ended_by {
         return Ok(Waited::EndedBy(signal));
     }
-    let lock_options = LockOptions::once(options.timing.ttl).keep(keep);
+    let lock_options = LockOptions::once(options.timing.ttl).auto_extend(keep);
     // What keeps us waiting is told, so the first attempt is one of its own.
-    let passing = match attempt(turning, signals, options, lock_options, voice)? {
+    let passing = match attempt(event_loop, signals, options, lock_options, log)? {
         Ok(waited) => return Ok(waited),
         Err(error) => error,
     };
@@ -64,23 +66,23 @@ fn gather_and_try(
         _ if !passes => return Err(passing),
         Some(moment) if clock::now() >= moment => return Err(passing),
         Some(moment) => lock_options.wait_until(moment),
-        None => lock_options.wait_for_ever(),
+        None => lock_options.wait_forever(),
     };
-    events::waiting(voice, &passing);
-    attempt(turning, signals, options, lock_options, voice)?
+    events::waiting(log, &passing);
+    attempt(event_loop, signals, options, lock_options, log)?
 }
 
 /// Asks once, with the wait of the options: the outer error is the system's.
 fn attempt(
-    turning: &mut Turning,
+    event_loop: &mut EventLoop,
     signals: &mut Signals,
     options: &Options,
     lock_options: LockOptions,
-    voice: &mut Voice,
+    log: &mut StderrLog,
 ) -> Result<Result<Waited, Error>, Error> {
-    let op = turning.engine.acquire(&options.key.key, lock_options, 0)?;
+    let op = event_loop.engine.acquire(&options.key.key, lock_options, 0)?;
     loop {
-        if let Some(result) = end_of(turning, op) {
+        if let Some(result) = end_of(event_loop, op) {
             return Ok(match result {
                 Ok(Outcome::Acquired(lock)) => Ok(Waited::Held(lock)),
                 Ok(other) => unreachable!("an acquire ended as {other:?}"),
@@ -88,16 +90,16 @@ fn attempt(
             });
         }
         if let Some(signal) = ending_signal(signals) {
-            turning.engine.cancel(op);
+            event_loop.engine.cancel(op);
             return Ok(Ok(Waited::EndedBy(signal)));
         }
-        turning.turn(None)?;
-        news::lines(turning).iter().for_each(|line| voice.mention(line));
+        event_loop.turn(None)?;
+        node_events::lines(event_loop).iter().for_each(|line| log.mention(line));
     }
 }
 
-fn end_of(turning: &mut Turning, op: Op) -> Option<Result<Outcome, Error>> {
-    let completions = std::iter::from_fn(|| turning.engine.poll_completion());
+fn end_of(event_loop: &mut EventLoop, op: Op) -> Option<Result<Outcome, Error>> {
+    let completions = std::iter::from_fn(|| event_loop.engine.poll_completion());
     completions.filter(|done| done.op == op).map(|Completion { result, .. }| result).next()
 }
 

@@ -8,30 +8,30 @@
 use std::io;
 use std::time::Duration;
 
-use redlatch::{Error, Instant, Lock, Loss, Outcome, clock};
+use redlatch::{Error, Lock, LostReason, Outcome, clock, clock::Instant};
 use rustix::process::Signal;
 
 use super::child::{Change, Child, DYING, Ended};
-use super::course::{Blow, Course};
 use super::events;
 use super::signals::Signals;
+use super::stderr_log::StderrLog;
+use super::stop_schedule::{StopSchedule, StopSignal};
 use super::terminal::{Place, stop_ourselves};
-use super::voice::Voice;
-use crate::news;
-use crate::turning::Turning;
+use crate::event_loop::EventLoop;
+use crate::node_events;
 
 /// How often it is looked whether what CMD started is gone: nobody tells of that.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// CMD, and the lock that it runs under.
 pub struct Watch<'a> {
-    turning: &'a mut Turning,
+    event_loop: &'a mut EventLoop,
     signals: &'a mut Signals,
     child: &'a mut Child,
     place: Place,
     lock: &'a Lock,
-    voice: &'a mut Voice,
-    course: Course,
+    log: &'a mut StderrLog,
+    stop_schedule: StopSchedule,
     bound: Bound,
     deadline: Instant,
     /// The lock is over.
@@ -55,15 +55,15 @@ pub struct Bound {
 
 impl Bound {
     /// Why a lock ends at that deadline.
-    fn reason(&self, deadline: Instant) -> Loss {
+    fn reason(&self, deadline: Instant) -> LostReason {
         // The last renewal comes as near to the bound as whole milliseconds and drift allow.
         let near = self.ttl / 50 + Duration::from_millis(10);
         if self.no_renew {
-            Loss::Extensions
+            LostReason::Extensions
         } else if self.until.is_some_and(|until| until.saturating_since(deadline) <= near) {
-            Loss::MaxHold
+            LostReason::MaxHold
         } else {
-            Loss::Expired
+            LostReason::Expired
         }
     }
 }
@@ -80,21 +80,21 @@ pub struct Over {
 
 impl<'a> Watch<'a> {
     pub fn new(
-        (turning, signals): (&'a mut Turning, &'a mut Signals),
+        (event_loop, signals): (&'a mut EventLoop, &'a mut Signals),
         (child, place): (&'a mut Child, Place),
         lock: &'a Lock,
-        (course, bound, deadline): (Course, Bound, Instant),
-        voice: &'a mut Voice,
+        (stop_schedule, bound, deadline): (StopSchedule, Bound, Instant),
+        log: &'a mut StderrLog,
     ) -> Watch<'a> {
         let (lost, stop_asked, all_stopped, killed_at) = (false, false, false, None);
         Watch {
-            turning,
+            event_loop,
             signals,
             child,
             place,
             lock,
-            voice,
-            course,
+            log,
+            stop_schedule,
             bound,
             deadline,
             lost,
@@ -114,7 +114,7 @@ impl<'a> Watch<'a> {
             if let Some((ended, left)) = self.child.ended().zip(self.is_over()) {
                 return Ok(self.over(ended, left));
             }
-            if let Err(error) = self.turning.turn(self.wakes_at()) {
+            if let Err(error) = self.event_loop.turn(self.wakes_at()) {
                 let _ = self.child.send_to_all(Signal::KILL);
                 return Err(error);
             }
@@ -122,30 +122,30 @@ impl<'a> Watch<'a> {
     }
 
     fn hear_of_the_lock(&mut self) {
-        news::lines(self.turning).iter().for_each(|line| self.voice.mention(line));
-        while let Some(done) = self.turning.engine.poll_completion() {
+        node_events::lines(self.event_loop).iter().for_each(|line| self.log.mention(line));
+        while let Some(done) = self.event_loop.engine.poll_completion() {
             match done.result {
                 // Where CMD is warned, that is told instead.
-                Ok(Outcome::Expiring { deadline }) if !self.course.warns_cmd() => {
+                Ok(Outcome::Expiring { deadline }) if !self.stop_schedule.warns_cmd() => {
                     let remaining = deadline.saturating_since(clock::now());
-                    let core = self.turning.engine.coordinator();
-                    events::expiring(self.voice, core, remaining, None);
+                    let core = self.event_loop.engine.coordinator();
+                    events::expiring(self.log, core, remaining, None);
                 }
                 Err(error) => {
                     self.lost = true;
-                    if matches!(error, Error::Lost { reason: Loss::Gone, .. }) {
-                        self.course.is_gone(clock::now());
+                    if matches!(error, Error::Lost { reason: LostReason::Gone, .. }) {
+                        self.stop_schedule.is_gone(clock::now());
                     }
-                    events::lost(self.voice, &error);
+                    events::lost(self.log, &error);
                 }
                 _ => {}
             }
         }
-        let deadline = self.turning.engine.deadline(self.lock);
+        let deadline = self.event_loop.engine.deadline(self.lock);
         if let Some(deadline) = deadline.filter(|&deadline| deadline > self.deadline) {
             self.deadline = deadline;
-            self.course.lasts_until(deadline);
-            events::renewed(self.voice, self.lock, deadline.saturating_since(clock::now()));
+            self.stop_schedule.lasts_until(deadline);
+            events::renewed(self.log, self.lock, deadline.saturating_since(clock::now()));
         }
     }
 
@@ -154,7 +154,7 @@ impl<'a> Watch<'a> {
             let Change::Stopped(by) = change else { continue };
             let reads_terminal = matches!(by, Signal::TTIN | Signal::TTOU);
             if self.place == Place::OwnGroup && reads_terminal {
-                self.voice.warning("CMD wants the terminal, and is stopped: try --foreground");
+                self.log.warning("CMD wants the terminal, and is stopped: try --foreground");
             }
             if std::mem::take(&mut self.stop_asked) || self.place.stops_with(by) {
                 // Nobody looks after the lock meanwhile, so nothing of CMD runs on.
@@ -170,10 +170,10 @@ impl<'a> Watch<'a> {
         let now = clock::now();
         // It ended by itself, while it still had its lock.
         let in_time = self.child.ended().is_some() && now < self.deadline;
-        if in_time && !self.course.was_stopped() {
+        if in_time && !self.stop_schedule.was_stopped() {
             return;
         }
-        let Some(blow) = self.course.next_blow(now) else {
+        let Some(blow) = self.stop_schedule.next_blow(now) else {
             if self.killed_at.is_some() && !self.child.is_all_gone() {
                 // Who was started behind our look at who is there.
                 let _ = self.child.send_to_all(Signal::KILL);
@@ -183,17 +183,17 @@ impl<'a> Watch<'a> {
         let to_all = |signal| self.child.send_to_all(signal);
         let sent = match blow {
             // A CMD that is stopped hears of SIGTERM only when it goes on.
-            Blow::Term => to_all(Signal::TERM).and(to_all(Signal::CONT)),
-            Blow::Kill => {
+            StopSignal::Term => to_all(Signal::TERM).and(to_all(Signal::CONT)),
+            StopSignal::Kill => {
                 self.killed_at = Some(now);
                 to_all(Signal::KILL)
             }
         };
-        let name = if blow == Blow::Term { "SIGTERM" } else { "SIGKILL" };
+        let name = if blow == StopSignal::Term { "SIGTERM" } else { "SIGKILL" };
         if !self.lost {
             let remaining = self.deadline.saturating_since(now);
-            let core = self.turning.engine.coordinator();
-            events::expiring(self.voice, core, remaining, Some(name));
+            let core = self.event_loop.engine.coordinator();
+            events::expiring(self.log, core, remaining, Some(name));
         }
         self.complain_of(sent, name);
     }
@@ -216,7 +216,7 @@ impl<'a> Watch<'a> {
 
     fn complain_of(&mut self, sent: io::Result<()>, what: &str) {
         if let Err(error) = sent {
-            self.voice.warning(&format!("{what} cannot be sent to all of CMD: {error}"));
+            self.log.warning(&format!("{what} cannot be sent to all of CMD: {error}"));
         }
     }
 
@@ -224,7 +224,7 @@ impl<'a> Watch<'a> {
     /// left. Where it was stopped, what it started must be gone, too.
     fn is_over(&self) -> Option<bool> {
         let gave_up = |at: Instant| clock::now() >= at.saturating_add(DYING);
-        if !self.course.was_stopped() || self.child.is_all_gone() {
+        if !self.stop_schedule.was_stopped() || self.child.is_all_gone() {
             Some(false)
         } else {
             self.killed_at.is_some_and(gave_up).then_some(true)
@@ -232,28 +232,28 @@ impl<'a> Watch<'a> {
     }
 
     fn wakes_at(&self) -> Option<Instant> {
-        let due = self.course.next_due();
+        let due = self.stop_schedule.next_due();
         let looks = self.child.ended().is_some() || self.killed_at.is_some();
         let look = looks.then(|| clock::now().saturating_add(LOOK_AGAIN));
         due.into_iter().chain(look).min()
     }
 
     fn over(self, ended: Ended, left: bool) -> Over {
-        let stopped = self.course.was_stopped();
+        let stopped = self.stop_schedule.was_stopped();
         // The lock stands for what is left until its ttl is over: nobody is to run beside it.
         if left {
-            self.voice.warning("something that CMD started does not die of SIGKILL");
+            self.log.warning("something that CMD started does not die of SIGKILL");
         }
         if stopped && !self.lost {
             // The library would say so a little later: CMD had to be gone before.
-            let mut report = self.turning.engine.coordinator().report_standings(clock::now());
-            report.key = self.voice.key().as_bytes().into();
+            let mut report = self.event_loop.engine.coordinator().report_standings(clock::now());
+            report.key = self.log.key().as_bytes().into();
             let reason = self.bound.reason(self.deadline);
             let left = self.deadline.saturating_since(clock::now());
-            if reason == Loss::Expired && self.killed_at.is_none() && !left.is_zero() {
-                events::not_renewed(self.voice, &report, left);
+            if reason == LostReason::Expired && self.killed_at.is_none() && !left.is_zero() {
+                events::not_renewed(self.log, &report, left);
             } else {
-                events::lost(self.voice, &Error::Lost { reason, report });
+                events::lost(self.log, &Error::Lost { reason, report });
             }
         }
         Over { ended, stopped, lost: self.lost || left }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Finding, Inspection, NodeSight, Sight, Value as Token};
+use redlatch::{Inspection, KeyState, KeySummary, NodeKeyState, Value as Token};
 use serde_json::{Value, json};
 
 use super::View;
@@ -16,19 +16,19 @@ use crate::wall_clock::{micros, millis};
 pub fn view(seen: &Inspection, colours: Colours) -> View {
     let finding = seen.finding();
     let code = match finding {
-        Finding::Held { .. } => exit::NO,
-        Finding::Free | Finding::Split => exit::DONE,
-        Finding::Unknown => exit::NO_QUORUM,
+        KeySummary::Held { .. } => exit::NO,
+        KeySummary::Free | KeySummary::Split => exit::DONE,
+        KeySummary::Unknown => exit::NO_QUORUM,
     };
     View { text: text(seen, finding, colours), json: object(seen, finding), code }
 }
 
-fn object(seen: &Inspection, finding: Finding) -> Value {
+fn object(seen: &Inspection, finding: KeySummary) -> Value {
     let (held, holder, remaining) = match finding {
-        Finding::Held { value, left, .. } => (Some(true), Some(value), left),
-        Finding::Free | Finding::Split => (Some(false), None, None),
+        KeySummary::Held { value, left, .. } => (Some(true), Some(value), left),
+        KeySummary::Free | KeySummary::Split => (Some(false), None, None),
         // Neither yes nor no.
-        Finding::Unknown => (None, None, None),
+        KeySummary::Unknown => (None, None, None),
     };
     let per_node: Vec<Value> = seen.nodes.iter().map(node_object).collect();
     json!({
@@ -43,10 +43,10 @@ fn object(seen: &Inspection, finding: Finding) -> Value {
     })
 }
 
-fn node_object(node: &NodeSight) -> Value {
+fn node_object(node: &NodeKeyState) -> Value {
     let (token, ttl) = match node.sight {
-        Sight::Held { value, left } => (Some(value.to_string()), left.map(millis)),
-        Sight::Absent | Sight::Failed(_) => (None, None),
+        KeyState::Held { value, left } => (Some(value.to_string()), left.map(millis)),
+        KeyState::Absent | KeyState::Failed(_) => (None, None),
     };
     let answered = !node.took.is_zero();
     json!({
@@ -64,27 +64,27 @@ fn granted(seen: &Inspection) -> usize {
     values().map(|one| values().filter(|other| *other == one).count()).max().unwrap_or(0)
 }
 
-fn value(sight: Sight) -> Option<Token> {
+fn value(sight: KeyState) -> Option<Token> {
     match sight {
-        Sight::Held { value, .. } => Some(value),
-        Sight::Absent | Sight::Failed(_) => None,
+        KeyState::Held { value, .. } => Some(value),
+        KeyState::Absent | KeyState::Failed(_) => None,
     }
 }
 
-fn text(seen: &Inspection, finding: Finding, colours: Colours) -> String {
+fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
     let key = colours.styled(&seen.key.escape_ascii().to_string(), Look::Strong);
     let (nodes, quorum) = (seen.nodes.len(), seen.quorum);
     let verdict = match finding {
-        Finding::Free => colours.styled("free", Look::Good),
-        Finding::Held { nodes: by, left, .. } => {
+        KeySummary::Free => colours.styled("free", Look::Good),
+        KeySummary::Held { nodes: by, left, .. } => {
             let held = colours.styled("held", Look::Odd);
             format!("{held} on {by} of {nodes} nodes, {}", for_how_long(left))
         }
-        Finding::Split => {
+        KeySummary::Split => {
             let split = colours.styled("split", Look::Odd);
             format!("{split}: nobody has {quorum} of {nodes} nodes, and fewer are free")
         }
-        Finding::Unknown => {
+        KeySummary::Unknown => {
             let unknown = colours.styled("not known", Look::Bad);
             format!("{unknown}: fewer than {quorum} of {nodes} nodes answered")
         }
@@ -92,14 +92,14 @@ fn text(seen: &Inspection, finding: Finding, colours: Colours) -> String {
     let mut table = Table::new(["node", "state", "left", "answered in", "token"]);
     for node in &seen.nodes {
         let (word, look) = match node.sight {
-            Sight::Absent => ("free".to_string(), Look::Good),
-            Sight::Held { .. } => ("held".to_string(), Look::Odd),
-            Sight::Failed(cause) => (in_words(cause, node), Look::Bad),
+            KeyState::Absent => ("free".to_string(), Look::Good),
+            KeyState::Held { .. } => ("held".to_string(), Look::Odd),
+            KeyState::Failed(cause) => (in_words(cause, node), Look::Bad),
         };
         let left = match node.sight {
-            Sight::Held { left: Some(left), .. } => seconds(left),
-            Sight::Held { left: None, .. } => "for ever".to_string(),
-            Sight::Absent | Sight::Failed(_) => String::new(),
+            KeyState::Held { left: Some(left), .. } => seconds(left),
+            KeyState::Held { left: None, .. } => "for ever".to_string(),
+            KeyState::Absent | KeyState::Failed(_) => String::new(),
         };
         let took = if node.took.is_zero() { String::new() } else { time(node.took) };
         let token = value(node.sight).map(|value| value.to_string()).unwrap_or_default();

@@ -11,11 +11,11 @@ use redlatch::{Inspection, Outcome};
 use serde_json::Value;
 
 use crate::arguments::{Nodes, Output, Timing};
+use crate::event_loop::EventLoop;
 use crate::look::Colours;
-use crate::news;
+use crate::node_events;
 use crate::nodes::config;
 use crate::output::{self, Refusal};
-use crate::turning::Turning;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,16 +75,16 @@ pub fn run(options: &Options) -> ExitCode {
 }
 
 fn look(options: &Options) -> Result<u8, Refusal> {
-    let mut turning = Turning::new(config(&options.nodes, &options.timing)?)?;
-    turning.gather(|_| false)?;
+    let mut event_loop = EventLoop::new(config(&options.nodes, &options.timing)?)?;
+    event_loop.gather(|_| false)?;
     let colours = Colours::on(&std::io::stdout());
     let views = if options.keys.is_empty() {
-        let seen = inspected(&mut turning, &[NO_KEY.to_string()])?;
-        let events = turning.take_events();
-        seen.iter().map(|seen| nodes::view(&turning, seen, &events, colours)).collect()
+        let seen = inspected(&mut event_loop, &[NO_KEY.to_string()])?;
+        let events = event_loop.take_events();
+        seen.iter().map(|seen| nodes::view(&event_loop, seen, &events, colours)).collect()
     } else {
-        let seen = inspected(&mut turning, &options.keys)?;
-        news::mention(&mut turning, &options.output);
+        let seen = inspected(&mut event_loop, &options.keys)?;
+        node_events::mention(&mut event_loop, &options.output);
         seen.iter().map(|seen| keys::view(seen, colours)).collect::<Vec<View>>()
     };
     if options.output.json {
@@ -98,11 +98,11 @@ fn look(options: &Options) -> Result<u8, Refusal> {
 }
 
 /// Looks at one key behind the other.
-fn inspected(turning: &mut Turning, keys: &[String]) -> Result<Vec<Inspection>, Refusal> {
+fn inspected(event_loop: &mut EventLoop, keys: &[String]) -> Result<Vec<Inspection>, Refusal> {
     let mut seen = Vec::new();
     for key in keys {
-        let op = turning.engine.inspect(key, 0)?;
-        match turning.end_of(op)? {
+        let op = event_loop.engine.inspect(key, 0)?;
+        match event_loop.end_of(op)? {
             Outcome::Inspected(inspection) => seen.push(*inspection),
             other => unreachable!("a look ended as {other:?}"),
         }

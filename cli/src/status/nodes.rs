@@ -1,26 +1,26 @@
 //! The nodes themselves: may they be asked, and if not, why.
 
-use redlatch::{Event, Inspection, NodeId, NodeReport, Said, Standing};
+use redlatch::{Inspection, NodeEvent, NodeId, NodeReply, NodeReport, NodeState};
 use serde_json::{Value, json};
 
 use super::View;
+use crate::event_loop::EventLoop;
 use crate::exit;
 use crate::look::{Colours, Look, time};
-use crate::news::left;
+use crate::node_events::left;
 use crate::output::{INIT_MAY_HELP, trouble};
 use crate::table::Table;
-use crate::turning::Turning;
 use crate::wall_clock::micros;
 
 /// What is told of the nodes: `seen` is how long each took to answer a look at a key.
 pub(super) fn view(
-    turning: &Turning,
+    event_loop: &EventLoop,
     seen: &Inspection,
-    events: &[Event],
+    events: &[NodeEvent],
     colours: Colours,
 ) -> View {
-    let core = turning.engine.coordinator();
-    let standings: Vec<Standing> =
+    let core = event_loop.engine.coordinator();
+    let standings: Vec<NodeState> =
         (0..seen.nodes.len()).map(|index| core.standing(NodeId::new(index))).collect();
     let usable = standings.iter().filter(|standing| standing.is_usable()).count();
     let code = if usable >= seen.quorum { exit::DONE } else { exit::NO_QUORUM };
@@ -28,7 +28,7 @@ pub(super) fn view(
 
     let mut table = Table::new(["node", "state", "answered in"]);
     let mut per_node = Vec::new();
-    let all_words = words(turning, events);
+    let all_words = words(event_loop, events);
     let nodes = seen.nodes.iter().zip(&standings).zip(all_words).enumerate();
     for (index, ((node, &standing), (words, look))) in nodes {
         let took = (!node.took.is_zero()).then_some(node.took);
@@ -45,7 +45,7 @@ pub(super) fn view(
             "rtt_us": took.map(micros),
         }));
     }
-    let counted = standings.iter().filter(|&&standing| standing == Standing::Ready).count();
+    let counted = standings.iter().filter(|&&standing| standing == NodeState::Ready).count();
     let look = if counted >= seen.quorum { Look::Good } else { Look::Bad };
     let (quorum, all) = (seen.quorum, seen.nodes.len());
     let verdict = colours.styled(&format!("{counted} of {all} nodes can grant"), look);
@@ -57,8 +57,8 @@ pub(super) fn view(
 }
 
 /// What each node is at the moment, in words, in the order of the list.
-pub fn words(turning: &Turning, events: &[Event]) -> Vec<(String, Look)> {
-    let core = turning.engine.coordinator();
+pub fn words(event_loop: &EventLoop, events: &[NodeEvent]) -> Vec<(String, Look)> {
+    let core = event_loop.engine.coordinator();
     let report = core.report_standings(redlatch::clock::now());
     let words = |(index, node): (usize, &NodeReport)| {
         let id = NodeId::new(index);
@@ -81,39 +81,40 @@ fn object(quorum: usize, counted: usize, per_node: Vec<Value>) -> Value {
 }
 
 /// Why what a node grants does not count.
-fn why(events: &[Event], wanted: NodeId) -> Option<String> {
+fn why(events: &[NodeEvent], wanted: NodeId) -> Option<String> {
     events.iter().rev().find_map(|event| match event {
-        Event::Distrusted { node, why, .. } if *node == wanted => Some(why.to_string()),
+        NodeEvent::Quarantined { node, why, .. } if *node == wanted => Some(why.to_string()),
         _ => None,
     })
 }
 
-fn in_words(standing: Standing, detail: Option<&str>, why: Option<String>) -> (String, Look) {
+fn in_words(standing: NodeState, detail: Option<&str>, why: Option<String>) -> (String, Look) {
     let with = |text: String| match detail {
         Some(detail) => format!("{text} ({detail})"),
         None => text,
     };
     match standing {
-        Standing::Ready => ("ready".to_string(), Look::Good),
-        Standing::Quarantined(until) => {
+        NodeState::Ready => ("ready".to_string(), Look::Good),
+        NodeState::Quarantined(until) => {
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             (format!("does not grant for {}{why}", time(left(until))), Look::Odd)
         }
-        Standing::Suspect => ("does not answer".to_string(), Look::Bad),
-        Standing::Connecting | Standing::Greeting => (with("not connected yet".into()), Look::Bad),
-        Standing::Down(cause) | Standing::Rejected(cause) => (with(cause.to_string()), Look::Bad),
+        NodeState::Suspect => ("does not answer".to_string(), Look::Bad),
+        NodeState::Connecting | NodeState::Handshake => {
+            (with("not connected yet".into()), Look::Bad)
+        }
+        NodeState::Down(cause) | NodeState::Rejected(cause) => (with(cause.to_string()), Look::Bad),
     }
 }
 
 /// The word for a node's standing, for scripts.
-fn state(standing: Standing, said: Said) -> &'static str {
+fn state(standing: NodeState, said: NodeReply) -> &'static str {
     match (standing, said) {
-        (Standing::Ready, _) => "ready",
-        (Standing::Quarantined(_), _) => "quarantined",
-        (Standing::Suspect, _) => "silent",
-        (Standing::Down(cause) | Standing::Rejected(cause), _) | (_, Said::Failed(cause)) => {
-            trouble(cause)
-        }
-        (Standing::Connecting | Standing::Greeting, _) => "unreachable",
+        (NodeState::Ready, _) => "ready",
+        (NodeState::Quarantined(_), _) => "quarantined",
+        (NodeState::Suspect, _) => "silent",
+        (NodeState::Down(cause) | NodeState::Rejected(cause), _)
+        | (_, NodeReply::Failed(cause)) => trouble(cause),
+        (NodeState::Connecting | NodeState::Handshake, _) => "unreachable",
     }
 }

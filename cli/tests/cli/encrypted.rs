@@ -36,7 +36,7 @@ fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
         assert!(!said.contains("hunter2") && !said.contains("PRIVATE"), "{said}");
         said
     };
-    let mutual = ["--cacert", &trusted, "--cert", &paper, "--key", &key];
+    let mutual = ["--tls-ca", &trusted, "--tls-cert", &paper, "--tls-key", &key];
     let token = with(&mutual, &["acquire", "deploy"], 0);
     is_held_everywhere(&fleet, "deploy", token.trim());
     with(&mutual, &["extend", "deploy", token.trim()], 0);
@@ -44,12 +44,12 @@ fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
     nothing_is_left(&fleet);
 
     let told = with(&[], &["acquire", "deploy"], 125);
-    assert!(told.contains("--cacert"), "{told}");
-    let told = with(&["--cacert", &nonsense], &["acquire", "deploy"], 125);
+    assert!(told.contains("--tls-ca"), "{told}");
+    let told = with(&["--tls-ca", &nonsense], &["acquire", "deploy"], 125);
     assert!(told.contains("no certificate in PEM"), "{told}");
-    with(&["--cacert", &trusted, "--cert", &paper, "--key", &nonsense], &["status"], 125);
-    with(&["--cacert", &trusted, "--cert", &paper], &["status"], 125);
-    let told = with(&["--cacert", &stranger], &["status"], 69);
+    with(&["--tls-ca", &trusted, "--tls-cert", &paper, "--tls-key", &nonsense], &["status"], 125);
+    with(&["--tls-ca", &trusted, "--tls-cert", &paper], &["status"], 125);
+    let told = with(&["--tls-ca", &stranger], &["status"], 69);
     println!("{told}");
     assert!(told.contains("certificate"), "{told}");
 }

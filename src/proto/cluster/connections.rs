@@ -5,10 +5,10 @@
 //! it for a long time. So the number of such a connection is kept, to end it by.
 
 use super::super::command;
-use super::super::error::Cause;
+use super::super::error::NodeError;
 use super::super::link::{Ask, Fault, Kind};
 use super::super::node::NodeId;
-use super::super::standing::{self, Standing};
+use super::super::standing::{self, NodeState};
 use super::super::time::Instant;
 use super::{Action, Change, Cluster, Due};
 
@@ -24,37 +24,37 @@ const EARLIER_CONNECTIONS: usize = 8;
 impl Cluster {
     /// The connection that was asked for is open.
     pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
-        if self.standing(node) == Standing::Connecting {
-            self.set_standing(node, Standing::Greeting);
-            self.greet(node, now);
+        if self.standing(node) == NodeState::Connecting {
+            self.set_standing(node, NodeState::Handshake);
+            self.begin_handshake(node, now);
         }
     }
 
     /// The connection is gone, or could not be opened; `words` are the system's.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
         let cause = match self.standing(node) {
-            Standing::Down(_) | Standing::Rejected(_) => return,
-            Standing::Connecting => Cause::Unreachable,
-            // A node that ends the connection in mid-greeting may have said why.
-            Standing::Greeting => {
-                self.nodes[node.index()].greeting.trouble().unwrap_or(Cause::Unreachable)
+            NodeState::Down(_) | NodeState::Rejected(_) => return,
+            NodeState::Connecting => NodeError::Unreachable,
+            // A node that ends the connection in mid-handshake may have said why.
+            NodeState::Handshake => {
+                self.nodes[node.index()].handshake.trouble().unwrap_or(NodeError::Unreachable)
             }
-            _ => Cause::Lost,
+            _ => NodeError::Lost,
         };
-        self.lose_connection(node, Standing::Down(cause), cause, words, now);
+        self.lose_connection(node, NodeState::Down(cause), cause, words, now);
     }
 
     pub(super) fn connect(&mut self, node: NodeId, now: Instant) {
         let timeout = self.settings.connect_timeout;
         let timer = self.timers.set_after(now, timeout, Due::Connecting(node));
         self.nodes[node.index()].connecting = Some(timer);
-        self.set_standing(node, Standing::Connecting);
+        self.set_standing(node, NodeState::Connecting);
         self.actions.push_back(Action::Connect(node));
     }
 
     /// The connection that was asked for is being opened only now: its time counts from here.
     pub fn handle_connecting(&mut self, node: NodeId, now: Instant) {
-        if self.standing(node) == Standing::Connecting {
+        if self.standing(node) == NodeState::Connecting {
             let timeout = self.settings.connect_timeout;
             let it = &mut self.nodes[node.index()];
             self.timers.clear_in(&mut it.connecting);
@@ -65,26 +65,26 @@ impl Cluster {
     pub(super) fn connecting_took_too_long(&mut self, node: NodeId, now: Instant) {
         let it = &mut self.nodes[node.index()];
         it.connecting = None;
-        // A greeting that was written late, because the caller was away, may be answered yet.
-        let asked_at = it.link.oldest_ask().filter(|_| it.standing == Standing::Greeting);
+        // A handshake that was written late, because the caller was away, may be answered yet.
+        let asked_at = it.link.oldest_ask().filter(|_| it.standing == NodeState::Handshake);
         let until = asked_at.map_or(now, |at| at.saturating_add(self.settings.node_timeout));
         if until > now {
             it.connecting = Some(self.timers.set_at(until, Due::Connecting(node)));
             return;
         }
         self.actions.push_back(Action::Disconnect(node));
-        let (cause, words) = (Cause::Unreachable, "no answer within the connect timeout");
-        self.lose_connection(node, Standing::Down(cause), cause, words, now);
+        let (cause, words) = (NodeError::Unreachable, "no answer within the connect timeout");
+        self.lose_connection(node, NodeState::Down(cause), cause, words, now);
     }
 
     /// What came is nothing that can be gone on from.
     pub(super) fn break_off(&mut self, node: NodeId, fault: Fault, now: Instant) {
         let cause = match fault {
             Fault::Unasked(Some(cause)) => cause,
-            _ => Cause::Garbage,
+            _ => NodeError::Garbage,
         };
         self.actions.push_back(Action::Disconnect(node));
-        self.lose_connection(node, Standing::Down(cause), cause, &fault.to_string(), now);
+        self.lose_connection(node, NodeState::Down(cause), cause, &fault.to_string(), now);
     }
 
     /// Everything undecided on the connection counts against; what the node is owed waits for the
@@ -92,8 +92,8 @@ impl Cluster {
     pub(super) fn lose_connection(
         &mut self,
         node: NodeId,
-        standing: Standing,
-        cause: Cause,
+        standing: NodeState,
+        cause: NodeError,
         words: &str,
         now: Instant,
     ) {
@@ -124,7 +124,7 @@ impl Cluster {
     pub fn plan_reconnect(&mut self, node: NodeId, random: u32, now: Instant) {
         let it = &mut self.nodes[node.index()];
         let mut range = self.settings.reconnect;
-        if matches!(it.standing, Standing::Rejected(cause) if cause.is_permanent()) {
+        if matches!(it.standing, NodeState::Rejected(cause) if cause.is_permanent()) {
             // Somebody has to change a configuration first.
             range = (range.1, range.1.saturating_mul(PATIENCE));
         }

@@ -3,27 +3,27 @@
 use std::collections::VecDeque;
 
 use super::super::node::NodeId;
-use super::super::quarantine::Distrust;
-use super::super::standing::Standing;
+use super::super::quarantine::QuarantineReason;
+use super::super::standing::NodeState;
 use super::super::time::Instant;
 use super::Cluster;
 
 /// Something that happened to a node, or to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum NodeEvent {
     /// It is now this to us.
-    Standing {
+    State {
         /// The node.
         node: NodeId,
         /// What it is now.
-        standing: Standing,
+        standing: NodeState,
     },
     /// Its grants do not count for a while.
-    Distrusted {
+    Quarantined {
         /// The node.
         node: NodeId,
         /// Why.
-        why: Distrust,
+        why: QuarantineReason,
         /// Until when.
         until: Instant,
     },
@@ -41,7 +41,7 @@ pub enum Event {
         node: NodeId,
     },
     /// Releases that it was owed, and that had to wait for it, were sent to it.
-    DebtsPaid {
+    PendingReleasesSent {
         /// The node.
         node: NodeId,
         /// How many releases.
@@ -53,7 +53,7 @@ pub enum Event {
     QuorumGone,
     /// It was away, or refused releases, for so long that they were given up: their keys are gone
     /// by their ttl.
-    DebtsGivenUp {
+    PendingReleasesDropped {
         /// The node.
         node: NodeId,
         /// How many releases.
@@ -67,40 +67,40 @@ const KEPT: usize = 256;
 /// The events that nobody has read yet.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    queue: VecDeque<Event>,
+    queue: VecDeque<NodeEvent>,
 }
 
 impl Cluster {
     /// The next thing that happened to a node.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
         self.events.queue.pop_front()
     }
 
     /// Lines an event up for the reader.
-    pub fn tell(&mut self, event: Event) {
+    pub fn tell(&mut self, event: NodeEvent) {
         if self.events.queue.len() == KEPT {
             self.events.queue.pop_front();
         }
         self.events.queue.push_back(event);
     }
 
-    pub(super) fn set_standing(&mut self, node: NodeId, standing: Standing) {
+    pub(super) fn set_standing(&mut self, node: NodeId, standing: NodeState) {
         if self.standing(node) == standing {
             return;
         }
         let was_quorum = self.is_quorum_ready();
         self.nodes[node.index()].standing = standing;
-        self.tell(Event::Standing { node, standing });
+        self.tell(NodeEvent::State { node, standing });
         match (was_quorum, self.is_quorum_ready()) {
-            (false, true) => self.tell(Event::QuorumReady),
-            (true, false) => self.tell(Event::QuorumGone),
+            (false, true) => self.tell(NodeEvent::QuorumReady),
+            (true, false) => self.tell(NodeEvent::QuorumGone),
             _ => {}
         }
     }
 
     /// Whether the nodes whose grants count are a quorum.
     fn is_quorum_ready(&self) -> bool {
-        let ready = self.nodes.iter().filter(|node| node.standing == Standing::Ready);
+        let ready = self.nodes.iter().filter(|node| node.standing == NodeState::Ready);
         ready.count() >= self.quorum
     }
 }

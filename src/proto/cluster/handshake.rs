@@ -4,65 +4,67 @@
 //! the pending releases are the first thing that it is sent then.
 
 use super::super::command;
-use super::super::error::Cause;
-use super::super::greeting::{Fact, Progress, Step, Vetted};
+use super::super::error::NodeError;
+use super::super::handshake::{Fact, Progress, Step, Vetted};
 use super::super::link::{Ask, Kind};
 use super::super::marker::{self, MarkerState, Marking};
 use super::super::node::NodeId;
 use super::super::quarantine;
-use super::super::standing::Standing;
+use super::super::standing::NodeState;
 use super::super::time::Instant;
 use super::{Action, Change, Cluster};
 
 impl Cluster {
     /// Asks the first questions on a connection that is open.
-    pub(super) fn greet(&mut self, node: NodeId, now: Instant) {
+    pub(super) fn begin_handshake(&mut self, node: NodeId, now: Instant) {
         let settings = &self.settings.nodes[node.index()];
         let it = &mut self.nodes[node.index()];
         let link = &mut it.link;
         link.hide(settings.password.clone());
         let (name, marker) = (&self.settings.client_name, self.settings.wanted_marker());
-        it.greeting.begin(settings, name, marker, |step, arguments| {
-            let ask = Ask::new(0, 0, Kind::Greet(step), now);
+        it.handshake.begin(settings, name, marker, |step, arguments| {
+            let ask = Ask::new(0, 0, Kind::Handshake(step), now);
             link.ask(ask, |out| command::encode(out, arguments));
         });
     }
 
     /// The marker of the node does not match it: it is written before the node may be asked.
-    fn mark_in_greeting(&mut self, node: NodeId, how: Marking, now: Instant) {
+    fn mark_in_handshake(&mut self, node: NodeId, how: Marking, now: Instant) {
         let it = &mut self.nodes[node.index()];
-        let identity = it.greeting.vetted().info.identity;
-        let ask = Ask::new(0, 0, Kind::Greet(Step::Mark), now);
-        it.greeting.mark();
+        let identity = it.handshake.vetted().info.identity;
+        let ask = Ask::new(0, 0, Kind::Handshake(Step::Mark), now);
+        it.handshake.mark();
         it.link.ask(ask, |out| marker::mark(out, &self.settings.node_marker, &identity, how));
     }
 
-    /// The node answered a step of the greeting.
-    pub(super) fn greeted(&mut self, node: NodeId, step: Step, now: Instant) {
+    /// The node answered a step of the handshake.
+    pub(super) fn handshake_answered(&mut self, node: NodeId, step: Step, now: Instant) {
         let it = &mut self.nodes[node.index()];
         let fact = it.link.fact();
-        let good = it.greeting.trouble().is_none();
-        let progress = it.greeting.handle(step, fact, self.settings.allow_eviction);
-        if let (true, Some(cause)) = (good, it.greeting.trouble()) {
+        let good = it.handshake.trouble().is_none();
+        let progress = it.handshake.handle(step, fact, self.settings.allow_eviction);
+        if let (true, Some(cause)) = (good, it.handshake.trouble()) {
             let refused = matches!(fact, Fact::Refused(_));
             it.refusal = refused.then(|| (cause, refusal(step, it.link.last_error())));
         }
         match progress {
             Progress::More => {}
-            Progress::Again => self.greet(node, now),
+            Progress::Again => self.begin_handshake(node, now),
             Progress::Rejected(cause) => self.reject(node, cause, now),
-            Progress::Vetted => self.greeting_is_over(node, now),
+            Progress::Vetted => self.handshake_is_over(node, now),
         }
     }
 
     /// The node may be asked, once its marker is what it should be.
-    fn greeting_is_over(&mut self, node: NodeId, now: Instant) {
-        let greeting = &self.nodes[node.index()].greeting;
-        let (vetted, found) = (*greeting.vetted(), greeting.found());
+    fn handshake_is_over(&mut self, node: NodeId, now: Instant) {
+        let handshake = &self.nodes[node.index()].handshake;
+        let (vetted, found) = (*handshake.vetted(), handshake.found());
         let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
         match (found, quarantine::marking(guard, &vetted, max_ttl)) {
-            _ if self.is_known_server(node, &vetted) => self.reject(node, Cause::SameServer, now),
-            (None, Some(how)) => self.mark_in_greeting(node, how, now),
+            _ if self.is_known_server(node, &vetted) => {
+                self.reject(node, NodeError::SameServer, now)
+            }
+            (None, Some(how)) => self.mark_in_handshake(node, how, now),
             (found, _) => self.is_vetted(node, vetted, found.unwrap_or(vetted.marker), now),
         }
     }
@@ -73,16 +75,16 @@ impl Cluster {
         run_id.is_some()
             && self.all_nodes().iter().any(|other| {
                 let it = &self.nodes[other.index()];
-                let asked = it.standing.is_usable() || it.standing == Standing::Suspect;
+                let asked = it.standing.is_usable() || it.standing == NodeState::Suspect;
                 other != node && asked && it.vetted.info.identity.run_id == run_id
             })
     }
 
-    fn reject(&mut self, node: NodeId, cause: Cause, now: Instant) {
+    fn reject(&mut self, node: NodeId, cause: NodeError, now: Instant) {
         let refusal = self.nodes[node.index()].refusal.take();
         let words = refusal.filter(|&(of, _)| of == cause).map_or("".into(), |(_, words)| words);
         self.actions.push_back(Action::Disconnect(node));
-        self.lose_connection(node, Standing::Rejected(cause), cause, &words, now);
+        self.lose_connection(node, NodeState::Rejected(cause), cause, &words, now);
     }
 
     fn is_vetted(&mut self, node: NodeId, vetted: Vetted, found: MarkerState, now: Instant) {
@@ -95,7 +97,7 @@ impl Cluster {
     pub fn admit(&mut self, node: NodeId, now: Instant) {
         let it = &mut self.nodes[node.index()];
         it.ready_since = Some(now);
-        it.trouble = Cause::Unreachable;
+        it.trouble = NodeError::Unreachable;
         it.words = "".into();
         self.timers.clear_in(&mut it.connecting);
         self.stats.node(node).connections += 1;

@@ -2,13 +2,13 @@
 //! stays silent, and the question for its time that finds both where nothing else is asked.
 
 use super::super::command;
-use super::super::error::Cause;
+use super::super::error::NodeError;
 use super::super::link::{Ask, Kind};
 use super::super::node::NodeId;
-use super::super::quarantine::Distrust;
-use super::super::standing::{self, Reading, Standing};
+use super::super::quarantine::QuarantineReason;
+use super::super::standing::{self, NodeState, Reading};
 use super::super::time::Instant;
-use super::{Action, Change, Cluster, Due, Event};
+use super::{Action, Change, Cluster, Due, NodeEvent};
 
 impl Cluster {
     /// Arms the look for silence.
@@ -30,7 +30,7 @@ impl Cluster {
         if !self.is_silent(node, now) {
             self.watch_for_silence(node, now);
         } else if self.standing(node).is_usable() {
-            self.set_standing(node, Standing::Suspect);
+            self.set_standing(node, NodeState::Suspect);
             let reset_after = self.settings.reset_after;
             let timer = self.timers.set_after(now, reset_after, Due::Reset(node));
             self.nodes[node.index()].reset = Some(timer);
@@ -40,7 +40,7 @@ impl Cluster {
     /// Something was read from the node: one that was suspect may have caught up.
     #[inline]
     pub fn heard_of(&mut self, node: NodeId, now: Instant) {
-        if self.standing(node) != Standing::Suspect || self.is_silent(node, now) {
+        if self.standing(node) != NodeState::Suspect || self.is_silent(node, now) {
             return;
         }
         let it = &mut self.nodes[node.index()];
@@ -59,8 +59,8 @@ impl Cluster {
     pub(super) fn reset_is_due(&mut self, node: NodeId, now: Instant) {
         self.nodes[node.index()].reset = None;
         self.actions.push_back(Action::Disconnect(node));
-        let down = Standing::Down(Cause::Silent);
-        self.lose_connection(node, down, Cause::Silent, "", now);
+        let down = NodeState::Down(NodeError::Silent);
+        self.lose_connection(node, down, NodeError::Silent, "", now);
     }
 
     /// Asks the node for its time, and plans the next time.
@@ -89,8 +89,8 @@ impl Cluster {
         let before = self.nodes[node.index()].reading.replace(reading);
         let jump = before.and_then(|before| standing::clock_jump(&before, &reading));
         if let Some(nanos) = jump {
-            self.tell(Event::ClockJumped { node, nanos });
-            self.distrust(node, Distrust::ClockJumped, now);
+            self.tell(NodeEvent::ClockJumped { node, nanos });
+            self.distrust(node, QuarantineReason::ClockJumped, now);
         }
     }
 

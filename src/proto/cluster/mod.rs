@@ -20,26 +20,26 @@ mod events;
 mod handshake;
 mod liveness;
 mod node;
+mod quarantine;
 mod questions;
 #[cfg(test)]
 pub mod tests;
-mod trust;
 
 use std::collections::VecDeque;
 
 use super::ballot::majority;
-use super::error::Cause;
+use super::error::NodeError;
 use super::key::KeyHash;
 use super::link::{Answer, Ask, Incoming, Kind};
 use super::node::NodeId;
-use super::quarantine::Distrust;
+use super::quarantine::QuarantineReason;
 use super::settings::Settings;
 use super::stats::Stats;
 use super::time::Instant;
 use super::timers::Timers;
 
-pub use events::Event;
 use events::Events;
+pub use events::NodeEvent;
 use node::Node;
 
 /// What the driver, which owns the sockets, has to do.
@@ -71,7 +71,7 @@ pub enum Heard {
 #[derive(Debug)]
 pub enum Change {
     /// It may have forgotten keys just now, and was trusted before.
-    Distrusted(Distrust),
+    Distrusted(QuarantineReason),
     /// No earlier connection of it executes anything any more.
     NothingComesLate,
     /// No proof will come for what its earlier connections left unanswered.
@@ -86,7 +86,7 @@ pub enum Change {
     /// to be called, and these questions about records will not be answered any more.
     Lost {
         /// What the node votes instead.
-        cause: Cause,
+        cause: NodeError,
         /// The questions, oldest first.
         asks: VecDeque<Ask>,
         /// Whether [`Change::NothingComesLate`] or [`Change::NoProof`] follows one day.
@@ -177,7 +177,7 @@ impl Cluster {
             }
             match it.link.next_incoming(input, now) {
                 Ok(Some(Incoming::Answer(ask, answer))) => {
-                    if let Answer::Said(said) = answer {
+                    if let Answer::NodeReply(said) = answer {
                         let took = now.saturating_since(ask.asked_at);
                         self.stats.answered(node, ask.kind == Kind::Acquire, said, took);
                     }
@@ -187,7 +187,7 @@ impl Cluster {
                     self.answered(node, ask, answer, now);
                 }
                 Ok(Some(Incoming::Flushed)) => {
-                    self.distrust(node, Distrust::Flushed, now);
+                    self.distrust(node, QuarantineReason::Flushed, now);
                     return Some(Heard::Flushed);
                 }
                 Ok(Some(Incoming::Written(key))) => return Some(Heard::Written(key)),
@@ -203,7 +203,7 @@ impl Cluster {
     /// The node answered a question of the cluster's own.
     fn answered(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
         match (ask.kind, answer) {
-            (Kind::Greet(step), Answer::Fact) => self.greeted(node, step, now),
+            (Kind::Handshake(step), Answer::Fact) => self.handshake_answered(node, step, now),
             (Kind::Probe, Answer::Time(micros)) => self.time_told(node, ask, micros, now),
             (Kind::Kill { client_id }, Answer::Gone(gone)) => {
                 self.kill_answered(node, client_id, gone);

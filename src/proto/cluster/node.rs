@@ -1,21 +1,21 @@
 //! What the cluster keeps of one node: its connection, its state, and why its grants may not count.
 
-use super::super::error::{Cause, Said};
-use super::super::greeting::{Greeting, Info, Vetted};
+use super::super::error::{NodeError, NodeReply};
+use super::super::handshake::{Handshake, Info, Vetted};
 use super::super::link::Link;
 use super::super::marker::Marking;
-use super::super::quarantine::Distrust;
-use super::super::standing::{Reading, Standing};
+use super::super::quarantine::QuarantineReason;
+use super::super::standing::{NodeState, Reading};
 use super::super::time::Instant;
 use super::super::timers::Timer;
 
 /// What the cluster keeps of one node.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) standing: Standing,
+    pub(super) standing: NodeState,
     pub(super) link: Link,
     /// Why it could not be asked last: what it votes while it is not ready.
-    pub(super) trouble: Cause,
+    pub(super) trouble: NodeError,
     /// The trouble in the words of the system or of the node.
     pub(super) words: Box<str>,
     /// How often in a row it could not be made ready.
@@ -31,16 +31,16 @@ pub(super) struct Node {
     /// An operator vouches for it, and it has forgotten nothing since that was asked.
     pub(super) vouching: bool,
     /// From when on its grants count, and why not before.
-    pub(super) trusted_from: Option<(Instant, Distrust)>,
+    pub(super) trusted_from: Option<(Instant, QuarantineReason)>,
     /// What its clock said last.
     pub(super) reading: Option<Reading>,
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// When it became ready.
     pub(super) ready_since: Option<Instant>,
-    pub(super) greeting: Greeting,
-    /// Why the first step of the greeting was refused, and in which words.
-    pub(super) refusal: Option<(Cause, Box<str>)>,
+    pub(super) handshake: Handshake,
+    /// Why the first step of the handshake was refused, and in which words.
+    pub(super) refusal: Option<(NodeError, Box<str>)>,
     /// Ends the pause before the next connection, or the time to become ready.
     pub(super) connecting: Option<Timer>,
     /// Looks for silence.
@@ -56,9 +56,9 @@ pub(super) struct Node {
 impl Default for Node {
     fn default() -> Node {
         Node {
-            standing: Standing::Connecting,
+            standing: NodeState::Connecting,
             link: Link::default(),
-            trouble: Cause::Unreachable,
+            trouble: NodeError::Unreachable,
             words: "".into(),
             failures: 0,
             vetted: Vetted::default(),
@@ -70,7 +70,7 @@ impl Default for Node {
             reading: None,
             earlier: Vec::new(),
             ready_since: None,
-            greeting: Greeting::default(),
+            handshake: Handshake::default(),
             refusal: None,
             connecting: None,
             silence: None,
@@ -84,20 +84,20 @@ impl Default for Node {
 impl Node {
     /// A node whose connection is not ours to use.
     pub(super) fn of_another_process() -> Node {
-        let (standing, trouble) = (Standing::Rejected(Cause::Forked), Cause::Forked);
+        let (standing, trouble) = (NodeState::Rejected(NodeError::Forked), NodeError::Forked);
         Node { standing, trouble, failures: 1, ..Node::default() }
     }
 
     /// What there is to add to `said`: its own words, or how long its grants do not count.
-    pub(super) fn detail(&self, said: Said, now: Instant) -> Option<Box<str>> {
-        let Said::Failed(cause) = said else { return None };
+    pub(super) fn detail(&self, said: NodeReply, now: Instant) -> Option<Box<str>> {
+        let NodeReply::Failed(cause) = said else { return None };
         let last_error = self.link.last_error();
-        if let (Cause::Quarantined, Some((from, why))) = (cause, self.trusted_from) {
+        if let (NodeError::Quarantined, Some((from, why))) = (cause, self.trusted_from) {
             let left = from.saturating_since(now).as_secs_f64();
             Some(format!("restart guard: {why}; its grants count in {left:.1} s").into())
         } else if cause == self.trouble && !self.words.is_empty() {
             Some(self.words.clone())
-        } else if !last_error.is_empty() && Cause::of_error(last_error.as_bytes()) == cause {
+        } else if !last_error.is_empty() && NodeError::of_error(last_error.as_bytes()) == cause {
             Some(last_error.into())
         } else {
             None
@@ -107,6 +107,6 @@ impl Node {
     /// Whether its connection was lost a moment ago, and the next one is being opened without a
     /// pause.
     pub(super) fn is_coming_back(&self) -> bool {
-        self.failures == 0 && !self.standing.is_usable() && self.standing != Standing::Suspect
+        self.failures == 0 && !self.standing.is_usable() && self.standing != NodeState::Suspect
     }
 }

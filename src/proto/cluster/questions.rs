@@ -4,12 +4,12 @@
 use bytes::BytesMut;
 
 use super::super::command::Native;
-use super::super::error::{Cause, NodeReport, Report, Said};
+use super::super::error::{NodeError, NodeReply, NodeReport, Report};
 use super::super::inspection::Value;
 use super::super::link::{Ask, Kind};
 use super::super::node::{NodeId, NodeSet};
 use super::super::settings::{Credentials, Settings};
-use super::super::standing::Standing;
+use super::super::standing::NodeState;
 use super::super::stats::Stats;
 use super::super::time::Instant;
 use super::Cluster;
@@ -79,12 +79,12 @@ impl Cluster {
 
     /// What a node is to us at the moment.
     #[inline]
-    pub fn standing(&self, node: NodeId) -> Standing {
+    pub fn standing(&self, node: NodeId) -> NodeState {
         self.nodes[node.index()].standing
     }
 
     /// Why a node could not be asked last.
-    pub fn trouble(&self, node: NodeId) -> Cause {
+    pub fn trouble(&self, node: NodeId) -> NodeError {
         self.nodes[node.index()].trouble
     }
 
@@ -111,13 +111,17 @@ impl Cluster {
 
     /// Whether a node may be asked something new, or why not.
     #[inline]
-    pub fn may_ask(&self, node: NodeId) -> Result<(), Cause> {
+    pub fn may_ask(&self, node: NodeId) -> Result<(), NodeError> {
         let node = &self.nodes[node.index()];
         match node.standing {
-            Standing::Ready | Standing::Quarantined(_) => {
-                if node.link.has_room(&self.settings.limits) { Ok(()) } else { Err(Cause::Full) }
+            NodeState::Ready | NodeState::Quarantined(_) => {
+                if node.link.has_room(&self.settings.limits) {
+                    Ok(())
+                } else {
+                    Err(NodeError::Full)
+                }
             }
-            Standing::Suspect => Err(Cause::Silent),
+            NodeState::Suspect => Err(NodeError::Silent),
             _ => Err(node.trouble),
         }
     }
@@ -127,7 +131,7 @@ impl Cluster {
     #[inline]
     pub fn may_release(&self, node: NodeId, unanswered: bool) -> bool {
         let standing = self.standing(node);
-        let reachable = standing.is_usable() || (standing == Standing::Suspect && unanswered);
+        let reachable = standing.is_usable() || (standing == NodeState::Suspect && unanswered);
         reachable && self.has_room_for_release(node)
     }
 
@@ -199,7 +203,7 @@ impl Cluster {
     }
 
     /// What there is to add to `said` of a node.
-    pub fn detail(&self, node: NodeId, said: Said, now: Instant) -> Option<Box<str>> {
+    pub fn detail(&self, node: NodeId, said: NodeReply, now: Instant) -> Option<Box<str>> {
         self.nodes[node.index()].detail(said, now)
     }
 
@@ -207,7 +211,7 @@ impl Cluster {
     pub fn report_of(
         &self,
         key: &[u8],
-        said: impl Fn(NodeId) -> Said,
+        said: impl Fn(NodeId) -> NodeReply,
         now: Instant,
     ) -> Box<Report> {
         let nodes = self.all_nodes().iter().map(|node| {
@@ -219,7 +223,8 @@ impl Cluster {
 
     /// A report of what keeps each node from being asked.
     pub fn report_standings(&self, now: Instant) -> Box<Report> {
-        let said = |node| self.may_ask(node).map_or_else(Said::Failed, |()| Said::Nothing);
+        let said =
+            |node| self.may_ask(node).map_or_else(NodeReply::Failed, |()| NodeReply::Nothing);
         self.report_of(&[], said, now)
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::super::command;
-use super::super::error::Said;
+use super::super::error::NodeReply;
 use super::super::settings::NodeSettings;
-use super::super::standing::Standing;
+use super::super::standing::NodeState;
 use super::*;
 
 const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
@@ -127,10 +127,10 @@ fn handshake_that_is_over_waits_for_its_node_to_be_admitted() {
     let mut bench = Bench::new();
     bench.cluster.handle_connected(only(), bench.now);
     assert!(matches!(bench.answer_all()[..], [Change::Vetted]));
-    assert_eq!(bench.cluster.standing(only()), Standing::Greeting);
+    assert_eq!(bench.cluster.standing(only()), NodeState::Handshake);
     assert!(bench.cluster.may_ask(only()).is_err());
     bench.cluster.admit(only(), bench.now);
-    assert_eq!(bench.cluster.standing(only()), Standing::Ready);
+    assert_eq!(bench.cluster.standing(only()), NodeState::Ready);
     assert!(bench.said().is_empty(), "pending releases are to be the first words");
     bench.cluster.start_probing(only(), bench.now);
     assert_eq!(bench.said(), ["TIME"]);
@@ -142,7 +142,7 @@ fn answer_about_a_record_comes_out_with_its_question() {
     bench.ask();
     bench.heard.clear();
     assert!(bench.hear("+OK\r\n").is_empty());
-    let [Heard::Answer(ask, Answer::Said(Said::Granted))] = bench.heard[..] else {
+    let [Heard::Answer(ask, Answer::NodeReply(NodeReply::Granted))] = bench.heard[..] else {
         panic!("{:?}", bench.heard)
     };
     assert_eq!((ask.record, ask.round, ask.kind), (5, 1, Kind::Acquire));
@@ -183,7 +183,7 @@ fn silence_gives_way_to_an_answer_or_to_a_reset() {
     bench.ask();
     bench.said();
     assert!(bench.pass(timeout).is_empty());
-    assert_eq!(bench.cluster.standing(only()), Standing::Suspect);
+    assert_eq!(bench.cluster.standing(only()), NodeState::Suspect);
     assert!(bench.hear("+OK\r\n").is_empty());
     bench.cluster.heard_of(only(), bench.now);
     assert!(matches!(bench.changes()[..], [Change::CaughtUp]));
@@ -192,7 +192,7 @@ fn silence_gives_way_to_an_answer_or_to_a_reset() {
     bench.pass(timeout);
     let reset_after = bench.cluster.settings().reset_after;
     let changes = bench.pass(reset_after);
-    assert!(matches!(changes[..], [Change::Lost { cause: Cause::Silent, .. }]), "{changes:?}");
+    assert!(matches!(changes[..], [Change::Lost { cause: NodeError::Silent, .. }]), "{changes:?}");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn another_process_proves_that_nothing_comes_late() {
         bench.cluster.handle_connected(only(), bench.now);
         let changes = bench.answer_all();
         if distrusted {
-            let distrusted = Change::Distrusted(Distrust::Restarted);
+            let distrusted = Change::Distrusted(QuarantineReason::Restarted);
             let expected = [Change::NothingComesLate, distrusted, Change::Vetted];
             assert_eq!(format!("{changes:?}"), format!("{expected:?}"));
         } else {

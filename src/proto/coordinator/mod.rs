@@ -14,19 +14,19 @@ mod requests;
 use std::time::Duration;
 
 use super::cluster::Heard;
-use super::error::{Cause, ConfigError, Error};
+use super::error::{ConfigError, Error, NodeError};
 use super::link::Kind;
 use super::lock::Lock;
 use super::locks::Locks;
 use super::node::{NodeId, NodeSet};
 use super::ops::{Completion, Op};
 use super::settings::{Credentials, Settings};
-use super::standing::Standing;
+use super::standing::NodeState;
 use super::stats::Stats;
 use super::time::Instant;
 use super::waits::Waits;
 
-pub use super::cluster::{Action, Event};
+pub use super::cluster::{Action, NodeEvent};
 
 /// How many kept locks are extended in one turn, so that a turn stays short. The others follow in
 /// the next turn, which is due at once.
@@ -181,8 +181,8 @@ impl Coordinator {
     }
 
     /// The next thing that happened to a node.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.locks.cluster_mut().poll_event()
+    pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
+        self.locks.cluster_mut().poll_node_event()
     }
 
     /// Whether all that is open are waiters that do not want to be told of anything for a while:
@@ -211,12 +211,12 @@ impl Coordinator {
     }
 
     /// Why a node could not be asked last.
-    pub fn trouble(&self, node: NodeId) -> Cause {
+    pub fn trouble(&self, node: NodeId) -> NodeError {
         self.locks.cluster().trouble(node)
     }
 
     /// What a node is to us at the moment.
-    pub fn standing(&self, node: NodeId) -> Standing {
+    pub fn standing(&self, node: NodeId) -> NodeState {
         self.locks.cluster().standing(node)
     }
 
@@ -262,13 +262,14 @@ impl Coordinator {
     }
 
     /// How many releases wait to be paid to a node.
-    pub fn debts(&self, node: NodeId) -> usize {
-        self.locks.debts(node)
+    pub fn pending_releases(&self, node: NodeId) -> usize {
+        self.locks.pending_releases(node)
     }
 
-    /// How many debts were given up because their node was away, or refused them, for too long.
-    pub fn debts_given_up(&self) -> u64 {
-        self.stats().nodes.iter().map(|node| node.debts_given_up).sum()
+    /// How many pending releases were given up because their node was away, or refused them, for
+    /// too long.
+    pub fn pending_releases_dropped(&self) -> u64 {
+        self.stats().nodes.iter().map(|node| node.pending_releases_dropped).sum()
     }
 
     /// When the lock ends; `None` once it is over.

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::super::error::{Error, Loss, Report};
-use super::super::keeper::Keep;
+use super::super::error::{Error, LostReason, Report};
+use super::super::keeper::AutoExtend;
 use super::super::key::KeyHash;
-use super::super::lock::{Lock, Token};
+use super::super::lock::{Lock, LockToken};
 use super::super::locks::Wish;
 use super::super::ops::Op;
 use super::super::time::Instant;
@@ -30,7 +30,7 @@ impl Coordinator {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        self.acquire_and_keep(key, ttl, wait, None, data, now)
+        self.acquire_and_auto_extend(key, ttl, wait, None, data, now)
     }
 
     /// As [`acquire`](Coordinator::acquire); and the lock is kept from the moment it is handed out,
@@ -39,12 +39,12 @@ impl Coordinator {
     ///
     /// # Errors
     /// Before anything is sent: what cannot be, or [`Error::Busy`].
-    pub fn acquire_and_keep(
+    pub fn acquire_and_auto_extend(
         &mut self,
         key: &[u8],
         ttl: Duration,
         wait: Duration,
-        keep: Option<Keep>,
+        keep: Option<AutoExtend>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
@@ -87,8 +87,14 @@ impl Coordinator {
     ///
     /// # Errors
     /// What cannot be, or [`Error::Lost`].
-    pub fn keep(&mut self, lock: &Lock, keep: Keep, data: u64, now: Instant) -> Result<Op, Error> {
-        let result = self.locks.keep(lock, keep, data, now);
+    pub fn auto_extend(
+        &mut self,
+        lock: &Lock,
+        keep: AutoExtend,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let result = self.locks.auto_extend(lock, keep, data, now);
         self.act_on_waits(now);
         result
     }
@@ -132,7 +138,7 @@ impl Coordinator {
     pub fn release_token(
         &mut self,
         key: &[u8],
-        token: Token,
+        token: LockToken,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
@@ -143,16 +149,16 @@ impl Coordinator {
 
     /// Gives a lock back without waiting for what comes of it: the release is written so that it
     /// needs no answer.
-    pub fn let_go(&mut self, lock: &Lock, now: Instant) {
-        self.locks.let_go(lock, now);
+    pub fn release_nowait(&mut self, lock: &Lock, now: Instant) {
+        self.locks.release_nowait(lock, now);
         self.act_on_waits(now);
     }
 
     /// Gives a lock away: its token is for another to [`adopt`](Coordinator::adopt). It is not
     /// renewed any more, and nothing is ever released for it here. What is left of it is for the
     /// other to use; `None` where it was over.
-    pub fn give_away(&mut self, lock: Lock, now: Instant) -> Option<Token> {
-        let result = self.locks.give_away(lock, now);
+    pub fn into_token(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
+        let result = self.locks.hand_on(lock, now);
         self.act_on_waits(now);
         result
     }
@@ -168,9 +174,9 @@ impl Coordinator {
     pub fn adopt(
         &mut self,
         key: &[u8],
-        token: Token,
+        token: LockToken,
         ttl: Duration,
-        keep: Option<Keep>,
+        keep: Option<AutoExtend>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
@@ -188,7 +194,7 @@ impl Coordinator {
     pub fn extend_token(
         &mut self,
         key: &[u8],
-        token: Token,
+        token: LockToken,
         ttl: Duration,
         data: u64,
         now: Instant,
@@ -241,21 +247,23 @@ impl Coordinator {
     }
 
     /// Takes back every request and gives back every lock, handed out or not: what is open behind
-    /// it are debts ([`open_records`](Coordinator::open_records)), to be paid as any others.
-    pub fn let_all_go(&mut self, now: Instant) {
-        self.locks.let_all_go(now);
+    /// it are pending releases ([`open_records`](Coordinator::open_records)), to be paid as any
+    /// others.
+    pub fn release_all(&mut self, now: Instant) {
+        self.locks.release_all(now);
         self.act_on_waits(now);
     }
 
-    /// This is the copy of a forked process: its records, connections and debts are the parent's.
-    /// Every request ends as `ConfigError::Nodes`, now and from now on, and nothing is written.
+    /// This is the copy of a forked process: its records, connections and pending releases are the
+    /// parent's. Every request ends as `ConfigError::Nodes`, now and from now on, and nothing is
+    /// written.
     pub fn disown(&mut self, now: Instant) {
         self.locks.disown(now);
         self.waits.clear();
     }
 
     /// A lock is lost about which nobody was asked.
-    pub fn lost_unasked(&self, reason: Loss, key: &[u8], now: Instant) -> Error {
+    pub fn lost_unasked(&self, reason: LostReason, key: &[u8], now: Instant) -> Error {
         self.locks.lost_unasked(reason, key, now)
     }
 

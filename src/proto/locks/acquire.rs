@@ -9,7 +9,12 @@ use super::*;
 impl Locks {
     /// Refuses what cannot be, before anything is sent.
     #[inline]
-    pub fn check_wish(&self, key: &[u8], ttl: Duration, keep: Option<Keep>) -> Result<Ttl, Error> {
+    pub fn check_wish(
+        &self,
+        key: &[u8],
+        ttl: Duration,
+        keep: Option<AutoExtend>,
+    ) -> Result<Ttl, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         self.check_key(key)?;
@@ -97,7 +102,7 @@ impl Locks {
         for node in self.cluster.all_nodes().iter() {
             match self.cluster.may_ask(node) {
                 Ok(()) => with_room += 1,
-                Err(Cause::Full) => full += 1,
+                Err(NodeError::Full) => full += 1,
                 Err(_) => {}
             }
         }
@@ -130,7 +135,7 @@ impl Locks {
                 }
                 Err(cause) => {
                     self.cluster.stats_mut().failed(node, cause);
-                    self.records.get_mut(number).round.cast(node, Said::Failed(cause));
+                    self.records.get_mut(number).round.cast(node, NodeReply::Failed(cause));
                 }
             }
         }
@@ -152,18 +157,24 @@ impl Locks {
     }
 
     /// A node answered a `SET`.
-    pub(super) fn acquire_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+    pub(super) fn acquire_answered(
+        &mut self,
+        node: NodeId,
+        ask: Ask,
+        said: NodeReply,
+        now: Instant,
+    ) {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
-        if said == Said::Granted {
+        if said == NodeReply::Granted {
             record.confirm(node);
         }
         match said {
-            Said::Held => {
+            NodeReply::Held => {
                 record.owed.remove(node);
             }
-            Said::Failed(cause) if cause.proves_nothing_was_set() => {
+            NodeReply::Failed(cause) if cause.proves_nothing_was_set() => {
                 record.owed.remove(node);
             }
             // Granted, or an error that proves nothing: it stays owed.
@@ -174,14 +185,14 @@ impl Locks {
     }
 
     /// Casts what a node said to an attempt that is under way.
-    pub(super) fn cast_grant(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+    pub(super) fn cast_grant(&mut self, node: NodeId, ask: Ask, said: NodeReply, now: Instant) {
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking && record.round.number == ask.round {
-            let uncounted = said == Said::Granted && record.uncounted.contains(node);
+            let uncounted = said == NodeReply::Granted && record.uncounted.contains(node);
             if uncounted {
-                self.cluster.stats_mut().failed(node, Cause::Quarantined);
+                self.cluster.stats_mut().failed(node, NodeError::Quarantined);
             }
-            let said = if uncounted { Said::Failed(Cause::Quarantined) } else { said };
+            let said = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { said };
             self.cast(ask.record, node, said, now);
         }
     }
@@ -270,7 +281,7 @@ impl Locks {
         }
         let stage = std::mem::replace(&mut request.stage, Stage::Running { record: number });
         if record.phase == Phase::Held && record.is_overdue(now) {
-            self.lose(number, Loss::Expired, now);
+            self.lose(number, LostReason::Expired, now);
         } else if record.phase == Phase::Held {
             let ttl = record.ttl;
             self.begin_extend(number, ttl, now);
@@ -286,10 +297,10 @@ impl Locks {
         let record = self.records.get(number);
         let (round, spare) = (&record.round, self.cluster.spare_nodes());
         let report = self.report(number, now);
-        if round.count_failed(Cause::is_permanent) > spare {
+        if round.count_failed(NodeError::is_permanent) > spare {
             Error::Config(ConfigError::Nodes(report))
         } else if round.purpose == Purpose::Adopt && round.ballot().denials().len() > spare {
-            Error::Lost { reason: Loss::Gone, report }
+            Error::Lost { reason: LostReason::Gone, report }
         } else if now >= record.deadline && round.ballot().denials().len() <= spare {
             Error::Expired(report)
         } else if round.ballot().errors().len() > spare {

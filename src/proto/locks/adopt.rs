@@ -11,12 +11,12 @@ use super::*;
 
 impl Locks {
     /// Gives a lock away: its token is for another to `adopt`.
-    pub fn give_away(&mut self, lock: Lock, now: Instant) -> Option<Token> {
+    pub fn hand_on(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
         let number = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero())?;
-        self.end_extend(number, Loss::Over, now);
+        self.end_extend(number, LostReason::Over, now);
         self.forget_keeping(number);
         let record = self.records.get_mut(number);
-        record.give_away();
+        record.hand_on();
         let generation = record.generation;
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
@@ -30,9 +30,9 @@ impl Locks {
     pub fn adopt(
         &mut self,
         key: &[u8],
-        token: Token,
+        token: LockToken,
         ttl: Duration,
-        keep: Option<Keep>,
+        keep: Option<AutoExtend>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
@@ -56,16 +56,16 @@ impl Locks {
     }
 
     /// A node answered an adopt.
-    pub(super) fn adopt_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+    pub(super) fn adopt_answered(&mut self, node: NodeId, ask: Ask, said: NodeReply, now: Instant) {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
         record.note_answer(now);
-        if matches!(said, Said::Held | Said::Absent) {
+        if matches!(said, NodeReply::Held | NodeReply::Absent) {
             // The script looked, and left it.
             record.owed.remove(node);
         }
-        if said == Said::Granted {
+        if said == NodeReply::Granted {
             self.we_wrote(node, ask.record, now);
         }
         self.cast_grant(node, ask, said, now);
@@ -77,7 +77,7 @@ impl Locks {
     pub fn extend_token(
         &mut self,
         key: &[u8],
-        token: Token,
+        token: LockToken,
         ttl: Duration,
         data: u64,
         now: Instant,
@@ -103,7 +103,7 @@ impl Locks {
         record.round.follow(Purpose::Release, ballot, now, ttl);
         for node in self.cluster.all_nodes().iter() {
             if let Err(cause) = self.cluster.may_ask(node) {
-                self.records.get_mut(number).round.cast(node, Said::Failed(cause));
+                self.records.get_mut(number).round.cast(node, NodeReply::Failed(cause));
             }
         }
         self.arm_round(number, now);
@@ -120,11 +120,17 @@ impl Locks {
     }
 
     /// A node answered a delete.
-    pub(super) fn delete_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+    pub(super) fn delete_answered(
+        &mut self,
+        node: NodeId,
+        ask: Ask,
+        said: NodeReply,
+        now: Instant,
+    ) {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.releasing.remove(node);
-        if said == Said::Granted {
+        if said == NodeReply::Granted {
             self.we_wrote(node, ask.record, now);
         }
         self.cast_release(node, ask, said, now);
@@ -146,7 +152,7 @@ impl Locks {
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         let op = self.ops.open(data, now, number);
         let record = self.records.get_mut(number);
-        record.give_away();
+        record.hand_on();
         record.op = Some(op);
         Ok((number, op))
     }

@@ -5,8 +5,8 @@
 //! node that is over. So every method that lets the cluster act ends with
 //! [`act_on_changes`](Locks::act_on_changes), or takes the changes out one by one.
 
-use super::super::debts::Debt;
-use super::super::quarantine::Distrust;
+use super::super::pending_releases::PendingRelease;
+use super::super::quarantine::QuarantineReason;
 use super::*;
 
 impl Locks {
@@ -37,15 +37,15 @@ impl Locks {
         match change {
             Change::Distrusted(why) => self.doubt_votes(node, why, now),
             Change::NothingComesLate => self.nothing_comes_late(node, now),
-            Change::NoProof => self.debts[node.index()].unproven.clear(),
+            Change::NoProof => self.pending_releases[node.index()].unproven.clear(),
             Change::Vetted => {
                 self.owes_a_ready_node(node);
                 self.cluster.admit(node, now);
-                self.pay_debts(node, now);
+                self.send_pending_releases(node, now);
                 self.first_handshake_ended(now);
                 self.cluster.start_probing(node, now);
             }
-            Change::CaughtUp => self.pay_debts(node, now),
+            Change::CaughtUp => self.send_pending_releases(node, now),
             Change::Lost { cause, asks, provable } => {
                 let random = self.rng.random();
                 self.cluster.plan_reconnect(node, random, now);
@@ -59,7 +59,14 @@ impl Locks {
     }
 
     /// No answer to this question will come any more.
-    fn ask_is_lost(&mut self, node: NodeId, ask: Ask, cause: Cause, provable: bool, now: Instant) {
+    fn ask_is_lost(
+        &mut self,
+        node: NodeId,
+        ask: Ask,
+        cause: NodeError,
+        provable: bool,
+        now: Instant,
+    ) {
         let coming_back = self.cluster.is_coming_back(node);
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
@@ -71,7 +78,7 @@ impl Locks {
                 return;
             }
             Kind::Vouch => {
-                self.vouch_answered(node, ask, Said::Failed(cause), now);
+                self.vouch_answered(node, ask, NodeReply::Failed(cause), now);
                 return;
             }
             kind if kind.may_create() => {
@@ -79,8 +86,9 @@ impl Locks {
                 record.healing.remove(node);
                 record.may_be_executed_late(node, now);
                 if provable {
-                    let debt = Debt { record: ask.record, generation, not_before: now };
-                    self.debts[node.index()].unproven.push(debt);
+                    let pending_release =
+                        PendingRelease { record: ask.record, generation, not_before: now };
+                    self.pending_releases[node.index()].unproven.push(pending_release);
                 }
             }
             _ => {
@@ -93,7 +101,7 @@ impl Locks {
             }
         }
         if vote {
-            self.cast(ask.record, node, Said::Failed(cause), now);
+            self.cast(ask.record, node, NodeReply::Failed(cause), now);
         }
         self.finish(ask.record, generation);
     }
@@ -105,8 +113,9 @@ impl Locks {
     ///
     /// Where the loss was noticed only afterwards, also a confirmed key may have been created
     /// since.
-    fn doubt_votes(&mut self, node: NodeId, why: Distrust, now: Instant) {
-        let noticed_late = matches!(why, Distrust::ClockJumped | Distrust::Unmarked);
+    fn doubt_votes(&mut self, node: NodeId, why: QuarantineReason, now: Instant) {
+        let noticed_late =
+            matches!(why, QuarantineReason::ClockJumped | QuarantineReason::Unmarked);
         for number in self.records.numbers() {
             // An attempt that was lost by this may have closed its record.
             if !self.records.contains(number) {

@@ -20,8 +20,8 @@ impl Locks {
     }
 
     /// Takes back every request and gives back every lock, handed out or not: what is open behind
-    /// it are debts (`open_records`), to be paid as any others.
-    pub fn let_all_go(&mut self, now: Instant) {
+    /// it are pending releases (`open_records`), to be paid as any others.
+    pub fn release_all(&mut self, now: Instant) {
         self.cancel_queued(now);
         for op in self.ops.all() {
             self.cancel(op, now);
@@ -29,7 +29,7 @@ impl Locks {
         for number in self.records.numbers() {
             // What was ended before may have closed it.
             if self.records.contains(number) && self.records.get(number).phase == Phase::Held {
-                self.end_extend(number, Loss::Over, now);
+                self.end_extend(number, LostReason::Over, now);
                 self.end_as(number, Form::Source, now);
             }
         }
@@ -57,7 +57,8 @@ impl Locks {
         }
     }
 
-    /// This is the copy of a forked process: its records, connections and debts are the parent's.
+    /// This is the copy of a forked process: its records, connections and pending releases are the
+    /// parent's.
     pub fn disown(&mut self, now: Instant) {
         self.records = Records::new(self.cluster.settings().limits.records);
         self.keeper.clear();
@@ -65,7 +66,7 @@ impl Locks {
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());
         self.cluster.disown();
         self.starting = false;
-        self.debts.fill_with(Debts::default);
+        self.pending_releases.fill_with(PendingReleases::default);
         self.flushes.fill_with(Flushes::default);
         for op in self.ops.all() {
             let error = ConfigError::Nodes(self.cluster.report_standings(now));

@@ -39,7 +39,7 @@ impl Locks {
             Stage::Extended { record, generation } => self.told_of_extend(record, generation, now),
             // Fetched too late: what was prolonged by its token is over again.
             Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
-                Err(self.lost_unasked(Loss::Expired, &[], now))
+                Err(self.lost_unasked(LostReason::Expired, &[], now))
             }
             Stage::Over(result) => result,
             stage => unreachable!("{stage:?} is no end"),

@@ -21,21 +21,21 @@ impl Locks {
     /// How a yes of the node to the extend that is about to be asked counts. It counts as absent
     /// where the node answered absent before and was not healed since. It does not count where
     /// the node is in quarantine and our key there may stand in the place of another's.
-    pub(super) fn extend_counts(&mut self, node: NodeId, number: u32) -> Said {
+    pub(super) fn extend_counts(&mut self, node: NodeId, number: u32) -> NodeReply {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(number);
         record.uncounted.remove(node);
         if record.absent.contains(node) {
-            return Said::Absent;
+            return NodeReply::Absent;
         }
         if trusted {
             // Whatever the node forgot has ended by now.
             record.doubtful.remove(node);
         } else if record.is_doubtful(node) {
             record.uncounted.insert(node);
-            return Said::Failed(Cause::Quarantined);
+            return NodeReply::Failed(NodeError::Quarantined);
         }
-        Said::Granted
+        NodeReply::Granted
     }
 
     /// Asks the nodes that lost the key of a lock that is held to take it again.
@@ -58,18 +58,20 @@ impl Locks {
 
     /// A node answered a heal. Where it refused, the key is as absent as it was; otherwise the next
     /// extend tells what became of it.
-    pub(super) fn heal_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+    pub(super) fn heal_answered(&mut self, node: NodeId, ask: Ask, said: NodeReply, now: Instant) {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.asked.take(node);
         record.healing.remove(node);
-        if said == Said::Granted {
+        if said == NodeReply::Granted {
             record.confirm(node);
         }
         record.note_answer(now);
         match said {
-            Said::Granted if record.phase == Phase::Held => self.cluster.stats_mut().healed += 1,
-            Said::Failed(_) => {
+            NodeReply::Granted if record.phase == Phase::Held => {
+                self.cluster.stats_mut().healed += 1
+            }
+            NodeReply::Failed(_) => {
                 record.absent.insert(node);
             }
             _ => {}

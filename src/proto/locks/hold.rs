@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::super::round::{Released, Round};
+use super::super::round::{ReleaseOutcome, Round};
 use super::*;
 
 impl Locks {
@@ -40,7 +40,7 @@ impl Locks {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         let number = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         let Some(number) = number else {
-            return Err(self.lost_unasked(Loss::Over, &[], now));
+            return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
         let record = self.records.get_mut(number);
         if record.op.is_some() {
@@ -64,10 +64,11 @@ impl Locks {
         let held = self.records.find(&lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         let Some(number) = held else {
             let op = self.ops.open(data, now, lock.record);
-            self.ops.move_to(op, Stage::Over(Ok(Outcome::Released(Released::AlreadyExpired))));
+            self.ops
+                .move_to(op, Stage::Over(Ok(Outcome::Released(ReleaseOutcome::AlreadyExpired))));
             return op;
         };
-        self.end_extend(number, Loss::Over, now);
+        self.end_extend(number, LostReason::Over, now);
         let owed = self.records.get(number).owed;
         self.begin_release(number, owed, data, now)
     }
@@ -77,7 +78,7 @@ impl Locks {
     pub fn release_token(
         &mut self,
         key: &[u8],
-        token: Token,
+        token: LockToken,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
@@ -99,10 +100,10 @@ impl Locks {
     /// Gives a lock back without waiting for what comes of it: the release is written so that it
     /// needs no answer.
     #[inline]
-    pub fn let_go(&mut self, lock: &Lock, now: Instant) {
+    pub fn release_nowait(&mut self, lock: &Lock, now: Instant) {
         let held = self.records.find(lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         if let Some(number) = held {
-            self.end_extend(number, Loss::Over, now);
+            self.end_extend(number, LostReason::Over, now);
             self.end_as(number, Form::Source, now);
         }
     }
@@ -127,19 +128,19 @@ impl Locks {
             let said = match self.cluster.may_ask(node) {
                 Err(cause) => {
                     self.cluster.stats_mut().failed(node, cause);
-                    Said::Failed(cause)
+                    NodeReply::Failed(cause)
                 }
-                Ok(()) if record.asked.is_full(node) => Said::Failed(Cause::Silent),
+                Ok(()) if record.asked.is_full(node) => NodeReply::Failed(NodeError::Silent),
                 Ok(()) => {
                     askable.insert(node);
-                    if counts == Said::Granted {
+                    if counts == NodeReply::Granted {
                         continue;
                     }
                     // It is asked all the same: whether it can be healed, and to keep what it has.
                     counts
                 }
             };
-            let said = if counts == Said::Absent { counts } else { said };
+            let said = if counts == NodeReply::Absent { counts } else { said };
             self.records.get_mut(number).round.cast(node, said);
         }
         let record = self.records.get_mut(number);
@@ -161,7 +162,7 @@ impl Locks {
         node: NodeId,
         ask: Ask,
         form: Form,
-        said: Said,
+        said: NodeReply,
         now: Instant,
     ) {
         let trusted = self.cluster.is_trusted(node);
@@ -180,22 +181,22 @@ impl Locks {
             return;
         }
         record.note_answer(now);
-        if matches!(said, Said::Held | Said::Absent) {
+        if matches!(said, NodeReply::Held | NodeReply::Absent) {
             record.is_not_there(node, said);
         }
-        let uncounted = said == Said::Granted && record.uncounted.contains(node);
-        if said == Said::Granted && trusted {
+        let uncounted = said == NodeReply::Granted && record.uncounted.contains(node);
+        if said == NodeReply::Granted && trusted {
             // Our key is there. A quarantine that it may have been created in is over.
             record.confirm(node);
         }
         let (gone, was_won) = (record.absent.len(), record.round.is_won());
         if current {
-            let said = if uncounted { Said::Failed(Cause::Quarantined) } else { said };
+            let said = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { said };
             self.cast(ask.record, node, said, now);
         }
         if self.is_held(ask.record, generation) {
             if gone > self.cluster.spare_nodes() {
-                self.lose(ask.record, Loss::Gone, now);
+                self.lose(ask.record, LostReason::Gone, now);
             } else if current && was_won {
                 // It answered behind the majority.
                 self.heal(ask.record, now);
@@ -208,7 +209,7 @@ impl Locks {
         let record = self.records.get_mut(number);
         if now >= record.deadline {
             // Decided too late: nobody may have believed in it between the two deadlines.
-            self.lose(number, Loss::Expired, now);
+            self.lose(number, LostReason::Expired, now);
             return;
         }
         let (start, ttl) = (record.round.start, record.round.ttl);
@@ -243,11 +244,11 @@ impl Locks {
         now: Instant,
     ) -> Result<Outcome, Error> {
         if !self.is_held(number, generation) {
-            return Err(self.lost_unasked(Loss::Over, &[], now));
+            return Err(self.lost_unasked(LostReason::Over, &[], now));
         }
         let deadline = self.records.get(number).deadline;
         if now >= deadline {
-            return Err(self.lost_unasked(Loss::Expired, &[], now));
+            return Err(self.lost_unasked(LostReason::Expired, &[], now));
         }
         Ok(Outcome::Extended { deadline })
     }
@@ -267,7 +268,7 @@ impl Locks {
     fn extend_is_of_no_use(&mut self, number: u32, asked: Ttl) {
         if let Some(op) = self.records.get_mut(number).op.take() {
             let asked = asked.duration();
-            let error = Error::Config(ConfigError::Ttl(BadTtl::TooShort { asked }));
+            let error = Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { asked }));
             self.ops.move_to(op, Stage::Over(Err(error)));
         }
     }
@@ -278,11 +279,11 @@ impl Locks {
         let spare = self.cluster.spare_nodes();
         let record = self.records.get(number);
         if record.absent.len() > spare {
-            self.lose(number, Loss::Gone, now);
+            self.lose(number, LostReason::Gone, now);
             return;
         }
         if now >= record.deadline {
-            self.lose(number, Loss::Expired, now);
+            self.lose(number, LostReason::Expired, now);
             return;
         }
         self.kept_is_not_extended(number, now);
@@ -298,7 +299,8 @@ impl Locks {
         let record = self.records.get(number);
         let Some(op) = record.op else { return };
         let report = self.report(number, now);
-        let permanent = record.round.count_failed(Cause::is_permanent) > self.cluster.spare_nodes();
+        let permanent =
+            record.round.count_failed(NodeError::is_permanent) > self.cluster.spare_nodes();
         if permanent || record.borrowed {
             let error = if permanent {
                 Error::Config(ConfigError::Nodes(report))
@@ -326,19 +328,19 @@ impl Locks {
         if matches!(stage, Some(Stage::Granted { .. })) {
             self.attempt_is_lost(number, now);
         } else {
-            self.lose(number, Loss::Expired, now);
+            self.lose(number, LostReason::Expired, now);
         }
     }
 
     /// The lock is lost now: what is owed falls due.
-    pub(super) fn lose(&mut self, number: u32, reason: Loss, now: Instant) {
+    pub(super) fn lose(&mut self, number: u32, reason: LostReason, now: Instant) {
         self.end_extend(number, reason, now);
         self.end_keeping(number, reason, now);
         self.end(number, now);
     }
 
     /// Ends an extend that is under way, if there is one: its lock is over.
-    pub(super) fn end_extend(&mut self, number: u32, reason: Loss, now: Instant) {
+    pub(super) fn end_extend(&mut self, number: u32, reason: LostReason, now: Instant) {
         let Some(op) = self.records.get_mut(number).op.take() else { return };
         let error = self.lost(number, reason, now);
         if let Some(Stage::Pausing { timer, .. }) = self.ops.get_mut(op).map(|r| &r.stage) {
@@ -359,7 +361,7 @@ impl Locks {
         let was_held = record.phase == Phase::Held;
         if record.borrowed {
             // It is another's: what is owed for it is theirs to pay.
-            record.give_away();
+            record.hand_on();
         } else {
             record.phase = Phase::Ending;
         }
@@ -396,7 +398,8 @@ impl Locks {
             // Owed to a node whose next connection is being opened: it may be in time.
             let may_come = record.owed.contains(node) && self.cluster.is_coming_back(node);
             if !record.releasing.contains(node) && !may_come {
-                let said = Said::Failed(self.cluster.may_ask(node).err().unwrap_or(Cause::Full));
+                let said =
+                    NodeReply::Failed(self.cluster.may_ask(node).err().unwrap_or(NodeError::Full));
                 self.records.get_mut(number).round.cast(node, said);
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::super::inspection::{Inspection, KEPT, NodeSight, Sight, Value};
+use super::super::inspection::{Inspection, KEPT, KeyState, NodeKeyState, Value};
 use super::*;
 
 /// `GETRANGE key 0 55`: the beginning of what is there. `GET` would bring all of it, and a value of
@@ -42,11 +42,11 @@ impl Locks {
     }
 
     /// What is to be said of a node that does not answer.
-    fn not_seen(&self, node: NodeId, now: Instant) -> NodeSight {
-        let cause = self.cluster.may_ask(node).err().unwrap_or(Cause::Silent);
-        let detail = self.cluster.detail(node, Said::Failed(cause), now);
+    fn not_seen(&self, node: NodeId, now: Instant) -> NodeKeyState {
+        let cause = self.cluster.may_ask(node).err().unwrap_or(NodeError::Silent);
+        let detail = self.cluster.detail(node, NodeReply::Failed(cause), now);
         let label = self.cluster.label(node);
-        NodeSight { label, sight: Sight::Failed(cause), detail, took: Duration::ZERO }
+        NodeKeyState { label, sight: KeyState::Failed(cause), detail, took: Duration::ZERO }
     }
 
     /// A node told what it holds.
@@ -54,19 +54,19 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: Ask,
-        told: Result<(), Cause>,
+        told: Result<(), NodeError>,
         now: Instant,
     ) {
         let value = told.map(|()| self.cluster.seen(node));
         let sight = match value {
             Ok(Some(value)) if !value.as_bytes().is_empty() => {
-                Sight::Held { value, left: Some(Duration::ZERO) }
+                KeyState::Held { value, left: Some(Duration::ZERO) }
             }
             // Or an empty one: that is told by how long it lives.
-            Ok(_) => Sight::Absent,
-            Err(cause) => Sight::Failed(cause),
+            Ok(_) => KeyState::Absent,
+            Err(cause) => KeyState::Failed(cause),
         };
-        let said = value.err().map_or(Said::Nothing, Said::Failed);
+        let said = value.err().map_or(NodeReply::Nothing, NodeReply::Failed);
         let detail = self.cluster.detail(node, said, now);
         let took = now.saturating_since(ask.asked_at);
         if let Some(seen) = self.seen_by(ask.record, node) {
@@ -80,11 +80,11 @@ impl Locks {
         if let Some(seen) = self.seen_by(ask.record, node) {
             match (&mut seen.sight, left) {
                 // Absent, or it came to its end in between.
-                (sight @ Sight::Held { .. }, Some(-2)) => *sight = Sight::Absent,
-                (Sight::Absent, Some(-2)) => {}
-                (Sight::Held { left, .. }, Some(millis)) => *left = time_left(millis),
-                (sight @ Sight::Absent, Some(millis)) => {
-                    *sight = Sight::Held { value: Value::of(b""), left: time_left(millis) };
+                (sight @ KeyState::Held { .. }, Some(-2)) => *sight = KeyState::Absent,
+                (KeyState::Absent, Some(-2)) => {}
+                (KeyState::Held { left, .. }, Some(millis)) => *left = time_left(millis),
+                (sight @ KeyState::Absent, Some(millis)) => {
+                    *sight = KeyState::Held { value: Value::of(b""), left: time_left(millis) };
                 }
                 _ => {}
             }
@@ -93,14 +93,14 @@ impl Locks {
     }
 
     /// No answer to a look will come any more.
-    pub(super) fn look_is_lost(&mut self, node: NodeId, number: u32, cause: Cause) {
+    pub(super) fn look_is_lost(&mut self, node: NodeId, number: u32, cause: NodeError) {
         if let Some(seen) = self.seen_by(number, node) {
-            seen.sight = Sight::Failed(cause);
+            seen.sight = KeyState::Failed(cause);
         }
         self.look_answered(node, number);
     }
 
-    fn seen_by(&mut self, number: u32, node: NodeId) -> Option<&mut NodeSight> {
+    fn seen_by(&mut self, number: u32, node: NodeId) -> Option<&mut NodeKeyState> {
         let op = self.records.get(number).op?;
         match &mut self.ops.get_mut(op)?.stage {
             Stage::Looking { seen, .. } => seen.nodes.get_mut(node.index()),

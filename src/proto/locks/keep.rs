@@ -11,10 +11,16 @@ impl Locks {
     /// Renews a lock from now on, by its ttl (the one that was asked for last, but for an extend
     /// that prolongs nothing) and at a third of it: until it is released, given away or lost, or as
     /// far as `keep` allows.
-    pub fn keep(&mut self, lock: &Lock, keep: Keep, data: u64, now: Instant) -> Result<Op, Error> {
+    pub fn auto_extend(
+        &mut self,
+        lock: &Lock,
+        keep: AutoExtend,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
         let number = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
         let Some(number) = number else {
-            return Err(self.lost_unasked(Loss::Over, &[], now));
+            return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
         keep.check(self.records.get(number).lasts)?;
         let named = self.records.get(number).tracked;
@@ -36,7 +42,7 @@ impl Locks {
     }
 
     /// A record that is being opened belongs to a request whose lock is to be kept.
-    pub(super) fn will_be_kept(&mut self, number: u32, op: Op, keep: Option<Keep>) {
+    pub(super) fn will_be_kept(&mut self, number: u32, op: Op, keep: Option<AutoExtend>) {
         let record = self.records.get_mut(number);
         (record.op, record.tracked) = (Some(op), keep.is_some());
         if let Some(request) = self.ops.get_mut(op) {
@@ -67,7 +73,7 @@ impl Locks {
         Some(Completion { op, data, result: Ok(outcome) })
     }
 
-    fn begin_keeping(&mut self, number: u32, op: Op, keep: Keep, start: Instant) {
+    fn begin_keeping(&mut self, number: u32, op: Op, keep: AutoExtend, start: Instant) {
         let record = self.records.get_mut(number);
         let kept = Kept::new(number, op, keep, record.lasts, start);
         record.deadline = kept.capped(record.deadline);
@@ -96,11 +102,12 @@ impl Locks {
     }
 
     /// The lock is lost: whoever keeps it is told.
-    pub(super) fn end_keeping(&mut self, number: u32, reason: Loss, now: Instant) {
+    pub(super) fn end_keeping(&mut self, number: u32, reason: LostReason, now: Instant) {
         let record = self.records.get(number);
         let Some(place) = record.kept else { return };
         let kept = &self.keeper[place as usize];
-        let reason = if reason == Loss::Expired { kept.reason(record.deadline) } else { reason };
+        let reason =
+            if reason == LostReason::Expired { kept.reason(record.deadline) } else { reason };
         let op = kept.op;
         let error = self.lost(number, reason, now);
         self.cluster.stats_mut().lost += 1;
@@ -149,7 +156,7 @@ impl Locks {
     fn tell_renewal(&mut self, number: u32, moved: bool) {
         let Some(place) = self.records.get(number).kept else { return };
         let kept = &self.keeper[place as usize];
-        if moved && kept.tells_renewals {
+        if moved && kept.notifies_renewals {
             self.ops.move_to(kept.op, Stage::Renewed { record: number });
         }
     }

@@ -23,7 +23,7 @@ mod heal;
 mod hold;
 mod inspect;
 mod keep;
-mod payments;
+mod pending_releases;
 mod reports;
 mod starting;
 #[cfg(test)]
@@ -37,20 +37,20 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::ballot::{Ballot, Verdict};
-use super::cluster::{Change, Cluster, Event};
+use super::cluster::{Change, Cluster, NodeEvent};
 use super::command::{self, Form};
-use super::debts::Debts;
-use super::error::{Busy, Cause, ConfigError, Error, Loss, Said};
-use super::keeper::{Keep, Keeper};
+use super::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
+use super::keeper::{AutoExtend, Keeper};
 use super::key::KeyHash;
 use super::link::{Answer, Ask, Kind};
-use super::lock::{Lock, Token};
+use super::lock::{Lock, LockToken};
 use super::node::{NodeId, NodeSet};
 use super::ops::{Completion, Op, Ops, Outcome, Stage};
+use super::pending_releases::PendingReleases;
 use super::records::{Phase, Record, Records};
 use super::round::Purpose;
 use super::settings::{LONGEST_KEY, Settings};
-use super::time::{BadTtl, Instant, Ttl};
+use super::time::{Instant, InvalidTtl, Ttl};
 use super::timers::{Timer, Timers};
 use flushes::Flushes;
 
@@ -162,7 +162,7 @@ pub struct Wish {
     /// No attempt is begun from this moment on.
     pub give_up_at: Instant,
     /// How the lock is kept.
-    pub keep: Option<Keep>,
+    pub keep: Option<AutoExtend>,
     /// What the completion brings back.
     pub data: u64,
 }
@@ -174,7 +174,7 @@ pub struct Locks {
     /// The first handshakes are not over: requests for locks are held.
     starting: bool,
     /// What is owed to each node.
-    debts: Vec<Debts>,
+    pending_releases: Vec<PendingReleases>,
     /// What each node reported of flushes.
     flushes: Vec<Flushes>,
     records: Records,
@@ -195,7 +195,7 @@ impl Locks {
     pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Locks {
         let nodes = settings.nodes.len();
         Locks {
-            debts: (0..nodes).map(|_| Debts::default()).collect(),
+            pending_releases: (0..nodes).map(|_| PendingReleases::default()).collect(),
             flushes: (0..nodes).map(|_| Flushes::default()).collect(),
             records: Records::new(settings.limits.records),
             ops: Ops::default(),
@@ -259,7 +259,7 @@ impl Locks {
             Due::Warn { record } => self.warning_is_due(record),
             Due::Payment { node } => self.payment_is_due(node, now),
             Due::Flushes { node } => self.walk_is_due(node, now),
-            Due::GivingUp { node } => self.give_up_debts(node, now),
+            Due::GivingUp { node } => self.drop_pending_releases(node, now),
         }
         true
     }
@@ -290,8 +290,8 @@ impl Locks {
     }
 
     /// How many releases wait to be paid to a node.
-    pub fn debts(&self, node: NodeId) -> usize {
-        self.debts[node.index()].len()
+    pub fn pending_releases(&self, node: NodeId) -> usize {
+        self.pending_releases[node.index()].len()
     }
 
     /// Whether the caller of this record's round still waits for what it comes to.
@@ -358,7 +358,7 @@ impl Locks {
             Kind::Delete => command::encode(out, &[b"DEL", key]),
             Kind::Look => inspect::ask_what_is_there(out, key),
             Kind::LookLeft => command::encode(out, &[b"PTTL", key]),
-            Kind::Greet(_)
+            Kind::Handshake(_)
             | Kind::Probe
             | Kind::Mark
             | Kind::Vouch
@@ -377,27 +377,27 @@ impl Locks {
     #[inline]
     pub fn answered(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
         match (ask.kind, answer) {
-            (Kind::Acquire, Answer::Said(said)) => self.acquire_answered(node, ask, said, now),
-            (Kind::Extend(form), Answer::Said(said)) => {
+            (Kind::Acquire, Answer::NodeReply(said)) => self.acquire_answered(node, ask, said, now),
+            (Kind::Extend(form), Answer::NodeReply(said)) => {
                 self.extend_answered(node, ask, form, said, now);
             }
-            (Kind::Release(form), Answer::Said(said)) => {
+            (Kind::Release(form), Answer::NodeReply(said)) => {
                 self.release_answered(node, ask, form, said, now);
             }
-            (Kind::Heal, Answer::Said(said)) => self.heal_answered(node, ask, said, now),
-            (Kind::Adopt, Answer::Said(said)) => self.adopt_answered(node, ask, said, now),
-            (Kind::Delete, Answer::Said(said)) => self.delete_answered(node, ask, said, now),
+            (Kind::Heal, Answer::NodeReply(said)) => self.heal_answered(node, ask, said, now),
+            (Kind::Adopt, Answer::NodeReply(said)) => self.adopt_answered(node, ask, said, now),
+            (Kind::Delete, Answer::NodeReply(said)) => self.delete_answered(node, ask, said, now),
             (Kind::Look, Answer::Value(told)) => self.value_seen(node, ask, told, now),
             (Kind::LookLeft, Answer::Left(left)) => self.left_seen(node, ask, left),
             (Kind::Register, Answer::Left(left)) => self.registered(node, ask, left, now),
-            (Kind::Exists, Answer::Said(said)) => self.exists_answered(node, ask, said, now),
-            (Kind::Vouch, Answer::Said(said)) => self.vouch_answered(node, ask, said, now),
+            (Kind::Exists, Answer::NodeReply(said)) => self.exists_answered(node, ask, said, now),
+            (Kind::Vouch, Answer::NodeReply(said)) => self.vouch_answered(node, ask, said, now),
             _ => unreachable!("the link reads each reply by its question"),
         }
     }
 
     /// Casts what a node said in the record's round, and settles what that decides.
-    fn cast(&mut self, number: u32, node: NodeId, said: Said, now: Instant) {
+    fn cast(&mut self, number: u32, node: NodeId, said: NodeReply, now: Instant) {
         let record = self.records.get_mut(number);
         let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
         if open && record.round.cast(node, said) != Verdict::Undecided {
@@ -446,8 +446,8 @@ impl Locks {
         let generation = record.generation;
         for node in record.round.ballot().undecided().iter() {
             if self.records.is_open(number, generation) {
-                self.cluster.stats_mut().failed(node, Cause::Silent);
-                self.cast(number, node, Said::Failed(Cause::Silent), now);
+                self.cluster.stats_mut().failed(node, NodeError::Silent);
+                self.cast(number, node, NodeReply::Failed(NodeError::Silent), now);
             }
         }
     }
@@ -482,6 +482,6 @@ fn handle_of(number: u32, record: &Record) -> Lock {
     Lock { record: number, generation: record.generation, token: record.token }
 }
 
-fn draw(rng: &mut StdRng) -> Token {
-    Token::draw(rng)
+fn draw(rng: &mut StdRng) -> LockToken {
+    LockToken::draw(rng)
 }

@@ -12,17 +12,17 @@ impl Locks {
     }
 
     /// The lock of the record is lost.
-    pub(super) fn lost(&self, number: u32, reason: Loss, now: Instant) -> Error {
+    pub(super) fn lost(&self, number: u32, reason: LostReason, now: Instant) -> Error {
         Error::Lost { reason, report: self.report(number, now) }
     }
 
     /// A lock is lost about which nobody was asked.
-    pub fn lost_unasked(&self, reason: Loss, key: &[u8], now: Instant) -> Error {
+    pub fn lost_unasked(&self, reason: LostReason, key: &[u8], now: Instant) -> Error {
         Error::Lost { reason, report: self.report_unasked(key, now) }
     }
 
     /// A report of a key about which nobody was asked.
     pub fn report_unasked(&self, key: &[u8], now: Instant) -> Box<Report> {
-        self.cluster.report_of(key, |_| Said::Nothing, now)
+        self.cluster.report_of(key, |_| NodeReply::Nothing, now)
     }
 }

@@ -112,7 +112,7 @@ fn key_with_a_queue_is_reported_when_its_lock_is_over() {
         if given_back {
             locks.release(lock, 0, now);
         } else {
-            locks.give_away(lock, now);
+            locks.hand_on(lock, now);
         }
         let reported = events(&mut locks);
         let [WaitEvent::Vacated { queue: 7, given_back: reported }] = reported[..] else {

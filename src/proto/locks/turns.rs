@@ -16,7 +16,8 @@ impl Locks {
     pub fn only_quiet_waiters(&self) -> bool {
         let deaf = |request: &Request| {
             let mode = request.waiting.as_ref().map(|waiting| waiting.mode);
-            let quiet = matches!(mode, Some(Mode::Deaf | Mode::Polling | Mode::Holding { .. }));
+            let quiet =
+                matches!(mode, Some(Mode::BackingOff | Mode::Polling | Mode::Holding { .. }));
             quiet && matches!(request.stage, Stage::Pausing { .. })
         };
         self.keeper.is_empty() && !self.ops.is_empty() && self.ops.all_are(deaf)

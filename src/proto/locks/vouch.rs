@@ -20,7 +20,7 @@ impl Locks {
             match self.cluster.may_vouch_for(node) {
                 Ok(()) => self.ask_to_vouch(node, number, now),
                 Err(cause) => {
-                    self.records.get_mut(number).round.cast(node, Said::Failed(cause));
+                    self.records.get_mut(number).round.cast(node, NodeReply::Failed(cause));
                 }
             }
         }
@@ -36,16 +36,16 @@ impl Locks {
     }
 
     /// A node answered, or will not answer any more.
-    pub(super) fn vouch_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+    pub(super) fn vouch_answered(&mut self, node: NodeId, ask: Ask, said: NodeReply, now: Instant) {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.releasing.remove(node);
         let still_true = self.cluster.is_still_vouched_for(node);
         let said = match said {
-            Said::Granted if !still_true => Said::Failed(Cause::Quarantined),
+            NodeReply::Granted if !still_true => NodeReply::Failed(NodeError::Quarantined),
             said => said,
         };
-        if said == Said::Granted {
+        if said == NodeReply::Granted {
             self.cluster.trust_at_once(node);
         }
         self.records.get_mut(ask.record).round.cast(node, said);
@@ -67,10 +67,10 @@ impl Locks {
         let generation = record.generation;
         for node in record.round.ballot().undecided().iter() {
             let record = self.records.get_mut(number);
-            record.round.cast(node, Said::Failed(Cause::Silent));
+            record.round.cast(node, NodeReply::Failed(NodeError::Silent));
         }
         let report = self.report(number, now);
-        let granted = report.nodes.iter().filter(|node| node.said == Said::Granted).count();
+        let granted = report.nodes.iter().filter(|node| node.said == NodeReply::Granted).count();
         let result = if granted >= self.cluster.quorum() {
             Ok(Outcome::Vouched(report))
         } else {

@@ -31,7 +31,7 @@ impl Waits {
         let contended = matches!(last, Error::Contended(_));
         let told = contended && tell_us(locks).len() >= quorum;
         let round_trip = self.round_trip.usual();
-        let usual = self.crowds.at(KeyHash::of(locks.key(number)), now);
+        let usual = self.contention.at(KeyHash::of(locks.key(number)), now);
         let (shortest, longest) = locks.cluster().settings().retry;
         let Some(give_up_at) = locks.give_up_at(op) else { return };
         let first = locks.waiting(op).is_none();
@@ -46,7 +46,7 @@ impl Waits {
             if !first {
                 waiting.woke_in_vain();
             }
-            waiting.mode = Mode::Deaf;
+            waiting.mode = Mode::BackingOff;
             let (least, most) = waiting.window(round_trip, now);
             // Whoever waits for a shorter time than others did is to be told, too.
             let left = give_up_at.saturating_since(now) / 4;
@@ -68,7 +68,9 @@ impl Waits {
         match waiting.mode {
             Mode::Listening if waiting.wakes_at(quorum) <= now => self.wake(locks, op, now),
             Mode::Holding { look: true } => self.look_at_one(locks, op, now),
-            Mode::Deaf if waiting.had_better_listen(round_trip) => listen_for_it(locks, op, now),
+            Mode::BackingOff if waiting.had_better_listen(round_trip) => {
+                listen_for_it(locks, op, now)
+            }
             mode => {
                 let polls = matches!(mode, Mode::Polling | Mode::Listening | Mode::Yielding);
                 let woken = !polls;
@@ -174,7 +176,7 @@ impl Waits {
             return;
         }
         waiting.woke_in_vain();
-        waiting.mode = Mode::Deaf;
+        waiting.mode = Mode::BackingOff;
         let (least, most) = waiting.window(round_trip, now);
         let at = now.saturating_add(locks.draw_pause(least, most));
         locks.pause_on(op, at);

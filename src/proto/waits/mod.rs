@@ -20,13 +20,13 @@ use super::key::KeyHash;
 use super::locks::{Locks, WaitEvent};
 use super::ops::Op;
 use super::time::Instant;
-use super::waiters::{Crowds, Queues, RoundTrip};
+use super::waiters::{ContentionHistory, Queues, RoundTrip};
 
 /// What is known of the keys that requests wait for.
 #[derive(Debug, Default)]
 pub struct Waits {
     queues: Queues,
-    crowds: Crowds,
+    contention: ContentionHistory,
     /// About how long a node takes to answer.
     round_trip: RoundTrip,
 }
@@ -69,7 +69,7 @@ impl Waits {
     fn note_crowd(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
         let wait = locks.waiting(op).and_then(|waiting| waiting.waited_among_others(now));
         if let Some(wait) = wait {
-            self.crowds.note(key, wait, now);
+            self.contention.note(key, wait, now);
         }
     }
 }

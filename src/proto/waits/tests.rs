@@ -81,7 +81,7 @@ fn queue_gives_one_request_after_the_other_its_turn() {
     let (mut bench, lock) = Bench::holding();
     let (first, second) = (bench.queue_up(WAIT), bench.queue_up(WAIT));
     assert!(bench.said(0).is_empty(), "only the first of a client asks the nodes");
-    bench.locks.let_go(&lock, bench.now);
+    bench.locks.release_nowait(&lock, bench.now);
     bench.act();
     assert_eq!((bench.has_turn(first), bench.has_turn(second)), (true, false));
     assert_eq!(bench.said(0).last().unwrap(), "SET key");
@@ -98,7 +98,7 @@ fn queue_is_closed_after_its_last_request_gave_up() {
     bench.pass(WAIT / 2);
     assert!(matches!(bench.locks.error(gives_up), Some(Error::Contended(_))));
     assert_eq!(bench.waits.queues.len(), 1);
-    bench.locks.let_go(&lock, bench.now);
+    bench.locks.release_nowait(&lock, bench.now);
     bench.act();
     assert!(bench.waits.queues.is_empty());
 }

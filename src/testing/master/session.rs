@@ -1,4 +1,4 @@
-//! What belongs to one connection, and the commands about it: greeting, password, database, name,
+//! What belongs to one connection, and the commands about it: handshake, password, database, name,
 //! tracking, end.
 
 use bytes::BytesMut;
@@ -68,12 +68,12 @@ impl Master {
 }
 
 pub(super) fn hello(master: &mut Master, call: &Call) -> Reply {
-    match greet(master, call) {
+    match begin_handshake(master, call) {
         Ok(reply) | Err(reply) => reply,
     }
 }
 
-fn greet(master: &mut Master, call: &Call) -> Result<Reply, Reply> {
+fn begin_handshake(master: &mut Master, call: &Call) -> Result<Reply, Reply> {
     let mut words = &call.words[1..];
     let mut version = None;
     if let Some((first, rest)) = words.split_first() {

@@ -1,7 +1,7 @@
 //! Whether a node can be reached, and lets us in. What the library met with decides; doctor's own
 //! connection is asked only where that one was well.
 
-use redlatch::Cause;
+use redlatch::NodeError;
 
 use super::{Finding, Level, Subject};
 
@@ -11,13 +11,13 @@ pub fn reachable(subject: &Subject) -> Vec<Finding> {
     let words = subject.met.words.as_deref();
     if let Some(cause) = subject.met.trouble().filter(|&cause| is_of_the_way(cause)) {
         // The library does not tell a connection that was never taken from one that is silent.
-        let silent = subject.seen.trouble.as_ref().is_some_and(|it| it.cause == Cause::Silent);
-        let stuck = cause == Cause::Unreachable && silent && !subject.encrypted;
-        let (cause, words) = if stuck { (Cause::Silent, None) } else { (cause, words) };
+        let silent = subject.seen.trouble.as_ref().is_some_and(|it| it.cause == NodeError::Silent);
+        let stuck = cause == NodeError::Unreachable && silent && !subject.encrypted;
+        let (cause, words) = if stuck { (NodeError::Silent, None) } else { (cause, words) };
         return vec![Finding::fail(NAME, advice(cause, words, subject.encrypted))];
     }
     match &subject.seen.trouble {
-        Some(trouble) if subject.seen.greeted || !subject.seen.answered => {
+        Some(trouble) if subject.seen.handshake_answered || !subject.seen.answered => {
             let (what, words) = (trouble.cause, &trouble.words);
             let looked = "it answered the library, and doctor could not look at all of it";
             vec![Finding::warn(NAME, format!("{looked}: {what} ({words})"))]
@@ -31,16 +31,16 @@ pub fn credentials(subject: &Subject) -> Option<Finding> {
     const NAME: &str = "credentials";
     let user = subject.user.as_deref().unwrap_or("default");
     match subject.trouble() {
-        Some(Cause::NoAuth) => Some(Finding::fail(
+        Some(NodeError::NoAuth) => Some(Finding::fail(
             NAME,
             "it wants a password: put one into the URL (redis://user:password@host), or into \
              REDISCLI_AUTH",
         )),
-        Some(Cause::WrongPassword) => Some(Finding::fail(
+        Some(NodeError::WrongPassword) => Some(Finding::fail(
             NAME,
             format!("it refuses the password of the user {user:?}, or does not know the user"),
         )),
-        _ if subject.seen.greeted => {
+        _ if subject.seen.handshake_answered => {
             Some(Finding::ok(NAME, format!("it takes us as the user {user:?}")))
         }
         _ => None,
@@ -49,31 +49,35 @@ pub fn credentials(subject: &Subject) -> Option<Finding> {
 
 /// The library does not ask it, and nothing else says why. That two are one is found elsewhere.
 pub fn unexplained(subject: &Subject, found: &[Finding]) -> Option<Finding> {
-    let cause = subject.met.trouble().filter(|&cause| cause != Cause::SameServer)?;
+    let cause = subject.met.trouble().filter(|&cause| cause != NodeError::SameServer)?;
     let told = found.iter().any(|finding| finding.level == Level::Fail);
     let words = subject.met.words.as_deref().map_or(String::new(), |it| format!(" ({it})"));
     (!told).then(|| Finding::fail("reachable", format!("no lock is asked of it: {cause}{words}")))
 }
 
 /// Whether that is about the connection, and not about the server at its end.
-fn is_of_the_way(cause: Cause) -> bool {
-    use Cause::{Full, Garbage, Lost, Protected, Silent, TooManyClients, Unreachable};
+fn is_of_the_way(cause: NodeError) -> bool {
+    use NodeError::{Full, Garbage, Lost, Protected, Silent, TooManyClients, Unreachable};
     matches!(cause, Unreachable | Silent | Lost | Garbage | Full | TooManyClients | Protected)
 }
 
-fn advice(cause: Cause, words: Option<&str>, encrypted: bool) -> String {
+fn advice(cause: NodeError, words: Option<&str>, encrypted: bool) -> String {
     let words = words.map(|words| format!(" ({words})")).unwrap_or_default();
     let refused = words.contains("refused");
     let what_to_do = match cause {
-        Cause::Unreachable if refused => "no server listens there: start it, or mend the address",
-        Cause::Unreachable | Cause::Lost if encrypted => {
-            "look at --cacert, --cert, --key, and whether that port speaks TLS"
+        NodeError::Unreachable if refused => {
+            "no server listens there: start it, or mend the address"
         }
-        Cause::Silent => "it takes connections; is it stopped, or stuck in a script or on a disk?",
-        Cause::Unreachable => "look at the address, the network, and the server's bind",
-        Cause::Garbage => "that is no Redis, or its port for TLS: then write rediss://",
-        Cause::TooManyClients => "raise its maxclients, or find who holds the connections",
-        Cause::Protected => {
+        NodeError::Unreachable | NodeError::Lost if encrypted => {
+            "look at --tls-ca, --tls-cert, --tls-key, and whether that port speaks TLS"
+        }
+        NodeError::Silent => {
+            "it takes connections; is it stopped, or stuck in a script or on a disk?"
+        }
+        NodeError::Unreachable => "look at the address, the network, and the server's bind",
+        NodeError::Garbage => "that is no Redis, or its port for TLS: then write rediss://",
+        NodeError::TooManyClients => "raise its maxclients, or find who holds the connections",
+        NodeError::Protected => {
             "give the server a password (requirepass), or bind it where only friends are"
         }
         _ => "look at the server's log, and at what is between it and us",
@@ -92,18 +96,18 @@ fn version(subject: &Subject) -> String {
 
 #[cfg(test)]
 mod tests {
-    use redlatch::Standing;
+    use redlatch::NodeState;
 
     use super::super::examples::{bad, node};
     use super::*;
     use crate::doctor::connection::Trouble;
 
-    fn down(cause: Cause, words: &str, encrypted: bool) -> Subject {
+    fn down(cause: NodeError, words: &str, encrypted: bool) -> Subject {
         let mut subject = node("a");
-        subject.met.standing = Standing::Down(cause);
+        subject.met.standing = NodeState::Down(cause);
         subject.met.words = Some(words.to_owned());
         subject.seen.answered = false;
-        subject.seen.greeted = false;
+        subject.seen.handshake_answered = false;
         subject.encrypted = encrypted;
         subject
     }
@@ -111,13 +115,13 @@ mod tests {
     #[test]
     fn what_is_in_the_way_is_named_with_what_to_do() {
         let cases = [
-            (Cause::Unreachable, "Connection refused", false, "no server listens there"),
-            (Cause::Unreachable, "its certificate is of an unknown CA", true, "--cacert"),
-            (Cause::Unreachable, "No route to host", false, "the network"),
-            (Cause::Silent, "", false, "is it stopped"),
-            (Cause::Garbage, "", false, "rediss://"),
-            (Cause::TooManyClients, "", false, "maxclients"),
-            (Cause::Protected, "", false, "requirepass"),
+            (NodeError::Unreachable, "Connection refused", false, "no server listens there"),
+            (NodeError::Unreachable, "its certificate is of an unknown CA", true, "--tls-ca"),
+            (NodeError::Unreachable, "No route to host", false, "the network"),
+            (NodeError::Silent, "", false, "is it stopped"),
+            (NodeError::Garbage, "", false, "rediss://"),
+            (NodeError::TooManyClients, "", false, "maxclients"),
+            (NodeError::Protected, "", false, "requirepass"),
         ];
         for (cause, words, encrypted, advice) in cases {
             let subject = down(cause, words, encrypted);
@@ -131,12 +135,12 @@ mod tests {
     #[test]
     fn a_password_is_asked_for_or_refused() {
         for (cause, said) in
-            [(Cause::NoAuth, "wants a password"), (Cause::WrongPassword, "refuses")]
+            [(NodeError::NoAuth, "wants a password"), (NodeError::WrongPassword, "refuses")]
         {
             let mut subject = node("a");
-            subject.met.standing = Standing::Rejected(cause);
+            subject.met.standing = NodeState::Rejected(cause);
             subject.seen.trouble = Some(Trouble { cause, words: String::new() });
-            subject.seen.greeted = false;
+            subject.seen.handshake_answered = false;
             let found = credentials(&subject).unwrap();
             assert_eq!(found.level, Level::Fail);
             assert!(found.detail.contains(said), "{found:?}");
@@ -147,7 +151,7 @@ mod tests {
     #[test]
     fn what_only_doctor_could_not_see_is_a_warning() {
         let mut subject = node("a");
-        subject.seen.trouble = Some(Trouble { cause: Cause::Lost, words: "closed".into() });
+        subject.seen.trouble = Some(Trouble { cause: NodeError::Lost, words: "closed".into() });
         assert_eq!(bad(&reachable(&subject), "reachable").0, Level::Warn);
     }
 }

@@ -55,18 +55,18 @@ pub fn rate(subject: &Subject) -> Option<Finding> {
 /// how much longer than the shortest these two were.
 fn measured(readings: &[Reading]) -> Option<(f64, f64)> {
     let (early, late) = readings.split_at(readings.len() / 2);
-    let best = |some: &[Reading]| some.iter().copied().min_by_key(way);
+    let best = |some: &[Reading]| some.iter().copied().min_by_key(network);
     let (first, last) = (best(early)?, best(late)?);
     let ours = (middle(&last) - middle(&first)) / 1e6;
     let theirs = last.micros as f64 - first.micros as f64;
-    let shortest = way(&first).min(way(&last));
-    let longer = (way(&first) + way(&last)).saturating_sub(2 * shortest) + GRAIN;
+    let shortest = network(&first).min(network(&last));
+    let longer = (network(&first) + network(&last)).saturating_sub(2 * shortest) + GRAIN;
     let unsure = longer.as_secs_f64() / 2.0;
     (ours > 0.0).then(|| ((theirs / 1e6 - ours) / ours, unsure / ours))
 }
 
 /// How long the question and its answer were on their way.
-fn way(reading: &Reading) -> Duration {
+fn network(reading: &Reading) -> Duration {
     reading.read_at.saturating_since(reading.asked_at)
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redlatch::Standing;
+use redlatch::NodeState;
 
 use super::{Finding, Level, Subject, Use, quorum, span, up};
 
@@ -43,7 +43,8 @@ fn distinct(subjects: &[Subject]) -> Finding {
         }
     }
     // Who did not answer has a failure of its own.
-    let silent = subjects.iter().filter(|it| it.seen.greeted && of(it).is_none()).count();
+    let silent =
+        subjects.iter().filter(|it| it.seen.handshake_answered && of(it).is_none()).count();
     let told = subjects.iter().filter(|subject| of(subject).is_some()).count();
     if silent > 0 {
         return Finding::warn(NAME, format!("cannot be told: {silent} of them tell no run_id"));
@@ -67,8 +68,8 @@ fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
         })
     };
     let wait = |subject: &Subject| match subject.met.standing {
-        Standing::Ready => Some(Duration::ZERO),
-        Standing::Quarantined(until) => Some(until.saturating_since(how.now)),
+        NodeState::Ready => Some(Duration::ZERO),
+        NodeState::Quarantined(until) => Some(until.saturating_since(how.now)),
         _ => None,
     };
     let mut waits: Vec<Duration> =
@@ -102,7 +103,7 @@ fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use redlatch::Cause;
+    use redlatch::NodeError;
 
     use super::super::examples::{NOW, node, using};
     use super::super::{all, no_quorum_answered};
@@ -140,15 +141,15 @@ mod tests {
     #[test]
     fn a_lock_can_be_had_of_a_majority_that_grants() {
         let mut three = nodes(3);
-        three[0].met.standing = Standing::Down(Cause::Unreachable);
+        three[0].met.standing = NodeState::Down(NodeError::Unreachable);
         three[0].seen.answered = false;
         assert_eq!(level(&three, "quorum"), Level::Ok);
         let later = NOW.saturating_add(Duration::from_secs(9));
-        three[1].met.standing = Standing::Quarantined(later);
+        three[1].met.standing = NodeState::Quarantined(later);
         let found = can_lock(&three, &[], &using());
         assert_eq!(found.level, Level::Fail);
         assert!(found.detail.contains("can be had in 9 s"), "{found:?}");
-        three[1].met.standing = Standing::Down(Cause::Unreachable);
+        three[1].met.standing = NodeState::Down(NodeError::Unreachable);
         assert_eq!(level(&three, "quorum"), Level::Fail);
         assert!(!no_quorum_answered(&three));
         three[1].seen.answered = false;
@@ -168,7 +169,7 @@ mod tests {
         assert!(found.iter().any(|finding| finding.level == Level::Fail));
         assert_eq!(found[1].level, Level::Ok, "{:?}", found[1]);
         for node in &mut three[..2] {
-            let outcome = Outcome::Refused(Cause::OutOfMemory, "OOM full".into());
+            let outcome = Outcome::Refused(NodeError::OutOfMemory, "OOM full".into());
             node.seen.trials.retain(|trial| trial.command != "SET");
             node.seen.trials.push(Trial { command: "SET", outcome });
         }

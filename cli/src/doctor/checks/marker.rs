@@ -1,6 +1,6 @@
 //! The node marker: by it every client learns what the node forgot while that client was away.
 
-use redlatch::Standing;
+use redlatch::NodeState;
 
 use super::{Finding, Subject, Use, span};
 use crate::doctor::marker::Seen;
@@ -13,7 +13,7 @@ pub fn check(subject: &Subject, how: &Use) -> Option<Finding> {
         return Some(Finding::ok(NAME, "not used: the restart guard is off"));
     }
     // The library writes it into nodes that it asks for locks.
-    if !matches!(subject.met.standing, Standing::Ready | Standing::Quarantined(_)) {
+    if !matches!(subject.met.standing, NodeState::Ready | NodeState::Quarantined(_)) {
         return None;
     }
     let key = how.marker;
@@ -88,7 +88,7 @@ mod tests {
         }
         let found = check(&subject, &using()).expect("it was looked for");
         assert_eq!(found.detail, "written 10 min ago, when an operator vouched for it");
-        subject.met.standing = Standing::Down(redlatch::Cause::Evicts);
+        subject.met.standing = NodeState::Down(redlatch::NodeError::Evicts);
         assert_eq!(check(&subject, &using()), None);
     }
 }

@@ -8,13 +8,13 @@ mod access;
 mod clocks;
 mod list;
 mod marker;
+mod network;
 mod rights;
 mod server;
-mod way;
 
 use std::time::Duration;
 
-use redlatch::{Cause, Instant};
+use redlatch::{NodeError, clock::Instant};
 
 use super::examination::Examination;
 use super::meeting::Met;
@@ -125,7 +125,7 @@ pub struct Subject {
 
 impl Subject {
     /// What the library, or else doctor's own connection, met with.
-    fn trouble(&self) -> Option<Cause> {
+    fn trouble(&self) -> Option<NodeError> {
         let own = || self.seen.trouble.as_ref().map(|trouble| trouble.cause);
         self.met.trouble().or_else(own)
     }
@@ -142,10 +142,10 @@ pub fn all(subjects: &[Subject], how: &Use) -> Vec<Finding> {
     for subject in subjects {
         let mut found = access::reachable(subject);
         found.extend(access::credentials(subject));
-        if subject.seen.greeted {
+        if subject.seen.handshake_answered {
             found.extend(server::checks(subject, how));
             found.extend(rights::checks(subject));
-            found.extend(way::checks(subject, how));
+            found.extend(network::checks(subject, how));
             if !subject.is_loading() {
                 found.extend(clocks::rate(subject));
             }
@@ -198,7 +198,7 @@ fn short(length: Duration) -> String {
 mod examples {
     //! Nodes to check, of which everything is well until a test changes it.
 
-    use redlatch::Standing;
+    use redlatch::NodeState;
     use redlatch::proto::marker::{Identity, Marker};
     use redlatch::proto::standing::Reading;
 
@@ -246,7 +246,7 @@ mod examples {
         let marker = Marker { identity: Identity::default(), since_micros, vouched: false };
         let seen = Examination {
             answered: true,
-            greeted: true,
+            handshake_answered: true,
             hello: Some(Answer::Many(Vec::new())),
             info: info.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             settings: settings.into(),
@@ -259,7 +259,7 @@ mod examples {
             round_trips: vec![Duration::from_micros(200); 8],
             trouble: None,
         };
-        let met = Met { standing: Standing::Ready, distrust: None, words: None };
+        let met = Met { standing: NodeState::Ready, distrust: None, words: None };
         Subject { label: label.to_owned(), encrypted: false, user: None, met, seen }
     }
 

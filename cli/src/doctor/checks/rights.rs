@@ -1,6 +1,6 @@
 //! What we may do on a node, by what was tried there; and what comes of it where we may not.
 
-use redlatch::Cause;
+use redlatch::NodeError;
 
 use super::{Finding, Level, Subject};
 use crate::doctor::connection::Answer;
@@ -108,7 +108,7 @@ fn refusal<'a>(trial: &'a Trial, trials: &[Trial]) -> Option<&'a str> {
     let Outcome::Refused(cause, line) = &trial.outcome else { return None };
     // Which of the two a server knows is a matter of its version.
     let optional = matches!(trial.command, "DELIFEQ" | "DELEX");
-    if !trial.is_forbidden() || (optional && *cause == Cause::UnknownCommand) {
+    if !trial.is_forbidden() || (optional && *cause == NodeError::UnknownCommand) {
         return None;
     }
     // A script that may not go on speaks for a command inside it.
@@ -116,13 +116,13 @@ fn refusal<'a>(trial: &'a Trial, trials: &[Trial]) -> Option<&'a str> {
     let inside = |trial: &Trial| {
         matches!(trial.command, "SET" | "GET" | "DEL" | "PTTL" | "PEXPIRE") && trial.is_forbidden()
     };
-    let blamed = from_inside && *cause != Cause::UnknownCommand && trials.iter().any(inside);
+    let blamed = from_inside && *cause != NodeError::UnknownCommand && trials.iter().any(inside);
     (!blamed).then_some(line)
 }
 
 /// The words that refuse a key, whatever is done with it.
 fn refused_key(trial: &Trial) -> Option<&str> {
-    let Outcome::Refused(Cause::NoPermission, line) = &trial.outcome else { return None };
+    let Outcome::Refused(NodeError::NoPermission, line) = &trial.outcome else { return None };
     (trial.command == "SET" && line.contains("key") && !line.contains("run the")).then_some(line)
 }
 
@@ -145,10 +145,10 @@ fn writes(trials: &[Trial], complete: bool) -> Option<Finding> {
 }
 
 /// As a part of "it ...".
-fn verb(cause: Cause) -> String {
+fn verb(cause: NodeError) -> String {
     match cause {
-        Cause::OutOfMemory => "is out of memory, and refuses locks".to_owned(),
-        Cause::Misconf | Cause::NoReplicas => cause.to_string(),
+        NodeError::OutOfMemory => "is out of memory, and refuses locks".to_owned(),
+        NodeError::Misconf | NodeError::NoReplicas => cause.to_string(),
         other => format!("refuses to set a key, {other}"),
     }
 }
@@ -199,7 +199,7 @@ mod tests {
     fn refusing(refused: &[(&'static str, &str)]) -> Vec<Finding> {
         let mut subject = node("a");
         for &(command, line) in refused {
-            let outcome = Outcome::Refused(Cause::of_error(line.as_bytes()), line.to_owned());
+            let outcome = Outcome::Refused(NodeError::of_error(line.as_bytes()), line.to_owned());
             subject.seen.trials.retain(|trial| trial.command != command);
             subject.seen.trials.push(Trial { command, outcome });
         }
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn who_has_its_own_compare_and_delete_needs_del_less() {
         let mut subject = node("a");
-        let outcome = Outcome::Refused(Cause::NoPermission, NOPERM.to_owned());
+        let outcome = Outcome::Refused(NodeError::NoPermission, NOPERM.to_owned());
         subject.seen.trials.retain(|trial| trial.command != "DEL");
         subject.seen.trials.push(Trial { command: "DEL", outcome });
         subject.seen.trials.push(Trial { command: "DELIFEQ", outcome: Outcome::Done });

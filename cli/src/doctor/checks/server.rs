@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use redlatch::Standing;
-use redlatch::proto::quarantine::{Distrust, memory};
+use redlatch::NodeState;
+use redlatch::proto::quarantine::{QuarantineReason, memory};
 
 use super::{Finding, Subject, Use, marker, span, up};
 use crate::doctor::marker::Seen;
@@ -69,7 +69,7 @@ fn promoted(subject: &Subject, how: &Use) -> Option<Finding> {
             ),
         ));
     }
-    let Standing::Quarantined(until) = subject.met.standing else { return None };
+    let NodeState::Quarantined(until) = subject.met.standing else { return None };
     let left = span(up(until.saturating_since(how.now)));
     Some(Finding::warn(NAME, format!("{promoted}; its grants count in {left}")))
 }
@@ -192,11 +192,11 @@ fn age(subject: &Subject, how: &Use) -> Finding {
     let seconds = subject.seen.number("uptime_in_seconds").unwrap_or(0);
     let age = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     let shown = span(age);
-    if let (Standing::Quarantined(until), Some((why, _))) =
+    if let (NodeState::Quarantined(until), Some((why, _))) =
         (subject.met.standing, subject.met.distrust)
     {
         // That of a promoted one is told with its role.
-        if why != Distrust::Promoted {
+        if why != QuarantineReason::Promoted {
             let left = span(up(until.saturating_since(how.now)));
             let max = span(how.max_ttl);
             return Finding::warn(
@@ -266,8 +266,8 @@ mod tests {
         let mut subject = node("a");
         subject.seen.info.insert("second_repl_offset".into(), "15".into());
         let until = NOW.saturating_add(Duration::from_millis(49_600));
-        subject.met.standing = Standing::Quarantined(until);
-        subject.met.distrust = Some((Distrust::Promoted, until));
+        subject.met.standing = NodeState::Quarantined(until);
+        subject.met.distrust = Some((QuarantineReason::Promoted, until));
         let (level, detail) = bad(&checks(&subject, &using()), "role");
         assert_eq!(level, Level::Warn);
         assert!(detail.contains("its grants count in 50 s"), "{detail}");
@@ -339,8 +339,8 @@ mod tests {
         let mut subject = node("a");
         subject.seen.info.insert("uptime_in_seconds".into(), "12".into());
         let until = NOW.saturating_add(Duration::from_millis(49_600));
-        subject.met.standing = Standing::Quarantined(until);
-        subject.met.distrust = Some((Distrust::Young, until));
+        subject.met.standing = NodeState::Quarantined(until);
+        subject.met.distrust = Some((QuarantineReason::Young, until));
         let (level, detail) = bad(&checks(&subject, &using()), "age");
         assert_eq!(level, Level::Warn);
         assert!(detail.contains("up 12 s") && detail.contains("count in 50 s"), "{detail}");

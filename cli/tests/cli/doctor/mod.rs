@@ -6,9 +6,9 @@
 mod access;
 mod clocks;
 mod marker;
+mod network;
 mod rights;
 mod servers;
-mod way;
 
 use super::*;
 

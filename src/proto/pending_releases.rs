@@ -23,10 +23,11 @@ pub const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::f
 
 /// A release that is owed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Debt {
+pub struct PendingRelease {
     /// The record.
     pub record: u32,
-    /// Its generation: the record's place may be used again before the debt's turn comes.
+    /// Its generation: the record's place may be used again before the pending release's turn
+    /// comes.
     pub generation: u64,
     /// It is not paid before this moment.
     pub not_before: Instant,
@@ -34,10 +35,10 @@ pub struct Debt {
 
 /// What is owed at one node.
 #[derive(Debug, Default)]
-pub struct Debts {
-    queue: VecDeque<Debt>,
+pub struct PendingReleases {
+    queue: VecDeque<PendingRelease>,
     /// What was asked on earlier connections and not answered.
-    pub unproven: Vec<Debt>,
+    pub unproven: Vec<PendingRelease>,
     /// Starts the next payment.
     pub payment: Option<Timer>,
     /// Gives up what is owed, when the node was away too long.
@@ -46,14 +47,14 @@ pub struct Debts {
     pub refused: u32,
 }
 
-impl Debts {
-    /// Lines a debt up.
-    pub fn push(&mut self, debt: Debt) {
-        self.queue.push_back(debt);
+impl PendingReleases {
+    /// Lines a pending release up.
+    pub fn push(&mut self, pending_release: PendingRelease) {
+        self.queue.push_back(pending_release);
     }
 
     /// Takes out the one whose turn it is.
-    pub fn pop(&mut self) -> Option<Debt> {
+    pub fn pop(&mut self) -> Option<PendingRelease> {
         self.queue.pop_front()
     }
 
@@ -79,17 +80,22 @@ mod tests {
 
     #[test]
     fn debts_are_paid_in_their_order_at_a_bounded_pace() {
-        let mut debts = Debts::default();
+        let mut pending_releases = PendingReleases::default();
         for record in 0..3 {
-            debts.push(Debt { record, generation: 1, not_before: Instant::default() });
+            pending_releases.push(PendingRelease {
+                record,
+                generation: 1,
+                not_before: Instant::default(),
+            });
         }
-        assert_eq!(debts.len(), 3);
-        let order: Vec<u32> = std::iter::from_fn(|| debts.pop()).map(|d| d.record).collect();
+        assert_eq!(pending_releases.len(), 3);
+        let order: Vec<u32> =
+            std::iter::from_fn(|| pending_releases.pop()).map(|d| d.record).collect();
         assert_eq!(order, [0, 1, 2]);
-        assert_eq!(debts.pause(), PAUSES.0);
-        debts.refused = 1;
-        assert_eq!(debts.pause(), 2 * PAUSES.0);
-        debts.refused = u32::MAX;
-        assert_eq!(debts.pause(), PAUSES.1);
+        assert_eq!(pending_releases.pause(), PAUSES.0);
+        pending_releases.refused = 1;
+        assert_eq!(pending_releases.pause(), 2 * PAUSES.0);
+        pending_releases.refused = u32::MAX;
+        assert_eq!(pending_releases.pause(), PAUSES.1);
     }
 }

@@ -10,7 +10,7 @@ use crate::proto::error::Error;
 use crate::proto::inspection::Inspection;
 use crate::proto::lock;
 use crate::proto::ops::{Op, Outcome};
-use crate::proto::round::Released;
+use crate::proto::round::ReleaseOutcome;
 use crate::proto::time::Instant;
 
 /// Takes a lock.
@@ -24,7 +24,7 @@ pub struct Acquire<K> {
 #[derive(Debug)]
 pub struct Adopt<K> {
     pub(super) key: K,
-    pub(super) token: lock::Token,
+    pub(super) token: lock::LockToken,
     pub(super) options: LockOptions,
 }
 
@@ -32,7 +32,7 @@ pub struct Adopt<K> {
 #[derive(Debug)]
 pub struct ExtendToken<K> {
     pub(super) key: K,
-    pub(super) token: lock::Token,
+    pub(super) token: lock::LockToken,
     pub(super) ttl: Duration,
 }
 
@@ -40,7 +40,7 @@ pub struct ExtendToken<K> {
 #[derive(Debug)]
 pub struct ReleaseToken<K> {
     pub(super) key: K,
-    pub(super) token: lock::Token,
+    pub(super) token: lock::LockToken,
 }
 
 /// Looks what every node holds.
@@ -100,7 +100,7 @@ question!(
     |_at| Outcome::Extended { deadline } => deadline
 );
 question!(
-    ReleaseToken -> Released,
+    ReleaseToken -> ReleaseOutcome,
     |it, key, engine, data| engine.release_token(key, it.token, data),
     |_at| Outcome::Released(released) => released
 );
@@ -110,7 +110,7 @@ question!(
     |_at| Outcome::Inspected(inspection) => *inspection
 );
 question!(
-    ForceRelease -> Released,
+    ForceRelease -> ReleaseOutcome,
     |_it, key, engine, data| engine.dangerously_force_release(key, data),
     |_at| Outcome::Released(released) => released
 );

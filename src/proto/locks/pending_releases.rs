@@ -6,7 +6,7 @@
 //! said twice.
 
 use super::super::command::{Form, Native};
-use super::super::debts::{self, Debt};
+use super::super::pending_releases::{self, PendingRelease};
 use super::*;
 
 impl Locks {
@@ -34,8 +34,8 @@ impl Locks {
     /// Lines a release up, to be paid from `not_before` on.
     pub(super) fn owe(&mut self, node: NodeId, number: u32, not_before: Instant) {
         let generation = self.records.get(number).generation;
-        let debt = Debt { record: number, generation, not_before };
-        self.debts[node.index()].push(debt);
+        let pending_release = PendingRelease { record: number, generation, not_before };
+        self.pending_releases[node.index()].push(pending_release);
     }
 
     /// A node answered a release.
@@ -44,7 +44,7 @@ impl Locks {
         node: NodeId,
         ask: Ask,
         form: Form,
-        said: Said,
+        said: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
@@ -55,19 +55,22 @@ impl Locks {
                 self.ask(node, ask.record, Kind::Release(Form::Source), now);
                 return;
             }
-            (Said::Failed(Cause::UnknownCommand | Cause::NoPermission), Form::Native(_)) => {
+            (
+                NodeReply::Failed(NodeError::UnknownCommand | NodeError::NoPermission),
+                Form::Native(_),
+            ) => {
                 self.cluster.forget_native(node);
                 self.ask(node, ask.record, Kind::Release(Form::Source), now);
                 return;
             }
-            (Said::Failed(_), _) if record.owed.contains(node) => {
+            (NodeReply::Failed(_), _) if record.owed.contains(node) => {
                 self.owe(node, ask.record, now);
                 self.payment_was_refused(node, now);
             }
-            (Said::Failed(_), _) => {}
+            (NodeReply::Failed(_), _) => {}
             // Gone, or another's, or never there: nothing of ours is left there now.
             _ => {
-                if said == Said::Granted {
+                if said == NodeReply::Granted {
                     self.we_wrote(node, ask.record, now);
                 }
                 self.acknowledged(node, ask.record, now);
@@ -76,7 +79,7 @@ impl Locks {
         let native = matches!(form, Form::Native(Native::Delifeq | Native::Delex));
         // While it is still owed, the second release will tell whose key it is.
         let settled = !self.records.get(ask.record).owed.contains(node);
-        if native && said == Said::Absent && settled && self.wants_to_know(ask) {
+        if native && said == NodeReply::Absent && settled && self.wants_to_know(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
             return;
         }
@@ -85,12 +88,18 @@ impl Locks {
     }
 
     /// A node answered whether the key is there, behind a native release that did nothing.
-    pub(super) fn exists_answered(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+    pub(super) fn exists_answered(
+        &mut self,
+        node: NodeId,
+        ask: Ask,
+        said: NodeReply,
+        now: Instant,
+    ) {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.releasing.remove(node);
         // Whatever came of the question, the release itself was acknowledged.
-        let said = if let Said::Failed(_) = said { Said::Absent } else { said };
+        let said = if let NodeReply::Failed(_) = said { NodeReply::Absent } else { said };
         self.cast_release(node, ask, said, now);
         self.finish(ask.record, generation);
     }
@@ -102,7 +111,7 @@ impl Locks {
         current && record.op.is_some()
     }
 
-    pub(super) fn cast_release(&mut self, node: NodeId, ask: Ask, said: Said, now: Instant) {
+    pub(super) fn cast_release(&mut self, node: NodeId, ask: Ask, said: NodeReply, now: Instant) {
         let round = &self.records.get(ask.record).round;
         if round.purpose == Purpose::Release && round.number == ask.round {
             self.cast(ask.record, node, said, now);
@@ -120,14 +129,14 @@ impl Locks {
         } else {
             record.owed.remove(node);
         }
-        self.debts[node.index()].refused = 0;
+        self.pending_releases[node.index()].refused = 0;
     }
 
     /// Proof that no earlier connection will execute anything any more.
     pub(super) fn nothing_comes_late(&mut self, node: NodeId, now: Instant) {
-        for debt in std::mem::take(&mut self.debts[node.index()].unproven) {
-            if self.records.is_open(debt.record, debt.generation) {
-                let record = self.records.get_mut(debt.record);
+        for pending_release in std::mem::take(&mut self.pending_releases[node.index()].unproven) {
+            if self.records.is_open(pending_release.record, pending_release.generation) {
+                let record = self.records.get_mut(pending_release.record);
                 record.unproven.remove(node);
                 record.note_answer(now);
             }
@@ -136,45 +145,45 @@ impl Locks {
 
     /// Pays what the node is owed, in its order, as far as there is room. By the source: a new
     /// connection may be to a node that forgot the scripts, and nobody may be there to repeat it.
-    pub(super) fn pay_debts(&mut self, node: NodeId, now: Instant) {
+    pub(super) fn send_pending_releases(&mut self, node: NodeId, now: Instant) {
         let (paid, given_up) = self.pay_as_far_as_there_is_room(node, now);
         if paid > 0 {
-            self.cluster.stats_mut().node(node).debts_paid += paid;
-            self.cluster.tell(Event::DebtsPaid { node, count: paid });
+            self.cluster.stats_mut().node(node).pending_releases_sent += paid;
+            self.cluster.tell(NodeEvent::PendingReleasesSent { node, count: paid });
         }
         self.debts_are_given_up(node, given_up);
     }
 
-    /// How many debts were paid, and how many lapsed without proof that the node executes nothing
-    /// of an earlier connection any more.
+    /// How many pending releases were paid, and how many lapsed without proof that the node
+    /// executes nothing of an earlier connection any more.
     fn pay_as_far_as_there_is_room(&mut self, node: NodeId, now: Instant) -> (u64, u64) {
         let (mut paid, mut given_up) = (0, 0);
-        let lined_up = self.debts[node.index()].len();
+        let lined_up = self.pending_releases[node.index()].len();
         for _ in 0..lined_up {
             let room = self.cluster.has_room_for_release(node);
             if !room {
                 self.plan_payment(node, now);
                 break;
             }
-            let Some(debt) = self.debts[node.index()].pop() else { break };
-            if !self.records.is_open(debt.record, debt.generation) {
+            let Some(pending_release) = self.pending_releases[node.index()].pop() else { break };
+            if !self.records.is_open(pending_release.record, pending_release.generation) {
                 continue;
             }
-            let record = self.records.get_mut(debt.record);
+            let record = self.records.get_mut(pending_release.record);
             if !record.owed.contains(node) || record.releasing.contains(node) {
                 continue;
             }
-            if now < debt.not_before {
-                self.debts[node.index()].push(debt);
+            if now < pending_release.not_before {
+                self.pending_releases[node.index()].push(pending_release);
                 self.plan_payment(node, now);
                 continue;
             }
             if record.has_lapsed(node, now) {
                 given_up += u64::from(record.unproven.remove(node));
                 record.owed.remove(node);
-                self.finish(debt.record, debt.generation);
+                self.finish(pending_release.record, pending_release.generation);
             } else {
-                self.pay(node, debt.record, Form::Source, now);
+                self.pay(node, pending_release.record, Form::Source, now);
                 paid += 1;
             }
         }
@@ -183,61 +192,62 @@ impl Locks {
 
     /// Starts the pause before the next payment, unless it runs, or the next connection pays.
     pub(super) fn plan_payment(&mut self, node: NodeId, now: Instant) {
-        let debts = &mut self.debts[node.index()];
-        if self.cluster.standing(node).is_usable() && debts.payment.is_none() {
-            let at = now.saturating_add(debts.pause());
-            debts.payment = Some(self.timers.set_at(at, Due::Payment { node }));
+        let pending_releases = &mut self.pending_releases[node.index()];
+        if self.cluster.standing(node).is_usable() && pending_releases.payment.is_none() {
+            let at = now.saturating_add(pending_releases.pause());
+            pending_releases.payment = Some(self.timers.set_at(at, Due::Payment { node }));
         }
     }
 
     fn payment_was_refused(&mut self, node: NodeId, now: Instant) {
         self.plan_payment(node, now);
-        let debts = &mut self.debts[node.index()];
-        debts.refused = debts.refused.saturating_add(1);
+        let pending_releases = &mut self.pending_releases[node.index()];
+        pending_releases.refused = pending_releases.refused.saturating_add(1);
     }
 
     pub(super) fn payment_is_due(&mut self, node: NodeId, now: Instant) {
-        self.debts[node.index()].payment = None;
+        self.pending_releases[node.index()].payment = None;
         if self.cluster.standing(node).is_usable() {
-            self.pay_debts(node, now);
+            self.send_pending_releases(node, now);
         }
     }
 
     /// The node may be asked from now on.
     pub(super) fn owes_a_ready_node(&mut self, node: NodeId) {
-        let debts = &mut self.debts[node.index()];
-        debts.refused = 0;
-        self.timers.clear_in(&mut debts.giving_up);
+        let pending_releases = &mut self.pending_releases[node.index()];
+        pending_releases.refused = 0;
+        self.timers.clear_in(&mut pending_releases.giving_up);
     }
 
     /// Nothing can be paid before the next connection of the node.
     pub(super) fn owes_a_node_that_is_away(&mut self, node: NodeId, now: Instant) {
-        self.timers.clear_in(&mut self.debts[node.index()].payment);
+        self.timers.clear_in(&mut self.pending_releases[node.index()].payment);
         self.plan_giving_up(node, now);
     }
 
     /// Starts the time after which a node that is away is owed nothing any more.
     fn plan_giving_up(&mut self, node: NodeId, now: Instant) {
-        let owed = &mut self.debts[node.index()];
+        let owed = &mut self.pending_releases[node.index()];
         if owed.giving_up.is_none() {
-            let away = self.cluster.settings().max_ttl.saturating_mul(debts::GIVEN_UP_AFTER);
+            let away =
+                self.cluster.settings().max_ttl.saturating_mul(pending_releases::GIVEN_UP_AFTER);
             let at = now.saturating_add(away);
             owed.giving_up = Some(self.timers.set_at(at, Due::GivingUp { node }));
         }
     }
 
     /// The node was away so long that every key of ours on it is gone by its ttl.
-    pub(super) fn give_up_debts(&mut self, node: NodeId, now: Instant) {
-        self.debts[node.index()].giving_up = None;
+    pub(super) fn drop_pending_releases(&mut self, node: NodeId, now: Instant) {
+        self.pending_releases[node.index()].giving_up = None;
         let mut count = 0;
-        while let Some(debt) = self.debts[node.index()].pop() {
-            if !self.records.is_open(debt.record, debt.generation) {
+        while let Some(pending_release) = self.pending_releases[node.index()].pop() {
+            if !self.records.is_open(pending_release.record, pending_release.generation) {
                 continue;
             }
-            let record = self.records.get_mut(debt.record);
+            let record = self.records.get_mut(pending_release.record);
             record.unproven.remove(node);
             count += u64::from(record.owed.remove(node));
-            self.finish(debt.record, debt.generation);
+            self.finish(pending_release.record, pending_release.generation);
         }
         self.debts_are_given_up(node, count);
         self.plan_giving_up(node, now);
@@ -245,8 +255,8 @@ impl Locks {
 
     fn debts_are_given_up(&mut self, node: NodeId, count: u64) {
         if count > 0 {
-            self.cluster.stats_mut().node(node).debts_given_up += count;
-            self.cluster.tell(Event::DebtsGivenUp { node, count });
+            self.cluster.stats_mut().node(node).pending_releases_dropped += count;
+            self.cluster.tell(NodeEvent::PendingReleasesDropped { node, count });
         }
     }
 }

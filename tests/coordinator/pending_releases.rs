@@ -1,7 +1,7 @@
 //! What may be left on a node is released: behind the SET on the same wire, or first thing on the
 //! next connection, behind the end of the earlier one. And a live lock is not.
 
-use redlatch::proto::debts::GONE_AFTER;
+use redlatch::proto::pending_releases::GONE_AFTER;
 use redlatch::proto::settings::Limits;
 
 use super::*;
@@ -39,7 +39,7 @@ fn what_a_denial_proves_is_not_released_and_what_an_error_does_not_prove_is() {
         bench.reply(node, reply);
     }
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
-    assert_eq!(report.nodes[2].said, Said::Failed(Cause::Loading));
+    assert_eq!(report.nodes[2].said, NodeReply::Failed(NodeError::Loading));
     // The last two had not answered when it was lost: theirs are behind their SETs.
     let released: Vec<bool> = (0..5).map(|node| !bench.said(node).is_empty()).collect();
     assert_eq!(released, [false, true, false, false, false]);
@@ -70,7 +70,7 @@ fn owed_is_not_due_while_the_lock_is_held_not_even_on_a_new_connection() {
         bench.reply(node, if node == 2 { ":0\r\n" } else { ":1\r\n" });
     }
     let done = bench.completion().unwrap();
-    assert_eq!(done.result, Ok(Outcome::Released(Released::Released)));
+    assert_eq!(done.result, Ok(Outcome::Released(ReleaseOutcome::Released)));
     bench.assert_idle();
 }
 
@@ -177,7 +177,7 @@ fn a_release_that_is_refused_is_asked_again_and_lapses_with_its_ttl() {
         bench.pass(millis(100));
     }
     let released = bench.completion().unwrap().result;
-    assert!(matches!(released, Ok(Outcome::Released(Released::Unconfirmed { .. }))));
+    assert!(matches!(released, Ok(Outcome::Released(ReleaseOutcome::Unconfirmed { .. }))));
     assert!((10..=25).contains(&said), "{said} times in 10 s: at a bounded pace");
     bench.assert_idle();
 }
@@ -188,7 +188,7 @@ fn what_a_node_is_owed_is_given_up_when_it_was_away_for_ten_max_ttl() {
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.lose(2);
-    bench.core.let_go(&lock, bench.now);
+    bench.core.release_nowait(&lock, bench.now);
     for node in [0, 1] {
         assert_eq!(bench.names(node), ["EVAL"]);
         bench.reply(node, ":1\r\n");
@@ -205,9 +205,9 @@ fn what_a_node_is_owed_is_given_up_when_it_was_away_for_ten_max_ttl() {
         bench.actions();
     }
     bench.assert_idle();
-    assert_eq!(bench.core.debts_given_up(), 1);
-    let events: Vec<Event> = std::iter::from_fn(|| bench.core.poll_event()).collect();
-    assert!(events.contains(&Event::DebtsGivenUp { node, count: 1 }));
+    assert_eq!(bench.core.pending_releases_dropped(), 1);
+    let events: Vec<NodeEvent> = std::iter::from_fn(|| bench.core.poll_node_event()).collect();
+    assert!(events.contains(&NodeEvent::PendingReleasesDropped { node, count: 1 }));
 }
 
 #[test]
@@ -241,9 +241,15 @@ fn a_debt_that_nothing_proves_paid_lapses_when_the_earlier_connection_must_be_go
         bench.assert_idle();
         assert!(bench.said(0).is_empty());
         let node = redlatch::NodeId::new(0);
-        assert_eq!((bench.core.debts_given_up(), bench.core.debts(node)), (1, 0));
-        let events: Vec<Event> = std::iter::from_fn(|| bench.core.poll_event()).collect();
-        assert!(events.contains(&Event::DebtsGivenUp { node, count: 1 }), "{events:?}");
+        assert_eq!(
+            (bench.core.pending_releases_dropped(), bench.core.pending_releases(node)),
+            (1, 0)
+        );
+        let events: Vec<NodeEvent> = std::iter::from_fn(|| bench.core.poll_node_event()).collect();
+        assert!(
+            events.contains(&NodeEvent::PendingReleasesDropped { node, count: 1 }),
+            "{events:?}"
+        );
     }
 }
 
@@ -264,7 +270,7 @@ fn a_debt_whose_connection_was_ended_lapses_with_its_ttl_and_is_not_given_up() {
     }
     bench.completion().unwrap();
     bench.assert_idle();
-    assert_eq!(bench.core.debts_given_up(), 0);
+    assert_eq!(bench.core.pending_releases_dropped(), 0);
 }
 
 #[test]

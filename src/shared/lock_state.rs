@@ -19,7 +19,7 @@ const NONE: usize = usize::MAX;
 
 /// What is known of a lock.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct LockState {
     key: Vec<u8>,
     /// In nanoseconds; 0 once it is over.
     deadline: AtomicU64,
@@ -42,9 +42,9 @@ struct End {
     waiting: Slab<Waker>,
 }
 
-impl Default for Hold {
-    fn default() -> Hold {
-        Hold {
+impl Default for LockState {
+    fn default() -> LockState {
+        LockState {
             key: Vec::new(),
             deadline: AtomicU64::new(0),
             expiring: AtomicBool::new(false),
@@ -55,7 +55,7 @@ impl Default for Hold {
     }
 }
 
-impl Hold {
+impl LockState {
     /// Makes it that of another lock; `false` where somebody's waker is in it, which is to be
     /// dropped elsewhere.
     pub(super) fn reset(&mut self, key: &[u8]) -> bool {

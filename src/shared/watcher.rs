@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::hold::Hold;
-use super::hub::Hub;
+use super::inner::Inner;
+use super::lock_state::LockState;
 use super::park;
 use crate::net::clock;
-use crate::proto::error::{Closed, Error, Loss};
+use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::lock::{self, Lock};
 use crate::proto::time::Instant;
 
@@ -22,24 +22,24 @@ use crate::proto::time::Instant;
 ///
 /// It is `Clone`, `Send` and `Sync`: give it to whatever acts under the lock. All looks are local
 /// reads. In a forked process the lock is over.
-pub struct Lease {
-    hub: Arc<Hub>,
-    hold: Arc<Hold>,
+pub struct LockWatcher {
+    inner: Arc<Inner>,
+    lock_state: Arc<LockState>,
     lock: Lock,
 }
 
-impl Lease {
-    pub(super) fn new(hub: Arc<Hub>, hold: Arc<Hold>, lock: Lock) -> Lease {
-        Lease { hub, hold, lock }
+impl LockWatcher {
+    pub(super) fn new(inner: Arc<Inner>, lock_state: Arc<LockState>, lock: Lock) -> LockWatcher {
+        LockWatcher { inner, lock_state, lock }
     }
 
     /// The key.
     pub fn key(&self) -> &[u8] {
-        self.hold.key()
+        self.lock_state.key()
     }
 
     /// What the key holds on the nodes that granted it.
-    pub fn token(&self) -> lock::Token {
+    pub fn token(&self) -> lock::LockToken {
         self.lock.token()
     }
 
@@ -52,7 +52,7 @@ impl Lease {
     /// When the lock ends, on the clock of [`clock::now`]; `None` once it was given back or is
     /// known to be lost.
     pub fn deadline(&self) -> Option<Instant> {
-        if self.hub.is_over() { None } else { self.hold.deadline() }
+        if self.inner.is_over() { None } else { self.lock_state.deadline() }
     }
 
     /// Whether the lock is still held: to be looked at before each side effect.
@@ -62,16 +62,16 @@ impl Lease {
     /// where its client is no more.
     pub fn check(&self) -> Result<(), Error> {
         if self.remaining().is_zero() {
-            let told = if self.hub.is_ours() { self.hold.error() } else { None };
+            let told = if self.inner.is_ours() { self.lock_state.error() } else { None };
             return Err(told.unwrap_or_else(|| self.is_over()));
         }
         Ok(())
     }
 
     /// Whether the lock that is kept comes near its deadline, and was not renewed since: it is
-    /// renewed still, or lost soon ([`Keep::lead`](crate::Keep::lead)).
+    /// renewed still, or lost soon ([`AutoExtend::warn_before`](crate::Keep::lead)).
     pub fn is_expiring(&self) -> bool {
-        self.hold.was_warned()
+        self.lock_state.was_warned()
     }
 
     /// Comes to an end when the lock does, and says why: in time, before its deadline. A lock that
@@ -80,43 +80,45 @@ impl Lease {
     /// A lock that is not kept is watched from the first call on: it is not prolonged, and its loss
     /// is told as that of a kept one. Its ttl has to be 10 ms at least for that.
     pub fn lost(&self) -> Lost {
-        let watched = if self.hold.place().is_some() || self.hold.deadline().is_none() {
+        let watched = if self.lock_state.place().is_some() || self.lock_state.deadline().is_none() {
             Ok(())
         } else {
             // It may be kept by somebody else meanwhile.
-            self.hub.with(|open| open.watch(&self.lock, &self.hold)).and_then(|watched| watched)
+            self.inner
+                .with(|open| open.watch(&self.lock, &self.lock_state))
+                .and_then(|watched| watched)
         };
-        Lost { lease: self.clone(), watched, slot: None }
+        Lost { watcher: self.clone(), watched, slot: None }
     }
 
-    pub(super) fn hub(&self) -> &Hub {
-        &self.hub
+    pub(super) fn inner(&self) -> &Inner {
+        &self.inner
     }
 
-    pub(super) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
+    pub(super) fn lock_state(&self) -> &Arc<LockState> {
+        &self.lock_state
     }
 
-    pub(super) fn into_hold(self) -> Arc<Hold> {
-        self.hold
+    pub(super) fn into_hold(self) -> Arc<LockState> {
+        self.lock_state
     }
 
     /// What to say of a lock that is over for no reason that was told.
     fn is_over(&self) -> Error {
-        let over = self.hub.with(|open| {
-            open.engine.coordinator().lost_unasked(Loss::Over, self.key(), clock::now())
+        let over = self.inner.with(|open| {
+            open.engine.coordinator().lost_unasked(LostReason::Over, self.key(), clock::now())
         });
         over.unwrap_or_else(|closed| closed)
     }
 }
 
-impl Clone for Lease {
-    fn clone(&self) -> Lease {
-        Lease::new(Arc::clone(&self.hub), Arc::clone(&self.hold), self.lock.alias())
+impl Clone for LockWatcher {
+    fn clone(&self) -> LockWatcher {
+        LockWatcher::new(Arc::clone(&self.inner), Arc::clone(&self.lock_state), self.lock.alias())
     }
 }
 
-impl fmt::Debug for Lease {
+impl fmt::Debug for LockWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("token", &self.token())
@@ -125,11 +127,11 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The end of a lock, as a future: see [`Lease::lost`]. Dropping it changes nothing.
+/// The end of a lock, as a future: see [`LockWatcher::lost`]. Dropping it changes nothing.
 #[derive(Debug)]
 #[must_use = "it tells nothing unless it is awaited or waited for"]
 pub struct Lost {
-    lease: Lease,
+    watcher: LockWatcher,
     watched: Result<(), Error>,
     /// Where its waker is.
     slot: Option<usize>,
@@ -147,20 +149,20 @@ impl Future for Lost {
     type Output = Error;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Error> {
-        let Lost { lease, watched, slot } = self.get_mut();
+        let Lost { watcher, watched, slot } = self.get_mut();
         if let Err(error) = watched {
             return Poll::Ready(error.clone());
         }
-        if !lease.hub.is_ours() {
-            return Poll::Ready(Error::Closed(Closed::Forked));
+        if !watcher.inner.is_ours() {
+            return Poll::Ready(Error::Closed(ClosedReason::Forked));
         }
-        match lease.hold.poll_end(slot, context.waker()) {
+        match watcher.lock_state.poll_end(slot, context.waker()) {
             Poll::Ready(Some(error)) => Poll::Ready(error),
-            Poll::Ready(None) => Poll::Ready(lease.is_over()),
+            Poll::Ready(None) => Poll::Ready(watcher.is_over()),
             // Nobody would tell any more.
-            Poll::Pending if lease.hub.is_over() => {
-                let why = lease.hub.with(|_| ()).err();
-                Poll::Ready(why.unwrap_or(Error::Closed(Closed::Asked)))
+            Poll::Pending if watcher.inner.is_over() => {
+                let why = watcher.inner.with(|_| ()).err();
+                Poll::Ready(why.unwrap_or(Error::Closed(ClosedReason::Asked)))
             }
             Poll::Pending => Poll::Pending,
         }
@@ -169,8 +171,8 @@ impl Future for Lost {
 
 impl Drop for Lost {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.filter(|_| self.lease.hub.is_ours()) {
-            self.lease.hold.forget_waker(slot);
+        if let Some(slot) = self.slot.filter(|_| self.watcher.inner.is_ours()) {
+            self.watcher.lock_state.forget_waker(slot);
         }
     }
 }

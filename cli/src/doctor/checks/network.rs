@@ -150,7 +150,7 @@ mod tests {
     use super::super::Level;
     use super::super::examples::{bad, node, using};
     use super::*;
-    use redlatch::Cause;
+    use redlatch::NodeError;
 
     #[test]
     fn an_address_that_is_no_one_server_is_found() {
@@ -172,7 +172,7 @@ mod tests {
     fn a_name_that_leads_to_several_servers_is_a_failure() {
         let place = |last: u8, run_id: Result<Option<&str>, &str>| {
             let trouble =
-                |words: &str| Trouble { cause: Cause::Unreachable, words: words.to_owned() };
+                |words: &str| Trouble { cause: NodeError::Unreachable, words: words.to_owned() };
             let run_id = run_id.map(|it| it.map(str::to_owned)).map_err(trouble);
             Place { address: ([10, 0, 0, last], 6379).into(), run_id }
         };

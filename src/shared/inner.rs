@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::hold::Hold;
-use super::open::{Behind, Doubted, Looked, Open, Place};
+use super::lock_state::LockState;
+use super::open::{AfterUnlock, Doubted, Looked, Open, Place};
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
-use crate::proto::error::{Closed, Error};
+use crate::proto::error::{ClosedReason, Error};
 use crate::proto::time::Instant;
 
 /// So many wakers are carried out of the lock at once, without taking it again.
@@ -31,7 +31,7 @@ pub(super) const PATIENCE: usize = 3;
 
 /// What the handles share.
 #[derive(Debug)]
-pub(super) struct Hub {
+pub(super) struct Inner {
     state: Mutex<State>,
     /// The driver is about to turn, and will write what is asked until then. Set without the lock,
     /// and taken back under it.
@@ -55,10 +55,10 @@ pub(super) struct State {
     engine: Option<Engine>,
     places: Slab<Place>,
     doubted: Vec<Doubted>,
-    behind: Behind,
+    after_unlock: AfterUnlock,
     names: Names,
     /// Of guards that are gone.
-    spares: Vec<Arc<Hold>>,
+    spares: Vec<Arc<LockState>>,
     /// How many keys may have been left on some node at the end.
     left: usize,
 }
@@ -71,7 +71,7 @@ enum Phase {
         until: Instant,
         waiting: Slab<Waker>,
     },
-    Ended(Closed),
+    Ended(ClosedReason),
 }
 
 /// What a turn of the driver came to.
@@ -84,21 +84,21 @@ pub(super) enum Turned {
     Over,
 }
 
-impl Hub {
-    pub(super) fn new(engine: Engine, waker: mio::Waker, outside: Option<fn() -> bool>) -> Hub {
+impl Inner {
+    pub(super) fn new(engine: Engine, waker: mio::Waker, outside: Option<fn() -> bool>) -> Inner {
         let state = State {
             phase: Phase::Open,
             engine: Some(engine),
             places: Slab::new(),
             doubted: Vec::new(),
-            behind: Behind::default(),
+            after_unlock: AfterUnlock::default(),
             names: Names::new(),
             spares: Vec::new(),
             left: 0,
         };
         let (awake, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let owner = std::process::id();
-        Hub { state: Mutex::new(state), awake, outside, over, waker, owner }
+        Inner { state: Mutex::new(state), awake, outside, over, waker, owner }
     }
 
     /// Whether no lock of this client can be believed in: it is closed, or this is the copy of a
@@ -120,7 +120,7 @@ impl Hub {
     /// The client is no more.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Open<'_>) -> T) -> Result<T, Error> {
         if !self.is_ours() {
-            return Err(Error::Closed(Closed::Forked));
+            return Err(Error::Closed(ClosedReason::Forked));
         }
         let _told = Panicking(&self.waker);
         // Before the lock, so that a panic drops it behind that: it may be a guard.
@@ -165,7 +165,7 @@ impl Hub {
         open.look_names_up();
         open.engine.go_on();
         open.tell();
-        let turned = if open.behind.woken.len() > 1 {
+        let turned = if open.after_unlock.woken.len() > 1 {
             Turned::Awake
         } else {
             Turned::Asleep(self.lie_down(&mut open))
@@ -184,7 +184,7 @@ impl Hub {
         if matches!(state.phase, Phase::Ended(_)) {
             return Turned::Over;
         }
-        if patient && state.behind.coming > 0 {
+        if patient && state.after_unlock.coming > 0 {
             return Turned::Awake;
         }
         let sleep = self.lie_down(&mut state.open());
@@ -197,7 +197,7 @@ impl Hub {
         open.engine.flush();
         open.tell();
         let sleep = open.engine.plan_sleep();
-        open.behind.coming = 0;
+        open.after_unlock.coming = 0;
         self.awake.store(false, Ordering::Release);
         sleep.filter(|_| !open.engine.has_alarm())
     }
@@ -221,11 +221,11 @@ impl Hub {
         }
         state.end_by(until);
         let ended = state.end_if_closed();
-        let State { phase, behind, left, .. } = &mut *state;
+        let State { phase, after_unlock, left, .. } = &mut *state;
         let looked = match phase {
             Phase::Closing { waiting, .. } => {
                 match slot.and_then(|slot| waiting.get_mut(slot)) {
-                    Some(noted) => behind.dropped.push(mem::replace(noted, waker)),
+                    Some(noted) => after_unlock.dropped.push(mem::replace(noted, waker)),
                     None => *slot = Some(waiting.insert(waker)),
                 }
                 Looked::Waiting
@@ -245,16 +245,16 @@ impl Hub {
             return;
         }
         let mut state = self.lock();
-        let State { phase, behind, .. } = &mut *state;
+        let State { phase, after_unlock, .. } = &mut *state;
         if let Phase::Closing { waiting, .. } = phase {
-            behind.dropped.extend(waiting.try_remove(slot));
+            after_unlock.dropped.extend(waiting.try_remove(slot));
         }
         self.wake(state);
     }
 
     /// There is no handle any more, or no driver: who still waits is told, and the engine goes.
     /// What it owes is written, as far as the sockets take it.
-    pub(super) fn end(&self, closed: Closed) {
+    pub(super) fn end(&self, closed: ClosedReason) {
         if !self.is_ours() {
             // Its descriptors are closed, and nobody is told: a waker may wait for another's lock.
             let copy = self.state.try_lock().ok().and_then(|mut state| state.engine.take());
@@ -276,7 +276,7 @@ impl Hub {
             let mut state = poisoned.into_inner();
             if !matches!(state.phase, Phase::Ended(_)) {
                 self.over.store(true, Ordering::Release);
-                let engine = state.end(Closed::DriverGone);
+                let engine = state.end(ClosedReason::DriverGone);
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
                 // It has nothing else to wake for any more, and sees to those who wait.
                 let _ = self.waker.wake();
@@ -288,12 +288,12 @@ impl Hub {
     /// Lets go of the lock, and wakes those whose turn it is. What a waker panics at is its
     /// executor's trouble, and not that of those behind it.
     fn wake(&self, mut state: MutexGuard<'_, State>) {
-        if state.behind.woken.is_empty() && state.behind.dropped.is_empty() {
+        if state.after_unlock.woken.is_empty() && state.after_unlock.dropped.is_empty() {
             return;
         }
-        if state.behind.woken.len() + state.behind.dropped.len() <= CARRIED {
+        if state.after_unlock.woken.len() + state.after_unlock.dropped.len() <= CARRIED {
             let mut carried = [const { None }; CARRIED];
-            let Behind { woken, dropped, .. } = &mut state.behind;
+            let AfterUnlock { woken, dropped, .. } = &mut state.after_unlock;
             let woken = woken.drain(..).map(|waker| (waker, true));
             let all = woken.chain(dropped.drain(..).map(|waker| (waker, false)));
             carried.iter_mut().zip(all).for_each(|(place, it)| *place = Some(it));
@@ -301,15 +301,15 @@ impl Hub {
             carried.into_iter().flatten().for_each(|(waker, wake)| let_out(waker, wake));
             return;
         }
-        let Behind { woken, dropped, .. } = &mut state.behind;
+        let AfterUnlock { woken, dropped, .. } = &mut state.after_unlock;
         let (mut woken, mut dropped) = (mem::take(woken), mem::take(dropped));
         drop(state);
         woken.drain(..).for_each(|waker| let_out(waker, true));
         dropped.drain(..).for_each(|waker| let_out(waker, false));
         // The buffers are used again, where no others took their place meanwhile.
         let mut state = self.lock();
-        if state.behind.woken.is_empty() && state.behind.dropped.is_empty() {
-            (state.behind.woken, state.behind.dropped) = (woken, dropped);
+        if state.after_unlock.woken.is_empty() && state.after_unlock.dropped.is_empty() {
+            (state.after_unlock.woken, state.after_unlock.dropped) = (woken, dropped);
         }
         drop(state);
     }
@@ -342,7 +342,7 @@ impl State {
             engine: self.engine.as_mut().expect("it goes with the end"),
             places: &mut self.places,
             doubted: &mut self.doubted,
-            behind: &mut self.behind,
+            after_unlock: &mut self.after_unlock,
             names: &mut self.names,
             spares: &mut self.spares,
             closing: matches!(self.phase, Phase::Closing { .. }),
@@ -351,9 +351,9 @@ impl State {
 
     fn give_everything_back(&mut self, until: Instant) {
         self.phase = Phase::Closing { until, waiting: Slab::new() };
-        self.tell_all(Closed::Asked);
+        self.tell_all(ClosedReason::Asked);
         let engine = self.engine.as_mut().expect("it goes with the end");
-        engine.let_all_go();
+        engine.release_all();
         engine.wake_by(Some(until));
         engine.flush();
         engine.plan_sleep();
@@ -374,30 +374,30 @@ impl State {
     fn end_if_closed(&mut self) -> Option<Engine> {
         let Phase::Closing { until, .. } = self.phase else { return None };
         let paid = self.engine.as_ref().is_none_or(|it| it.coordinator().open_records() == 0);
-        if paid || clock::now() >= until { self.end(Closed::Asked) } else { None }
+        if paid || clock::now() >= until { self.end(ClosedReason::Asked) } else { None }
     }
 
     /// The end, for everybody who waits. The engine is to be dropped behind the lock.
-    fn end(&mut self, closed: Closed) -> Option<Engine> {
+    fn end(&mut self, closed: ClosedReason) -> Option<Engine> {
         if matches!(self.phase, Phase::Ended(_)) {
             return None;
         }
         self.tell_all(closed);
         if let Phase::Closing { waiting, .. } = mem::replace(&mut self.phase, Phase::Ended(closed))
         {
-            self.behind.woken.extend(waiting.into_iter().map(|(_, waker)| waker));
+            self.after_unlock.woken.extend(waiting.into_iter().map(|(_, waker)| waker));
         }
         let engine = self.engine.take();
         self.left = engine.as_ref().map_or(0, |engine| engine.coordinator().open_records());
         engine
     }
 
-    fn tell_all(&mut self, closed: Closed) {
+    fn tell_all(&mut self, closed: ClosedReason) {
         for (_, place) in &mut self.places {
             match place {
-                Place::Asked { waker, .. } => self.behind.woken.extend(waker.take()),
-                Place::Kept { hold, .. } => {
-                    hold.ends(Some(Error::Closed(closed)), &mut self.behind.woken);
+                Place::Asked { waker, .. } => self.after_unlock.woken.extend(waker.take()),
+                Place::Kept { lock_state, .. } => {
+                    lock_state.ends(Some(Error::Closed(closed)), &mut self.after_unlock.woken);
                 }
                 Place::Extending { .. } | Place::Reserved => {}
             }
@@ -421,7 +421,7 @@ mod tests {
         let client = SharedClient::connect(config).unwrap();
         let (sender, receiver) = mpsc::channel();
         let other = client.clone();
-        let options = LockOptions::ttl(Duration::from_secs(10)).wait(Duration::from_secs(600));
+        let options = LockOptions::new(Duration::from_secs(10)).wait(Duration::from_secs(600));
         std::thread::spawn(move || sender.send(other.lock("a", options).wait().unwrap_err()));
         while client.gauges().calls == 0 {
             std::thread::yield_now();
@@ -432,7 +432,7 @@ mod tests {
     #[track_caller]
     fn is_told(receiver: &mpsc::Receiver<Error>) {
         let told = receiver.recv_timeout(Duration::from_secs(10)).expect("it is told");
-        assert_eq!(told, Error::Closed(Closed::DriverGone));
+        assert_eq!(told, Error::Closed(ClosedReason::DriverGone));
     }
 
     /// A bug of ours: it must not leave anybody waiting.
@@ -440,10 +440,10 @@ mod tests {
     fn a_panic_of_a_caller_under_the_lock_ends_everything() {
         for another_comes in [false, true] {
             let (client, receiver) = with_a_waiter();
-            let hub = &client.owner.hub;
+            let inner = &client.owner.inner;
             // Nothing but the panic is to wake the driver.
-            let _ = hub.with(|open| open.engine.let_all_go());
-            let panic = catch_unwind(AssertUnwindSafe(|| hub.with(|_| panic!("under the lock"))));
+            let _ = inner.with(|open| open.engine.release_all());
+            let panic = catch_unwind(AssertUnwindSafe(|| inner.with(|_| panic!("under the lock"))));
             assert!(panic.is_err());
             if another_comes {
                 assert_eq!(client.gauges(), Gauges::default());
@@ -455,10 +455,10 @@ mod tests {
     #[test]
     fn a_panic_of_the_driver_under_the_lock_ends_everything() {
         let (client, receiver) = with_a_waiter();
-        let hub = &client.owner.hub;
-        let turn = || hub.turn(|_| panic!("under the lock"));
+        let inner = &client.owner.inner;
+        let turn = || inner.turn(|_| panic!("under the lock"));
         assert!(catch_unwind(AssertUnwindSafe(turn)).is_err());
-        hub.end(Closed::DriverGone);
+        inner.end(ClosedReason::DriverGone);
         is_told(&receiver);
         assert_eq!(client.gauges(), Gauges::default());
         // What was open then counts as left; nobody waits for it.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use redlatch::Instant;
+use redlatch::clock::Instant;
 
 /// The longest time that is kept for dying: see [`kill_lead`].
 const LONGEST_KILL_LEAD: Duration = Duration::from_millis(250);
@@ -29,7 +29,7 @@ pub enum OnLost {
 
 /// What is to be sent to CMD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blow {
+pub enum StopSignal {
     /// SIGTERM: it may tidy up.
     Term,
     /// SIGKILL: its time is over.
@@ -63,7 +63,7 @@ pub fn kill_lead(ttl: Duration) -> Duration {
 
 /// The course of a CMD that runs under a lock.
 #[derive(Debug)]
-pub struct Course {
+pub struct StopSchedule {
     policy: OnLost,
     /// How long before the deadline it is told to stop.
     grace: Duration,
@@ -74,13 +74,13 @@ pub struct Course {
     stage: Stage,
 }
 
-impl Course {
+impl StopSchedule {
     /// A CMD whose lock lasts until `deadline`.
-    pub fn new(policy: OnLost, ttl: Duration, grace: Duration, deadline: Instant) -> Course {
+    pub fn new(policy: OnLost, ttl: Duration, grace: Duration, deadline: Instant) -> StopSchedule {
         let kill_lead = kill_lead(ttl);
         let grace = grace.max(kill_lead);
         let (tell_at, kill_at) = (before(deadline, grace), before(deadline, kill_lead));
-        Course { policy, grace, kill_lead, tell_at, kill_at, stage: Stage::Running }
+        StopSchedule { policy, grace, kill_lead, tell_at, kill_at, stage: Stage::Running }
     }
 
     /// The lock lasts until `deadline`. A CMD that was told to stop stays told: SIGTERM cannot be
@@ -114,13 +114,13 @@ impl Course {
     }
 
     /// What is to be sent now.
-    pub fn next_blow(&mut self, now: Instant) -> Option<Blow> {
+    pub fn next_blow(&mut self, now: Instant) -> Option<StopSignal> {
         if self.next_due()? > now {
             return None;
         }
         let too_late = now >= self.kill_at;
         self.stage = if too_late { Stage::Killed } else { Stage::Told };
-        Some(if too_late { Blow::Kill } else { Blow::Term })
+        Some(if too_late { StopSignal::Kill } else { StopSignal::Term })
     }
 
     /// Whether it is told to stop before it is killed.
@@ -151,47 +151,53 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    fn course(policy: OnLost) -> Course {
-        Course::new(policy, TTL, GRACE, at(12_000))
+    fn stop_schedule(policy: OnLost) -> StopSchedule {
+        StopSchedule::new(policy, TTL, GRACE, at(12_000))
     }
 
     /// What is sent at these moments.
-    fn sent(course: &mut Course, moments: &[u64]) -> Vec<Option<Blow>> {
-        moments.iter().map(|&millis| course.next_blow(at(millis))).collect()
+    fn sent(stop_schedule: &mut StopSchedule, moments: &[u64]) -> Vec<Option<StopSignal>> {
+        moments.iter().map(|&millis| stop_schedule.next_blow(at(millis))).collect()
     }
 
     #[test]
     fn it_is_told_a_grace_before_the_deadline_and_dead_before_it() {
-        let mut course = course(OnLost::Term);
-        assert_eq!(course.next_due(), Some(at(8_000)));
-        assert_eq!(sent(&mut course, &[7_999, 8_000, 8_001]), [None, Some(Blow::Term), None]);
-        assert_eq!(course.next_due(), Some(at(11_750)));
-        assert_eq!(sent(&mut course, &[11_749, 11_750, 12_000]), [None, Some(Blow::Kill), None]);
-        assert_eq!(course.next_due(), None);
+        let mut stop_schedule = stop_schedule(OnLost::Term);
+        assert_eq!(stop_schedule.next_due(), Some(at(8_000)));
+        assert_eq!(
+            sent(&mut stop_schedule, &[7_999, 8_000, 8_001]),
+            [None, Some(StopSignal::Term), None]
+        );
+        assert_eq!(stop_schedule.next_due(), Some(at(11_750)));
+        assert_eq!(
+            sent(&mut stop_schedule, &[11_749, 11_750, 12_000]),
+            [None, Some(StopSignal::Kill), None]
+        );
+        assert_eq!(stop_schedule.next_due(), None);
     }
 
     #[test]
     fn a_renewal_moves_what_was_not_sent_yet_and_nothing_else() {
-        let mut course = course(OnLost::Term);
-        course.lasts_until(at(16_000));
-        assert_eq!(sent(&mut course, &[8_000, 12_000]), [None, Some(Blow::Term)]);
-        assert!(course.was_stopped());
-        course.lasts_until(at(28_000));
-        assert_eq!(sent(&mut course, &[15_749, 15_750]), [None, Some(Blow::Kill)]);
+        let mut stop_schedule = stop_schedule(OnLost::Term);
+        stop_schedule.lasts_until(at(16_000));
+        assert_eq!(sent(&mut stop_schedule, &[8_000, 12_000]), [None, Some(StopSignal::Term)]);
+        assert!(stop_schedule.was_stopped());
+        stop_schedule.lasts_until(at(28_000));
+        assert_eq!(sent(&mut stop_schedule, &[15_749, 15_750]), [None, Some(StopSignal::Kill)]);
     }
 
     #[test]
     fn who_comes_too_late_to_warn_kills() {
-        assert_eq!(course(OnLost::Term).next_blow(at(11_800)), Some(Blow::Kill));
-        let mut without_grace = Course::new(OnLost::Term, TTL, Duration::ZERO, at(12_000));
-        assert_eq!(sent(&mut without_grace, &[11_749, 11_750]), [None, Some(Blow::Kill)]);
+        assert_eq!(stop_schedule(OnLost::Term).next_blow(at(11_800)), Some(StopSignal::Kill));
+        let mut without_grace = StopSchedule::new(OnLost::Term, TTL, Duration::ZERO, at(12_000));
+        assert_eq!(sent(&mut without_grace, &[11_749, 11_750]), [None, Some(StopSignal::Kill)]);
     }
 
     #[test]
     fn kill_gives_no_warning_and_warn_sends_nothing() {
-        let mut kill = course(OnLost::Kill);
-        assert_eq!(sent(&mut kill, &[8_000, 11_749, 11_750]), [None, None, Some(Blow::Kill)]);
-        let mut warn = course(OnLost::Warn);
+        let mut kill = stop_schedule(OnLost::Kill);
+        assert_eq!(sent(&mut kill, &[8_000, 11_749, 11_750]), [None, None, Some(StopSignal::Kill)]);
+        let mut warn = stop_schedule(OnLost::Warn);
         assert_eq!(warn.next_due(), None);
         warn.is_gone(at(9_000));
         assert_eq!(sent(&mut warn, &[8_000, 11_750, 20_000]), [None, None, None]);
@@ -200,27 +206,27 @@ mod tests {
 
     #[test]
     fn a_lock_that_is_gone_is_stopped_at_once_with_the_grace_up_to_its_deadline() {
-        let mut early = course(OnLost::Term);
+        let mut early = stop_schedule(OnLost::Term);
         early.is_gone(at(1_000));
-        assert_eq!(sent(&mut early, &[1_000, 4_999]), [Some(Blow::Term), None]);
-        assert_eq!(early.next_blow(at(5_000)), Some(Blow::Kill));
-        let mut late = course(OnLost::Term);
+        assert_eq!(sent(&mut early, &[1_000, 4_999]), [Some(StopSignal::Term), None]);
+        assert_eq!(early.next_blow(at(5_000)), Some(StopSignal::Kill));
+        let mut late = stop_schedule(OnLost::Term);
         late.is_gone(at(11_000));
-        assert_eq!(sent(&mut late, &[11_000, 11_749]), [Some(Blow::Term), None]);
-        assert_eq!(late.next_blow(at(11_750)), Some(Blow::Kill));
-        let mut too_late = course(OnLost::Term);
+        assert_eq!(sent(&mut late, &[11_000, 11_749]), [Some(StopSignal::Term), None]);
+        assert_eq!(late.next_blow(at(11_750)), Some(StopSignal::Kill));
+        let mut too_late = stop_schedule(OnLost::Term);
         too_late.is_gone(at(13_000));
-        assert_eq!(too_late.next_blow(at(13_000)), Some(Blow::Kill));
-        let mut kill = course(OnLost::Kill);
+        assert_eq!(too_late.next_blow(at(13_000)), Some(StopSignal::Kill));
+        let mut kill = stop_schedule(OnLost::Kill);
         kill.is_gone(at(1_000));
-        assert_eq!(kill.next_blow(at(1_000)), Some(Blow::Kill));
+        assert_eq!(kill.next_blow(at(1_000)), Some(StopSignal::Kill));
     }
 
     #[test]
     fn the_leads_fit_into_each_other() {
         for ttl in [10, 100, 300, 1_000, 5_000, 60_000, 3_600_000].map(Duration::from_millis) {
-            let (grace, lead) = (default_grace(ttl), kill_lead(ttl));
-            assert!(lead <= grace / 4, "{ttl:?}");
+            let (grace, warn_before) = (default_grace(ttl), kill_lead(ttl));
+            assert!(warn_before <= grace / 4, "{ttl:?}");
             assert!(grace <= ttl / 3, "{ttl:?}");
         }
     }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Registry, Token};
 use redlatch::{
-    Cause, Config, ConfigError, Engine, Error, Event, Instant, NodeId, NodeSet, Op, Outcome, clock,
+    Config, ConfigError, Engine, Error, NodeError, NodeEvent, NodeId, NodeSet, Op, Outcome, clock,
+    clock::Instant,
 };
 
 use crate::suspend::Timer;
@@ -25,27 +26,27 @@ const EVENTS: usize = 64;
 type Found = (NodeId, io::Result<Vec<SocketAddr>>);
 
 /// An engine on a poller.
-pub struct Turning {
+pub struct EventLoop {
     pub engine: Engine,
     poll: Poll,
     events: Events,
     /// What happened to sources that are not the engine's, in the last turn.
     others: Vec<Token>,
     /// What happened to nodes, until somebody asks.
-    news: Vec<Event>,
+    node_events: Vec<NodeEvent>,
     names: (Sender<Found>, Receiver<Found>),
     /// Ends a sleep that the machine was suspended in.
     timer: Option<Timer>,
 }
 
-impl Turning {
+impl EventLoop {
     /// Opens it; nothing is connected yet.
-    pub fn new(config: Config) -> Result<Turning, Error> {
+    pub fn new(config: Config) -> Result<EventLoop, Error> {
         let poll = Poll::new().map_err(|error| poller_failed(&error))?;
         let engine = Engine::new(config, poll.registry(), Token(FIRST_NODE))?;
         let events = Events::with_capacity(EVENTS);
-        let (others, news, names) = (Vec::new(), Vec::new(), channel());
-        Ok(Turning { engine, poll, events, others, news, names, timer: None })
+        let (others, node_events, names) = (Vec::new(), Vec::new(), channel());
+        Ok(EventLoop { engine, poll, events, others, node_events, names, timer: None })
     }
 
     /// From now on suspend counts in every sleep: for a verb that something runs beside. Where
@@ -101,8 +102,8 @@ impl Turning {
     }
 
     /// What happened to the nodes since this was asked last.
-    pub fn take_events(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.news)
+    pub fn take_events(&mut self) -> Vec<NodeEvent> {
+        std::mem::take(&mut self.node_events)
     }
 
     /// Turns until a quorum is ready and the others have had a node timeout, or until every node
@@ -151,7 +152,7 @@ impl Turning {
 
     fn is_something_open(&self) -> bool {
         let core = self.engine.coordinator();
-        self.awaits_answers() || self.nodes().any(|node| core.debts(node) > 0)
+        self.awaits_answers() || self.nodes().any(|node| core.pending_releases(node) > 0)
     }
 
     fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
@@ -160,9 +161,9 @@ impl Turning {
 
     /// Names are looked up on threads of their own: a name server may take its time.
     fn take_news(&mut self) {
-        while let Some(event) = self.engine.poll_event() {
-            let Event::AddressStale { node } = event else {
-                self.news.push(event);
+        while let Some(event) = self.engine.poll_node_event() {
+            let NodeEvent::AddressStale { node } = event else {
+                self.node_events.push(event);
                 continue;
             };
             let Some(lookup) = self.engine.lookup(node) else { continue };
@@ -191,7 +192,7 @@ impl Turning {
 
     fn refuse_one_server_twice(&self) -> Result<(), Error> {
         let core = self.engine.coordinator();
-        if self.nodes().any(|node| core.trouble(node) == Cause::SameServer) {
+        if self.nodes().any(|node| core.trouble(node) == NodeError::SameServer) {
             let report = core.report_standings(clock::now());
             return Err(Error::Config(ConfigError::Nodes(report)));
         }

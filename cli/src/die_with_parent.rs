@@ -26,10 +26,10 @@ const VERB: &str = "__become";
 /// from the first thread: it is killed when the thread that started it ends.
 pub fn command(program: &Path, command: &[OsString]) -> Command {
     // Not by its path: the file there may have been replaced since.
-    let mut nursery = Command::new("/proc/self/exe");
-    nursery.arg0("redlatch").arg(VERB).arg(std::process::id().to_string());
-    nursery.arg(program).args(command);
-    nursery
+    let mut die_with_parent = Command::new("/proc/self/exe");
+    die_with_parent.arg0("redlatch").arg(VERB).arg(std::process::id().to_string());
+    die_with_parent.arg(program).args(command);
+    die_with_parent
 }
 
 /// Becomes a command, where that is what this process was started for.

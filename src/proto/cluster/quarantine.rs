@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use super::super::error::Cause;
-use super::super::greeting::{Fact, Vetted, forbids_a_marker};
+use super::super::error::NodeError;
+use super::super::handshake::{Fact, Vetted, forbids_a_marker};
 use super::super::link::{Ask, Kind};
 use super::super::marker::{self, MarkerState, Marking};
 use super::super::node::NodeId;
-use super::super::quarantine::{self, Distrust};
+use super::super::quarantine::{self, QuarantineReason};
 use super::super::settings::RestartGuard;
-use super::super::standing::Standing;
+use super::super::standing::NodeState;
 use super::super::time::Instant;
-use super::{Change, Cluster, Due, Event};
+use super::{Change, Cluster, Due, NodeEvent};
 
 impl Cluster {
     /// A node was vetted: does it remember every live lock? `found` is its marker as it was before
@@ -45,13 +45,13 @@ impl Cluster {
 
     /// The node may have forgotten a live lock, just now. The next process learns of it by the
     /// node marker: a flush took that along, a clock that jumped did not.
-    pub(super) fn distrust(&mut self, node: NodeId, why: Distrust, now: Instant) {
+    pub(super) fn distrust(&mut self, node: NodeId, why: QuarantineReason, now: Instant) {
         if self.settings.restart_guard == RestartGuard::Off {
             return;
         }
         self.quarantine(node, quarantine::memory(self.settings.max_ttl), why, now);
         let it = &mut self.nodes[node.index()];
-        if why == Distrust::ClockJumped {
+        if why == QuarantineReason::ClockJumped {
             it.wants_marking = Some(Marking::Renew);
         } else {
             it.wants_marking.get_or_insert(Marking::IfMissing);
@@ -100,7 +100,7 @@ impl Cluster {
         }
     }
 
-    fn quarantine(&mut self, node: NodeId, length: Duration, why: Distrust, now: Instant) {
+    fn quarantine(&mut self, node: NodeId, length: Duration, why: QuarantineReason, now: Instant) {
         let was_trusted = self.is_trusted(node);
         let it = &mut self.nodes[node.index()];
         it.vouching = false;
@@ -111,9 +111,9 @@ impl Cluster {
         it.trusted_from = Some((until, why));
         self.timers.clear_in(&mut it.trust);
         it.trust = Some(self.timers.set_at(until, Due::Trust(node)));
-        self.tell(Event::Distrusted { node, why, until });
+        self.tell(NodeEvent::Quarantined { node, why, until });
         if self.standing(node).is_usable() {
-            self.set_standing(node, Standing::Quarantined(until));
+            self.set_standing(node, NodeState::Quarantined(until));
         }
         if was_trusted {
             // In quarantine already, every vote and every key of the node is judged by it.
@@ -126,16 +126,16 @@ impl Cluster {
         let it = &mut self.nodes[node.index()];
         (it.trust, it.trusted_from) = (None, None);
         if self.standing(node).is_usable() {
-            self.set_standing(node, Standing::Ready);
+            self.set_standing(node, NodeState::Ready);
         }
     }
 
     /// Whether there is a marker to be written on the node, by which an operator vouches for it.
-    pub fn may_vouch_for(&self, node: NodeId) -> Result<(), Cause> {
+    pub fn may_vouch_for(&self, node: NodeId) -> Result<(), NodeError> {
         self.may_ask(node)?;
         let known = self.nodes[node.index()].vetted.info.identity.run_id.is_some();
         let named = !self.settings.node_marker.is_empty();
-        if known && named { Ok(()) } else { Err(Cause::NoPermission) }
+        if known && named { Ok(()) } else { Err(NodeError::NoPermission) }
     }
 
     /// Writes the marker by which an operator vouches for the node. `ask` is the question of the
@@ -165,10 +165,10 @@ impl Cluster {
     }
 
     /// What a node that may be asked is.
-    pub(super) fn usable_standing(&self, node: NodeId, now: Instant) -> Standing {
+    pub(super) fn usable_standing(&self, node: NodeId, now: Instant) -> NodeState {
         match self.nodes[node.index()].trusted_from {
-            Some((until, _)) if now < until => Standing::Quarantined(until),
-            _ => Standing::Ready,
+            Some((until, _)) if now < until => NodeState::Quarantined(until),
+            _ => NodeState::Ready,
         }
     }
 

@@ -77,7 +77,7 @@ impl Strangers {
 
 /// What CMD started, by what is known of CMD.
 #[derive(Debug)]
-pub struct Family {
+pub struct ProcessTree {
     cmd: Pid,
     /// When CMD was started. What is older is not its.
     since: u64,
@@ -87,13 +87,13 @@ pub struct Family {
     has_group: bool,
 }
 
-impl Family {
+impl ProcessTree {
     /// That of `cmd`, without CMD itself and without its group where it has one. Where nothing is
     /// told of CMD, nothing is too old.
-    pub fn of(cmd: Pid, has_group: bool, strangers: Strangers) -> Family {
+    pub fn of(cmd: Pid, has_group: bool, strangers: Strangers) -> ProcessTree {
         let cmd_itself = look_at(cmd.as_raw_pid()).ok().flatten();
         let since = cmd_itself.map_or(0, |process| process.started);
-        Family { cmd, since, strangers, has_group }
+        ProcessTree { cmd, since, strangers, has_group }
     }
 
     /// Sends a signal to all of them. The error is of one that would not take it.
@@ -191,18 +191,18 @@ impl Family {
 
 /// Those of `all` that come down from `ancestor`.
 fn below(ancestor: i32, all: &[Process]) -> Vec<Process> {
-    let mut family = BTreeSet::from([ancestor]);
+    let mut process_tree = BTreeSet::from([ancestor]);
     loop {
-        let known = family.len();
-        let children = all.iter().filter(|process| family.contains(&process.parent));
+        let known = process_tree.len();
+        let children = all.iter().filter(|process| process_tree.contains(&process.parent));
         let children: Vec<i32> = children.map(|process| process.id).collect();
-        family.extend(children);
-        if family.len() == known {
+        process_tree.extend(children);
+        if process_tree.len() == known {
             break;
         }
     }
-    family.remove(&ancestor);
-    all.iter().copied().filter(|process| family.contains(&process.id)).collect()
+    process_tree.remove(&ancestor);
+    all.iter().copied().filter(|process| process_tree.contains(&process.id)).collect()
 }
 
 fn all_ids() -> io::Result<BTreeSet<i32>> {
@@ -287,10 +287,10 @@ mod tests {
     fn nobody_is_called_gone_while_somebody_of_them_comes_or_goes() {
         let cmd = Pid::from_raw(10).expect("a process number");
         let strangers = Strangers::default();
-        let family = Family { cmd, since: 1, strangers, has_group: false };
+        let process_tree = ProcessTree { cmd, since: 1, strangers, has_group: false };
         let (us, stranger) = (process(9, 8), process(30, 8));
         let look = |young: &[Process], gone: &[i32], came: &[Process]| {
-            let look = family.judge(us, young, &gone.iter().copied().collect(), came);
+            let look = process_tree.judge(us, young, &gone.iter().copied().collect(), came);
             (look.members.len(), look.complete)
         };
         assert_eq!(look(&[stranger], &[40], &[]), (0, true));
@@ -317,8 +317,8 @@ mod tests {
         let all = [(10, 9), (11, 10), (20, 9), (21, 20)].map(|(id, parent)| process(id, parent));
         let found = |has_group, young: &[Process], came: &[Process]| {
             let strangers = Strangers([(20, 1)].into());
-            let family = Family { cmd, since: 1, strangers, has_group };
-            let look = family.judge(us, young, &BTreeSet::new(), came);
+            let process_tree = ProcessTree { cmd, since: 1, strangers, has_group };
+            let look = process_tree.judge(us, young, &BTreeSet::new(), came);
             let members: Vec<i32> = look.members.iter().map(|process| process.id).collect();
             (members, look.complete)
         };

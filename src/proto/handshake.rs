@@ -11,12 +11,12 @@
 //! The hazard is a node taken for an independent master that is none.
 
 use super::command::{EXTEND, Native, RELEASE};
-use super::error::Cause;
+use super::error::NodeError;
 use super::marker::{Identity, Marker, MarkerState};
 use super::resp::Reply;
 use super::settings::NodeSettings;
 
-/// A step of the greeting.
+/// A step of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// `HELLO 3`, with the credentials where there are any.
@@ -68,7 +68,7 @@ pub enum Fact {
     /// What it has of its own.
     Native(Option<Native>),
     /// It was refused.
-    Refused(Cause),
+    Refused(NodeError),
 }
 
 /// What `INFO` tells of a node.
@@ -110,33 +110,33 @@ pub struct Vetted {
     pub marker: MarkerState,
 }
 
-/// How the greeting goes on.
+/// How the handshake goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// Answers are still to come.
     More,
-    /// It has to be said again in the old words: call [`Greeting::begin`] again.
+    /// It has to be said again in the old words: call [`Handshake::begin`] again.
     Again,
-    /// The node may be asked: [`Greeting::vetted`] has what is known of it.
+    /// The node may be asked: [`Handshake::vetted`] has what is known of it.
     Vetted,
     /// It may not.
-    Rejected(Cause),
+    Rejected(NodeError),
 }
 
-/// The greeting of one connection.
+/// The handshake of one connection.
 #[derive(Debug, Default)]
-pub struct Greeting {
+pub struct Handshake {
     unanswered: usize,
     /// `HELLO` had credentials with it.
     hello_had_credentials: bool,
     hello_unknown: bool,
-    trouble: Option<Cause>,
+    trouble: Option<NodeError>,
     vetted: Vetted,
     /// The marker as it was found, before it was written.
     found: Option<MarkerState>,
 }
 
-impl Greeting {
+impl Handshake {
     /// Says everything at once. `name` is what we are called, `marker` the key of the node marker
     /// where it is to be looked at; `say` puts one step into the outbox.
     pub fn begin(
@@ -147,7 +147,7 @@ impl Greeting {
         mut say: impl FnMut(Step, &[&[u8]]),
     ) {
         let old_words = self.hello_unknown;
-        *self = Greeting::default();
+        *self = Handshake::default();
         let mut say = |step, arguments: &[&[u8]]| {
             self.unanswered += 1;
             say(step, arguments);
@@ -192,7 +192,7 @@ impl Greeting {
         }
     }
 
-    /// The script that writes the node marker is asked for: its answer ends the greeting.
+    /// The script that writes the node marker is asked for: its answer ends the handshake.
     pub fn mark(&mut self) {
         self.unanswered += 1;
         self.found = Some(self.vetted.marker);
@@ -209,26 +209,31 @@ impl Greeting {
             (_, Fact::Time(micros)) => self.vetted.micros = Some(micros),
             (_, Fact::Marker(marker)) => self.vetted.marker = marker,
             (_, Fact::Native(native)) => self.vetted.native = native,
-            (Step::Hello, Fact::Refused(Cause::UnknownCommand | Cause::NoPermission)) => {
+            (Step::Hello, Fact::Refused(NodeError::UnknownCommand | NodeError::NoPermission)) => {
                 self.hello_unknown = true;
             }
             // Some servers ask who we are before they look whether they know the command.
-            (Step::Hello, Fact::Refused(Cause::NoAuth)) if self.hello_had_credentials => {
+            (Step::Hello, Fact::Refused(NodeError::NoAuth)) if self.hello_had_credentials => {
                 self.hello_unknown = true;
             }
             // It ran. Anything else stays in the way of every release.
-            (Step::Run, Fact::Refused(Cause::Other)) => {}
+            (Step::Run, Fact::Refused(NodeError::Other)) => {}
             // Without INFO nothing is known of it, and so it is distrusted; without the others the
             // source is sent each time, and a flush is not noticed.
             (
                 Step::Info | Step::Load | Step::Native | Step::Track | Step::Time,
-                Fact::Refused(Cause::NoPermission | Cause::UnknownCommand | Cause::Other),
+                Fact::Refused(
+                    NodeError::NoPermission | NodeError::UnknownCommand | NodeError::Other,
+                ),
             ) => {}
             // The marker's key is not for us: the node is judged without one.
             (
                 Step::Marker | Step::Mark,
                 Fact::Refused(
-                    Cause::NoPermission | Cause::UnknownCommand | Cause::WrongType | Cause::Other,
+                    NodeError::NoPermission
+                    | NodeError::UnknownCommand
+                    | NodeError::WrongType
+                    | NodeError::Other,
                 ),
             ) => self.vetted.marker = MarkerState::Unavailable,
             // It cannot be written for a while: its memory is full, or a script runs.
@@ -259,18 +264,18 @@ impl Greeting {
         self.found
     }
 
-    /// What was found wrong so far: a node that ends the connection in mid-greeting said why.
-    pub fn trouble(&self) -> Option<Cause> {
+    /// What was found wrong so far: a node that ends the connection in mid-handshake said why.
+    pub fn trouble(&self) -> Option<NodeError> {
         self.trouble
     }
 
     fn vet(&mut self, info: Info, allow_eviction: bool) {
         self.vetted.info = info;
         let troubles = [
-            (info.cluster, Cause::Cluster),
-            (info.replica, Cause::Replica),
-            (info.evicts && !allow_eviction, Cause::Evicts),
-            (info.loading, Cause::Loading),
+            (info.cluster, NodeError::Cluster),
+            (info.replica, NodeError::Replica),
+            (info.evicts && !allow_eviction, NodeError::Evicts),
+            (info.loading, NodeError::Loading),
         ];
         if let Some((_, cause)) = troubles.iter().find(|(found, _)| *found) {
             self.blame(*cause);
@@ -278,7 +283,7 @@ impl Greeting {
     }
 
     /// The first trouble is the one that tells: the later ones follow from it.
-    fn blame(&mut self, cause: Cause) {
+    fn blame(&mut self, cause: NodeError) {
         self.trouble.get_or_insert(cause);
     }
 }
@@ -287,7 +292,7 @@ impl Step {
     /// Reads the reply to this step; `None` where the command cannot give it.
     pub fn read(self, reply: &Reply<'_>) -> Option<Fact> {
         match (self, *reply) {
-            (_, Reply::Error(line)) => Some(Fact::Refused(Cause::of_error(line))),
+            (_, Reply::Error(line)) => Some(Fact::Refused(NodeError::of_error(line))),
             (Step::Hello, Reply::Map(fields) | Reply::Array(fields)) => {
                 let mut fields = fields.iter();
                 let mut client_id = 0;
@@ -326,8 +331,14 @@ impl Step {
 }
 
 /// Whether this error to the marker's commands stays: the key, or a command, is not for us.
-pub const fn forbids_a_marker(cause: Cause) -> bool {
-    matches!(cause, Cause::NoPermission | Cause::UnknownCommand | Cause::WrongType | Cause::Other)
+pub const fn forbids_a_marker(cause: NodeError) -> bool {
+    matches!(
+        cause,
+        NodeError::NoPermission
+            | NodeError::UnknownCommand
+            | NodeError::WrongType
+            | NodeError::Other
+    )
 }
 
 /// What `TIME` tells, in microseconds; it may be refused.
@@ -382,9 +393,9 @@ mod tests {
     use super::super::settings::Secret;
     use super::*;
 
-    fn said(greeting: &mut Greeting, node: &NodeSettings) -> Vec<(Step, String)> {
+    fn said(handshake: &mut Handshake, node: &NodeSettings) -> Vec<(Step, String)> {
         let mut said = Vec::new();
-        greeting.begin(node, "me", None, |step, arguments| {
+        handshake.begin(node, "me", None, |step, arguments| {
             let words: Vec<_> = arguments.iter().map(|a| String::from_utf8_lossy(a)).collect();
             said.push((step, words.join(" ")));
         });
@@ -395,17 +406,17 @@ mod tests {
         Step::Info.read(&Reply::Bulk(text.as_bytes())).unwrap()
     }
 
-    fn end(greeting: &mut Greeting, facts: &[(Step, Fact)]) -> Progress {
+    fn end(handshake: &mut Handshake, facts: &[(Step, Fact)]) -> Progress {
         let (last, first) = facts.split_last().unwrap();
         for &(step, fact) in first {
-            assert_eq!(greeting.handle(step, fact, false), Progress::More);
+            assert_eq!(handshake.handle(step, fact, false), Progress::More);
         }
-        greeting.handle(last.0, last.1, false)
+        handshake.handle(last.0, last.1, false)
     }
 
     const HELLO: (Step, Fact) = (Step::Hello, Fact::Hello { client_id: 9 });
     const LOADED: (Step, Fact) = (Step::Load, Fact::Fine);
-    const RAN: (Step, Fact) = (Step::Run, Fact::Refused(Cause::Other));
+    const RAN: (Step, Fact) = (Step::Run, Fact::Refused(NodeError::Other));
     const NATIVE: (Step, Fact) = (Step::Native, Fact::Native(None));
     const TRACKED: (Step, Fact) = (Step::Track, Fact::Fine);
     const NAMED: (Step, Fact) = (Step::Name, Fact::Fine);
@@ -414,14 +425,14 @@ mod tests {
     const REST: [(Step, Fact); 8] = [LOADED, LOADED, RAN, NATIVE, TRACKED, NAMED, NAMED, NAMED];
 
     /// The same, refused.
-    fn all_refused(why: Cause) -> [(Step, Fact); 8] {
+    fn all_refused(why: NodeError) -> [(Step, Fact); 8] {
         REST.map(|(step, _)| (step, Fact::Refused(why)))
     }
 
     #[test]
     fn a_plain_master_is_vetted() {
-        let mut greeting = Greeting::default();
-        let steps = said(&mut greeting, &NodeSettings::new("a"));
+        let mut handshake = Handshake::default();
+        let steps = said(&mut handshake, &NodeSettings::new("a"));
         assert_eq!(steps[0].1, "HELLO 3");
         let run_id = "0123456789abcdef0123456789abcdef01234567";
         let text = format!(
@@ -431,8 +442,8 @@ mod tests {
         assert_eq!(steps[7].1, "CLIENT SETNAME me");
         assert_eq!(steps[8].1, "CLIENT SETINFO LIB-NAME redlatch");
         let facts = [&[HELLO, (Step::Info, info(&text))], &REST[..]].concat();
-        assert_eq!(end(&mut greeting, &facts), Progress::Vetted);
-        let vetted = greeting.vetted();
+        assert_eq!(end(&mut handshake, &facts), Progress::Vetted);
+        let vetted = handshake.vetted();
         assert_eq!(vetted.client_id, Some(9));
         assert_eq!(vetted.info.identity.run_id.unwrap(), run_id.as_bytes());
         assert_eq!(vetted.info.uptime_seconds, Some(-3));
@@ -441,16 +452,16 @@ mod tests {
     #[test]
     fn what_is_no_independent_master_is_rejected_with_the_reason() {
         let cases = [
-            ("role:slave", Cause::Replica),
-            ("loading:1", Cause::Loading),
-            ("cluster_enabled:1", Cause::Cluster),
-            ("maxmemory:1\r\nmaxmemory_policy:allkeys-lru", Cause::Evicts),
+            ("role:slave", NodeError::Replica),
+            ("loading:1", NodeError::Loading),
+            ("cluster_enabled:1", NodeError::Cluster),
+            ("maxmemory:1\r\nmaxmemory_policy:allkeys-lru", NodeError::Evicts),
         ];
         for (text, cause) in cases {
-            let mut greeting = Greeting::default();
-            said(&mut greeting, &NodeSettings::new("a"));
+            let mut handshake = Handshake::default();
+            said(&mut handshake, &NodeSettings::new("a"));
             let facts = [&[HELLO, (Step::Info, info(text))], &REST[..]].concat();
-            assert_eq!(end(&mut greeting, &facts), Progress::Rejected(cause), "{text}");
+            assert_eq!(end(&mut handshake, &facts), Progress::Rejected(cause), "{text}");
         }
     }
 
@@ -459,36 +470,37 @@ mod tests {
         let mut node = NodeSettings::new("a");
         node.password = Some(Secret::new("pw"));
         node.db = 3;
-        let mut greeting = Greeting::default();
-        let steps = said(&mut greeting, &node);
+        let mut handshake = Handshake::default();
+        let steps = said(&mut handshake, &node);
         assert_eq!(steps[0], (Step::Hello, "HELLO 3 AUTH default pw".into()));
         assert_eq!(steps[1], (Step::Select, "SELECT 3".into()));
-        let refused = (Step::Hello, Fact::Refused(Cause::WrongPassword));
-        let rest = Fact::Refused(Cause::NoAuth);
+        let refused = (Step::Hello, Fact::Refused(NodeError::WrongPassword));
+        let rest = Fact::Refused(NodeError::NoAuth);
         let facts = [refused, (Step::Select, rest), (Step::Info, rest)];
-        let facts = [&facts[..], &all_refused(Cause::NoAuth)].concat();
-        assert_eq!(end(&mut greeting, &facts), Progress::Rejected(Cause::WrongPassword));
+        let facts = [&facts[..], &all_refused(NodeError::NoAuth)].concat();
+        assert_eq!(end(&mut handshake, &facts), Progress::Rejected(NodeError::WrongPassword));
     }
 
     #[test]
     fn where_hello_is_unknown_it_is_said_again_in_the_old_words() {
         let mut node = NodeSettings::new("a");
         node.password = Some(Secret::new("pw"));
-        let mut greeting = Greeting::default();
-        said(&mut greeting, &node);
-        let rest = Fact::Refused(Cause::NoAuth);
-        for why in [Cause::UnknownCommand, Cause::NoAuth] {
-            greeting = Greeting::default();
-            said(&mut greeting, &node);
+        let mut handshake = Handshake::default();
+        said(&mut handshake, &node);
+        let rest = Fact::Refused(NodeError::NoAuth);
+        for why in [NodeError::UnknownCommand, NodeError::NoAuth] {
+            handshake = Handshake::default();
+            said(&mut handshake, &node);
             let unknown = (Step::Hello, Fact::Refused(why));
-            let facts = [&[unknown, (Step::Info, rest)], &all_refused(Cause::NoAuth)[..]].concat();
-            assert_eq!(end(&mut greeting, &facts), Progress::Again);
+            let facts =
+                [&[unknown, (Step::Info, rest)], &all_refused(NodeError::NoAuth)[..]].concat();
+            assert_eq!(end(&mut handshake, &facts), Progress::Again);
         }
-        let steps = said(&mut greeting, &node);
+        let steps = said(&mut handshake, &node);
         assert_eq!(steps[0], (Step::Auth, "AUTH pw".into()));
         let facts = [(Step::Auth, Fact::Fine), (Step::Info, info("role:master"))];
         let facts = [&facts[..], &[LOADED, LOADED, RAN, NATIVE, NAMED, NAMED, NAMED]].concat();
-        assert_eq!(end(&mut greeting, &facts), Progress::Vetted);
+        assert_eq!(end(&mut handshake, &facts), Progress::Vetted);
     }
 
     #[test]
@@ -508,30 +520,30 @@ mod tests {
 
     #[test]
     fn what_a_managed_server_refuses_is_done_without_and_scripts_are_not() {
-        for why in [Cause::NoPermission, Cause::UnknownCommand] {
+        for why in [NodeError::NoPermission, NodeError::UnknownCommand] {
             let refused = Fact::Refused(why);
             let vetted = |run| {
-                let mut greeting = Greeting::default();
-                said(&mut greeting, &NodeSettings::new("a"));
+                let mut handshake = Handshake::default();
+                said(&mut handshake, &NodeSettings::new("a"));
                 let mut rest = all_refused(why);
                 rest[2].1 = run;
                 let facts = [&[HELLO, (Step::Info, refused)], &rest[..]].concat();
-                end(&mut greeting, &facts)
+                end(&mut handshake, &facts)
             };
             assert_eq!(vetted(Fact::Fine), Progress::Vetted);
-            assert_eq!(vetted(Fact::Refused(Cause::Other)), Progress::Vetted);
+            assert_eq!(vetted(Fact::Refused(NodeError::Other)), Progress::Vetted);
             assert_eq!(vetted(refused), Progress::Rejected(why));
         }
     }
 
     #[test]
     fn who_may_run_no_scripts_could_release_nothing() {
-        let mut greeting = Greeting::default();
-        said(&mut greeting, &NodeSettings::new("a"));
-        let refused = Fact::Refused(Cause::NoPermission);
+        let mut handshake = Handshake::default();
+        said(&mut handshake, &NodeSettings::new("a"));
+        let refused = Fact::Refused(NodeError::NoPermission);
         let info = (Step::Info, info("role:master"));
         let facts = [HELLO, info, (Step::Load, refused), (Step::Load, refused)];
         let facts = [&facts[..], &[(Step::Run, refused)], &REST[3..]].concat();
-        assert_eq!(end(&mut greeting, &facts), Progress::Rejected(Cause::NoPermission));
+        assert_eq!(end(&mut handshake, &facts), Progress::Rejected(NodeError::NoPermission));
     }
 }

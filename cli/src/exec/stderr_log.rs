@@ -32,7 +32,7 @@ pub enum Weight {
 
 /// The voice of one `redlatch exec`.
 #[derive(Debug)]
-pub struct Voice {
+pub struct StderrLog {
     key: String,
     json: bool,
     /// What is at least as heavy is told.
@@ -47,14 +47,14 @@ struct Pen {
     done: Receiver<()>,
 }
 
-impl Voice {
-    pub fn new(key: &str, output: &Output) -> Voice {
+impl StderrLog {
+    pub fn new(key: &str, output: &Output) -> StderrLog {
         let least = match (output.quiet, output.verbose || output.json) {
             (true, _) => None,
             (false, true) => Some(Weight::Detail),
             (false, false) => Some(Weight::News),
         };
-        Voice { key: key.to_string(), json: output.json, least, pen: None }
+        StderrLog { key: key.to_string(), json: output.json, least, pen: None }
     }
 
     /// Tells what happened, in the one form or the other.

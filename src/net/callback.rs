@@ -5,24 +5,24 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A function of the caller's.
-pub(crate) struct Hook<F: ?Sized>(pub(crate) Arc<F>);
+pub(crate) struct Callback<F: ?Sized>(pub(crate) Arc<F>);
 
-impl<F: ?Sized> Clone for Hook<F> {
-    fn clone(&self) -> Hook<F> {
-        Hook(Arc::clone(&self.0))
+impl<F: ?Sized> Clone for Callback<F> {
+    fn clone(&self) -> Callback<F> {
+        Callback(Arc::clone(&self.0))
     }
 }
 
-impl<F: ?Sized> fmt::Debug for Hook<F> {
+impl<F: ?Sized> fmt::Debug for Callback<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a function")
     }
 }
 
-impl<F: ?Sized> PartialEq for Hook<F> {
-    fn eq(&self, other: &Hook<F>) -> bool {
+impl<F: ?Sized> PartialEq for Callback<F> {
+    fn eq(&self, other: &Callback<F>) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl<F: ?Sized> Eq for Hook<F> {}
+impl<F: ?Sized> Eq for Callback<F> {}
