@@ -83,7 +83,11 @@ fn a_single_waiter_beside_a_hundred_has_its_turn() {
     let before: Vec<usize> = turns.iter().map(others).collect();
     println!("{} holds; before each of the single one's turns: {before:?}", holds.len());
     assert!(turns.len() >= 20, "{} turns", turns.len());
-    assert!(before.iter().all(|others| *others <= 2 * STREAK), "{before:?}");
+    // One window for others follows STREAK hand-overs and the acquire before them. The single
+    // waiter may come too late for a window, because its thread has to be scheduled: on two shared
+    // processors it has missed one. So it has its turn in the third window at the latest.
+    let cycle = STREAK + 2;
+    assert!(before.iter().all(|others| *others <= 3 * cycle), "{before:?}");
     nothing_is_left(&fleet);
 }
 

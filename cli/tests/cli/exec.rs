@@ -222,7 +222,7 @@ fn cmd_is_told_of_its_lock_and_of_no_password() {
         assert_eq!(variable(&ended, "TTL_MS"), "20000");
         let acquired = &events(&ended)[0];
         let granted = format!("{}/{}", acquired["granted"], acquired["nodes"]);
-        assert_eq!(variable(&ended, "NODES"), granted);
+        assert_eq!(variable(&ended, "GRANTED"), granted);
         assert_eq!(acquired["token"], token);
         let deadline: u64 = variable(&ended, "DEADLINE_UNIX_MS").parse().expect("a number");
         assert!(deadline.abs_diff(acquired["deadline_unix_ms"].as_u64().expect("one")) < 10);
