@@ -1,8 +1,8 @@
 //! The blocking client: it has no thread of its own. Also the guard of a lock.
 //!
 //! The client drives its engine only inside its calls. Between them nothing is read, written or
-//! renewed. That costs nothing, and only kept locks suffer from it: what the kernel holds is read
-//! before a timeout takes effect.
+//! renewed. That costs nothing, and only kept locks suffer, as they are not renewed. No answer is
+//! lost: what the kernel holds is read before a timeout takes effect.
 
 mod guard;
 mod notices;

@@ -101,7 +101,8 @@ use crate::proto::ops::Completion;
 ///
 /// Dropping it cancels every request, and releases each lock that it won or may yet win but did not
 /// hand out, as far as the sockets take the releases without waiting. A lock that it did hand out
-/// stays until its ttl is over, unless you release it: [`Engine::release_all`] releases all of them.
+/// stays until its ttl is over, unless you release it: [`Engine::release_all`] releases all of
+/// them.
 #[derive(Debug)]
 pub struct FdEngine {
     engine: Engine,

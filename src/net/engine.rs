@@ -120,7 +120,8 @@ pub struct Engine {
     /// Nodes whose names may lead elsewhere by now, and that were not reported yet.
     stale: NodeSet,
     credentials: Option<AskForCredentials>,
-    /// The user and password of each URL; filled only if [`Config::credentials`] was set.
+    /// The user and password of each URL, used if the function of [`Config::credentials`] returns
+    /// `None`.
     by_url: Vec<Credentials>,
     /// The number of the process that owns the sockets and the locks.
     owner: u32,

@@ -130,7 +130,7 @@ fn split(line: &[u8]) -> Option<Words> {
                 b' ' | b'\n' | b'\r' | b'\t' => break,
                 b'"' | b'\'' => {
                     rest = quoted(after, byte, &mut word)?;
-                    // A closing quote ends its word, and has to be followed by white space.
+                    // A closing quote ends its word: only white space may follow it.
                     if rest.first().is_some_and(|byte| !space(byte)) {
                         return None;
                     }
