@@ -626,6 +626,7 @@ impl Engine {
         }
     }
 
+    /// # Errors
     /// If the caller's function panics. Only that node fails: if the panic left the turn in its
     /// middle, the poller would not report the other sockets again.
     fn ask_for_credentials(&mut self, node: NodeId) -> io::Result<()> {
