@@ -1,14 +1,14 @@
-//! Takes the examples that say `no_run` out of README and the library's documentation, and writes
-//! each as a module that `tests/run.rs` runs. rustdoc compiles them only, because the addresses in
-//! them lead nowhere; here the addresses are those of masters inside the process.
+//! Takes the examples marked `no_run` out of README and the library's documentation, and writes
+//! each as a module that `tests/run.rs` runs. rustdoc only compiles them, because their addresses
+//! lead nowhere; here the addresses are those of masters inside the process.
 //!
-//! The hazard is an example that is left out unseen: the test knows how many there are at least.
+//! The hazard is an example that is left out unnoticed: the test knows the least number of them.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The addresses in the examples. An example with other ones is run with those.
+/// The addresses that are replaced. An example with other addresses is run with those.
 const ADDRESSES: &str = r#"["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]"#;
 
 fn main() {
@@ -89,7 +89,7 @@ fn module(example: &str) -> String {
         let example = example.replace("async fn main()", "pub async fn main()");
         return example.replace("\nfn main()", "\npub fn main()");
     }
-    // In a closure, because only inside of it does what the example imports have a name.
+    // In a closure, because the names that the example imports exist only inside of it.
     format!(
         "pub fn main() -> crate::Ended {{\nlet it = (|| {{{example}}})();\ncrate::ended(it)\n}}\n"
     )

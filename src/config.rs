@@ -1,5 +1,4 @@
-//! What a client is made with: the addresses of the nodes, and the settings. And what a lock is
-//! asked for with.
+//! The addresses of the nodes and the settings of a client, and the options of a lock.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +15,7 @@ use crate::proto::keeper::AutoExtend;
 use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
 use crate::proto::time::Instant;
 
-/// How long a lock is waited for unless [`LockOptions`] say otherwise, by every kind of client.
+/// How long an acquire waits unless [`LockOptions`] say otherwise, for every kind of client.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 
 /// Addresses and settings of a client.
@@ -39,7 +38,7 @@ pub struct Config {
     pub(crate) tls: Option<Tls>,
 }
 
-/// Who we are to the node with this label; `None`: whom its URL says.
+/// The user and password for the node with this label; `None`: those of its URL.
 pub(crate) type AskForCredentials = Callback<dyn Fn(&str) -> Option<Credentials> + Send + Sync>;
 
 impl Config {
@@ -47,8 +46,8 @@ impl Config {
     /// the same over TLS (feature `tls`), or `redis+unix://[user[:password]@]/path[?db=N]`. User,
     /// password and path are percent-encoded.
     ///
-    /// Each has to be a master of its own, on a machine of its own: not replicas of each other,
-    /// not the nodes of a cluster.
+    /// Each has to be a master of its own, on a machine of its own: neither replicas of each other
+    /// nor nodes of a cluster.
     ///
     /// A name that has several addresses is one node, and its addresses are tried in turn. All of
     /// them have to lead to one server. If they lead to different servers, two clients may count
@@ -92,76 +91,76 @@ impl Config {
         self
     }
 
-    /// The longest ttl that may be asked for. 60 s unless set.
+    /// The longest ttl that a lock may have. 60 s unless set.
     #[must_use]
     pub fn max_ttl(mut self, ttl: Duration) -> Config {
         self.settings.max_ttl = ttl;
         self
     }
 
-    /// The shortest and the longest pause before the next attempt for a key that is held, where the
-    /// nodes do not tell of its release; they grow from the one to the other. 5 and 50 ms unless
-    /// set. Where they tell, one is made behind eight of the longest pauses whatever was told.
+    /// The shortest and the longest pause before the next attempt for a key that is held, if the
+    /// nodes do not report its release; the pauses grow from the one to the other. 5 and 50 ms
+    /// unless set. If the nodes report it, an attempt still follows after eight of the longest
+    /// pauses.
     #[must_use]
     pub fn retry(mut self, shortest: Duration, longest: Duration) -> Config {
         self.settings.retry = (shortest, longest);
         self
     }
 
-    /// The shortest and the longest pause before a node is connected to again. 20 and 500 ms
-    /// unless set. A connection that was good for a while is replaced without a pause.
+    /// The shortest and the longest pause of the back-off, before a node is connected to again. 20
+    /// and 500 ms unless set. A connection that was good for a while is replaced without a pause.
     #[must_use]
     pub fn reconnect(mut self, shortest: Duration, longest: Duration) -> Config {
         self.settings.reconnect = (shortest, longest);
         self
     }
 
-    /// How long a node may be silent before its connection is given up for a new one. 500 ms
-    /// unless set.
+    /// How long a node may be silent before its connection is replaced. 500 ms unless set.
     #[must_use]
     pub fn reset_after(mut self, silence: Duration) -> Config {
         self.settings.reset_after = silence;
         self
     }
 
-    /// How often each node is asked for its time: it finds a connection that is dead while nobody
-    /// asks anything, and a clock that jumped. 5 s unless set.
+    /// How often each node is asked for its time. This finds a dead connection while no request is
+    /// in flight, and a clock that jumped. 5 s unless set.
     #[must_use]
     pub fn probe_interval(mut self, interval: Duration) -> Config {
         self.settings.probe_interval = interval;
         self
     }
 
-    /// Whether a node that may have forgotten a live lock is kept from granting. On unless set:
-    /// on a cluster that was just started, nothing is granted for `max_ttl`.
+    /// Whether a node that may have forgotten a live lock is kept from granting. On unless set: on
+    /// a cluster that was just started, no lock is granted for `max_ttl`.
     #[must_use]
     pub fn restart_guard(mut self, guard: RestartGuard) -> Config {
         self.settings.restart_guard = guard;
         self
     }
 
-    /// The key of the node marker on every node, `redlatch:node` unless changed here: a small key
-    /// without a ttl by which the restart guard sees that a node lost its keys while this client
-    /// was not connected. All clients of the nodes should use the same one. An empty name: no
-    /// marker is written, and such a loss is not seen.
+    /// The key of the node marker on every node, `redlatch:node` unless changed here. The marker
+    /// is a small key without a ttl. By it the restart guard sees that a node lost its keys while
+    /// this client was not connected. All clients of the nodes should use the same one. With an
+    /// empty name no marker is written, and such a loss is not seen.
     pub fn node_marker(mut self, key: impl Into<Box<str>>) -> Config {
         self.settings.node_marker = key.into();
         self
     }
 
-    /// What our connections are called in the nodes' `CLIENT LIST`: `redlatch` unless set. Empty:
-    /// nothing. A node that takes no name is used all the same.
+    /// The name of this client's connections in the nodes' `CLIENT LIST`: `redlatch` unless set.
+    /// Empty: no name. A node that refuses the name is used all the same.
     #[must_use]
     pub fn client_name(mut self, name: impl Into<Box<str>>) -> Config {
         self.settings.client_name = name.into();
         self
     }
 
-    /// Asks `ask` who we are, with the label of the node (`host:port`, `unix:/path`), each time a
-    /// connection opens: for passwords that change. `None` is whom its URL says. A connection that
-    /// is open stays what it is.
+    /// Calls `ask` for user and password each time a connection opens, with the label of the node
+    /// (`host:port`, `unix:/path`): for passwords that change. If it returns `None`, those of the
+    /// URL are used. Open connections stay as they are.
     ///
-    /// It is asked on the loop, so it must not wait: let it hand out what something else fetched.
+    /// `ask` runs on the loop, so it must not block: let it return what another thread fetched.
     #[must_use]
     pub fn credentials(
         mut self,
@@ -173,8 +172,9 @@ impl Config {
 
     /// Looks names up with `look_up`, which gets the name and the port, instead of asking the
     /// system: for service discovery, and for tests. All addresses that it returns for a name have
-    /// to lead to one server: see [`Config::new`]. It may wait. It is called where the client or
-    /// engine is made, and by [`Client`](crate::Client) on threads of their own behind failures.
+    /// to lead to one server: see [`Config::new`]. It may block. It is called when the client or
+    /// engine is made. After failures [`Client`](crate::Client) calls it again, on threads of
+    /// their own.
     #[must_use]
     pub fn resolver(
         mut self,
@@ -184,7 +184,7 @@ impl Config {
         self
     }
 
-    /// Whom to trust at `rediss://` URLs, and who we are there: a [`Tls`], or an
+    /// Which CAs to trust at `rediss://` URLs, and the client's own certificate: a [`Tls`], or an
     /// `Arc<rustls::ClientConfig>`. Without it, such URLs are refused when the client is made.
     #[cfg(feature = "tls")]
     #[must_use]
@@ -193,27 +193,27 @@ impl Config {
         self
     }
 
-    /// Whom to trust at `rediss://` URLs, where that was said: for other connections to the nodes.
+    /// The TLS settings for `rediss://` URLs, if any: for other connections to the nodes.
     #[cfg(feature = "tls")]
     pub fn encryption(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
 
-    /// Bounds on what waits.
+    /// The limits of queues and counts.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Config {
         self.settings.limits = limits;
         self
     }
 
-    /// Uses nodes that may evict keys all the same. A lock that is evicted is lost.
+    /// Accepts nodes that may evict keys. A lock whose key is evicted is lost.
     #[must_use]
     pub fn allow_eviction(mut self, allow: bool) -> Config {
         self.settings.allow_eviction = allow;
         self
     }
 
-    /// Where the nodes are, in the order of the list.
+    /// The addresses of the nodes, in the order of the list.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
@@ -224,9 +224,9 @@ impl Config {
     }
 }
 
-/// What a lock is asked for with. A plain [`Duration`] is a ttl, with the defaults for the rest:
-/// every client waits 10 s for a key that others hold ([`wait`](LockOptions::wait)), and the lock
-/// is not renewed ([`keep`](LockOptions::keep)).
+/// The options of an acquire. A plain [`Duration`] is a ttl, with the defaults for the rest: every
+/// client waits 10 s for a key that others hold ([`wait`](LockOptions::wait)), and the lock is not
+/// renewed ([`auto_extend`](LockOptions::auto_extend)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockOptions {
     pub(crate) ttl: Duration,
@@ -235,8 +235,8 @@ pub struct LockOptions {
 }
 
 impl LockOptions {
-    /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. What the
-    /// holder has is less, by a hundredth and 2 ms.
+    /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. The holder
+    /// may believe in the lock for less: a hundredth and 2 ms are subtracted for drift.
     pub fn new(ttl: Duration) -> LockOptions {
         LockOptions { ttl, wait: None, keep: None }
     }
@@ -246,8 +246,8 @@ impl LockOptions {
         LockOptions::new(ttl).wait(Duration::ZERO)
     }
 
-    /// Waits for the key for at most this long if others hold it, or if too few nodes can be
-    /// asked. 10 s unless set; zero is one attempt.
+    /// Waits at most this long if others hold the key, or if too few nodes can be asked. 10 s
+    /// unless set; zero is one attempt.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> LockOptions {
         self.wait = Some(wait);
@@ -260,15 +260,15 @@ impl LockOptions {
         self.wait(moment.saturating_since(clock::now()))
     }
 
-    /// Waits until the lock is had, or cannot be had as things are configured.
+    /// Waits until the lock is granted, or cannot be granted with this configuration.
     #[must_use]
     pub fn wait_forever(self) -> LockOptions {
         self.wait(Duration::MAX)
     }
 
-    /// Renews the lock by itself from the moment it is held: at a third of the ttl, until it is
+    /// Renews the lock by itself from the moment it is held, at a third of the ttl, until it is
     /// released or lost, or as far as `keep` allows. A plain [`Duration`] is the longest time that
-    /// it may be held.
+    /// the lock may be held.
     #[must_use]
     pub fn auto_extend(mut self, keep: impl Into<AutoExtend>) -> LockOptions {
         self.keep = Some(keep.into());

@@ -1,5 +1,5 @@
-//! Every example of README and of the library's documentation is run, against masters inside this
-//! process. `build.rs` takes them from where a reader finds them.
+//! Runs every example of README and of the library's documentation, against masters inside this
+//! process. `build.rs` takes the examples from the files that a reader sees.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use redlatch::testing::tcp::Masters;
 use redlatch::{Client, Config, clock};
 
-/// How many examples there are at least: fewer means that some are not found any more.
+/// The least number of examples: fewer means that some are not found any more.
 const LEAST: usize = 10;
 
-/// How long one may take. The slowest works for a second.
+/// How long an example may take. The slowest works for 1 s.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// The node marker, which stays.
+/// The key of the node marker, which stays.
 const MARKER: &[u8] = b"redlatch:node";
 
-/// What an example came to.
+/// The result of an example.
 pub type Ended = Result<(), Box<dyn Error>>;
 
 #[allow(warnings, clippy::all, clippy::pedantic)]
@@ -32,7 +32,7 @@ thread_local! {
     static NODES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The addresses that stand in the place of those in the example.
+/// The addresses that replace those in the example.
 fn nodes() -> Vec<String> {
     NODES.with_borrow(Clone::clone)
 }
@@ -58,10 +58,10 @@ fn ended(main: impl Main) -> Ended {
     main.ended()
 }
 
-/// Runs one with masters of its own, and returns what went wrong.
+/// Runs one example with masters of its own, and returns what went wrong.
 fn run(main: fn() -> Ended) -> Result<(), String> {
     let masters = Masters::start(3).expect("there are ports");
-    // They are new, and nobody has a lock there.
+    // The masters are new, and no client has a lock there.
     let config = Config::new(masters.urls()).expect("good addresses");
     let client = Client::connect(config).expect("they can be used");
     client.vouch().expect("they take it");
@@ -70,7 +70,7 @@ fn run(main: fn() -> Ended) -> Result<(), String> {
     let thread = thread::spawn(move || {
         NODES.set(urls);
         let result = main().map_err(|error| error.to_string());
-        // Nobody waits for one that took too long.
+        // An example that took too long is not waited for.
         let _ = done.send(result);
     });
     match ended.recv_timeout(LONGEST) {
@@ -79,7 +79,7 @@ fn run(main: fn() -> Ended) -> Result<(), String> {
         Err(mpsc::RecvTimeoutError::Disconnected) => return Err(format!("{:?}", thread.join())),
     }
     let left = || masters.iter().flat_map(|it| it.keys()).any(|key| key.as_slice() != MARKER);
-    // A release that nobody waited for may be under way.
+    // A release that the example did not wait for may be in flight.
     let since = clock::now();
     while left() && clock::now().saturating_since(since) < Duration::from_secs(1) {
         thread::yield_now();

@@ -1,7 +1,7 @@
 //! The guard of a lock that the blocking client holds.
 //!
-//! The hazard is a guard that outlives its lock: what it protects ends at the deadline, whoever
-//! still holds the guard.
+//! The hazard is a guard that outlives its lock: the protection ends at the deadline, even if the
+//! holder still has the guard.
 
 use std::cell::RefMut;
 use std::time::Duration;
@@ -16,27 +16,27 @@ use crate::proto::ops::Outcome;
 use crate::proto::round::ReleaseOutcome;
 use crate::proto::time::Instant;
 
-/// A lock that is held. Dropping it gives it back without waiting for an answer: the releases are
-/// written, as far as the nodes are connected and the sockets take them. To a node that is not, or
-/// whose connection is lost before it read its release, it goes out inside a later call of the
-/// client ([`Client::drive`] is one that does nothing else), and where there is none the key stays
-/// there for its ttl.
+/// A lock that is held. Dropping the guard releases the lock without waiting for an answer. The
+/// releases are written, as far as the nodes are connected and the sockets take them. If a node is
+/// not connected, or its connection breaks before the node has read its release, the release is
+/// pending: a later call of the client sends it ([`Client::drive`] does nothing else). If no call
+/// follows, the key stays on that node for its ttl.
 ///
-/// What it protects ends at its deadline, whoever still holds the guard: look at
+/// The protection ends at the deadline, even if you still have the guard: call
 /// [`check`](Guard::check) before each side effect.
 ///
-/// It is neither `Send` nor `Sync`: it stays on the thread of its client, and ends before it, which
-/// the borrow sees to. One that is forgotten (`std::mem::forget`) leaves its lock until the ttl is
-/// over, or until [`Client::close`]. Dropped in unwinding it does what it always does. In a forked
-/// process it is over, and its end does nothing.
+/// A guard is neither `Send` nor `Sync`: it stays on the thread of its client, and the borrow
+/// makes sure that it ends before the client. If it is forgotten (`std::mem::forget`), its lock
+/// stays until the ttl is over, or until [`Client::close`]. During unwinding its drop does the
+/// same as always. In a forked process the lock is over, and dropping the guard does nothing.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped gives its lock back"]
 pub struct Guard<'a> {
     client: &'a Client,
     key: Vec<u8>,
-    /// `None` once it was given back.
+    /// `None` once the lock was released.
     lock: Option<Lock>,
-    /// Under which number its notices come, where it is kept.
+    /// The number of its notices, if the lock is kept.
     kept: Option<u64>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Guard<'a> {
         &self.key
     }
 
-    /// What the key holds on the nodes that granted it.
+    /// The token that the key holds on the nodes that granted it.
     pub fn token(&self) -> lock::LockToken {
         self.lock().token()
     }
@@ -67,11 +67,11 @@ impl<'a> Guard<'a> {
         self.engine_of_this_process().deadline(self.lock())
     }
 
-    /// Whether the lock is still held. A local read; of a lock that is kept it also does what is
-    /// due, reads what came in, and waits for nothing.
+    /// Whether the lock is still held. A local read. If the lock is kept, this also does what is
+    /// due and reads what has arrived, without waiting.
     ///
     /// # Errors
-    /// [`Error::Lost`] once it is over, with the reason where the lock was kept.
+    /// [`Error::Lost`] once the lock is over, with the reason if it was kept.
     pub fn check(&self) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
         let ours = inner.engine.check_fork();
@@ -87,20 +87,20 @@ impl<'a> Guard<'a> {
         }))
     }
 
-    /// Renews the lock from now on, by its present ttl and at a third of it: until it is released
-    /// or lost, or as far as `keep` allows; a plain [`Duration`] is the longest time that it may
-    /// be held.
+    /// Renews the lock from now on, by its present ttl and at a third of it, until it is released
+    /// or lost, or as far as `keep` allows. A plain [`Duration`] is the longest time that the lock
+    /// may be held.
     ///
-    /// The client has no thread of its own: it renews inside [`check`](Guard::check) and inside
+    /// The client has no thread of its own. It renews inside [`check`](Guard::check), inside
     /// [`Client::drive`], and while any other call of it waits. Call one of them at least every
-    /// third of the ttl. Warnings and the loss are told by [`Client::poll_lock_event`], the loss
-    /// also by every `check`.
+    /// third of the ttl. [`Client::poll_lock_event`] reports warnings and the loss; every `check`
+    /// also reports the loss.
     ///
     /// # Errors
-    /// A `keep` that cannot be, or [`Error::Lost`].
+    /// An invalid `keep`, or [`Error::Lost`].
     pub fn auto_extend(&mut self, keep: impl Into<AutoExtend>) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
-        // In a forked process the engine knows of no lock from here on.
+        // In a forked process this call makes the engine forget its locks.
         inner.engine.check_fork();
         let number = inner.notices.next();
         let lock = self.lock.as_ref().expect("it is taken only where the guard ends");
@@ -113,11 +113,12 @@ impl<'a> Guard<'a> {
         Ok(())
     }
 
-    /// Gives the lock away: whoever has the token takes it up with [`Client::adopt`]. It is not
-    /// renewed any more, and never released here. Hurry: the ttl runs.
+    /// Gives the lock away: another client takes it up with the token and [`Client::adopt`]. This
+    /// client neither renews nor releases it any more. The ttl goes on running, so hand the token
+    /// over quickly.
     ///
     /// # Errors
-    /// [`Error::Lost`] where it was over.
+    /// [`Error::Lost`] if the lock was over.
     pub fn into_token(mut self) -> Result<lock::LockToken, Error> {
         let lock = self.lock.take().expect("it is taken only where the guard ends");
         let mut inner = self.client.inner.borrow_mut();
@@ -127,11 +128,11 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// Prolongs the lock to at least `ttl` from now; never shortens it. While too few nodes answer
-    /// they are asked again, up to the deadline that is in force.
+    /// Extends the lock to at least `ttl` from now; never shortens it. While too few nodes answer,
+    /// the client asks them again, up to the deadline that is in force.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it is over; a ttl that cannot be changes nothing.
+    /// [`Error::Lost`] if the lock is over. An invalid ttl changes nothing.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
         inner.look_after_absence()?;
@@ -139,16 +140,17 @@ impl<'a> Guard<'a> {
         inner.wait_for(op).map(|_| ())
     }
 
-    /// Gives the lock back, and tells what became of it. It waits for a majority, at most for the
-    /// node timeout.
+    /// Releases the lock, and returns the result. Waits for a majority, for the node timeout at
+    /// most.
     ///
-    /// What is owed to the other nodes then goes out inside later calls of the client, whichever
-    /// they are: it has no thread of its own. A client that is not called again leaves the key on
-    /// a node that was away, or whose connection was lost in the meantime, until its ttl is over;
-    /// give it a [`Client::drive`] of a node timeout where that matters.
+    /// Later calls of the client, of any kind, send the pending releases to the other nodes: the
+    /// client has no thread of its own. If no call follows, the key stays until its ttl is over on
+    /// a node that was not connected, or whose connection was lost in the meantime. If that
+    /// matters, call [`Client::drive`] for a node timeout.
     ///
     /// # Errors
-    /// [`Error::Busy`] where there is no room to ask about a lock that was over before.
+    /// [`Error::Busy`] if the lock was over before and there is no room for the request that asks
+    /// the nodes.
     pub fn release(mut self) -> Result<ReleaseOutcome, Error> {
         let lock = self.lock.take().expect("it is taken only here and in drop");
         let mut inner = self.client.inner.borrow_mut();
@@ -158,7 +160,8 @@ impl<'a> Guard<'a> {
         }
         let op = match inner.engine.deadline(&lock) {
             Some(_) => inner.engine.release(lock, 0),
-            // Its record is over, and with it the lock: whose key is it now?
+            // The record and the lock are over: ask the nodes whether the key still holds this
+            // token.
             None => inner.engine.release_token(&self.key, lock.token(), 0)?,
         };
         match inner.wait_for(op)? {
@@ -167,7 +170,7 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// The engine; in a forked process it has found out by now that it knows of no lock.
+    /// The engine; in a forked process it has noticed the fork by now, and knows of no lock.
     fn engine_of_this_process(&self) -> RefMut<'_, Engine> {
         let mut engine = RefMut::map(self.client.inner.borrow_mut(), |inner| &mut inner.engine);
         engine.check_fork();
@@ -181,7 +184,7 @@ impl<'a> Guard<'a> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        // A panic inside a call of the client leaves it borrowed: then the ttl ends the lock.
+        // A panic inside a call of the client leaves it borrowed: then the lock ends with its ttl.
         let Ok(mut inner) = self.client.inner.try_borrow_mut() else { return };
         if let Some(lock) = self.lock.take() {
             inner.engine.release_nowait(&lock);

@@ -1,8 +1,8 @@
-//! The blocking door: a client without a thread of its own, and the guard of a lock.
+//! The blocking client: it has no thread of its own. Also the guard of a lock.
 //!
-//! It drives its engine only inside its calls. Between them nothing is read, written or renewed,
-//! which costs nothing and loses nothing but what is kept: what the kernel holds is read before any
-//! timeout is believed.
+//! The client drives its engine only inside its calls. Between them nothing is read, written or
+//! renewed. That costs nothing, and only kept locks suffer, as they are not renewed. No answer is
+//! lost: what the kernel holds is read before a timeout takes effect.
 
 mod guard;
 mod notices;
@@ -35,19 +35,20 @@ pub use notices::{LockEvent, LockEventKind};
 
 const EVENTS: usize = 64;
 
-/// How long a waiter that is deaf leaves what comes in unread: each answer would wake the thread.
+/// How long a waiter that is deaf leaves its input unread: each answer would wake the thread.
 const DEAF: Duration = Duration::from_millis(1);
 
-/// A client that keeps locks looks at its sockets at most this often when it is asked about one.
+/// While it keeps locks, a client that is asked about one reads its sockets at most this often.
 const LOOKED_AT: Duration = Duration::from_millis(1);
 
 /// Distributed locks, blocking.
 ///
 /// # Threads, processes, signals
 ///
-/// It is `Send` and not `Sync`: one thread uses it at a time, and may hold several locks at once. A
-/// guard borrows it, so it stays on that thread, and ends before the client does. Several threads
-/// use a [`SharedClient`](crate::SharedClient); a shared `&Client` does not compile:
+/// A client is `Send` and not `Sync`: one thread uses it at a time, and may hold several locks at
+/// once. A guard borrows the client, so it stays on that thread, and ends before the client does.
+/// For several threads use a [`SharedClient`](crate::SharedClient); a shared `&Client` does not
+/// compile:
 ///
 /// ```compile_fail,E0277
 /// # fn f(client: &redlatch::Client) {
@@ -57,20 +58,20 @@ const LOOKED_AT: Duration = Duration::from_millis(1);
 /// # }
 /// ```
 ///
-/// After `fork` it belongs to the parent: in the child every call ends as [`Error::Config`], and
-/// dropping it or a guard does nothing to the parent's locks. A copy with the same process number
-/// is not noticed: see [`Engine::check_fork`].
+/// After `fork` the client belongs to the parent: in the child every call ends as
+/// [`Error::Config`], and dropping the client or a guard does nothing to the parent's locks. A
+/// copy with the same process number is not noticed: see [`Engine::check_fork`].
 ///
-/// A signal that interrupts a wait ends no call and makes none longer. A panic of yours that
-/// unwinds through guards and client drops them as any other end of their scopes does: the releases
-/// are written, and nothing waits. One in a function that [`Config::credentials`] or
-/// [`Config::resolver`] was given is the trouble of that node, but for names that are looked up in
-/// [`connect`](Client::connect): it goes through there.
+/// A signal that interrupts a wait neither ends the call nor makes it longer. If a panic of yours
+/// unwinds through guards and client, they are dropped as at any other end of their scopes: the
+/// releases are written, without waiting. A panic in a function of [`Config::credentials`] or
+/// [`Config::resolver`] only fails the attempt at that node. One exception: while
+/// [`connect`](Client::connect) looks names up, such a panic unwinds through it.
 ///
-/// Dropping it writes what is still owed, as far as the sockets take it without waiting;
-/// [`close`](Client::close) waits for it. A node that is frozen at that moment reads later what was
-/// written, and Redis executes at least the first 16 KB of it, its buffer for one read, though the
-/// connection is gone; what is behind them may be dropped, and its keys stay for their ttl.
+/// Dropping the client writes the pending releases, as far as the sockets take them without
+/// waiting; [`close`](Client::close) waits for the nodes. A node that is frozen at that moment
+/// reads the releases later. Redis executes at least the first 16 KB of them, its buffer for one
+/// read, though the connection is gone. It may drop the rest, and their keys stay for their ttl.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -95,24 +96,24 @@ struct Inner {
     engine: Engine,
     poll: Poll,
     events: Events,
-    /// When the sockets were looked at last.
+    /// When the client last read its sockets.
     looked_at: Instant,
     names: Names,
     notices: Notices,
-    /// Key buffers of guards that are gone.
+    /// Key buffers of guards that were dropped.
     spare_keys: Vec<Vec<u8>>,
 }
 
 impl Client {
-    /// Connects to the nodes. It needs none of them to be up: it waits until a quorum is ready and
-    /// the others have had one node timeout, or until every node has failed once, and at most for
-    /// the connect timeout. Nodes that come later join by themselves.
+    /// Connects to the nodes. None of them needs to be up. The call waits until a quorum is ready
+    /// and the others have had one node timeout, or until every node has failed once, for the
+    /// connect timeout at most. Nodes that come up later join by themselves.
     ///
     /// # Errors
-    /// Only what cannot work as it is configured: settings, or two addresses that lead to one
+    /// Only for a configuration that cannot work: a setting, or two addresses that lead to one
     /// server.
     pub fn connect(mut config: Config) -> Result<Client, Error> {
-        // Between calls nobody reads.
+        // Between calls the client does not read.
         config.settings.attended = false;
         let system = |error: io::Error| {
             let problem = format!("no poller: {error}").into();
@@ -128,8 +129,8 @@ impl Client {
         Ok(Client { inner: RefCell::new(inner) })
     }
 
-    /// Takes the lock on `key`, waiting for it for 10 s, or as the options say. The nodes tell when
-    /// it is released: it is not asked for all the time.
+    /// Takes the lock on `key`, waiting for it for 10 s, or as the options say. The nodes notify
+    /// the client of a release, so it does not have to poll them all the time.
     ///
     /// # Errors
     /// Why there is no lock: the error of the last attempt.
@@ -151,14 +152,14 @@ impl Client {
         self.acquire(key.as_ref(), LockOptions::new(ttl).wait(Duration::ZERO))
     }
 
-    /// Takes up the lock on `key` that was given away with `token`
-    /// ([`Guard::into_token`]), under a new token: of two who try with one token, one at most
-    /// holds it. One attempt, whatever wait the options have. Where the giver still believes in
-    /// the lock, it is lost to them, which they learn with their next extend.
+    /// Takes up the lock on `key` that was given away with `token` ([`Guard::into_token`]), under
+    /// a new token. If two clients try with one token, at most one of them gets the lock. Makes
+    /// one attempt, whatever wait the options have. If the giver still believes in the lock, it
+    /// loses it, and learns of that with its next extend.
     ///
     /// # Errors
-    /// [`Error::Lost`] where the token does not hold the key on enough nodes, and what a lock may
-    /// fail by.
+    /// [`Error::Lost`] if the token does not hold the key on enough nodes, and the errors of an
+    /// acquire.
     pub fn adopt(
         &self,
         key: impl AsRef<[u8]>,
@@ -173,12 +174,12 @@ impl Client {
         self.guard_of(&mut inner, op, key, number)
     }
 
-    /// Prolongs `key` to at least `ttl` from now where it holds `token`, whoever took it, and
-    /// tells up to when: for scripts. Nothing is released, whatever comes of it.
+    /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
+    /// returns the new deadline: for scripts. Nothing is released, whatever the result.
     ///
     /// # Errors
-    /// [`Error::Lost`] where the token does not hold the key on enough nodes; [`Error::NoQuorum`]
-    /// where too few answered.
+    /// [`Error::Lost`] if the token does not hold the key on enough nodes; [`Error::NoQuorum`] if
+    /// too few nodes answered.
     pub fn extend_token(
         &self,
         key: impl AsRef<[u8]>,
@@ -191,10 +192,10 @@ impl Client {
         }
     }
 
-    /// Releases `key` where it holds `token`, whoever took it: for scripts.
+    /// Releases `key` if it holds `token`, whichever client took it: for scripts.
     ///
     /// # Errors
-    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn release_token(
         &self,
         key: impl AsRef<[u8]>,
@@ -206,10 +207,10 @@ impl Client {
         }
     }
 
-    /// Looks what every node holds at `key`, and for how long, changing nothing.
+    /// Reads what every node holds at `key`, and for how long; changes nothing.
     ///
     /// # Errors
-    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn inspect(&self, key: impl AsRef<[u8]>) -> Result<Inspection, Error> {
         match self.ask(|engine| engine.inspect(key, 0))? {
             Outcome::Inspected(inspection) => Ok(*inspection),
@@ -217,14 +218,15 @@ impl Client {
         }
     }
 
-    /// Ends the quarantine of every node that can be asked, and writes it into their node markers,
-    /// so that the next process trusts them at once, too. Returns what each node said.
+    /// Ends the quarantine of every node that can be asked, and records that in the nodes'
+    /// markers, so that the next process trusts them at once, too. Returns what each node
+    /// answered.
     ///
-    /// The caller vouches that no client believes in a lock that one of these nodes forgot: on
-    /// nodes that nobody has used yet, for instance.
+    /// The caller vouches that no client believes in a lock that one of these nodes forgot. That
+    /// is so, for instance, on nodes that no client has used yet.
     ///
     /// # Errors
-    /// [`Error::NoQuorum`] where fewer than a quorum of nodes took it; before anything is sent
+    /// [`Error::NoQuorum`] if fewer than a quorum of nodes accepted it; before anything is sent
     /// [`Error::Busy`].
     pub fn vouch(&self) -> Result<Report, Error> {
         match self.ask(|engine| engine.vouch(0))? {
@@ -233,12 +235,12 @@ impl Client {
         }
     }
 
-    /// Deletes `key` on every node, whoever holds it. A holder goes on believing in the lock until
-    /// they notice, and meanwhile another can have it: this breaks what a lock promises. For an
-    /// operator who knows that the holder is gone.
+    /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
+    /// the holder believes in its lock until it notices, and meanwhile another client can take it.
+    /// For an operator who knows that the holder is gone.
     ///
     /// # Errors
-    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn dangerously_force_release(
         &self,
         key: impl AsRef<[u8]>,
@@ -249,45 +251,45 @@ impl Client {
         }
     }
 
-    /// The next thing to tell of the locks that are kept ([`Guard::auto_extend`]), of the last 256:
-    /// a deadline that comes near, or a loss. It is found out inside the calls of the client.
+    /// The next event of the locks that are kept ([`Guard::auto_extend`]), of the last 256: a
+    /// deadline that comes near, or a loss. The client notices them inside its calls.
     pub fn poll_lock_event(&self) -> Option<LockEvent> {
         let mut inner = self.inner.borrow_mut();
         inner.take_completions();
         inner.notices.poll()
     }
 
-    /// The standing of each node, in the order of the list.
+    /// The state of each node, in the order of the list.
     pub fn nodes(&self) -> Vec<NodeState> {
         let engine = &self.inner.borrow().engine;
         let nodes = 0..engine.coordinator().settings().nodes.len();
         nodes.map(|index| engine.standing(NodeId::new(index))).collect()
     }
 
-    /// The next thing that happened to the nodes, of the last 256. Names that may lead elsewhere
-    /// are looked up by the client itself, and not told.
+    /// The next event of the nodes, of the last 256. The client itself looks up names that may
+    /// lead elsewhere by now, and does not report them.
     pub fn poll_node_event(&self) -> Option<NodeEvent> {
         let mut inner = self.inner.borrow_mut();
         inner.look_names_up();
         inner.engine.poll_node_event()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn stats(&self) -> Stats {
         self.inner.borrow().engine.stats().clone()
     }
 
-    /// Reads and writes what there is to read and write until `limit` has passed: renewals of the
-    /// locks that are kept, answers that nobody waits for, connections, what is owed. It returns
-    /// earlier when there is something new to tell ([`poll_lock_event`](Client::poll_notice)), so
-    /// that a loss is known before the deadline however long the limit is.
+    /// Reads and writes until `limit` has passed: renewals of the locks that are kept, answers
+    /// that no call waits for, connections, pending releases. It returns earlier when there is a
+    /// new event ([`poll_lock_event`](Client::poll_lock_event)), so that the caller learns of a
+    /// loss before the deadline, however long the limit is.
     ///
-    /// Between the calls of a client nothing of this is done. A release that is owed to a node
-    /// which was away, or whose connection was lost since, is written here or in the next call of
-    /// another kind, and where there is none, never: the key stays there for its ttl.
+    /// Between its calls a client does none of this. If a node was not connected, or its
+    /// connection was lost, its pending release is written here or in the next call of another
+    /// kind. If there is no such call, it is never written, and the key stays there for its ttl.
     ///
     /// # Errors
-    /// When the system's poller fails, and in a forked process.
+    /// If the system's poller fails, and in a forked process.
     pub fn drive(&self, limit: Duration) -> io::Result<()> {
         let end = clock::now().saturating_add(limit);
         let mut inner = self.inner.borrow_mut();
@@ -297,20 +299,18 @@ impl Client {
         loop {
             inner.turn(end)?;
             if inner.take_completions() || clock::now() >= end {
-                // Nothing that the last answers gave rise to waits for the next call.
+                // What the last answers require is written now, not with the next call.
                 inner.engine.flush();
                 return Ok(());
             }
         }
     }
 
-    /// The orderly end: gives every lock back, also one whose guard was forgotten, and reads and
-    /// writes until every node has confirmed it, at most for `timeout`; what came first is told by
-    /// the result. It is how many keys may be left on some node, until their ttl is over; zero:
-    /// none.
+    /// The orderly end: releases every lock, also one whose guard was forgotten. Then it reads and
+    /// writes until every node has confirmed, for `timeout` at most. Returns how many keys may be
+    /// left on some node until their ttl is over; zero: none.
     ///
-    /// Dropping the client instead writes what the sockets take at this moment, and waits for
-    /// nothing.
+    /// Dropping the client instead writes what the sockets take at this moment, and does not wait.
     #[must_use = "it tells how many keys may be left on some node"]
     pub fn close(self, timeout: Duration) -> usize {
         let end = clock::now().saturating_add(timeout);
@@ -320,13 +320,13 @@ impl Client {
             return 0;
         }
         inner.engine.release_all();
-        // Without a turn at least, nobody would have looked which connections still live. Some end
-        // by a timer before the sleep of a turn, so that none sleeps very long.
+        // At least one turn has to find out which connections still live. Some records end by a
+        // timer before a turn sleeps, so no turn sleeps very long.
         let step = inner.engine.coordinator().settings().node_timeout;
         let mut until = clock::now();
         loop {
             let turned = inner.turn(until);
-            // Nobody asks for what is told, and as long as there is any the loop would not sleep.
+            // No caller polls these completions, and while any is left the loop would not sleep.
             inner.take_completions();
             let (left, now) = (inner.engine.coordinator().open_records(), clock::now());
             if left == 0 || turned.is_err() || now >= end {
@@ -344,7 +344,7 @@ impl Client {
         self.guard_of(&mut inner, op, key, number)
     }
 
-    /// Waits for a lock that was asked for.
+    /// Waits for a lock that was requested.
     fn guard_of(
         &self,
         inner: &mut Inner,
@@ -402,8 +402,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What is told of the locks that are kept is noted, and whether there was any; for the rest
-    /// nobody waits: whoever did gave up.
+    /// Notes the events of the locks that are kept, and returns whether there was any. Other
+    /// completions are dropped: their callers gave up.
     fn take_completions(&mut self) -> bool {
         let mut any = false;
         while let Some(done) = self.engine.poll_completion() {
@@ -417,16 +417,16 @@ impl Inner {
         options.keep.map(|_| self.notices.next())
     }
 
-    /// Does what is due for the locks that are kept, and reads what came in, without waiting.
+    /// Does what is due for the locks that are kept, and reads what has arrived, without waiting.
     fn look_after_kept(&mut self) -> Result<(), Error> {
         let now = clock::now();
         let due = self.engine.coordinator().next_timeout().is_some_and(|due| due <= now);
         if due || now.saturating_since(self.looked_at) >= LOOKED_AT {
             self.turn(now).map_err(|error| poller_failed(&error))?;
         }
-        // A call that waited for something else may have left some, too.
+        // A call that waited for something else may have left completions, too.
         self.take_completions();
-        // What the answers gave rise to does not wait for the next call.
+        // What the answers require is written now, not with the next call.
         self.engine.flush();
         Ok(())
     }
@@ -439,11 +439,11 @@ impl Inner {
         }
     }
 
-    /// Between calls nobody looked: connections may have been closed meanwhile. Those that were
-    /// are replaced first, for at most a node timeout, instead of losing the attempt to them.
+    /// Connections may have been closed between calls, when the client does not read. They are
+    /// replaced first, for at most a node timeout, so that they do not cost the attempt.
     fn look_after_absence(&mut self) -> Result<(), Error> {
         if !self.engine.check_fork() {
-            // To poll would take the parent's events from it.
+            // A poll would take the parent's events from it.
             return Ok(());
         }
         let now = clock::now();
@@ -464,7 +464,7 @@ impl Inner {
         loop {
             while let Some(done) = self.engine.poll_completion() {
                 if done.op == op {
-                    // What a lost attempt left is released now, not with the next call.
+                    // Releases after a lost attempt are written now, not with the next call.
                     self.engine.flush();
                     return done.result;
                 }

@@ -1,4 +1,4 @@
-//! What there is to tell of the locks that a blocking client keeps, until somebody asks.
+//! Warnings and losses of the locks that a blocking client keeps, until the caller polls them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,29 +7,29 @@ use crate::proto::lock::LockToken;
 use crate::proto::ops::Outcome;
 use crate::proto::time::Instant;
 
-/// How many are kept for whoever asks; the oldest go first.
+/// How many events are kept until the caller polls them; the oldest are dropped first.
 const MOST: usize = 256;
 
-/// What there is to tell of a lock that is kept.
+/// An event of a lock that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockEvent {
     /// Its key.
     pub key: Vec<u8>,
     /// Its token.
     pub token: LockToken,
-    /// What happened.
+    /// The event.
     pub what: LockEventKind,
 }
 
 /// What happened to a lock that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LockEventKind {
-    /// It was not renewed until now, and ends at this moment unless it still is.
+    /// The lock was not renewed yet, and ends at this moment unless a renewal succeeds.
     Expiring {
         /// The deadline, on the clock of [`clock::now`](crate::clock::now).
         deadline: Instant,
     },
-    /// It is lost: told once.
+    /// The lock is lost: reported once.
     Lost(Error),
 }
 
@@ -40,7 +40,7 @@ struct Followed {
     lost: Option<Error>,
 }
 
-/// The kept locks by their numbers, and what was not told yet.
+/// The kept locks by their numbers, and the events that were not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     followed: BTreeMap<u64, Followed>,
@@ -49,7 +49,7 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// A number for a lock that is to be kept. Never 0: that stands for what nobody follows.
+    /// A number for a lock that is to be kept. Never 0, which stands for a lock without notices.
     pub(super) fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -60,12 +60,12 @@ impl Notices {
         self.followed.insert(number, Followed { key: key.to_vec(), token, lost: None });
     }
 
-    /// The guard of that number is gone.
+    /// The guard of that number was dropped.
     pub(super) fn forget(&mut self, number: u64) {
         self.followed.remove(&number);
     }
 
-    /// Takes note of what a keeping came to; `false` where there is nothing to tell of it.
+    /// Notes a completion of a kept lock; returns `false` if there is nothing to report.
     pub(super) fn take(&mut self, number: u64, result: Result<Outcome, Error>) -> bool {
         let Some(followed) = self.followed.get_mut(&number) else { return false };
         let what = match result {
@@ -88,7 +88,7 @@ impl Notices {
         self.followed.get(&number)?.lost.clone()
     }
 
-    /// The next that was not told yet.
+    /// The next event that was not reported yet.
     pub(super) fn poll(&mut self) -> Option<LockEvent> {
         self.untold.pop_front()
     }

@@ -1,11 +1,11 @@
-//! Where a node is, as a URL:
+//! The address of a node, as a URL:
 //!
 //! * `redis://[user[:password]@]host[:port][/db]`
 //! * `rediss://...`: the same over TLS
 //! * `redis+unix://[user[:password]@]/path[?db=N]`: a socket in the file system
 //!
-//! User, password and path are percent-encoded. The hazard is a password in an error: whatever is
-//! said of a bad address is said without it.
+//! User, password and path are percent-encoded. The hazard is a password in an error: an error
+//! about a bad address shows the address without its credentials.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -17,13 +17,13 @@ use super::callback::Callback;
 use crate::proto::error::ConfigError;
 use crate::proto::settings::{Credentials, NodeSettings, Secret};
 
-/// The port where the address names none.
+/// The port if the address names none.
 pub const DEFAULT_PORT: u16 = 6379;
 
 /// How many digits a port has at most.
 const LONGEST_PORT: usize = 5;
 
-/// Where a node is.
+/// The address of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// Somewhere on the network.
@@ -32,33 +32,33 @@ pub enum Address {
         host: Box<str>,
         /// The TCP port.
         port: u16,
-        /// Whether what is said there is encrypted: `rediss://`.
+        /// Whether the connection is encrypted: `rediss://`.
         tls: bool,
     },
     /// A socket in the file system of this machine.
     Unix(PathBuf),
 }
 
-/// What the caller has to look names up: the name and its port in, addresses out.
+/// The caller's function that looks names up: takes a name and its port, returns addresses.
 pub(crate) type Resolver = Callback<dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync>;
 
-/// A name that is to be looked up, on a thread that may wait for it.
+/// A name to be looked up, on a thread that may block.
 ///
-/// [`Engine::lookup`](crate::Engine::lookup) makes one, and
-/// [`Engine::set_address`](crate::Engine::set_address) takes what it finds.
+/// [`Engine::lookup`](crate::Engine::lookup) returns one, and
+/// [`Engine::set_address`](crate::Engine::set_address) takes the addresses that it finds.
 #[derive(Debug, Clone)]
 pub struct Lookup {
     host: Box<str>,
     port: u16,
-    /// The system's where there is none.
+    /// `None`: the system's resolver.
     resolver: Option<Resolver>,
 }
 
 impl Address {
-    /// Reads a URL into where the node is and what proto needs to know of it.
+    /// Parses a URL into the address of the node and what proto needs to know of it.
     ///
     /// # Errors
-    /// What is wrong with it, without its credentials.
+    /// What is wrong with the URL, without its credentials.
     pub fn parse(url: &str) -> Result<(Address, NodeSettings), ConfigError> {
         let bad = |problem: &str| ConfigError::Address {
             given: without_credentials(url).into(),
@@ -78,7 +78,7 @@ impl Address {
         Ok((address, NodeSettings { label, user, password, db }))
     }
 
-    /// What reports call it: `host:port`, or `unix:/path`.
+    /// How reports name the node: `host:port`, or `unix:/path`.
     pub fn label(&self) -> Box<str> {
         match self {
             Address::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
@@ -88,8 +88,7 @@ impl Address {
         .into()
     }
 
-    /// What has to be looked up to find the node: nothing where it is no name, but an address or a
-    /// path.
+    /// The lookup that finds the node; `None` if the URL has an IP address or a path.
     pub(crate) fn lookup(&self, resolver: Option<&Resolver>) -> Option<Lookup> {
         match self {
             Address::Tcp { host, .. } if host.parse::<std::net::IpAddr>().is_ok() => None,
@@ -107,10 +106,11 @@ impl Lookup {
         &self.host
     }
 
-    /// Looks it up. It may block for as long as a name server takes: never on the loop.
+    /// Looks the name up. This may block for as long as a name server takes: never call it on the
+    /// loop.
     ///
     /// # Errors
-    /// What the system, or the resolver of the configuration, says of the name.
+    /// The error of the system, or of the resolver in the configuration.
     pub fn run(&self) -> io::Result<Vec<SocketAddr>> {
         match &self.resolver {
             Some(resolver) => (resolver.0)(&self.host, self.port),
@@ -169,7 +169,7 @@ fn database(digits: &str) -> Result<u32, &'static str> {
 
 /// The URL as it may be shown: host, port and database, or the path of a socket.
 ///
-/// A URL that is quoted in an error is often one whose `@` was forgotten (`redis://:password`), so
+/// A URL that an error quotes is often one whose `@` was forgotten (`redis://:password`). So
 /// anything that may be a part of a password reads `***`.
 pub fn without_credentials(url: &str) -> String {
     let (scheme, rest) = match url.split_once("://") {
@@ -184,7 +184,7 @@ pub fn without_credentials(url: &str) -> String {
     format!("{scheme}{credentials}{place}")
 }
 
-/// `host[:port][/db]`, with `***` from the first part on that is neither.
+/// `host[:port][/db]`, with `***` from the first part on that is none of these.
 fn shown_host(place: &str) -> String {
     let host = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((ip, _)) if ip.parse::<std::net::Ipv6Addr>().is_ok() => ip.len() + 2,
@@ -254,7 +254,7 @@ fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
     Ok((host, port))
 }
 
-/// Digits only: `parse` alone would take a sign.
+/// Digits only: `parse` alone would accept a sign.
 fn number<N: std::str::FromStr>(digits: &str) -> Option<N> {
     (!digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
         .then(|| digits.parse().ok())
@@ -398,7 +398,7 @@ mod tests {
             ("redis+unix://hunter2/run/s", "redis+unix://***/run/s"),
             ("redis+unix:///run/s?password=hunter2", "redis+unix:///run/s***"),
             ("redis://:x@h:hunter2", "redis://***@h:***"),
-            // What names a place is shown.
+            // Text that can only name a place is shown.
             ("10.0.0.1", "10.0.0.1"),
             ("h:7000", "h:7000"),
             ("http://h:80/1", "http://h:80/1"),

@@ -1,10 +1,11 @@
-//! A timer that wakes the poller to the microsecond, where the system has one: a poller's own
-//! timeout is whole milliseconds, rounded up, and a wait for another's lock is shorter than that.
-//! And it goes on while the machine is suspended, where that timeout stops.
+//! A timer that wakes the poller to the microsecond, if the system has one. A poller's own timeout
+//! is whole milliseconds, rounded up, and a wait for another client's lock can be shorter. The
+//! timer also goes on while the machine is suspended; the poller's timeout stops then.
 //!
-//! An alarm that comes early is harmless, and one that never comes is only late: the poller's
-//! timeout stands behind it. But for those who asked it to stand for every timeout: they sleep
-//! without one, and have it ring where there is something to do at once.
+//! An alarm that comes early is harmless. One that never comes only delays the wake-up to the
+//! poller's timeout. A driver may also ask the alarm to replace every timeout: it then sleeps
+//! without one, and the alarm rings when there is something to do at once. For such a driver the
+//! hazard is an alarm that is not set.
 
 use std::io;
 use std::time::Duration;
@@ -13,50 +14,50 @@ use mio::{Registry, Token};
 
 use crate::proto::time::Instant;
 
-/// Sleeps that are longer than this are not worth a system call for a millisecond.
+/// For sleeps that are longer than this, a system call is not worth a millisecond.
 const SHORT: Duration = Duration::from_millis(10);
 
 /// Wakes the poller at a moment.
 #[derive(Debug)]
 pub struct Alarm {
     timer: Option<timer::Timer>,
-    /// When it goes off; it may have done so.
+    /// When it goes off; this may be in the past.
     set_to: Instant,
-    /// It is not set for sleeps that are as long as this.
+    /// The alarm is set only for sleeps shorter than this.
     shorter_than: Duration,
-    /// It was rung, and nobody has heard of it yet.
+    /// The alarm was rung, and the poller has not reported that yet.
     rung: bool,
 }
 
 impl Alarm {
-    /// An alarm that wakes the poller of `registry` under `token`. Where the system refuses it,
-    /// there is none.
+    /// An alarm that wakes the poller of `registry` under `token`. If the system refuses a timer,
+    /// the alarm does nothing.
     pub fn new(registry: &Registry, token: Token) -> Alarm {
         let timer = timer::Timer::new(registry, token).ok();
         Alarm { timer, set_to: Instant::default(), shorter_than: SHORT, rung: false }
     }
 
-    /// From now on it is set for every sleep; `false` where there is no timer.
+    /// Sets the alarm for every sleep from now on; returns `false` if there is no timer.
     pub fn stand_for_every_timeout(&mut self) -> bool {
         self.shorter_than = Duration::MAX;
         self.stands_for_every_timeout()
     }
 
-    /// Whether those who sleep need no timeout of their own.
+    /// Whether the driver needs no timeout of its own.
     pub fn stands_for_every_timeout(&self) -> bool {
         self.timer.is_some() && self.shorter_than == Duration::MAX
     }
 
-    /// Wakes the poller at once, where it stands for every timeout.
+    /// Wakes the poller at once, if the alarm replaces every timeout.
     pub fn ring(&mut self) {
         if self.stands_for_every_timeout() && !self.rung {
             self.rung = self.set(Duration::from_nanos(1));
-            // What it was set to is overwritten.
+            // The ring has overwritten the moment that was set.
             self.set_to = Instant::default();
         }
     }
 
-    /// It is not to wake the poller at once any more.
+    /// Takes back a ring.
     pub fn disarm(&mut self) {
         if std::mem::take(&mut self.rung) {
             self.set(Duration::ZERO);
@@ -64,14 +65,13 @@ impl Alarm {
         }
     }
 
-    /// The poller told of it.
+    /// The poller reported the alarm.
     pub fn went_off(&mut self) {
         self.rung = false;
     }
 
-    /// Sees to it that the poller wakes at `due`, where the sleep until then is short, or where
-    /// `in_suspend` time counts, too: what is due may have been so for long when the machine is
-    /// awake again.
+    /// Makes sure that the poller wakes at `due`, if the sleep until then is short, or if time
+    /// `in_suspend` counts, too: by the time the machine wakes up, `due` may be long past.
     pub fn wake_at(&mut self, due: Instant, now: Instant, in_suspend: bool) {
         let sleep = due.saturating_since(now);
         if sleep.is_zero() {
@@ -87,19 +87,19 @@ impl Alarm {
         }
     }
 
-    /// Zero: it does not go off.
+    /// Sets the timer; zero disarms it.
     fn set(&self, sleep: Duration) -> bool {
         self.timer.as_ref().is_some_and(|timer| timer.set(sleep).is_ok())
     }
 
-    /// Leaves the poller.
+    /// Deregisters from the poller.
     pub fn leave(&mut self, registry: &Registry) {
         if let Some(timer) = self.timer.take() {
             timer.leave(registry);
         }
     }
 
-    /// Is closed, and nothing else: the poller is another process's.
+    /// Closes the timer, and nothing else: the poller belongs to another process.
     pub fn forget(&mut self) {
         self.timer = None;
     }
@@ -123,7 +123,7 @@ mod timer {
         pub fn new(registry: &Registry, token: Token) -> io::Result<Timer> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-            // Told at each edge, so that it need not be read.
+            // Edge-triggered, so that it need not be read.
             registry.register(&mut SourceFd(&timer.as_raw_fd()), token, Interest::READABLE)?;
             Ok(Timer(timer))
         }
@@ -146,7 +146,7 @@ mod timer {
 mod timer {
     use super::*;
 
-    /// There is none.
+    /// No timer on this system.
     #[derive(Debug)]
     pub enum Timer {}
 
@@ -224,7 +224,7 @@ mod tests {
             assert!(wakes(&mut poll, &mut alarm, 20 * second));
             assert!(!wakes(&mut poll, &mut alarm, second / 10));
         }
-        // What it was set to is set again behind a ring, and takes the ring's place.
+        // After a ring, the former moment can be set again, and replaces the ring.
         let late = clock::now().saturating_add(hour);
         let soon = clock::now().saturating_add(second);
         alarm.wake_at(soon, clock::now(), false);
@@ -238,7 +238,7 @@ mod tests {
         alarm.ring();
         alarm.disarm();
         assert!(!wakes(&mut poll, &mut alarm, second / 10), "a ring that was hushed");
-        // What is due already is due at once.
+        // A moment that is past is due at once.
         alarm.wake_at(soon, clock::now(), false);
         assert!(wakes(&mut poll, &mut alarm, 20 * second));
         alarm.leave(poll.registry());

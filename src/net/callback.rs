@@ -1,5 +1,5 @@
-//! A function of the caller's that a configuration carries: shared by its copies, not shown, and
-//! equal only to itself.
+//! A function of the caller's in a configuration. Copies of the configuration share it; it is not
+//! shown, and equal only to itself.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The only place that reads a clock.
 //!
-//! It counts the time the machine is suspended: a lock whose deadline passes while a laptop or a
-//! virtual machine sleeps is over when it wakes. `std::time::Instant` stops in suspend on Linux,
-//! so deadlines are not of that type.
+//! This clock counts the time that the machine is suspended: a lock whose deadline passes while a
+//! laptop or a virtual machine sleeps is over when it wakes. `std::time::Instant` stops during a
+//! suspend on Linux, so deadlines are not of that type.
 
 pub use crate::proto::time::Instant;
 
@@ -21,11 +21,11 @@ pub fn now() -> Instant {
     Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
 }
 
-/// The moment of the standard library's clock as one on ours: for deadlines and timers of a program
-/// that uses `std::time::Instant`. It is as far from the present as that one is.
+/// Converts a moment of the standard library's clock into one of ours: for deadlines and timers of
+/// a program that uses `std::time::Instant`. Both are equally far from the present.
 ///
-/// Where the machine is suspended between now and then, the two clocks do not agree any more: ours
-/// counts the suspended time.
+/// If the machine is suspended between now and then, the two moments do not agree any more: our
+/// clock counts the suspended time.
 #[expect(clippy::disallowed_methods, reason = "one reading of each clock is what converts")]
 pub fn from_std(moment: std::time::Instant) -> Instant {
     let (theirs, ours) = (std::time::Instant::now(), now());
@@ -38,10 +38,10 @@ pub fn from_std(moment: std::time::Instant) -> Instant {
     }
 }
 
-/// A moment on our clock as one of the standard library's clock: for a timer of a runtime that
-/// knows only that one. The same holds as for [`from_std`]: convert it again after a suspend.
+/// Converts a moment of our clock into one of the standard library's: for a timer of a runtime
+/// that knows only that one. As with [`from_std`], convert it again after a suspend.
 ///
-/// A moment that the standard library cannot express is the present.
+/// A moment that the standard library cannot express becomes the present.
 #[expect(clippy::disallowed_methods, reason = "one reading of each clock is what converts")]
 pub fn to_std(moment: Instant) -> std::time::Instant {
     let (ours, theirs) = (now(), std::time::Instant::now());
@@ -83,7 +83,7 @@ mod tests {
         assert!(earlier < now() && ours.saturating_since(earlier) < NEAR);
         let back = Instant::from(std::time::Instant::from(ours));
         assert!(back.as_nanos().abs_diff(ours.as_nanos()) < NEAR.as_nanos() as u64);
-        // What one clock cannot say does not wrap.
+        // A moment that one clock cannot express does not wrap around.
         let _ = std::time::Instant::from(Instant::from_nanos(u64::MAX));
         let _ = std::time::Instant::from(Instant::from_nanos(0));
     }

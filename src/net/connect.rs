@@ -1,6 +1,6 @@
-//! A node's way to an open socket: which address is next, the options, whether it is encrypted.
+//! Opens the socket of a node: which address is next, the socket options, whether it is encrypted.
 //!
-//! When to connect is not decided here: proto says so, with its pauses.
+//! When to connect is not decided here: proto decides that, with its back-off.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,17 +17,17 @@ use super::tls::Encryption;
 use crate::config::Config;
 use crate::proto::error::ConfigError;
 
-/// How long the kernel tries to get bytes acknowledged before it gives a connection up. Proto finds
-/// a silent node sooner; this ends connections to machines that are gone.
+/// How long the kernel tries to get bytes acknowledged before it gives up a connection. Proto
+/// notices a silent node sooner; this ends connections to machines that are gone.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
-/// An idle connection is probed after this long, so that a peer that vanished is found before it
-/// is needed, and so that firewalls do not forget us.
+/// After this long an idle connection is probed, so that a dead peer is found before it is needed,
+/// and so that firewalls do not drop the connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often in a row a node cannot be made ready before its name is looked up again; and every
-/// so often from then on.
+/// A node's name is looked up again after `STALE_AFTER` failures in a row, and whenever their count
+/// is a multiple of `STALE_EVERY`.
 const STALE_AFTER: u32 = 2;
 const STALE_EVERY: u32 = 8;
 
@@ -54,10 +54,10 @@ enum Place {
 
 impl Connector {
     /// Looks the address up, which may block. A name that is not found is no error here: the node
-    /// is down.
+    /// counts as down.
     ///
     /// # Errors
-    /// Where it is to be encrypted and cannot be.
+    /// If the connection is to be encrypted and cannot be.
     pub fn new(address: &Address, config: &Config) -> Result<Connector, ConfigError> {
         let lookup = address.lookup(config.resolver.as_ref());
         let place = match (address, &lookup) {
@@ -88,7 +88,7 @@ impl Connector {
         })
     }
 
-    /// Begins to connect, to the next of its addresses.
+    /// Begins to connect to the node's next address.
     pub fn open(&mut self) -> io::Result<Stream> {
         let (addresses, next) = match &mut self.place {
             Place::Unix(path) => return UnixStream::connect(path).map(Stream::Unix),
@@ -100,7 +100,7 @@ impl Connector {
         let address = addresses[*next % addresses.len()];
         *next = (*next + 1) % addresses.len();
         let stream = TcpStream::connect(address)?;
-        // An option that a platform refuses costs latency or a later discovery, not safety.
+        // If a platform refuses an option, that costs latency or a later discovery, not safety.
         let socket = SockRef::from(&stream);
         let _ = socket.set_tcp_nodelay(true);
         let keepalive =
@@ -115,18 +115,18 @@ impl Connector {
         Ok(Stream::Tcp(stream))
     }
 
-    /// The name that may lead elsewhere by now; nothing where it was given as an address.
+    /// The name that may lead elsewhere by now; `None` if the URL has an address.
     pub fn lookup(&self) -> Option<&Lookup> {
         self.lookup.as_ref()
     }
 
-    /// Whether the name should be looked up again behind so many failures in a row.
+    /// Whether to look the name up again after so many failures in a row.
     pub fn is_stale(&self, failures: u32) -> bool {
         let due = failures == STALE_AFTER || (failures > 0 && failures % STALE_EVERY == 0);
         self.lookup.is_some() && due
     }
 
-    /// Takes what the name leads to now. Nothing found is no news: the old ones are kept.
+    /// Takes the addresses that the name leads to now. If there are none, the old ones stay.
     pub fn set_addresses(&mut self, found: Vec<SocketAddr>) {
         if let Place::Tcp { addresses, next, .. } = &mut self.place {
             if !found.is_empty() && *addresses != found {

@@ -1,4 +1,4 @@
-//! How long a client that is made waits for its nodes, and what it finds wrong with them then.
+//! How long a new client waits for its nodes, and which errors of its nodes it reports then.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::proto::error::{ConfigError, Error, NodeError};
 use crate::proto::node::NodeId;
 use crate::proto::time::Instant;
 
-/// The wait of a client for its nodes, from when it was made.
+/// The wait of a new client for its nodes.
 #[derive(Debug)]
 pub(crate) struct Connecting {
     end: Instant,
@@ -22,9 +22,9 @@ impl Connecting {
         Connecting { end, node_timeout: settings.node_timeout, quorum_since: None }
     }
 
-    /// Until when to wait for the next news; `None` when it is over: a quorum is ready and the
-    /// others have had one node timeout, or every node was ready or failed once, or it took as long
-    /// as it may.
+    /// Until when to wait for the next event; `None` when the wait is over. It is over when a
+    /// quorum is ready and the others have had one node timeout, when every node was ready or
+    /// failed once, or at the connect timeout.
     pub(crate) fn wait_until(&mut self, core: &Coordinator, now: Instant) -> Option<Instant> {
         let nodes = core.settings().nodes.len();
         let tried = (0..nodes)
@@ -42,7 +42,7 @@ impl Connecting {
     }
 }
 
-/// Found at the start, one server under two addresses is a mistake in the list.
+/// One server under two addresses, if found at the start, is a mistake in the list.
 pub(crate) fn refuse_one_server_twice(core: &Coordinator, now: Instant) -> Result<(), Error> {
     let mut nodes = (0..core.settings().nodes.len()).map(NodeId::new);
     if nodes.any(|node| core.trouble(node) == NodeError::SameServer) {

@@ -1,5 +1,5 @@
-//! The engine behind one file descriptor: a poller inside a poller, with a timer in it, so that any
-//! loop carries the whole client as one readable descriptor and needs no timer for it.
+//! The engine as one file descriptor: a poller inside a poller, with a timer in it. So any loop
+//! carries the whole client as one readable descriptor, and needs no timer for it.
 //!
 //! The hazard is a descriptor that stays silent while there is something to do. So it is readable
 //! as long as completions wait, when a request ends inside the call that made it, when a node has
@@ -21,13 +21,13 @@ use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::ConfigError;
 use crate::proto::ops::Completion;
 
-/// The engine behind one file descriptor, for a loop that is not mio's: epoll, poll(2), libuv,
-/// glib, calloop, a game loop. Linux only.
+/// The engine as one file descriptor, for a loop that is not mio's: epoll, poll(2), libuv, glib,
+/// calloop, a game loop. Linux only.
 ///
-/// Wait until it is readable, whichever trigger the loop has; then [`tick`](Embedded::tick), and
-/// take the completions. It needs no timeout and no timer: what is due makes it readable, too. What
-/// was not taken keeps it readable. A loop that turns all the time ticks once a turn and does not
-/// wait for anything.
+/// Wait until the descriptor is readable, with the level or the edge trigger. Then call
+/// [`tick`](FdEngine::tick), and take the completions. You need no timeout and no timer: work
+/// that is due makes the descriptor readable, too. It stays readable while completions are left. A
+/// loop that never sleeps calls `tick` once a turn and does not wait.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -56,7 +56,7 @@ use crate::proto::ops::Completion;
 /// # }
 /// ```
 ///
-/// The same in epoll, here through `rustix`, edge-triggered:
+/// The same with epoll, here through `rustix`, edge-triggered:
 ///
 /// ```no_run
 /// use std::mem::MaybeUninit;
@@ -88,20 +88,21 @@ use crate::proto::ops::Completion;
 ///
 /// # Threads, processes, signals
 ///
-/// It is `Send` and `Sync`: it may be made on one thread and used on another, and whoever asks it
-/// for something needs it mutably. After `fork` it belongs to the parent: in the child every
-/// request ends as [`ConfigError::Nodes`](crate::ConfigError), and the descriptor, which both
-/// processes share, is not to be waited for. A copy with the same process number is not noticed:
-/// see [`Engine::check_fork`]. No call of it waits, so no signal interrupts one; your own wait it
-/// may. What becomes of a panic in a function that the [`Config`] was given is said at
-/// the [`Engine`]; one of yours that drops it in unwinding does what any drop of it does.
+/// An `FdEngine` is `Send` and `Sync`: it may be made on one thread and used on another, and every
+/// request needs `&mut`. After `fork` it belongs to the parent: in the child every request ends as
+/// [`ConfigError::Nodes`](crate::ConfigError), and the child must not wait for the descriptor,
+/// which both processes share. A copy with the same process number is not noticed: see
+/// [`Engine::check_fork`]. No call of it waits, so no signal interrupts one; a signal may
+/// interrupt your own wait. [`Engine`] says what a panic in a function of the [`Config`] does. If
+/// a panic of yours unwinds through an `FdEngine`, it is dropped as usual.
 ///
-/// Take it out of your loop before you drop it: as long as a forked process has a copy of the
-/// descriptor, closing it here does not.
+/// Deregister it from your loop before you drop it: as long as a forked process has a copy of the
+/// descriptor, dropping it here does not end the registration.
 ///
-/// Dropping it releases what it was asked for and did not hand out, as far as the sockets take it
-/// without waiting. A lock that it did hand out stays until its ttl is over, unless it is released:
-/// [`Engine::release_all`] does it for all of them.
+/// Dropping it cancels every request, and releases each lock that it won or may yet win but did not
+/// hand out, as far as the sockets take the releases without waiting. A lock that it did hand out
+/// stays until its ttl is over, unless you release it: [`Engine::release_all`] releases all of
+/// them.
 #[derive(Debug)]
 pub struct FdEngine {
     engine: Engine,
@@ -112,8 +113,7 @@ impl FdEngine {
     /// Begins to connect to the nodes. Names are looked up here, which may block.
     ///
     /// # Errors
-    /// A setting that cannot work, or the system refuses what is needed: it wants a poller and a
-    /// timer (`timerfd`).
+    /// A setting that cannot work, or the system refuses a poller or a timer (`timerfd`).
     pub fn new(config: Config) -> Result<FdEngine, ConfigError> {
         let (reactor, engine) = Reactor::of(config)?;
         if !engine.has_alarm() {
@@ -121,19 +121,19 @@ impl FdEngine {
             return Err(ConfigError::System { problem });
         }
         let mut embedded = FdEngine { engine, reactor };
-        // The connections are begun here: what comes of them makes the descriptor readable.
+        // The connections begin here: their progress makes the descriptor readable.
         drop(embedded.batch());
         Ok(embedded)
     }
 
-    /// The engine, to ask it for something. What was asked is written when the handle is dropped,
-    /// at the end of the statement: hold it to ask for several things in one write for each node.
+    /// The engine, for requests. They are written when the handle is dropped, at the end of the
+    /// statement. Hold the handle to write several requests with one write for each node.
     pub fn batch(&mut self) -> Batch<'_> {
         Batch { engine: &mut self.engine }
     }
 
-    /// Reads what the nodes said, does what is due and writes what follows from it. It never
-    /// waits: call it when the descriptor is readable, or whenever you like.
+    /// Reads what the nodes sent, does what is due, and writes what follows from it. Never waits:
+    /// call it when the descriptor is readable, or at any other time.
     ///
     /// # Errors
     /// When the system's poller fails.
@@ -146,31 +146,31 @@ impl FdEngine {
         Ok(())
     }
 
-    /// The next request that came to its end. A lock is handed out only before its deadline.
+    /// The next request that ended. A lock is handed out only before its deadline.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         let done = self.engine.poll_completion();
         if done.is_none() {
-            // All were taken: they do not keep the descriptor readable any more. One that was
-            // taken too late may have left a release behind.
+            // All completions were taken: they do not keep the descriptor readable any more. If a
+            // lock was taken after its deadline, a release of it may have to be written.
             self.batch();
         }
         done
     }
 
-    /// The next thing that happened to a node. Events do not make the descriptor readable: look
-    /// for them behind every [`tick`](Embedded::tick). One that comes up while something is
-    /// asked is there at the next.
+    /// The next event of a node. Events do not make the descriptor readable: look for them after
+    /// every [`tick`](FdEngine::tick). An event that comes up during a request is there after the
+    /// next `tick`.
     pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
         self.engine.poll_node_event()
     }
 
-    /// The engine, to look at.
+    /// The engine, read-only.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 }
 
-/// The engine behind a descriptor, while it is asked for something: see [`FdEngine::ask`].
+/// A handle to the engine, for requests: see [`FdEngine::batch`].
 #[derive(Debug)]
 pub struct Batch<'a> {
     engine: &'a mut Engine,
@@ -266,7 +266,7 @@ mod tests {
         })
     }
 
-    /// All answers lie in the socket, and a turn reads a tenth of them.
+    /// All answers are in the socket, and a turn reads a tenth of them.
     #[test]
     fn input_that_is_more_than_a_turn_reads_is_told_of_again() {
         for make in [level_triggered, edge_triggered] {

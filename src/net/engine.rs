@@ -33,15 +33,17 @@ use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::turn::{self, Driver, Wake};
 
-/// What is read at once. One for all sockets: it is empty again before the next one is read.
+/// How many bytes are read at once. One buffer serves all sockets: the engine empties it before it
+/// reads the next one.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// How many full buffers are read from one node before the others have their turn: a node that
-/// sends without end must not keep the loop.
+/// How many full buffers are read from one node before the others have their turn. A node that
+/// sends without end must not occupy the loop.
 const READS_A_TURN: usize = 4;
 
-/// How many full buffers are read from one node at the end, so that the close is no reset. More
-/// than any answer; one that sends without end is reset, and must not keep who drops the engine.
+/// How many full buffers are read from one node before its connection is closed, so that the close
+/// is no reset. This is more than any answer takes. A node that sends without end is reset: it
+/// must not delay the thread that drops the engine.
 const LAST_READS: usize = 256;
 
 /// Distributed locks on the caller's `mio::Poll`.
@@ -84,42 +86,44 @@ const LAST_READS: usize = 256;
 ///
 /// # Threads, processes, signals
 ///
-/// It is `Send` and `Sync`: it may be made on one thread and used on another, and whoever asks it
-/// for something needs it mutably. Several live on one poller, each from a base token of its own,
-/// as many tokens apart as there are nodes, and one. It blocks only in [`new`](Engine::new), where
-/// names are looked up.
+/// An engine is `Send` and `Sync`: it may be made on one thread and used on another, and every
+/// request needs `&mut`. Several engines can share one poller. Give each a base token of its own;
+/// two bases must differ by at least the number of nodes plus one. Only [`new`](Engine::new)
+/// blocks, where names are looked up.
 ///
-/// After `fork` it belongs to the parent: see [`check_fork`](Engine::is_ours).
+/// After `fork` the engine belongs to the parent: see [`check_fork`](Engine::check_fork).
 ///
-/// No call of it waits, so no signal interrupts one. Your own wait it may: `mio::Poll::poll` then
-/// returns [`Interrupted`](std::io::ErrorKind::Interrupted), and the loop turns once more, from
-/// [`prepare`](Engine::prepare) on.
+/// No call of the engine waits, so no signal interrupts one. A signal may interrupt your own wait:
+/// `mio::Poll::poll` then returns [`Interrupted`](std::io::ErrorKind::Interrupted), and the loop
+/// begins its next turn with [`prepare`](Engine::prepare).
 ///
-/// It calls nobody back but for what [`Config::credentials`] was given, and what
-/// [`Config::resolver`] was, in `new`. A panic of the former does not go through the loop: that
-/// node is not connected to, which is tried again, and everything else goes on.
+/// The engine calls two functions of yours: that of [`Config::credentials`], and in `new` that of
+/// [`Config::resolver`]. A panic of the former does not unwind through the loop. The engine does
+/// not connect to that node then, tries again later, and serves everything else as before.
 ///
-/// Dropping it releases what it was asked for and did not hand out, as far as the sockets take it
-/// without waiting. A lock that it did hand out stays until its ttl is over, unless it is released:
-/// [`release_all`](Engine::let_all_go) does it for all of them. Whether your poller is dropped
-/// before it or behind it makes no difference.
+/// Dropping the engine cancels every request, and releases each lock that it won or may yet win but
+/// did not hand out, as far as the sockets take the releases without waiting. A lock that it did
+/// hand out stays until its ttl is over, unless you release it:
+/// [`release_all`](Engine::release_all) releases all of them. Your poller may be dropped before or
+/// after the engine.
 pub struct Engine {
     coordinator: Coordinator,
     registry: Registry,
     base: Token,
     sockets: Vec<Socket>,
     alarm: Alarm,
-    /// Whoever drives it wants to be awake by then.
+    /// The driver asked to be awake by this moment.
     wake_deadline: Option<Instant>,
     scratch: Box<[u8]>,
-    /// Nodes that had more to read than their turn allowed.
+    /// Nodes that had more to read than one turn allows.
     more: NodeSet,
-    /// Nodes whose names may lead elsewhere by now; nobody was told yet.
+    /// Nodes whose names may lead elsewhere by now, and that were not reported yet.
     stale: NodeSet,
     credentials: Option<AskForCredentials>,
-    /// Who we are by the URLs, where somebody is asked who may say so.
+    /// The user and password of each URL, used if the function of [`Config::credentials`] returns
+    /// `None`.
     by_url: Vec<Credentials>,
-    /// The process that the sockets and what is held belong to.
+    /// The number of the process that owns the sockets and the locks.
     owner: u32,
 }
 
@@ -129,14 +133,15 @@ struct Socket {
     stream: Option<Stream>,
     /// The connection is not known to be open yet.
     opening: bool,
-    /// The kernel may take more. It is not asked again before the poller says so.
+    /// The kernel may take more. Once it is full, the engine writes again only after the poller
+    /// reports the socket.
     writable: bool,
 }
 
 impl Engine {
-    /// An engine whose sockets are registered with `registry`, under one token for each node from
-    /// `base` on, and one more for a timer ([`owns`](Engine::owns) tells). It begins to connect
-    /// with the first [`prepare`](Engine::prepare).
+    /// An engine whose sockets are registered with `registry`. Each node has one token, from
+    /// `base` on, and the timer has the next one ([`owns`](Engine::owns) recognizes them). The
+    /// engine begins to connect with the first [`prepare`](Engine::prepare).
     ///
     /// Names are looked up here, which may block.
     ///
@@ -182,16 +187,16 @@ impl Engine {
         })
     }
 
-    /// Asks for `key`, and waits for it for 10 s, or as the options say. The completion brings
-    /// `data` back. If the lock is to be kept, it is followed by those of [`keep`](Engine::keep),
-    /// with the same `data`.
+    /// Asks for the lock on `key`, and waits for it for 10 s, or as the options say. The
+    /// completion brings `data` back. If the options renew the lock, the completions of
+    /// [`auto_extend`](Engine::auto_extend) follow, with the same `data`.
     ///
-    /// It may be asked at once. While the nodes' first handshakes go on, the request is held until
-    /// a quorum of nodes is connected, for the connect timeout at most. So an acquire on a new
-    /// engine may take that much longer than its wait.
+    /// An acquire may be requested at once. While the nodes' first handshakes are in flight, the
+    /// engine holds the request until a quorum of nodes is connected, for the connect timeout at
+    /// most. So an acquire on a new engine may take that much longer than its wait.
     ///
     /// # Errors
-    /// Before anything is sent: a ttl or key that cannot be, or [`Error::Busy`].
+    /// Before anything is sent: an invalid ttl or key, or [`Error::Busy`].
     pub fn acquire(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -204,12 +209,13 @@ impl Engine {
     }
 
     /// Renews a lock from now on, by its present ttl, until it is released, given away or lost, or
-    /// as far as `keep` allows. The completions are [`Outcome::Expiring`](crate::Outcome), whenever
-    /// it comes near its deadline, and at last [`Error::Lost`], once, and before the deadline where
-    /// the loop turns in time. A lock that is released or given away has no further completion.
+    /// as far as `keep` allows. Whenever the lock comes near its deadline,
+    /// [`Outcome::Expiring`](crate::Outcome) is reported. The last completion is [`Error::Lost`],
+    /// once, and before the deadline if the loop turns in time. A lock that is released or given
+    /// away has no further completion.
     ///
     /// # Errors
-    /// A `keep` that cannot be, or [`Error::Lost`].
+    /// An invalid `keep`, or [`Error::Lost`].
     pub fn auto_extend(
         &mut self,
         lock: &Lock,
@@ -219,23 +225,24 @@ impl Engine {
         self.coordinator.auto_extend(lock, keep.into(), data, clock::now())
     }
 
-    /// Gives a lock away: its token is for another to [`adopt`](Engine::adopt). It is not renewed
-    /// any more and never released here; `None` where it was over. Questions about it that are not
-    /// answered yet may still prolong it: away with a lock while an extend is under way is away
-    /// with what that extend gives, too.
+    /// Gives a lock away: returns its token, with which another client can
+    /// [`adopt`](Engine::adopt) it. This engine neither renews nor releases it any more. Returns
+    /// `None` if the lock was over. If an extend is in flight, the new owner also gets the time it
+    /// adds.
     pub fn into_token(&mut self, lock: Lock) -> Option<lock::LockToken> {
         self.coordinator.into_token(lock, clock::now())
     }
 
-    /// Takes up the lock on `key` that was given away with `token`, under a new token: of two who
-    /// try with one token, one at most holds it. One attempt, whatever wait the options have.
+    /// Takes up the lock on `key` that was given away with `token`, under a new token. If two
+    /// clients try with one token, at most one of them gets the lock. Makes one attempt, whatever
+    /// wait the options have.
     ///
-    /// It ends as an acquire does, or as [`Error::Lost`] where the token does not hold the key on
-    /// enough nodes. Where the giver still believes in the lock, it is lost to them, which they
-    /// learn with their next extend: give it away first.
+    /// The request ends as an acquire does, or as [`Error::Lost`] if the token does not hold the
+    /// key on enough nodes. If the giver still believes in the lock, it loses it, and learns of
+    /// that with its next extend: so give the lock away first.
     ///
     /// # Errors
-    /// Before anything is sent: what cannot be, or [`Error::Busy`].
+    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
     pub fn adopt(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -247,11 +254,11 @@ impl Engine {
         self.coordinator.adopt(key.as_ref(), token, ttl, keep, data, clock::now())
     }
 
-    /// Prolongs `key` to at least `ttl` from now where it holds `token`, whoever took it: for
-    /// scripts. One round; nothing is released, whatever comes of it.
+    /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it: for
+    /// scripts. Makes one round. Nothing is released, whatever the result.
     ///
     /// # Errors
-    /// Before anything is sent: what cannot be, or [`Error::Busy`].
+    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
     pub fn extend_token(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -262,22 +269,22 @@ impl Engine {
         self.coordinator.extend_token(key.as_ref(), token, ttl, data, clock::now())
     }
 
-    /// Looks what every node holds at `key`, changing nothing. It ends when all answered, or at
-    /// the node timeout.
+    /// Reads what every node holds at `key`, and changes nothing. The request ends when all nodes
+    /// have answered, or at the node timeout.
     ///
     /// # Errors
-    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn inspect(&mut self, key: impl AsRef<[u8]>, data: u64) -> Result<Op, Error> {
         self.coordinator.inspect(key.as_ref(), data, clock::now())
     }
 
-    /// Ends the quarantine of every node that can be asked, and writes it into their node markers,
-    /// so that the next process trusts them at once, too. It ends as
+    /// Ends the quarantine of every node that can be asked, and records that in the nodes'
+    /// markers, so that the next process trusts them at once, too. The request ends as
     /// [`Outcome::Vouched`](crate::Outcome::Vouched) when all nodes have answered, or at the node
     /// timeout.
     ///
-    /// The caller vouches that no client believes in a lock that one of these nodes forgot: on
-    /// nodes that nobody has used yet, for instance.
+    /// The caller vouches that no client believes in a lock that one of these nodes forgot. That
+    /// is so, for instance, on nodes that no client has used yet.
     ///
     /// # Errors
     /// Before anything is sent: [`Error::Busy`].
@@ -285,12 +292,12 @@ impl Engine {
         self.coordinator.vouch(data, clock::now())
     }
 
-    /// Deletes `key` on every node, whoever holds it. A holder goes on believing in the lock until
-    /// they notice, and meanwhile another can have it: this breaks what a lock promises. For an
-    /// operator who knows that the holder is gone.
+    /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
+    /// the holder believes in its lock until it notices, and meanwhile another client can take it.
+    /// For an operator who knows that the holder is gone.
     ///
     /// # Errors
-    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn dangerously_force_release(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -299,27 +306,28 @@ impl Engine {
         self.coordinator.force_release(key.as_ref(), data, clock::now())
     }
 
-    /// Prolongs a lock to at least `ttl` from now. While too few nodes answer they are asked
+    /// Extends a lock to at least `ttl` from now. While too few nodes answer, the engine asks them
     /// again, up to the deadline that is in force.
     ///
     /// # Errors
-    /// Before anything is sent: a ttl that cannot be, [`Error::Lost`], or [`Error::Busy`] while it
-    /// is being extended.
+    /// Before anything is sent: an invalid ttl, [`Error::Lost`], or [`Error::Busy`] while another
+    /// extend of the lock is in flight.
     pub fn extend(&mut self, lock: &Lock, ttl: Duration, data: u64) -> Result<Op, Error> {
         self.coordinator.extend(lock, ttl, data, clock::now())
     }
 
-    /// Gives a lock back. Its completion comes when a majority let go of it, or at the node
-    /// timeout; what is owed then still goes out by itself. A lock that was over before is
-    /// `AlreadyExpired` without asking: [`release_token`](Engine::release_token) asks.
+    /// Releases a lock. The completion comes when a majority of nodes has released it, or at the
+    /// node timeout; the engine sends the pending releases afterwards by itself. A lock that was
+    /// over before ends as `AlreadyExpired` without a request to the nodes;
+    /// [`release_token`](Engine::release_token) asks them.
     pub fn release(&mut self, lock: Lock, data: u64) -> Op {
         self.coordinator.release(lock, data, clock::now())
     }
 
-    /// Releases `key` where it holds `token`, whoever took it.
+    /// Releases `key` if it holds `token`, whichever client took it.
     ///
     /// # Errors
-    /// Before anything is sent: a key that cannot be, or [`Error::Busy`].
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
     pub fn release_token(
         &mut self,
         key: impl AsRef<[u8]>,
@@ -329,20 +337,21 @@ impl Engine {
         self.coordinator.release_token(key.as_ref(), token, data, clock::now())
     }
 
-    /// Gives a lock back without waiting for what comes of it. Follow it with
-    /// [`flush`](Engine::flush) or [`prepare`](Engine::prepare).
+    /// Releases a lock without a completion. Follow it with [`flush`](Engine::flush) or
+    /// [`prepare`](Engine::prepare).
     pub fn release_nowait(&mut self, lock: &Lock) {
         self.coordinator.release_nowait(lock, clock::now());
     }
 
-    /// Takes every request back and gives every lock back, handed out or not: for an orderly end.
-    /// Drive the engine on until [`Coordinator::open_records`] is zero, and nothing is left on any
-    /// node; what it counts otherwise are keys that may be left on some node until their ttl ends.
+    /// Cancels every request and releases every lock, handed out or not: for an orderly end. Drive
+    /// the engine on until [`Coordinator::open_records`] is zero: then no key is left on any node.
+    /// If you stop earlier, it counts the keys that may be left on some node until their ttl ends.
     pub fn release_all(&mut self) {
         self.coordinator.release_all(clock::now());
     }
 
-    /// Takes a request back: no completion follows, and what it won or may yet win is released.
+    /// Cancels a request: no completion follows, and a lock that it won or may yet win is
+    /// released.
     pub fn cancel(&mut self, op: Op) {
         self.coordinator.cancel(op, clock::now());
     }
@@ -357,8 +366,8 @@ impl Engine {
         self.coordinator.deadline(lock)
     }
 
-    /// To be called before every sleep: does what is due, writes what was asked, one write for
-    /// each node, and says how long to sleep at most (`None`: until an event).
+    /// Call it before every sleep. Does what is due, writes what was requested, with one write for
+    /// each node, and returns how long to sleep at most (`None`: until an event).
     pub fn prepare(&mut self) -> Option<Duration> {
         if !self.check_fork() {
             return self.coordinator.has_completions().then_some(Duration::ZERO);
@@ -367,19 +376,20 @@ impl Engine {
         self.plan_sleep()
     }
 
-    /// Does what is due and writes what was asked, in the process that made it, without planning
-    /// the sleep behind it.
+    /// Does what is due and writes what was requested, but does not plan the sleep that follows.
+    /// For the process that made the engine.
     pub(crate) fn go_on(&mut self) {
         turn::run(&mut Driving(self));
     }
 
-    /// Whether those who sleep need no timeout: the alarm wakes them.
+    /// Whether the driver can sleep without a timeout, because the alarm wakes it.
     pub(crate) fn has_alarm(&self) -> bool {
         self.alarm.stands_for_every_timeout()
     }
 
-    /// Writes what was asked and sets the alarm, for those who need no timeout. Nothing that is due
-    /// is done. In a forked process the timer, too, is the parent's.
+    /// Writes what was requested and sets the alarm, for drivers that sleep without a timeout.
+    /// What is due is left to the next turn. In a forked process this does nothing, because the
+    /// timer, too, is the parent's.
     pub(crate) fn end_turn(&mut self) {
         if self.check_fork() {
             self.write_out();
@@ -387,7 +397,7 @@ impl Engine {
         }
     }
 
-    /// Sees to it that a sleep is over at that moment, whatever is due by itself.
+    /// Makes sure that a sleep ends by that moment, even if nothing is due then.
     pub(crate) fn wake_by(&mut self, moment: Option<Instant>) {
         self.wake_deadline = moment;
     }
@@ -406,25 +416,27 @@ impl Engine {
             Wake::At(due) => due,
         };
         let now = clock::now();
-        // Who keeps a lock is told of its loss in time: also when the machine was suspended.
+        // The holder of a kept lock has to learn of a loss in time, also when the machine was
+        // suspended.
         self.alarm.wake_at(due, now, self.coordinator.kept_locks() > 0);
         Some(due.saturating_since(now))
     }
 
-    /// Whoever drives it sleeps without a timeout from now on, as long as everything that is asked
-    /// is followed by [`end_turn`](Engine::end_turn) or [`prepare`](Engine::prepare); `false` where
-    /// the system has no timer for that.
+    /// From now on the driver sleeps without a timeout. In return, [`end_turn`](Engine::end_turn)
+    /// or [`prepare`](Engine::prepare) has to follow every request. Returns `false` if the system
+    /// has no timer for that.
     pub(crate) fn needs_no_timeout(&mut self) -> bool {
         self.alarm.stand_for_every_timeout()
     }
 
-    /// Reads so few bytes at once from now on: what a turn leaves unread is a rare thing otherwise.
+    /// Sets how many bytes are read at once. A small number makes a test meet what is rare
+    /// otherwise: a turn that leaves bytes unread.
     #[cfg(test)]
     pub(crate) fn read_at_once(&mut self, bytes: usize) {
         self.scratch = vec![0; bytes].into();
     }
 
-    /// Writes what was asked, without doing what is due. It never waits.
+    /// Writes what was requested, without doing what is due. Never waits.
     pub fn flush(&mut self) {
         let idle = !self.has_output() && !self.coordinator.has_actions();
         if idle || self.check_fork() {
@@ -437,24 +449,26 @@ impl Engine {
     }
 
     /// Whether this is the process that made the engine. The copy in a forked process can do
-    /// nothing: its requests end as [`Error::Config`], and neither it nor its end touches a socket
-    /// or a lock of the parent. It finds out here, in [`prepare`](Engine::prepare), and in every
-    /// [`flush`](Engine::flush) that has something to write: a loop that goes on in the child
-    /// begins with one of them, not with events of the turn in which it forked.
+    /// nothing: its requests end as [`Error::Config`], and neither it nor its drop touches a
+    /// socket or a lock of the parent. The copy notices the fork here, in
+    /// [`prepare`](Engine::prepare), and in every [`flush`](Engine::flush) that has something to
+    /// write. So a loop that goes on in the child has to begin with one of them, not with events
+    /// of the turn in which it forked.
     ///
-    /// Processes are told apart by their number, so a copy with the same number is taken for the
-    /// original. A plain `fork` never makes one. These may: a fork into a new namespace of process
-    /// numbers, where the child of a process with the number 1 has the number 1, too; a checkpoint
-    /// that is restored beside the original; and a virtual machine that is cloned. Such a copy
-    /// writes to the parent's connections and draws the parent's tokens. In the child of such a
-    /// fork, become another program (`exec`) before anything of this is used or dropped.
+    /// The engine compares process numbers, so it takes a copy with the same number for the
+    /// original. A plain `fork` never makes such a copy. These may: a fork into a new namespace of
+    /// process numbers, if parent and child both have the number 1; a checkpoint that is restored
+    /// beside the original; and a virtual machine that is cloned. Such a copy writes to the
+    /// parent's connections and draws the parent's tokens. In the child of such a fork, become
+    /// another program (`exec`) before any part of the engine is used or dropped.
     pub fn check_fork(&mut self) -> bool {
         if std::process::id() == self.owner {
             return true;
         }
         self.coordinator.disown(clock::now());
         for socket in &mut self.sockets {
-            // Closed, and nothing else: a shutdown, or leaving the poller, would be the parent's.
+            // Closed, and nothing else: a shutdown, or deregistering from the poller, would act on
+            // the parent's.
             socket.stream = None;
         }
         self.alarm.forget();
@@ -466,7 +480,7 @@ impl Engine {
         self.nodes().iter().any(|node| !self.coordinator.output(node).is_empty())
     }
 
-    /// Takes an event of the poller; `false` where it is not one of ours.
+    /// Handles an event of the poller; returns `false` if it is not one of this engine's.
     pub fn handle_event(&mut self, event: &mio::event::Event) -> bool {
         let Some(node) = self.node_of(event.token()) else {
             let ours = self.owns(event.token());
@@ -488,12 +502,12 @@ impl Engine {
         true
     }
 
-    /// Whether events under `token` are ours.
+    /// Whether events under `token` belong to this engine.
     pub fn owns(&self, token: Token) -> bool {
         token.0.checked_sub(self.base.0).is_some_and(|index| index <= self.sockets.len())
     }
 
-    /// The next request that came to its end. A lock is handed out only before its deadline.
+    /// The next request that ended. A lock is handed out only before its deadline.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         if !self.coordinator.has_completions() {
             return None;
@@ -503,17 +517,18 @@ impl Engine {
         turn::hand_out(&mut Driving(self))
     }
 
-    /// The next request that came to its end, without the end: it is fetched later.
+    /// The next request that ended, without its result: [`fetch`](Engine::fetch) returns that
+    /// later.
     pub(crate) fn poll_ended(&mut self) -> Option<(Op, u64)> {
         self.coordinator.poll_ended()
     }
 
-    /// What a request came to, as of now; `None` where it goes on.
+    /// The result of a request, as of now; `None` while it goes on.
     pub(crate) fn fetch(&mut self, op: Op) -> Option<Completion> {
         turn::fetch(&mut Driving(self), op)
     }
 
-    /// The next thing that happened to a node.
+    /// The next event of a node.
     pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
         self.coordinator.poll_node_event().or_else(|| {
             let node = self.take_stale()?;
@@ -521,14 +536,15 @@ impl Engine {
         })
     }
 
-    /// The node's name, to be looked up on a thread that may wait for it; `None` where its URL has
-    /// an address or a path. Behind [`NodeEvent::AddressStale`].
+    /// The node's name, to be looked up on a thread that may block; `None` if its URL has an
+    /// address or a path. Call it after [`NodeEvent::AddressStale`].
     pub fn lookup(&self, node: NodeId) -> Option<Lookup> {
         self.sockets.get(node.index())?.connector.lookup().cloned()
     }
 
-    /// Where the node's name leads now. Its next connection goes there; one that is open stays.
-    /// None at all change nothing, and neither does anything for a node without a name.
+    /// Sets the addresses that the node's name leads to now. The node's next connection uses them;
+    /// one that is open stays. An empty list changes nothing. A node without a name stays as it
+    /// is.
     pub fn set_address(&mut self, node: NodeId, addresses: Vec<SocketAddr>) {
         if let Some(socket) = self.sockets.get_mut(node.index()) {
             if socket.connector.lookup().is_some() {
@@ -544,17 +560,17 @@ impl Engine {
         Some(node)
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn stats(&self) -> &Stats {
         self.coordinator.stats()
     }
 
-    /// What a node is to us at the moment.
+    /// The present state of a node.
     pub fn standing(&self, node: NodeId) -> NodeState {
         self.coordinator.standing(node)
     }
 
-    /// The core, to look at.
+    /// The core, read-only.
     pub fn coordinator(&self) -> &Coordinator {
         &self.coordinator
     }
@@ -590,7 +606,7 @@ impl Engine {
         }
     }
 
-    /// Whether the connection that was begun came to something.
+    /// Whether the connection attempt has ended.
     fn look_whether_open(&mut self, node: NodeId) {
         let socket = &mut self.sockets[node.index()];
         let Some(stream) = &mut socket.stream else { return };
@@ -611,8 +627,8 @@ impl Engine {
     }
 
     /// # Errors
-    /// Where the caller's function panics. It is the trouble of that node: were the turn left in
-    /// its middle, the poller would not tell of the other sockets again.
+    /// If the caller's function panics. Only that node fails: if the panic left the turn in its
+    /// middle, the poller would not report the other sockets again.
     fn ask_for_credentials(&mut self, node: NodeId) -> io::Result<()> {
         let Some(ask) = &self.credentials else { return Ok(()) };
         let label = &self.coordinator.settings().nodes[node.index()].label;
@@ -640,7 +656,7 @@ impl Engine {
     fn read(&mut self, node: NodeId, read_closed: bool) {
         for _ in 0..READS_A_TURN {
             let socket = &mut self.sockets[node.index()];
-            // One that proto has broken off is closed with the next actions.
+            // A connection that proto has broken off is closed with the next actions.
             let connected = self.coordinator.standing(node).is_connected();
             let Some(stream) = socket.stream.as_mut().filter(|_| connected) else { return };
             let (count, readiness) = stream.read(&mut self.scratch, read_closed);
@@ -659,7 +675,7 @@ impl Engine {
 }
 
 /// The engine while it runs a turn. A type of its own, so that the steps of a turn are no methods
-/// of the engine that its users could call.
+/// that users of the engine could call.
 struct Driving<'a>(&'a mut Engine);
 
 impl Driver for Driving<'_> {
@@ -690,7 +706,7 @@ impl Driver for Driving<'_> {
                 self.0.read(node, false);
             }
         }
-        // The kernel may take by now what it did not when it was asked last.
+        // By now the kernel may take what it did not take last time.
         for socket in &mut self.0.sockets {
             socket.writable |= socket.stream.is_some() && !socket.opening;
         }
@@ -705,7 +721,7 @@ impl Driver for Driving<'_> {
             Action::Connect(node) => self.0.open(node),
             Action::Disconnect(node) => {
                 if let Some(stream) = self.0.drop_stream(node) {
-                    // What is owed there is paid on the next connection.
+                    // The pending releases of this node go out on its next connection.
                     stream.reset();
                 }
             }
@@ -742,7 +758,7 @@ impl Driver for Driving<'_> {
 }
 
 impl fmt::Debug for Engine {
-    /// What each node is to us, and how much is open: the bytes are nobody's business.
+    /// Shows the state of each node and how much is open, but no bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<NodeState> = self.nodes().iter().map(|node| self.standing(node)).collect();
         f.debug_struct("Engine")
@@ -760,7 +776,7 @@ impl Drop for Engine {
         }
         self.coordinator.close(clock::now());
         self.write_out();
-        // A close with unread input is a reset, which would throw away what was just written.
+        // A close with unread input is a reset, which would discard what was just written.
         for socket in &mut self.sockets {
             let Some(stream) = &mut socket.stream else { continue };
             for _ in 0..LAST_READS {
@@ -776,7 +792,7 @@ impl Drop for Engine {
     }
 }
 
-/// What the system says, without the number it ends with.
+/// The system's error text, without the number that it ends with.
 fn words(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_string()

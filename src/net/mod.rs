@@ -1,4 +1,4 @@
-//! Makes happen what proto decides: the clock, the addresses, the sockets, and the event loop.
+//! Carries out what proto decides: the clock, the addresses, the sockets, and the event loop.
 
 pub mod address;
 mod alarm;

@@ -1,8 +1,8 @@
-//! Names that are looked up beside the loop, each on a short-lived thread: a name server may take
-//! its time, and the loop does not wait for it.
+//! Looks names up beside the loop, each on a short-lived thread: a name server may take its time,
+//! and the loop does not wait for it.
 //!
-//! Nobody is told when one is found. The next turn takes it: a node that is down is connected to
-//! again and again, so there is one.
+//! A result does not wake the loop: the next turn takes it. While a node is down the engine
+//! connects to it again and again, so there is a next turn.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use crate::proto::node::{NodeId, NodeSet};
 
 type Found = (NodeId, io::Result<Vec<SocketAddr>>);
 
-/// The names that are being looked up.
+/// The lookups in flight.
 #[derive(Debug)]
 pub(crate) struct Names {
     sender: Sender<Found>,
@@ -29,27 +29,27 @@ impl Names {
         Names { sender, receiver, under_way: NodeSet::EMPTY }
     }
 
-    /// Begins to look the node's name up, unless that is under way.
+    /// Begins to look the node's name up, unless a lookup of it is in flight.
     pub(crate) fn begin(&mut self, node: NodeId, lookup: Lookup) {
         if !self.under_way.insert(node) {
             return;
         }
         let sender = self.sender.clone();
         let look_up = move || {
-            // A function of the caller's that panics has found nothing this time.
+            // If the caller's function panics, the lookup finds nothing this time.
             let found = panic::catch_unwind(AssertUnwindSafe(|| lookup.run()));
             let found = found.unwrap_or_else(|_| Err(io::Error::other("the lookup panicked")));
-            // Nobody takes it when the client is gone.
+            // If the client is gone, the result is dropped.
             let _ = sender.send((node, found));
         };
         let started = thread::Builder::new().name("redlatch-name".into()).spawn(look_up);
         if started.is_err() {
-            // No thread to be had: the next failure tries again.
+            // No thread is available: the next failure tries again.
             self.under_way.remove(node);
         }
     }
 
-    /// The next one that was found.
+    /// The next result.
     pub(crate) fn found(&mut self) -> Option<(NodeId, Vec<SocketAddr>)> {
         if self.under_way.is_empty() {
             return None;

@@ -1,5 +1,5 @@
-//! A poller of our own and what it told of: waited for without the engine, and handed to it behind
-//! that.
+//! A poller of our own and the events that it reported. The driver waits without the engine, and
+//! hands the events to the engine afterwards.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -11,7 +11,7 @@ use super::engine::Engine;
 use crate::config::Config;
 use crate::proto::error::ConfigError;
 
-/// One for each node, the timer and the waker: what is ready is taken in one go.
+/// One event for each node, the timer and the waker: all that are ready are taken at once.
 const EVENTS: usize = 64;
 
 /// The token of the waker, far from those of the engine.
@@ -29,7 +29,7 @@ impl Reactor {
     pub(crate) fn of(config: Config) -> Result<(Reactor, Engine), ConfigError> {
         let poll = Poll::new().map_err(|error| system("no poller", &error))?;
         let mut engine = Engine::new(config, poll.registry(), Token(0))?;
-        // Where there is no alarm it sleeps with timeouts.
+        // If there is no alarm, the driver sleeps with timeouts.
         engine.needs_no_timeout();
         Ok((Reactor { poll, events: Events::with_capacity(EVENTS) }, engine))
     }
@@ -38,8 +38,8 @@ impl Reactor {
         self.poll.registry()
     }
 
-    /// Waits for something to do. A signal ends the wait, and nothing was told of then; where it
-    /// was not to wait at all it looks again, as whoever looks does so once for each readiness.
+    /// Waits for an event. A signal ends the wait, without events. With a zero timeout the poll is
+    /// repeated after a signal, because the caller looks only once for each readiness.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         loop {
             match self.poll.poll(&mut self.events, timeout) {
@@ -54,7 +54,7 @@ impl Reactor {
         }
     }
 
-    /// Gives the engine what the last wait told of.
+    /// Passes the events of the last wait to the engine.
     pub(crate) fn hand_over(&self, engine: &mut Engine) {
         for event in &self.events {
             engine.handle_event(event);
@@ -74,7 +74,7 @@ impl AsRawFd for Reactor {
     }
 }
 
-/// The system refuses what is needed.
+/// The error that the system refuses a resource.
 pub(crate) fn system(what: &str, error: &io::Error) -> ConfigError {
     ConfigError::System { problem: format!("{what}: {error}").into() }
 }

@@ -1,21 +1,22 @@
-//! Reads a socket until it is drained, writes as much as it takes. Generic over `Read` and
-//! `Write`, so that a scripted stream tests it.
+//! Reads a socket until it is drained, and writes as much as it takes. Generic over `Read` and
+//! `Write`, so that a scripted stream can test it.
 
 use std::io::{self, Read, Write};
 
-/// What is known of a socket behind a read.
+/// What is known of a socket after a read.
 #[derive(Debug)]
 pub enum Readiness {
-    /// Nothing is left: the poller tells of more.
+    /// Nothing is left: the poller reports when more arrives.
     Drained,
-    /// There may be more; nobody tells.
+    /// There may be more, and the poller does not report it.
     More,
     /// The other side closed, or the connection failed.
     Closed(io::Error),
 }
 
-/// Reads once into `buffer`; how much, and what is known then. A short read means drained, unless
-/// the other side is known to have closed: then the end is still to be read.
+/// Reads once into `buffer`; returns how many bytes, and what is known of the socket then. A short
+/// read means drained, unless the other side is known to have closed: then the end is still to be
+/// read.
 pub fn read(stream: &mut impl Read, buffer: &mut [u8], read_closed: bool) -> (usize, Readiness) {
     loop {
         match stream.read(buffer) {
@@ -34,11 +35,11 @@ pub fn read(stream: &mut impl Read, buffer: &mut [u8], read_closed: bool) -> (us
     }
 }
 
-/// Writes `bytes`; how many were taken. Fewer than all: the socket is full, and the poller tells
-/// when it is not.
+/// Writes `bytes`; returns how many the socket took. Fewer than all: the socket is full, and the
+/// poller reports when it is not.
 ///
 /// # Errors
-/// When the connection failed.
+/// If the connection failed.
 pub fn write(stream: &mut impl Write, bytes: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     while written < bytes.len() {
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Does what it is told, one step a call.
+    /// Returns the scripted results, one for each call.
     struct Script(VecDeque<Result<usize, io::ErrorKind>>);
 
     impl Script {

@@ -1,8 +1,8 @@
 //! An open connection, or one that is being opened: over TCP, over a socket in the file system, or
-//! encrypted. What is encrypted costs the others nothing but a look at which one it is.
+//! encrypted. Encryption costs the other kinds only a check of which kind it is.
 //!
-//! The hazard is the close: a reset where what is owed is paid on the next connection, an orderly
-//! end where what was written has to arrive.
+//! The hazard is the close. It is a reset if pending releases go out on the next connection, and
+//! an orderly end if what was written has to arrive.
 
 use std::io;
 use std::net::Shutdown;
@@ -27,10 +27,10 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Goes on with the opening as far as it goes without waiting; whether it is done.
+    /// Continues the opening as far as possible without waiting; returns whether it is open.
     ///
     /// # Errors
-    /// What the system, or the encryption, says of it when it failed.
+    /// If opening failed: the error of the system or of the encryption.
     pub fn go_on(&mut self) -> io::Result<bool> {
         match self {
             Stream::Tcp(stream) => is_open(stream.take_error(), stream.peer_addr()),
@@ -53,11 +53,11 @@ impl Stream {
         }
     }
 
-    /// Writes `bytes`; how many were taken, and whether the kernel has all that ever were. If not,
-    /// the poller tells when it takes more.
+    /// Writes `bytes`; returns how many were taken, and whether the kernel has everything. If not,
+    /// the poller reports when it takes more.
     ///
     /// # Errors
-    /// When the connection failed.
+    /// If the connection failed.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<(usize, bool)> {
         let count = match self {
             Stream::Tcp(stream) => socket::write(stream, bytes)?,
@@ -68,7 +68,7 @@ impl Stream {
         Ok((count, count == bytes.len()))
     }
 
-    /// Whether something was taken that the kernel has not.
+    /// Whether bytes were taken that the kernel does not have yet.
     pub fn has_unsent(&self) -> bool {
         match self {
             Stream::Tcp(_) | Stream::Unix(_) => false,
@@ -77,7 +77,7 @@ impl Stream {
         }
     }
 
-    /// Whether something may have been read while it was being opened.
+    /// Whether bytes may have been read while the connection was being opened.
     pub fn may_hold_input(&self) -> bool {
         match self {
             Stream::Tcp(_) | Stream::Unix(_) => false,
@@ -86,12 +86,13 @@ impl Stream {
         }
     }
 
-    /// Closes so that nothing the kernel still holds arrives later than what the next connection
-    /// says: a reset. Only where what is owed survives to be paid there.
+    /// Closes by a reset, so that nothing the kernel still holds arrives after what the next
+    /// connection writes. Only for a client that goes on, and sends its pending releases on that
+    /// connection.
     pub fn reset(self) {
         let socket = match &self {
             Stream::Tcp(stream) => SockRef::from(stream),
-            // The other end is on this machine: nothing arrives later there.
+            // The other end is on this machine: nothing arrives after the close.
             Stream::Unix(_) => return,
             #[cfg(feature = "tls")]
             Stream::Tls(stream) => SockRef::from(stream.tcp()),
@@ -99,7 +100,7 @@ impl Stream {
         let _ = socket.set_linger(Some(Duration::ZERO));
     }
 
-    /// Closes so that what was written still arrives: the end of a client.
+    /// Closes so that what was written still arrives: at the end of a client.
     pub fn finish(self) {
         let _ = match self {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),

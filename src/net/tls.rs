@@ -1,10 +1,10 @@
-//! Encrypted connections: whom to trust, who we are, and a TLS session pumped over a socket that
-//! never waits.
+//! Encrypted connections: which CAs to trust, our own certificate, and a TLS session over a
+//! non-blocking socket.
 //!
-//! What is encrypted costs: the session allocates for each record it writes, and the handshake is
-//! computed on the loop (below a millisecond). The hazard is a socket that the poller said is
-//! readable and of which something decrypted stays behind: a read goes on until the socket is
-//! drained or the buffer is full.
+//! Encryption has a price: the session allocates for each record it writes, and the handshake is
+//! computed on the loop (below 1 ms). The hazard is decrypted bytes that stay unread after the
+//! poller has reported the socket. So a read goes on until the socket is drained or the buffer is
+//! full.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -18,11 +18,11 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection,
 
 use crate::proto::error::ConfigError;
 
-/// Whom to trust and who we are on encrypted connections: for
+/// Which CAs to trust and our own certificate on encrypted connections: for
 /// [`Config::tls`](crate::Config::tls).
 ///
-/// The CAs of the system are not used: the nodes are yours, and so is the CA that says so. A
-/// `rustls::ClientConfig` of your own may trust whomever you like.
+/// The CAs of the system are not used: the nodes are yours, and so is the CA that signs their
+/// certificates. A `rustls::ClientConfig` of your own may trust any CA.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
@@ -32,20 +32,20 @@ impl Tls {
     /// Trusts nodes with a certificate of this CA, or of one of these (PEM).
     ///
     /// # Errors
-    /// When that is no PEM with certificates in it.
+    /// If `ca` is not PEM with certificates in it.
     pub fn trusting(ca: &[u8]) -> Result<Tls, ConfigError> {
         let config = builder(ca)?.with_no_client_auth();
         Ok(Tls { config: Arc::new(config) })
     }
 
-    /// The same, with a certificate of ours (PEM, with what leads up to the CA) and its key (PEM),
-    /// for nodes that want one.
+    /// The same, with a client certificate and its chain up to the CA (PEM), and its key (PEM),
+    /// for nodes that require one.
     ///
     /// # Errors
-    /// When one of them is no such PEM, or the key does not belong to the certificate.
+    /// If one of them is no such PEM, or the key does not belong to the certificate.
     pub fn mutual(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Tls, ConfigError> {
         let certificates = certificates(certificate, "the client certificate")?;
-        // What is wrong with a key is not told in the words of the parser, which has seen it.
+        // The parser has seen the key, so its error text is not quoted.
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|_| bad("the client's key is no PEM with a private key"))?;
         let config = builder(ca)?
@@ -54,7 +54,7 @@ impl Tls {
         Ok(Tls { config: Arc::new(config) })
     }
 
-    /// What a session is begun with: for other connections to the same nodes.
+    /// The configuration of a session: for other connections to the same nodes.
     pub fn client_config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.config)
     }
@@ -72,7 +72,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Two are equal when they are one.
+/// Two are equal if they share one configuration.
 impl PartialEq for Tls {
     fn eq(&self, other: &Tls) -> bool {
         Arc::ptr_eq(&self.config, &other.config)
@@ -88,7 +88,7 @@ fn builder(ca: &[u8]) -> Result<Builder, ConfigError> {
     for certificate in certificates(ca, "the CA")? {
         roots.add(certificate).map_err(|error| bad(format!("the CA: {error}")))?;
     }
-    // Named, so that a program with two providers in it needs no default.
+    // The provider is named, so that a program with two providers needs no default.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -143,7 +143,7 @@ impl Encryption {
 pub struct TlsStream {
     tcp: TcpStream,
     session: ClientConnection,
-    /// What went wrong behind bytes that were still good: told by the next read.
+    /// An error that came after good bytes: the next read returns it.
     failure: Option<io::Error>,
 }
 
@@ -158,10 +158,10 @@ impl TlsStream {
         &mut self.tcp
     }
 
-    /// Goes on with the handshake as far as it goes without waiting; whether it is done.
+    /// Continues the handshake as far as possible without waiting; returns whether it is done.
     ///
     /// # Errors
-    /// Why it failed, in words for an operator.
+    /// If the handshake failed: why, in words for an operator.
     pub fn shake_hands(&mut self) -> io::Result<bool> {
         loop {
             self.push()?;
@@ -176,7 +176,7 @@ impl TlsStream {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => {
-                    // The alert that tells the node.
+                    // Sends the alert to the node.
                     let _ = self.push();
                     return Err(error);
                 }
@@ -184,11 +184,11 @@ impl TlsStream {
         }
     }
 
-    /// Encrypts `bytes` and writes them, and what was left before: how many were taken, and
-    /// whether the kernel has everything. As long as the kernel keeps up it is one write.
+    /// Encrypts `bytes`, and writes them after what was left before. Returns how many were taken,
+    /// and whether the kernel has everything. As long as the kernel keeps up, this is one write.
     ///
     /// # Errors
-    /// When the connection failed.
+    /// If the connection failed.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<(usize, bool)> {
         let mut taken = 0;
         loop {
@@ -197,28 +197,28 @@ impl TlsStream {
                 Ok(true) if taken == bytes.len() => return Ok((taken, true)),
                 Ok(true) => {}
                 Ok(false) => return Ok((taken, false)),
-                // The alert that tells why may lie there unread.
+                // The node's alert with the reason may be unread in the socket.
                 Err(error) => return Err(self.pull().err().filter(is_of_tls).unwrap_or(error)),
             }
         }
     }
 
-    /// Whether something is encrypted that the kernel has not.
+    /// Whether encrypted bytes wait that the kernel does not have yet.
     pub fn has_unsent(&self) -> bool {
         self.session.wants_write()
     }
 
-    /// Says that nothing more comes, and closes so that it arrives.
+    /// Sends the end of the session, and closes so that it arrives.
     ///
     /// # Errors
-    /// When the connection failed before.
+    /// If the connection failed before.
     pub fn finish(mut self) -> io::Result<()> {
         self.session.send_close_notify();
         let _ = self.push();
         self.tcp.shutdown(Shutdown::Write)
     }
 
-    /// Writes what is encrypted; whether the kernel took all of it.
+    /// Writes the encrypted bytes; returns whether the kernel took all of them.
     fn push(&mut self) -> io::Result<bool> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut self.tcp) {
@@ -232,8 +232,8 @@ impl TlsStream {
         Ok(true)
     }
 
-    /// Reads once from the socket and decrypts; how much came, zero at the end, and whether that
-    /// was all there is.
+    /// Reads once from the socket and decrypts; returns how many bytes came, zero at the end, and
+    /// whether those were all there were.
     fn pull(&mut self) -> io::Result<(usize, bool)> {
         let mut socket = Noting { tcp: &mut self.tcp, drained: false };
         let count = loop {
@@ -249,7 +249,7 @@ impl TlsStream {
 }
 
 impl Read for TlsStream {
-    /// As of a plain socket: fewer bytes than asked for mean that it is drained.
+    /// As for a plain socket: fewer bytes than asked for mean that it is drained.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let (mut filled, mut drained) = (0, false);
         loop {
@@ -283,7 +283,7 @@ impl Read for TlsStream {
     }
 }
 
-/// Reads, and notes whether less came than was asked for.
+/// Reads, and notes whether fewer bytes came than were asked for.
 struct Noting<'a> {
     tcp: &'a mut TcpStream,
     drained: bool,
@@ -301,7 +301,7 @@ fn is_of_tls(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
-/// Why a session failed, in words for an operator where those of the library are for its own.
+/// Why a session failed, in words for an operator if the library's words are for developers.
 fn failed(error: &rustls::Error) -> io::Error {
     let words = match error {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {

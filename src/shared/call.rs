@@ -1,7 +1,7 @@
 //! A call of the shared client: a future that any runtime can poll, and that a thread can wait for.
 //!
-//! The hazard is a call that is dropped between two of its steps: until its answer is in the
-//! caller's hands, what it asked for belongs to the engine, which takes it back.
+//! The hazard is a call that is dropped between two of its steps. Until the caller has the answer,
+//! the request belongs to the engine, which cancels it.
 
 use std::fmt;
 use std::future::Future;
@@ -15,30 +15,30 @@ use super::park;
 use crate::proto::error::Error;
 use crate::proto::ops::{Op, Outcome};
 
-/// What is asked for by a [`Call`]: one of the types of this module's requests.
+/// What a [`Call`] requests: one of the types in this module's requests.
 pub trait Question: sealed::Asked {}
 
 pub(super) mod sealed {
     use super::*;
 
-    /// What a call does with its question.
+    /// What a call does with its request.
     pub trait Asked {
-        /// What it comes to.
+        /// The result type.
         type Answer;
 
         /// The key: read before anything is locked.
         fn key(&self) -> &[u8];
 
-        /// Asks the engine.
+        /// Makes the request of the engine.
         fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error>;
 
-        /// It was asked, and is told under `place`.
+        /// The request was made, and its result arrives under `place`.
         fn asked(&self, _open: &mut Open<'_>, _place: usize) {}
 
-        /// Makes the answer of what it came to.
+        /// Makes the answer of the outcome.
         fn answer(&self, at: Answering<'_, '_>, outcome: Outcome) -> Self::Answer;
 
-        /// It came to an error.
+        /// The request ended with an error.
         fn failed(&self, _error: &Error) {}
     }
 }
@@ -51,12 +51,12 @@ pub struct Answering<'a, 'b> {
     pub(super) place: usize,
 }
 
-/// A call of a [`SharedClient`](super::SharedClient): nothing happens before it is polled or waited
-/// for.
+/// A call of a [`SharedClient`](super::SharedClient): nothing happens before it is polled or
+/// waited for.
 ///
-/// It is a future for any runtime, and [`wait`](Call::wait) blocks on it. Dropping it takes back
-/// what it asked for: a lock that it won or may yet win is released, and an extend or release that
-/// is under way goes on without it. Dropping never blocks.
+/// It is a future for any runtime, and [`wait`](Call::wait) blocks on it. Dropping the call
+/// cancels its request: a lock that it won or may yet win is released. An extend or a release in
+/// flight goes on without the call. Dropping never blocks.
 #[must_use = "a call does nothing unless it is awaited or waited for"]
 pub struct Call<Q: Question> {
     owner: Arc<Owner>,
@@ -78,12 +78,13 @@ impl<Q: Question> Call<Q> {
 
     /// Blocks the thread until there is an answer.
     ///
-    /// Not on a thread that has to drive the client: on a current-thread tokio runtime whose task
-    /// drives it, it would wait for itself. In a task of one with several threads wait inside of
-    /// `tokio::task::block_in_place`: the worker may be the one that looks at tokio's sockets.
+    /// Do not call it on a thread that has to drive the client. On a current-thread tokio runtime
+    /// whose task drives the client, it would wait for itself. In a task of a multi-thread
+    /// runtime, wait inside `tokio::task::block_in_place`: the worker may be the one that polls
+    /// tokio's sockets.
     ///
     /// # Errors
-    /// What the call ends with.
+    /// The error of the call.
     pub fn wait(self) -> Result<Q::Answer, Error> {
         park::wait(self)
     }
@@ -93,7 +94,7 @@ impl<Q: Question> Future for Call<Q> {
     type Output = Result<Q::Answer, Error>;
 
     /// # Panics
-    /// When it is polled behind its answer.
+    /// If it is polled again after it returned its answer.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Call { owner, question, stage } = self.get_mut();
         assert!(*stage != Stage::Over, "a call is polled behind its answer");
@@ -145,7 +146,7 @@ impl<Q: Question> Unpin for Call<Q> {}
 impl<Q: Question> Drop for Call<Q> {
     fn drop(&mut self) {
         if let Stage::Asked { place } = self.stage {
-            // The client is no more: then there is nothing to take back.
+            // If the client is closed, there is nothing to cancel.
             let _ = self.owner.inner.with(|open| open.cancel(place));
         }
     }

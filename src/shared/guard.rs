@@ -1,7 +1,7 @@
 //! The guard of a lock that a shared client holds.
 //!
-//! The hazard is a guard that outlives its lock: what it protects ends at the deadline, whoever
-//! still holds the guard.
+//! The hazard is a guard that outlives its lock: the protection ends at the deadline, even if the
+//! holder still has the guard.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -19,28 +19,29 @@ use crate::proto::ops::{Op, Outcome};
 use crate::proto::round::ReleaseOutcome;
 use crate::proto::time::Ttl;
 
-/// A lock that is held. Dropping it gives it back and never blocks: the releases are written, and
-/// what the sockets do not take now, or is owed to a node that is away, the driver of the client
-/// sends later, as long as there is a client.
+/// A lock that is held. Dropping the guard releases the lock and never blocks. The releases are
+/// written. Those that the sockets do not take now, and those to a node that is not connected, the
+/// driver sends later, as long as there is a client.
 ///
-/// What can be seen of the lock is seen through its [`LockWatcher`], to which it derefs:
-/// [`check`](Lease::check), [`remaining`](Lease::remaining), [`lost`](Lease::lost).
+/// The state of the lock is read through its [`LockWatcher`], to which the guard derefs:
+/// [`check`](LockWatcher::check), [`remaining`](LockWatcher::remaining),
+/// [`lost`](LockWatcher::lost).
 ///
-/// It is `Send` and `Sync`, and keeps its client alive. A panic unwinds through it as through any
-/// drop: the lock is given back. In a forked process it does nothing to the parent's lock.
+/// A guard is `Send` and `Sync`, and keeps its client alive. If a panic unwinds through it, the
+/// lock is released. In a forked process a guard does nothing to the parent's lock.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped gives its lock back"]
 pub struct SharedGuard {
     owner: Arc<Owner>,
-    /// `None` only in its drop, where its parts are put back for the next one.
+    /// `None` only in its drop, which returns its parts for the next guard.
     watcher: Option<LockWatcher>,
-    /// `None` once it was given away.
+    /// `None` once the lock was given away.
     lock: Option<Lock>,
 }
 
 impl SharedGuard {
-    /// The guard of a lock that a call came to. Where it is kept, the place of the call stays with
-    /// it.
+    /// The guard of a lock that a call was granted. If the lock is kept, it keeps the place of the
+    /// call.
     pub(super) fn of(at: Answering<'_, '_>, lock: Lock) -> SharedGuard {
         let Answering { owner, open, key, place } = at;
         let lock_state = open.hold_for(key);
@@ -50,49 +51,48 @@ impl SharedGuard {
         SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), lock: Some(lock) }
     }
 
-    /// A view of the lock, for whatever acts under it.
+    /// A view of the lock, for any code that acts under it.
     pub fn watcher(&self) -> LockWatcher {
         self.deref().clone()
     }
 
-    /// Renews the lock from now on, by its present ttl and at a third of it: until it is released
-    /// or lost, or as far as `keep` allows; a plain [`Duration`] is the longest time that it may be
-    /// held. The client does it by itself. The loss is told by [`check`](Lease::check) and
-    /// [`lost`](Lease::lost).
+    /// Renews the lock from now on, by its present ttl and at a third of it, until it is released
+    /// or lost, or as far as `keep` allows. A plain [`Duration`] is the longest time that the lock
+    /// may be held. The driver renews it. [`check`](LockWatcher::check) and
+    /// [`lost`](LockWatcher::lost) report a loss.
     ///
     /// # Errors
-    /// A `keep` that cannot be, [`Error::Lost`], or [`Error::Closed`].
+    /// An invalid `keep`, [`Error::Lost`], or [`Error::Closed`].
     pub fn auto_extend(&mut self, keep: impl Into<AutoExtend>) -> Result<(), Error> {
         let keep = keep.into();
         self.inner().with(|open| open.auto_extend(self.lock(), keep, self.lock_state()))?
     }
 
-    /// Prolongs the lock to at least `ttl` from now; never shortens it. While too few nodes answer
-    /// they are asked again, up to the deadline that is in force.
+    /// Extends the lock to at least `ttl` from now; never shortens it. While too few nodes answer,
+    /// the client asks them again, up to the deadline that is in force.
     ///
     /// # Errors
-    /// The call ends with [`Error::Lost`] when the lock is over; a ttl that cannot be changes
-    /// nothing.
+    /// The call ends with [`Error::Lost`] if the lock is over. An invalid ttl changes nothing.
     pub fn extend(&mut self, ttl: Duration) -> Call<Extend<'_>> {
         Call::new(&Arc::clone(&self.owner), Extend { guard: self, ttl })
     }
 
-    /// Gives the lock back, and tells what became of it: when a majority let go of it, or at the
-    /// node timeout. What is owed to other nodes the driver pays.
+    /// Releases the lock, and returns the result when a majority has released it, or at the node
+    /// timeout. The driver sends the pending releases to the other nodes.
     ///
     /// # Errors
-    /// The call ends with [`Error::Busy`] where there is no room to ask about a lock that was over
-    /// before, and with [`Error::Closed`].
+    /// The call ends with [`Error::Busy`] if the lock was over before and there is no room for the
+    /// request that asks the nodes, and with [`Error::Closed`].
     pub fn release(self) -> Call<Release> {
         Call::new(&Arc::clone(&self.owner), Release { guard: self })
     }
 
-    /// Gives the lock away: whoever has the token takes it up with
-    /// [`adopt`](super::SharedClient::adopt). It is not renewed any more, and never released here.
-    /// Hurry: the ttl runs.
+    /// Gives the lock away: another client takes it up with the token and
+    /// [`adopt`](super::SharedClient::adopt). This client neither renews nor releases it any more.
+    /// The ttl goes on running, so hand the token over quickly.
     ///
     /// # Errors
-    /// [`Error::Lost`] where it was over, [`Error::Closed`] where the client was.
+    /// [`Error::Lost`] if the lock was over, [`Error::Closed`] if the client was closed.
     pub fn into_token(mut self) -> Result<lock::LockToken, Error> {
         let lock = self.lock.take().expect("it is taken only where the guard ends");
         let given = self.inner().with(|open| {
@@ -120,7 +120,7 @@ impl Drop for SharedGuard {
     fn drop(&mut self) {
         let (lock, watcher) = (self.lock.take(), self.watcher.take());
         let lock_state = watcher.expect("it is taken only here").into_hold();
-        // Where the client is no more, its locks are over.
+        // Once the client is closed, its locks are over.
         let _ = self.owner.inner.with(|open| {
             if let Some(lock) = lock {
                 open.engine.release_nowait(&lock);
@@ -131,7 +131,7 @@ impl Drop for SharedGuard {
     }
 }
 
-/// Prolongs a lock: see [`SharedGuard::extend`].
+/// The call of [`SharedGuard::extend`].
 #[derive(Debug)]
 pub struct Extend<'a> {
     guard: &'a SharedGuard,
@@ -148,7 +148,8 @@ impl sealed::Asked for Extend<'_> {
     }
 
     fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
-        // One that cannot be leaves the one before alone: that may find out that the lock is lost.
+        // An invalid extend does not cancel the former one, which may find out that the lock is
+        // lost.
         Ttl::new(self.ttl, open.engine.coordinator().settings().max_ttl)?;
         open.forget_extend(self.guard.lock_state());
         open.engine.extend(self.guard.lock(), self.ttl, data)
@@ -174,7 +175,7 @@ impl sealed::Asked for Extend<'_> {
     }
 }
 
-/// Gives a lock back: see [`SharedGuard::release`].
+/// The call of [`SharedGuard::release`].
 #[derive(Debug)]
 pub struct Release {
     guard: SharedGuard,
@@ -194,7 +195,8 @@ impl sealed::Asked for Release {
         open.is_over(self.guard.lock_state());
         match open.engine.deadline(lock) {
             Some(_) => Ok(open.engine.release(lock.alias(), data)),
-            // Its record is over, and with it the lock: whose key is it now?
+            // The record and the lock are over: ask the nodes whether the key still holds this
+            // token.
             None => open.engine.release_token(key, lock.token(), data),
         }
     }

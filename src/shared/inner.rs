@@ -1,9 +1,9 @@
-//! What all handles of a shared client and its driver share: the engine behind a lock, and who
-//! waits for what.
+//! What all handles of a shared client and its driver share: the engine, protected by a lock, and
+//! the calls that wait.
 //!
-//! The hazards are a wake-up that is lost and a lock that is taken twice. So everything is looked
-//! at and changed under one lock; and nothing of the user's runs under it: a key is read before,
-//! and wakers are cloned before, and woken and dropped behind it.
+//! The hazards are a lost wake-up and a lock that is taken twice. So everything is read and
+//! changed under one lock, and no code of the user's runs under it. Keys are read and wakers are
+//! cloned before the lock is taken; wakers are woken and dropped after it is released.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,42 +22,43 @@ use crate::net::names::Names;
 use crate::proto::error::{ClosedReason, Error};
 use crate::proto::time::Instant;
 
-/// So many wakers are carried out of the lock at once, without taking it again.
+/// How many wakers are taken out of the lock at once. If there are more, the lock is taken again to
+/// return their buffers.
 const CARRIED: usize = 16;
 
-/// So often the driver makes way for those whom it woke before it sleeps without having heard of
-/// all of them. More is nothing won: some may never look.
+/// How often the driver yields to the calls that it woke before it sleeps, although some of them
+/// did not fetch their results yet. A higher number gains nothing: some may never fetch.
 pub(super) const PATIENCE: usize = 3;
 
 /// What the handles share.
 #[derive(Debug)]
 pub(super) struct Inner {
     state: Mutex<State>,
-    /// The driver is about to turn, and will write what is asked until then. Set without the lock,
-    /// and taken back under it.
+    /// The driver is about to turn, and will write every request made until then. Set without the
+    /// lock, and cleared under it.
     awake: AtomicBool,
-    /// Whether the caller is where it cannot be relied on that an awake driver goes on: a task does
-    /// not, once nobody turns its runtime.
+    /// Returns whether the caller is at a place where an awake driver may not go on: a driver that
+    /// is a task stops when its runtime is not run.
     outside: Option<fn() -> bool>,
     /// No lock of this client is held any more.
     over: AtomicBool,
-    /// Wakes the driver where the timer in its poller cannot.
+    /// Wakes the driver if the timer in its poller cannot.
     waker: mio::Waker,
-    /// The process that it belongs to.
+    /// The number of the process that owns the client.
     owner: u32,
 }
 
-/// What is behind the lock.
+/// What the lock protects.
 #[derive(Debug)]
 pub(super) struct State {
     phase: Phase,
-    /// `None` behind its end.
+    /// `None` after the end.
     engine: Option<Engine>,
     places: Slab<Place>,
     doubted: Vec<Doubted>,
     after_unlock: AfterUnlock,
     names: Names,
-    /// Of guards that are gone.
+    /// Lock states of guards that were dropped.
     spares: Vec<Arc<LockState>>,
     /// How many keys may have been left on some node at the end.
     left: usize,
@@ -66,7 +67,7 @@ pub(super) struct State {
 #[derive(Debug)]
 enum Phase {
     Open,
-    /// Everything is taken back; what is owed is paid until then.
+    /// Every request is canceled; pending releases are sent until then.
     Closing {
         until: Instant,
         waiting: Slab<Waker>,
@@ -74,11 +75,11 @@ enum Phase {
     Ended(ClosedReason),
 }
 
-/// What a turn of the driver came to.
+/// The result of a turn of the driver.
 pub(super) enum Turned {
-    /// It may sleep, for so long at most where there is no alarm.
+    /// The driver may sleep, at most for so long if there is no alarm.
     Asleep(Option<Duration>),
-    /// Several were woken, and may be about to ask for something.
+    /// Several calls were woken, and may be about to make requests.
     Awake,
     /// There is nothing to drive any more.
     Over,
@@ -101,29 +102,30 @@ impl Inner {
         Inner { state: Mutex::new(state), awake, outside, over, waker, owner }
     }
 
-    /// Whether no lock of this client can be believed in: it is closed, or this is the copy of a
-    /// forked process.
+    /// Whether no lock of this client can be believed in: the client is closed, or this is the
+    /// copy in a forked process.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) || !self.is_ours()
     }
 
-    /// Whether this is no copy of a forked process: there, any lock may be held for ever, by a
-    /// thread that was not forked along.
+    /// Whether this is the process that made the client. In a forked process any lock may be held
+    /// for ever, by a thread that does not exist there.
     pub(super) fn is_ours(&self) -> bool {
         std::process::id() == self.owner
     }
 
-    /// Does something with what is behind the lock, and then what follows from it: what was asked
-    /// is written, unless the driver is about to, and who waits is woken.
+    /// Runs `act` under the lock, and then does what follows from it: requests are written, unless
+    /// the driver is about to, and calls with a result are woken.
     ///
     /// # Errors
-    /// The client is no more.
+    /// The client is closed.
     pub(super) fn with<T>(&self, act: impl FnOnce(&mut Open<'_>) -> T) -> Result<T, Error> {
         if !self.is_ours() {
             return Err(Error::Closed(ClosedReason::Forked));
         }
         let _told = Panicking(&self.waker);
-        // Before the lock, so that a panic drops it behind that: it may be a guard.
+        // Declared before the lock, so that a panic drops it after the lock is released: it may be
+        // a guard.
         let done;
         let mut state = self.lock();
         if let Phase::Ended(closed) = state.phase {
@@ -137,7 +139,7 @@ impl Inner {
             open.engine.flush();
             open.tell();
             if open.engine.plan_sleep().is_some() && !open.engine.has_alarm() {
-                // What the driver sleeps for may be too long by now.
+                // The driver may sleep too long by now.
                 let _ = self.waker.wake();
             }
         }
@@ -150,11 +152,11 @@ impl Inner {
         self.awake.store(true, Ordering::Release);
     }
 
-    /// A turn of the driver; `hand_over` gives the engine what the poller told of.
+    /// A turn of the driver; `hand_over` passes the poller's events to the engine.
     ///
-    /// Where several are woken by it the driver stays awake: what they ask for is written together
-    /// by [`sleeps`](Hub::sleeps), which is to follow when they had their chance. One alone writes
-    /// what it asks for by itself, and then the driver takes the lock only once a turn.
+    /// If a turn wakes several calls, the driver stays awake: [`sleeps`](Inner::sleeps), which has
+    /// to follow once they could run, writes their requests together. A single call writes its
+    /// request by itself, and then the driver takes the lock only once a turn.
     pub(super) fn turn(&self, hand_over: impl FnOnce(&mut Engine)) -> Turned {
         let mut state = self.lock();
         if matches!(state.phase, Phase::Ended(_)) {
@@ -177,8 +179,8 @@ impl Inner {
         turned
     }
 
-    /// The driver is about to sleep; it may stay awake instead when it is patient, and some of
-    /// those who were woken did not come yet: what they ask for is written together.
+    /// The driver is about to sleep. If it is patient, it stays awake instead while some of the
+    /// woken calls did not come yet: their requests are written together.
     pub(super) fn sleeps(&self, patient: bool) -> Turned {
         let mut state = self.lock();
         if matches!(state.phase, Phase::Ended(_)) {
@@ -192,7 +194,7 @@ impl Inner {
         Turned::Asleep(sleep)
     }
 
-    /// From here on, and it is under the lock, those who ask write what they ask for.
+    /// From here on calls write their requests themselves. Runs under the lock.
     fn lie_down(&self, open: &mut Open<'_>) -> Option<Duration> {
         open.engine.flush();
         open.tell();
@@ -202,8 +204,8 @@ impl Inner {
         sleep.filter(|_| !open.engine.has_alarm())
     }
 
-    /// Begins to close, or goes on closing; the count of what was left once that is over. The waker
-    /// is noted in `slot`, to be replaced by the next or forgotten.
+    /// Begins to close, or continues; returns the count of keys that may be left once that is
+    /// over. The waker is noted in `slot`, to be replaced by the next or forgotten.
     pub(super) fn close(
         &self,
         until: Instant,
@@ -232,14 +234,14 @@ impl Inner {
             }
             _ => Looked::Over(*left),
         };
-        // The driver has the appointment to keep, or is to see the end.
+        // The driver has to sleep no longer than until the new moment, or to see the end.
         let _ = self.waker.wake();
         self.wake(state);
         drop(ended);
         looked
     }
 
-    /// Whoever waited for the end does not any more.
+    /// The caller that waited for the end was dropped.
     pub(super) fn forget_closing(&self, slot: usize) {
         if !self.is_ours() {
             return;
@@ -252,11 +254,12 @@ impl Inner {
         self.wake(state);
     }
 
-    /// There is no handle any more, or no driver: who still waits is told, and the engine goes.
-    /// What it owes is written, as far as the sockets take it.
+    /// The last handle or the driver is gone: waiting calls end, and the engine is dropped. The
+    /// pending releases are written, as far as the sockets take them.
     pub(super) fn end(&self, closed: ClosedReason) {
         if !self.is_ours() {
-            // Its descriptors are closed, and nobody is told: a waker may wait for another's lock.
+            // Closes its descriptors, and wakes no waiter: a waker may block on a lock that is
+            // held for ever here.
             let copy = self.state.try_lock().ok().and_then(|mut state| state.engine.take());
             let _ = catch_unwind(AssertUnwindSafe(|| drop(copy)));
             return;
@@ -266,11 +269,11 @@ impl Inner {
         let ended = state.end(closed);
         let _ = self.waker.wake();
         self.wake(state);
-        // It may be what panicked.
+        // The engine may be what panicked.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(ended)));
     }
 
-    /// The lock. Where somebody panicked under it, nothing that is there can be believed.
+    /// Takes the lock. If a thread panicked under it, the state cannot be trusted any more.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| {
             let mut state = poisoned.into_inner();
@@ -278,15 +281,16 @@ impl Inner {
                 self.over.store(true, Ordering::Release);
                 let engine = state.end(ClosedReason::DriverGone);
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
-                // It has nothing else to wake for any more, and sees to those who wait.
+                // This waker has no other task any more; it makes the driver wake the waiting
+                // calls.
                 let _ = self.waker.wake();
             }
             state
         })
     }
 
-    /// Lets go of the lock, and wakes those whose turn it is. What a waker panics at is its
-    /// executor's trouble, and not that of those behind it.
+    /// Releases the lock, and wakes the calls that are due. A panic of a waker is its executor's
+    /// problem, and does not affect the wakers after it.
     fn wake(&self, mut state: MutexGuard<'_, State>) {
         if state.after_unlock.woken.is_empty() && state.after_unlock.dropped.is_empty() {
             return;
@@ -306,7 +310,7 @@ impl Inner {
         drop(state);
         woken.drain(..).for_each(|waker| let_out(waker, true));
         dropped.drain(..).for_each(|waker| let_out(waker, false));
-        // The buffers are used again, where no others took their place meanwhile.
+        // The buffers are reused, unless new ones were filled meanwhile.
         let mut state = self.lock();
         if state.after_unlock.woken.is_empty() && state.after_unlock.dropped.is_empty() {
             (state.after_unlock.woken, state.after_unlock.dropped) = (woken, dropped);
@@ -315,17 +319,17 @@ impl Inner {
     }
 }
 
-/// Wakes or drops a waker, behind the lock. What they panic at is theirs.
+/// Wakes or drops a waker, after the lock is released. A panic of the waker is caught.
 fn let_out(waker: Waker, wake: bool) {
     let _ = catch_unwind(AssertUnwindSafe(|| if wake { waker.wake() } else { drop(waker) }));
 }
 
-/// Wakes somebody. What they panic at is theirs.
+/// Wakes a waker. A panic of it is caught.
 pub(super) fn wake(waker: Waker) {
     let_out(waker, true);
 }
 
-/// Has the driver look what became of the lock, should this thread panic under it.
+/// Wakes the driver to check the lock if this thread panics under it.
 struct Panicking<'a>(&'a mio::Waker);
 
 impl Drop for Panicking<'_> {
@@ -359,7 +363,7 @@ impl State {
         engine.plan_sleep();
     }
 
-    /// Of several who close it, the one who waits the shortest decides.
+    /// If several handles close the client, the shortest timeout holds.
     fn end_by(&mut self, moment: Instant) {
         let Phase::Closing { until, .. } = &mut self.phase else { return };
         if moment < *until {
@@ -370,14 +374,14 @@ impl State {
         }
     }
 
-    /// Whether what is owed was paid, or there is no more time for it: then it is the end.
+    /// Ends the client if no release is pending, or the time for them is over.
     fn end_if_closed(&mut self) -> Option<Engine> {
         let Phase::Closing { until, .. } = self.phase else { return None };
         let paid = self.engine.as_ref().is_none_or(|it| it.coordinator().open_records() == 0);
         if paid || clock::now() >= until { self.end(ClosedReason::Asked) } else { None }
     }
 
-    /// The end, for everybody who waits. The engine is to be dropped behind the lock.
+    /// Ends every waiting call. The engine has to be dropped after the lock is released.
     fn end(&mut self, closed: ClosedReason) -> Option<Engine> {
         if matches!(self.phase, Phase::Ended(_)) {
             return None;
@@ -414,7 +418,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, LockOptions};
 
-    /// A client that reaches nobody, and what a call that waits comes to.
+    /// A client that reaches no node, and the result of a call that waits.
     fn with_a_waiter() -> (SharedClient, mpsc::Receiver<Error>) {
         let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
         let config = config.connect_timeout(Duration::from_millis(50));
@@ -435,13 +439,13 @@ mod tests {
         assert_eq!(told, Error::Closed(ClosedReason::DriverGone));
     }
 
-    /// A bug of ours: it must not leave anybody waiting.
+    /// A bug of ours must not leave a call waiting.
     #[test]
     fn a_panic_of_a_caller_under_the_lock_ends_everything() {
         for another_comes in [false, true] {
             let (client, receiver) = with_a_waiter();
             let inner = &client.owner.inner;
-            // Nothing but the panic is to wake the driver.
+            // Only the panic may wake the driver.
             let _ = inner.with(|open| open.engine.release_all());
             let panic = catch_unwind(AssertUnwindSafe(|| inner.with(|_| panic!("under the lock"))));
             assert!(panic.is_err());
@@ -461,7 +465,7 @@ mod tests {
         inner.end(ClosedReason::DriverGone);
         is_told(&receiver);
         assert_eq!(client.gauges(), Gauges::default());
-        // What was open then counts as left; nobody waits for it.
+        // What was open then counts as left; the close does not wait for it.
         client.close(Duration::from_secs(600)).wait();
     }
 }

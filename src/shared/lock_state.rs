@@ -1,9 +1,9 @@
-//! What is known of a held lock without asking the engine: a copy of its deadline, and whether it
-//! was lost.
+//! What is known of a held lock without asking the engine: a copy of its deadline, and whether the
+//! lock was lost.
 //!
-//! The hazard is a copy that is later than the deadline: it is changed under the lock of the
-//! engine, by whoever changed the deadline or heard of it, and goes to zero before others can be
-//! told.
+//! The hazard is a copy that is later than the deadline. So the copy is changed under the lock of
+//! the engine, by the thread that changed the deadline or learned of the change. At the end it
+//! becomes zero before any waiter is woken.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,24 +21,24 @@ const NONE: usize = usize::MAX;
 #[derive(Debug)]
 pub(super) struct LockState {
     key: Vec<u8>,
-    /// In nanoseconds; 0 once it is over.
+    /// In nanoseconds; 0 once the lock is over.
     deadline: AtomicU64,
-    /// It comes near its deadline, and was not renewed.
+    /// The deadline comes near, and the lock was not renewed.
     expiring: AtomicBool,
-    /// The place under which its keeping is told.
+    /// The place under which the lock is kept.
     place: AtomicUsize,
-    /// The place under which an extend is told whose call is gone.
+    /// The place of an extend whose call was dropped.
     extending: AtomicUsize,
     end: Mutex<End>,
 }
 
 #[derive(Debug, Default)]
 struct End {
-    /// It is over: given back or given away, where there is no error.
+    /// The lock is over: if there is no error, it was released or given away.
     over: bool,
-    /// Why it was lost.
+    /// Why the lock was lost.
     error: Option<Error>,
-    /// Who waits for it.
+    /// The wakers of the futures that wait for the end.
     waiting: Slab<Waker>,
 }
 
@@ -56,8 +56,8 @@ impl Default for LockState {
 }
 
 impl LockState {
-    /// Makes it that of another lock; `false` where somebody's waker is in it, which is to be
-    /// dropped elsewhere.
+    /// Resets the state for another lock; returns `false` if it still holds wakers, which have to
+    /// be dropped elsewhere.
     pub(super) fn reset(&mut self, key: &[u8]) -> bool {
         self.key.clear();
         self.key.extend_from_slice(key);
@@ -74,7 +74,6 @@ impl LockState {
         &self.key
     }
 
-    /// The deadline is another one.
     pub(super) fn set_deadline(&self, deadline: Option<Instant>) {
         self.deadline.store(deadline.map_or(0, Instant::as_nanos), Ordering::Release);
     }
@@ -90,18 +89,19 @@ impl LockState {
         self.set_deadline(Some(deadline));
     }
 
-    /// The deadline is that of a renewal which nobody told of, where the warning is due as well.
+    /// A warning is due. Its deadline may be that of a renewal that was not reported.
     pub(super) fn is_expiring(&self, deadline: Instant) {
         self.expiring.store(true, Ordering::Release);
         self.set_deadline(Some(deadline));
     }
 
-    /// Whether it comes near its deadline without having been renewed.
+    /// Whether the deadline comes near without a renewal.
     pub(super) fn was_warned(&self) -> bool {
         self.expiring.load(Ordering::Acquire)
     }
 
-    /// It is over, by this error or without one; those who wait for that are put to `woken`.
+    /// The lock is over, by this error or without one; the wakers of those that wait go to
+    /// `woken`.
     pub(super) fn ends(&self, error: Option<Error>, woken: &mut Vec<Waker>) {
         self.deadline.store(0, Ordering::Release);
         let mut end = self.end();
@@ -111,13 +111,13 @@ impl LockState {
         woken.extend(end.waiting.drain());
     }
 
-    /// Why it was lost, if that was told.
+    /// Why the lock was lost, if that is known.
     pub(super) fn error(&self) -> Option<Error> {
         self.end().error.clone()
     }
 
-    /// Whether it is over, and why if it was lost; otherwise `waker` is woken when it is. It is
-    /// noted in `slot`, to be replaced by the next or forgotten.
+    /// Whether the lock is over, and why if it was lost; otherwise `waker` is woken at the end. It
+    /// is noted in `slot`, to be replaced by the next or forgotten.
     pub(super) fn poll_end(&self, slot: &mut Option<usize>, waker: &Waker) -> Poll<Option<Error>> {
         // Wakers are the user's: they are neither made nor dropped under the lock.
         let waker = waker.clone();
@@ -139,33 +139,33 @@ impl LockState {
         Poll::Pending
     }
 
-    /// Whoever waited does not any more.
+    /// The future that waited was dropped.
     pub(super) fn forget_waker(&self, slot: usize) {
         let mut end = self.end();
-        // At the end all of them were taken out.
+        // The end took all of them out.
         let former = if end.over { None } else { end.waiting.try_remove(slot) };
         drop(end);
         drop(former);
     }
 
-    /// Under which place it is kept.
+    /// The place under which the lock is kept.
     pub(super) fn place(&self) -> Option<usize> {
         let place = self.place.load(Ordering::Acquire);
         (place != NONE).then_some(place)
     }
 
-    /// It is kept under another place, or none; the former one.
+    /// Sets the place under which the lock is kept, or none; returns the former one.
     pub(super) fn set_place(&self, place: Option<usize>) -> Option<usize> {
         swap(&self.place, place)
     }
 
-    /// An extend whose call is gone is told under another place, or none; the former one.
+    /// Sets the place of an extend whose call was dropped, or none; returns the former one.
     pub(super) fn set_extending(&self, place: Option<usize>) -> Option<usize> {
         swap(&self.extending, place)
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
-        // Nothing that is done under it can leave it half done.
+        // No operation under this lock can leave it half done.
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,9 @@
-//! The door for many threads and for any async runtime: one engine behind a lock, and one driver.
+//! The client for many threads and for any async runtime: one engine, protected by a lock, and one
+//! driver.
 //!
-//! A call asks the engine on the thread that makes it, and writes what was asked there and then
-//! when the driver sleeps; is the driver awake, it writes it at the end of its turn, together with
-//! what others ask. The driver waits for the sockets without the lock.
+//! A call makes its request on the calling thread. If the driver sleeps, that thread also writes
+//! the request; if the driver is awake, it writes the request at the end of its turn, together
+//! with those of other calls. The driver waits for the sockets without the lock.
 
 mod call;
 mod guard;
@@ -40,7 +41,7 @@ use crate::proto::time::Instant;
 use inner::Inner;
 use open::Looked;
 
-/// How long [`SharedClient::with_lock`] may hold a lock unless told.
+/// How long [`SharedClient::with_lock`] may hold a lock unless the options say otherwise.
 pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 
 /// Distributed locks for many threads and for any async runtime.
@@ -84,34 +85,35 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 /// ```
 ///
 /// Its calls are lazy futures ([`Call`]): nothing is sent before they are polled, and dropping one
-/// takes back what it asked for. There may be as many at a time as records ([`Limits::records`]
-/// bounds both, and what is above that is [`Error::Busy`]).
+/// cancels its request. [`Limits::records`] bounds the calls in flight and the locks; a call above
+/// the limit ends with [`Error::Busy`].
 ///
 /// [`Limits::records`]: crate::proto::settings::Limits
 ///
 /// # Threads, processes, signals
 ///
-/// It is `Clone`, `Send` and `Sync`: all clones are one client. Calls, guards and futures keep it
-/// alive; when the last of them is gone, what it owes is written, as far as the sockets take it,
-/// and its driver ends. Nothing of this blocks. [`close`](SharedClient::close) is the orderly end.
+/// A shared client is `Clone`, `Send` and `Sync`: all clones are one client. Calls, guards and
+/// futures keep it alive. When the last of them is dropped, the pending releases are written, as
+/// far as the sockets take them, and the driver ends. None of this blocks.
+/// [`close`](SharedClient::close) is the orderly end.
 ///
-/// After `fork` it belongs to the parent: in the child every call ends as [`Error::Closed`], locks
-/// are over, and no drop touches the parent's. A copy with the same process number is not noticed:
-/// see [`Engine::check_fork`](crate::Engine::is_ours). Signals interrupt nothing: the driver's wait
-/// is begun again. The driver's thread takes part in signal handling as any thread does: block them
-/// before the client is made where it should not.
+/// After `fork` the client belongs to the parent: in the child every call ends as
+/// [`Error::Closed`], locks are over, and no drop touches the parent's locks. A copy with the same
+/// process number is not noticed: see [`Engine::check_fork`](crate::Engine::check_fork). Signals
+/// interrupt nothing: the driver repeats its wait. The driver's thread handles signals as any
+/// thread does. If it should not, block them before you make the client.
 ///
-/// Nothing of yours runs under its lock, so that no panic of yours can break it: keys are read
-/// before, wakers are called and dropped behind it, and one that panics is let be. But for
-/// [`Config::credentials`]: what it asks must not use the client, which would wait for itself.
-/// Should the driver panic all the same, or its runtime end, every call and every kept lock ends as
-/// [`Error::Closed`].
+/// No code of yours runs under the client's lock, so no panic of yours can break it: keys are read
+/// before, wakers are called and dropped after, and a panic of a waker is ignored. The one
+/// exception is the function of [`Config::credentials`]: it must not use the client, which would
+/// wait for itself. If the driver panics all the same, or its runtime ends, every call and every
+/// kept lock ends as [`Error::Closed`].
 #[derive(Debug, Clone)]
 pub struct SharedClient {
     owner: Arc<Owner>,
 }
 
-/// What the clients, calls and guards hold together: the client ends with the last of them.
+/// Clients, calls and guards share this: the client ends with the last of them.
 #[derive(Debug)]
 pub(crate) struct Owner {
     inner: Arc<Inner>,
@@ -124,11 +126,11 @@ impl Drop for Owner {
 }
 
 impl SharedClient {
-    /// Connects to the nodes, and starts the thread that drives the client. It waits for the nodes
-    /// as [`Client::connect`](crate::Client::connect) does.
+    /// Connects to the nodes, and starts the thread that drives the client. Waits for the nodes as
+    /// [`Client::connect`](crate::Client::connect) does.
     ///
     /// # Errors
-    /// Only what cannot work as it is configured, or what the system refuses.
+    /// Only for a configuration that cannot work, or if the system refuses a resource.
     pub fn connect(config: Config) -> Result<SharedClient, Error> {
         Ok(SharedClient::of(thread::connect(config)?))
     }
@@ -165,13 +167,13 @@ impl SharedClient {
         Call::new(&self.owner, Acquire { key, options })
     }
 
-    /// Takes up the lock on `key` that was given away with `token`
-    /// ([`SharedGuard::into_token`]), under a new token: of two who try with one token, one at most
-    /// holds it. One attempt, whatever wait the options have.
+    /// Takes up the lock on `key` that was given away with `token` ([`SharedGuard::into_token`]),
+    /// under a new token. If two clients try with one token, at most one of them gets the lock.
+    /// Makes one attempt, whatever wait the options have.
     ///
     /// # Errors
-    /// The call ends with [`Error::Lost`] where the token does not hold the key on enough nodes,
-    /// and what a lock may fail by.
+    /// The call ends with [`Error::Lost`] if the token does not hold the key on enough nodes, and
+    /// with the errors of an acquire.
     pub fn adopt<K: AsRef<[u8]>>(
         &self,
         key: K,
@@ -184,12 +186,12 @@ impl SharedClient {
         Call::new(&self.owner, Adopt { key, token, options })
     }
 
-    /// Prolongs `key` to at least `ttl` from now where it holds `token`, whoever took it, and
-    /// tells up to when. Nothing is released, whatever comes of it.
+    /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
+    /// returns the new deadline. Nothing is released, whatever the result.
     ///
     /// # Errors
-    /// The call ends with [`Error::Lost`] where the token does not hold the key on enough nodes;
-    /// [`Error::NoQuorum`] where too few answered.
+    /// The call ends with [`Error::Lost`] if the token does not hold the key on enough nodes, and
+    /// with [`Error::NoQuorum`] if too few nodes answered.
     pub fn extend_token<K: AsRef<[u8]>>(
         &self,
         key: K,
@@ -199,10 +201,10 @@ impl SharedClient {
         Call::new(&self.owner, ExtendToken { key, token, ttl })
     }
 
-    /// Releases `key` where it holds `token`, whoever took it.
+    /// Releases `key` if it holds `token`, whichever client took it.
     ///
     /// # Errors
-    /// The call ends with a key that cannot be, or [`Error::Busy`].
+    /// The call ends with an error for an invalid key, or with [`Error::Busy`].
     pub fn release_token<K: AsRef<[u8]>>(
         &self,
         key: K,
@@ -211,29 +213,29 @@ impl SharedClient {
         Call::new(&self.owner, ReleaseToken { key, token })
     }
 
-    /// Looks what every node holds at `key`, and for how long, changing nothing.
+    /// Reads what every node holds at `key`, and for how long; changes nothing.
     ///
     /// # Errors
-    /// The call ends with a key that cannot be, or [`Error::Busy`].
+    /// The call ends with an error for an invalid key, or with [`Error::Busy`].
     pub fn inspect<K: AsRef<[u8]>>(&self, key: K) -> Call<Inspect<K>> {
         Call::new(&self.owner, Inspect { key })
     }
 
-    /// Deletes `key` on every node, whoever holds it. A holder goes on believing in the lock until
-    /// they notice, and meanwhile another can have it: this breaks what a lock promises. For an
-    /// operator who knows that the holder is gone.
+    /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
+    /// the holder believes in its lock until it notices, and meanwhile another client can take it.
+    /// For an operator who knows that the holder is gone.
     ///
     /// # Errors
-    /// The call ends with a key that cannot be, or [`Error::Busy`].
+    /// The call ends with an error for an invalid key, or with [`Error::Busy`].
     pub fn dangerously_force_release<K: AsRef<[u8]>>(&self, key: K) -> Call<ForceRelease<K>> {
         Call::new(&self.owner, ForceRelease { key })
     }
 
-    /// Takes the lock, runs `act` on this thread while the lock is renewed, and gives it back. For
-    /// 24 hours at most unless the options keep it otherwise.
+    /// Takes the lock, runs `act` on this thread while the lock is renewed, and releases it. The
+    /// lock is held for 24 hours at most unless the options set another bound.
     ///
-    /// `act` is not interrupted when the lock is lost: it looks at [`LockWatcher::check`] before
-    /// each side effect. An error or a panic in it gives the lock back, and goes on.
+    /// `act` is not interrupted when the lock is lost: it has to call [`LockWatcher::check`]
+    /// before each side effect. An error or a panic in it releases the lock, and then propagates.
     ///
     /// ```no_run
     /// # use redlatch::{Config, Error, SharedClient};
@@ -250,9 +252,9 @@ impl SharedClient {
     /// ```
     ///
     /// # Errors
-    /// What `act` returns as its error, of any type that an [`Error`] can become; why there is no
-    /// lock; or [`Error::Lost`] if the lock was over before `act` was: what that returned is
-    /// dropped then.
+    /// The error of `act`, of any type that an [`Error`] can become; why there is no lock; or
+    /// [`Error::Lost`] if the lock was over before `act` returned. In the last case the result of
+    /// `act` is dropped.
     pub fn with_lock<K: AsRef<[u8]>, T, E: From<Error>>(
         &self,
         key: K,
@@ -262,16 +264,17 @@ impl SharedClient {
         let guard = self.lock(key, kept(options.into())).wait()?;
         let value = act(&guard)?;
         guard.check()?;
-        // It was held to the end: what becomes of the key now is the nodes' business.
+        // The lock was held to the end, so the result of the release does not matter to the
+        // caller.
         let _ = guard.release().wait();
         Ok(value)
     }
 
-    /// As [`with_lock`](SharedClient::with_lock), for a closure that makes a future. That is not
-    /// dropped when the lock is lost: it can wait for [`LockWatcher::lost`] beside its work.
+    /// As [`with_lock`](SharedClient::with_lock), for a closure that makes a future. The future is
+    /// not dropped when the lock is lost: it can wait for [`LockWatcher::lost`] beside its work.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`with_lock`](SharedClient::with_lock).
     pub async fn with_lock_async<K, T, E, F>(
         &self,
         key: K,
@@ -290,7 +293,7 @@ impl SharedClient {
         Ok(value)
     }
 
-    /// The standing of each node, in the order of the list; none once the client is no more.
+    /// The state of each node, in the order of the list; empty once the client is closed.
     pub fn nodes(&self) -> Vec<NodeState> {
         let nodes = self.owner.inner.with(|open| {
             let nodes = 0..open.engine.coordinator().settings().nodes.len();
@@ -299,41 +302,42 @@ impl SharedClient {
         nodes.unwrap_or_default()
     }
 
-    /// The next thing that happened to the nodes, of the last 256. Names that may lead elsewhere
-    /// are looked up by the client itself, and not told.
+    /// The next event of the nodes, of the last 256. The client itself looks up names that may
+    /// lead elsewhere by now, and does not report them.
     pub fn poll_node_event(&self) -> Option<NodeEvent> {
         let event = self.owner.inner.with(|open| {
-            // The engine would tell it instead, and then nobody would look.
+            // The engine would report the stale name here instead, and then nothing would look it
+            // up.
             open.look_names_up();
             open.engine.poll_node_event()
         });
         event.ok().flatten()
     }
 
-    /// What was counted so far; nothing once the client is no more.
+    /// The counters so far; zero once the client is closed.
     pub fn stats(&self) -> Stats {
         self.owner.inner.with(|open| open.engine.stats().clone()).unwrap_or_default()
     }
 
-    /// How many calls wait, how many locks are open in the engine (asked for, held, or not yet
-    /// given back everywhere), and how many of its questions are unanswered: to watch for what
+    /// How many calls wait, how many locks are open in the engine (requested, held, or not yet
+    /// released everywhere), and how many requests to nodes are unanswered: to watch for what
     /// grows.
     pub fn gauges(&self) -> Gauges {
         self.owner.inner.with(|open| open.count()).unwrap_or_default()
     }
 
-    /// Ends the client for all who share it: calls that wait end as [`Error::Closed`], locks are
-    /// over and given back. It waits until that reached every node it can reach, for `timeout` at
-    /// most, and tells how many keys may be left on some node until their ttl is over: those of a
-    /// node that is away, or too slow.
+    /// Ends the client for all its handles: calls that wait end as [`Error::Closed`], and locks
+    /// are over and released. Waits until the releases have reached every node in reach, for
+    /// `timeout` at most. Returns how many keys may be left on some node until their ttl is over:
+    /// those of a node that is not connected, or too slow.
     ///
-    /// Where several close it, the shortest `timeout` is that of all.
+    /// If several handles close it, the shortest `timeout` holds for all.
     pub fn close(&self, timeout: Duration) -> Closing {
         Closing { owner: Arc::clone(&self.owner), timeout, until: None, slot: None }
     }
 }
 
-/// With a keeping, in whatever way.
+/// The options; the lock is kept for [`DEFAULT_MAX_HOLD`] at most unless they set another bound.
 fn kept(options: LockOptions) -> LockOptions {
     if options.keep.is_some() { options } else { options.auto_extend(DEFAULT_MAX_HOLD) }
 }
@@ -345,33 +349,34 @@ pub struct Gauges {
     pub calls: usize,
     /// Requests in the engine.
     pub requests: usize,
-    /// Locks that were asked for, are held, or are not given back everywhere.
+    /// Locks that were requested, are held, or are not released everywhere.
     pub records: usize,
-    /// Timers of whatever kind.
+    /// Timers of any kind.
     pub timers: usize,
-    /// Questions to nodes that are not answered.
+    /// Requests to nodes that are not answered.
     pub unanswered: usize,
     /// Releases that wait to be sent.
     pub pending_releases: usize,
 }
 
-/// The end of a shared client: see [`SharedClient::close`]. Once it was polled, the client closes
-/// also without it.
+/// The end of a shared client: see [`SharedClient::close`]. After the first poll the client closes
+/// even if this future is dropped.
 #[derive(Debug)]
 #[must_use = "nothing is closed unless it is awaited or waited for"]
 pub struct Closing {
     owner: Arc<Owner>,
     timeout: Duration,
     until: Option<Instant>,
-    /// Where its waker is.
+    /// The slot of its waker.
     slot: Option<usize>,
 }
 
 impl Closing {
-    /// Blocks the thread until the client is closed, no longer than the timeout: also where a
-    /// tokio runtime drives it that nobody turns meanwhile, so that no answer is read.
+    /// Blocks the thread until the client is closed, for the timeout at most. That also holds if
+    /// the client's driver is a task on a tokio runtime that does not run meanwhile, so that no
+    /// answer is read.
     pub fn wait(self) -> usize {
-        // Who drives it keeps the time, too, and may be stuck.
+        // The driver also keeps the time, and may be stuck.
         park::wait_in_steps(self, |it| it.until.map(|until| until.saturating_since(clock::now())))
     }
 }

@@ -1,7 +1,7 @@
-//! What can be done under the lock of a shared client before its end: asking the engine, telling
-//! who waits, and the places by which both know each other.
+//! What can be done under the lock of a shared client before its end: requests to the engine, the
+//! report of their results to the waiting calls, and the places that link a call to its request.
 //!
-//! The hazard is an end that reaches the wrong call: a place is used again, so the op is compared.
+//! The hazard is a result that reaches the wrong call: places are reused, so the op is compared.
 
 use std::mem;
 use std::sync::Arc;
@@ -19,50 +19,51 @@ use crate::proto::lock::Lock;
 use crate::proto::node::NodeId;
 use crate::proto::ops::{Op, Outcome};
 
-/// What is kept for the next guards.
+/// How many lock states are kept for the next guards.
 const SPARES: usize = 1024;
 
-/// What is done behind the lock.
+/// What is done after the lock is released.
 #[derive(Debug, Default)]
 pub(super) struct AfterUnlock {
     pub(super) woken: Vec<Waker>,
     pub(super) dropped: Vec<Waker>,
-    /// How many calls were woken since the driver slept and did not look after their end yet; a
-    /// guess, as some are dropped instead.
+    /// How many calls were woken since the driver last slept, and did not fetch their results yet.
+    /// An upper bound: some calls are dropped instead.
     pub(super) coming: usize,
 }
 
-/// Who is told what a request comes to: the number of the place is the data of its op.
+/// What a request belongs to: the number of the place is the data of its op.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// A call waits for its end.
+    /// A call waits for the result.
     Asked { op: Op, ended: bool, waker: Option<Waker>, extends: Option<Doubted> },
-    /// A lock is extended, and the call that asked for it is gone.
+    /// An extend is in flight, and its call was dropped.
     Extending { op: Op, extends: Doubted },
     /// A lock that was handed out is kept.
     Kept { op: Op, lock_state: Arc<LockState> },
-    /// It is about to be asked.
+    /// The request is about to be made.
     Reserved,
 }
 
-/// A lock that is extended, and who believes in it. An extend that ends without having found the
-/// lock lost may still have answers to come that do, where the number of nodes is even: one half
-/// refuses it for good, and the other half has no key. Nobody's request ends with that.
+/// A lock with an extend in flight, and the state that its holder reads. If the number of nodes is
+/// even, an extend can end without having found that the lock is lost, and later answers show the
+/// loss: one half of the nodes refuses it for good, and the other half has no key. No request ends
+/// with those answers.
 #[derive(Debug)]
 pub(super) struct Doubted {
     lock: Lock,
     lock_state: Arc<LockState>,
 }
 
-/// What came of looking after a call.
+/// The result of looking after a call.
 pub(super) enum Looked<T> {
-    /// It goes on: its waker is noted.
+    /// The call goes on: its waker is noted.
     Waiting,
-    /// It came to this.
+    /// The call has this result.
     Over(T),
 }
 
-/// What is behind the lock, before the end.
+/// What the lock protects, before the end.
 pub struct Open<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) places: &'a mut Slab<Place>,
@@ -74,7 +75,8 @@ pub struct Open<'a> {
 }
 
 impl Open<'_> {
-    /// Asks the engine for something, for a call that is told under the number that comes back.
+    /// Makes a request of the engine for a call; returns the place under which the call gets the
+    /// result.
     pub(super) fn ask(
         &mut self,
         ask: impl FnOnce(&mut Open<'_>, u64) -> Result<Op, Error>,
@@ -95,7 +97,8 @@ impl Open<'_> {
         }
     }
 
-    /// What a call came to, if it did; `waker` is woken when it does.
+    /// The result of a call, if there is one; otherwise notes `waker`, which is woken when there
+    /// is.
     pub(super) fn look_after(
         &mut self,
         place: usize,
@@ -103,7 +106,7 @@ impl Open<'_> {
     ) -> Looked<Result<Outcome, Error>> {
         self.tell();
         let Some(Place::Asked { op, ended, waker: noted, .. }) = self.places.get_mut(place) else {
-            // The client is closing: it was told, and has no place any more.
+            // The client is closing: the call was woken, and has no place any more.
             self.drop_behind(waker);
             return Looked::Over(Err(Error::Closed(ClosedReason::Asked)));
         };
@@ -126,7 +129,7 @@ impl Open<'_> {
         }
     }
 
-    /// A waker is the user's: it is not dropped under the lock.
+    /// A waker is the user's: it must not be dropped under the lock.
     pub(super) fn drop_behind(&mut self, waker: Waker) {
         self.after_unlock.dropped.push(waker);
     }
@@ -140,8 +143,8 @@ impl Open<'_> {
         }
     }
 
-    /// A call is not waited for any more: it is taken back. An extend goes on: what the nodes say
-    /// may be that the lock is lost.
+    /// A call was dropped: its request is canceled. But an extend goes on, because the nodes may
+    /// answer that the lock is lost.
     pub(super) fn cancel(&mut self, place: usize) {
         let Some(Place::Asked { op, waker, extends, .. }) = self.places.get_mut(place) else {
             return;
@@ -151,7 +154,7 @@ impl Open<'_> {
             self.after_unlock.dropped.extend(waker.take());
             extends.lock_state.set_extending(Some(place));
             self.places[place] = Place::Extending { op, extends };
-            // It may have been told of before.
+            // The engine may have reported its end before.
             self.hear_of_extend(place);
         } else {
             self.engine.cancel(op);
@@ -159,14 +162,15 @@ impl Open<'_> {
         }
     }
 
-    /// The call at `place` extends a lock: its hold is told, also where nobody waits for the call.
+    /// The call at `place` extends a lock: `lock_state` gets the result, also if the call is
+    /// dropped.
     pub(super) fn extends(&mut self, place: usize, lock: &Lock, lock_state: &Arc<LockState>) {
         if let Some(Place::Asked { extends, .. }) = self.places.get_mut(place) {
             *extends = Some(Doubted { lock: lock.alias(), lock_state: Arc::clone(lock_state) });
         }
     }
 
-    /// Takes an extend back whose call is gone.
+    /// Cancels an extend whose call was dropped.
     pub(super) fn forget_extend(&mut self, lock_state: &LockState) {
         let place = lock_state.set_extending(None).and_then(|place| self.places.try_remove(place));
         if let Some(Place::Extending { op, .. }) = place {
@@ -186,21 +190,22 @@ impl Open<'_> {
         }
     }
 
-    /// An extend came to nothing: where that tells that the lock is lost, its hold ends.
+    /// An extend failed: if that shows that the lock is lost, its state ends.
     fn is_not_extended(&mut self, error: Error, extends: Doubted) {
         match error {
-            // Others look at it before the call does.
+            // Watchers may read the state before the call does.
             Error::Lost { .. } => {
                 extends.lock_state.ends(Some(error), &mut self.after_unlock.woken)
             }
-            // Each lock once: there are no more of them than records.
+            // Each lock once: so there are no more entries than records.
             _ if self.doubted.iter().any(|it| Arc::ptr_eq(&it.lock_state, &extends.lock_state)) => {
             }
             _ => self.doubted.push(extends),
         }
     }
 
-    /// Ends the holds of locks whose loss was found by what came behind the end of an extend.
+    /// Ends the states of locks whose loss was found by answers that came after the end of an
+    /// extend.
     fn look_at_doubted(&mut self) {
         if self.doubted.is_empty() {
             return;
@@ -208,7 +213,7 @@ impl Open<'_> {
         let (core, woken) = (self.engine.coordinator(), &mut self.after_unlock.woken);
         let now = clock::now();
         self.doubted.retain(|Doubted { lock, lock_state }| {
-            // It was given back, is told of elsewhere, or has come to its deadline.
+            // The lock was released, is kept under a place, or its deadline has passed.
             if lock_state.place().is_some()
                 || lock_state.deadline().is_none_or(|deadline| deadline <= now)
             {
@@ -224,8 +229,8 @@ impl Open<'_> {
         });
     }
 
-    /// The call at `place` came to a lock: where it is kept, `lock_state` is told of it from now
-    /// on.
+    /// The call at `place` was granted a lock: if it is kept, `lock_state` gets its events from
+    /// now on.
     pub(super) fn follow_if_kept(&mut self, place: usize, lock_state: &Arc<LockState>) {
         if let Some(&Place::Asked { op, .. }) = self.places.get(place) {
             if self.engine.coordinator().is_open(op) {
@@ -234,7 +239,7 @@ impl Open<'_> {
         }
     }
 
-    /// What is asked under `place` is a lock that is kept, of which `lock_state` is told.
+    /// The request under `place` keeps a lock: `lock_state` gets its events.
     fn follow(&mut self, place: usize, lock_state: &Arc<LockState>) {
         let Some(Place::Asked { op, waker, .. }) = self.places.get_mut(place) else { return };
         self.after_unlock.dropped.extend(waker.take());
@@ -245,7 +250,7 @@ impl Open<'_> {
         }
     }
 
-    /// Keeps a lock, and tells `lock_state` of it.
+    /// Keeps a lock, and has its events change `lock_state`.
     pub(super) fn auto_extend(
         &mut self,
         lock: &Lock,
@@ -255,18 +260,18 @@ impl Open<'_> {
         let keep = keep.notify_renewals();
         let place = self.ask(|open, data| open.engine.auto_extend(lock, keep, data))?;
         self.follow(place, lock_state);
-        // It is capped by the bound of the keeping.
+        // The longest time that the lock may be held caps the deadline.
         lock_state.set_deadline(self.engine.deadline(lock));
         Ok(())
     }
 
-    /// Has the loss of a lock told to `lock_state`, where nothing does so by now.
+    /// Makes sure that the loss of a lock reaches `lock_state`, if it does not yet.
     pub(super) fn watch(&mut self, lock: &Lock, lock_state: &Arc<LockState>) -> Result<(), Error> {
         let told = lock_state.place().is_some() || lock_state.deadline().is_none();
         if told { Ok(()) } else { self.auto_extend(lock, AutoExtend::extensions(0), lock_state) }
     }
 
-    /// Tells those whose requests ended.
+    /// Passes on the results of requests that ended, and wakes their calls.
     pub(super) fn tell(&mut self) {
         while let Some((op, data)) = self.engine.poll_ended() {
             match self.places.get_mut(data as usize) {
@@ -296,7 +301,7 @@ impl Open<'_> {
                     self.hear_of_extend(data as usize);
                 }
                 _ => {
-                    // Nobody's any more.
+                    // No call waits for it any more.
                     self.engine.fetch(op);
                 }
             }
@@ -315,7 +320,7 @@ impl Open<'_> {
         }
     }
 
-    /// What is open.
+    /// Counts what is open.
     pub(super) fn count(&self) -> super::Gauges {
         let core = self.engine.coordinator();
         let nodes = || (0..core.settings().nodes.len()).map(NodeId::new);
@@ -329,7 +334,7 @@ impl Open<'_> {
         }
     }
 
-    /// A hold for a lock on `key`.
+    /// A state for a lock on `key`.
     pub(super) fn hold_for(&mut self, key: &[u8]) -> Arc<LockState> {
         let mut lock_state = self.spares.pop().unwrap_or_default();
         let unshared = Arc::get_mut(&mut lock_state).expect("nobody else has a spare one");
@@ -337,7 +342,7 @@ impl Open<'_> {
         lock_state
     }
 
-    /// A lock is given back or given away: it is over for those who look at its hold.
+    /// A lock was released or given away: it is over for all its watchers.
     pub(super) fn is_over(&mut self, lock_state: &LockState) {
         if let Some(place) = lock_state.set_place(None) {
             self.places.try_remove(place);
@@ -346,8 +351,9 @@ impl Open<'_> {
         lock_state.ends(None, &mut self.after_unlock.woken);
     }
 
-    /// Takes back the hold of a guard that is gone, for the next one. What comes back is to be
-    /// dropped behind the lock: others look at it, or a waker of the user's is in it.
+    /// Takes back the state of a guard that was dropped, for the next guard. If it returns the
+    /// state, the caller drops it after releasing the lock: watchers still use it, or it holds a
+    /// waker of the user's.
     pub(super) fn put_back(&mut self, mut lock_state: Arc<LockState>) -> Option<Arc<LockState>> {
         let fits = self.spares.len() < SPARES;
         if fits && Arc::get_mut(&mut lock_state).is_some_and(|lock_state| lock_state.reset(&[])) {
@@ -370,7 +376,8 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(10);
 
-    /// What is asked for in one attempt ends at once, as nobody is reached; it was not told of yet.
+    /// With a zero wait the request ends at once, as no node is reached; its end was not reported
+    /// yet.
     fn ask(open: &mut Open<'_>, wait: Duration) -> (usize, Op) {
         let options = LockOptions::new(TTL).wait(wait);
         let place = open.ask(|open, data| open.engine.acquire(b"a", options, data)).unwrap();
@@ -378,7 +385,7 @@ mod tests {
         (place, op)
     }
 
-    /// A place that is used again before an end is told that was meant for the one before.
+    /// A place is reused before the end of its former request is reported.
     #[test]
     fn an_end_is_not_told_to_who_has_the_place_by_now() {
         let config = Config::new(["redis://127.0.0.1:1"]).unwrap();

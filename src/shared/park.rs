@@ -1,4 +1,4 @@
-//! Blocks a thread on a future. Not by `thread::park`: its permit may be somebody else's.
+//! Blocks a thread on a future. Not by `thread::park`: other code may use up its permit.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -25,7 +25,7 @@ impl Wake for Bell {
 }
 
 impl Bell {
-    /// Until it is rung, or for so long at most.
+    /// Waits until the bell is rung, for `limit` at most.
     fn wait(&self, limit: Option<Duration>) {
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(limit) = limit {
@@ -41,16 +41,17 @@ impl Bell {
 }
 
 thread_local! {
-    /// A thread waits for one thing at a time, so one will do; it is taken while it is used.
+    /// A thread waits for one future at a time, so one bell is enough; it is taken out while in
+    /// use.
     static BELL: Cell<Option<(Arc<Bell>, Waker)>> = const { Cell::new(None) };
 }
 
-/// Blocks until the future is ready. A ring that came for the one before costs one more poll.
+/// Blocks until the future is ready. A ring meant for the former future costs one more poll.
 pub(super) fn wait<F: Future + Unpin>(future: F) -> F::Output {
     wait_in_steps(future, |_| None)
 }
 
-/// The same, of a future that is polled again when a step is over, whether it was woken or not.
+/// The same, but polls the future again after each step, whether it was woken or not.
 pub(super) fn wait_in_steps<F: Future + Unpin>(
     mut future: F,
     step: impl Fn(&F) -> Option<Duration>,
@@ -66,7 +67,7 @@ pub(super) fn wait_in_steps<F: Future + Unpin>(
             Poll::Pending => bell.wait(step(&future)),
         }
     };
-    // At the end of a thread there is no place for it any more.
+    // At the end of a thread its thread-locals are gone.
     let _ = BELL.try_with(|place| place.set(Some((bell, waker))));
     output
 }

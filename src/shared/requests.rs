@@ -1,4 +1,4 @@
-//! What a shared client is asked for, by key: the requests behind its calls.
+//! The requests of a shared client's calls, by key.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct Adopt<K> {
     pub(super) options: LockOptions,
 }
 
-/// Prolongs a key that holds a token.
+/// Extends a key that holds a token.
 #[derive(Debug)]
 pub struct ExtendToken<K> {
     pub(super) key: K,
@@ -43,19 +43,19 @@ pub struct ReleaseToken<K> {
     pub(super) token: lock::LockToken,
 }
 
-/// Looks what every node holds.
+/// Reads what every node holds.
 #[derive(Debug)]
 pub struct Inspect<K> {
     pub(super) key: K,
 }
 
-/// Deletes a key, whoever holds it.
+/// Deletes a key, whichever client holds it.
 #[derive(Debug)]
 pub struct ForceRelease<K> {
     pub(super) key: K,
 }
 
-/// A question with a key of its own: how it is asked, and which outcome makes which answer.
+/// A request with its own copy of the key: how it is made, and which outcome makes which answer.
 macro_rules! question {
     ($name:ident -> $answer:ty,
      |$it:ident, $key:ident, $engine:ident, $data:ident| $ask:expr,

@@ -32,7 +32,7 @@ pub(super) fn connect(config: Config) -> Result<Arc<Inner>, Error> {
     Ok(inner)
 }
 
-/// The thread's own: when it goes, also by a panic, everybody is told.
+/// Owned by the thread: its drop, also after a panic, ends every waiting call.
 struct Driver {
     inner: Arc<Inner>,
     reactor: Reactor,
@@ -54,7 +54,7 @@ impl Driver {
                     patience = PATIENCE;
                 }
                 Turned::Awake => {
-                    // Those who were woken come first: what they ask for is written together.
+                    // The woken calls run first: their requests are written together.
                     std::thread::yield_now();
                     patience -= 1;
                     turned = self.inner.sleeps(patience > 0);

@@ -1,8 +1,8 @@
-//! The driver of a shared client as a task of a tokio runtime: the same turns as those of a thread,
-//! woken through the one descriptor of the poller.
+//! The driver of a shared client as a task of a tokio runtime: it makes the same turns as a
+//! thread, woken through the one descriptor of the poller.
 //!
-//! The hazard is a runtime that ends with the task in it: then everybody is told, as behind a
-//! thread that panicked.
+//! The hazard is a runtime that ends with the task in it: then every waiting call has to end, as
+//! after a panic of a driver's thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,17 +23,19 @@ use crate::proto::error::{ClosedReason, ConfigError, Error};
 
 impl SharedClient {
     /// Connects to the nodes, and starts a task on this tokio runtime that drives the client,
-    /// instead of a thread. Names are looked up on a thread for what blocks. It waits for the nodes
-    /// as [`Client::connect`](crate::Client::connect) does. Linux only.
+    /// instead of a thread. Names are looked up on a blocking thread. Waits for the nodes as
+    /// [`Client::connect`](crate::Client::connect) does. Linux only.
     ///
     /// The client can be used from other runtimes and threads, too. When its runtime ends, every
-    /// call and every kept lock ends as [`Error::Closed`]. On a current-thread runtime nobody
-    /// drives it while the thread is blocked, or is outside of `block_on`: do not
-    /// [`wait`](super::Call::wait) for its calls there. Kept locks are not renewed meanwhile, and
-    /// what is asked on a blocked thread, the release of a guard that is dropped too, may be
-    /// written only when the runtime turns again or ends. On a runtime of several threads a task
-    /// that blocks its worker may hold up tokio's driver, and this client with it: wait in
-    /// `tokio::task::block_in_place` or `spawn_blocking` there.
+    /// call and every kept lock ends as [`Error::Closed`].
+    ///
+    /// On a current-thread runtime the client is not driven while the thread is blocked, or is
+    /// outside of `block_on`: do not [`wait`](super::Call::wait) for its calls there. Kept locks
+    /// are not renewed meanwhile. A request made on a blocked thread, also the release of a
+    /// dropped guard, may be written only when the runtime runs again or ends.
+    ///
+    /// On a multi-thread runtime a task that blocks its worker may hold up tokio's driver, and
+    /// this client with it: wait in `tokio::task::block_in_place` or `spawn_blocking` there.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -65,11 +67,11 @@ impl SharedClient {
     /// ```
     ///
     /// # Errors
-    /// Only what cannot work as it is configured, or what the system refuses; and where this is no
-    /// tokio runtime.
+    /// Only for a configuration that cannot work, if the system refuses a resource, or outside of
+    /// a tokio runtime.
     ///
     /// # Panics
-    /// Where the runtime was built without I/O.
+    /// If the runtime was built without I/O.
     pub async fn connect_tokio(config: Config) -> Result<SharedClient, Error> {
         let problem = |text: &str| Error::Config(ConfigError::System { problem: text.into() });
         if Handle::try_current().is_err() {
@@ -100,7 +102,7 @@ impl SharedClient {
     }
 }
 
-/// The task's own: when it goes, also with its runtime, everybody is told.
+/// Owned by the task: its drop, also with its runtime, ends every waiting call.
 struct Driver {
     inner: Arc<Inner>,
     reactor: AsyncFd<Reactor>,
@@ -121,7 +123,7 @@ impl Driver {
                     patience = PATIENCE;
                 }
                 Turned::Awake => {
-                    // Those who were woken come first: what they ask for is written together.
+                    // The woken calls run first: their requests are written together.
                     task::yield_now().await;
                     patience -= 1;
                     turned = self.inner.sleeps(patience > 0);
@@ -141,7 +143,7 @@ impl Drop for Driver {
 /// The poller, registered with the runtime.
 ///
 /// # Errors
-/// The system refuses it.
+/// If the system refuses it.
 #[allow(
     deprecated,
     reason = "what replaces it is unsafe; a poller keeps its descriptor to its end"
@@ -151,8 +153,8 @@ fn readable(reactor: Reactor) -> Result<AsyncFd<Reactor>, Error> {
         .map_err(|error| system("the poller is refused", &error).into())
 }
 
-/// Waits until the poller has something to tell, and takes all of it: what comes behind that makes
-/// the descriptor readable again.
+/// Waits until the poller has events, and takes all of them. Events that come after that make the
+/// descriptor readable again.
 async fn take_events(reactor: &mut AsyncFd<Reactor>) -> Result<(), Error> {
     let failed = |error| Error::from(system("the poller failed", &error));
     let mut ready = reactor.readable_mut().await.map_err(failed)?;

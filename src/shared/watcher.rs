@@ -1,5 +1,5 @@
-//! What a holder sees of its lock: how long it may be believed in, whether it was lost, and a
-//! future that tells.
+//! A holder's view of its lock: how long it may be believed in, whether it was lost, and a future
+//! that ends with the lock.
 
 use std::fmt;
 use std::future::Future;
@@ -16,12 +16,12 @@ use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::lock::{self, Lock};
 use crate::proto::time::Instant;
 
-/// A view of a lock that is held by a [`SharedGuard`](super::SharedGuard), which it may outlive: it
-/// neither keeps nor gives back anything. Once the lock is given back, given away or lost, it is
-/// over for all who look at it.
+/// A view of a lock that a [`SharedGuard`](super::SharedGuard) holds. A watcher may outlive the
+/// guard: it neither keeps nor releases the lock. Once the lock is released, given away or lost,
+/// it is over for all its watchers.
 ///
-/// It is `Clone`, `Send` and `Sync`: give it to whatever acts under the lock. All looks are local
-/// reads. In a forked process the lock is over.
+/// A watcher is `Clone`, `Send` and `Sync`: give it to any code that acts under the lock. All its
+/// reads are local. In a forked process the lock is over.
 pub struct LockWatcher {
     inner: Arc<Inner>,
     lock_state: Arc<LockState>,
@@ -38,7 +38,7 @@ impl LockWatcher {
         self.lock_state.key()
     }
 
-    /// What the key holds on the nodes that granted it.
+    /// The token that the key holds on the nodes that granted it.
     pub fn token(&self) -> lock::LockToken {
         self.lock.token()
     }
@@ -49,17 +49,17 @@ impl LockWatcher {
         deadline.map_or(Duration::ZERO, |deadline| deadline.saturating_since(clock::now()))
     }
 
-    /// When the lock ends, on the clock of [`clock::now`]; `None` once it was given back or is
-    /// known to be lost.
+    /// When the lock ends, on the clock of [`clock::now`]; `None` once it was released or is known
+    /// to be lost.
     pub fn deadline(&self) -> Option<Instant> {
         if self.inner.is_over() { None } else { self.lock_state.deadline() }
     }
 
-    /// Whether the lock is still held: to be looked at before each side effect.
+    /// Whether the lock is still held: call it before each side effect.
     ///
     /// # Errors
-    /// [`Error::Lost`] once it is over, with the reason where that was told; [`Error::Closed`]
-    /// where its client is no more.
+    /// [`Error::Lost`] once the lock is over, with the reason if it is known; [`Error::Closed`] if
+    /// the client is closed.
     pub fn check(&self) -> Result<(), Error> {
         if self.remaining().is_zero() {
             let told = if self.inner.is_ours() { self.lock_state.error() } else { None };
@@ -68,22 +68,22 @@ impl LockWatcher {
         Ok(())
     }
 
-    /// Whether the lock that is kept comes near its deadline, and was not renewed since: it is
-    /// renewed still, or lost soon ([`AutoExtend::warn_before`](crate::Keep::lead)).
+    /// Whether the lock is kept, comes near its deadline, and was not renewed yet: it is renewed
+    /// still, or lost soon ([`AutoExtend::warn_before`](crate::AutoExtend::warn_before)).
     pub fn is_expiring(&self) -> bool {
         self.lock_state.was_warned()
     }
 
-    /// Comes to an end when the lock does, and says why: in time, before its deadline. A lock that
-    /// is given back or given away is over, too.
+    /// A future that ends when the lock does, before the deadline, and returns why. A lock that is
+    /// released or given away is over, too.
     ///
-    /// A lock that is not kept is watched from the first call on: it is not prolonged, and its loss
-    /// is told as that of a kept one. Its ttl has to be 10 ms at least for that.
+    /// A lock that is not kept is watched from the first call on: it is not extended, and its loss
+    /// is reported as that of a kept one. This needs a ttl of at least 10 ms.
     pub fn lost(&self) -> Lost {
         let watched = if self.lock_state.place().is_some() || self.lock_state.deadline().is_none() {
             Ok(())
         } else {
-            // It may be kept by somebody else meanwhile.
+            // Another thread may keep it meanwhile.
             self.inner
                 .with(|open| open.watch(&self.lock, &self.lock_state))
                 .and_then(|watched| watched)
@@ -103,7 +103,7 @@ impl LockWatcher {
         self.lock_state
     }
 
-    /// What to say of a lock that is over for no reason that was told.
+    /// The error for a lock that is over for no known reason.
     fn is_over(&self) -> Error {
         let over = self.inner.with(|open| {
             open.engine.coordinator().lost_unasked(LostReason::Over, self.key(), clock::now())
@@ -133,7 +133,7 @@ impl fmt::Debug for LockWatcher {
 pub struct Lost {
     watcher: LockWatcher,
     watched: Result<(), Error>,
-    /// Where its waker is.
+    /// The slot of its waker.
     slot: Option<usize>,
 }
 
@@ -145,7 +145,7 @@ impl Lost {
 }
 
 impl Future for Lost {
-    /// Why it is over.
+    /// Why the lock is over.
     type Output = Error;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Error> {
@@ -159,7 +159,7 @@ impl Future for Lost {
         match watcher.lock_state.poll_end(slot, context.waker()) {
             Poll::Ready(Some(error)) => Poll::Ready(error),
             Poll::Ready(None) => Poll::Ready(watcher.is_over()),
-            // Nobody would tell any more.
+            // No thread would wake it any more.
             Poll::Pending if watcher.inner.is_over() => {
                 let why = watcher.inner.with(|_| ()).err();
                 Poll::Ready(why.unwrap_or(Error::Closed(ClosedReason::Asked)))

@@ -1,16 +1,16 @@
-//! A Redis master as a plain value: what it answers follows from the time and the bytes it is
-//! given. No socket, no clock, no thread, and no randomness but the seed.
+//! A Redis master as a plain value: its answers follow from the time and the bytes that it is
+//! given. It has no socket, no clock, no thread, and no randomness but the seed.
 //!
-//! It answers as `redis-server` 7.0 does, byte for byte, for the commands that a lock needs; a test
-//! compares the two with random commands. Every other command is unknown to it. It is not a place
-//! for data: nothing bounds what it holds.
+//! The master answers as `redis-server` 7.0 does, byte for byte, for the commands that a lock
+//! needs; a test compares the two with random commands. Every other command is unknown to it. It
+//! is not a place for data: nothing bounds what it holds.
 //!
-//! The hazard is time. Each call says what time it is, and nothing happens between calls: a key is
-//! gone at its moment, not up to a millisecond later as on a real node, and is noticed only when a
-//! command looks at it, so a push about an expired key comes then or never. `now` is a moment on
-//! any monotonic clock; calls must not go back in it. A master's wall clock, which its ttls run
-//! on, is that clock plus an offset, and [`Master::step_wall_clock`] moves it as a careless
-//! operator would.
+//! The hazard is time. Each call passes the time, and nothing happens between calls. A key is gone
+//! at its moment, not up to 1 ms later as on a real node. The master notices that only when a
+//! command reads the key, so a push about an expired key comes then or never. `now` is a moment on
+//! any monotonic clock; it must not go backwards from call to call. A master's wall clock, which
+//! its ttls run on, is that clock plus an offset. [`Master::step_wall_clock`] moves it as a
+//! careless operator would.
 //!
 //! ```
 //! use redlatch::proto::time::Instant;
@@ -43,7 +43,7 @@ use self::tracking::Registrations;
 use crate::proto::settings::NODE_MARKER;
 use crate::proto::time::Instant;
 
-/// As many databases as a server has that nobody configured.
+/// As many databases as a server has by default.
 const DATABASES: usize = 16;
 /// A server takes the first two client ids for itself.
 const FIRST_CLIENT: u64 = 3;
@@ -52,18 +52,18 @@ const WALL_CLOCK: i128 = 1_700_000_000_000_000_000;
 const MILLISECOND: i128 = 1_000_000;
 const SECOND: i128 = 1_000_000_000;
 
-/// One connection to a [`Master`], from its `connect` to its end. Never used twice, by one master.
+/// One connection to a [`Master`], from its `connect` to its end. One master never uses it twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(u64);
 
-/// What a master has to say on one connection.
+/// What a master sends on one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
     /// The connection it is for.
     pub connection: ConnectionId,
     /// Replies and pushes, in order; may be empty when the connection closes.
     pub bytes: Vec<u8>,
-    /// The master closes the connection behind these bytes, and has forgotten it.
+    /// The master closes the connection after these bytes, and has forgotten it.
     pub closes: bool,
 }
 
@@ -72,14 +72,14 @@ pub struct Output {
 pub enum Restart {
     /// Nothing: a node without persistence.
     Empty,
-    /// Every key it had, each with what is left of its ttl by now: an append-only file.
+    /// Every key it had, each with what is left of its ttl by now: as with an append-only file.
     WithData,
 }
 
-/// The server that a [`Master`] passes for.
+/// The server that a [`Master`] imitates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flavor {
-    /// Redis 7.0.15: what the comparison with a real server is made against.
+    /// Redis 7.0.15: the version that a test compares it with.
     #[default]
     Redis70,
     /// The same with `DELEX`, `CLIENT SETINFO` and the version of Redis 8.4.
@@ -90,7 +90,7 @@ pub enum Flavor {
 
 /// A state in which a master answers some commands with an error.
 ///
-/// The texts and the commands concerned, also those inside a script, are those of a real server.
+/// The texts are those of a real server, and so are the commands that fail, also inside a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trouble {
     /// `-LOADING`: it reads its data after a start. `HELLO` and `INFO` work.
@@ -99,18 +99,19 @@ pub enum Trouble {
     Busy,
     /// `-MISCONF`: it cannot save its data, and refuses writes.
     Misconf,
-    /// `-NOREPLICAS`: fewer replicas than it was told to have, and it refuses writes.
+    /// `-NOREPLICAS`: it has fewer replicas than its configuration requires, and refuses writes.
     NoReplicas,
-    /// `-OOM`: its memory is full, and it refuses what may need more.
+    /// `-OOM`: its memory is full, and it refuses commands that may need more.
     OutOfMemory,
     /// `-READONLY`: it is a replica, and says so in `HELLO` and `INFO`.
     Replica,
-    /// `-MASTERDOWN`: it is a replica without its master, and not to answer from old data.
+    /// `-MASTERDOWN`: it is a replica without its master, configured not to answer from old data.
     MasterDown,
-    /// New connections get this error line, unasked, and are closed. Without the leading `-`.
+    /// New connections get this error line, without a request, and are closed. Without the leading
+    /// `-`.
     TurnsAway(String),
-    /// Calls of these commands, or of every command when none is named, get these bytes and have
-    /// no effect: a proxy in between, a missing permission, a lie.
+    /// Calls of these commands, or of every command if the list is empty, get these bytes and have
+    /// no effect. This imitates a proxy in between, a missing permission, or a lie.
     Answers {
         /// Names as in `COMMAND INFO`: `set`, `client|kill`.
         commands: Vec<String>,
@@ -119,7 +120,7 @@ pub enum Trouble {
     },
 }
 
-/// A Redis master: its keys, its connections and what ails it. See the [module](self).
+/// A Redis master: its keys, its connections and its troubles. See the [module](self).
 #[derive(Debug, Clone)]
 pub struct Master {
     seed: u64,
@@ -132,26 +133,27 @@ pub struct Master {
     scripts: BTreeSet<&'static str>,
     connections: BTreeMap<ConnectionId, Connection>,
     last_connection: u64,
-    /// What to take off a connection's number for its `CLIENT ID`, which starts over at a restart.
+    /// What to subtract from a connection's number for its `CLIENT ID`, which starts over at a
+    /// restart.
     before_start: u64,
     registrations: Registrations,
-    /// Connections with something to say, in the order in which they first had it.
+    /// Connections with output, in the order in which they first had it.
     speakers: VecDeque<ConnectionId>,
     flavor: Flavor,
     password: Option<Vec<u8>>,
     troubles: Vec<Trouble>,
     info: BTreeMap<String, String>,
-    /// How often it became a master after it was a replica.
+    /// How often it was promoted from replica to master.
     promotions: u64,
     /// The offset of the last promotion that it knows of.
     second_offset: Option<u64>,
-    /// It counts the ends of keys in whole milliseconds.
+    /// Whether it counts the ends of keys in whole milliseconds.
     whole_milliseconds: bool,
 }
 
 impl Master {
-    /// A healthy, empty master that starts at `now`. The seed gives it its `run_id`: masters that
-    /// are meant to be different ones need different seeds.
+    /// A healthy, empty master that starts at `now`. The seed determines its `run_id`: give
+    /// different masters different seeds.
     pub fn new(seed: u64, now: Instant) -> Master {
         let mut master = Master {
             seed,
@@ -177,7 +179,8 @@ impl Master {
         master
     }
 
-    /// Opens a connection. When the master [turns it away](Trouble::TurnsAway) it says so at once.
+    /// Opens a connection. A master that [turns it away](Trouble::TurnsAway) sends the error at
+    /// once.
     pub fn connect(&mut self) -> ConnectionId {
         self.last_connection += 1;
         let id = ConnectionId(self.last_connection);
@@ -193,13 +196,13 @@ impl Master {
         id
     }
 
-    /// The peer closed the connection: whatever it has not read is lost.
+    /// The peer closed the connection: output that it has not read is lost.
     pub fn disconnect(&mut self, connection: ConnectionId) {
         self.connections.remove(&connection);
     }
 
-    /// Takes what arrived on a connection, in pieces of any size, and executes every request that
-    /// is complete. On a connection that is closed, bytes go nowhere.
+    /// Takes bytes that arrived on a connection, in pieces of any size, and executes every request
+    /// that is complete. Bytes on a closed connection are ignored.
     pub fn handle_bytes(&mut self, now: Instant, connection: ConnectionId, bytes: &[u8]) {
         let mut input = match self.connections.get_mut(&connection) {
             Some(state) => std::mem::take(&mut state.input),
@@ -224,10 +227,10 @@ impl Master {
         }
     }
 
-    /// What there is to send, one connection at a time, or `None` when all is said.
+    /// The next output, one connection at a time, or `None` when all is sent.
     pub fn poll_output(&mut self) -> Option<Output> {
         while let Some(id) = self.speakers.pop_front() {
-            // It may have been disconnected since.
+            // The peer may have disconnected since.
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             connection.speaks = false;
             let output = Output {
@@ -245,10 +248,10 @@ impl Master {
         None
     }
 
-    /// Ends the process and starts a new one: every connection closes without another word,
-    /// scripts and tracking are forgotten, the `run_id` is new and the uptime zero. What was
-    /// configured (flavor, password, troubles) stays. With its data it keeps the
-    /// `second_repl_offset` of a promotion, as a server does that loads it from its file.
+    /// Ends the process and starts a new one: every connection closes without further output,
+    /// scripts and tracking are forgotten, the `run_id` is new and the uptime zero. The
+    /// configuration (flavor, password, troubles) stays. If it keeps its data, it also keeps the
+    /// `second_repl_offset` of a promotion, as does a server that loads it from its file.
     pub fn restart(&mut self, now: Instant, memory: Restart) {
         for connection in self.connections.keys().copied().collect::<Vec<_>>() {
             self.hang_up(connection);
@@ -264,8 +267,8 @@ impl Master {
         }
     }
 
-    /// Was a replica for a while and is a master again: the process and its `run_id` are the same,
-    /// its `master_replid` is new, and every connection closes. What it has in its memory is what
+    /// The master was a replica for a while and is a master again. The process and its `run_id`
+    /// are the same, its `master_replid` is new, and every connection closes. Its memory is what
     /// the other master had.
     pub fn promote(&mut self, memory: Restart) {
         for connection in self.connections.keys().copied().collect::<Vec<_>>() {
@@ -280,13 +283,13 @@ impl Master {
     }
 
     /// From now on it counts the ends of keys in whole milliseconds, as a server does: a key ends
-    /// with the first millisecond behind its ttl, so it is there up to a millisecond longer.
+    /// with the first millisecond after its ttl, so it exists up to 1 ms longer.
     pub fn count_whole_milliseconds(&mut self) {
         self.whole_milliseconds = true;
     }
 
-    /// Makes it older than it is: `INFO` gives this uptime now, and clients have known it since
-    /// then, so it has its node marker. A restart ends that.
+    /// Makes it older than it is: `INFO` gives this uptime now. Clients have known it since then,
+    /// so it has its node marker. A restart ends that.
     pub fn set_uptime(&mut self, now: Instant, seconds: u32) {
         self.started = self.wall(now) - i128::from(seconds) * SECOND;
         let marker = self.marker(self.started);
@@ -311,35 +314,35 @@ impl Master {
         self.wall_offset += i128::from(milliseconds) * MILLISECOND;
     }
 
-    /// Passes for another server from now on.
+    /// Imitates another server from now on.
     pub fn set_flavor(&mut self, flavor: Flavor) {
         self.flavor = flavor;
     }
 
-    /// The password of the user `default`. Connections that are in need no password.
+    /// Sets the password of the user `default`. Connections that are authenticated stay so.
     pub fn set_password(&mut self, password: Option<&str>) {
         self.password = password.map(|password| password.as_bytes().to_vec());
     }
 
-    /// What `INFO` gives for a field, whatever the truth is: `("cluster_enabled", "1")`. A field it
-    /// does not have is not added. `HELLO` follows `role` and `redis_mode`.
+    /// Sets what `INFO` gives for a field, whatever the truth is: `("cluster_enabled", "1")`. A
+    /// field that it does not have is not added. `HELLO` follows `role` and `redis_mode`.
     pub fn set_info(&mut self, field: &str, text: &str) {
         self.info.insert(field.into(), text.into());
     }
 
-    /// Has this trouble from now on, on top of any it has; the first that concerns a command
-    /// answers it.
+    /// Adds a trouble, from now on; the first trouble that concerns a command answers it.
     pub fn suffer(&mut self, trouble: Trouble) {
         self.troubles.push(trouble);
     }
 
-    /// Every command gets this error line: `LOADING Redis is loading the dataset in memory`.
+    /// Answers every command with this error line: `LOADING Redis is loading the dataset in
+    /// memory`.
     pub fn refuse_with(&mut self, error: &str) {
         let reply = format!("-{error}\r\n").into_bytes();
         self.suffer(Trouble::Answers { commands: Vec::new(), reply });
     }
 
-    /// Is well again: no trouble any more.
+    /// Ends all troubles.
     pub fn serve(&mut self) {
         self.troubles.clear();
     }
@@ -362,7 +365,7 @@ impl Master {
     }
 }
 
-/// One command on its way: who asks for what, and when.
+/// One command that is being executed: its connection, its words and its time.
 struct Call<'a> {
     /// Unix time in nanoseconds, by this master's wall clock.
     wall: i128,
@@ -376,8 +379,8 @@ impl Master {
         if self.whole_milliseconds { wall - wall.rem_euclid(MILLISECOND) } else { wall }
     }
 
-    /// How much longer than its ttl a key is there: where whole milliseconds are counted, it ends
-    /// behind its moment, and not at it.
+    /// How much longer than its ttl a key exists: if whole milliseconds are counted, it ends after
+    /// its moment, and not at it.
     fn overtime(&self) -> i128 {
         i128::from(self.whole_milliseconds)
     }
@@ -433,15 +436,15 @@ impl Master {
         }
     }
 
-    /// Tells a tracking connection that a key (or, `None`, everything) is not what it was.
+    /// Notifies a tracking connection that a key (or, with `None`, every key) has changed.
     fn push(&mut self, id: ConnectionId, key: Option<Vec<u8>>) {
-        // RESP2 has no way to say it.
+        // RESP2 has no push.
         if self.open(id).is_some_and(|connection| connection.resp3) {
             self.say(id, &Reply::Invalidate(key));
         }
     }
 
-    /// Closes behind what was said.
+    /// Closes the connection after its output.
     fn close(&mut self, id: ConnectionId) {
         if let Some(connection) = self.open(id) {
             connection.closing = true;
@@ -449,7 +452,7 @@ impl Master {
         }
     }
 
-    /// Closes without another word.
+    /// Closes the connection without further output.
     fn hang_up(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.output.clear();

@@ -1,12 +1,13 @@
 //! Masters on TCP ports of this machine, inside this process: for your own tests, and for a demo.
 //! They can be frozen, killed, restarted, delayed and made to refuse.
 //!
-//! Each is a [`Master`] behind a listener on 127.0.0.1, with a thread for each connection and two
-//! more; all of them sleep while nothing happens. It is not a Redis: it knows the commands of a
-//! lock, keeps everything in memory, has no password unless told, and ends when it is dropped.
+//! Each is a [`Master`] with a listener on 127.0.0.1, a thread for each connection and two more;
+//! all of them sleep while nothing happens. It is not a Redis. It knows the commands of a lock,
+//! keeps everything in memory, has no password unless a test sets one, and ends when it is
+//! dropped.
 //!
-//! The hazard is the restart guard. These masters were started a moment ago, and a client that
-//! minds that gets no lock from them for its `max_ttl`: switch the guard off, or make the masters
+//! The hazard is the restart guard. These masters were started a moment ago, and a client with the
+//! guard on gets no lock from them for its `max_ttl`. Switch the guard off, or make the masters
 //! old with [`LocalMaster::set_uptime`].
 //!
 //! ```
@@ -46,16 +47,17 @@ use crate::proto::settings::NODE_MARKER;
 use crate::proto::time::Instant;
 
 /// Where to look for a free port. Not among those that a system gives to outgoing connections: a
-/// client that knocks at a dead master's port could be given that very port, and find itself.
+/// client that connects to a dead master's port could be given that very port, and connect to
+/// itself.
 const PORTS: std::ops::Range<u16> = 12_000..20_000;
 
-/// How long a peer that does not read may hold a master up before it is disconnected.
+/// How long a peer that does not read may block a master before it is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// No delay is longer: a moment has to be found for every reply.
+/// The longest delay, so that every reply has a moment to be sent at.
 const DELAY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long a master rests when it cannot accept a connection, for want of descriptors perhaps.
+/// How long a master pauses when it cannot accept a connection, for lack of descriptors perhaps.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Several masters. Dropping them ends them.
@@ -79,7 +81,7 @@ impl Masters {
         self.all.iter().map(LocalMaster::url).collect()
     }
 
-    /// One after the other.
+    /// Iterates over the masters.
     pub fn iter(&self) -> std::slice::Iter<'_, LocalMaster> {
         self.all.iter()
     }
@@ -107,7 +109,7 @@ impl<'a> IntoIterator for &'a Masters {
 pub struct LocalMaster {
     shared: Arc<Shared>,
     address: SocketAddr,
-    /// The thread that accepts while it runs. Held locked while it is killed or restarted.
+    /// The thread that accepts while it runs. Locked while the master is killed or restarted.
     acceptor: Mutex<Option<JoinHandle<()>>>,
     courier: Option<JoinHandle<()>>,
 }
@@ -125,7 +127,7 @@ impl LocalMaster {
             shared,
             address,
             acceptor: Mutex::new(None),
-            // From here on its drop ends the thread, whatever fails.
+            // From here on its drop ends the thread, if a later step fails.
             courier: Some(courier),
         };
         *master.acceptor() = Some(master.accept_on(listener)?);
@@ -137,35 +139,35 @@ impl LocalMaster {
         format!("redis://{}", self.address)
     }
 
-    /// Where it listens while it lives.
+    /// Its address, on which it listens while it lives.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Stops it, as SIGSTOP does: connections are made and bytes are taken, and nothing is executed
-    /// and nothing answered before [`thaw`](LocalMaster::thaw). Replies under way still arrive.
+    /// Stops it, as SIGSTOP does: connections are made and bytes are taken, but nothing is
+    /// executed or answered before [`thaw`](LocalMaster::thaw). Replies in flight still arrive.
     pub fn freeze(&self) {
         self.shared.lock().frozen = true;
     }
 
-    /// Lets it go on: everything that came meanwhile is executed now, also from connections that
-    /// were closed since.
+    /// Ends the freeze: everything that arrived meanwhile is executed now, also from connections
+    /// that were closed since.
     pub fn thaw(&self) {
         self.shared.lock().frozen = false;
         self.shared.changed.notify_all();
     }
 
-    /// Ends it, as SIGKILL does: its connections close without another word and its port refuses,
-    /// until [`restart`](LocalMaster::restart). A killed one stays dead.
+    /// Ends it, as SIGKILL does: its connections close without further output, and its port
+    /// refuses connections until [`restart`](LocalMaster::restart). A killed master stays dead.
     pub fn kill(&self) {
         self.end(&mut self.acceptor());
     }
 
-    /// Starts it again on its port, after killing it if it runs: with a new `run_id` and an uptime
-    /// of zero, not frozen; with its delay and its troubles.
+    /// Starts it again on its port, after a kill if it runs. The `run_id` is new, the uptime zero,
+    /// and it is not frozen; its delay and its troubles stay.
     ///
     /// # Errors
-    /// The port went to somebody else meanwhile.
+    /// Another process took the port meanwhile.
     pub fn restart(&self, memory: Restart) -> io::Result<()> {
         let mut acceptor = self.acceptor();
         self.end(&mut acceptor);
@@ -181,8 +183,8 @@ impl LocalMaster {
         Ok(())
     }
 
-    /// Has every reply and push from now on arrive this much later, as over a long wire. Commands
-    /// are executed when they come. Zero, as at the start: without any delay. At most a day.
+    /// Delays every reply and push from now on, as a long wire does. Commands are executed when
+    /// they arrive. Zero, as at the start: no delay. One day at most.
     pub fn delay(&self, delay: Duration) {
         self.shared.lock().delay = delay.min(DELAY_MAX);
     }
@@ -193,12 +195,12 @@ impl LocalMaster {
         self.with(|master, _| master.refuse_with(error));
     }
 
-    /// Has this trouble from now on, on top of any it has.
+    /// Adds a trouble, from now on.
     pub fn suffer(&self, trouble: Trouble) {
         self.with(|master, _| master.suffer(trouble));
     }
 
-    /// Is well again: no trouble any more, and no [`refuse_with`](LocalMaster::refuse_with).
+    /// Ends all troubles, and [`refuse_with`](LocalMaster::refuse_with).
     pub fn serve(&self) {
         self.with(|master, _| master.serve());
     }
@@ -221,14 +223,14 @@ impl LocalMaster {
         keys
     }
 
-    /// Makes it older than it is, by its own word and by its node marker. A restart ends that.
+    /// Makes it older than it is, in its uptime and in its node marker. A restart ends that.
     pub fn set_uptime(&self, seconds: u32) {
         self.with(|master, now| master.set_uptime(now, seconds));
     }
 
-    /// Does anything else with the [`Master`] behind it, between two commands, dead or alive: sets
-    /// a password, steps its clock, makes it pass for another server. Every other method of this
-    /// one waits until `act` is done, so `act` must not call them.
+    /// Does anything else with its [`Master`], between two commands, dead or alive: sets a
+    /// password, steps its clock, makes it imitate another server. Every other method of this
+    /// master waits until `act` is done, so `act` must not call them.
     pub fn with<R>(&self, act: impl FnOnce(&mut Master, Instant) -> R) -> R {
         let mut state = self.shared.lock();
         let result = act(&mut state.master, self.shared.now());
@@ -254,16 +256,16 @@ impl LocalMaster {
             state.generation += 1;
             state.late.clear();
             for (_, wire) in std::mem::take(&mut state.wires) {
-                // It may be closed already. Its reader wakes and lets go of it.
+                // It may be closed already. Its reader wakes and drops it.
                 let _ = wire.stream.shutdown(Shutdown::Both);
             }
             std::mem::take(&mut state.readers)
         };
         self.shared.changed.notify_all();
-        // The listener sleeps until somebody comes, so we do. Is it awake, it may refuse us.
+        // The listener sleeps until a connection comes, so connect. If it is awake, it may refuse.
         let _ = TcpStream::connect_timeout(&self.address, WRITE_TIMEOUT);
         for thread in readers.into_iter().chain([acceptor]) {
-            // It has said so itself if it panicked.
+            // If the thread panicked, it has printed that itself.
             let _ = thread.join();
         }
     }
@@ -284,23 +286,23 @@ impl Drop for LocalMaster {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// It was thawed, killed or dropped, or there is something to deliver later.
+    /// Signals that it was thawed, killed or dropped, or that there is something to deliver later.
     changed: Condvar,
     started: time::Instant,
 }
 
-/// A master is one thread at heart: whoever has this is it.
+/// A master runs one command at a time: the thread that has this lock is the master.
 #[derive(Debug)]
 struct State {
     master: Master,
-    /// Counts the kills. A thread of an earlier life ends when it sees a new number.
+    /// Counts the kills. A thread of a former life ends when it sees a new number.
     generation: u64,
     frozen: bool,
     over: bool,
     delay: Duration,
     wires: BTreeMap<ConnectionId, Wire>,
     readers: Vec<JoinHandle<()>>,
-    /// What is to be written later, by when and in which order.
+    /// Output that is to be written later, with its moment and its order.
     late: BTreeMap<(time::Instant, u64), Late>,
     delayed: u64,
 }
@@ -308,8 +310,8 @@ struct State {
 #[derive(Debug)]
 struct Wire {
     stream: TcpStream,
-    /// How many replies are still to be written late, and when the last is due: nothing may
-    /// overtake them.
+    /// How many replies are still to be written late, and when the last one is due: no later
+    /// output may overtake them.
     late: usize,
     due: time::Instant,
 }
@@ -345,7 +347,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked has said so; the others may as well end in order.
+        // A thread that panicked has printed that; the others may end in order.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -353,7 +355,7 @@ impl Shared {
         Instant::from_nanos(0).saturating_add(self.started.elapsed())
     }
 
-    /// The state as soon as the master may act, or `None` when this life of it is over.
+    /// Returns the state as soon as the master may act, or `None` when this life of it is over.
     fn act(&self, generation: u64) -> Option<MutexGuard<'_, State>> {
         let mut state = self.lock();
         while state.frozen && state.generation == generation {
@@ -407,7 +409,7 @@ impl Shared {
         }
     }
 
-    /// Writes what the master has to say, now or when it is due.
+    /// Writes the master's output, now or when it is due.
     fn deliver(&self, state: &mut State) {
         let now = clock();
         while let Some(output) = state.master.poll_output() {
@@ -426,7 +428,7 @@ impl Shared {
         }
     }
 
-    /// The work of the courier: everything late, when it is due.
+    /// The loop of the courier thread: writes all delayed output when it is due.
     fn deliver_late(&self) {
         let mut state = self.lock();
         while !state.over {
@@ -455,14 +457,14 @@ impl Shared {
 impl State {
     fn write(&mut self, connection: ConnectionId, bytes: &[u8], closes: bool) {
         let Some(wire) = self.wires.get_mut(&connection) else { return };
-        // A blocking write is short only when its time was over.
+        // A blocking write is short only after its timeout.
         let whole = wire.stream.write(bytes).is_ok_and(|written| written == bytes.len());
         if !whole || closes {
             self.close(connection);
         }
     }
 
-    /// Ends a connection. Its reader wakes, and the socket closes when that lets go of it.
+    /// Ends a connection. Its reader wakes, and the socket closes when the reader drops it.
     fn close(&mut self, connection: ConnectionId) {
         self.master.disconnect(connection);
         if let Some(wire) = self.wires.remove(&connection) {
@@ -472,7 +474,7 @@ impl State {
     }
 }
 
-/// A listener on a port that is free and stays ours.
+/// A listener on a free port that the system does not give to outgoing connections.
 fn listen() -> io::Result<TcpListener> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = PORTS.end - PORTS.start;

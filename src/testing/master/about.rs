@@ -1,7 +1,7 @@
 //! What a master says about itself and its commands: `INFO`, `COMMAND`, `TIME`, `PING`, `ECHO`.
 //!
-//! `INFO` has the fields that say what kind of node this is, in the sections where a real server
-//! has them; it counts nothing.
+//! `INFO` has the fields that describe what kind of node this is, in the sections of a real
+//! server; it has no counters.
 
 use std::fmt::Write;
 

@@ -1,13 +1,13 @@
-//! The table of commands, and what stands between a request and its command: is it known, has it
-//! enough words, may this connection, does a trouble answer in its place.
+//! The table of commands, and the checks between a request and its command: whether it is known,
+//! has enough words, is allowed on this connection, and whether a trouble answers in its place.
 
 use super::reply::{Reply, c_text};
 use super::{Call, Flavor, Master, Trouble};
 use super::{about, keys, scripts, session};
 
-/// What `COMMAND INFO` says of a command, and what runs it.
+/// What `COMMAND INFO` returns for a command, and the function that runs it.
 pub(super) struct Command {
-    /// In small letters; a subcommand as `client|id`.
+    /// In lower case; a subcommand as `client|id`.
     pub(super) name: &'static str,
     /// The number of words, its name included; negative: at least that many.
     pub(super) arity: i64,
@@ -65,7 +65,7 @@ const fn command(
     Command { name, arity, flags, keys, run }
 }
 
-/// In the order of their names, so that a simulation that lists them lists them alike.
+/// Sorted by name, so that every simulation lists them in the same order.
 pub(super) const COMMANDS: &[Command] = &[
     command("auth", -2, GREETING, Keys::None, session::auth),
     command("client", -2, 0, Keys::None, container),
@@ -121,8 +121,8 @@ impl Command {
         }
     }
 
-    /// Runs it. When it is one that reads, `keys` are what the caller has read: for a command in a
-    /// script, all the keys of the script.
+    /// Runs the command. If it is a read, `keys` are the keys that the caller has read: for a
+    /// command in a script, all the keys of the script.
     pub(super) fn execute(&self, master: &mut Master, call: &Call, keys: &[Vec<u8>]) -> Reply {
         let reply = (self.run)(master, call);
         if self.flags & READONLY != 0 {
@@ -137,7 +137,7 @@ impl Command {
     }
 }
 
-/// Answers one request; the command goes with it where one was found.
+/// Answers one request; also returns the command, if one was found.
 pub(super) fn run(master: &mut Master, call: &Call) -> (Reply, Option<&'static Command>) {
     let command = match find(master.flavor, call.words) {
         Ok(command) => command,
@@ -174,7 +174,7 @@ pub(super) fn find(flavor: Flavor, words: &[Vec<u8>]) -> Result<&'static Command
     }
 }
 
-/// Looks up a name as it stands in the table, in letters of any size.
+/// Looks up a name of the table, in any case.
 pub(super) fn named(flavor: Flavor, name: &[u8]) -> Option<&'static Command> {
     let name = name.to_ascii_lowercase();
     let place = COMMANDS.binary_search_by(|command| command.name.as_bytes().cmp(&name)).ok()?;
@@ -187,7 +187,7 @@ pub(super) fn is_container(command: &Command) -> bool {
 }
 
 impl Trouble {
-    /// What this trouble answers in place of the command, if it does.
+    /// The answer of this trouble in place of the command, if any.
     fn answer(&self, command: &Command) -> Option<Reply> {
         let without = |flag: u16| command.flags & flag == 0;
         let refused = match self {
@@ -208,7 +208,7 @@ impl Trouble {
     }
 
     /// The same for a command inside a script, and for writes everywhere. A script that has
-    /// written something may go on when memory is full: half of it would be worse.
+    /// written something may go on when memory is full, because a half-done script would be worse.
     pub(super) fn refuses_to_write(&self, command: &Command, goes_on: bool) -> Option<Reply> {
         let refused = match self {
             Trouble::Misconf | Trouble::NoReplicas | Trouble::Replica | Trouble::MasterDown => {
@@ -258,7 +258,7 @@ impl Flavor {
     }
 }
 
-/// A container without a subcommand has too few words, so nothing ever runs it.
+/// A container without a subcommand has too few words, so it never runs.
 fn container(_: &mut Master, _: &Call) -> Reply {
     Reply::error("ERR syntax error")
 }
@@ -280,7 +280,7 @@ fn unknown(name: &[u8], arguments: &[Vec<u8>]) -> Reply {
     Reply::Error(line)
 }
 
-/// As much of a word as an error shows.
+/// The part of a word that an error shows.
 fn shown(word: &[u8], most: usize) -> &[u8] {
     let text = c_text(word);
     &text[..text.len().min(most)]

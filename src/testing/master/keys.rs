@@ -1,7 +1,7 @@
 //! The keys of one database, and the commands that read and write them.
 //!
-//! A key past its moment stays until a command looks at it, and is counted by `DBSIZE` until then,
-//! as on a node whose active expiry is switched off.
+//! A key past its end stays until a command reads it, and `DBSIZE` counts it until then, as on a
+//! node whose active expiry is switched off.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ impl Database {
         }
     }
 
-    /// How many keys there are, how many of them with a ttl, looked at or not.
+    /// How many keys there are, and how many of them have a ttl, expired ones included.
     pub(super) fn counts(&self) -> (usize, usize) {
         let expiring = self.entries.values().filter(|entry| entry.expires.is_some()).count();
         (self.entries.len(), expiring)
@@ -88,8 +88,8 @@ impl Master {
         &mut self.databases[database]
     }
 
-    /// The entry at a key. One that is past its moment ends here, and its readers are told; a
-    /// replica only hides it, and waits for its master's word.
+    /// The entry at a key. A key past its end is deleted here, and its readers are notified; a
+    /// replica only hides it, and waits for its master's command.
     fn look_up(&mut self, call: &Call, key: &[u8]) -> Option<&mut Entry> {
         if self.database(call).entries.get(key).is_some_and(|entry| entry.expired(call.wall)) {
             if !self.is_replica() {
@@ -298,7 +298,7 @@ pub(super) fn exists(master: &mut Master, call: &Call) -> Reply {
     count(master, &call.words[1..], |master, key| master.look_up(call, key).is_some())
 }
 
-/// `DEL` and `UNLINK`: nothing here is large enough for the difference.
+/// `DEL` and `UNLINK`: no value here is large enough for a difference.
 pub(super) fn del(master: &mut Master, call: &Call) -> Reply {
     count(master, &call.words[1..], |master, key| master.remove_live(call, key))
 }

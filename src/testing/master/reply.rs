@@ -1,4 +1,4 @@
-//! What a command answers, and how that looks on a RESP2 and on a RESP3 connection.
+//! What a command answers, and its encoding on a RESP2 and on a RESP3 connection.
 
 /// One reply or push.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,7 +16,7 @@ pub(super) enum Reply {
     Map(Vec<(&'static str, Reply)>),
     /// An invalidation: these keys, or everything.
     Invalidate(Option<Vec<u8>>),
-    /// Bytes that go out as they are: what a lying node says.
+    /// Bytes that are sent as they are: what a lying node answers.
     Raw(Vec<u8>),
 }
 
@@ -73,7 +73,7 @@ impl Reply {
     }
 }
 
-/// What C makes of a word when it prints it.
+/// A word as C prints it.
 pub(super) fn c_text(word: &[u8]) -> &[u8] {
     word.split(|byte| *byte == 0).next().unwrap_or_default()
 }

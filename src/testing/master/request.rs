@@ -1,14 +1,14 @@
 //! Takes requests off the front of a connection's input: RESP arrays and inline commands.
 //!
-//! Not a reply decoder, and strict only where `redis-server` is: what follows a bulk is skipped
-//! unread, and a NUL hides the end of its line. A request that is incomplete is read again from
-//! its start when more bytes are there, so a hostile peer can make this slow.
+//! This is no reply decoder. It is strict only where `redis-server` is: what follows a bulk is
+//! skipped unread, and a NUL hides the end of its line. An incomplete request is read again from
+//! its start when more bytes arrive, so a hostile peer can make this slow.
 
 use bytes::{Buf, BytesMut};
 
 /// A line without an end is refused when it is longer than this.
 const LINE_MAX: usize = 64 * 1024;
-/// What a peer that has not authenticated yet may announce.
+/// The limits for a peer that has not authenticated yet.
 const STRANGER_WORDS_MAX: i64 = 10;
 const STRANGER_BULK_MAX: i64 = 16 * 1024;
 /// `proto-max-bulk-len`.
@@ -17,11 +17,11 @@ const BULK_MAX: i64 = 512 * 1024 * 1024;
 /// The words of a request; empty for a blank line or an array of nothing.
 pub(super) type Words = Vec<Vec<u8>>;
 
-/// Takes the next request off `input`, or leaves it untouched when it is not all there yet.
+/// Takes the next request off `input`, or leaves it untouched if it is not complete yet.
 ///
 /// # Errors
 ///
-/// The text behind `Protocol error: `. The connection is beyond repair then.
+/// The text after `Protocol error: `. The connection has to be closed then.
 pub(super) fn next(input: &mut BytesMut, authenticated: bool) -> Result<Option<Words>, Vec<u8>> {
     let parsed = match input.first() {
         None => return Ok(None),
@@ -130,7 +130,7 @@ fn split(line: &[u8]) -> Option<Words> {
                 b' ' | b'\n' | b'\r' | b'\t' => break,
                 b'"' | b'\'' => {
                     rest = quoted(after, byte, &mut word)?;
-                    // A closing quote ends its word, and something else must not touch it.
+                    // A closing quote ends its word: only white space may follow it.
                     if rest.first().is_some_and(|byte| !space(byte)) {
                         return None;
                     }
@@ -146,7 +146,7 @@ fn split(line: &[u8]) -> Option<Words> {
     }
 }
 
-/// Reads up to the closing `quote` and returns what is behind it.
+/// Reads up to the closing `quote` and returns what comes after it.
 fn quoted<'a>(mut rest: &'a [u8], quote: u8, word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         rest = match rest {

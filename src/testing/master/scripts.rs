@@ -1,8 +1,8 @@
 //! The scripts a master can run: those of [`crate::proto::command`], each written again in Rust.
 //!
-//! Not Lua: a script it does not know is refused. To add one, put a line into [`KNOWN`] and write
-//! the function, a `redis.call` for a [`Sandbox::call`] in the same order, since that is also the
-//! order of their errors.
+//! This is not Lua: a script that it does not know is refused. To add one, put a line into
+//! [`KNOWN`] and write the function, with a [`Sandbox::call`] for each `redis.call`, in the same
+//! order, since that is also the order of their errors.
 
 use super::commands::{self, MASTERDOWN, WRITE};
 use super::reply::Reply;
@@ -11,7 +11,7 @@ use super::{Call, Master, Trouble};
 use crate::proto::command::{ADOPT, EXTEND, RELEASE, Script};
 use crate::proto::marker::MARK;
 
-/// What a script answers, or the error that ended it, not yet with where it happened.
+/// What a script answers, or the error that ended it, without the place where it happened.
 type Outcome = Result<Reply, Reply>;
 
 type Run = fn(&mut Sandbox) -> Outcome;
@@ -20,11 +20,11 @@ type Known = (Script, Run);
 const KNOWN: &[Known] =
     &[(RELEASE, release), (EXTEND, extend), (TAKE_UP, adopt), (MARK_NODE, mark)];
 
-/// Nobody asks for this one by its SHA1, but a server knows it by that all the same, and names it
-/// by that in its errors.
+/// No client calls this script by its SHA1, but a server knows it by that all the same, and uses
+/// it in its errors.
 const TAKE_UP: Script = Script { source: ADOPT, sha1: "acccbc6bc9be028785e4c4d478b9ae28645c5d2b" };
 
-/// The same of the script that writes the node marker.
+/// The same for the script that writes the node marker.
 const MARK_NODE: Script = Script { source: MARK, sha1: "65314b974d8510a7d39b3919005858c439f7ad91" };
 
 const NOSCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";

@@ -1,4 +1,4 @@
-//! What belongs to one connection, and the commands about it: handshake, password, database, name,
+//! The state of one connection, and the commands about it: handshake, password, database, name,
 //! tracking, end.
 
 use bytes::BytesMut;
@@ -17,19 +17,19 @@ const BAD_NAME: &str = "ERR Client names cannot contain spaces, newlines or spec
 pub(super) struct Connection {
     pub(super) input: BytesMut,
     pub(super) output: Vec<u8>,
-    /// Whether it stands among those with something to say.
+    /// Whether the connection is in the list of those with output.
     pub(super) speaks: bool,
-    /// Nothing more is read from it or said on it: it closes behind its output.
+    /// Nothing more is read from it or sent on it: it closes after its output.
     pub(super) closing: bool,
     /// The command that runs ends the connection.
     pub(super) closing_behind_reply: bool,
-    /// Invalidations by the command that runs, to be pushed behind its reply.
+    /// Invalidations by the command that runs, to be pushed after its reply.
     pub(super) own_pushes: Vec<Option<Vec<u8>>>,
     pub(super) authenticated: bool,
     pub(super) resp3: bool,
     pub(super) database: usize,
     pub(super) tracking: Option<Mode>,
-    /// `CLIENT CACHING` was said about the next command.
+    /// `CLIENT CACHING` was sent for the next command.
     pub(super) caching: bool,
     name: Vec<u8>,
 }
@@ -177,7 +177,7 @@ pub(super) fn select(master: &mut Master, call: &Call) -> Reply {
     }
 }
 
-/// `RESET`: as if it were new, its id and what it has registered apart.
+/// `RESET`: as a new connection, except for its id and its tracking registrations.
 pub(super) fn reset(master: &mut Master, call: &Call) -> Reply {
     let authenticated = master.password.is_none();
     let connection = master.own(call);
@@ -223,8 +223,8 @@ pub(super) fn set_info(_: &mut Master, call: &Call) -> Reply {
     }
 }
 
-/// `CLIENT KILL` by `ID`, `TYPE` and `SKIPME`. Connections have no address here: by that form,
-/// there is no such client.
+/// `CLIENT KILL` by `ID`, `TYPE` and `SKIPME`. Connections have no address here, so a kill by
+/// address finds no client.
 pub(super) fn kill(master: &mut Master, call: &Call) -> Reply {
     let words = &call.words[2..];
     if words.len() == 1 {

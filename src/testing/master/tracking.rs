@@ -1,7 +1,8 @@
-//! Who is to be told when a key changes: the table behind `CLIENT TRACKING`.
+//! Which connections to notify when a key changes: the table of `CLIENT TRACKING`.
 //!
-//! A registration is used up by the first write, is about the key's name in every database, and
-//! outlives `CLIENT TRACKING OFF`: one that is on again by then is told.
+//! The first write uses a registration up. A registration is about the key's name in every
+//! database. It outlives `CLIENT TRACKING OFF`: a connection that tracks again at the write is
+//! notified.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ pub(super) type Registrations = BTreeMap<Vec<u8>, BTreeSet<ConnectionId>>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mode {
     pub(super) opt: Opt,
-    /// `NOLOOP`: it is not told of its own writes.
+    /// `NOLOOP`: the connection is not notified of its own writes.
     pub(super) silent_on_own: bool,
 }
 
@@ -23,9 +24,9 @@ pub(super) struct Mode {
 pub(super) enum Opt {
     /// Every read registers.
     All,
-    /// A read registers behind `CLIENT CACHING YES`.
+    /// A read registers only after `CLIENT CACHING YES`.
     In,
-    /// A read registers, but not behind `CLIENT CACHING NO`.
+    /// A read registers, but not after `CLIENT CACHING NO`.
     Out,
 }
 
@@ -60,7 +61,8 @@ impl Master {
         }
     }
 
-    /// A database was emptied: everybody is told, also of their own flush, and not which one.
+    /// A database was flushed: every tracking connection is notified, also the one that flushed
+    /// it. The notice does not say which database.
     pub(super) fn invalidate_all(&mut self, call: &Call) {
         self.registrations.clear();
         for reader in self.connections.keys().copied().collect::<Vec<_>>() {
