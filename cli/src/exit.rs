@@ -41,7 +41,8 @@ pub fn of(error: &Error) -> u8 {
     }
 }
 
-/// Ends the tool if the parser did not go on. Printing help or the version is no error.
+/// The exit code if the parser did not go on; prints its message. Help and the version are no
+/// error.
 pub fn not_understood(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // In colours on a terminal. If the reader has left, there is nothing to do.

@@ -1,8 +1,8 @@
 //! From facts to the contents of a node's lane: for how long it held which token, was frozen, was
 //! dead.
 //!
-//! The hazard is to say more than was seen. A token that is gone at a later look was released,
-//! unless the time that it had left was over by then, or the node was killed in between.
+//! The hazard is to say more than was seen. A token that is gone at a later look was released. The
+//! exceptions: its ttl was over by then, or the node was killed in between.
 
 use redlatch::clock::Instant;
 

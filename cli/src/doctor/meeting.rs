@@ -1,4 +1,4 @@
-//! How the library itself judges the nodes. Its own client connects to all of them, and each is
+//! How the library itself judges the nodes. Its own client connects to all of them. Each node is
 //! recorded as soon as it is known whether locks would be asked of it, and if not, why.
 //!
 //! Nothing is sent to the nodes but the handshake. The hazard is to look too early: each node is
