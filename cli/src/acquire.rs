@@ -1,7 +1,7 @@
 //! `redlatch acquire`: takes the lock, prints its token, and leaves it held.
 //!
-//! The hazard is a lock whose token nobody has: it would stand in everybody's way for its ttl. So
-//! until the token was taken from us, whatever ends the tool releases the lock.
+//! The hazard is a lock whose token no process has: it would block every other client for its ttl.
+//! So until a reader took the token from us, the tool releases the lock however it ends.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -37,11 +37,11 @@ one command, exec is the better way: it renews the lock, and stops the command w
 Exit codes: 0 the lock is yours, 75 someone else holds it and the wait ran out, 69 no quorum of \
 nodes could answer, 125 usage or configuration, 128+n ended by signal n while it waited.";
 
-/// The part of the ttl that the nodes behind the majority have to answer in, for the number of them
-/// that is told: the lock does not need them.
+/// The part of the ttl in which the nodes beyond the majority may answer. They are only counted for
+/// the output: the lock does not need them.
 const FOR_STRAGGLERS: u32 = 20;
 
-/// What a pipe that says it takes something takes without making anybody wait.
+/// How many bytes a pipe takes without blocking, once it is reported as writable.
 const PIECE: usize = 4096;
 
 const SIGNALS: Token = Token(0);
@@ -49,8 +49,8 @@ const SIGNALS: Token = Token(0);
 /// Take the lock, print its token, exit: for scripts
 ///
 /// Takes the lock on KEY, waiting for it for as long as --wait says, and prints its token on
-/// stdout. The lock is held after the tool has ended, for its ttl: whoever has the token extends
-/// and releases it.
+/// stdout. The lock is held after the tool has ended, for its ttl: any process that has the token
+/// can extend and release it.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Options {
@@ -93,7 +93,7 @@ fn take(options: &Options) -> Result<(), Stop> {
     let mut taking = Taking { event_loop, signals, options, start };
     let taken = taking.gather().and_then(|()| taking.acquire()).and_then(|lock| taking.hand(lock));
     if taken.is_err() {
-        // Whatever an attempt left is released, also where a connection has to be opened for it.
+        // Releases what an attempt left, also if a connection has to be opened for that.
         taking.event_loop.settle(options.timing.node_timeout)?;
     }
     taken
@@ -147,7 +147,7 @@ impl Taking<'_> {
         }
     }
 
-    /// Gives the lock to whoever reads its token, or releases it.
+    /// Hands the lock to the reader of its token, or releases it.
     fn hand(&mut self, lock: Lock) -> Result<(), Stop> {
         let handed = self.print(&lock);
         match handed {
@@ -183,7 +183,7 @@ impl Taking<'_> {
         Ok(())
     }
 
-    /// What is printed of it.
+    /// The text that is printed for the lock.
     fn told(&self, lock: &Lock) -> String {
         let core = self.event_loop.engine.coordinator();
         let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
@@ -211,8 +211,8 @@ impl Taking<'_> {
         format!("{told}\n")
     }
 
-    /// Until stdout takes something, or its reader has left. A reader that reads nothing does not
-    /// keep us from hearing a signal, nor beyond the deadline.
+    /// Waits until stdout is writable, or its reader has left. A reader that reads nothing keeps us
+    /// neither from handling a signal, nor beyond the deadline.
     fn wait_for_reader(&mut self, lock: &Lock) -> Result<(), Stop> {
         loop {
             self.turn(Some(clock::now()))?;

@@ -1,9 +1,9 @@
-//! What may stand on the command line: the verbs, and the groups of flags that they share.
+//! The command line: the verbs, and the groups of flags that they share.
 //!
-//! Every verb that talks to nodes takes all of `Nodes`, `Timing` and `Output`, also where one of
-//! them means nothing to it (and is not in its help): so one variable of flags serves a whole
-//! script. The hazard is a password: a URL is never parsed here, because what the parser refuses
-//! it prints.
+//! Every verb that talks to nodes takes all of `Nodes`, `Timing` and `Output`. A verb takes them
+//! also if one has no effect on it (then its help does not show it): so one variable of flags
+//! serves a whole script. The hazard is a password: a URL is never parsed here, because the parser
+//! prints what it refuses.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,7 +44,7 @@ Exit codes:
 /// Distributed locks over N independent Redis masters.
 #[derive(Debug, Parser)]
 #[command(name = "redlatch", version, long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-// The last of a flag that comes twice holds: `redlatch exec $FLAGS -t 5s ...`.
+// If a flag comes twice, the last one holds: `redlatch exec $FLAGS -t 5s ...`.
 #[command(max_term_width = 100, args_override_self = true)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -72,10 +72,10 @@ pub enum Verb {
 pub struct Nodes {
     /// A Redis master; repeat it, or separate several by commas
     ///
-    /// redis://[user[:pass]@]host[:port][/db], rediss://... for TLS, or
-    /// redis+unix:///path[?db=N]. User, password and path are percent-encoded. Where a URL has no
-    /// password, the one in REDISCLI_AUTH is used: there is no flag for it, because everybody on
-    /// this machine can read the command line.
+    /// redis://[user[:pass]@]host[:port][/db], rediss://... for TLS, or redis+unix:///path[?db=N].
+    /// User, password and path are percent-encoded. If a URL has no password, the one in
+    /// REDISCLI_AUTH is used: there is no flag for it, because all users of this machine can read
+    /// the command line.
     #[arg(
         short = 's',
         long = "server",
@@ -122,10 +122,10 @@ pub struct Timing {
     #[arg(long, value_name = "DUR", value_parser = duration, default_value = "50ms")]
     pub node_timeout: Duration,
 
-    /// The longest ttl that anybody uses on these nodes
+    /// The longest ttl that any client uses on these nodes
     ///
-    /// It is what the restart guard assumes: a node that started, or lost its keys, less than this
-    /// long ago does not grant, because it may have forgotten a lock. No --ttl may be longer.
+    /// The restart guard relies on it: a node that started, or lost its keys, less than this long
+    /// ago does not grant, because it may have forgotten a lock. No --ttl may be longer.
     #[arg(long, value_name = "DUR", value_parser = duration, default_value = "60s")]
     pub max_ttl: Duration,
 
@@ -152,11 +152,11 @@ impl Timing {
     }
 }
 
-/// How it is told.
+/// How the tool reports.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct Output {
-    /// Say nothing that was not asked for: the exit code tells
+    /// Print nothing that was not asked for: rely on the exit code
     #[arg(short, long, conflicts_with = "verbose")]
     pub quiet: bool,
 

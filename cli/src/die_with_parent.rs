@@ -1,11 +1,13 @@
-//! The hidden verb through which is started what must not outlive redlatch (CMD, and the demo's
-//! servers): it asks the kernel to kill it together with redlatch, looks whether redlatch still
-//! lives, and becomes that program.
+//! The hidden verb that starts what must not outlive redlatch (CMD, and the demo's servers). It
+//! asks the kernel to kill this process together with redlatch, checks that redlatch still lives,
+//! and becomes that program.
 //!
-//! It is a program of its own, and no code between fork and exec, so that nothing here is unsafe.
-//! The hazard is a redlatch that dies before the kernel was asked: hence the look behind it.
-//! What the kernel does holds for the program alone: not for what it starts (a fork clears it), and
-//! not for one that takes on another user's rights (set-user-ID, as sudo has it).
+//! The verb is a program of its own, and no code between fork and exec, so that nothing here is
+//! unsafe. The hazard is a redlatch that dies before the kernel was asked: so the check comes
+//! afterwards. The kernel's promise holds for the program alone. It does not hold for what the
+//! program starts (a fork clears it), nor for a program that takes on another user's rights
+//! (set-user-ID, as sudo has it).
+//! has it).
 
 use std::ffi::OsString;
 use std::io;
@@ -18,21 +20,21 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use crate::exit;
 use crate::output::{complain, words};
 
-/// What the first argument is where this verb is meant. It is no verb of the parser's, so that it
-/// is in no help, completion or manual.
+/// The first argument that means this verb. The parser does not know it, so that it is in no help,
+/// completion or manual.
 const VERB: &str = "__become";
 
-/// The command that becomes `program` with those words, the first of which is its name. Start it
+/// The command that becomes `program` with these words, the first of which is its name. Start it
 /// from the first thread: it is killed when the thread that started it ends.
 pub fn command(program: &Path, command: &[OsString]) -> Command {
-    // Not by its path: the file there may have been replaced since.
+    // Not by our path: the file there may have been replaced since.
     let mut die_with_parent = Command::new("/proc/self/exe");
     die_with_parent.arg0("redlatch").arg(VERB).arg(std::process::id().to_string());
     die_with_parent.arg(program).args(command);
     die_with_parent
 }
 
-/// Becomes a command, where that is what this process was started for.
+/// Becomes a command, if this process was started for that.
 pub fn become_command() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != VERB {
@@ -52,7 +54,7 @@ pub fn become_command() -> Option<ExitCode> {
     Some(ExitCode::from(if not_found { exit::NOT_FOUND } else { exit::CANNOT_RUN }))
 }
 
-/// This process is killed when the thread that started it ends: the parent's first.
+/// The kernel kills this process when the thread that started it ends: the parent's first.
 fn die_with(parent: i32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid().map(Pid::as_raw_pid) == Some(parent) {

@@ -1,7 +1,7 @@
-//! The tool's one loop: an engine on a poller that others have their sources on as well (signals, a
-//! child, a timer). A verb turns it until it knows what it wants to know.
+//! The tool's one loop: an engine on a poller. Other parts have their sources on the poller as well
+//! (signals, a child, a timer). A verb turns the loop until it has its result.
 //!
-//! The hazard is a first attempt before the nodes are connected: they would all vote against it.
+//! The hazard is a first attempt before the nodes are connected: they would all count as refusing.
 //! So a verb gathers them first, in a bounded time.
 
 use std::io;
@@ -17,12 +17,12 @@ use redlatch::{
 
 use crate::suspend::Timer;
 
-/// The nodes have the tokens from here on; those below are for other sources.
+/// The nodes' tokens begin here; those below are for other sources.
 pub const FIRST_NODE: usize = 1 << 16;
 
 const EVENTS: usize = 64;
 
-/// A name that was looked up.
+/// The result of a name lookup.
 type Found = (NodeId, io::Result<Vec<SocketAddr>>);
 
 /// An engine on a poller.
@@ -30,17 +30,17 @@ pub struct EventLoop {
     pub engine: Engine,
     poll: Poll,
     events: Events,
-    /// What happened to sources that are not the engine's, in the last turn.
+    /// Tokens of the sources that are not the engine's and had an event in the last turn.
     others: Vec<Token>,
-    /// What happened to nodes, until somebody asks.
+    /// The events of nodes that no caller has taken yet.
     node_events: Vec<NodeEvent>,
     names: (Sender<Found>, Receiver<Found>),
-    /// Ends a sleep that the machine was suspended in.
+    /// Ends a sleep during which the machine was suspended.
     timer: Option<Timer>,
 }
 
 impl EventLoop {
-    /// Opens it; nothing is connected yet.
+    /// Opens the loop; nothing is connected yet.
     pub fn new(config: Config) -> Result<EventLoop, Error> {
         let poll = Poll::new().map_err(|error| poller_failed(&error))?;
         let engine = Engine::new(config, poll.registry(), Token(FIRST_NODE))?;
@@ -49,22 +49,22 @@ impl EventLoop {
         Ok(EventLoop { engine, poll, events, others, node_events, names, timer: None })
     }
 
-    /// From now on suspend counts in every sleep: for a verb that something runs beside. Where
-    /// there is no timer for that, it does not.
+    /// From now on suspend counts in every sleep: for a verb that runs a command. If the system has
+    /// no timer for that, it does not.
     pub fn count_suspend(&mut self) {
         self.timer = Timer::new(self.poll.registry()).ok();
     }
 
-    /// Where sources of other kinds are registered, under tokens below `FIRST_NODE`.
+    /// The registry for sources of other kinds, under tokens below `FIRST_NODE`.
     pub fn registry(&self) -> &Registry {
         self.poll.registry()
     }
 
-    /// One turn, which sleeps until `until` at most: what happened meanwhile to other sources.
+    /// One turn, which sleeps until `until` at most. Returns the other sources that had an event.
     pub fn turn(&mut self, until: Option<Instant>) -> Result<&[Token], Error> {
         self.others.clear();
         while let Ok((node, found)) = self.names.1.try_recv() {
-            // A name that was not found is looked up again after the next failures.
+            // An empty list: a name that was not found is looked up again after the next failures.
             self.engine.set_address(node, found.unwrap_or_default());
         }
         let timeout = self.engine.prepare();
@@ -89,7 +89,7 @@ impl EventLoop {
         Ok(&self.others)
     }
 
-    /// Turns until a request comes to its end: for verbs that wait for nothing else.
+    /// Turns until a request ends: for verbs that wait for nothing else.
     pub fn end_of(&mut self, op: Op) -> Result<Outcome, Error> {
         loop {
             while let Some(done) = self.engine.poll_completion() {
@@ -101,14 +101,14 @@ impl EventLoop {
         }
     }
 
-    /// What happened to the nodes since this was asked last.
+    /// The events of the nodes since the last call.
     pub fn take_events(&mut self) -> Vec<NodeEvent> {
         std::mem::take(&mut self.node_events)
     }
 
     /// Turns until a quorum is ready and the others have had a node timeout, or until every node
-    /// has failed once, and for the connect timeout at most. It ends early, with `false`, where
-    /// `stop` says so of what happened to other sources.
+    /// has failed once, and for the connect timeout at most. Ends early with `false` if `stop`
+    /// returns `true` for the events of other sources.
     pub fn gather(&mut self, mut stop: impl FnMut(&[Token]) -> bool) -> Result<bool, Error> {
         let settings = self.engine.coordinator().settings();
         let (nodes, node_timeout) = (settings.nodes.len(), settings.node_timeout);
@@ -132,11 +132,11 @@ impl EventLoop {
         }
     }
 
-    /// Turns until the nodes have answered everything that they were asked, and are owed nothing,
-    /// and for `limit` at most: so that nothing which can be told a node is left untold at the end.
+    /// Turns until every node has answered all requests and no release is pending, but for `limit`
+    /// at most. So no release that a node could still get is left unsent at the end.
     pub fn settle(&mut self, limit: Duration) -> Result<(), Error> {
         let end = clock::now().saturating_add(limit);
-        // Once in any case: what was asked last may not be written yet.
+        // At least once: the last requests may not be written yet.
         self.engine.flush();
         while clock::now() < end && self.is_something_open() {
             self.turn(Some(end))?;
@@ -144,7 +144,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Whether a node has not answered all that it was asked.
+    /// Whether a node has not answered all of its requests.
     pub fn awaits_answers(&self) -> bool {
         let core = self.engine.coordinator();
         self.nodes().any(|node| core.unanswered(node) > 0)
@@ -159,7 +159,8 @@ impl EventLoop {
         (0..self.engine.coordinator().settings().nodes.len()).map(NodeId::new)
     }
 
-    /// Names are looked up on threads of their own: a name server may take its time.
+    /// Takes the events of nodes. Names are looked up on threads of their own: a name server may be
+    /// slow.
     fn take_news(&mut self) {
         while let Some(event) = self.engine.poll_node_event() {
             let NodeEvent::AddressStale { node } = event else {
@@ -169,16 +170,16 @@ impl EventLoop {
             let Some(lookup) = self.engine.lookup(node) else { continue };
             let found = self.names.0.clone();
             let look_up = move || {
-                // Nobody takes it at the end.
+                // At the end no loop receives the result.
                 let _ = found.send((node, lookup.run()));
             };
-            // No thread to be had: the next failure tries again.
+            // If no thread can be started, the next failure tries again.
             let _ = std::thread::Builder::new().name("name".into()).spawn(look_up);
         }
     }
 
-    /// Where a request failed on `nodes`, and on so many of them for a reason that does not pass
-    /// that the others are no quorum: says so, instead of "no quorum".
+    /// For a request that failed on `nodes`: returns an error if so many of them have a lasting
+    /// trouble that the others are no quorum. That error says more than "no quorum".
     pub fn refuse_lasting_trouble(&self, nodes: NodeSet) -> Result<(), Error> {
         let core = self.engine.coordinator();
         let lasting = nodes.iter().filter(|&node| core.trouble(node).is_permanent()).count();

@@ -14,7 +14,7 @@ pub const DONE: u8 = 0;
 pub const NO: u8 = 1;
 /// No quorum of nodes could answer.
 pub const NO_QUORUM: u8 = 69;
-/// Someone else holds it and the wait ran out.
+/// Another client holds the lock and the wait ran out.
 pub const CONTENDED: u8 = 75;
 /// The lock was lost, and the command was stopped.
 pub const LOST: u8 = 124;
@@ -25,26 +25,27 @@ pub const CANNOT_RUN: u8 = 126;
 /// The command is not found.
 pub const NOT_FOUND: u8 = 127;
 
-/// Ended by that signal.
+/// The exit code of an end by this signal.
 pub const fn by_signal(signal: i32) -> u8 {
     128 + (signal & 0x7f) as u8
 }
 
-/// The code of a lock that could not be had, prolonged or looked at.
+/// The exit code of a lock that could not be acquired, extended or inspected.
 pub fn of(error: &Error) -> u8 {
     match error {
         Error::Contended(_) => CONTENDED,
-        // A majority that grants so late that nothing is left did not answer in time.
+        // If a majority grants so late that nothing of the ttl is left, it did not answer in time.
         Error::NoQuorum(_) | Error::Expired(_) => NO_QUORUM,
         Error::Lost { .. } => NO,
         Error::Busy(_) | Error::Config(_) | Error::Closed(_) => INTERNAL,
     }
 }
 
-/// The parser did not go on: that is no error where help or the version were asked for.
+/// The exit code if the parser did not go on; prints its message. Help and the version are no
+/// error.
 pub fn not_understood(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // In colours where it is a terminal. Where its reader has left there is nobody to tell.
+        // In colours on a terminal. If the reader has left, there is nothing to do.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }

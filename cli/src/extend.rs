@@ -1,4 +1,4 @@
-//! `redlatch extend`: prolongs a lock by its key and token, whoever took it.
+//! `redlatch extend`: prolongs a lock by its key and token, whichever process took it.
 
 use std::process::ExitCode;
 
@@ -23,7 +23,7 @@ quorum of nodes could answer, 125 usage or configuration.";
 
 /// Prolong a lock by its token
 ///
-/// Prolongs the lock on KEY to at least --ttl from now, where TOKEN holds it. A token that does not
+/// Prolongs the lock on KEY to at least --ttl from now, if TOKEN holds it. A token that does not
 /// hold it changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]

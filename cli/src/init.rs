@@ -103,7 +103,7 @@ fn init(options: &Options) -> Result<u8, Refusal> {
     }
 }
 
-/// Nobody is asked, and nothing is written, where too few nodes can be asked.
+/// Asks no question and writes nothing if too few nodes can be asked.
 fn refuse_without_quorum(event_loop: &EventLoop) -> Result<(), Refusal> {
     let core = event_loop.engine.coordinator();
     let nodes = core.settings().nodes.len();
@@ -115,8 +115,8 @@ fn refuse_without_quorum(event_loop: &EventLoop) -> Result<(), Refusal> {
     Err(Error::NoQuorum(core.report_standings(clock::now())).into())
 }
 
-/// Shows the nodes and asks on the terminal. The connections rest meanwhile; what happened to the
-/// nodes is read after the answer.
+/// Shows the nodes and asks on the terminal. The connections rest meanwhile; the events of the
+/// nodes are read after the answer.
 fn is_confirmed(event_loop: &mut EventLoop) -> Result<bool, Refusal> {
     let events = event_loop.take_events();
     let colours = Colours::on(&io::stderr());
@@ -155,7 +155,7 @@ fn labels(event_loop: &EventLoop) -> Vec<String> {
     nodes.iter().map(|node| node.label.to_string()).collect()
 }
 
-/// Says node by node what became of it.
+/// Prints the result for each node.
 fn tell(output: &Output, report: &Report) -> Result<u8, Refusal> {
     let took = |node: &&NodeReport| node.said == NodeReply::Granted;
     let vouched: Vec<&str> = report.nodes.iter().filter(took).map(|node| &*node.label).collect();
@@ -180,7 +180,7 @@ fn too_few(report: &Report) -> Refusal {
     Refusal { message, ..refusal }
 }
 
-/// The nodes that did not take it, each with its reason.
+/// The nodes that did not take the marker, each with its reason.
 fn missing(report: &Report) -> String {
     let missing = report.nodes.iter().filter(|node| node.said != NodeReply::Granted);
     let in_words = |node: &NodeReport| format!("{} ({})", node.label, reason(node));

@@ -1,14 +1,14 @@
 //! Flags before the verb: `redlatch -s URL status` is `redlatch status -s URL`. The flags that the
-//! verbs share are moved behind the verb before anything is parsed.
+//! verbs share are moved after the verb before anything is parsed.
 //!
 //! The hazard is a value that is taken for the verb: whether a flag has a value is read from the
-//! definitions of the parser. Where one is not known, nothing is moved, and the parser complains.
+//! definitions of the parser. If a flag is not known, nothing is moved, and the parser complains.
 
 use std::ffi::OsString;
 
 use clap::{Arg, Command};
 
-/// The arguments, with the flags before the verb behind it. The first one is the program.
+/// The arguments, with the flags before the verb moved after it. The first one is the program.
 pub fn behind_verb(mut arguments: Vec<OsString>, tool: &Command) -> Vec<OsString> {
     let Some(shared) = tool.find_subcommand("status") else { return arguments };
     let mut verb = 1;
@@ -22,7 +22,7 @@ pub fn behind_verb(mut arguments: Vec<OsString>, tool: &Command) -> Vec<OsString
         let Some(words) = words_of_flag(word, shared) else { return arguments };
         verb += words;
     }
-    // What stands before the verb comes behind it, in the same order.
+    // What stands before the verb moves after it, in the same order.
     arguments[1..=verb].rotate_right(1);
     arguments
 }

@@ -1,5 +1,5 @@
-//! How words look on a terminal, and when they may look like anything: never where the output is
-//! no terminal, and never with NO_COLOR.
+//! How words look on a terminal, and when styles are used: never if the output is no terminal, and
+//! never with NO_COLOR.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Look {
     }
 }
 
-/// Whether there are colours on it.
+/// Whether an output may have colours.
 #[derive(Debug, Clone, Copy)]
 pub struct Colours(bool);
 
@@ -44,7 +44,7 @@ impl Colours {
         Colours(false)
     }
 
-    /// The text with that look. Pad it before: what makes the look has no width.
+    /// The text with that look. Pad it first: the escape codes have no width.
     pub fn styled(self, text: &str, look: Look) -> String {
         if self.0 { format!("\x1b[{}m{text}\x1b[0m", look.code()) } else { text.to_string() }
     }

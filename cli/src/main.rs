@@ -1,5 +1,5 @@
-//! The command line: which verb is asked for, and nothing else. What the verbs share is in files of
-//! its own: `arguments`, `nodes`, `event_loop`, `output`, `exit`.
+//! The command line: runs the verb, and nothing else. What the verbs share is in files of its own:
+//! `arguments`, `nodes`, `event_loop`, `output`, `exit`.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
@@ -37,7 +37,7 @@ use clap::{CommandFactory, Parser};
 use arguments::{Arguments, Verb};
 
 fn main() -> ExitCode {
-    // Before anything else: whoever this is to become is waited for with a lock in hand.
+    // Before anything else: the redlatch that started this process waits with a lock in hand.
     if let Some(code) = die_with_parent::become_command() {
         return code;
     }

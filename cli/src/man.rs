@@ -1,6 +1,6 @@
 //! `redlatch man`: one manual page for all verbs, from the definitions of the arguments.
 //!
-//! What the verbs share is in it once. The hazard is a line that roff takes for one of its own:
+//! What the verbs share is printed once. The hazard is a line that roff takes for one of its own:
 //! what is written here by hand is escaped.
 
 use std::io;
@@ -18,7 +18,7 @@ Examples:
   redlatch man | man -l -
   redlatch man > /usr/local/share/man/man1/redlatch.1";
 
-/// Where the flags are that all verbs share: those of this one are shown once for all.
+/// The verb whose shared flags are printed, for all verbs.
 const SHARED_AS_IN: &str = "exec";
 
 const ENVIRONMENT: &str = "\
@@ -86,7 +86,7 @@ fn about(verb: &Command) -> io::Result<String> {
     Ok(text + &options.replace(".SH OPTIONS", ".SS Arguments") + &after_help(verb, ".SS"))
 }
 
-/// Whether several verbs have it.
+/// Whether several verbs have this flag.
 fn is_shared(arg: &Arg) -> bool {
     matches!(arg.get_help_heading(), Some("Nodes" | "Timing" | "Output"))
 }
@@ -102,7 +102,7 @@ fn rendered(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> io::Re
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The text behind the help: paragraphs, and lists with a title, whose lines stay as they are.
+/// The text after the help: paragraphs, and lists with a title, whose lines stay as they are.
 fn after_help(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let mut page = String::new();
@@ -120,7 +120,7 @@ fn after_help(command: &Command, heading: &str) -> String {
     page
 }
 
-/// A line that roff takes as it is.
+/// A line, escaped for roff.
 fn escaped(line: &str) -> String {
     let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
     if line.starts_with('.') { format!("\\&{line}") } else { line }

@@ -1,4 +1,4 @@
-//! What happens to the nodes, in words, for those who asked for more with -v.
+//! The events of nodes in words, for users that asked for more with -v.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use crate::event_loop::EventLoop;
 use crate::look::time;
 use crate::output;
 
-/// Tells what happened to the nodes since the last time.
+/// Prints the events of the nodes since the last call.
 pub fn mention(event_loop: &mut EventLoop, output: &Output) {
     for text in lines(event_loop) {
         output::mention(output, &text);
     }
 }
 
-/// What happened to the nodes since the last time, in a line each.
+/// The events of the nodes since the last call, one line each.
 pub fn lines(event_loop: &mut EventLoop) -> Vec<String> {
     let events = event_loop.take_events();
     let core = event_loop.engine.coordinator();
     events.iter().filter_map(|event| in_words(event, core)).collect()
 }
 
-/// One line; `None` where it is no news to an operator.
+/// One line; `None` if it is no news to an operator.
 fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
     let label = |node: NodeId| &core.settings().nodes[node.index()].label;
     Some(match *event {
@@ -65,7 +65,7 @@ fn standing_in_words(standing: NodeState) -> Option<String> {
     })
 }
 
-/// How far away a moment is.
+/// How far away a moment is; zero if it has passed.
 pub fn left(until: Instant) -> Duration {
     until.saturating_since(clock::now())
 }

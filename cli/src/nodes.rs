@@ -10,12 +10,12 @@ use redlatch::{Config, ConfigError, RestartGuard};
 use crate::arguments::{Nodes, Timing};
 use crate::output::Refusal;
 
-/// Where the password is where no URL has one.
+/// The variable with the password for URLs that have none.
 pub const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
-/// Where the nodes are where the command line does not say.
+/// The variable with the nodes, if the command line does not name them.
 pub const SERVERS_VARIABLE: &str = "REDLATCH_SERVERS";
 
-/// What a client of these nodes is made with.
+/// The configuration of a client of these nodes.
 pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
     let password = password()?;
     let mut urls = Vec::new();
@@ -54,7 +54,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
 pub fn shown(url: &str) -> String {
     let shown = without_credentials(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    // Without a colon it may be a password that stands where a user should.
+    // Without a colon it may be a password in the place of a user.
     let user = rest.rsplit_once('@').and_then(|(credentials, _)| credentials.split_once(':'));
     match user {
         Some((user, _)) => shown.replacen("***@", &format!("{user}:***@"), 1),
@@ -62,12 +62,12 @@ pub fn shown(url: &str) -> String {
     }
 }
 
-/// A text that quotes arguments, without what may be a password in one.
+/// A text that quotes arguments, without any part that may be a password.
 pub fn without_passwords(text: &str) -> String {
     text.split_inclusive('\n').map(line_without_passwords).collect()
 }
 
-/// Hides, from the first `://` up to the last `@`, everything. Without a `://`, hides the word that
+/// Hides everything from the first `://` up to the last `@`. Without a `://`, hides the word that
 /// the `@` is in. What follows, up to the last quotation mark, is a list of addresses: they are
 /// shown up to the first one with something to hide.
 fn line_without_passwords(line: &str) -> String {
@@ -106,13 +106,13 @@ fn password() -> Result<Option<String>, Refusal> {
     Ok(Some(value).filter(|value| !value.is_empty()))
 }
 
-/// The URL with the password in it, unless it has one.
+/// The URL with the password in it, unless it has one already.
 fn with_password(url: &str, password: Option<&str>) -> String {
     let (Some(password), Some((scheme, rest))) = (password, url.split_once("://")) else {
         return url.to_string();
     };
     let password = utf8_percent_encode(password, NON_ALPHANUMERIC);
-    // The path of a socket may have an `@` of its own.
+    // The path of a socket may contain an `@`.
     let place =
         if scheme == "redis+unix" { rest.find('/').unwrap_or(rest.len()) } else { rest.len() };
     match rest[..place].rfind('@') {
@@ -122,7 +122,7 @@ fn with_password(url: &str, password: Option<&str>) -> String {
     }
 }
 
-/// An address that is none, without a password, also where a comma in one cut it in two.
+/// The refusal of a bad address, without a password, also if a comma in one cut it in two.
 fn bad_address(error: ConfigError, url: &str, given: &str) -> Refusal {
     let ConfigError::Address { problem, .. } = error else { return error.into() };
     let whole = url.contains("://") || url.contains('@') || !given.contains('@');

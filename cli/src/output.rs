@@ -1,7 +1,7 @@
-//! What is told, and where: results on stdout, troubles on stderr, both as text or as JSON.
+//! What is printed, and where: results on stdout, errors on stderr, both as text or as JSON.
 //!
-//! The hazard is a reader who leaves: a closed pipe is no trouble of ours, so nothing here panics,
-//! and a verb goes on to its end without being read.
+//! The hazard is a reader that leaves: a closed pipe is no error of ours, so nothing here panics,
+//! and a verb goes on to its end without a reader.
 
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -14,18 +14,18 @@ use serde_json::{Value, json};
 use crate::arguments::Output;
 use crate::exit;
 
-/// Why a verb did not do what it was asked to.
+/// Why a verb did not do what was asked.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The word for it, for scripts.
+    /// The word for the reason, for scripts.
     pub word: &'static str,
     /// One line that an operator can act on.
     pub message: String,
-    /// What every node said, where nodes were asked.
+    /// What every node said, if nodes were asked.
     pub nodes: Vec<NodeReport>,
-    /// What the tool ends with.
+    /// The tool's exit code.
     pub code: u8,
-    /// A line about what an operator can do, for people.
+    /// A line for people about what an operator can do.
     pub way_out: Option<&'static str>,
 }
 
@@ -34,19 +34,19 @@ pub const INIT_MAY_HELP: &str = "redlatch init: if no lock can be live on these 
     `redlatch init` makes their grants count at once";
 
 impl Refusal {
-    /// What cannot work as it was given.
+    /// A refusal of options that cannot work.
     pub fn config(message: impl Into<String>) -> Refusal {
         let (message, code) = (message.into(), exit::INTERNAL);
         Refusal { word: "config", message, nodes: Vec::new(), code, way_out: None }
     }
 
-    /// What should not happen.
+    /// A refusal for something that should not happen.
     pub fn internal(message: impl Into<String>) -> Refusal {
         Refusal { word: "internal", ..Refusal::config(message) }
     }
 
-    /// Why a lock could not be acquired. The way out is named where `redlatch init` would help: a
-    /// quorum of nodes could grant, and only the restart guard keeps them from it.
+    /// Why a lock could not be acquired. `way_out` is set if `redlatch init` would help: a quorum
+    /// of nodes could grant, and only the restart guard keeps them from it.
     pub fn of_acquire(error: Error) -> Refusal {
         let no_quorum = matches!(error, Error::NoQuorum(_));
         let refusal = Refusal::from(error);
@@ -65,8 +65,8 @@ impl Refusal {
         json!({ "error": self.word, "message": self.message, "nodes": nodes })
     }
 
-    /// Tells it, and how the tool ends. Where nothing is to be said, only what somebody has to set
-    /// right is; and JSON that nobody reads is told in words.
+    /// Prints the refusal and returns the exit code. With `--quiet` only what an operator has to
+    /// set right is printed. JSON that cannot be written is replaced by a line of text.
     pub fn tell(&self, output: &Output) -> ExitCode {
         let told = output.json && write(&self.json().to_string()).is_ok();
         if !told && (!output.quiet || self.code == exit::INTERNAL) {
@@ -91,7 +91,7 @@ impl From<ConfigError> for Refusal {
     }
 }
 
-/// What a node said, as it stands in the JSON of any verb.
+/// A node's reply, as it stands in the JSON of any verb.
 pub fn node_json(node: &NodeReport) -> Value {
     let in_words = || matches!(node.said, NodeReply::Failed(_)).then(|| node.said.to_string());
     let detail = node.detail.as_deref().map(str::to_string).or_else(in_words);
@@ -111,7 +111,7 @@ pub fn word(error: &Error) -> &'static str {
     }
 }
 
-/// The word for what a node said, for scripts.
+/// The word for a node's reply, for scripts.
 pub fn outcome(said: NodeReply) -> &'static str {
     match said {
         NodeReply::Nothing => "undecided",
@@ -122,7 +122,7 @@ pub fn outcome(said: NodeReply) -> &'static str {
     }
 }
 
-/// The word for a node's trouble, for scripts.
+/// The word for a node's error, for scripts.
 pub fn trouble(cause: NodeError) -> &'static str {
     match cause {
         NodeError::Unreachable => "unreachable",
@@ -154,8 +154,9 @@ pub fn trouble(cause: NodeError) -> &'static str {
     }
 }
 
-/// Whether we were started without a stdout (`>&-`). The standard library has put `/dev/null` in
-/// its place by now, open for both ways, as nobody opens it who throws away what we print.
+/// Whether we were started without a stdout (`>&-`). By now the standard library has put
+/// `/dev/null` in its place, opened for reading and writing. A shell's `> /dev/null` opens it only
+/// for writing.
 pub fn stdout_was_closed() -> bool {
     let stdout = rustix::stdio::stdout();
     let is_null = |file: rustix::fs::Stat| {
@@ -165,10 +166,10 @@ pub fn stdout_was_closed() -> bool {
     fstat(stdout).is_ok_and(is_null) && fcntl_getfl(stdout).is_ok_and(both_ways)
 }
 
-/// A line, or several, on stdout. That its reader has left is no error.
+/// Prints a line, or several, on stdout. A reader that has left is no error.
 ///
 /// # Errors
-/// What else keeps it from being written.
+/// The text cannot be written for another reason.
 pub fn print(text: &str) -> Result<(), Refusal> {
     match write(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -183,18 +184,18 @@ fn write(text: &str) -> io::Result<()> {
     writeln!(out, "{text}").and_then(|()| out.flush())
 }
 
-/// A line on stderr. Where nobody reads the errors either, the exit code tells.
+/// Prints a line on stderr. If that has no reader either, only the exit code is left.
 pub fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// What the system says, without the number it ends with.
+/// The system's error text, without the number at its end.
 pub fn words(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
-/// A line on stderr for those who want to know more.
+/// Prints a line on stderr for users that want to know more (`-v`).
 pub fn mention(output: &Output, text: &str) {
     if output.verbose {
         complain(&format!("redlatch: {text}"));

@@ -1,4 +1,4 @@
-//! `redlatch release`: gives a lock back by its key and token, whoever took it.
+//! `redlatch release`: releases a lock by its key and token, whichever process took it.
 
 use std::process::ExitCode;
 
@@ -20,9 +20,10 @@ Examples:
 Exit codes: 0 released, 1 the token does not hold the key: its ttl was over, or another has it, 69 \
 no quorum of nodes could confirm it, 125 usage or configuration.";
 
-/// Give a lock back by its token
+/// Release a lock by its token
 ///
-/// Deletes KEY on every node where TOKEN holds it. A token that does not hold it changes nothing.
+/// Deletes KEY on every node on which TOKEN holds it. A token that does not hold it changes
+/// nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 #[command(mut_arg("ttl", |arg| arg.hide(true)))]
@@ -68,7 +69,8 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     if let ReleaseOutcome::Unconfirmed { nodes } = released {
         event_loop.refuse_lasting_trouble(nodes)?;
     }
-    // A majority let go. The others are told as well, and heard, in a bounded time.
+    // A majority has released the lock. The others get the release too, and a bounded time to
+    // answer.
     event_loop.settle(node_timeout)?;
     if options.output.json {
         let left = looked_at(&mut event_loop, key)?;
@@ -81,7 +83,7 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     Ok(code(released))
 }
 
-/// What is there afterwards.
+/// What the nodes hold after the release.
 fn looked_at(event_loop: &mut EventLoop, key: &str) -> Result<Box<Inspection>, Refusal> {
     let op = event_loop.engine.inspect(key, 0)?;
     match event_loop.end_of(op)? {

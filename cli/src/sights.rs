@@ -1,4 +1,4 @@
-//! What a node was seen to hold, in words and as JSON: what `status` and `release` share.
+//! What a node holds at a key, in words and as JSON: what `status` and `release` share.
 
 use redlatch::{KeyState, NodeError, NodeKeyState};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ pub fn node_json(node: &NodeKeyState) -> Value {
     json!({ "node": node.label, "outcome": state(node.sight), "detail": detail })
 }
 
-/// A node's trouble, with its own words where they tell more.
+/// A node's error, with its own words if they say more.
 pub fn in_words(cause: NodeError, node: &NodeKeyState) -> String {
     match &node.detail {
         Some(detail) => format!("{cause} ({detail})"),

@@ -9,7 +9,7 @@ use signal_hook_mio::v1_0::Signals;
 
 use crate::output::Refusal;
 
-/// Those that end a tool which waits.
+/// The signals that end a tool which waits.
 pub const ENDING: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
 /// Takes these signals as events of `registry` under `token`.
@@ -24,8 +24,7 @@ pub fn listen(registry: &Registry, token: Token, wanted: &[i32]) -> Result<Signa
     listen().map_err(|error| Refusal::internal(format!("no signals: {error}")))
 }
 
-/// A bit for each signal that is ignored, from the lowest for signal 1 on. Where the system does
-/// not tell, none.
+/// A bit for each signal that is ignored; the lowest is signal 1. Zero if the system does not say.
 pub fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

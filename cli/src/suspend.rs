@@ -1,8 +1,8 @@
-//! A timer on the clock that deadlines are on: it goes on while the machine is suspended, and so
-//! whoever sleeps until a deadline is awake at once when the machine is.
+//! A timer on the clock of the deadlines. That clock goes on while the machine is suspended, so a
+//! thread that sleeps until a deadline wakes up as soon as the machine does.
 //!
-//! The hazard is the poller's own timeout, which stops in suspend: a command would run on behind
-//! its deadline for as long as there was left to sleep.
+//! The hazard is the poller's own timeout, which stops in suspend: after a suspend a command would
+//! run on past its deadline for the rest of the sleep.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,10 +15,10 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// The token of the timer on the poller.
+/// The poller's token for the timer.
 const TIMER: Token = Token(3);
 
-/// The timer.
+/// A timer that suspend does not stop.
 #[derive(Debug)]
 pub struct Timer(OwnedFd);
 
@@ -26,12 +26,13 @@ impl Timer {
     pub fn new(registry: &Registry) -> io::Result<Timer> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-        // Told at each edge, so that it need not be read.
+        // Reported at each edge, so that the timer need not be read.
         registry.register(&mut SourceFd(&timer.as_raw_fd()), TIMER, Interest::READABLE)?;
         Ok(Timer(timer))
     }
 
-    /// Wakes the poller after that time; where it cannot be set, the poller's own timeout does.
+    /// Wakes the poller after that time. If the timer cannot be set, the poller's own timeout does
+    /// it.
     pub fn wake_after(&self, sleep: Duration) {
         let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok(it_value) = Timespec::try_from(sleep) else { return };

@@ -1,9 +1,9 @@
-//! A table that a person reads at a glance: columns as wide as what is in them, colours that have
-//! no width, nothing at the ends of lines.
+//! A table for people: columns as wide as their contents, colours without width, no blanks at the
+//! ends of lines.
 
 use crate::look::{Colours, Look};
 
-/// What is in a cell, and how it looks.
+/// A cell's text, and its look.
 type Cell = (String, Option<Look>);
 
 /// A table with so many columns.
@@ -24,7 +24,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.rows.push(cells);
     }
 
-    /// The lines of it.
+    /// The table as lines of text.
     pub fn text(&self, colours: Colours) -> String {
         let width = |column: usize| {
             self.rows.iter().map(|row| row[column].0.chars().count()).max().unwrap_or(0)

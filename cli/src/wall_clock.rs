@@ -1,9 +1,9 @@
-//! The wall clock, for what is told to programs on other clocks, and for nothing that is decided.
+//! The wall clock: for output to programs on other clocks, never for a decision.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The moment that is `from_now` away, in milliseconds since 1970. Rounded down: a deadline is
-/// told too early rather than too late.
+/// reported too early rather than too late.
 pub fn unix_ms(from_now: Duration) -> u64 {
     #[expect(clippy::disallowed_methods, reason = "it is told to other programs, not used here")]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

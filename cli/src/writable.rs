@@ -1,17 +1,17 @@
-//! Whether a file can be written, asked before there is anything to write: a place that cannot be
-//! written is told of at once, not when what it was for would be lost.
+//! Checks whether a file can be written, before there is anything to write. So a bad path is
+//! reported at once, and not when the results would be lost.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 
-/// Tries it, and leaves things as they were.
+/// Opens the file for writing, and leaves things as they were.
 ///
 /// # Errors
-/// Why it cannot be written.
+/// Why the file cannot be written.
 pub fn look(path: &Path) -> io::Result<()> {
     let there = path.exists();
     OpenOptions::new().append(true).create(true).open(path)?;
-    // Nothing may come to be written to it after all.
+    // Remove the new file: the tool may end without writing anything to it.
     if there { Ok(()) } else { std::fs::remove_file(path) }
 }

@@ -1,4 +1,4 @@
-//! The demo as a person meets it: the built binary, what it prints, how it ends and what it leaves.
+//! The demo as a user meets it: the built binary, what it prints, how it ends and what it leaves.
 //!
 //! Each demo runs in a process group of its own, so that whatever it leaves can be found. The
 //! tests of `--real` need a redis-server and take the machine's lock for servers.
@@ -17,10 +17,10 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use support::signals::in_own_group;
 use support::{Server, ServerLock, drawing, eventually};
 
-/// What the demo promises is ten seconds; the rest is for a machine that is busy with other tests.
+/// The demo promises ten seconds; the rest is for a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What stands on the screen whatever the masters are, in this order.
+/// What the screen shows on any masters, in this order.
 const MILESTONES: [&str; 22] = [
     "One lock on five independent Redis masters",
     "quorum, 3 of 5",
@@ -71,7 +71,7 @@ impl Demo {
         Demo { child: command.spawn().expect("the binary was built with this test") }
     }
 
-    /// One on real masters, until a node is frozen. Nobody reads on.
+    /// A demo on real masters, up to the first freeze. The test does not read on.
     #[track_caller]
     fn with_a_frozen_node() -> Demo {
         let mut demo = Demo::start(&["--real"]);
@@ -81,7 +81,7 @@ impl Demo {
         demo
     }
 
-    /// The signal that ended it. Its servers end as well, the frozen one too.
+    /// The signal that ended the demo. Its servers end as well, the frozen one too.
     #[track_caller]
     fn signal_of_its_end(&mut self) -> Option<i32> {
         let mut status = None;
@@ -94,14 +94,14 @@ impl Demo {
         status.and_then(|status| status.signal())
     }
 
-    /// The first line that has something on it; the rest of the screen nobody reads.
+    /// The first line that is not empty; the test does not read the rest of the screen.
     fn read_one_line_and_leave(&mut self) -> String {
         let screen = self.child.stdout.take().expect("it is taken once");
         let mut lines = BufReader::new(screen).lines().map(|line| line.expect("text"));
         lines.find(|line| !line.is_empty()).expect("a line")
     }
 
-    /// Waits for its end, and looks whether it left a process. What it prints fits into a pipe.
+    /// Waits for the demo's end, and checks whether it left a process. Its output fits into a pipe.
     #[track_caller]
     fn end(mut self) -> Ended {
         let mut status = None;
@@ -125,7 +125,7 @@ impl Demo {
         ended
     }
 
-    /// Its files among those that programs leave behind.
+    /// The demo's files in the directory for temporary files.
     fn files(&self) -> Vec<String> {
         let start = format!("redlatch-demo-{}-", self.child.id());
         let entries = std::fs::read_dir(std::env::temp_dir()).expect("there is such a place");
@@ -133,7 +133,7 @@ impl Demo {
         names.filter(|name| name.starts_with(&start)).collect()
     }
 
-    /// The processes of its group: what it started, and itself while it runs.
+    /// The processes of the demo's group: what it started, and itself while it runs.
     fn members(&self) -> Vec<u32> {
         let processes = std::fs::read_dir("/proc").expect("Linux has /proc").flatten();
         let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -157,17 +157,17 @@ fn without_programs(command: &mut Command) {
     command.env("PATH", "");
 }
 
-/// The process group of a process; `None` for one that is dead, and that nobody waited for.
+/// The process group of a process; `None` for one that is dead and was not waited for.
 fn group_of(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the name, which may contain anything: the state, the parent, the group.
+    // After the name, which may contain anything: the state, the parent, the group.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let lives = !matches!(fields.next()?, "Z" | "X");
     fields.nth(1)?.parse().ok().filter(|_| lives)
 }
 
-/// Without the line breaks and the columns.
+/// The text without line breaks and columns.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -190,7 +190,7 @@ fn assert_told(ended: &Ended) {
     assert_eq!(too_long, None);
 }
 
-/// A place for a picture, which is removed in the end.
+/// The path of a picture, which is removed at the end.
 struct Picture(std::path::PathBuf);
 
 impl Picture {
@@ -210,7 +210,8 @@ impl Drop for Picture {
     }
 }
 
-/// The picture has a lane for each node, whose tokens were there, and what stands on the screen.
+/// Checks that the picture has a lane for each node, with the tokens that it held, and the events
+/// of the screen.
 #[track_caller]
 fn assert_drawn(picture: &Picture, ended: &Ended) {
     let svg = std::fs::read_to_string(&picture.0).expect("the picture is there");
@@ -225,12 +226,12 @@ fn assert_drawn(picture: &Picture, ended: &Ended) {
     // Two are frozen and one is dead, and what the colours mean is said once.
     assert_eq!((count("frozen"), count("dead")), (3, 2), "{texts:?}");
     let filled = |colour: &str| svg.matches(&format!("fill=\"{colour}\" stroke=\"none\"")).count();
-    // Beside what the colours mean and who has the lock: in five lanes hers, in three of them his,
-    // and in two what an attempt left for a while: so short a one that it may have been missed.
+    // Beside the legend and the lock's owners: in five lanes hers, and in three of them his. Two
+    // lanes have what an attempt left for a while, which may be too short to be seen.
     assert!(filled("#0072B2") >= 2 + 5, "{svg}");
     assert!(filled("#E69F00") >= 2 + 3, "{svg}");
     assert!(filled("#CC79A7") > 1, "{svg}");
-    // What was done stands on the screen as well, in the same words and numbers.
+    // The events stand on the screen as well, in the same words and numbers.
     let screen = one_line(&ended.screen);
     let done = texts.iter().filter(|text| text.contains(": "));
     let done = done.filter(|text| screen.contains(&one_line(&text.replacen(": ", " ", 1))));
@@ -305,7 +306,7 @@ fn real_masters_end_when_the_demo_is_interrupted() {
 fn real_masters_end_when_the_demo_is_killed() {
     let _servers = ServerLock::take();
     let mut demo = Demo::with_a_frozen_node();
-    // It alone: of this no server hears anything.
+    // Only the demo itself: no server gets this signal.
     demo.child.kill().expect("it runs");
     assert_eq!(demo.signal_of_its_end(), Some(Signal::KILL.as_raw()));
 }

@@ -1,7 +1,7 @@
-//! The picture: latency by percentile on a log axis, and, where several measurements are compared,
-//! throughput against how many were in flight.
+//! The chart: latency by percentile on a log axis and, if several measurements are compared,
+//! throughput against how many pairs were in flight.
 //!
-//! It is drawn as SVG in which text is text. How wide a text is nobody knows here, so nothing is
+//! The chart is SVG in which text is text. The width of a text is not known here, so nothing is
 //! placed by it.
 
 use std::ops::Range;
@@ -23,11 +23,11 @@ const WIDTH: u32 = 960;
 const PANEL: u32 = 520;
 const HEAD: u32 = 98;
 
-/// A legend has entries in columns of this width, as many as fit, and rows of this height.
+/// The columns of a legend are this wide (as many as fit), and its rows this high, in pixels.
 const ENTRY: (i32, i32) = (226, 24);
 const ENTRIES_A_ROW: usize = 4;
 
-/// Colours that people who see colours differently tell apart.
+/// Colours that colour-blind people can distinguish.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -42,13 +42,13 @@ const INK: RGBColor = RGBColor(40, 40, 40);
 const FAINT: RGBColor = RGBColor(225, 225, 225);
 const FONT: &str = "sans-serif";
 
-/// How finely the lines follow the percentiles.
+/// How finely the lines follow the percentiles: points for each halving of the rest to 100 %.
 const TICKS: u32 = 20;
 
-/// The whole picture.
+/// Draws the whole picture.
 ///
 /// # Errors
-/// What the drawing library says.
+/// The drawing library's.
 pub fn svg(setting: &Setting, rows: &[Row]) -> Result<String, Box<dyn std::error::Error>> {
     let plan = setting.plan;
     let sweep = plan.is_sweep();
@@ -73,7 +73,7 @@ pub fn svg(setting: &Setting, rows: &[Row]) -> Result<String, Box<dyn std::error
     Ok(text)
 }
 
-/// An axis with marks where we want them.
+/// An axis with its marks at chosen places.
 struct Axis {
     range: Range<f64>,
     marks: Vec<f64>,
@@ -95,7 +95,7 @@ impl Ranged for Axis {
     }
 
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        // Asked a second time, for lines between the marks, it has none.
+        // Asked a second time, for lines between the marks, it returns none.
         if hint.weight().allow_light_points() { Vec::new() } else { self.marks.clone() }
     }
 
@@ -120,7 +120,7 @@ fn title(area: &Area, setting: &Setting) -> Drawn {
     Ok(())
 }
 
-/// In a strip of its own: wherever it stood in the chart, some line might run through it.
+/// Draws the legend in a strip of its own: inside the chart some line might run through it.
 fn legend(area: &Area, lines: &[Line]) -> Drawn {
     for (index, line) in lines.iter().enumerate() {
         let (column, row) = (index % ENTRIES_A_ROW, index / ENTRIES_A_ROW);
@@ -144,7 +144,7 @@ impl Line {
     fn new(label: String, histogram: &Histogram<u64>) -> Line {
         let last = (histogram.len().max(1) as f64).log10();
         let points = histogram.iter_quantiles(TICKS).map(|step| {
-            // The greatest of n stands where the percentile of one in n does.
+            // The greatest of n values stands at the percentile of one in n.
             let nines = -(1.0 - step.quantile_iterated_to()).log10();
             (nines.clamp(0.0, last), (step.value_iterated_to().max(1) as f64).log10())
         });
@@ -152,7 +152,7 @@ impl Line {
     }
 }
 
-/// Of one measurement: asking, and giving back.
+/// The lines of one measurement: acquire and release.
 fn both(plan: &Plan, rows: &[Row]) -> Vec<Line> {
     let lines = rows.iter().flat_map(|row| {
         let asking = Line::new(asking(plan.mode).into(), &row.tally.acquire);
@@ -161,7 +161,7 @@ fn both(plan: &Plan, rows: &[Row]) -> Vec<Line> {
     lines.collect()
 }
 
-/// Of several: asking.
+/// The lines of several measurements: acquire only.
 fn compared(plan: &Plan, rows: &[Row]) -> Vec<Line> {
     let what = format!("{}, ", asking(plan.mode));
     let label = |row: &Row| format!("{what}{} {}", row.in_flight, at_once(plan.mode));
@@ -199,7 +199,7 @@ fn percentiles(area: &Area, lines: &[Line]) -> Drawn {
     for (index, line) in lines.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
         chart.draw_series(LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)))?;
-        // Where there is but one there is no line.
+        // A single point makes no line.
         let longest = line.points.last().copied();
         chart.draw_series(longest.map(|point| Circle::new(point, 3, colour.filled())))?;
     }
@@ -251,7 +251,7 @@ fn throughput(area: &Area, plan: &Plan, rows: &[Row]) -> Drawn {
     Ok(())
 }
 
-/// Where the percentiles are that people name.
+/// The places of the usual percentiles.
 fn nines(right: f64) -> Vec<f64> {
     let decades = (1..=12).map(f64::from);
     [0.0, 2_f64.log10()].into_iter().chain(decades).filter(|&x| x <= right * 1.001).collect()
@@ -263,7 +263,7 @@ fn percentile(x: f64) -> String {
     format!("{:.digits$}%", 100.0 * (1.0 - 10_f64.powf(-x)))
 }
 
-/// Times that begin with 1, or with 2 and 5 as well where that is not too many.
+/// Times that begin with 1; also with 2 and 5 if that is not too many.
 fn round_times(low: f64, high: f64) -> Vec<f64> {
     let steps: &[f64] = if high - low > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let decades = low.floor() as i32..=high.ceil() as i32;
@@ -271,7 +271,7 @@ fn round_times(low: f64, high: f64) -> Vec<f64> {
     all.filter(|y| (low..=high).contains(y)).collect()
 }
 
-/// From zero up to `top`, a few steps of 1, 2 or 5.
+/// From zero up to `top`, in a few steps of 1, 2 or 5.
 fn round_numbers(top: f64) -> Vec<f64> {
     let decade = 10_f64.powf((top / 5.0).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade);
@@ -282,7 +282,7 @@ fn round_numbers(top: f64) -> Vec<f64> {
 /// `200 µs`, by its place on the axis.
 fn short_time(y: f64) -> String {
     let nanos = 10_f64.powf(y).round() as u64;
-    // Of a round time the digits behind the point are zeros.
+    // In a round time the digits after the point are zeros.
     time(nanos).replace(".00", "").replace(".0 ", " ")
 }
 

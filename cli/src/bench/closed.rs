@@ -1,4 +1,4 @@
-//! A closed loop: always as many pairs under way as it was told, the next one when one has ended.
+//! A closed loop: a fixed number of pairs is in flight, and the next one begins when one has ended.
 //!
 //! The hazard is what it cannot show: while the nodes stall nothing new begins, so a stall counts
 //! once for each pair in flight, however many would have come meanwhile. An open loop shows that.
@@ -11,17 +11,17 @@ use redlatch::clock::Instant;
 use super::measure::Load;
 use super::pairs::{Begin, Ended};
 
-/// How long the place of a pair that failed stays empty: where no node can be asked, an attempt
-/// fails at once, and the next one would as well.
+/// How long the place of a failed pair stays empty. If no node can be asked, an attempt fails at
+/// once, and the next one would as well.
 pub const REST: Duration = Duration::from_millis(10);
 
-/// As many pairs at once, each with a key of its own.
+/// A fixed number of pairs at once, each with a key of its own.
 #[derive(Debug)]
 pub struct Closed {
     most: usize,
     taken: usize,
     free_keys: VecDeque<usize>,
-    /// Places that are taken by nobody until then.
+    /// Places that stay empty until then.
     resting: VecDeque<Instant>,
 }
 

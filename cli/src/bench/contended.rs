@@ -1,7 +1,7 @@
-//! Several clients that want the same keys: each asks, waits, gives back at once and asks again.
+//! Several clients that want the same keys: each acquires, waits, releases at once and asks again.
 //!
-//! Every client has connections of its own, as programs on different machines have. What is
-//! measured is how long one waits, from asking to having. All are driven by one thread, whose time
+//! Every client has connections of its own, like programs on different machines. What is measured
+//! is how long one waits, from the request to the lock. One thread drives all clients, and its time
 //! is in the figures.
 
 use std::collections::VecDeque;
@@ -16,10 +16,10 @@ use super::pairs::{Begin, Ended};
 #[derive(Debug)]
 pub struct Contended {
     keys: usize,
-    /// Clients that ask for nothing, and how often each has asked.
+    /// Clients without a request, and how often each client has asked.
     idle: VecDeque<usize>,
     asked: Vec<usize>,
-    /// Clients that got no lock, and ask again then.
+    /// Clients that got no lock, and when they ask again.
     resting: VecDeque<(Instant, usize)>,
 }
 
@@ -39,7 +39,7 @@ impl Load for Contended {
             return None;
         }
         let client = self.idle.pop_front()?;
-        // All begin with the same key and go through them in the same order: they meet.
+        // All begin with the same key and go through the keys in the same order: they meet.
         let key = self.asked[client] % self.keys;
         self.asked[client] += 1;
         Some(Begin { client, key, intended: None })

@@ -1,7 +1,7 @@
-//! The clients of the bench on one poller: engines, the signals that end it early, a timer.
+//! Drives the bench's clients on one poller: engines, the signals that end it early, a timer.
 //!
-//! It knows neither pairs nor figures. The hazard is its own slowness, which is measured as if it
-//! were the nodes': one turn reads, writes and sleeps, and does nothing else.
+//! The driver knows neither pairs nor figures. The hazard is its own slowness, which is measured as
+//! if it were the nodes'. So one turn reads, writes and sleeps, and does nothing else.
 
 use std::io;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const FIRST_ENGINE: usize = 2;
 /// How many events one turn takes from the poller.
 const EVENTS: usize = 1024;
 
-/// Sleeps that are longer are left to the poller's own timeout, a millisecond of which is nothing.
+/// Longer sleeps are left to the poller's own timeout: its error of a millisecond does not matter.
 const SHORT: Duration = Duration::from_millis(20);
 
 /// Several clients, driven together.
@@ -28,23 +28,24 @@ pub struct Driver {
     poll: Poll,
     events: Events,
     pacer: Pacer,
-    /// When it goes off; it may have done so.
+    /// When the pacer goes off; that may have passed.
     paced_to: Instant,
     signals: Signals,
-    /// The signals that came, and nobody has asked about yet.
+    /// The signals that came and were not returned yet.
     came: Vec<i32>,
     engines: Vec<Engine>,
-    /// How many tokens of the poller each of them has.
+    /// How many tokens of the poller each engine has.
     tokens: usize,
-    /// Whose completions are looked at next: nobody's come first always.
+    /// The engine whose completions are looked at next: in turn, so that no engine always comes
+    /// first.
     turn_of: usize,
 }
 
 impl Driver {
-    /// This many clients of the same nodes.
+    /// Connects this many clients to the same nodes.
     ///
     /// # Errors
-    /// What cannot work as it is configured, or what the system refuses.
+    /// The configuration cannot work, or the system refuses a resource.
     pub fn new(config: &Config, clients: usize) -> Result<Driver, ConfigError> {
         let system = |error: io::Error| ConfigError::System {
             problem: format!("the bench's own poller: {error}").into(),
@@ -54,7 +55,7 @@ impl Driver {
         let interest = mio::Interest::READABLE;
         poll.registry().register(&mut signals, SIGNALS, interest).map_err(system)?;
         let pacer = Pacer::new(poll.registry(), PACER).map_err(system)?;
-        // Each of them has a token for every node, and one for its timer.
+        // Each engine has a token for every node, and one for its timer.
         let tokens = config.settings().nodes.len() + 1;
         let engines = (0..clients).map(|client| {
             Engine::new(config.clone(), poll.registry(), Token(FIRST_ENGINE + client * tokens))
@@ -83,7 +84,7 @@ impl Driver {
         &mut self.engines[client]
     }
 
-    /// Writes what was asked, sleeps until something happens or `until` has come, and reads.
+    /// Writes the requests, sleeps until something happens or `until` has come, and reads.
     ///
     /// # Errors
     /// The system's poller fails.
@@ -91,7 +92,8 @@ impl Driver {
         let soonest = self.engines.iter_mut().filter_map(Engine::prepare).min();
         let left = until.saturating_since(clock::now());
         let sleep = soonest.map_or(left, |soonest| soonest.min(left));
-        // The engines have timers of their own; what comes first is ours to be woken for.
+        // The engines have timers of their own; the pacer is set only if `until` comes first and
+        // soon.
         let ours = sleep == left && !left.is_zero() && left < SHORT;
         if ours && self.paced_to != until {
             self.pacer.wake_in(left)?;
@@ -111,7 +113,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The next request that ended, of whichever client.
+    /// The next request that ended, of any client.
     pub fn completion(&mut self) -> Option<Completion> {
         for _ in 0..self.engines.len() {
             let client = self.turn_of;
@@ -123,7 +125,7 @@ impl Driver {
         None
     }
 
-    /// The next signal that asked us to end.
+    /// The next signal that asked the bench to end.
     pub fn signal(&mut self) -> Option<i32> {
         (!self.came.is_empty()).then(|| self.came.remove(0))
     }
@@ -136,7 +138,7 @@ impl Driver {
         })
     }
 
-    /// Whether every client knows of each of its nodes whether it can be used.
+    /// Whether every client knows which of its nodes it can use.
     pub fn knows_the_nodes(&self) -> bool {
         self.engines.iter().all(|engine| {
             let core = engine.coordinator();
@@ -159,7 +161,7 @@ impl Driver {
         words.collect()
     }
 
-    /// How many locks are still open anywhere: asked for, held, or not given back on every node.
+    /// How many locks are open on any client: requested, held, or not released on every node.
     pub fn open(&self) -> usize {
         self.engines.iter().map(|engine| engine.coordinator().open_records()).sum()
     }

@@ -1,4 +1,4 @@
-//! What a measurement came to, as numbers to be shown: a row of the table, an object of the JSON.
+//! The figures of a measurement: a row of the table, an object of the JSON.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::tally::Tally;
 
-/// The percentiles that are told, as JSON calls them, and as people do.
+/// The percentiles that are reported: the name in JSON, the name for people, the quantile.
 pub const QUANTILES: [(&str, &str, f64); 4] =
     [("p50", "p50", 0.5), ("p90", "p90", 0.9), ("p99", "p99", 0.99), ("p999", "p99.9", 0.999)];
 
-/// A measurement and what it was made with.
+/// The figures of a measurement and its settings.
 #[derive(Debug)]
 pub struct Row {
     pub nodes: usize,
@@ -26,7 +26,7 @@ impl Row {
         if seconds > 0.0 { self.tally.pairs() as f64 / seconds } else { 0.0 }
     }
 
-    /// The object that scripts rely on.
+    /// The JSON object; scripts rely on its fields.
     pub fn json(&self) -> Value {
         json!({
             "nodes": self.nodes,
@@ -50,7 +50,7 @@ fn latencies(histogram: &Histogram<u64>) -> Value {
     Value::Object(told.chain([max]).collect())
 }
 
-/// To so many parts of one.
+/// Rounded to a multiple of `1 / parts`.
 fn rounded(number: f64, parts: f64) -> f64 {
     (number * parts).round() / parts
 }
@@ -59,7 +59,7 @@ fn rounded(number: f64, parts: f64) -> f64 {
 pub fn time(nanos: u64) -> String {
     const UNITS: [(f64, &str); 3] = [(1e3, "µs"), (1e6, "ms"), (1e9, "s")];
     let nanos = nanos as f64;
-    // What would be rounded to a thousand of a unit is one of the next.
+    // What would round to a thousand of a unit is one of the next unit.
     let fits = |&&(unit, _): &&(f64, &str)| nanos < 999.5 * unit;
     let &(unit, name) = UNITS.iter().find(fits).unwrap_or(&UNITS[2]);
     let number = nanos / unit;
@@ -67,7 +67,7 @@ pub fn time(nanos: u64) -> String {
     format!("{number:.digits$} {name}")
 }
 
-/// A number with its thousands set apart.
+/// A number with its thousands separated.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

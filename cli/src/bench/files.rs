@@ -1,6 +1,6 @@
-//! The files that a bench writes: the picture, and the percentiles of each measurement.
+//! The files that a bench writes: the chart, and the percentiles of each measurement.
 //!
-//! Whether they can be written is found out before anything is measured.
+//! Whether they can be written is checked before anything is measured.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::{Options, chart, hgrm};
 use crate::output::Refusal;
 use crate::writable;
 
-/// Where they are.
+/// The paths of the files.
 #[derive(Debug)]
 pub struct Files {
     svg: Option<PathBuf>,
@@ -20,7 +20,7 @@ pub struct Files {
 
 impl Files {
     /// # Errors
-    /// One cannot be written.
+    /// A file cannot be written.
     pub fn new(options: &Options, plan: &Plan) -> Result<Files, Refusal> {
         let files = Files { svg: options.svg.clone(), hgrm: options.hgrm.clone() };
         let percentiles = plan.in_flight.iter().filter_map(|&n| files.percentiles(plan, n));
@@ -31,10 +31,10 @@ impl Files {
         Ok(files)
     }
 
-    /// Writes them.
+    /// Writes the files.
     ///
     /// # Errors
-    /// One cannot be written after all.
+    /// A file cannot be written after all.
     pub fn write(&self, setting: &Setting, rows: &[Row]) -> Result<(), Refusal> {
         if let Some(path) = &self.svg {
             let text = chart::svg(setting, rows);
@@ -58,7 +58,7 @@ impl Files {
     }
 }
 
-/// The same path with something behind the name, before its extension.
+/// The same path with `suffix` after the name, before its extension.
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(suffix);

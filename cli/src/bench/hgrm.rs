@@ -1,13 +1,13 @@
 //! A histogram as the text that the plotters of HdrHistogram read: a value, its percentile, how
-//! many are no greater, and 1/(1-percentile).
+//! many values are no greater, and 1/(1-percentile).
 //!
-//! Values are milliseconds, which those plotters take them for unless told.
+//! Values are milliseconds, which those plotters assume unless another unit is set.
 
 use std::fmt::{Result, Write};
 
 use hdrhistogram::Histogram;
 
-/// As many lines for each halving of what is left to 100 %, as other writers of the format have.
+/// The lines for each halving of the distance to 100 %, as other writers of the format have.
 const TICKS: u32 = 5;
 
 const MILLI: f64 = 1e6;
@@ -32,7 +32,7 @@ fn write(out: &mut String, histogram: &Histogram<u64>) -> Result {
         let value = step.value_iterated_to() as f64 / MILLI;
         let quantile = step.quantile_iterated_to();
         write!(out, "{value:12.6} {quantile:14.12} {total:10}")?;
-        // The last line has none: it would be infinite.
+        // The last line has none: the value would be infinite.
         if quantile < 1.0 {
             write!(out, " {:14.2}", 1.0 / (1.0 - quantile))?;
         }
@@ -50,7 +50,7 @@ fn write(out: &mut String, histogram: &Histogram<u64>) -> Result {
 mod tests {
     use super::*;
 
-    /// As the reference implementation writes it, but for the digits of a value.
+    /// As the reference implementation writes it, except for the digits of a value.
     #[test]
     fn it_is_the_format_that_plotters_know() {
         let mut histogram = Histogram::<u64>::new_with_bounds(1, 1_000_000_000, 3).unwrap();

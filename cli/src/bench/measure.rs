@@ -1,8 +1,8 @@
-//! One measurement: a warm-up that does not count, the time that does, and the end of those that
-//! began in it.
+//! One measurement: a warm-up that does not count, the time that counts, and the wait for the pairs
+//! that began in it.
 //!
-//! The hazard is a tail that is cut off: pairs that are slow at the end are waited for, and those
-//! that do not end even so are counted as unfinished, never left out.
+//! The hazard is a tail that is cut off. So slow pairs are awaited at the end, and those that still
+//! do not end are counted as unfinished, never left out.
 
 use std::io;
 use std::time::Duration;
@@ -14,26 +14,25 @@ use super::pairs::{Begin, Ended, Pairs, Window};
 use super::progress::Progress;
 use super::tally::Tally;
 
-/// How long the pairs that are under way at the end are waited for, beyond what a release takes at
-/// most.
+/// How long pairs in flight are awaited at the end, beyond the longest time of a release.
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// When pairs begin.
 pub trait Load {
-    /// The next pair that is to begin now; none behind the end.
+    /// The next pair that is to begin now; none after the end.
     fn next(&mut self, now: Instant, end: Instant) -> Option<Begin>;
 
-    /// When there may be a next one, where it does not take the end of another.
+    /// When the next pair may begin, unless it waits for another to end.
     fn due(&self) -> Option<Instant>;
 
     /// A pair has ended.
     fn ended(&mut self, ended: Ended, now: Instant);
 
-    /// How many should have begun before the end, and did not.
+    /// How many pairs should have begun before the end, and did not.
     fn late(&self, end: Instant) -> u64;
 }
 
-/// How long it takes.
+/// The times of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
     pub warm_up: Duration,
@@ -42,13 +41,13 @@ pub struct Times {
     pub node_timeout: Duration,
 }
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Debug)]
 pub struct Measured {
     pub tally: Tally,
-    /// From the end of the warm-up to that of the last pair that counts.
+    /// From the end of the warm-up to the end of the last pair that counts.
     pub took: Duration,
-    /// The signal that ended it early.
+    /// The signal that ended the measurement early.
     pub signal: Option<i32>,
 }
 
@@ -57,13 +56,13 @@ struct Measurement<'a> {
     pairs: &'a mut Pairs,
     load: &'a mut dyn Load,
     window: Window,
-    /// Nobody is waited for any longer.
+    /// From then on no pair is awaited.
     over: Instant,
     drain: Duration,
     measured: Measured,
 }
 
-/// Measures from `start` on.
+/// Runs a measurement from `start` on.
 ///
 /// # Errors
 /// The system's poller fails.
@@ -83,7 +82,7 @@ pub fn measure(
     let over = end.saturating_add(drain);
     let mut it = Measurement { driver, pairs, load, window, over, drain, measured };
     let now = it.run(progress)?;
-    // Those that began with the warm-up, too: where nothing ends any more, that is to be seen.
+    // Pairs of the warm-up count as well: if no pair ends any more, the result has to show that.
     let unfinished = it.pairs.abandon(it.driver) + it.load.late(it.window.end);
     it.measured.tally.unfinished(unfinished);
     it.measured.took = now.max(it.window.end).saturating_since(begin);
@@ -91,7 +90,7 @@ pub fn measure(
 }
 
 impl Measurement<'_> {
-    /// Returns when it was over.
+    /// Returns when the measurement was over.
     fn run(&mut self, progress: &mut Progress) -> io::Result<Instant> {
         loop {
             let now = clock::now();
@@ -128,8 +127,7 @@ impl Measurement<'_> {
         }
     }
 
-    /// The first signal ends the time that counts, the second one the waiting for what is under
-    /// way.
+    /// The first signal ends the time that counts, the second one the wait for pairs in flight.
     fn end_early(&mut self, signal: i32) {
         let now = clock::now();
         if self.measured.signal.replace(signal).is_some() {

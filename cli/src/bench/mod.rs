@@ -1,8 +1,8 @@
 //! `redlatch bench`: latency and throughput of locks on the user's own nodes.
 //!
-//! Here is the frame: what is measured in which order, what is told at the end, and that nothing is
-//! left behind. It asks for keys of its own alone, of which nobody else knows: a node that forgot
-//! one did nobody harm, so the restart guard is off.
+//! Here is the frame: the order of the measurements, the report at the end, and the cleaning up.
+//! The bench asks only for keys of its own, which no other client uses. A node that forgot one of
+//! them harms no client, so the restart guard is off.
 
 mod chart;
 mod closed;
@@ -43,7 +43,7 @@ use plan::{Mode, Plan};
 use progress::Progress;
 use table::Setting;
 
-/// How long the nodes may take at the end to let go of everything.
+/// How long the nodes may take at the end to release everything.
 const SETTLE: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
@@ -69,18 +69,18 @@ then.";
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
 pub struct Options {
-    /// How many pairs are under way at once; several, by commas, are measured in turn
+    /// How many pairs are in flight at once; several, by commas, are measured in turn
     ///
     /// 1 unless given. With --contended: how many clients contend, 4 unless given. With --rate: how
-    /// many at most, 1024 unless given; who finds no place waits, which counts.
+    /// many at most, 1024 unless given; a pair that finds no place waits, which counts.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub in_flight: Vec<usize>,
 
-    /// How long each measurement takes, behind a short warm-up that does not count
+    /// How long each measurement takes, after a short warm-up that does not count
     #[arg(long, value_name = "DUR", value_parser = duration, default_value = "10s")]
     pub duration: Duration,
 
-    /// Begin so many pairs a second, whatever becomes of them (an open loop)
+    /// Begin so many pairs a second, however long each takes (an open loop)
     ///
     /// Latency is counted from when a pair should have begun.
     #[arg(long, value_name = "N", conflicts_with = "contended")]
@@ -142,7 +142,7 @@ fn bench(options: &Options) -> Result<u8, Refusal> {
     bench.tell(&files)
 }
 
-/// What all keys of this run begin with. No two runs share one, or they would wait for each other.
+/// The prefix of all keys of this run. Two runs with the same keys would wait for each other.
 fn prefix() -> Result<String, Refusal> {
     use rand::TryRng;
 
@@ -160,9 +160,9 @@ struct Bench<'a> {
     prefix: String,
     progress: Progress,
     rows: Vec<Row>,
-    /// Nodes that could not be used at the beginning.
+    /// Nodes that could not be used at the beginning, and why.
     absent: Vec<String>,
-    /// What ended it early.
+    /// The signal that ended the run early.
     signal: Option<i32>,
 }
 
@@ -180,7 +180,7 @@ impl Bench<'_> {
                 },
             };
             let measured = self.measure(&mut ready, in_flight, round as u64);
-            // Whatever came of it, nothing is left.
+            // Releases everything, also after an error.
             let left = ready::settle(&mut ready, SETTLE)?;
             let Measured { tally, took, signal } = measured?;
             if left > 0 && !self.options.output.quiet {
@@ -197,7 +197,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Clients that are connected and have shown that locks can be had; none where a signal came.
+    /// Connects clients and shows by one pair that locks can be had; `None` if a signal came.
     fn connect(&mut self, clients: usize) -> Result<Option<Driver>, Refusal> {
         let mut driver = Driver::new(&self.config, clients)?;
         self.signal = ready::gather(&mut driver)?;
@@ -211,7 +211,7 @@ impl Bench<'_> {
         }
         self.absent = driver.absent();
         if self.options.output.json && !self.options.output.quiet {
-            // The table says so itself.
+            // The table has them already.
             self.absent
                 .iter()
                 .for_each(|node| output::complain(&format!("redlatch: without {node}")));
@@ -247,7 +247,7 @@ impl Bench<'_> {
         measured.map_err(|error| Refusal::from(ready::poller_failed(&error)))
     }
 
-    /// Tells what was measured, and what the tool ends with.
+    /// Prints the results, and returns the exit code.
     fn tell(&self, files: &Files) -> Result<u8, Refusal> {
         if !self.rows.is_empty() {
             let setting = Setting {
@@ -262,7 +262,7 @@ impl Bench<'_> {
             } else {
                 table::text(&setting, &self.rows)
             };
-            // The files first: where nobody reads the output they are written all the same.
+            // The files first: they are written even if the output has no reader.
             files.write(&setting, &self.rows)?;
             output::print(&told)?;
         }
@@ -273,7 +273,7 @@ impl Bench<'_> {
         Ok(if nothing { exit::NO_QUORUM } else { exit::DONE })
     }
 
-    /// One measurement is told as one, several as several.
+    /// One measurement is one object, several are a list.
     fn json(&self) -> Value {
         let mut rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
         if self.plan.is_sweep() { rows.into() } else { rows.remove(0) }

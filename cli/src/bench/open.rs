@@ -1,8 +1,8 @@
-//! An open loop: a pair begins at each of its moments, whatever became of those before it, as in a
-//! service whose callers do not know of each other.
+//! An open loop: a pair begins at each of its moments, however long the earlier ones take, as in a
+//! service with independent callers.
 //!
-//! A pair whose moment finds no free place begins later and is counted from its moment all the
-//! same: what a stall does to those who come meanwhile is in the figures.
+//! A pair that finds no free place begins later, and is counted from its moment all the same. So
+//! the figures show what a stall does to the pairs that come meanwhile.
 
 use std::collections::VecDeque;
 
@@ -19,17 +19,17 @@ pub struct Open {
     rate: u64,
     start: Instant,
     begun: u64,
-    /// Each has a key of its own, so there are as many places as keys.
+    /// Each pair has a key of its own, so there are as many places as keys.
     free_keys: VecDeque<usize>,
 }
 
 impl Open {
-    /// The first pair begins at `start`; no more are under way at once than there are `keys`.
+    /// The first pair begins at `start`; at most `keys` pairs are in flight at once.
     pub fn new(rate: u64, start: Instant, keys: usize) -> Open {
         Open { rate, start, begun: 0, free_keys: (0..keys).collect() }
     }
 
-    /// When the pair of this number should begin.
+    /// When the pair with this number should begin.
     fn moment(&self, number: u64) -> Instant {
         let nanos = u128::from(number) * SECOND / u128::from(self.rate);
         let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
@@ -58,7 +58,7 @@ impl Load for Open {
 
     fn late(&self, end: Instant) -> u64 {
         let nanos = end.saturating_since(self.start).as_nanos();
-        // Those whose moment is before the end, the first one at the start.
+        // All pairs whose moment is before the end; the first moment is the start.
         let all = (nanos * u128::from(self.rate)).div_ceil(SECOND);
         u64::try_from(all).unwrap_or(u64::MAX).saturating_sub(self.begun)
     }

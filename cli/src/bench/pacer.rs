@@ -1,8 +1,8 @@
-//! A timer of the bench's own on its poller, for pairs that begin at a set time: a poller's timeout
-//! is whole milliseconds, rounded up, which would be read as latency.
+//! The bench's own timer on its poller, for pairs that begin at a set time. A poller's timeout is
+//! whole milliseconds, rounded up, and the error would be read as latency.
 //!
-//! Where the system has no such timer, pairs begin up to a millisecond late, and their latency says
-//! so: it is counted from when they should have begun.
+//! If the system has no such timer, pairs begin up to a millisecond late. Their latency shows it,
+//! because it is counted from when they should have begun.
 
 use std::io;
 use std::time::Duration;
@@ -35,15 +35,15 @@ mod timerfd {
         pub fn new(registry: &Registry, token: Token) -> io::Result<Pacer> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-            // Told at each edge, so that it need not be read.
+            // Reported at each edge, so that the timer need not be read.
             registry.register(&mut SourceFd(&timer.as_raw_fd()), token, Interest::READABLE)?;
             Ok(Pacer(timer))
         }
 
-        /// Wakes the poller in `sleep`; what was set before is forgotten.
+        /// Wakes the poller after `sleep`; an earlier setting is replaced.
         pub fn wake_in(&self, sleep: Duration) -> io::Result<()> {
             let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-            // Zero would switch it off.
+            // Zero would switch the timer off.
             let sleep = sleep.max(Duration::from_nanos(1));
             let seconds = i64::try_from(sleep.as_secs()).unwrap_or(i64::MAX);
             let it_value = Timespec { tv_sec: seconds, tv_nsec: sleep.subsec_nanos().into() };
@@ -58,7 +58,7 @@ mod timerfd {
 mod none {
     use super::{Duration, Registry, Token, io};
 
-    /// There is none: the poller's timeout is all there is.
+    /// The system has no such timer: only the poller's timeout is left.
     #[derive(Debug)]
     pub struct Pacer;
 

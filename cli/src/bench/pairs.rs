@@ -1,7 +1,7 @@
-//! The pairs under way: each asks for its key, gives it back as soon as it has it, and is counted.
+//! The pairs in flight: each acquires its key, releases it as soon as it has it, and is counted.
 //!
-//! It knows nothing of when a pair is to begin. Both latencies are the client's: from the call (or
-//! from when the call should have been made) to the moment at which the answer is in our hands.
+//! When a pair begins is decided elsewhere. Both latencies are the client's: from the call (or from
+//! when the call should have been made) to the moment at which the caller has the answer.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use super::tally::Tally;
 /// A pair that is to begin now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begin {
-    /// Which client asks.
+    /// The client that asks.
     pub client: usize,
-    /// For which key.
+    /// The key that it asks for.
     pub key: usize,
-    /// When it should have begun, where that was planned: its latency is counted from then.
+    /// When the pair should have begun, if that was planned: its latency is counted from then.
     pub intended: Option<Instant>,
 }
 
@@ -27,11 +27,11 @@ pub struct Begin {
 pub struct Ended {
     pub client: usize,
     pub key: usize,
-    /// There was no lock.
+    /// The pair got no lock.
     pub failed: bool,
 }
 
-/// The time that counts: what began before it or behind it does not.
+/// The time that counts: pairs that begin before it or after it do not count.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     pub begin: Instant,
@@ -58,17 +58,17 @@ enum Stage {
     GivingBack { acquire: Duration, from: Instant },
 }
 
-/// The pairs under way.
+/// The pairs in flight.
 #[derive(Debug)]
 pub struct Pairs {
     keys: Vec<String>,
     options: LockOptions,
     slab: Slab<Pair>,
-    /// Told apart from those of a measurement before it, whose ends may still come in.
+    /// Distinguishes them from pairs of an earlier measurement, whose answers may still come in.
     round: u64,
 }
 
-/// A number of a pair takes so many bits, the round the others.
+/// How many bits of a tag are the pair's number; the others are the round.
 const PAIR_BITS: u32 = 32;
 
 impl Pairs {
@@ -76,7 +76,7 @@ impl Pairs {
         Pairs { keys, options, slab: Slab::new(), round }
     }
 
-    /// How many there are.
+    /// How many pairs are in flight.
     pub fn under_way(&self) -> usize {
         self.slab.len()
     }
@@ -96,7 +96,7 @@ impl Pairs {
         Ok(())
     }
 
-    /// Takes what became of a request; a pair that ended is counted where its beginning counts.
+    /// Handles the end of a request. A pair that ended counts if its beginning counts.
     pub fn take(
         &mut self,
         driver: &mut Driver,
@@ -136,8 +136,8 @@ impl Pairs {
         Some(Ended { client, key, failed })
     }
 
-    /// Takes back what is asked for and not had, and tells how many were under way. Of a release
-    /// nothing is taken back: it is on its way.
+    /// Cancels the acquires in flight, and returns how many pairs were in flight. A release is not
+    /// cancelled: it is on its way.
     pub fn abandon(&mut self, driver: &mut Driver) -> u64 {
         let under_way = self.slab.len() as u64;
         for pair in self.slab.drain() {

@@ -1,38 +1,38 @@
-//! From options to what is measured, in which order, with how many keys. What cannot be measured is
-//! refused here, before a node is asked.
+//! From options to the plan: what is measured, in which order, with how many keys. What cannot be
+//! measured is refused here, before a node is asked.
 
 use std::time::Duration;
 
 use super::Options;
 use crate::output::Refusal;
 
-/// More locks than that at once say nothing about the nodes any more: to write them takes about as
+/// More locks at once say nothing about the nodes any more: writing the requests takes about as
 /// long as a node may take to answer.
 const MOST_IN_FLIGHT: usize = 10_000;
 
-/// Each of the clients that contend has a connection to every node.
+/// The limit for --contended: each client has a connection to every node.
 const MOST_CLIENTS: usize = 64;
 
-/// How many pairs an open loop has under way at most, unless told.
+/// How many pairs an open loop has in flight at most, unless --in-flight says it.
 const OPEN_PLACES: usize = 1024;
 
-/// How many clients contend unless told.
+/// How many clients contend, unless --in-flight says it.
 const CONTENDERS: usize = 4;
 
-/// More pairs a second than any one thread takes.
+/// More pairs a second than any one thread can begin.
 const HIGHEST_RATE: u64 = 10_000_000;
 
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// No warm-up is longer; a short measurement has a shorter one.
+/// The longest warm-up; a short measurement has a shorter one.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 /// When pairs begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// When another one has ended.
+    /// When another pair has ended.
     Closed,
-    /// At this rate.
+    /// At a fixed rate, in pairs a second.
     Open { rate: u64 },
     /// As in a closed loop, by several clients that want the same keys.
     Contended,
@@ -42,7 +42,7 @@ pub enum Mode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     pub mode: Mode,
-    /// The measurements, by how many pairs are under way at most.
+    /// The measurements, each by how many pairs are in flight at most.
     pub in_flight: Vec<usize>,
     pub duration: Duration,
     pub warm_up: Duration,
@@ -51,7 +51,7 @@ pub struct Plan {
 
 impl Plan {
     /// # Errors
-    /// What cannot be measured, in words.
+    /// The options cannot be measured; the reason in words.
     pub fn new(options: &Options) -> Result<Plan, Refusal> {
         let (mode, most, least, default) = match (options.contended, options.rate) {
             (true, _) => (Mode::Contended, MOST_CLIENTS, 2, CONTENDERS),
@@ -93,12 +93,12 @@ impl Plan {
         Ok(Plan { mode, in_flight, duration, warm_up: WARM_UP.min(duration / 5), keys })
     }
 
-    /// How many clients there are where so many pairs are under way.
+    /// How many clients there are if so many pairs are in flight.
     pub fn clients(&self, in_flight: usize) -> usize {
         if self.mode == Mode::Contended { in_flight } else { 1 }
     }
 
-    /// How many keys are taken in turn where so many pairs are under way.
+    /// How many keys are taken in turn if so many pairs are in flight.
     pub fn keys(&self, in_flight: usize) -> usize {
         self.keys.unwrap_or(if self.mode == Mode::Contended { 1 } else { in_flight })
     }

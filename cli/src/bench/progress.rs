@@ -1,7 +1,7 @@
-//! A line that says how far it is, on a terminal only, on the standard error.
+//! A line of progress, only on a terminal, on the standard error.
 //!
-//! The hazard is that it takes its time from what is measured: it comes twice a second, and counts
-//! what is counted anyway instead of working percentiles out.
+//! The hazard is that it takes time from the measurement. So it is printed twice a second, and
+//! shows counts that exist anyway instead of working out percentiles.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::tally::Tally;
 
 const EVERY: Duration = Duration::from_millis(500);
 
-/// No line is longer.
+/// The line's greatest length, in characters.
 const WIDTH: usize = 64;
 
 /// The line.
@@ -26,18 +26,18 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing is shown where `quiet`, or where nobody would see it.
+    /// Nothing is shown if `quiet`, or if stderr is no terminal.
     pub fn new(quiet: bool) -> Progress {
         let shown = !quiet && std::io::stderr().is_terminal();
         Progress { shown, what: String::new(), next: clock::now() }
     }
 
-    /// What is measured from now on.
+    /// Sets what is measured from now on.
     pub fn begin(&mut self, what: String) {
         self.what = what;
     }
 
-    /// Says how far it is when it is time to, and when that will be again.
+    /// Prints the progress when it is due, and returns when it is due next.
     pub fn tell(&mut self, now: Instant, window: &Window, tally: &Tally) -> Option<Instant> {
         if !self.shown {
             return None;
@@ -57,8 +57,8 @@ impl Progress {
     }
 
     fn write(&mut self, line: &str) {
-        // Over what stood there, without a word that only some terminals know. Who cannot be told
-        // goes without.
+        // Overwrites the old line without escape codes, which not every terminal knows. If stderr
+        // cannot be written, progress ends.
         let told = write!(std::io::stderr(), "\r{line:WIDTH$}\r");
         self.shown = told.is_ok();
     }

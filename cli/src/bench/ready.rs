@@ -1,7 +1,7 @@
 //! Before the first measurement: the nodes are connected, and one pair shows that locks can be had.
 //!
-//! So connecting is in no figure, and nodes that cannot be locked on are told of at once and in
-//! full, instead of after a measurement of nothing.
+//! So connecting is in no figure. Nodes that cannot be locked on are reported at once and in full,
+//! instead of after a measurement of nothing.
 
 use std::io;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use super::driver::Driver;
 /// No pair of a measurement has this number.
 const REHEARSAL: u64 = u64::MAX;
 
-/// Waits until every client knows all of its nodes, or has a quorum and has given the others a
-/// node timeout, and at most for the connect timeout. A signal that ends it is returned.
+/// Waits until every client knows all of its nodes, or has a quorum and has given the others a node
+/// timeout, but at most for the connect timeout. Returns the signal that ended the wait, if any.
 ///
 /// # Errors
 /// The system's poller fails.
@@ -39,7 +39,7 @@ pub fn gather(driver: &mut Driver) -> Result<Option<i32>, Error> {
     }
 }
 
-/// Takes a lock and gives it back. A signal that ends it is returned.
+/// Acquires a lock and releases it. Returns the signal that ended this early, if any.
 ///
 /// # Errors
 /// Why there is no lock.
@@ -63,15 +63,15 @@ pub fn rehearse(driver: &mut Driver, key: &str, ttl: Duration) -> Result<Option<
     }
 }
 
-/// Turns until nothing is asked or owed any more, and for `limit` at most, and tells how many locks
-/// may be left somewhere then.
+/// Turns until no request is in flight and no release is pending, but for `limit` at most. Returns
+/// how many locks may be left somewhere then.
 ///
 /// # Errors
 /// The system's poller fails.
 pub fn settle(driver: &mut Driver, limit: Duration) -> Result<usize, Error> {
     let end = clock::now().saturating_add(limit);
     loop {
-        // Nobody waits for them any more.
+        // Their results are not needed any more.
         while driver.completion().is_some() {}
         if driver.open() == 0 || clock::now() >= end {
             return Ok(driver.open());
@@ -84,7 +84,7 @@ fn turn(driver: &mut Driver, until: Instant) -> Result<(), Error> {
     driver.turn(until).map_err(|error| poller_failed(&error))
 }
 
-/// What a measurement cannot go on without.
+/// The error of a poller that fails: a measurement cannot go on without it.
 pub fn poller_failed(error: &io::Error) -> Error {
     let problem = format!("the system's poller: {error}").into();
     Error::Config(ConfigError::System { problem })

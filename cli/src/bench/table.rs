@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use super::figures::{QUANTILES, Row, count, time};
 use super::plan::{Mode, Plan};
 
-/// What is said beside the figures.
+/// What the table says beside the figures.
 #[derive(Debug)]
 pub struct Setting<'a> {
     pub plan: &'a Plan,
@@ -15,11 +15,11 @@ pub struct Setting<'a> {
     pub ttl: std::time::Duration,
     /// The nodes that could not be used at the beginning, and why.
     pub absent: &'a [String],
-    /// It was ended before its time.
+    /// A signal ended the run early.
     pub early: bool,
 }
 
-/// All of it.
+/// The whole text of the table.
 pub fn text(setting: &Setting, rows: &[Row]) -> String {
     let mut text = String::new();
     write(&mut text, setting, rows).expect("a String takes whatever is written");
@@ -45,17 +45,17 @@ fn write(out: &mut String, setting: &Setting, rows: &[Row]) -> Result {
     errors(out, setting, rows)
 }
 
-/// What the time from asking to having is called.
+/// The name of the time from the request to the lock.
 pub fn asking(mode: Mode) -> &'static str {
     if mode == Mode::Contended { "wait" } else { "acquire" }
 }
 
-/// What it is of which there are several at once.
+/// The name of what runs several times at once.
 pub fn at_once(mode: Mode) -> &'static str {
     if mode == Mode::Contended { "clients" } else { "in flight" }
 }
 
-/// What is measured and from when, in a line.
+/// What is measured, and from when, in one line.
 pub fn method(mode: Mode) -> &'static str {
     match mode {
         Mode::Closed => "from the client's call until it has the answer",

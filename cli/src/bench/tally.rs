@@ -1,9 +1,8 @@
-//! What is counted while pairs are taken and given back: latencies in two histograms, and troubles
-//! by their kind.
+//! The counts of a measurement: latencies in two histograms, and errors by their kind.
 //!
-//! The hazard is a trouble that makes the figures look better. So a pair is a pair once its lock
-//! was had and its release came back, whatever the release came to: both of its latencies count,
-//! and the trouble is counted beside them.
+//! The hazard is an error that makes the figures look better. So a pair counts once its lock was
+//! had and its release came back, whatever the outcome of the release. Both of its latencies count,
+//! and the error is counted beside them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,20 +12,20 @@ use redlatch::{Error, ReleaseOutcome};
 
 use crate::output::word;
 
-/// Values are told to a thousandth.
+/// Values have a precision of a thousandth: significant digits.
 const DIGITS: u8 = 3;
 
-/// Nothing is measured that takes longer; in nanoseconds.
+/// The longest latency that is recorded, in nanoseconds.
 const LONGEST: u64 = 24 * 60 * 60 * 1_000_000_000;
 
-/// What was counted.
+/// The counts of one measurement.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    /// From asking to having, in nanoseconds.
+    /// Latencies from the request to the lock, in nanoseconds.
     pub acquire: Histogram<u64>,
-    /// From giving back to hearing of it, in nanoseconds.
+    /// Latencies from the release to its confirmation, in nanoseconds.
     pub release: Histogram<u64>,
-    /// How often there was which trouble.
+    /// How often each error occurred.
     pub errors: BTreeMap<&'static str, u64>,
 }
 
@@ -37,12 +36,12 @@ impl Tally {
         Tally { acquire: empty.clone(), release: empty, errors: BTreeMap::new() }
     }
 
-    /// How many pairs there were.
+    /// How many pairs ended.
     pub fn pairs(&self) -> u64 {
         self.release.len()
     }
 
-    /// A lock was had, and its release came back.
+    /// Counts a pair: its lock was had, and its release came back.
     pub fn pair(&mut self, acquire: Duration, release: Duration, how: ReleaseOutcome) {
         record(&mut self.acquire, acquire);
         record(&mut self.release, release);
@@ -54,12 +53,12 @@ impl Tally {
         }
     }
 
-    /// No lock came of it.
+    /// Counts a request that got no lock.
     pub fn refused(&mut self, error: &Error) {
         self.trouble(word(error), 1);
     }
 
-    /// So many had not ended, or had not even begun, when the time was over.
+    /// Counts pairs that had not ended, or had not even begun, when the time was over.
     pub fn unfinished(&mut self, count: u64) {
         self.trouble("unfinished", count);
     }

@@ -1,5 +1,5 @@
-//! The second client: a thread that wants the lock the first one has, does as it is told, and tells
-//! what came of it and how long it took.
+//! The second client: a thread that wants the lock that the first one has. It follows orders, and
+//! reports what came of them and how long they took.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
@@ -10,41 +10,41 @@ use redlatch::{
 
 use super::{GRAIN, KEY, Stop, TTL};
 
-/// How long anything may take that bob does. Longer than the library waits for a lock.
+/// How long any of bob's actions may take. Longer than the library waits for a lock.
 const PATIENCE: Duration = Duration::from_secs(12);
 
-/// What bob is told to do while he has the lock.
+/// An order to bob while he has the lock.
 enum Order {
     Extend,
     Release,
 }
 
-/// What bob tells. Moments are those at which his call returned.
+/// What bob reports. Moments are those at which his call returned.
 pub enum News {
-    /// One attempt came to nothing.
+    /// One attempt failed.
     Refused { took: Duration, error: Error },
-    /// The lock is his.
+    /// He has the lock.
     Has { at: Instant, waited: Duration, token: LockToken, left: Duration },
-    /// It is his for longer.
+    /// He has the lock for longer.
     Extended { at: Instant, took: Duration, left: Duration },
-    /// He gave it back.
+    /// He released the lock.
     Released { took: Duration, how: ReleaseOutcome },
 }
 
-/// The thread, from outside. When it is dropped, bob's client goes as well.
+/// The handle of bob's thread. Dropping it drops bob's client as well.
 pub struct Bob {
     orders: Sender<Order>,
     node_events: Receiver<Result<News, Error>>,
 }
 
 impl Bob {
-    /// Tries the lock once, and then waits for it.
+    /// Starts bob: he tries the lock once, and then waits for it.
     pub fn start(config: Config) -> Result<Bob, Stop> {
         let (orders, to_do) = channel();
         let (tell, node_events) = channel();
         let thread = move || {
             if let Err(error) = live(config, &to_do, &tell) {
-                // Nobody listens any more where the demo has ended early.
+                // If the demo has ended early, no receiver is left.
                 let _ = tell.send(Err(error));
             }
         };
@@ -54,7 +54,7 @@ impl Bob {
     }
 
     pub fn extend(&self) {
-        // A bob who is gone is noticed by his silence.
+        // If bob's thread has ended, his silence shows it.
         let _ = self.orders.send(Order::Extend);
     }
 
@@ -62,7 +62,7 @@ impl Bob {
         let _ = self.orders.send(Order::Release);
     }
 
-    /// The next news, when they come.
+    /// Waits for bob's next news.
     pub fn node_events(&self) -> Result<News, Stop> {
         match self.node_events.recv_timeout(PATIENCE) {
             Ok(node_events) => node_events.map_err(|error| Stop::Failed(format!("bob: {error}"))),
@@ -70,7 +70,7 @@ impl Bob {
         }
     }
 
-    /// Looks whether bob still does what he was told to do last: there must be no news of it yet.
+    /// Checks that bob still does his last order: there must be no news of it yet.
     pub fn is_still_at_it(&self) -> Result<(), Stop> {
         match self.node_events.try_recv() {
             Err(TryRecvError::Empty) => Ok(()),
@@ -88,7 +88,7 @@ fn live(
     tell: &Sender<Result<News, Error>>,
 ) -> Result<(), Error> {
     let say = |node_events| {
-        // As above.
+        // See above: the demo may have ended.
         let _ = tell.send(Ok(node_events));
     };
     let client = Client::connect(config)?;
@@ -119,8 +119,8 @@ fn live(
     Ok(())
 }
 
-/// What to do next; `None` when nobody is there to tell. Meanwhile bob's client pays what it owes:
-/// a frozen node that goes on may do the first half of what an old attempt had sent there.
+/// Bob's next order; `None` if the demo has dropped its end. Meanwhile bob's client sends its
+/// pending releases: a frozen node that goes on may execute the first half of an old attempt.
 fn next_order(orders: &Receiver<Order>, client: &Client) -> Option<Order> {
     loop {
         match orders.try_recv() {

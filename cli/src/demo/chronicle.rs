@@ -1,15 +1,15 @@
 //! What the demo did and saw, with the time of it: the facts for the picture.
 //!
-//! A fact is noted where it happens, by whoever knows that it did. Nothing is worked out here, and
+//! A fact is noted where it happens, by the code that knows it. Nothing is worked out here, and
 //! nothing is noted ahead.
 
 use redlatch::clock::Instant;
 
-/// Something that the demo did, or that came of it.
+/// Something that the demo did, or that followed from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     pub at: Instant,
-    /// Who did it: a client or a node.
+    /// The actor: a client or a node.
     pub who: String,
     pub what: String,
 }
@@ -21,25 +21,25 @@ pub enum Done {
     /// A frozen node goes on.
     Thawed,
     Killed,
-    /// A killed node is back, empty.
+    /// A killed node is back, without keys.
     Restarted,
 }
 
-/// All of it.
+/// All facts of a run.
 #[derive(Debug)]
 pub struct Chronicle {
     pub start: Instant,
     pub events: Vec<Event>,
-    /// To which node, and when.
+    /// What was done to which node, and when.
     pub done: Vec<(Instant, usize, Done)>,
-    /// From when on who has the lock, or nobody.
+    /// From when on which client has the lock; `None`: no client.
     pub holders: Vec<(Instant, Option<&'static str>)>,
-    /// Whose token is whose.
+    /// Tokens and their owners.
     pub owners: Vec<(String, &'static str)>,
 }
 
 impl Chronicle {
-    /// Of what happens from now on.
+    /// An empty chronicle that begins at `start`.
     pub fn new(start: Instant) -> Chronicle {
         let (events, done, holders, owners) = Default::default();
         Chronicle { start, events, done, holders, owners }
@@ -50,7 +50,7 @@ impl Chronicle {
         self.events.push(Event { at, who: who.into(), what });
     }
 
-    /// The owner of a token, where it belongs to a lock.
+    /// The owner of a token, if it belongs to a lock.
     pub fn owner_of(&self, token: &str) -> Option<&'static str> {
         let owner = self.owners.iter().find(|(owned, _)| owned == token);
         owner.map(|&(_, owner)| owner)

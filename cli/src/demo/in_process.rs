@@ -1,5 +1,5 @@
-//! Five masters inside this process, for a machine without Redis: frozen, killed and looked into by
-//! calls, where a real one takes signals and connections.
+//! Five masters inside this process, for a machine without Redis. Calls freeze, kill and inspect
+//! them; a real server takes signals and connections for that.
 
 use redlatch::testing::master::Restart;
 use redlatch::testing::tcp::{self, LocalMaster};
@@ -13,7 +13,7 @@ pub struct InProcess {
     states: [State; COUNT],
 }
 
-/// What was done to a master last.
+/// The last thing that was done to a master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Running,
@@ -74,7 +74,7 @@ impl Masters for InProcess {
         let master = &self.masters[node];
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let keys = master.keys().into_iter();
-        // A key that is gone meanwhile is not there.
+        // A key that has gone meanwhile is left out.
         let held = keys.filter_map(|key| Some((text(&key), text(&master.get(&key)?))));
         Ok(Seen::Keys(held.collect()))
     }

@@ -1,28 +1,28 @@
-//! From facts to what stands in the lane of a node: for how long it held which token, was frozen,
-//! was dead.
+//! From facts to the contents of a node's lane: for how long it held which token, was frozen, was
+//! dead.
 //!
-//! The hazard is to say more than was seen. A token that is gone at a later look was released,
-//! unless the time that it had left was over by then, or the node was killed in between.
+//! The hazard is to say more than was seen. A token that is gone at a later look was released. The
+//! exceptions: its ttl was over by then, or the node was killed in between.
 
 use redlatch::clock::Instant;
 
 use super::chronicle::Done;
 use super::peek::Held;
 
-/// How a node came to hold a token no more.
+/// How a node's hold on a token ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// It was deleted, or another took its place.
+    /// The token was deleted, or another one replaced it.
     Released,
-    /// Its time was over.
+    /// Its ttl was over.
     Expired,
     /// The node died with it.
     Lost,
-    /// It did not end.
+    /// It has not ended.
     None,
 }
 
-/// For so long a node held a token.
+/// A time during which a node held a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Band {
     pub from: Instant,
@@ -31,18 +31,18 @@ pub struct Band {
     pub ending: Ending,
 }
 
-/// For so long a node did not run.
+/// A time during which a node did not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Absence {
     pub from: Instant,
     pub to: Instant,
-    /// Killed, or else frozen.
+    /// The node was killed; if not, it was frozen.
     pub dead: bool,
-    /// It came back.
+    /// The node came back.
     pub ended: bool,
 }
 
-/// A token that is seen, and when it was last.
+/// A token that is there, and when it was last seen.
 struct Open<'a> {
     from: Instant,
     seen: Instant,
@@ -54,7 +54,7 @@ impl Open<'_> {
         Band { from: self.from, to: at, token: self.held.token.clone(), ending }
     }
 
-    /// It is not there any more at that moment.
+    /// The band of a token that is not there any more at `at`.
     fn gone(&self, at: Instant, absences: &[Absence]) -> Band {
         let died = absences.iter().find(|it| it.dead && it.from >= self.seen && it.from <= at);
         let over = self.seen.saturating_add(self.held.left);
@@ -66,7 +66,7 @@ impl Open<'_> {
     }
 }
 
-/// What a node held at one key, by the looks at it up to `end`.
+/// The bands of a node at one key, by the looks at it up to `end`.
 pub fn bands<'a>(
     sights: impl Iterator<Item = (Instant, Option<&'a Held>)>,
     absences: &[Absence],

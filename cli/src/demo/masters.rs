@@ -1,16 +1,16 @@
-//! Five masters that can be frozen, killed, brought back and looked into, wherever they come from.
+//! Five masters that can be frozen, killed, restarted and inspected: real ones or in-process ones.
 
 use super::Stop;
 
-/// How many there are: the smallest number of which two may fail at once.
+/// How many there are: the smallest number of nodes of which two may fail at once.
 pub const COUNT: usize = 5;
 
 /// What a look at a node found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
-    /// It exists and executes nothing.
+    /// The node exists and executes nothing.
     Frozen,
-    /// It is not there.
+    /// The node is not there.
     Dead,
     /// Its keys, and what each of them holds.
     Keys(Vec<(String, String)>),
@@ -18,9 +18,9 @@ pub enum Seen {
 
 /// The masters. A node is named by its place in the list, from 0 on.
 ///
-/// What is done to a node is told in words, for the screen. Dropping them ends every one.
+/// Each action returns what was done, in words for the screen. Dropping the masters ends every one.
 pub trait Masters {
-    /// What they are and where, in words.
+    /// What the masters are and where, in words.
     fn describe(&self) -> String;
 
     /// Their URLs, in the order of the list.
@@ -32,12 +32,12 @@ pub trait Masters {
     /// Lets a frozen node go on.
     fn thaw(&mut self, node: usize) -> Result<String, Stop>;
 
-    /// Ends a node, with all it holds.
+    /// Ends a node, with all its keys.
     fn kill(&mut self, node: usize) -> Result<String, Stop>;
 
-    /// Brings a killed node back where it was, empty.
+    /// Restarts a killed node at its old address, without keys.
     fn restart(&mut self, node: usize) -> Result<String, Stop>;
 
-    /// Looks into a node, by other means than the library's.
+    /// Looks into a node, without the library.
     fn look(&mut self, node: usize) -> Result<Seen, Stop>;
 }

@@ -1,8 +1,9 @@
-//! The demo: a lock on five masters, somebody else who wants it, a freeze, a crash, a majority that
-//! is lost and comes back. Every number and every state on the screen is measured while it runs.
+//! The demo: a lock on five masters, a second client that wants it, a freeze, a crash, a majority
+//! that is lost and comes back. Every number and every state on the screen is measured while it
+//! runs.
 //!
-//! Here is the frame: what is set up, what is told at the end, and how an early end is told. The
-//! story itself is in `story`.
+//! Here is the frame: the set-up, the report at the end, and the report of an early end. The story
+//! itself is in `story`.
 
 mod bob;
 mod chronicle;
@@ -34,13 +35,13 @@ use watch::Watch;
 /// The key that alice and bob want.
 const KEY: &str = "invoice:42";
 
-/// The keys that are looked for in every node, for the picture.
+/// The keys that are watched on every node, for the picture.
 const KEYS: [&str; 2] = [KEY, story::FREE_KEY];
 
-/// How long it lives on a node unless it is extended. Longer than the demo leaves it alone.
+/// The lock's ttl unless it is extended. Longer than the demo leaves the lock alone.
 const TTL: Duration = Duration::from_secs(5);
 
-/// The grain of waiting for what nothing but a look tells.
+/// How often a state is polled that no event reports.
 const GRAIN: Duration = Duration::from_millis(2);
 
 /// Five local masters, contention, a freeze, a crash: what Redlock does, in a few seconds.
@@ -58,9 +59,9 @@ pub struct Options {
 /// Why the demo ends before its end.
 #[derive(Debug)]
 pub enum Stop {
-    /// Nobody reads the screen any more.
+    /// The screen's reader has left.
     ReaderLeft,
-    /// What should not happen, in words.
+    /// Something failed that should not fail, in words.
     Failed(String),
 }
 
@@ -69,7 +70,7 @@ pub fn run(options: &Options) -> ExitCode {
     match tell(options, &mut Screen::new()) {
         Ok(()) | Err(Stop::ReaderLeft) => ExitCode::SUCCESS,
         Err(Stop::Failed(why)) => {
-            // Where nobody reads the errors either, the exit code tells.
+            // If stderr has no reader either, only the exit code is left.
             let _ = writeln!(std::io::stderr(), "redlatch demo: {why}");
             ExitCode::from(exit::INTERNAL)
         }

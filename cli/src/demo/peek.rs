@@ -1,4 +1,4 @@
-//! Looks into a real node over a connection of its own: one question, one answer, no lock in it.
+//! Looks into a real node over a connection of its own: one question, one answer, no lock.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,11 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     pub token: String,
-    /// How much of its ttl is left.
+    /// What is left of its ttl.
     pub left: Duration,
 }
 
-/// A connection to look through.
+/// A connection for looks into one node.
 pub struct Peek {
     stream: TcpStream,
 }
@@ -32,7 +32,7 @@ impl Peek {
         Ok(Peek { stream })
     }
 
-    /// The id of the process that answers here.
+    /// The id of the server process that answers.
     pub fn process_id(&mut self) -> io::Result<Option<u32>> {
         let info = self.ask(&[b"INFO", b"server"], text)?;
         let line = info.lines().find_map(|line| line.strip_prefix("process_id:"));
@@ -48,7 +48,7 @@ impl Peek {
         names.sort();
         let mut keys = Vec::new();
         for name in names {
-            // A key that is gone meanwhile is not there.
+            // A key that has gone meanwhile is left out.
             let held = self.ask(&[b"GET", name.as_bytes()], |reply| match reply {
                 Reply::Null => Some(None),
                 _ => text(reply).map(Some),
@@ -69,7 +69,7 @@ impl Peek {
             Reply::Integer(millis) => Some(millis),
             _ => None,
         })?;
-        // A key that is gone meanwhile is not there.
+        // A key that has gone meanwhile is left out.
         let left = u64::try_from(left).ok().map(Duration::from_millis);
         Ok(left.map(|left| Held { token, left }))
     }

@@ -1,7 +1,7 @@
-//! How the demo is printed: headings, calls with what came of them, prose, and the state of each
-//! node. Colours only on a terminal, and not where `NO_COLOR` is set.
+//! The demo's output: headings, calls with their outcomes, prose, and the state of each node.
+//! Colours only on a terminal, and not if `NO_COLOR` is set.
 //!
-//! The hazard is a reader who leaves: a closed pipe ends the demo without a word.
+//! The hazard is a reader that leaves: a closed pipe ends the demo without a message.
 
 use std::io::{self, Write};
 
@@ -27,19 +27,19 @@ impl Screen {
         Screen { out, colours }
     }
 
-    /// The title of what follows.
+    /// Prints the title of what follows.
     pub fn heading(&mut self, text: &str) -> Result<(), Stop> {
         let text = self.styled(text, Look::Strong);
         self.line("")?;
         self.line(&text)
     }
 
-    /// Something to read.
+    /// Prints a paragraph.
     pub fn prose(&mut self, text: &str) -> Result<(), Stop> {
         self.wrapped(text.split_inclusive(' '), "  ")
     }
 
-    /// An error with its report, broken only where the nodes begin and behind each of them.
+    /// Prints an error with its report, broken only where the nodes begin and after each of them.
     pub fn quote(&mut self, text: &str) -> Result<(), Stop> {
         const KEY_ENDS: &str = "\": ";
         let nodes = text.find(KEY_ENDS).map_or(0, |at| at + KEY_ENDS.len());
@@ -47,13 +47,13 @@ impl Screen {
         self.wrapped(std::iter::once(head).chain(nodes.split_inclusive(", ")), "           ")
     }
 
-    /// Who did what, and what came of it.
+    /// Prints what an actor did, and the outcome.
     pub fn event(&mut self, who: &str, what: &str, outcome: &str) -> Result<(), Stop> {
         let who = self.styled(&format!("{who:<7}"), Look::Strong);
         self.line(format!("  {who}  {what:<28} {outcome}").trim_end())
     }
 
-    /// A word for each node, in the order of the list, counted from 1.
+    /// Prints a word for each node, in the order of the list, counted from 1.
     pub fn states(&mut self, label: &str, states: &[(String, Look)]) -> Result<(), Stop> {
         let mut line = format!("  {label:<10}");
         for (index, (word, look)) in states.iter().enumerate() {

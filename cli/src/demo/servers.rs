@@ -1,11 +1,11 @@
-//! Five real redis-servers on free ports of this machine, ended when they are dropped, also while
-//! something panics, and killed by the system when the demo is: a frozen one does not hear of the
-//! ctrl-C that ends it.
+//! Five real redis-servers on free ports of this machine. They are ended when they are dropped,
+//! also during a panic. The system kills them when the demo dies: a frozen server does not handle
+//! the ctrl-C that ends the demo.
 //!
-//! Only a process that was started here and has not been waited for is ever signalled, so a number
-//! that the system has given to somebody else is never hit. The hazard is the port: another process
-//! may take it between the choice and the start, so a start is believed only when the process that
-//! answers is ours.
+//! Only a process that was started here and has not been waited for is ever signalled, so the
+//! signal never hits another process that got the same number. The hazard is the port: another
+//! process may take it between the choice and the start. So a start counts only when the process
+//! that answers is ours.
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -33,7 +33,7 @@ const PORTS: std::ops::Range<u16> = 21_000..32_000;
 /// How often a start is tried, each time on another port.
 const STARTS: usize = 10;
 
-/// How long a server may take to start, stop or go on.
+/// How long a server may take to start, stop or continue.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Five servers.
@@ -44,7 +44,7 @@ pub struct Servers {
 
 struct Node {
     port: u16,
-    /// `None` once it was killed.
+    /// `None` after it was killed.
     process: Option<Process>,
 }
 
@@ -73,7 +73,7 @@ impl Servers {
 }
 
 impl Node {
-    /// Waits for its process; where that comes to nothing, starts another on another port.
+    /// Waits for the node's process; if that fails, starts another one on another port.
     fn wait_until_ready(
         &mut self,
         directory: &Directory,
@@ -121,7 +121,7 @@ impl Masters for Servers {
     fn kill(&mut self, node: usize) -> Result<String, Stop> {
         let process = self.running(node)?;
         let id = process.child.id();
-        // Its end is waited for in the drop.
+        // Dropping the process waits for its end.
         self.nodes[node].process = None;
         Ok(format!("SIGKILL to process {id}"))
     }
@@ -157,7 +157,7 @@ struct Process {
 }
 
 impl Process {
-    /// Starts one and does not wait for it.
+    /// Starts a server and does not wait for it.
     fn spawn(directory: &Directory, port: u16) -> Result<Process, Stop> {
         let failed = |error| Stop::Failed(format!("{BINARY} cannot be started: {error}"));
         let log = File::create(directory.log(port)).map_err(failed)?;
@@ -222,8 +222,8 @@ impl Drop for Process {
 
 /// A directory of this process's own, for servers to start in.
 ///
-/// It goes as soon as they are ready: they save nothing and their logs are of no more use, and so
-/// nothing is left of it whatever ends the demo.
+/// The directory is removed as soon as they are ready: they save nothing, and their logs have no
+/// more use. So nothing is left of it however the demo ends.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -233,7 +233,7 @@ impl Directory {
             let path = std::env::temp_dir().join(name);
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Directory(path)),
-                // Left behind by a process that was killed and had the same number.
+                // A killed process with the same number has left it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => {
                     let path = path.display();
@@ -255,7 +255,7 @@ impl Drop for Directory {
     }
 }
 
-/// What `redis-server --version` says; the way to get one where there is none.
+/// The output of `redis-server --version`; without a server, an error that says how to get one.
 fn version() -> Result<String, Stop> {
     let output = Command::new(BINARY).arg("--version").stdin(Stdio::null()).output();
     let output = output.map_err(|error| {
@@ -271,7 +271,7 @@ fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// A port on which nobody listens at this moment: the next one behind `last`, or behind anywhere.
+/// A port on which no process listens now: the next one after `last`, or after a random one.
 fn free_port(last: Option<u16>) -> Result<u16, Stop> {
     let count = PORTS.len() as u64;
     let somewhere = || RandomState::new().build_hasher().finish() % count;
@@ -281,7 +281,7 @@ fn free_port(last: Option<u16>) -> Result<u16, Stop> {
     free.next().ok_or_else(|| Stop::Failed(format!("no port is free in {PORTS:?}")))
 }
 
-/// Looks again and again until there is an outcome.
+/// Polls until there is an outcome.
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<Result<T, Stop>>) -> Result<T, Stop> {
     let start = clock::now();
     loop {

@@ -1,8 +1,8 @@
-//! The story, act by act. An act does something to the lock or to the nodes, measures it, and tells
+//! The story, act by act. An act does something to the lock or to the nodes, measures it, and says
 //! what it means.
 //!
-//! What it says of a node was read from that node a moment before. What it says in prose holds for
-//! every run: where it would not, the run ends as failed.
+//! What an act says of a node was read from that node a moment before. What it says in prose holds
+//! for every run: if it would not, the run ends as failed.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ use super::masters::{COUNT, Masters, Seen};
 use super::screen::{Look, Screen, time};
 use super::{GRAIN, KEY, Stop, TTL};
 
-/// A key that nobody holds when it is asked for.
+/// A key that no client holds when it is asked for.
 pub const FREE_KEY: &str = "invoice:43";
 
-/// How long somebody is left waiting, so that it can be seen that he waits.
+/// How long a client is left waiting, so that the wait can be seen.
 const A_WHILE: Duration = Duration::from_millis(800);
 
 /// How long the screen rests between two acts.
 const A_MOMENT: Duration = Duration::from_millis(400);
 
-/// How long the nodes may take until all is well again.
+/// How long the nodes may take until all are well again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 // Nodes by their place in the list: the first that freezes, the one that is killed, and the one
-// with which the majority goes.
+// whose freeze ends the majority.
 const FIRST: usize = 3;
 const KILLED: usize = 4;
 const THIRD: usize = 2;
@@ -42,7 +42,7 @@ enum Holds {
     Dead,
     Nothing,
     TokenOf(&'static str),
-    /// A token that belongs to no lock: of an attempt that is not over.
+    /// A token that belongs to no lock: of an attempt that has not ended.
     Stray,
 }
 
@@ -58,7 +58,7 @@ impl Holds {
     }
 }
 
-/// What the story plays with.
+/// What the acts share.
 struct Story<'a> {
     screen: &'a mut Screen,
     masters: &'a mut dyn Masters,
@@ -66,14 +66,14 @@ struct Story<'a> {
     chronicle: &'a mut Chronicle,
 }
 
-/// Tells the story on masters that took `started` to start, and notes what happens.
+/// Tells the story on masters that took `started` to start, and notes the facts.
 pub fn tell(
     screen: &mut Screen,
     masters: &mut dyn Masters,
     started: Duration,
     chronicle: &mut Chronicle,
 ) -> Result<(), Stop> {
-    // These masters are a second old, and nothing was ever locked there.
+    // These masters are a second old, and no lock was ever taken there.
     let config = Config::new(masters.urls())
         .map_err(|error| failed("alice", &error.into()))?
         .restart_guard(RestartGuard::Off);
@@ -174,7 +174,8 @@ impl Story<'_> {
     fn release_nowait(&mut self, alice: &Client, lock: Guard<'_>, bob: &Bob) -> Result<(), Stop> {
         self.screen.heading("4  Let go")?;
         let start = clock::now();
-        // Hers no more from when she asks: bob may have it before she hears that it is gone.
+        // From the request on it is not hers: bob may have the lock before she gets the
+        // confirmation.
         self.chronicle.holders.push((start, None));
         let how = lock.release().map_err(|error| failed("alice", &error))?;
         let took = time(since(start));
@@ -224,7 +225,7 @@ impl Story<'_> {
         self.prose("He goes on asking, until his deadline: so long the lock is his as before.")
     }
 
-    /// alice asks for a key that is free, and may not have it.
+    /// alice asks for a key that is free, and is refused.
     fn try_in_vain(&mut self, alice: &Client) -> Result<Error, Stop> {
         let start = clock::now();
         let error = match alice.try_lock(FREE_KEY, TTL) {
@@ -310,18 +311,18 @@ impl Story<'_> {
         self.node(node, "goes on", &how)
     }
 
-    /// Notes what was done to a node a moment ago.
+    /// Notes what was done to a node just now.
     fn done(&mut self, node: usize, done: Done) {
         self.chronicle.done.push((clock::now(), node, done));
     }
 
-    /// Notes who has the lock, and by which token.
+    /// Notes which client has the lock, and its token.
     fn has(&mut self, at: Instant, token: LockToken, who: &'static str) {
         self.chronicle.owners.push((token.to_string(), who));
         self.chronicle.holders.push((at, Some(who)));
     }
 
-    /// Tells who did what and what came of it, and notes it.
+    /// Prints an actor's action and its outcome, and notes them.
     fn event(&mut self, who: &str, what: &str, outcome: &str) -> Result<(), Stop> {
         self.chronicle.event(clock::now(), who, what, outcome);
         self.screen.event(who, what, outcome)
@@ -366,13 +367,13 @@ impl Story<'_> {
         self.chronicle.owner_of(token).map_or(Holds::Stray, Holds::TokenOf)
     }
 
-    /// Whether every node holds only what belongs to bob: what was waiting is done.
+    /// Whether every node holds only bob's tokens: pending releases are done.
     fn has_no_stray(&mut self) -> Result<bool, Stop> {
         let fine = |holds: &Holds| matches!(holds, Holds::Nothing | Holds::TokenOf("bob"));
         Ok(self.holds(KEY)?.iter().all(fine) && self.holds(FREE_KEY)?.iter().all(fine))
     }
 
-    /// The keys on each node; of a node that cannot be looked into, what it is.
+    /// The keys on each node; for a node that cannot be inspected, its state.
     fn keys(&mut self) -> Result<Vec<Vec<String>>, Stop> {
         let names = |seen| match seen {
             Seen::Frozen => vec!["frozen".to_string()],
@@ -382,7 +383,7 @@ impl Story<'_> {
         (0..COUNT).map(|node| self.masters.look(node).map(names)).collect()
     }
 
-    /// Looks at the nodes until `holds` is true, while alice goes on with what she owes.
+    /// Looks at the nodes until `holds` is true, while alice's client sends its pending releases.
     fn look_until(
         &mut self,
         alice: &Client,
@@ -408,7 +409,7 @@ fn count_ready(nodes: &[NodeState]) -> usize {
     nodes.iter().filter(|&&standing| standing == NodeState::Ready).count()
 }
 
-/// Drives a client until `holds` is true of what its nodes are to it.
+/// Drives a client until `holds` is true of its nodes' states.
 fn until(client: &Client, holds: impl Fn(&[NodeState]) -> bool) -> Result<(), Stop> {
     let start = clock::now();
     while !holds(&client.nodes()) {

@@ -1,7 +1,7 @@
-//! The picture of what happened: a lane for each node, time from left to right, and what was done,
-//! by number. Everything in it is a fact of the chronicle or was seen on a node.
+//! The picture of a run: a lane for each node, time from left to right, and the events by number.
+//! Everything in it is a fact of the chronicle or was seen on a node.
 //!
-//! It is drawn as SVG in which text is text. How wide a text is nobody knows here, so texts stand
+//! The picture is SVG in which text is text. The width of a text is not known here, so texts stand
 //! where there is room for long ones.
 
 use std::error::Error;
@@ -22,19 +22,19 @@ type Drawn = Result<(), Box<dyn Error>>;
 const WIDTH: i32 = 1200;
 const FONT: &str = "sans-serif";
 
-// Where things are, in pixels.
+// The layout, in pixels.
 const LEFT: i32 = 150;
 const RIGHT: i32 = WIDTH - 40;
 const COLOURS_Y: i32 = 100;
 const MARKS_Y: i32 = 142;
-/// Markers are this far apart at least, to be told apart.
+/// The least distance of two markers, so that they can be distinguished.
 const MARK: i32 = 25;
 const HOLDER_Y: i32 = 186;
 const HOLDER_HEIGHT: i32 = 26;
 const LANES_Y: i32 = 228;
 const LANE: i32 = 66;
 const LANE_HEIGHT: i32 = 56;
-/// Within a lane each key has a band: where it begins, and its height.
+/// Within a lane each key has a band: its offset and its height.
 const BANDS: [(i32, i32); KEYS.len()] = [(6, 26), (37, 14)];
 const LIST_LINE: i32 = 21;
 
@@ -48,10 +48,10 @@ const ICE: RGBColor = RGBColor(86, 180, 233);
 const DEAD: RGBColor = RGBColor(70, 70, 70);
 const TROUBLE: RGBColor = RGBColor(200, 60, 0);
 
-/// The whole picture: of what happened up to `end`, and of what was seen on each node.
+/// Draws the whole picture: the events up to `end`, and what was seen on each node.
 ///
 /// # Errors
-/// What the drawing library says.
+/// The drawing library's.
 pub fn svg(
     chronicle: &Chronicle,
     sights: &[Vec<KeyState>],
@@ -69,7 +69,7 @@ pub fn svg(
         let picture = Picture { area: &area, chronicle, end };
         picture.head()?;
         (0..sights.len()).try_for_each(|node| picture.ground(node))?;
-        // On the ground, and under all that has words on it.
+        // After the lanes, and before everything with words, which is drawn over it.
         picture.marks(axis_y)?;
         picture.holders()?;
         for (node, sights) in sights.iter().enumerate() {
@@ -89,7 +89,7 @@ struct Picture<'a, 'b> {
 }
 
 impl Picture<'_, '_> {
-    /// Where a moment is.
+    /// The x position of a moment.
     fn x(&self, at: Instant) -> i32 {
         let all = self.end.saturating_since(self.chronicle.start).as_secs_f64().max(0.001);
         let part = self.seconds(at) / all;
@@ -125,7 +125,7 @@ impl Picture<'_, '_> {
         Ok(())
     }
 
-    /// Who has the lock: whatever becomes of the nodes.
+    /// Draws which client has the lock, whatever the state of the nodes.
     fn holders(&self) -> Drawn {
         let middle = HOLDER_Y + HOLDER_HEIGHT / 2;
         self.strong("who has it", (24, middle))?;
@@ -172,7 +172,7 @@ impl Picture<'_, '_> {
     fn band(&self, band: &Band, top: i32, height: i32) -> Drawn {
         let owner = self.chronicle.owner_of(&band.token);
         let (left, right) = (self.x(band.from), self.x(band.to));
-        // One that was short is seen all the same.
+        // A short band keeps a width of two pixels.
         let corners = [(left, top), (right.max(left + 2), top + height)];
         self.area.draw(&Rectangle::new(corners, colour(owner).filled()))?;
         let middle = top + height / 2;
@@ -191,13 +191,13 @@ impl Picture<'_, '_> {
         let corners = [(left, top), (right, bottom)];
         self.area.draw(&Rectangle::new(corners, colour.mix(0.4).filled()))?;
         self.area.draw(&Rectangle::new(corners, colour.stroke_width(1)))?;
-        // How it ended stands beside what it was, where there is room for both.
+        // The end of the absence is written beside its cause, if there is room for both.
         let (word, back, room) = if absence.dead {
             ("dead", "restarted, empty", 300)
         } else {
             ("frozen", "goes on", 200)
         };
-        // Beside the name in the wide band.
+        // In the middle of the narrow band, clear of the name in the wide one.
         let middle = top + BANDS[1].0 + BANDS[1].1 / 2;
         self.text(word, ((left + right) / 2, middle), 15, INK, HPos::Center)?;
         if absence.ended && right - left > room {
@@ -206,7 +206,7 @@ impl Picture<'_, '_> {
         Ok(())
     }
 
-    /// A number for each event, and a line from it to where it happened.
+    /// Draws a number for each event, and a line from it to its moment.
     fn marks(&self, bottom: i32) -> Drawn {
         let places: Vec<i32> = self.chronicle.events.iter().map(|it| self.x(it.at)).collect();
         let marks = spread(&places, MARK, (LEFT, RIGHT));
@@ -260,7 +260,7 @@ impl Picture<'_, '_> {
         Ok(self.area.draw(&Text::new(text, at, style))?)
     }
 
-    /// Its middle is at the height of `at`.
+    /// Writes a text whose middle is at the height of `at`.
     fn text(&self, text: &str, at: (i32, i32), size: i32, ink: RGBColor, side: HPos) -> Drawn {
         let style = (FONT, size).into_font().color(&ink).pos(Pos::new(side, VPos::Center));
         Ok(self.area.draw(&Text::new(text, at, style))?)
@@ -275,7 +275,7 @@ fn colour(owner: Option<&str>) -> RGBColor {
     }
 }
 
-/// What can be read on the colour.
+/// The colour of text on an owner's colour.
 fn ink(owner: &str) -> RGBColor {
     if colour(Some(owner)) == ALICE { WHITE } else { INK }
 }

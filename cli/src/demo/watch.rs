@@ -1,8 +1,8 @@
-//! Looks at every node again and again while the story is told, for the picture: a thread and a
-//! connection for each, apart from those of the clients.
+//! Looks at every node again and again during the story, for the picture. Each node has a thread
+//! and a connection for that, apart from those of the clients.
 //!
-//! A frozen node answers when it goes on, and a dead one not at all: for as long there are no
-//! sights of it, and what it did then is not guessed.
+//! A frozen node answers when it continues, and a dead one not at all. For that time there are no
+//! looks, and what the node did then is not guessed.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -17,20 +17,20 @@ use super::peek::{Held, Peek};
 /// How long between two looks at a node.
 pub const EVERY: Duration = Duration::from_millis(5);
 
-/// What one look found: for each key that is looked for what is there.
+/// The result of one look: what is there at each watched key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyState {
     pub at: Instant,
     pub held: Vec<Option<Held>>,
 }
 
-/// The threads.
+/// The threads that look.
 pub struct Watch {
     threads: Vec<(Sender<()>, JoinHandle<Vec<KeyState>>)>,
 }
 
 impl Watch {
-    /// Looks from now on for these keys on the nodes at these URLs.
+    /// Starts to look for these keys on the nodes at these URLs.
     pub fn start(urls: &[String], keys: &'static [&'static str]) -> Result<Watch, Stop> {
         let one = |url: &String| {
             let address = url.strip_prefix("redis://").and_then(|address| address.parse().ok());
@@ -44,11 +44,11 @@ impl Watch {
         Ok(Watch { threads: urls.iter().map(one).collect::<Result<_, _>>()? })
     }
 
-    /// Stops looking: what was seen of each node.
+    /// Stops looking, and returns what was seen of each node.
     pub fn end(self) -> Vec<Vec<KeyState>> {
         let (stops, threads): (Vec<_>, Vec<_>) = self.threads.into_iter().unzip();
         drop(stops);
-        // One that ended badly saw nothing.
+        // A thread that panicked has seen nothing.
         threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
     }
 }
@@ -61,12 +61,12 @@ fn look(address: SocketAddr, keys: &[&str], stopped: &Receiver<()>) -> Vec<KeySt
             Some(peek) => peek,
             None => match Peek::open(address) {
                 Ok(peek) => peek,
-                // It is dead: nobody listens.
+                // The node is dead: no process listens.
                 Err(_) => continue,
             },
         };
         let held = keys.iter().map(|key| peek.held(key)).collect::<Result<Vec<_>, _>>();
-        // A connection that failed is not used again: an answer may still be under way on it.
+        // A connection that failed is not used again: an answer may still be in flight on it.
         if let Ok(held) = held {
             sights.push(KeyState { at: clock::now(), held });
             connection = Some(peek);

@@ -1,7 +1,7 @@
-//! A connection of doctor's own to one node: plain questions, their answers in order, each with a
-//! limit. It blocks, and knows no lock.
+//! Doctor's own connection to one node: plain questions, and their answers in order, each with a
+//! time limit. It blocks, and knows nothing of locks.
 //!
-//! The hazard is a node that says nothing, or says it byte by byte: every wait ends after the
+//! The hazard is a node that says nothing, or answers byte by byte. Every wait ends after the
 //! patience for one answer, and all of them together at one moment.
 
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use redlatch::proto::command;
 use redlatch::proto::resp::{Limits, Reply, Step, decode};
 use redlatch::{NodeError, clock, clock::Instant};
 
-/// How much of an error is kept: what a node writes is its own business, and may have no end.
+/// How many bytes of an error are kept: the node chooses its text, which may have no end.
 const LONGEST_ERROR: usize = 200;
 
 /// One answer.
@@ -32,7 +32,7 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
     pub cause: NodeError,
-    /// In the words of the system or of the node.
+    /// The words of the system or of the node.
     pub words: String,
 }
 
@@ -41,7 +41,7 @@ pub struct Trouble {
 pub struct Patience {
     /// For a connection, and for one answer.
     pub each: Duration,
-    /// For everything.
+    /// For everything together.
     pub until: Instant,
 }
 
@@ -49,7 +49,7 @@ impl Patience {
     /// How long the next connection or answer may take.
     fn limit(self) -> Duration {
         let left = self.until.saturating_since(clock::now());
-        // Zero would be no limit to the system.
+        // To the system, zero means no limit.
         self.each.min(left).max(Duration::from_millis(1))
     }
 }
@@ -57,7 +57,7 @@ impl Patience {
 /// How connections are encrypted.
 #[cfg(feature = "tls")]
 pub type Tls = redlatch::Tls;
-/// Without the feature no address asks for it.
+/// Without the feature no address needs it.
 #[cfg(not(feature = "tls"))]
 #[derive(Debug, Clone, Copy)]
 pub enum Tls {}
@@ -77,7 +77,7 @@ enum Stream {
 }
 
 impl Connection {
-    /// Connects; a name that has several addresses is tried at each of them.
+    /// Connects; if a name has several addresses, each is tried.
     pub fn open(
         address: &Address,
         tls: Option<&Tls>,
@@ -127,8 +127,8 @@ impl Connection {
         self.ask_all(&[words]).map(|mut answers| answers.remove(0))
     }
 
-    /// Asks all of them in one write, so that they are executed whatever becomes of us: as many
-    /// answers, in the same order.
+    /// Sends all questions in one write, so that the node executes them even if we die. Returns as
+    /// many answers, in the same order.
     pub fn ask_all(&mut self, questions: &[&[&[u8]]]) -> Result<Vec<Answer>, Trouble> {
         let mut output = BytesMut::new();
         questions.iter().for_each(|words| command::encode(&mut output, words));
@@ -222,7 +222,7 @@ impl Stream {
     }
 }
 
-/// Where the node is, as the system's resolver tells: each address once.
+/// The addresses of the node by the system's resolver, each once.
 pub fn addresses(address: &Address) -> io::Result<Vec<SocketAddr>> {
     let Address::Tcp { host, port, .. } = address else { return Ok(Vec::new()) };
     let mut found: Vec<SocketAddr> = Vec::new();

@@ -1,8 +1,8 @@
-//! What is asked of one node, over a connection of doctor's own, and what it answered: a plain
-//! value, about which `checks` decides.
+//! The examination of one node over doctor's own connection: a plain value with the node's answers,
+//! which `checks` judges.
 //!
-//! Nothing but one key of ours is written, in one write with what deletes it. The hazard is a node
-//! that falls silent half-way: what was learned until then is kept.
+//! Only one key of ours is written, in one write with its deletion. The hazard is a node that falls
+//! silent half-way: what was learned until then is kept.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,62 +17,62 @@ use super::marker;
 use super::name::{self, Place};
 use super::trial::{self, Keys, Trial};
 
-/// How long the clock is looked at: long enough to tell a hundredth from the grain of the network.
+/// How long the clock is observed: long enough to see a hundredth beyond the network's variation.
 pub const WATCHED: Duration = Duration::from_secs(1);
 
-/// How often it is asked for its time at the beginning and at the end of that, if it is quick.
+/// How often the node is asked for its time at the beginning and at the end of that, if it is fast.
 const READINGS: usize = 12;
 
-/// How often in any case: the quickest of so many is quick also where one was held up.
+/// How often in any case: the fastest answer of so many is fast even if one was delayed.
 const READINGS_OF_A_SLOW_ONE: usize = 3;
 
-/// When it counts as slow.
+/// From which round trip on a node counts as slow.
 const SLOW: Duration = Duration::from_millis(400);
 
-/// How often it is asked who it is, on one connection.
+/// How often the node is asked for its `run_id`, on one connection.
 const IDENTITIES: usize = 6;
 
 /// The settings that say something about locks. All may be refused.
 const SETTINGS: [&str; 3] = ["appendfsync", "timeout", "maxclients"];
 
-/// What doctor needs to know to examine.
+/// What an examination needs to know.
 #[derive(Debug, Clone)]
 pub struct Manner {
     pub tls: Option<Tls>,
     pub patience: Patience,
     pub keys: Keys,
-    /// The key of the node marker, where the restart guard wants one.
+    /// The key of the node marker, if the restart guard needs one.
     pub marker: Option<String>,
 }
 
 /// What one node answered.
 #[derive(Debug, Default)]
 pub struct Examination {
-    /// It answered anything at all.
+    /// The node answered anything at all.
     pub answered: bool,
-    /// It let us in.
+    /// The node let us in.
     pub handshake_answered: bool,
-    /// It speaks RESP3, which pushes need.
+    /// The node speaks RESP3, which pushes need.
     pub hello: Option<Answer>,
-    /// The fields of `INFO`; empty where it was refused.
+    /// The fields of `INFO`; empty if it was refused.
     pub info: BTreeMap<String, String>,
-    /// Settings, as far as they are told.
+    /// The settings that the node did not refuse to return.
     pub settings: BTreeMap<&'static str, String>,
-    /// The servers that answered on one connection, by `run_id`, in their order.
+    /// The servers that answered on one connection, by `run_id`, in order.
     pub identities: Vec<String>,
     /// The server at the other end of another connection.
     pub elsewhere: Option<String>,
-    /// The servers at the addresses of its name, where that has several.
+    /// The servers at the addresses of its name, if that has several.
     pub places: Vec<Place>,
-    /// Each command of the library, tried.
+    /// A trial of each command of the library.
     pub trials: Vec<Trial>,
     /// Its node marker, after the library's client had time to write it.
     pub marker: marker::Seen,
-    /// Readings of its clock.
+    /// Readings of the node's clock.
     pub readings: Vec<Reading>,
-    /// How long its answers took.
+    /// How long the node's answers took.
     pub round_trips: Vec<Duration>,
-    /// Why there is no more of it.
+    /// Why the examination ended early.
     pub trouble: Option<Trouble>,
 }
 
@@ -93,7 +93,7 @@ impl Examination {
         !self.trials.is_empty() && self.trials.iter().all(chosen)
     }
 
-    /// Whether a lock could be asked of such a server at all.
+    /// Whether such a server could grant locks at all.
     pub fn is_master(&self) -> bool {
         let is = |name, value| self.info(name).is_none_or(|told| told == value);
         is("role", "master") && is("loading", "0") && is("cluster_enabled", "0")
@@ -127,7 +127,7 @@ fn examine_into(
     let told = connection.ask_all(&[question; IDENTITIES])?;
     seen.identities = told.iter().filter_map(identity).collect();
     seen.identities.dedup();
-    // Where two servers take turns, the one would keep what the other is told to delete.
+    // If two servers take turns, one would keep the key that the other is asked to delete.
     if seen.is_master() && seen.identities.len() <= 1 {
         seen.trials = trial::run(&mut connection, node.db, &manner.keys)?;
     }
@@ -143,13 +143,13 @@ fn examine_into(
     Ok(())
 }
 
-/// Who answers on a connection of its own; that there may be none tells nothing.
+/// The server that answers on another connection; `None`, without a finding, if there is none.
 fn another(address: &Address, node: &NodeSettings, manner: &Manner) -> Option<String> {
     let connection = Connection::open(address, manner.tls.as_ref(), manner.patience);
     connection.and_then(|it| who_answers(it, node)).ok().flatten()
 }
 
-/// The `run_id` of the server at the other end; nothing where it does not tell.
+/// The `run_id` of the server at the other end; `None` if it does not say.
 pub fn who_answers(
     mut connection: Connection,
     node: &NodeSettings,
@@ -158,7 +158,7 @@ pub fn who_answers(
     connection.ask(&[b"INFO", b"server"]).map(|answer| identity(&answer))
 }
 
-/// Says who we are, as the library does.
+/// Sends HELLO and our credentials, as the library does.
 fn begin_handshake(
     connection: &mut Connection,
     node: &NodeSettings,
@@ -175,10 +175,10 @@ fn begin_handshake(
     };
     seen.answered = true;
     let cause = cause(&hello);
-    // Without the node's words: an unknown command is repeated with its arguments.
+    // Without the node's words: its error repeats an unknown command with its arguments.
     let refused = matches!(hello, Answer::Error(_));
     seen.hello = Some(if refused { Answer::Error(String::new()) } else { hello });
-    // Some servers ask who we are before they look whether they know the command.
+    // Some servers check credentials before they check whether they know the command.
     let again = match cause {
         Some(NodeError::UnknownCommand | NodeError::NoPermission) => true,
         Some(NodeError::NoAuth) => password.is_some(),
@@ -192,7 +192,7 @@ fn begin_handshake(
             self::cause(&connection.ask(&[b"AUTH", user, password])?)
         }
     };
-    // In no words of the node's: it may repeat what it was told.
+    // Without the node's words: they may repeat our password.
     seen.handshake_answered = refused.is_none();
     refused.map_or(Ok(()), |cause| Err(Trouble { cause, words: String::new() }))
 }
@@ -217,7 +217,7 @@ fn fields(text: &str) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect()
 }
 
-/// `CONFIG GET` answers name and value, in RESP3 as a map.
+/// The value in an answer to `CONFIG GET`: name and value, in RESP3 as a map.
 fn setting(answer: &Answer) -> Option<String> {
     match answer {
         Answer::Many(items) => match items.as_slice() {
@@ -241,7 +241,7 @@ fn read_the_clock(connection: &mut Connection, seen: &mut Examination) -> Result
         let asked_at = clock::now();
         let answer = connection.ask(&[b"TIME"])?;
         let read_at = clock::now();
-        // Also a refusal has gone there and come back.
+        // A refusal is a round trip, too.
         seen.round_trips.push(read_at.saturating_since(asked_at));
         let micros = micros(&answer);
         seen.readings.extend(micros.map(|micros| Reading { micros, asked_at, read_at }));

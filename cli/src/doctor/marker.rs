@@ -1,7 +1,7 @@
 //! The node marker as doctor's own connection finds it, after the library's client had time to
-//! write it; and whether the user may read and write it.
+//! write it. Also whether the user may read and write the marker.
 //!
-//! Nothing is changed: a `SET` with `NX` of a key that is there needs the permission and writes
+//! Nothing is changed: `SET` with `NX` on a key that exists needs the permission and writes
 //! nothing.
 
 use redlatch::NodeError;
@@ -10,7 +10,7 @@ use redlatch::proto::marker::{ID_DIGITS, Marker};
 use super::connection::{Answer, Connection, Trouble};
 use super::examination::Examination;
 
-/// Does with the marker all that the library's script does, but for changing it.
+/// Runs every command of the library's script on the marker, without changing it.
 const TRY: &str = "local v = redis.call('GET', KEYS[1]) redis.call('TIME') \
     if v then redis.call('SET', KEYS[1], v, 'NX') end return v";
 
@@ -20,15 +20,15 @@ pub enum Seen {
     /// Nothing: it was not looked for.
     #[default]
     Nothing,
-    /// It may not be read or written, in the words of the node.
+    /// The marker may not be read or written, in the words of the node.
     Refused(String),
-    /// There is none.
+    /// There is no marker.
     Absent,
     /// Another program uses its key.
     Foreign,
-    /// It names another identity of the node.
+    /// The marker names another identity of the node.
     OfAnother,
-    /// It names the node as it is.
+    /// The marker names the node's identity.
     Fits(Marker),
 }
 
@@ -46,7 +46,7 @@ fn read(answer: Answer, seen: &Examination) -> Seen {
         Answer::Error(line) if NodeError::of_error(line.as_bytes()) == NodeError::WrongType => {
             return Seen::Foreign;
         }
-        // Some servers put the error of a command inside a script behind words of their own.
+        // Some servers put words of their own before the error of a command inside a script.
         Answer::Error(line) if line.contains("WRONGTYPE") => return Seen::Foreign,
         Answer::Error(line) => return Seen::Refused(line),
         Answer::Number(_) | Answer::Many(_) => return Seen::Foreign,

@@ -1,8 +1,8 @@
-//! What the library itself makes of the nodes: its own client connects to all of them, and each is
-//! looked at as soon as it is known whether locks would be asked of it, and why not.
+//! How the library itself judges the nodes. Its own client connects to all of them. Each node is
+//! recorded as soon as it is known whether locks would be asked of it, and if not, why.
 //!
-//! Nothing is asked of the nodes but the handshake. The hazard is to look too early: a node is
-//! waited for until it stands or has failed once, at most for the connect timeout.
+//! Nothing is sent to the nodes but the handshake. The hazard is to look too early: each node is
+//! awaited until it is connected or has failed once, at most for the connect timeout.
 
 use std::io;
 
@@ -18,9 +18,9 @@ use crate::output::Refusal;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Met {
     pub standing: NodeState,
-    /// Why its grants do not count yet, and when they do.
+    /// Why the node's grants do not count yet, and when they will.
     pub distrust: Option<(QuarantineReason, Instant)>,
-    /// What is wrong with it in the words of the system or of the node.
+    /// What is wrong with the node, in the words of the system or of the node.
     pub words: Option<String>,
 }
 
@@ -37,12 +37,12 @@ impl Met {
     }
 }
 
-/// Connects to the nodes and says what became of it, in the order of the list.
+/// Connects to the nodes and returns the outcomes, in the order of the list.
 ///
 /// # Errors
-/// What cannot work as it was given.
+/// The configuration cannot work.
 pub fn meet(config: Config) -> Result<Vec<Met>, Refusal> {
-    // A little longer, so that it is the library that gives a silent node up and says why.
+    // A little longer, so that the library itself gives up a silent node and says why.
     let limit = config.settings().connect_timeout.mul_f64(1.1);
     let count = config.settings().nodes.len();
     let failed = |error: io::Error| Refusal::internal(format!("the system's poller: {error}"));
@@ -83,7 +83,7 @@ fn look(engine: &Engine, distrusted: &[Option<(QuarantineReason, Instant)>]) -> 
     looked
         .map(|(index, (node, &distrust))| {
             let mut standing = engine.standing(NodeId::new(index));
-            // Behind a failure it is connected to again: what counts is why it failed.
+            // After a failure the node is connected again: the reason of the failure counts.
             let failed = engine.coordinator().failures(NodeId::new(index)) > 0;
             if let (true, false, NodeReply::Failed(cause)) =
                 (failed, standing.is_usable(), node.said)

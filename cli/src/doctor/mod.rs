@@ -1,10 +1,10 @@
 //! `redlatch doctor`: do these nodes meet what Redlock assumes of them?
 //!
-//! Twice they are looked at, side by side: `meeting` is the library's own client, which says of
-//! which nodes locks would be asked; `examination` asks each node the rest over a connection of
-//! its own. Both are plain values, about which `checks` decides, and `table` shows what was found.
+//! The nodes are examined twice, side by side: `meeting` is the library's own client, which says of
+//! which nodes locks would be asked. `examination` asks each node the rest over a connection of its
+//! own. Both yield plain values, which `checks` judges, and `table` shows the findings.
 //!
-//! The hazard is to harm what is looked at: one key of our own is written, with a short ttl, in one
+//! The hazard is to harm the nodes: only one key of our own is written, with a short ttl, in one
 //! write with its deletion. The library's client writes the node marker, as every client does.
 
 mod checks;
@@ -35,7 +35,7 @@ use connection::{Patience, Tls, Trouble};
 use examination::{Examination, Manner, examine};
 use trial::Keys;
 
-/// What an examination may take beyond the wait for its last answer.
+/// How long an examination may take beyond the wait for its last answer.
 const EXAMINATION: Duration = Duration::from_secs(10);
 
 const LONG_ABOUT: &str = "\
@@ -127,8 +127,8 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     })
 }
 
-/// A node has as long for an answer as for a connection, also where it is asked for a vote in less:
-/// one that is slow is to be found slow, not silent.
+/// A node has as long for an answer as for a connection, even if a vote has less time. So a slow
+/// node is reported as slow, not as silent.
 fn patience(config: &Config) -> Patience {
     let settings = config.settings();
     let each = settings.connect_timeout.max(settings.node_timeout);
@@ -137,7 +137,7 @@ fn patience(config: &Config) -> Patience {
 
 type Examined = Receiver<(usize, Examination)>;
 
-/// Begins to examine each node on a thread of its own: one that is frozen keeps no other waiting.
+/// Starts the examination of each node on a thread of its own: a frozen node delays no other.
 fn start(config: &Config, prefix: &str, patience: Patience) -> Result<Examined, Refusal> {
     let rng = StdRng::try_from_rng(&mut SysRng);
     let mut rng = rng.map_err(|error| Refusal::internal(format!("no randomness: {error}")))?;
@@ -151,7 +151,7 @@ fn start(config: &Config, prefix: &str, patience: Patience) -> Result<Examined, 
         let manner = Manner { tls: tls(config), patience, keys, marker };
         let (address, node, sender) = (address.clone(), node.clone(), sender.clone());
         thread::spawn(move || {
-            // Nobody takes what comes too late.
+            // No receiver is left if the result comes too late.
             let _ = sender.send((index, examine(&address, &node, &manner)));
         });
     }

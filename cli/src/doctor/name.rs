@@ -11,18 +11,18 @@ use redlatch::proto::settings::NodeSettings;
 use super::connection::{Connection, Trouble};
 use super::examination::{Manner, who_answers};
 
-/// So many addresses of a name are asked at most: each may cost a connect timeout.
+/// At most this many addresses of a name are asked: each may cost a connect timeout.
 const MOST: usize = 8;
 
 /// One address of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub address: SocketAddr,
-    /// The `run_id` of the server there; nothing where it does not tell.
+    /// The `run_id` of the server there; `None` if it does not say.
     pub run_id: Result<Option<String>, Trouble>,
 }
 
-/// Asks at each of these addresses of the node who answers.
+/// Asks at each of these addresses which server answers.
 pub fn ask_each(
     found: &[SocketAddr],
     address: &Address,

@@ -1,5 +1,5 @@
-//! What was found, as a table that is read at a glance: a line for each check, a column for each
-//! node, and below it in words what is not well.
+//! The findings as a table: a line for each check, a column for each node, and below it in words
+//! what is not well.
 
 use std::io;
 
@@ -9,13 +9,13 @@ use crate::look::{Colours, Look};
 /// The longest line. Only a word that is longer itself goes beyond it.
 const COLUMNS: usize = 98;
 
-/// How wide the column of the names is.
+/// How wide the column of the names is, in characters.
 const NAME: usize = 13;
 
-/// How wide those of the marks are.
+/// How wide the columns of the marks are, in characters.
 const MARK: usize = 6;
 
-/// The table; with `everything`, also in words what is well.
+/// The table; with `everything`, what is well is also put in words.
 pub fn text(labels: &[&str], findings: &[Finding], everything: bool) -> String {
     let colours = Colours::on(&io::stdout());
     let mut lines: Vec<String> = labels
@@ -45,7 +45,7 @@ fn heading(nodes: usize, colours: Colours) -> String {
     colours.styled(line.trim_end(), Look::Strong)
 }
 
-/// The line of one check; `None` where it was not looked at.
+/// The line of one check; `None` if the check was not made.
 fn row(name: &str, labels: &[&str], findings: &[Finding], colours: Colours) -> Option<String> {
     let worst = |label: Option<&str>| {
         let of_it = findings.iter().filter(|it| it.name == name && it.node.as_deref() == label);
@@ -59,7 +59,7 @@ fn row(name: &str, labels: &[&str], findings: &[Finding], colours: Colours) -> O
     let is_of_nodes = marks[0].is_none();
     let cells = marks.iter().enumerate().map(|(column, mark)| match mark {
         Some(level) => colours.styled(&format!("{:MARK$}", level.name()), look(*level)),
-        // Of this node it could not be told, for what is said in another line.
+        // The check could not be made on this node; another line says why.
         None if is_of_nodes && column > 0 => format!("{:MARK$}", "-"),
         None => " ".repeat(MARK),
     });

@@ -1,16 +1,16 @@
-//! Every command that the library uses, tried on one key of doctor's own: what an ACL, a managed
-//! server or a full disk refuses is found before a lock meets it.
+//! Trials: every command that the library uses is tried on one key of doctor's own. So what an ACL,
+//! a managed server or a full disk refuses is found before a lock needs it.
 //!
-//! All of it goes in one write that ends with the deletion, so that nothing is left where we, or
-//! the connection, end half-way; and the key has a short ttl where deleting is refused. The hazard
-//! is to take a refusal of the key for one of the command.
+//! All commands go in one write that ends with the deletion. So nothing is left if we, or the
+//! connection, end half-way, and the key has a short ttl in case deleting is refused. The hazard is
+//! to take a refusal of the key for one of the command.
 
 use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
 use redlatch::{LockToken, NodeError};
 
 use super::connection::{Answer, Connection, Trouble};
 
-/// How long the key lives where it cannot be deleted, in milliseconds.
+/// The ttl of a key that cannot be deleted, in milliseconds.
 const TTL: &[u8] = b"5000";
 
 /// The key and what is written to it.
@@ -28,18 +28,19 @@ pub struct Trial {
     pub outcome: Outcome,
 }
 
-/// What became of it.
+/// The outcome of a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// Answered, and not what it answers when all is well.
+    /// The answer was not the expected one.
     Odd,
-    /// In the words of the node.
+    /// Refused, in the words of the node.
     Refused(NodeError, String),
 }
 
 impl Trial {
-    /// Whether the user may not, or the server does not have it: somebody has to change something.
+    /// Whether the user may not use the command, or the server does not have it: an operator has to
+    /// change something.
     pub fn is_forbidden(&self) -> bool {
         let Outcome::Refused(cause, _) = &self.outcome else { return false };
         matches!(cause, NodeError::NoPermission | NodeError::UnknownCommand | NodeError::NoDatabase)
@@ -48,12 +49,12 @@ impl Trial {
 
 type Question<'a> = (&'static str, Vec<&'a [u8]>);
 
-/// Tries them all.
+/// Tries all commands.
 pub fn run(connection: &mut Connection, db: u32, keys: &Keys) -> Result<Vec<Trial>, Trouble> {
     if db != 0 {
         let answer = connection.ask(&[b"SELECT", db.to_string().as_bytes()])?;
         if let Answer::Error(_) = answer {
-            // In database 0 the key would be in somebody's way.
+            // In database 0 the key could collide with another program's.
             return Ok(judged([("SELECT", answer)].into_iter()));
         }
     }
@@ -75,7 +76,7 @@ fn about_the_connection<'a>() -> Vec<Question<'a>> {
         ("CLIENT TRACKING", vec![b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]),
         ("CLIENT SETNAME", vec![b"CLIENT", b"SETNAME", b"redlatch-doctor"]),
         ("CLIENT SETINFO", vec![b"CLIENT", b"SETINFO", b"LIB-NAME", b"redlatch"]),
-        // Of a connection that nobody has: numbers are given out from 1.
+        // The id of no connection: ids count up from 1.
         ("CLIENT KILL", vec![b"CLIENT", b"KILL", b"ID", b"9223372036854775807"]),
     ]
 }
@@ -109,7 +110,7 @@ fn about_the_key(keys: &Keys) -> Vec<Question<'_>> {
     ]
 }
 
-/// One outcome for each command: the first that is not well.
+/// One outcome for each command: its first answer that is not well.
 fn judged(answers: impl Iterator<Item = (&'static str, Answer)>) -> Vec<Trial> {
     let mut trials: Vec<Trial> = Vec::new();
     for (command, answer) in answers {
@@ -126,7 +127,7 @@ fn judged(answers: impl Iterator<Item = (&'static str, Answer)>) -> Vec<Trial> {
 fn outcome(command: &str, answer: Answer) -> Outcome {
     match answer {
         Answer::Error(line) => Outcome::Refused(NodeError::of_error(line.as_bytes()), line),
-        // The key was there, and the script of ours found it as it was left.
+        // The key was there, and our script found it unchanged.
         Answer::Number(1) | Answer::Text(_) | Answer::Many(_) => Outcome::Done,
         Answer::Number(_) | Answer::Nothing if !matches!(command, "EVAL" | "EVALSHA") => {
             Outcome::Done

@@ -1,7 +1,8 @@
-//! CMD as a process: it is started, signalled with all that belongs to it, and waited for.
+//! CMD as a process: starts it, signals it with all that belongs to it, and waits for it.
 //!
-//! The hazard is a process number that is somebody else's by now: CMD is signalled by its pidfd or
-//! before it was waited for, and its group while a member of it may be left.
+//! The hazard is a process number that the system has given to another process since. So CMD is
+//! signalled by its pidfd, or before it was waited for. Its group is signalled while a member of it
+//! may be left.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,23 +21,23 @@ use super::process_tree::{ProcessTree, Strangers};
 use super::terminal::Place;
 use crate::exit;
 
-/// How long what CMD started is waited for behind SIGKILL, which is a matter of milliseconds.
+/// How long to wait, after SIGKILL, for what CMD started to be gone. That takes milliseconds.
 pub const DYING: Duration = Duration::from_secs(1);
 
-/// The token of CMD's end on the poller.
+/// The poller's token for CMD's end.
 const CHILD: Token = Token(2);
 
 /// How CMD ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, with that code.
+    /// CMD exited with this code.
     Exited(u8),
-    /// By that signal.
+    /// This signal killed CMD.
     Killed(i32),
 }
 
 impl Ended {
-    /// What a shell makes of it.
+    /// The exit code that a shell makes of it.
     pub fn code(self) -> u8 {
         match self {
             Ended::Exited(code) => code,
@@ -49,7 +50,7 @@ impl Ended {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     Ended(Ended),
-    /// It does nothing until it is continued.
+    /// CMD does nothing until it is continued.
     Stopped(Signal),
 }
 
@@ -59,15 +60,15 @@ pub struct Child {
     pid: Pid,
     pidfd: OwnedFd,
     place: Place,
-    /// What it started; where it has a group of its own, what is not in that.
+    /// What CMD started. If CMD has a group of its own, only what is outside that group.
     process_tree: ProcessTree,
     ended: Option<Ended>,
-    /// CMD has ended, and its group with it: the number may be a stranger's.
+    /// CMD has ended, and so has its group: the group's number may belong to a stranger.
     group_is_gone: bool,
 }
 
 impl Child {
-    /// Starts it; its end is an event of the poller.
+    /// Starts CMD; its end is an event of the poller.
     pub fn start(
         mut command: std::process::Command,
         place: Place,
@@ -79,8 +80,8 @@ impl Child {
             command.process_group(0);
         }
         let strangers = Strangers::record();
-        // What CMD leaves behind falls to us instead of to a first process that may never wait for
-        // it: its group is gone when its last member is. Where that cannot be had, it takes longer.
+        // Orphans of CMD become our children, not those of an init that may never reap them. CMD's
+        // group is gone only when its last member was reaped. Without this right that takes longer.
         let _ = set_child_subreaper(Some(getpid()));
         let mut started = command.spawn()?;
         let pid = Pid::from_child(&started);
@@ -96,8 +97,8 @@ impl Child {
                 Ok(Child { pid, pidfd, place, process_tree, ended, group_is_gone })
             }
             Err(error) => {
-                // It was not waited for, so the number is its own. Whoever called gives the lock
-                // back, and so it is gone before, with what it may have started.
+                // CMD was not waited for, so the number is still its own. The caller releases the
+                // lock on this error, so CMD must be gone first, with what it may have started.
                 if place == Place::OwnGroup {
                     let _ = kill_process_group(pid, Signal::KILL);
                 }
@@ -112,12 +113,12 @@ impl Child {
         }
     }
 
-    /// How it ended, if it did.
+    /// How CMD ended, if it did.
     pub fn ended(&self) -> Option<Ended> {
         self.ended
     }
 
-    /// Passes a signal on: to its group where it has one, as a terminal would.
+    /// Passes a signal on: to CMD's group if it has one, as a terminal would.
     pub fn send(&self, signal: Signal) -> io::Result<()> {
         let sent = match self.place {
             Place::OwnGroup if self.group_is_gone => return Ok(()),
@@ -125,29 +126,29 @@ impl Child {
             Place::OurGroup => pidfd_send_signal(&self.pidfd, signal),
         };
         match sent {
-            // Nobody is left who could be sent anything.
+            // No process is left to signal.
             Err(Errno::SRCH) => Ok(()),
             sent => Ok(sent?),
         }
     }
 
-    /// Sends it a signal, and everything that it started: its group, and who is below us. A group
-    /// is what timeout(1) makes for itself, too.
+    /// Sends a signal to CMD and to everything that it started: its group, and our other
+    /// descendants. timeout(1) makes a group for itself, too.
     pub fn send_to_all(&self, signal: Signal) -> io::Result<()> {
         let sent = self.send(signal);
         let others = self.process_tree.send(signal);
         sent.and(others)
     }
 
-    /// Whether nothing is left of it, nor of what it started. A group that CMD itself has left
-    /// keeps its number while it has members, so none but them is counted.
+    /// Whether nothing is left of CMD, nor of what it started. If CMD itself left its group, the
+    /// number stays taken while the group has members, so only members are counted.
     pub fn is_all_gone(&self) -> bool {
         self.ended.is_some()
             && (self.group_is_gone || self.place == Place::OurGroup)
             && self.process_tree.is_gone()
     }
 
-    /// The next thing that became of it. What it left behind is waited for here, too.
+    /// The next change of CMD's state. Also waits for the orphans that CMD left.
     pub fn next_change(&mut self) -> Option<Change> {
         let change = self.wait_for_change();
         if self.ended.is_some() && self.place == Place::OwnGroup && !self.group_is_gone {

@@ -1,8 +1,8 @@
-//! Finds CMD as a shell would, before anybody is asked for the lock: a mistyped command must not
-//! make others wait, and must not be told as something that ran.
+//! Finds CMD as a shell would, before any node is asked for the lock. A mistyped command must not
+//! make other clients wait, and must not be reported as one that ran.
 //!
-//! The hazard is a command that is there when it is looked for and gone when it is started: that
-//! one is told by the same exit codes, when it is too late (`die_with_parent.rs`).
+//! The hazard is a command that is found here and gone when it is started. That late failure is
+//! reported by the same exit codes (`die_with_parent.rs`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,10 +15,10 @@ use rustix::fs::{Access, access};
 use crate::exit;
 use crate::output::{Refusal, words};
 
-/// Where programs are where there is no PATH.
+/// The directories that are searched if there is no PATH.
 const USUAL_PATH: &str = "/bin:/usr/bin";
 
-/// The longest first line of a script that the kernel reads.
+/// The longest first line of a script that the kernel reads, in bytes.
 const FIRST_LINE: u64 = 256;
 
 /// The program that `name` stands for.
@@ -41,7 +41,7 @@ fn find_in(name: &OsStr, path: &OsStr) -> Result<PathBuf, Refusal> {
     }
     let mut refused = None;
     for directory in std::env::split_paths(path) {
-        // An empty entry is the present directory; with a slash, nobody looks for it again.
+        // An empty entry is the current directory. A path with a slash is not searched for again.
         let program = Path::new(".").join(directory).join(name);
         match problem(&program) {
             None => return Ok(program),
@@ -80,13 +80,13 @@ fn problem(program: &Path) -> Option<Problem> {
     Some(Problem::Cannot(format!("its interpreter {interpreter:?}: {error}")))
 }
 
-/// What a script says that it is to be run by. What cannot be read says nothing, and may well be
-/// run: a program needs no permission to be read.
+/// The interpreter that a script names in its first line. A file that cannot be read yields none: a
+/// program may be run without read permission.
 fn interpreter(program: &Path) -> Option<PathBuf> {
     let mut start = Vec::new();
     File::open(program).ok()?.take(FIRST_LINE).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
-    // Nothing else is a blank to the kernel: not the `\r` of a line that was written elsewhere.
+    // The kernel takes only these as blanks, and not the `\r` of a line with foreign line ends.
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
     let word = words.find(|word| !word.is_empty())?;
     Some(OsString::from(OsStr::from_bytes(word)).into())

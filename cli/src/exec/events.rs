@@ -1,5 +1,5 @@
-//! What there is to tell of a lock and of its CMD: each event, as text and as JSON. The names of
-//! the events and of their fields are an interface that scripts rely on.
+//! The events of a lock and of its CMD, each as text and as JSON. Scripts rely on the names of the
+//! events and of their fields.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct Won {
     pub nodes: usize,
 }
 
-/// The lock was not had at once, and is waited for.
+/// The lock was not granted at once; the tool waits for it.
 pub fn waiting(log: &mut StderrLog, error: &Error) {
     let refusal = Refusal::of_acquire(error.clone());
     let mut text = format!("waiting for \"{}\": {}", log.key(), refusal.message);
@@ -33,7 +33,7 @@ pub fn waiting(log: &mut StderrLog, error: &Error) {
     log.event(Weight::News, "waiting", fields, &text);
 }
 
-/// It is held.
+/// The lock is held.
 pub fn acquired(log: &mut StderrLog, lock: &Lock, won: Won) {
     let Won { remaining, elapsed, granted, nodes } = won;
     let token = lock.token().to_string();
@@ -52,7 +52,7 @@ pub fn acquired(log: &mut StderrLog, lock: &Lock, won: Won) {
     log.event(Weight::Detail, "acquired", fields, &text);
 }
 
-/// It is held longer.
+/// The lock was renewed.
 pub fn renewed(log: &mut StderrLog, lock: &Lock, remaining: Duration) {
     let text = format!("renewed \"{}\", for {remaining:.1?}", log.key());
     let fields = json!({
@@ -63,7 +63,7 @@ pub fn renewed(log: &mut StderrLog, lock: &Lock, remaining: Duration) {
     log.event(Weight::Detail, "renewed", fields, &text);
 }
 
-/// It was not renewed until now. `signal` is what CMD was sent because of that.
+/// The lock was not renewed until now. `signal` is what CMD was sent because of that.
 pub fn expiring(
     log: &mut StderrLog,
     core: &Coordinator,
@@ -82,7 +82,7 @@ pub fn expiring(
     log.event(Weight::News, "expiring", fields, &text);
 }
 
-/// It is over, or was given up because CMD had to be stopped before it is.
+/// The lock is over, or it was given up because CMD had to be stopped before its end.
 pub fn lost(log: &mut StderrLog, error: &Error) {
     let reason = match error {
         Error::Lost { reason: LostReason::Gone, .. } => "gone",
@@ -96,7 +96,7 @@ pub fn lost(log: &mut StderrLog, error: &Error) {
     log.event(Weight::News, "lost", fields, &message);
 }
 
-/// It could not be renewed, and CMD ended when it was told to, so long before the deadline.
+/// The lock could not be renewed, and CMD ended when it got SIGTERM, `left` before the deadline.
 pub fn not_renewed(log: &mut StderrLog, report: &Report, left: Duration) {
     let standings = standings(report);
     let key = log.key();
@@ -108,11 +108,12 @@ pub fn not_renewed(log: &mut StderrLog, report: &Report, left: Duration) {
     log.event(Weight::News, "lost", fields, &text);
 }
 
-/// It was given back, or not: then it is a warning.
+/// The lock was released. If that is not confirmed, the event is a warning.
 pub fn released(log: &mut StderrLog, released: ReleaseOutcome, core: &Coordinator) {
     let released = match released {
         ReleaseOutcome::Unconfirmed { nodes } => {
-            // A node that answered since then, and is owed nothing, has confirmed it.
+            // A node that answered since then, and has no pending release, has confirmed the
+            // release.
             let open =
                 |node: &NodeId| core.unanswered(*node) > 0 || core.pending_releases(*node) > 0;
             let nodes: NodeSet = nodes.iter().filter(open).collect();

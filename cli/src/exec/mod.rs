@@ -33,7 +33,7 @@ use terminal::Place;
 use waiting::Waited;
 use watch::{Bound, Over, Watch};
 
-/// How long the nodes behind the majority may take to be counted.
+/// How long to wait for the answers of the nodes beyond the majority, which are only counted.
 const STRAGGLERS: Duration = Duration::from_millis(10);
 
 const EXAMPLES: &str = "\
@@ -62,17 +62,17 @@ pub struct Options {
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 
-    /// The exit code where someone else holds the lock and the wait ran out
+    /// The exit code if another client holds the lock and the wait ran out
     #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::CONTENDED)]
     pub conflict_exit_code: u8,
 
-    /// How long before the deadline CMD is told to stop [default: 5s, at most a third of the ttl]
+    /// How long before the deadline CMD is asked to stop [default: 5s, at most a third of the ttl]
     ///
-    /// Where --max-hold is shorter than the ttl, at most a third of that.
+    /// If --max-hold is shorter than the ttl, the default is at most a third of that.
     ///
     /// When so little is left of the lock, because it could not be renewed, CMD gets SIGTERM. It
     /// has the time up to the deadline to end, and is killed just before it. SIGTERM is not taken
-    /// back: CMD ends, also where the lock could be renewed after all. At most half of the ttl.
+    /// back: CMD ends, also if the lock could be renewed after all. At most half of the ttl.
     #[arg(long, value_name = "DUR", value_parser = duration)]
     pub grace: Option<Duration>,
 
@@ -86,15 +86,15 @@ pub struct Options {
 
     /// The longest time that the lock is held, however long CMD runs; or none
     ///
-    /// A CMD that hangs would keep everybody else out for ever. It ends as any lock that cannot be
-    /// renewed: see --grace.
+    /// A CMD that hangs would keep all other clients out for ever. It ends as under any lock that
+    /// cannot be renewed: see --grace.
     #[arg(long, value_name = "DUR", value_parser = max_hold, default_value = "24h")]
     pub max_hold: MaxHold,
 
     /// Leave CMD in our process group, and signal it alone: for commands that read the terminal
     ///
-    /// So it is by itself where stdin is a terminal. Otherwise CMD has a process group of its own,
-    /// and what it starts gets the signals as well. Where the lock is lost, what CMD started is
+    /// This is the default if stdin is a terminal. Otherwise CMD has a process group of its own,
+    /// and what it starts gets the signals as well. If the lock is lost, what CMD started is
     /// stopped together with it in either case.
     #[arg(long)]
     pub foreground: bool,
@@ -107,7 +107,7 @@ pub struct Options {
     pub output: Output,
 }
 
-/// The longest time that the lock is held; `None`: there is none.
+/// The longest time that the lock is held; `None`: no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxHold(pub Option<Duration>);
 
@@ -143,11 +143,12 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
     };
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
     let bound = Bound { ttl: options.timing.ttl, no_renew: options.no_renew, until };
-    // Nobody waited for those that were not needed; it is told how many hold it, so they may come.
+    // The acquire did not wait for the nodes beyond the majority. The event says how many nodes
+    // hold the lock, so their answers may still come in.
     event_loop.settle(STRAGGLERS)?;
     tell_of_lock(&event_loop, &lock, begun, log);
     if event_loop.engine.remaining(&lock) <= stop_schedule::kill_lead(lasts(options)) {
-        // We were kept from going on: by the system, or by a ttl that is next to nothing.
+        // The system, or a tiny ttl, kept us from starting CMD in time.
         return over_before_start(&mut event_loop, lock, options, log);
     }
     let place = Place::of_command(options.foreground);
@@ -155,7 +156,7 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
     give_environment(&mut command, options, &event_loop, &lock);
     let over = match Child::start(command, place, event_loop.registry()) {
         Ok(mut child) => {
-            // It is over only where it ran out at this very moment.
+            // No deadline means that the lock ran out at this very moment.
             let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
             let stop_schedule = StopSchedule::new(options.on_lost, lasts(options), grace, deadline);
             let nodes = (&mut event_loop, &mut signals);
@@ -170,7 +171,7 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
     end(over, &mut event_loop, lock, options, log)
 }
 
-/// There is no time left to run anything in, nor to stop it in: nothing is started.
+/// No time is left to run CMD in, nor to stop it in: nothing is started.
 fn over_before_start(
     event_loop: &mut EventLoop,
     lock: Lock,
@@ -186,7 +187,7 @@ fn over_before_start(
     Err(refusal)
 }
 
-/// CMD is gone: what is left to do, and what redlatch ends with.
+/// CMD is gone: does what is left to do, and returns redlatch's exit code.
 fn end(
     over: Over,
     event_loop: &mut EventLoop,
@@ -198,7 +199,7 @@ fn end(
     let code = if stopped { exit::LOST } else { ended.code() };
     events::child_exit(log, ended, code);
     if lost {
-        // What is owed to the nodes since then.
+        // Sends the releases that are still pending.
         event_loop.settle(options.timing.node_timeout)?;
     } else {
         give_back(event_loop, lock, options, log)?;
@@ -206,7 +207,7 @@ fn end(
     Ok(code)
 }
 
-/// Releases the lock, for a node timeout at most.
+/// Releases the lock; takes at most one node timeout.
 fn give_back(
     event_loop: &mut EventLoop,
     lock: Lock,
@@ -216,7 +217,7 @@ fn give_back(
     let end = clock::now().saturating_add(options.timing.node_timeout);
     let op = event_loop.engine.release(lock, 0);
     let outcome = event_loop.end_of(op)?;
-    // Also those that were not needed to be sure of it.
+    // Waits also for the nodes that were not needed to confirm the release.
     event_loop.settle(end.saturating_since(clock::now()))?;
     if let Outcome::Released(released) = outcome {
         events::released(log, released, event_loop.engine.coordinator());
@@ -235,7 +236,7 @@ fn tell_of_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut S
     events::acquired(log, lock, won);
 }
 
-/// What CMD is told of its lock; and nothing that may have a password in it.
+/// Puts the lock into CMD's environment, and takes out what may have a password in it.
 fn give_environment(command: &mut Command, options: &Options, event_loop: &EventLoop, lock: &Lock) {
     let core = event_loop.engine.coordinator();
     let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
@@ -250,7 +251,7 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
         .env_remove(nodes::PASSWORD_VARIABLE);
 }
 
-/// How long the lock lasts that is not renewed.
+/// How long the lock lasts if it is not renewed.
 fn lasts(options: &Options) -> Duration {
     options.max_hold.0.map_or(options.timing.ttl, |most| most.min(options.timing.ttl))
 }
@@ -265,13 +266,13 @@ fn grace(options: &Options) -> Result<Duration, Refusal> {
     Ok(grace)
 }
 
-/// How the lock is kept: never without a bound in the library's words, so "none" is the longest.
+/// How the lock is kept. The library always wants a bound, so "none" is the longest duration.
 fn keep(options: &Options, grace: Duration) -> AutoExtend {
     let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX)).warn_before(grace);
     if options.no_renew { keep.with_extensions(0) } else { keep }
 }
 
-/// Why there is no lock; with the code that the user wants for it.
+/// Why there is no lock, with the exit code that the user wants for it.
 fn refusal(options: &Options, error: redlatch::Error) -> Refusal {
     let contended = matches!(error, redlatch::Error::Contended(_));
     let mut refusal = Refusal::of_acquire(error);

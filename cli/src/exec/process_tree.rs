@@ -1,24 +1,26 @@
-//! What CMD started, and what those started, where no process group tells: CMD has none of its own,
-//! or they have left it, as timeout(1) and a shell with job control make one for what they run. It
-//! is every process below us that is no older than CMD, of our session, as /proc tells. A daemon
-//! that left the session is none of them.
+//! What CMD started, directly or not, and what no process group shows. Either CMD has no group of
+//! its own, or the processes have left it: timeout(1) and a shell with job control make groups for
+//! what they run. By /proc, these are all our descendants that are in our session and no older than
+//! CMD. A daemon that left the session is not among them.
 //!
-//! A script may start background jobs and then become redlatch: they are our children then, and
-//! not CMD's. /proc tells start times in ticks of 10 ms, so a job may seem no older than CMD.
-//! Therefore our descendants are recorded before CMD is started, as strangers, and what descends
-//! from a stranger is a stranger. A process whose stranger parent ended becomes our child. Where
-//! CMD has a process group of its own, such a process is known by our group, in which it was
-//! started and in which nothing of CMD is. With --foreground it cannot be told from what CMD left
-//! behind, and is stopped with CMD.
+//! A script may start background jobs and then become redlatch: then they are our children, and not
+//! CMD's. /proc has start times in ticks of 10 ms, so a job may seem no older than CMD. Therefore
+//! our descendants are recorded before CMD is started, as strangers. What descends from a stranger
+//! is a stranger. A process whose stranger parent ended becomes our child. If CMD has a process
+//! group of its own, such a process is known by our group: it was started in that group, and no
+//! process of CMD is in it. With --foreground such a process looks like one that CMD started, and
+//! is stopped with CMD.
 //!
-//! The hazard is a process number that is somebody else's by now: what is signalled is looked at
-//! again when it is held by a pidfd. And a process that starts another behind our look, and ends:
-//! nobody is called gone by a look during which somebody came or went, and whoever kills looks
-//! until nobody is left. In a namespace of its own (a container) redlatch may be of a
-//! session and a group that began outside and have no number inside, which the kernel tells as 0:
-//! such a 0 is compared like any other, and no system call is asked that has no answer then. Where
-//! /proc is that of another namespace, its numbers tell who is left, but nobody is signalled by
-//! one.
+//! The hazard is a process number that the system has given to another process since. So a process
+//! is looked at again once a pidfd holds it, before it is signalled. A second hazard is a process
+//! that starts another one after our look, and ends. So a look during which processes came or went
+//! never says that all are gone, and a caller that kills looks again until none is left.
+//!
+//! In a namespace of its own (a container) redlatch may be of a session and a group that began
+//! outside and have no number inside. The kernel reports such a number as 0. Such a 0 is compared
+//! like any other, and no system call is made that has no answer then. If /proc is that of another
+//! namespace, its numbers show which processes are left, but no process is signalled by such a
+//! number.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -29,17 +31,17 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, pidfd_open, pidfd_send_signal, waitid,
 };
 
-/// What /proc tells of a process.
+/// What /proc says of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     id: i32,
     parent: i32,
     group: i32,
     session: i32,
-    /// When it was started, in the system's ticks.
+    /// When it was started, in the system's clock ticks.
     started: u64,
-    /// It is dead, and nobody waited for it yet. One whose first thread has ended lives on in the
-    /// others.
+    /// It is dead, and its parent has not waited for it yet. A process whose first thread has ended
+    /// lives on in the others.
     dead: bool,
 }
 
@@ -47,7 +49,7 @@ struct Process {
 #[derive(Debug)]
 struct Look {
     members: Vec<Process>,
-    /// There is nobody else: all could be read, and nobody came or went meanwhile.
+    /// There are no others: all could be read, and no process came or went meanwhile.
     complete: bool,
 }
 
@@ -56,8 +58,8 @@ struct Look {
 pub struct Strangers(BTreeSet<(i32, u64)>);
 
 impl Strangers {
-    /// Records all of our descendants; call it before CMD is started. Where /proc cannot be read,
-    /// nothing is recorded, and nobody can be signalled by it later.
+    /// Records all of our descendants; call it before CMD is started. If /proc cannot be read,
+    /// nothing is recorded. Then no process can be signalled through it later either.
     pub fn record() -> Strangers {
         // Usually redlatch has no child yet, and the kernel says so in one call.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -75,28 +77,28 @@ impl Strangers {
     }
 }
 
-/// What CMD started, by what is known of CMD.
+/// The processes that CMD started.
 #[derive(Debug)]
 pub struct ProcessTree {
     cmd: Pid,
-    /// When CMD was started. What is older is not its.
+    /// When CMD was started. An older process is not CMD's.
     since: u64,
-    /// Who was there before CMD, whatever the ticks tell.
+    /// Processes from before CMD, whatever their ticks say.
     strangers: Strangers,
     /// CMD has a group of its own, which is signalled as one.
     has_group: bool,
 }
 
 impl ProcessTree {
-    /// That of `cmd`, without CMD itself and without its group where it has one. Where nothing is
-    /// told of CMD, nothing is too old.
+    /// The tree of `cmd`, without CMD itself, and without its group if it has one. If /proc says
+    /// nothing of CMD, no process counts as too old.
     pub fn of(cmd: Pid, has_group: bool, strangers: Strangers) -> ProcessTree {
         let cmd_itself = look_at(cmd.as_raw_pid()).ok().flatten();
         let since = cmd_itself.map_or(0, |process| process.started);
         ProcessTree { cmd, since, strangers, has_group }
     }
 
-    /// Sends a signal to all of them. The error is of one that would not take it.
+    /// Sends a signal to all of them. An error comes from a process that could not be signalled.
     pub fn send(&self, signal: Signal) -> io::Result<()> {
         let members = self.look()?.members;
         let us = getpid().as_raw_pid();
@@ -108,11 +110,11 @@ impl ProcessTree {
         for process in members {
             let Some(id) = Pid::from_raw(process.id) else { continue };
             let Ok(held) = pidfd_open(id, PidfdFlags::empty()) else { continue };
-            // Whose parent has died meanwhile has fallen to us.
+            // If its parent has died meanwhile, the process has become our child.
             let is_it = |now: Process| [process.parent, us].contains(&now.parent);
             if look_at(process.id)?.is_some_and(is_it) {
                 match pidfd_send_signal(held, signal) {
-                    // It ended behind our look.
+                    // It ended after our look.
                     Err(Errno::SRCH) => {}
                     sent => result = result.and(sent.map_err(io::Error::from)),
                 }
@@ -121,7 +123,7 @@ impl ProcessTree {
         result
     }
 
-    /// Whether nobody is left of them. Where that cannot be told, somebody may be.
+    /// Whether none of them is left. `false` also if that cannot be found out.
     pub fn is_gone(&self) -> bool {
         self.look().is_ok_and(|look| look.complete && look.members.is_empty())
     }
@@ -146,8 +148,8 @@ impl ProcessTree {
         Ok(self.judge(us, &young, &gone, &came))
     }
 
-    /// What a look comes to, by those who were read, those who had gone by then, and those who had
-    /// come behind it.
+    /// The result of a look: `young` were read, `gone` had ended by then, and `came` started after
+    /// the first list of numbers was read.
     fn judge(
         &self,
         us: Process,
@@ -159,10 +161,10 @@ impl ProcessTree {
         let without_strangers = |all: &[Process]| -> Vec<Process> {
             all.iter().copied().filter(|it| !self.is_stranger(it, us)).collect()
         };
-        // What a stranger started is below us by that stranger alone, and so it is not found.
+        // What a stranger started descends from us only through that stranger, so it is not found.
         let (young, came) = (without_strangers(young), without_strangers(came));
         let below = below(us.id, &young);
-        // Who was started by somebody who is gone has fallen to us by now.
+        // A process whose parent is gone has become our child by now.
         let orphaned = young.iter().any(|it| lives_here(it) && gone.contains(&it.parent));
         let known: BTreeSet<i32> = below.iter().chain(&came).map(|process| process.id).collect();
         let ours = |id: i32| id == us.id || known.contains(&id) || gone.contains(&id);
@@ -172,13 +174,13 @@ impl ProcessTree {
         Look { members, complete: !orphaned && !added }
     }
 
-    /// Whether it is known to be none of CMD's: it was there before CMD, or it is in our group
-    /// although CMD has another.
+    /// Whether a process is known not to be CMD's. Either it was there before CMD, or it is in our
+    /// group although CMD has another.
     fn is_stranger(&self, process: &Process, us: Process) -> bool {
         self.strangers.contains(process) || (self.has_group && process.group == us.group)
     }
 
-    /// Whether somebody else signals it: with CMD's group, or as CMD.
+    /// Whether a process is signalled elsewhere: with CMD's group, or as CMD.
     fn is_signalled(&self, process: &Process) -> bool {
         let cmd = self.cmd.as_raw_pid();
         if self.has_group {
@@ -189,7 +191,7 @@ impl ProcessTree {
     }
 }
 
-/// Those of `all` that come down from `ancestor`.
+/// The processes of `all` that descend from `ancestor`.
 fn below(ancestor: i32, all: &[Process]) -> Vec<Process> {
     let mut process_tree = BTreeSet::from([ancestor]);
     loop {
@@ -213,7 +215,7 @@ fn all_ids() -> io::Result<BTreeSet<i32>> {
     Ok(ids)
 }
 
-/// What is told of a process, if it is there.
+/// What /proc says of a process; `None` if it is not there.
 fn look_at(process: impl Display) -> io::Result<Option<Process>> {
     match std::fs::read_to_string(format!("/proc/{process}/stat")) {
         Ok(stat) => Ok(parse(&stat)),
@@ -223,7 +225,7 @@ fn look_at(process: impl Display) -> io::Result<Option<Process>> {
     }
 }
 
-/// Other users' processes may be hidden from us: they are none of ours.
+/// Processes of other users may be hidden from us: they are none of ours.
 fn visible(looked: io::Result<Option<Process>>) -> io::Result<Option<Process>> {
     match looked {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
@@ -233,15 +235,15 @@ fn visible(looked: io::Result<Option<Process>>) -> io::Result<Option<Process>> {
 
 fn parse(stat: &str) -> Option<Process> {
     let id = stat.split_whitespace().next()?.parse().ok()?;
-    // Behind the name, which may contain anything: state, parent, group, session.
+    // After the name, which may contain anything: state, parent, group, session.
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    // Behind thirteen others (the terminal, and what it has used): its threads, and one further on
-    // when it was started.
+    // After thirteen more fields (the terminal, and what it has used): the number of its threads,
+    // and one field later its start time.
     let threads: u32 = fields.nth(13)?.parse().ok()?;
     let started = fields.nth(1)?.parse().ok()?;
     Some(Process { id, parent, group, session, started, dead: ended && threads <= 1 })
@@ -269,7 +271,7 @@ mod tests {
         let halved = parse(&format!("7 (x) Z 5 6 9 {two}"));
         assert!(halved.is_some_and(|process| !process.dead));
         assert_eq!(parse("7 (x) R 5"), None);
-        // The real thing.
+        // The real file.
         let us = look_at("self").expect("its own /proc").expect("it is there");
         assert!(us.started > 0 && !us.dead);
         assert_eq!(look_at(us.id).expect("the same").map(|process| process.id), Some(us.id));
@@ -295,10 +297,11 @@ mod tests {
         };
         assert_eq!(look(&[stranger], &[40], &[]), (0, true));
         assert_eq!(look(&[process(11, 9), stranger], &[], &[]), (1, true));
-        // It was started by one who had gone when it was to be read: before that, and behind it.
+        // The parent had gone when it was to be read. Its child was seen in the first list, or came
+        // later.
         assert_eq!(look(&[process(12, 11)], &[11], &[]), (0, false));
         assert_eq!(look(&[], &[11], &[process(12, 11)]), (0, false));
-        // By one that is dead but there, by one who came as well, or fallen to us already.
+        // The parent is dead but still listed, or came late as well, or the child is ours already.
         let dead = Process { dead: true, ..process(11, 9) };
         assert_eq!(look(&[dead], &[], &[process(12, 11)]), (0, false));
         assert_eq!(look(&[], &[11], &[process(13, 12), process(12, 11)]), (0, false));
@@ -313,7 +316,7 @@ mod tests {
     fn who_was_there_before_cmd_is_a_stranger_in_the_same_tick_too_and_so_are_its_children() {
         let cmd = Pid::from_raw(10).expect("a process number");
         let us = process(9, 8);
-        // CMD, what CMD started, a job from before CMD, and what the job started; all in one tick.
+        // CMD, a child of CMD, a job from before CMD, and a child of the job; all in one tick.
         let all = [(10, 9), (11, 10), (20, 9), (21, 20)].map(|(id, parent)| process(id, parent));
         let found = |has_group, young: &[Process], came: &[Process]| {
             let strangers = Strangers([(20, 1)].into());
@@ -323,12 +326,12 @@ mod tests {
             (members, look.complete)
         };
         assert_eq!(found(false, &all, &[]), (vec![11], true));
-        // What the job starts during the look is the job's.
+        // A process that the job starts during the look is the job's.
         assert_eq!(found(false, &all, &[process(22, 20)]), (vec![11], true));
         // Another process may get the job's number, once the job has been waited for.
         let later = Process { started: 2, ..process(20, 9) };
         assert_eq!(found(false, &[later], &[]), (vec![20], true));
-        // The job's child fell to us when the job ended: our group tells where CMD has its own.
+        // The job's child became ours when the job ended. If CMD has a group, our group shows it.
         let of_cmd = Process { group: 10, ..process(11, 9) };
         let apart = Process { group: 12, ..process(12, 11) };
         let orphan = process(21, 9);

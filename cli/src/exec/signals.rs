@@ -1,10 +1,11 @@
-//! The signals that reach us, as events of the loop, and who sent them.
+//! The signals that reach us, as events of the loop, and whether a process or the kernel sent them.
 //!
-//! It is what `signal_hook_mio` makes of a pipe and the handlers of signal_hook, but with what the
-//! kernel says of each signal: only that tells ctrl-C on our terminal, which CMD gets by itself,
-//! from a `kill -INT` by somebody who knows only us.
-//! The hazard is a signal that we were started to ignore (`nohup`, a shell's background job): it
-//! stays ignored, by CMD as well, and so it is not listened to.
+//! `signal_hook_mio` does the same with a pipe and the handlers of signal_hook. Here the kernel's
+//! information on each signal is kept. Only that distinguishes ctrl-C on our terminal, which CMD
+//! gets by itself, from a `kill -INT` by a sender that knows only our process.
+//!
+//! The hazard is a signal that we were started to ignore (`nohup`, a shell's background job). It
+//! stays ignored, by CMD as well, and so we do not listen to it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,10 +18,10 @@ use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 
 use crate::signals::ignored;
 
-/// The token of the signals on the poller.
+/// The poller's token for the signals.
 pub const SIGNALS: Token = Token(1);
 
-/// What is listened to: what reaches CMD, what stops us, and what becomes of children.
+/// The signals that we listen to: those that reach CMD, those that stop us, and SIGCHLD.
 const LISTENED_TO: [Signal; 10] = [
     Signal::TERM,
     Signal::INT,
@@ -38,12 +39,12 @@ const LISTENED_TO: [Signal; 10] = [
 #[derive(Debug, Clone, Copy)]
 pub struct Caught {
     pub signal: Signal,
-    /// No process sent it: it is a terminal's.
+    /// No process sent it: it comes from a terminal.
     pub by_kernel: bool,
 }
 
 impl Caught {
-    /// Whether it ends redlatch while there is no CMD.
+    /// Whether the signal ends redlatch while there is no CMD.
     pub fn ends(&self) -> bool {
         matches!(self.signal, Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)
     }
@@ -54,10 +55,11 @@ impl Caught {
 pub struct Signals(SignalDelivery<UnixStream, WithRawSiginfo>);
 
 impl Signals {
-    /// Listens from now on, and tells the poller.
+    /// Listens from now on; signals are events of the poller.
     pub fn listen(registry: &Registry) -> io::Result<Signals> {
         let ignored = ignored();
-        // How children end is needed whoever started us: an ignored SIGCHLD would lose it.
+        // We need to know how children end, so SIGCHLD is taken even if we were started to ignore
+        // it.
         let wanted =
             |signal: &Signal| *signal == Signal::CHILD || ignored >> (signal.as_raw() - 1) & 1 == 0;
         let numbers = LISTENED_TO.into_iter().filter(wanted).map(Signal::as_raw);
@@ -67,7 +69,7 @@ impl Signals {
         Ok(Signals(SignalDelivery::with_pipe(read, write, WithRawSiginfo, numbers)?))
     }
 
-    /// What was caught since it was asked last.
+    /// The signals that were caught since the last call.
     pub fn caught(&mut self) -> Vec<Caught> {
         let pending = self.0.pending().filter_map(|info| {
             let signal = Signal::from_named_raw(info.si_signo)?;

@@ -1,9 +1,10 @@
-//! What is told on stderr while CMD runs: lines of text or of JSON, written by a thread of their
+//! What is printed on stderr while CMD runs: lines of text or of JSON, written by a thread of their
 //! own.
 //!
-//! The hazard is a reader who does not read: a full pipe, or a terminal that was stopped with
-//! ctrl-S, must not keep the loop from renewing the lock or from stopping CMD. So nobody waits for
-//! a line to be written, lines that find no room are dropped, and at the end there is a limit.
+//! The hazard is a reader that does not read. A full pipe, or a terminal that was stopped with
+//! ctrl-S, must not keep the loop from renewing the lock or from stopping CMD. So the loop never
+//! waits for a line to be written, lines that find no room are dropped, and the wait at the end is
+//! bounded.
 
 use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
@@ -21,21 +22,21 @@ const LINES: usize = 256;
 /// How long the last lines may take at the end.
 const LAST_LINES: Duration = Duration::from_millis(200);
 
-/// Who wants to know.
+/// Which readers want a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Weight {
-    /// Those who asked for more.
+    /// Readers that asked for more (`-v`).
     Detail,
-    /// Those who did not ask for silence.
+    /// Readers that did not ask for silence.
     News,
 }
 
-/// The voice of one `redlatch exec`.
+/// The log of one `redlatch exec`.
 #[derive(Debug)]
 pub struct StderrLog {
     key: String,
     json: bool,
-    /// What is at least as heavy is told.
+    /// Lines of at least this weight are written.
     least: Option<Weight>,
     pen: Option<Pen>,
 }
@@ -43,7 +44,7 @@ pub struct StderrLog {
 #[derive(Debug)]
 struct Pen {
     lines: SyncSender<String>,
-    /// Nothing comes here: it is closed when the last line was written.
+    /// Never carries a value: the channel is closed when the last line was written.
     done: Receiver<()>,
 }
 
@@ -57,7 +58,7 @@ impl StderrLog {
         StderrLog { key: key.to_string(), json: output.json, least, pen: None }
     }
 
-    /// Tells what happened, in the one form or the other.
+    /// Reports an event, as text or as JSON.
     pub fn event(&mut self, weight: Weight, event: &str, fields: Value, text: &str) {
         if self.least.is_none_or(|least| weight < least) {
             return;
@@ -75,21 +76,21 @@ impl StderrLog {
         self.say(Value::Object(object).to_string());
     }
 
-    /// What an operator should look at, and what nothing depends on.
+    /// A warning for the operator; nothing depends on it.
     pub fn warning(&mut self, text: &str) {
         self.event(Weight::News, "warning", serde_json::json!({ "message": text }), text);
     }
 
-    /// A line for those who asked for more, and read.
+    /// A line of text for readers that asked for more.
     pub fn mention(&mut self, text: &str) {
         if !self.json && self.least == Some(Weight::Detail) {
             self.say(format!("redlatch: {text}"));
         }
     }
 
-    /// Why CMD does not run, and what redlatch ends with. Where nothing is to be said, only what
-    /// somebody has to set right is. A refusal that is no failure (`-E 0`) is a detail: cron sends
-    /// mail for every line.
+    /// Reports why CMD does not run, and returns redlatch's exit code. With `--quiet` only what an
+    /// operator has to set right is reported. A refusal that is no failure (`-E 0`) is a detail:
+    /// cron sends mail for every line.
     pub fn refusal(&mut self, refusal: &Refusal) -> u8 {
         let to_set_right =
             matches!(refusal.code, exit::INTERNAL | exit::CANNOT_RUN | exit::NOT_FOUND);
@@ -107,7 +108,7 @@ impl StderrLog {
         &self.key
     }
 
-    /// Waits for the last lines, though not for a reader who does not read.
+    /// Waits for the last lines to be written, for a bounded time.
     pub fn finish(self) {
         if let Some(Pen { lines, done }) = self.pen {
             drop(lines);
@@ -120,20 +121,22 @@ impl StderrLog {
             self.pen = Pen::new();
         }
         if let Some(pen) = &self.pen {
-            // Where there is no room nobody reads, and what is new is no better than what is there.
+            // No room means that no reader reads. The new line is dropped: it is no better than the
+            // old ones.
             let _ = pen.lines.try_send(line);
         }
     }
 }
 
 impl Pen {
-    /// `None` where there is no thread to be had: what would be told is not worth ending for.
+    /// `None` if no thread can be started: that is no reason to end.
     fn new() -> Option<Pen> {
         let (lines, to_write) = sync_channel::<String>(LINES);
         let (written, done) = channel();
         let write = move || {
             for line in to_write {
-                // In one write, between those of CMD; where stderr is closed there is nobody.
+                // In one write, so that CMD's lines do not cut it. If stderr is closed there is no
+                // reader.
                 let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
             }
             drop::<std::sync::mpsc::Sender<()>>(written);

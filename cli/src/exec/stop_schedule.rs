@@ -1,18 +1,18 @@
-//! When CMD is told to stop, and when it is killed: a plain value that is told of deadlines and of
-//! the time, and says what is due. It sends nothing, and looks at no clock.
+//! When CMD gets SIGTERM, and when SIGKILL: a plain value. The caller gives it deadlines and the
+//! time, and it says what is due. It sends nothing, and reads no clock.
 //!
-//! The hazard is a CMD that runs on behind the deadline, when others may have the lock.
+//! The hazard is a CMD that runs on after the deadline, when another client may have the lock.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use redlatch::clock::Instant;
 
-/// The longest time that is kept for dying: see [`kill_lead`].
+/// The longest time before the deadline that is kept for CMD to die: see [`kill_lead`].
 const LONGEST_KILL_LEAD: Duration = Duration::from_millis(250);
-/// The part of the ttl that is kept for dying.
+/// The part of the ttl that is kept for CMD to die.
 const KILL_LEAD_PART: u32 = 12;
-/// The default of `--grace`: at most this, and at most that part of the ttl.
+/// The default of `--grace`: at most this, and at most this part of the ttl.
 const LONGEST_GRACE: Duration = Duration::from_secs(5);
 const GRACE_PART: u32 = 3;
 
@@ -23,51 +23,52 @@ pub enum OnLost {
     Term,
     /// No warning: SIGKILL just before the deadline
     Kill,
-    /// Nothing: it is told on stderr, and CMD runs on without the lock
+    /// Nothing but a warning on stderr: CMD runs on without the lock
     Warn,
 }
 
 /// What is to be sent to CMD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopSignal {
-    /// SIGTERM: it may tidy up.
+    /// SIGTERM: CMD may tidy up.
     Term,
-    /// SIGKILL: its time is over.
+    /// SIGKILL: CMD's time is over.
     Kill,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    /// It was told to stop.
+    /// CMD got SIGTERM.
     Told,
     Killed,
 }
 
-/// How long CMD is warned before its deadline unless `--grace` says it.
+/// How long before its deadline CMD gets SIGTERM, unless `--grace` says it.
 pub fn default_grace(ttl: Duration) -> Duration {
     LONGEST_GRACE.min(ttl / GRACE_PART)
 }
 
 /// How long before the deadline SIGKILL is sent.
 ///
-/// A process that is killed runs nothing of its own any more as soon as its processors were
-/// interrupted, and is gone when the kernel has taken it apart. From the signal to its end it took,
-/// on a virtual machine of two cores with ten programs that wanted them: 0.6 ms for a small process
-/// (12 ms at the worst), 100 ms for one with a gigabyte in use. And our own waking up is late by a
-/// millisecond, the poller's, or by some tens where the machine is busy. So a quarter of a second
-/// where the ttl is long enough; of a short one a twelfth, which is a quarter of the default grace.
+/// A killed process runs nothing of its own any more as soon as its processors were interrupted. It
+/// is gone when the kernel has freed what it used. Measured from the signal to the end, on a
+/// virtual machine with two cores and ten busy programs: 0.6 ms for a small process (12 ms at the
+/// worst), and 100 ms for one with a gigabyte in use. Our own wake-up is late by a millisecond (the
+/// poller's), or by tens of milliseconds on a busy machine. So the lead is a quarter of a second if
+/// the ttl is long enough. For a short ttl it is a twelfth of it, which is a quarter of the default
+/// grace.
 pub fn kill_lead(ttl: Duration) -> Duration {
     LONGEST_KILL_LEAD.min(ttl / KILL_LEAD_PART)
 }
 
-/// The course of a CMD that runs under a lock.
+/// The stages of a CMD that runs under a lock.
 #[derive(Debug)]
 pub struct StopSchedule {
     policy: OnLost,
-    /// How long before the deadline it is told to stop.
+    /// How long before the deadline CMD gets SIGTERM.
     grace: Duration,
-    /// How long before the deadline it is killed.
+    /// How long before the deadline CMD is killed.
     kill_lead: Duration,
     tell_at: Instant,
     kill_at: Instant,
@@ -83,8 +84,8 @@ impl StopSchedule {
         StopSchedule { policy, grace, kill_lead, tell_at, kill_at, stage: Stage::Running }
     }
 
-    /// The lock lasts until `deadline`. A CMD that was told to stop stays told: SIGTERM cannot be
-    /// taken back, and half of what it began may be undone by now. It has the grace that it was
+    /// The lock lasts until `deadline`. If CMD got SIGTERM already, nothing changes: SIGTERM cannot
+    /// be taken back, and half of CMD's work may be undone by now. CMD has the grace that it was
     /// promised, and no more, though the lock may last longer.
     pub fn lasts_until(&mut self, deadline: Instant) {
         if self.stage == Stage::Running {
@@ -93,9 +94,10 @@ impl StopSchedule {
         }
     }
 
-    /// The lock is gone on too many nodes, before its deadline. One that somebody deleted may be
-    /// another's already; behind a restart or a flush, no node that is guarded grants it before its
-    /// ttl is over. So CMD is told at once, and its grace ends with the deadline that was.
+    /// The lock is gone on too many nodes, before its deadline. If another client deleted the key,
+    /// a third one may hold the lock already. After a restart or a flush, no guarded node grants
+    /// the key before the lock's ttl is over. So CMD gets SIGTERM at once, and its grace ends at
+    /// the old deadline.
     pub fn is_gone(&mut self, now: Instant) {
         if self.stage == Stage::Running {
             let grace = if self.policy == OnLost::Kill { Duration::ZERO } else { self.grace };
@@ -104,7 +106,7 @@ impl StopSchedule {
         }
     }
 
-    /// When [`next_blow`](Course::next_blow) has something, unless the deadline moves.
+    /// When [`next_blow`](Self::next_blow) returns a signal, unless the deadline moves.
     pub fn next_due(&self) -> Option<Instant> {
         match (self.policy, self.stage) {
             (OnLost::Warn, _) | (_, Stage::Killed) => None,
@@ -113,7 +115,7 @@ impl StopSchedule {
         }
     }
 
-    /// What is to be sent now.
+    /// The signal that is due now, if any.
     pub fn next_blow(&mut self, now: Instant) -> Option<StopSignal> {
         if self.next_due()? > now {
             return None;
@@ -123,12 +125,12 @@ impl StopSchedule {
         Some(if too_late { StopSignal::Kill } else { StopSignal::Term })
     }
 
-    /// Whether it is told to stop before it is killed.
+    /// Whether CMD gets SIGTERM before it is killed.
     pub fn warns_cmd(&self) -> bool {
         self.policy == OnLost::Term
     }
 
-    /// Whether CMD was told to stop, or killed: how it ends is our doing.
+    /// Whether CMD was sent SIGTERM or SIGKILL: then its end is our doing.
     pub fn was_stopped(&self) -> bool {
         self.stage != Stage::Running
     }
@@ -155,7 +157,7 @@ mod tests {
         StopSchedule::new(policy, TTL, GRACE, at(12_000))
     }
 
-    /// What is sent at these moments.
+    /// The signals that are due at these moments, in milliseconds.
     fn sent(stop_schedule: &mut StopSchedule, moments: &[u64]) -> Vec<Option<StopSignal>> {
         moments.iter().map(|&millis| stop_schedule.next_blow(at(millis))).collect()
     }

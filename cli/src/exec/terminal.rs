@@ -1,7 +1,7 @@
 //! Whose process group CMD is in, and what follows from that for signals of the terminal.
 //!
-//! The hazard is a signal that arrives twice: a terminal sends ctrl-C to every process of the
-//! group in its foreground, so where CMD is in ours it had it already.
+//! The hazard is a signal that arrives twice. A terminal sends ctrl-C to every process of its
+//! foreground group, so if CMD is in our group, it had that signal already.
 
 use std::io::{self, IsTerminal};
 
@@ -12,38 +12,39 @@ use super::signals::Caught;
 /// The process group that CMD is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// One of its own, which everything that it starts is in as well: they are signalled together.
+    /// A group of its own, with everything that CMD starts: they are signalled together.
     OwnGroup,
-    /// Ours, so that it may read the terminal and the shell's job control sees one job. Others may
-    /// be in it (of the same pipeline), so signals are passed on to CMD alone.
+    /// Our group, so that CMD may read the terminal and the shell's job control sees one job. Other
+    /// processes of the same pipeline may be in it, so signals are passed on to CMD alone.
     OurGroup,
 }
 
 impl Place {
-    /// Where CMD belongs: to us on a terminal, and where that is asked for.
+    /// Where CMD belongs: in our group on a terminal, or if `foreground` is set.
     pub fn of_command(foreground: bool) -> Place {
         let terminal = io::stdin().is_terminal();
         if foreground || terminal { Place::OurGroup } else { Place::OwnGroup }
     }
 
-    /// Whether a signal that we caught has to be passed on to CMD. What is typed on a terminal, and
-    /// its new size, the kernel tells the whole group; that it was hung up, only its first process.
+    /// Whether a signal that we caught has to be passed on to CMD. The kernel sends typed signals,
+    /// and SIGWINCH, to the whole group. It sends a SIGHUP of the terminal only to the session's
+    /// first process.
     pub fn passes_on(self, caught: &Caught) -> bool {
         let to_all = [Signal::INT, Signal::QUIT, Signal::TSTP, Signal::WINCH];
         let had_it = caught.by_kernel && to_all.contains(&caught.signal);
         self == Place::OwnGroup || !had_it
     }
 
-    /// Whether we stop when CMD was stopped by `signal`: in our group the shell waits for us, and
-    /// goes on when both have stopped.
+    /// Whether we stop too when `signal` stopped CMD. In our group the shell waits for us, and goes
+    /// on when both have stopped.
     pub fn stops_with(self, signal: Signal) -> bool {
         let of_terminal = matches!(signal, Signal::TSTP | Signal::TTIN | Signal::TTOU);
         self == Place::OurGroup && of_terminal
     }
 }
 
-/// Stops this process until somebody continues it. The lock is not renewed meanwhile.
+/// Stops this process until another process continues it. The lock is not renewed meanwhile.
 pub fn stop_ourselves() {
-    // It can only fail for a process that is not there.
+    // This fails only if the process does not exist.
     let _ = kill_process(getpid(), Signal::STOP);
 }

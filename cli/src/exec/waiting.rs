@@ -1,5 +1,5 @@
-//! The way to the lock: one attempt at once, and then the wait. A signal ends it at any moment, and
-//! whatever way it ends but with the lock, nothing is left on a node that can be told.
+//! The way to the lock: one attempt at once, and then the wait. A signal ends it at any moment.
+//! However it ends without the lock, nothing is left on a node that can be reached.
 
 use redlatch::{
     AutoExtend, Completion, Error, Lock, LockOptions, Op, Outcome, clock, clock::Instant,
@@ -14,7 +14,7 @@ use super::terminal::stop_ourselves;
 use crate::event_loop::EventLoop;
 use crate::node_events;
 
-/// What the wait came to.
+/// How the wait ended.
 #[derive(Debug)]
 pub enum Waited {
     Held(Lock),
@@ -22,7 +22,7 @@ pub enum Waited {
     EndedBy(Signal),
 }
 
-/// Gets the lock.
+/// Acquires the lock.
 pub fn wait_for_lock(
     event_loop: &mut EventLoop,
     signals: &mut Signals,
@@ -56,7 +56,7 @@ fn gather_and_try(
         return Ok(Waited::EndedBy(signal));
     }
     let lock_options = LockOptions::once(options.timing.ttl).auto_extend(keep);
-    // What keeps us waiting is told, so the first attempt is one of its own.
+    // The reason for the wait is reported, so the first attempt is a request of its own.
     let passing = match attempt(event_loop, signals, options, lock_options, log)? {
         Ok(waited) => return Ok(waited),
         Err(error) => error,
@@ -72,7 +72,7 @@ fn gather_and_try(
     attempt(event_loop, signals, options, lock_options, log)?
 }
 
-/// Asks once, with the wait of the options: the outer error is the system's.
+/// Makes one request, with the wait of the options. The outer error is the system's.
 fn attempt(
     event_loop: &mut EventLoop,
     signals: &mut Signals,
@@ -103,7 +103,7 @@ fn end_of(event_loop: &mut EventLoop, op: Op) -> Option<Result<Outcome, Error>> 
     completions.filter(|done| done.op == op).map(|Completion { result, .. }| result).next()
 }
 
-/// The signal that ends redlatch, if one came. One that stops it does so here.
+/// The signal that ends redlatch, if one came. A signal that stops redlatch stops it here.
 fn ending_signal(signals: &mut Signals) -> Option<Signal> {
     let caught = signals.caught();
     if caught.iter().any(|caught| caught.signal == Signal::TSTP) {

@@ -1,9 +1,10 @@
-//! CMD runs, and the lock is kept: one loop over the nodes, the signals and CMD's end.
+//! Runs CMD and keeps the lock: one loop over the nodes, the signals and CMD's end.
 //!
-//! The order of a turn is what makes it right. What the nodes said comes before what is due, so
-//! that a renewal which lies in a socket counts; that CMD ended comes before it is told to stop,
-//! so that it is not blamed; and what is due comes before signals are passed on, so that a CMD
-//! which was stopped together with us is not continued behind its deadline.
+//! Correctness depends on the order within a turn. The nodes' answers are handled before what is
+//! due, so that a renewal which is already in a socket counts. CMD's end is handled before SIGTERM
+//! is sent, so that a finished CMD is not counted as stopped. What is due is done before signals
+//! are passed on, so that a CMD which was stopped together with us is not continued after its
+//! deadline.
 
 use std::io;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::terminal::{Place, stop_ourselves};
 use crate::event_loop::EventLoop;
 use crate::node_events;
 
-/// How often it is looked whether what CMD started is gone: nobody tells of that.
+/// How often we check whether what CMD started is gone: no event reports that.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// CMD, and the lock that it runs under.
@@ -34,22 +35,22 @@ pub struct Watch<'a> {
     stop_schedule: StopSchedule,
     bound: Bound,
     deadline: Instant,
-    /// The lock is over.
+    /// The lock is lost.
     lost: bool,
-    /// Somebody wants us to stop, and CMD was told.
+    /// A signal asked us to stop, and CMD got it.
     stop_asked: bool,
-    /// All of CMD was stopped together with us.
+    /// All of CMD's processes were stopped together with us.
     all_stopped: bool,
     killed_at: Option<Instant>,
 }
 
-/// What the user bounds the lock by, apart from its ttl: to tell why it ends.
+/// The user's bounds on the lock, apart from its ttl: they explain why it ends.
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
     pub ttl: Duration,
-    /// It is not renewed.
+    /// The lock is not renewed.
     pub no_renew: bool,
-    /// Its deadline is never later than that.
+    /// The lock's deadline is never later than this.
     pub until: Option<Instant>,
 }
 
@@ -68,13 +69,13 @@ impl Bound {
     }
 }
 
-/// How it came to an end.
+/// How CMD and its lock ended.
 #[derive(Debug, Clone, Copy)]
 pub struct Over {
     pub ended: Ended,
     /// CMD was stopped because of its lock.
     pub stopped: bool,
-    /// There is nothing to give back, or nothing that may be.
+    /// There is nothing to release, or the lock must not be released.
     pub lost: bool,
 }
 
@@ -104,7 +105,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Until CMD is gone. On an error of the system's it is killed: nobody would look after it.
+    /// Runs until CMD is gone. On a system error CMD is killed, because nothing would watch it.
     pub fn until_it_ends(mut self) -> Result<Over, Error> {
         loop {
             self.hear_of_the_lock();
@@ -125,7 +126,7 @@ impl<'a> Watch<'a> {
         node_events::lines(self.event_loop).iter().for_each(|line| self.log.mention(line));
         while let Some(done) = self.event_loop.engine.poll_completion() {
             match done.result {
-                // Where CMD is warned, that is told instead.
+                // If CMD gets SIGTERM, the event of that signal is reported instead.
                 Ok(Outcome::Expiring { deadline }) if !self.stop_schedule.warns_cmd() => {
                     let remaining = deadline.saturating_since(clock::now());
                     let core = self.event_loop.engine.coordinator();
@@ -157,7 +158,7 @@ impl<'a> Watch<'a> {
                 self.log.warning("CMD wants the terminal, and is stopped: try --foreground");
             }
             if std::mem::take(&mut self.stop_asked) || self.place.stops_with(by) {
-                // Nobody looks after the lock meanwhile, so nothing of CMD runs on.
+                // Nothing watches the lock while we are stopped, so nothing of CMD may run on.
                 self.all_stopped = true;
                 let sent = self.child.send_to_all(Signal::STOP);
                 self.complain_of(sent, "SIGSTOP");
@@ -168,21 +169,21 @@ impl<'a> Watch<'a> {
 
     fn do_what_is_due(&mut self) {
         let now = clock::now();
-        // It ended by itself, while it still had its lock.
+        // CMD ended by itself, while it still had its lock.
         let in_time = self.child.ended().is_some() && now < self.deadline;
         if in_time && !self.stop_schedule.was_stopped() {
             return;
         }
         let Some(blow) = self.stop_schedule.next_blow(now) else {
             if self.killed_at.is_some() && !self.child.is_all_gone() {
-                // Who was started behind our look at who is there.
+                // A process may have been started after the look at CMD's processes.
                 let _ = self.child.send_to_all(Signal::KILL);
             }
             return;
         };
         let to_all = |signal| self.child.send_to_all(signal);
         let sent = match blow {
-            // A CMD that is stopped hears of SIGTERM only when it goes on.
+            // A stopped CMD handles SIGTERM only when it is continued.
             StopSignal::Term => to_all(Signal::TERM).and(to_all(Signal::CONT)),
             StopSignal::Kill => {
                 self.killed_at = Some(now);
@@ -220,8 +221,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Where there is nothing more to wait for, now that CMD ended: whether something of it may be
-    /// left. Where it was stopped, what it started must be gone, too.
+    /// `None` while there is more to wait for after CMD ended. Otherwise, whether something of CMD
+    /// may be left. If CMD was stopped, what it started must be gone, too.
     fn is_over(&self) -> Option<bool> {
         let gave_up = |at: Instant| clock::now() >= at.saturating_add(DYING);
         if !self.stop_schedule.was_stopped() || self.child.is_all_gone() {
@@ -240,12 +241,12 @@ impl<'a> Watch<'a> {
 
     fn over(self, ended: Ended, left: bool) -> Over {
         let stopped = self.stop_schedule.was_stopped();
-        // The lock stands for what is left until its ttl is over: nobody is to run beside it.
+        // The lock is not released but expires by its ttl, so that no other holder runs beside it.
         if left {
             self.log.warning("something that CMD started does not die of SIGKILL");
         }
         if stopped && !self.lost {
-            // The library would say so a little later: CMD had to be gone before.
+            // The library would report the loss a little later: CMD had to be gone before.
             let mut report = self.event_loop.engine.coordinator().report_standings(clock::now());
             report.key = self.log.key().as_bytes().into();
             let reason = self.bound.reason(self.deadline);

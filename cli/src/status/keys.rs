@@ -1,4 +1,4 @@
-//! One key: who has it by the word of a majority, and what each node holds.
+//! One key: which token a majority holds, and what each node holds.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::sights::{in_words, state};
 use crate::table::Table;
 use crate::wall_clock::{micros, millis};
 
-/// What is told of one key.
+/// The view of one key.
 pub fn view(seen: &Inspection, colours: Colours) -> View {
     let finding = seen.finding();
     let code = match finding {
@@ -27,7 +27,7 @@ fn object(seen: &Inspection, finding: KeySummary) -> Value {
     let (held, holder, remaining) = match finding {
         KeySummary::Held { value, left, .. } => (Some(true), Some(value), left),
         KeySummary::Free | KeySummary::Split => (Some(false), None, None),
-        // Neither yes nor no.
+        // Neither held nor free is certain.
         KeySummary::Unknown => (None, None, None),
     };
     let per_node: Vec<Value> = seen.nodes.iter().map(node_object).collect();
@@ -58,7 +58,7 @@ fn node_object(node: &NodeKeyState) -> Value {
     })
 }
 
-/// On how many nodes the token is that most of them hold.
+/// The number of nodes that hold the most common token.
 fn granted(seen: &Inspection) -> usize {
     let values = || seen.nodes.iter().filter_map(|node| value(node.sight));
     values().map(|one| values().filter(|other| *other == one).count()).max().unwrap_or(0)

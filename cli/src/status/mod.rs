@@ -1,6 +1,6 @@
 //! `redlatch status`: what every node holds, and what they say together. It changes nothing.
 //!
-//! The hazard is to read too much into it: what was seen may be over when it is read.
+//! The hazard is to rely on it: what was seen may be over when it is read.
 
 mod keys;
 pub mod nodes;
@@ -46,7 +46,7 @@ pub struct Options {
     pub output: Output,
 }
 
-/// Some flags are taken only so that one variable of flags serves a whole script.
+/// Marks flags that have no effect: they let one variable of flags serve a whole script.
 fn say_what_has_no_effect(arg: clap::Arg) -> clap::Arg {
     match arg.get_id().as_str() {
         "ttl" | "wait" | "nonblock" => {
@@ -56,10 +56,10 @@ fn say_what_has_no_effect(arg: clap::Arg) -> clap::Arg {
     }
 }
 
-/// What is looked at without a key: it need not be there.
+/// The key that is inspected if none is named: it need not exist.
 const NO_KEY: &str = "redlatch-status";
 
-/// Something that was looked at.
+/// The result of one look.
 struct View {
     text: String,
     json: Value,
@@ -97,7 +97,7 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     Ok(views.iter().map(|view| view.code).max().unwrap_or_default())
 }
 
-/// Looks at one key behind the other.
+/// Inspects the keys one after the other.
 fn inspected(event_loop: &mut EventLoop, keys: &[String]) -> Result<Vec<Inspection>, Refusal> {
     let mut seen = Vec::new();
     for key in keys {

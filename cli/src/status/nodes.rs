@@ -1,4 +1,4 @@
-//! The nodes themselves: may they be asked, and if not, why.
+//! The nodes themselves: whether they can be asked, and if not, why.
 
 use redlatch::{Inspection, NodeEvent, NodeId, NodeReply, NodeReport, NodeState};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::output::{INIT_MAY_HELP, trouble};
 use crate::table::Table;
 use crate::wall_clock::micros;
 
-/// What is told of the nodes: `seen` is how long each took to answer a look at a key.
+/// The view of the nodes: `seen` is how long each took to answer an inspection of a key.
 pub(super) fn view(
     event_loop: &EventLoop,
     seen: &Inspection,
@@ -56,7 +56,7 @@ pub(super) fn view(
     View { text, json: object(quorum, counted, per_node), code }
 }
 
-/// What each node is at the moment, in words, in the order of the list.
+/// The state of each node now, in words, in the order of the list.
 pub fn words(event_loop: &EventLoop, events: &[NodeEvent]) -> Vec<(String, Look)> {
     let core = event_loop.engine.coordinator();
     let report = core.report_standings(redlatch::clock::now());
@@ -80,7 +80,7 @@ fn object(quorum: usize, counted: usize, per_node: Vec<Value>) -> Value {
     })
 }
 
-/// Why what a node grants does not count.
+/// Why a node's grants do not count.
 fn why(events: &[NodeEvent], wanted: NodeId) -> Option<String> {
     events.iter().rev().find_map(|event| match event {
         NodeEvent::Quarantined { node, why, .. } if *node == wanted => Some(why.to_string()),

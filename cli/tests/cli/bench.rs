@@ -1,4 +1,4 @@
-//! `bench`: its figures add up, they show what happened to the nodes, and nothing is left there.
+//! `bench`: its figures add up, they show what happened to the nodes, and no key is left there.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::*;
 
 const PREFIX: &str = "redlatch-bench:";
 
-/// A directory of this test's own.
+/// A directory of the test's own.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -47,7 +47,7 @@ impl Drop for Directory {
 
 /// A file of percentiles, as a plotter reads it.
 struct Percentiles {
-    /// The milliseconds, the part of all that is no slower, and how many that is.
+    /// The milliseconds, the part of all pairs that is no slower, and how many pairs that is.
     lines: Vec<(f64, f64, u64)>,
     total: u64,
 }
@@ -62,7 +62,7 @@ impl Percentiles {
         for line in text.lines().skip(1).filter(|it| !it.is_empty() && !it.starts_with('#')) {
             let numbers: Vec<f64> =
                 line.split_whitespace().map(|word| word.parse().expect("a number")).collect();
-            // What a plotter goes by is the fourth, which the last line cannot have.
+            // A plotter uses the fourth column, which the last line cannot have.
             match numbers[..] {
                 [value, part, count, inverse] => {
                     assert!((1.0 / (1.0 - part) - inverse).abs() <= 0.006, "{line}");
@@ -78,17 +78,17 @@ impl Percentiles {
         Percentiles { lines, total: total.expect("a number") }
     }
 
-    /// How many took longer, as well as it is known.
+    /// How many pairs took longer, as well as the file shows it.
     fn slower_than(&self, millis: f64) -> u64 {
         let faster = self.lines.iter().rfind(|line| line.0 <= millis);
         self.total - faster.map_or(0, |line| line.2)
     }
 }
 
-/// Waits until the tool takes locks on this fleet, and so much longer.
+/// Waits until the tool takes locks on this fleet, and then for `longer`.
 #[track_caller]
 fn until_it_measures(fleet: &Fleet, longer: Duration) {
-    // Not by how many commands there were: to look is one, too.
+    // Not by the number of commands: an inspection is a command, too.
     let taken = || {
         let stats = fleet[0].command(&["INFO", "commandstats"]).text();
         let calls = stats.split("cmdstat_set:calls=").nth(1);
@@ -100,7 +100,7 @@ fn until_it_measures(fleet: &Fleet, longer: Duration) {
     pause(longer);
 }
 
-/// Where time itself is what something is tried with.
+/// A wait for tests of time itself.
 fn pause(length: Duration) {
     let start = Instant::now();
     eventually(LIMIT, "time passes", || start.elapsed() > length);
@@ -164,14 +164,14 @@ fn a_sweep_counts_every_pair_and_leaves_nothing() {
     assert_eq!(files.names().len(), 5, "{:?}", files.names());
 }
 
-/// Runs it for a time in which the nodes stand still for 300 ms, and tells how many of its pairs
-/// met a latency of more than half of that.
+/// Runs the bench for a time in which the nodes stand still for 300 ms. Returns how many of its
+/// pairs had a latency of more than half of that.
 fn slow_pairs(fleet: &Fleet, arguments: &[&str]) -> u64 {
     let files = Directory::new(&arguments.concat());
     let hgrm = files.path("it.hgrm");
     let always = ["bench", "--duration", "1500ms", "--json", "--hgrm", &hgrm];
     let tool = Running::start(&mut tool_on(fleet, &[&always[..], arguments].concat()));
-    // Beyond its warm-up of 300 ms, and far from its end.
+    // After its warm-up of 300 ms, and far from its end.
     until_it_measures(fleet, Duration::from_millis(500));
     [1, 2].iter().for_each(|&node| fleet[node].stop());
     pause(Duration::from_millis(300));
@@ -187,10 +187,11 @@ fn a_stall_is_met_by_one_in_a_closed_loop_and_by_all_who_come_in_an_open_one() {
     let fleet = Fleet::start(3);
     let closed = slow_pairs(&fleet, &[]);
     assert!((1..=4).contains(&closed), "{closed} instead of the one that was under way");
-    // 60 come meanwhile, and those of the first half meet more than half of it. Each has a place.
+    // 60 pairs begin meanwhile, and those of the first half wait more than half of it. Each has a
+    // place.
     let open = slow_pairs(&fleet, &["--rate", "200"]);
     assert!(open >= 15, "{open} of about 30");
-    // Where there is but one place they wait for it, and that counts just the same.
+    // If there is but one place, pairs wait for it, and that counts just the same.
     let one_place = slow_pairs(&fleet, &["--rate", "200", "--in-flight", "1"]);
     assert!(one_place >= 15, "{one_place} of about 30");
 }
@@ -213,7 +214,7 @@ fn clients_that_contend_wait_for_each_other() {
     assert_eq!((&json["in_flight"], &json["errors"]), (&3.into(), &serde_json::json!({})));
     let pairs = json["pairs"].as_u64().expect("a count");
     assert!(pairs > 3 && wanted.len() as u64 > pairs, "{} asked for {json}", wanted.len());
-    // Who waits does so for a whole pair of another's, at least.
+    // A client that waits does so for a whole pair of another client, at least.
     let micros = |what: &str, part: &str| json[what][part].as_f64().expect("a number");
     assert!(micros("acquire_us", "max") > micros("release_us", "p50"), "{json}");
 }
@@ -249,7 +250,7 @@ fn a_second_interrupt_ends_it_at_once_and_leaves_nothing_either() {
     let tool = Running::start(&mut tool_on(&fleet, &["bench", "--in-flight", "16"]));
     until_it_measures(&fleet, Duration::ZERO);
     [1, 2].iter().for_each(|&node| fleet[node].stop());
-    // The pairs that are under way are waited for now, and then no longer.
+    // After the first signal, the pairs in flight are awaited; after the second one they are not.
     for _ in 0..2 {
         tool.signal(Signal::INT);
         pause(Duration::from_millis(100));
@@ -270,7 +271,7 @@ fn troubles_are_counted_by_their_kind() {
     let json = tool.end(LIMIT).with_code(0).json();
     assert!(json["pairs"].as_u64() > Some(0), "{json}");
     let refused = json["errors"]["no_quorum"].as_u64();
-    // A place rests behind a failure: it is no race for the most failures a second.
+    // A place rests after a failure: failures are not repeated as fast as possible.
     assert!(refused > Some(1) && refused < Some(1000), "{json}");
     assert_eq!(fleet.keys_everywhere(), []);
 }
@@ -279,7 +280,7 @@ fn troubles_are_counted_by_their_kind() {
 fn not_one_pair_is_69() {
     let fleet = Fleet::start(3);
     let monitor = fleet[0].monitor();
-    // One begins with the warm-up, and one that counts a second later.
+    // One pair begins with the warm-up, and one that counts a second later.
     let arguments = ["bench", "--rate", "1", "-w", "0", "--duration", "1s", "--json"];
     let tool = Running::start(&mut tool_on(&fleet, &arguments));
     let sets = || monitor.lines().iter().filter(|line| line.contains("\"SET\"")).count();
@@ -299,7 +300,8 @@ fn what_is_under_way_at_the_end_is_counted_and_taken_back() {
     let ended = tool.end(LIMIT).with_code(0);
     assert_eq!(ended.json()["errors"]["unfinished"], 2, "{ended:?}");
     assert_eq!(fleet[0].keys(), [b""; 0]);
-    // Of the others it says what it cannot know: they may cut off what stood behind a closed end.
+    // Of the other nodes it says what it cannot know: they may drop requests of a closed
+    // connection.
     assert!(ended.errors.contains("may be left until their ttl"), "{ended:?}");
 }
 
@@ -341,7 +343,7 @@ fn how_far_it_is_stands_on_terminals_alone_and_not_where_it_is_to_be_quiet() {
         command.stderr(terminal).env("TERM", "xterm").env("NO_COLOR", "1");
         let ended = run(&mut command).with_code(0);
         assert!(ended.out.contains("pairs/s") && !ended.out.contains('\r'), "{ended:?}");
-        // Where nobody has the other end any more and nothing is left, there is nothing to read.
+        // If the other end is closed and nothing is left, there is nothing to read.
         drop(command);
         let mut screen = [0; 4096];
         let count = rustix::io::read(&master, &mut screen).unwrap_or(0);
@@ -349,7 +351,7 @@ fn how_far_it_is_stands_on_terminals_alone_and_not_where_it_is_to_be_quiet() {
     };
     let screen = on_a_terminal(&[]);
     assert!(screen.starts_with("\r1 in flight: warming up"), "{screen:?}");
-    // The line is gone in the end, and there is nothing in it that only some terminals know.
+    // The line is gone at the end, and has no escape codes, which only some terminals know.
     let last = screen.trim_end_matches('\r').rsplit('\r').next();
     assert!(last.is_some_and(|line| line.trim().is_empty()), "{screen:?}");
     assert!(!screen.contains('\x1b'), "{screen:?}");

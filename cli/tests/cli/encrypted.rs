@@ -1,5 +1,5 @@
-//! Encrypted nodes by the flags of the tool: a CA, a client certificate, and what is told where one
-//! of them is wrong.
+//! Encrypted nodes by the flags of the tool: a CA, a client certificate, and the errors if one of
+//! them is wrong.
 
 use std::path::Path;
 

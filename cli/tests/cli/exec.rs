@@ -1,11 +1,11 @@
-//! `redlatch exec` where nothing goes wrong with the lock: exit codes, waiting for each other, what
-//! CMD is told, and the events.
+//! `redlatch exec` while the lock is healthy: exit codes, waiting for each other, CMD's
+//! environment, and the events.
 
 use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// What a test and a CMD tell each other by: files in a directory of a fleet.
+/// How a test and a CMD communicate: by files in a directory of a fleet.
 pub struct Desk(PathBuf);
 
 impl Desk {
@@ -43,7 +43,7 @@ impl Desk {
         eventually(LIMIT, &what, || self.lines(name).iter().any(|it| it == line));
     }
 
-    /// The process whose number stands there.
+    /// The process whose number stands in that file.
     #[track_caller]
     pub fn process(&self, name: &str) -> u32 {
         self.wait_for(name);
@@ -60,21 +60,21 @@ pub fn exec(fleet: &Fleet, desk: &Desk, flags: &[&str], script: &str) -> Command
     command
 }
 
-/// What starts a script of the desk as a job of its own group, and does not wait for it: bash has
-/// job control without a terminal, which dash has not.
+/// A command that starts a script of the desk as a job of its own group, and does not wait for it.
+/// bash has job control without a terminal, and dash has not.
 pub fn apart(script: &str) -> String {
     format!("bash -c 'set -m; sh {script} > /dev/null 2>&1 &'")
 }
 
-/// The state of a process, as in ps; `None` where it is gone. One that is dead and that nobody
-/// waited for is gone, too.
+/// The state of a process, as in ps; `None` if it is gone. A dead process that was not waited for
+/// counts as gone, too.
 pub fn state_of(process: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(')')?;
     rest.trim_start().chars().next().filter(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// The events on stderr. What else is there is CMD's.
+/// The events on stderr. All other lines are CMD's.
 pub fn events(ended: &Ended) -> Vec<Value> {
     let ours = ended.errors.lines().filter(|line| line.starts_with('{'));
     ours.map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
@@ -104,7 +104,7 @@ fn a_cmd_that_is_not_there_or_cannot_be_run_is_found_before_anything_is_sent() {
     let script = desk.path("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").expect("the desk can be written");
     make_executable(&script);
-    // To the kernel, the end of a line of another system belongs to the name.
+    // The kernel takes a foreign line end as part of the interpreter's name.
     let foreign = desk.path("foreign");
     std::fs::write(&foreign, "#!/bin/sh\r\nexit 0\r\n").expect("the desk can be written");
     make_executable(&foreign);
@@ -128,7 +128,7 @@ fn a_cmd_that_is_not_there_or_cannot_be_run_is_found_before_anything_is_sent() {
     }
     let said: Vec<String> = monitors.iter().flat_map(|monitor| monitor.lines()).collect();
     assert_eq!(said, [""; 0]);
-    // The monitors do see what is sent.
+    // This shows that the monitors see what is sent.
     run_on(&fleet, &["exec", "key", "--", "true"]).with_code(0);
     assert!(monitors[0].lines().iter().any(|line| line.contains("SET")));
 }
@@ -150,7 +150,7 @@ fn of_two_one_runs_and_the_other_waits_and_then_runs() {
     let second = exec(&fleet, &desk, &["--json"], "echo second >> log; exit 4");
     let mut second = second;
     let second = Running::start(&mut second);
-    // Those who do not wait, meanwhile.
+    // Meanwhile, clients that do not wait.
     let refused = |flags: &[&str], code| {
         let ended = run(&mut exec(&fleet, &desk, flags, "echo third >> log")).with_code(code);
         assert!(ended.errors.contains("held"), "{ended:?}");
@@ -255,7 +255,7 @@ fn a_long_cmd_keeps_its_lock_and_the_events_tell_of_it() {
     desk.wait_for("up");
     let holder = fleet[0].get("key").expect("it is held");
     let renewals = || desk.lines("events").iter().filter(|l| l.contains("renewed")).count();
-    // The third comes behind the end of the ttl that it began with.
+    // The third renewal comes after the end of the first ttl.
     eventually(LIMIT, "it is renewed, and again", || renewals() >= 3);
     assert_eq!(fleet[0].get("key"), Some(holder.clone()));
     desk.put("go");

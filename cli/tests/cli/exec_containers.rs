@@ -1,12 +1,12 @@
-//! `redlatch exec` in a namespace of process numbers, as in a container: it is of a session and a
-//! group that began outside and have no number inside, it may be the first process, and /proc may
-//! be that of another namespace.
+//! `redlatch exec` in a namespace of process numbers, as in a container. Its session and group
+//! began outside and have no number inside, it may be the first process, and /proc may be that of
+//! another namespace.
 
 use super::exec::{Desk, apart, events, exec};
 use super::exec_lost::{RECORD, last_deadline, last_moment};
 use super::*;
 
-/// A CMD that would go on for ever, and under it what ignores SIGTERM, in a group of its own.
+/// A CMD that never ends and, below it, a process that ignores SIGTERM, in a group of its own.
 fn endless(fleet: &Fleet, desk: &Desk, flags: &[&str]) -> Command {
     desk.write("below.sh", &format!("trap '' TERM; {RECORD} below; done"));
     let script = format!("echo up > cmd; {}; {RECORD} log; done", apart("below.sh"));
@@ -14,8 +14,8 @@ fn endless(fleet: &Fleet, desk: &Desk, flags: &[&str]) -> Command {
     exec(fleet, desk, &flags, &script)
 }
 
-/// The same in a namespace. A shell is its first process, with what it does, and with redlatch as
-/// its arguments.
+/// The same in a namespace. Its first process is a shell, which runs the script `first` with
+/// redlatch as its arguments.
 fn contained(fleet: &Fleet, inner: &Command, first: &str, own_proc: bool) -> Command {
     let mut outer = Command::new("unshare");
     outer.args(["--pid", "--fork", "--kill-child"]).args(own_proc.then_some("--mount-proc"));
@@ -29,11 +29,11 @@ fn contained(fleet: &Fleet, inner: &Command, first: &str, own_proc: bool) -> Com
 /// Redlatch is the first process.
 const FIRST: &str = "exec \"$@\"";
 
-/// Redlatch is beside a first process that stays until the deadline is behind us: when the first
-/// one ends, everything in its namespace dies.
+/// Redlatch is not the first process, and that one stays until the deadline has passed. When the
+/// first process ends, everything in its namespace dies.
 const BESIDE: &str = "\"$@\"; code=$?; sleep 1; exit $code";
 
-/// Runs it. CMD is dead before the deadline.
+/// Runs the command, and checks that CMD is dead before the deadline.
 #[track_caller]
 fn is_stopped_in_time(desk: &Desk, command: &mut Command) -> Ended {
     let ended = run(command).with_code(124);

@@ -1,11 +1,11 @@
-//! `redlatch exec` at its edges: what CMD starts in groups of its own, a CMD that ends while nobody
-//! looks, a lock that is over before CMD is started, and the clock that its end is on.
+//! Edge cases of `redlatch exec`: groups that CMD starts, a CMD that ends while redlatch is
+//! stopped, a lock that is over before CMD is started, and the clock of its end.
 
 use super::exec::{Desk, apart, events, exec, names, state_of};
 use super::exec_lost::{RECORD, go_on, last_moment, now_ms, stop_majority};
 use super::*;
 
-/// The deadline that the first of these lines of JSON tells of.
+/// The deadline in the first of these lines of JSON that has one.
 fn first_deadline(desk: &Desk, log: &str) -> u64 {
     let told = || desk.lines(log).into_iter().find(|line| line.contains("\"acquired\""));
     eventually(LIMIT, "the lock is held", || told().is_some());
@@ -13,7 +13,7 @@ fn first_deadline(desk: &Desk, log: &str) -> u64 {
     event["deadline_unix_ms"].as_u64().expect("a moment")
 }
 
-/// The process group of a process that runs.
+/// The process group of a running process.
 fn group_of(process: u32) -> i32 {
     let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process number");
     rustix::process::getpgid(Some(process)).expect("it runs").as_raw_pid()
@@ -23,7 +23,7 @@ fn group_of(process: u32) -> i32 {
 fn what_has_made_a_group_of_its_own_is_dead_before_the_deadline_too() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // timeout(1) makes one, and a shell for its background jobs where it has job control.
+    // timeout(1) makes a group, and so does a shell with job control for its background jobs.
     for name in ["timed", "job"] {
         let text = format!("trap '' TERM; echo $$ > {name}; {RECORD} {name}-log; done");
         desk.write(&format!("{name}.sh"), &text);
@@ -54,11 +54,11 @@ fn sigterm_comes_once_to_each() {
     for flags in [&[][..], &["--foreground"]] {
         let fleet = Fleet::start(3);
         let desk = Desk::on(&fleet);
-        // CMD, another in its group, and one in a group of its own.
+        // CMD, another process in its group, and one in a group of its own.
         let told = |who: &str| {
             format!("trap 'echo {who} >> told' TERM; while [ -e cmd ]; do sleep 0.02; done")
         };
-        // It hears at once, and not behind a sleep, in which two would be one.
+        // CMD handles the signal at once, and not after a sleep, in which two signals would be one.
         let itself = "trap 'echo itself >> told' TERM; while [ -e cmd ]; do wait; done";
         desk.write("apart.sh", &told("apart"));
         let (apart, beside) = (apart("apart.sh"), told("beside"));
@@ -90,7 +90,7 @@ fn a_daemon_that_left_the_session_is_not_stopped() {
 fn a_cmd_that_begins_a_session_is_stopped_all_the_same() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // In redlatch's group it leads none, so that setsid(1) goes on as CMD itself.
+    // In redlatch's group CMD is no leader, so setsid(1) goes on as CMD itself.
     let flags = ["-t", "1s", "--no-renew", "--foreground"];
     let mut redlatch = exec(&fleet, &desk, &flags, "exec setsid sleep 60");
     let ended = run(redlatch.stderr(Stdio::null())).with_code(124);
@@ -109,7 +109,7 @@ fn script_that_becomes_redlatch(fleet: &Fleet, desk: &Desk, before: &str) -> Com
     outer
 }
 
-/// The test's own end of a background job.
+/// Ends a background job of the test.
 fn kill(process: u32) {
     let process = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process number");
     kill_process(process, Signal::KILL).expect("it sleeps");
@@ -140,8 +140,8 @@ fn background_jobs_of_a_script_that_became_redlatch_survive_the_end_of_cmd() {
 fn what_a_background_job_starts_beside_cmd_survives_too() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // The job starts one process and waits for it, and leaves another one behind: that one gets
-    // redlatch as its parent, as the processes do that CMD leaves behind.
+    // The job starts one process and waits for it, and starts another one without waiting. That one
+    // gets redlatch as its parent, like the orphans of CMD.
     let before = "(until [ -e up ]; do sleep 0.01; done
         sleep 60 & echo $! > left
         sh -c 'sleep 60 & echo $! > below; wait') & (until [ -e up ]; do sleep 0.01; done
@@ -181,7 +181,7 @@ fn a_cmd_that_ended_in_time_while_nobody_looked_gives_its_own_code() {
     eventually(LIMIT, "redlatch is stopped", || state_of(redlatch.id()) == Some('T'));
     desk.put("go");
     eventually(LIMIT, "CMD has ended", || state_of(cmd).is_none());
-    // CMD would have been told to stop by now.
+    // By now CMD would have got SIGTERM.
     eventually(LIMIT, "its grace begins", || now_ms() > deadline - 4_400);
     redlatch.signal(Signal::CONT);
     redlatch.end(LIMIT).with_code(3);
@@ -220,7 +220,7 @@ fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
 fn under_a_lock_that_is_over_cmd_is_not_started() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // It is waited for, to be counted, for as long as the lock lasts.
+    // redlatch waits for the node's answer, to count it, for as long as the lock lasts.
     fleet[2].stop();
     let flags = ["-t", "10ms", "--no-renew", "--json"];
     let ended = run(&mut exec(&fleet, &desk, &flags, "touch ran")).with_code(124);
@@ -237,7 +237,7 @@ fn under_a_lock_that_is_over_cmd_is_not_started() {
 fn a_bound_that_is_shorter_than_the_ttl_leaves_cmd_time_to_run() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // Of 30 s, the grace would be longer than all the time that there is.
+    // For a ttl of 30 s the default grace is 5 s, which is longer than the whole time here.
     let script = "trap 'echo told > log; exit' TERM; echo up > up; while :; do sleep 0.01; done";
     let ended = run(&mut exec(&fleet, &desk, &["--max-hold", "3s", "--json"], script));
     let ended = ended.with_code(124);
@@ -251,8 +251,9 @@ fn a_bound_that_is_shorter_than_the_ttl_leaves_cmd_time_to_run() {
 fn a_lock_is_not_given_back_while_something_of_cmd_may_be_alive() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // What stays in the group for a while, whatever it is sent: it is dead, and its parent, which
-    // has left, does not wait for it. So does what hangs in a disk.
+    // A process that stays in the group for a while, whatever signal it gets: it is dead, and its
+    // parent, which has left the group, does not wait for it. A process that hangs in a disk does
+    // the same.
     let script = "trap 'echo told > told' TERM
         sh -c 'sleep 20 & exec setsid sleep 20' > /dev/null 2>&1 &
         echo up > up; while :; do sleep 0.01; done";
@@ -261,7 +262,7 @@ fn a_lock_is_not_given_back_while_something_of_cmd_may_be_alive() {
     desk.wait_for("up");
     stop_majority(&fleet);
     desk.wait_for("told");
-    // It could be renewed after all; who was told to stop is killed all the same.
+    // The lock could be renewed after all; a CMD that got SIGTERM is killed all the same.
     fleet[0].cont();
     fleet[1].cont();
     let ended = redlatch.end(LIMIT).with_code(124);

@@ -1,12 +1,13 @@
-//! `redlatch exec` whose lock is lost: CMD and what it started are gone before others can have it.
+//! `redlatch exec` whose lock is lost: CMD and what it started are gone before another client can
+//! have the lock.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::exec::{Desk, events, exec, names, state_of};
 use super::*;
 
-/// Writes the time into a file, all the time: for as long as there is the desk, so that nothing is
-/// left of a test that fails.
+/// Writes the time into a file again and again, while the desk exists. So no process is left of a
+/// test that fails.
 pub const RECORD: &str = "while [ -e cmd ]; do date +%s%3N >> ";
 
 /// Stops two of three masters: no majority answers.
@@ -15,14 +16,14 @@ pub fn stop_majority(fleet: &Fleet) {
     fleet[1].stop();
 }
 
-/// They go on. What they were asked meanwhile is executed, and nothing of it stays.
+/// Continues the masters. They execute what they were sent meanwhile, and none of it stays.
 pub fn go_on(fleet: &Fleet) {
     fleet[0].cont();
     fleet[1].cont();
     eventually(LIMIT, "nothing is left on any node", || fleet.keys_everywhere().is_empty());
 }
 
-/// The last moment that stands in a record. The last line may be half.
+/// The last moment in a record. The last line may be incomplete.
 pub fn last_moment(desk: &Desk, name: &str) -> u64 {
     let full = |line: &String| line.len() == now_ms().to_string().len();
     let lines = desk.lines(name);
@@ -154,7 +155,7 @@ fn a_lock_that_somebody_takes_away_ends_cmd_at_once() {
     let redlatch = Running::start(&mut exec(&fleet, &desk, &["-t", "60s", "--json"], script));
     desk.wait_for("up");
     for node in 0..2 {
-        // As another holder would, so that it is not healed.
+        // As another holder would, so that the key is not healed.
         fleet[node].command(&["SET", "key", "another's"]);
     }
     let ended = redlatch.end(LIMIT).with_code(124);

@@ -1,4 +1,4 @@
-//! `redlatch exec` where nobody reads what is printed: the lock is kept and released all the same.
+//! `redlatch exec` without a reader of its output: the lock is kept and released all the same.
 
 use super::exec::{Desk, exec};
 use super::pipes::{broken_pipe, full_pipe};
@@ -15,7 +15,7 @@ fn a_full_pipe_keeps_neither_cmd_nor_the_lock() {
     drop(command);
     desk.wait_for("up");
     let token = fleet[0].get("key");
-    // Behind the first line that nobody takes.
+    // After the first line that no reader takes.
     let mut left = fleet[0].pttl("key");
     eventually(LIMIT, "the lock is renewed", || {
         let before = std::mem::replace(&mut left, fleet[0].pttl("key"));
@@ -32,14 +32,14 @@ fn a_full_pipe_keeps_neither_cmd_nor_the_lock() {
 fn closed_outputs_keep_neither_cmd_nor_the_lock() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // Stderr has no reader, which CMD does not mind.
+    // Stderr has no reader, which does not affect CMD.
     run(exec(&fleet, &desk, &["--json"], "exit 5").stderr(broken_pipe())).with_code(5);
     assert_eq!(fleet.keys_everywhere(), []);
-    // Stdout has none, which ends CMD.
+    // Stdout has no reader, which ends CMD.
     let by_pipe = 128 + Signal::PIPE.as_raw();
     run(exec(&fleet, &desk, &[], "exec yes").stdout(broken_pipe())).with_code(by_pipe);
     assert_eq!(fleet.keys_everywhere(), []);
-    // There are none at all.
+    // All three files are closed.
     let script = format!(
         "exec {} exec --json --no-restart-guard key -- sh -c 'exit 6' <&- >&- 2>&-",
         env!("CARGO_BIN_EXE_redlatch")

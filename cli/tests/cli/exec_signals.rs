@@ -1,12 +1,12 @@
 //! Signals to `redlatch exec` without a terminal: while it waits, while CMD runs, SIGKILL, and
-//! being stopped.
+//! SIGSTOP.
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::exec::{Desk, apart, exec, state_of};
 use super::*;
 
-/// Something that runs until `go` is there, and starts other processes all the time.
+/// Runs until the file `go` exists, and starts other processes all the time.
 const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.01; done";
 
 /// Waits until that process is stopped.
@@ -19,7 +19,7 @@ fn is_stopped(process: u32) {
 fn a_signal_while_it_waits_ends_it_at_once_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // A majority is another's; what the third grants has to be given back.
+    // Another client holds a majority; what the third node grants has to be released.
     for node in 0..2 {
         fleet[node].command(&["SET", "key", "another's"]);
     }
@@ -90,7 +90,7 @@ fn what_redlatch_was_started_to_ignore_cmd_ignores_too() {
     let desk = Desk::on(&fleet);
     let script = format!("trap 'echo WINCH > log' WINCH; echo up > up; {UNTIL_GO}; exit 4");
     let inner = exec(&fleet, &desk, &[], &script);
-    // As nohup does; and a parent that does not want to hear of its children.
+    // nohup ignores SIGHUP, and some parents ignore SIGCHLD.
     let mut outer = Command::new("env");
     outer.args(["--ignore-signal=HUP", "--ignore-signal=CHLD"]);
     outer.arg(inner.get_program()).args(inner.get_args());
@@ -99,7 +99,7 @@ fn what_redlatch_was_started_to_ignore_cmd_ignores_too() {
     let redlatch = Running::start(&mut outer);
     desk.wait_for("up");
     redlatch.signal(Signal::HUP);
-    // Behind this one, the other was passed on if it ever is.
+    // When this signal arrives, the other one was passed on if it ever is.
     redlatch.signal(Signal::WINCH);
     desk.wait_for_line("log", "WINCH");
     desk.put("go");

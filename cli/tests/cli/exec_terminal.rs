@@ -1,5 +1,5 @@
-//! `redlatch exec` on a terminal: what is typed reaches CMD, and once; a shell's job control sees
-//! one job. And whose process group CMD is in.
+//! `redlatch exec` on a terminal: what is typed reaches CMD exactly once, and a shell's job control
+//! sees one job. Also the process group that CMD is in.
 #![expect(unsafe_code, reason = "a child takes the terminal before it becomes another program")]
 
 use std::fs::File;
@@ -25,7 +25,7 @@ struct Terminal(File);
 impl Terminal {
     /// Starts a command on a terminal of its own, as the first process of a session.
     fn start(command: &mut Command) -> (Terminal, Running) {
-        // Closed where we close it: the command must not have it.
+        // Close-on-exec: the command must not have our end.
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags).expect("a terminal");
         grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("it is ours");
@@ -43,11 +43,11 @@ impl Terminal {
         unsafe { command.pre_exec(take_terminal) };
         // Not in a group of its own first: the leader of a group cannot begin a session.
         let running = Running::spawn(with_default_signals(command));
-        // Nobody reads what is printed; it fits.
+        // The test does not read this output; it fits.
         (Terminal(File::from(ours)), running)
     }
 
-    /// Reads until that was printed, or echoed.
+    /// Reads until that text was printed, or echoed.
     fn wait_for(&mut self, printed: &[u8]) {
         let (mut seen, mut byte) = (Vec::new(), [0]);
         while !seen.ends_with(printed) {
@@ -76,7 +76,7 @@ fn what_is_typed_reaches_cmd_once() {
         trap 'exit 9' TERM; read line; echo \"$line\" > line; echo $$ > cmd
         while :; do sleep 0.01; done";
     let (mut terminal, redlatch) = Terminal::start(&mut exec(&fleet, &desk, &[], script));
-    // CMD reads the terminal, so it is in its foreground group: ours.
+    // CMD reads the terminal, so it is in the terminal's foreground group: ours.
     terminal.type_in(b"hello\n");
     desk.wait_for_line("line", "hello");
     assert_eq!(group_of(desk.process("cmd")), redlatch.id());
@@ -85,7 +85,7 @@ fn what_is_typed_reaches_cmd_once() {
         terminal.type_in(keys);
         log.push(name);
         eventually(LIMIT, name, || desk.lines("log").len() == log.len());
-        // Behind this one, a second of the former is there if it ever comes.
+        // When this signal arrives, a second copy of the former has arrived if it ever does.
         redlatch.signal(Signal::USR1);
         log.push("USR1");
         eventually(LIMIT, name, || desk.lines("log").len() >= log.len());
@@ -104,7 +104,7 @@ fn what_is_typed_reaches_cmd_once() {
 fn what_is_typed_is_the_terminals_to_send() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // A CMD that leaves the terminal gets nothing of what is typed there, unless we sent it.
+    // A CMD that leaves the terminal gets no signal that is typed there, unless we send it.
     let script = "exec setsid sh -c 'for signal in INT QUIT USR1; do
         trap \"echo $signal >> log; exit 9\" $signal; done
         echo up > up; while :; do sleep 0.01; done'";
@@ -112,7 +112,7 @@ fn what_is_typed_is_the_terminals_to_send() {
     desk.wait_for("up");
     terminal.type_in(CTRL_C);
     terminal.type_in(CTRL_BACKSLASH);
-    // What is typed is handled when the terminal has echoed it, and a signal behind that later.
+    // A typed signal is handled when the terminal has echoed it, and a signal after that later.
     terminal.wait_for(b"^\\");
     redlatch.signal(Signal::USR1);
     assert_eq!(redlatch.end(LIMIT).code(), 9);
@@ -136,8 +136,8 @@ fn a_terminal_that_is_hung_up_is_told_to_cmd() {
 fn what_cmd_started_is_dead_before_the_deadline_there_too() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // The shell dies of SIGTERM at once; what it waits for does not. And that has a child in a
-    // group of its own, as job control makes them.
+    // The shell dies of SIGTERM at once; its child does not. That child has a child in a group of
+    // its own, as job control makes them.
     let script = format!(
         "echo $$ > cmd; sh -c \"trap '' TERM; echo \\$\\$ > below
         set -m; sh -c 'echo \\$\\$ > further; {RECORD} further-log; done' & set +m

@@ -1,4 +1,5 @@
-//! `init`: fresh nodes grant from then on, for every process; and nobody is vouched for by mistake.
+//! `init`: fresh nodes grant from then on, for every process, and no node is vouched for by
+//! mistake.
 
 use std::fs::File;
 use std::io::Write;
@@ -180,7 +181,7 @@ fn a_node_that_forgets_during_the_question_is_not_vouched_for() {
     let told = format!("{} changed while you were asked: it was flushed", label(&fleet[1]));
     assert!(ended.errors.contains(&told), "{ended:?}");
     assert!(markers(&fleet).iter().all(|marker| !marker.contains("vouched")));
-    // A node that restarts is either back in time to be noticed, or does not take it.
+    // A node that restarts is either back in time to be noticed, or does not take the marker.
     let mut asked = Asked::on(&fleet);
     fleet[2].restart();
     asked.screen.write_all(b"yes\n").expect("the terminal is open");

@@ -1,8 +1,8 @@
-//! The command-line tool as a script meets it: the built binary, against real servers, with what it
-//! prints and how it ends.
+//! The command-line tool as a script meets it: the built binary on real servers, its output and its
+//! exit codes.
 //!
-//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
-//! is expected. A tool that does not end is killed, by its own id, when its handle is dropped.
+//! If a rule is about time, the tests check the order of events, or a bound ten times the expected
+//! time. A tool that does not end is killed, by its own id, when its handle is dropped.
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
@@ -46,10 +46,10 @@ use support::{Fleet, Node, eventually};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How long a tool may take that has nothing to wait for. Many times what it needs.
+/// How long a tool may take if it has nothing to wait for. Many times what it needs.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The tool with these arguments, and nothing in its environment that tells of nodes.
+/// The tool with these arguments, and no variable with nodes in its environment.
 fn tool(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -66,19 +66,19 @@ fn tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end.
+/// Runs a command to its end.
 #[track_caller]
 fn run(command: &mut Command) -> Ended {
     Running::start(command).end(LIMIT)
 }
 
-/// The tool on this fleet, to its end.
+/// Runs the tool on this fleet to its end.
 #[track_caller]
 fn run_on(fleet: &Fleet, arguments: &[&str]) -> Ended {
     run(&mut tool_on(fleet, arguments))
 }
 
-/// A tool that runs. What it prints is read as it comes.
+/// A running tool. Its output is read as it comes.
 struct Running {
     started: Instant,
     child: Child,
@@ -92,21 +92,21 @@ struct Ended {
     status: ExitStatus,
     out: String,
     errors: String,
-    /// From before it was started.
+    /// Since before it was started.
     ran: Duration,
-    /// From when its end was waited for.
+    /// Since the test began to wait for its end.
     took: Duration,
 }
 
 impl Running {
-    /// Starts it in a process group of its own, with the default action for every signal. Outputs
-    /// that are not piped, or are taken before, are not read.
+    /// Starts the command in a process group of its own, with the default action for every signal.
+    /// Outputs that are not piped, or are taken before, are not read.
     #[track_caller]
     fn start(command: &mut Command) -> Running {
         Running::spawn(in_own_group(command))
     }
 
-    /// Starts it as the command says.
+    /// Starts the command without changes.
     #[track_caller]
     fn spawn(command: &mut Command) -> Running {
         let started = Instant::now();
@@ -120,7 +120,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Sends it a signal. It is not waited for yet, so its id is its own.
+    /// Sends the tool a signal. It was not waited for yet, so its id is its own.
     #[track_caller]
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw);
@@ -131,7 +131,7 @@ impl Running {
         self.child.try_wait().expect("it is our child").is_some()
     }
 
-    /// Waits for its end.
+    /// Waits for the tool's end.
     #[track_caller]
     fn end(mut self, limit: Duration) -> Ended {
         let start = Instant::now();
@@ -148,13 +148,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // A tool that hangs in a test that failed. One that has ended is not killed.
+        // For a tool that hangs in a test that failed. A tool that has ended is not killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reads to the end, beside whoever waits for the tool: a full pipe would keep it from ending.
+/// Reads to the end on another thread: a full pipe would keep the tool from ending.
 fn reader(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -164,14 +164,14 @@ fn reader(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
 }
 
 impl Ended {
-    /// Its exit code, as a shell tells it.
+    /// Its exit code, as a shell reports it.
     fn code(&self) -> i32 {
         self.status
             .code()
             .unwrap_or_else(|| 128 + self.status.signal().expect("a code or a signal"))
     }
 
-    /// Insists on an exit code.
+    /// Insists on this exit code.
     #[track_caller]
     fn with_code(self, code: i32) -> Ended {
         assert_eq!(self.code(), code, "{self:?}");
@@ -179,7 +179,7 @@ impl Ended {
         self
     }
 
-    /// What it printed, as one JSON value.
+    /// Its output, as one JSON value.
     #[track_caller]
     fn json(&self) -> Value {
         match serde_json::from_str(&self.out) {
@@ -195,7 +195,7 @@ fn fields(value: &Value) -> Vec<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
-/// What every node that runs holds at this key, in the order of the list.
+/// The value of this key on every running node, in the order of the list.
 fn values(fleet: &Fleet, key: &str) -> Vec<Option<String>> {
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("a token is text");
     fleet.iter().map(|node| node.get(key).map(text)).collect()
@@ -207,16 +207,16 @@ fn nothing_is_left(fleet: &Fleet) {
     eventually(10 * SECOND, "nothing is left on any node", || fleet.keys_everywhere().is_empty());
 }
 
-/// Waits until every node holds that token at the key: a tool that has it from a majority may end
-/// before the last node has read what it was sent.
+/// Waits until every node holds that token at the key. A tool ends when it has a majority, maybe
+/// before the last node has read the request.
 #[track_caller]
 fn is_held_everywhere(fleet: &Fleet, key: &str, token: &str) {
     let held = vec![Some(token.to_string()); fleet.len()];
     eventually(LIMIT, "every node holds the token", || values(fleet, key) == held);
 }
 
-/// Takes the lock on the last of the arguments with the tool, and returns its token when all nodes
-/// hold it.
+/// Takes the lock on the last of the arguments with the tool. Returns its token when all nodes hold
+/// it.
 #[track_caller]
 fn acquired(fleet: &Fleet, arguments: &[&str]) -> String {
     let key = arguments.last().expect("a key");
@@ -228,7 +228,7 @@ fn acquired(fleet: &Fleet, arguments: &[&str]) -> String {
     token.to_string()
 }
 
-/// A token that nobody has.
+/// A token that no client has.
 fn foreign_token() -> String {
     "0123456789".repeat(4)
 }

@@ -1,9 +1,9 @@
-//! Two wrappers around one command, over and over, with wrappers and masters killed at random: the
-//! command itself looks whether another of its kind is alive, and never finds one.
+//! Two wrappers run one command, over and over, while wrappers and masters are killed at random.
+//! The command itself checks whether another instance of it is alive, and never finds one.
 //!
-//! It does so by a file lock, which the kernel lets go of when the process dies and not before, so
-//! no clock is compared with another. `REDLATCH_TEST_OVERLAP_RUNS=1000` runs as many; without it
-//! there are as many as take a few seconds.
+//! The check is a file lock. The kernel releases it when the process dies and not before, so no two
+//! clocks are compared. `REDLATCH_TEST_OVERLAP_RUNS=1000` makes 1000 runs; without it there are as
+//! many as take a few seconds.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -15,23 +15,23 @@ use super::*;
 const RUNS: usize = 40;
 const NODES: usize = 5;
 
-/// What the wrappers run. Only this very process holds the file: what it starts does not, because
+/// The wrappers' command. Only this very process holds the file. What it starts does not, because
 /// that may outlive a wrapper which is killed.
 const CMD: &str = "exec 9>>alone; flock -n 9 || echo \"overlap $REDLATCH_TOKEN\" >> log
     echo \"begin $REDLATCH_TOKEN\" >> log; sleep $WORK 9>&-; echo \"end $REDLATCH_TOKEN\" >> log";
 
-/// A small generator: what is drawn is the same for the same seed.
+/// A small random generator: the same seed gives the same numbers.
 struct Dice(u64);
 
 impl Dice {
-    /// One of `0..sides`.
+    /// A number in `0..sides`.
     fn throw(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         (self.0 >> 33) % sides
     }
 }
 
-/// What the wrappers of one side came to.
+/// The outcomes of one side's wrappers.
 #[derive(Debug, Default)]
 struct Tally {
     ran: usize,
@@ -41,7 +41,7 @@ struct Tally {
     no_quorum: usize,
 }
 
-/// Starts wrappers until there were enough.
+/// Starts wrappers until there were enough runs.
 fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize) -> Tally {
     let (mut dice, mut tally) = (Dice(seed), Tally::default());
     while begun.fetch_add(1, Ordering::Relaxed) < runs {
@@ -75,8 +75,8 @@ fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize)
     tally
 }
 
-/// Stops, continues, kills and restarts masters: now and then a majority is stopped, and one at a
-/// time is killed, because those that forget are no part of the bargain if they are many.
+/// Stops, continues, kills and restarts masters. Now and then a majority is stopped. Only one
+/// master at a time is killed, because Redlock does not allow for many that forget.
 fn disturb(fleet: &Fleet, seed: u64, over: &AtomicBool) -> usize {
     let mut dice = Dice(seed);
     let mut disturbances = 0;
@@ -102,7 +102,7 @@ fn disturb(fleet: &Fleet, seed: u64, over: &AtomicBool) -> usize {
                 pause(dice.throw(300));
                 fleet[first].cont();
             }
-            // What it forgot is remembered by the others, until it may grant again.
+            // The other masters still hold what it forgot, until it may grant again.
             _ if last_restart.elapsed() > 2 * SECOND => {
                 fleet[first].restart();
                 last_restart = Instant::now();
@@ -142,7 +142,7 @@ fn two_wrappers_of_one_command_never_run_it_at_once_whoever_is_killed() {
     the_command_does_find_another_of_its_kind(&fleet, &desk);
 }
 
-/// The record is worth nothing unless it shows an overlap where there is one.
+/// Checks that the command reports an overlap if there is one: otherwise its record proves nothing.
 fn the_command_does_find_another_of_its_kind(fleet: &Fleet, desk: &Desk) {
     let alone = std::fs::File::open(desk.path("alone")).expect("the command made it");
     flock(&alone, FlockOperation::LockExclusive).expect("nobody has it any more");

@@ -1,4 +1,4 @@
-//! Readers that leave, or do not read: no panic, and no lock whose token nobody has.
+//! Readers that leave, or do not read: no panic, and no lock whose token no process has.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -8,10 +8,10 @@ use rustix::fs::{OFlags, fcntl_setfl};
 
 use super::*;
 
-/// A pipe that takes nothing until it is read from: its two ends, and how much is in it.
+/// A pipe that takes nothing until it is read from: its two ends, and how many bytes are in it.
 pub fn full_pipe() -> (File, OwnedFd, usize) {
     let (reader, writer) = rustix::pipe::pipe().expect("there are pipes");
-    // Only while it is filled: how it is set is shared by all who have it.
+    // Only while it is filled: all owners of the pipe share this flag.
     fcntl_setfl(&writer, OFlags::NONBLOCK).expect("it can be set");
     let mut filling = File::from(writer.try_clone().expect("an end can be cloned"));
     let mut filled = 0;
@@ -25,7 +25,7 @@ pub fn full_pipe() -> (File, OwnedFd, usize) {
     (File::from(reader), writer, filled)
 }
 
-/// The writing end of a pipe that nobody reads any more.
+/// The writing end of a pipe whose reader has left.
 pub fn broken_pipe() -> OwnedFd {
     let (reader, writer) = rustix::pipe::pipe().expect("there are pipes");
     drop(reader);
@@ -40,7 +40,7 @@ fn a_token_that_nobody_reads_is_released() {
         let ended = run(command.stdout(broken_pipe())).with_code(125);
         assert!(ended.errors.contains("the lock is released"), "{ended:?}");
         assert_eq!(fleet.keys_everywhere(), []);
-        // Nobody reads anything.
+        // Neither output has a reader.
         run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(125);
         assert_eq!(fleet.keys_everywhere(), []);
     }
@@ -64,7 +64,7 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
     assert!(ended.errors.contains("closed from the start"), "{ended:?}");
     redirected(">&- 2>&-").with_code(125);
     assert_eq!(fleet.keys_everywhere(), []);
-    // Who throws the token away wants a lock that nobody gives back.
+    // A caller that throws the token away wants a lock that is never released.
     redirected("> /dev/null").with_code(0);
     eventually(LIMIT, "all hold it", || fleet.keys_everywhere().len() == 3);
 }
@@ -73,7 +73,7 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
 fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
     let fleet = Fleet::start(3);
     let everywhere = |fleet: &Fleet| values(fleet, "deploy").iter().all(Option::is_some);
-    // Told to end.
+    // A signal asks the tool to end.
     let (reader, writer, _) = full_pipe();
     let tool = Running::start(tool_on(&fleet, &["acquire", "deploy"]).stdout(writer));
     eventually(LIMIT, "it has the lock", || everywhere(&fleet));
@@ -81,14 +81,14 @@ fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
     tool.end(LIMIT).with_code(143);
     assert_eq!(fleet.keys_everywhere(), []);
     drop(reader);
-    // Nobody reads before the lock is over.
+    // The reader does not read before the lock is over.
     let (reader, writer, _) = full_pipe();
     let mut command = tool_on(&fleet, &["acquire", "-t", "500ms", "deploy"]);
     let ended = run(command.stdout(writer)).with_code(125);
     assert!(ended.errors.contains("before the lock was over"), "{ended:?}");
     nothing_is_left(&fleet);
     drop(reader);
-    // Read at last.
+    // The reader reads at last.
     let (mut reader, writer, filled) = full_pipe();
     let tool = Running::start(tool_on(&fleet, &["acquire", "deploy"]).stdout(writer));
     eventually(LIMIT, "it has the lock", || everywhere(&fleet));
@@ -117,7 +117,7 @@ fn the_other_verbs_do_their_work_unread() {
     unread(&["status", "--json", "deploy"], 1).with_code(1);
     unread(&["extend", "deploy", &token], 0).with_code(0);
     unread(&["acquire", "-n", "deploy"], 75).with_code(75);
-    // Twice: by the second it is gone.
+    // Twice: at the second release the lock is gone.
     unread(&["release", "deploy", &token], 0).with_code(1);
     nothing_is_left(&fleet);
     for (arguments, code) in

@@ -1,10 +1,10 @@
-//! The verbs for scripts: a lock that is taken in one process and is extended and released in
-//! others, by its token; and each of their exit codes by name.
+//! The verbs for scripts: one process takes a lock, others extend and release it by its token. Also
+//! each exit code of these verbs, by name.
 
 use super::*;
 use crate::support::{Cut, Proxy, Way};
 
-/// What ends a verb, by the names of the table.
+/// The exit codes of a verb, by the names of the table.
 const DONE: i32 = 0;
 const NO: i32 = 1;
 const NO_QUORUM: i32 = 69;
@@ -22,7 +22,7 @@ fn a_lock_is_taken_in_one_process_and_extended_and_released_in_others() {
     let released = run_on(&fleet, &["release", "deploy", &token]).with_code(DONE);
     assert_eq!((released.out.as_str(), released.errors.as_str()), ("released\n", ""));
     nothing_is_left(&fleet);
-    // It was the token's, and is not any more.
+    // The token held the key, and does not any more.
     let again = run_on(&fleet, &["release", "deploy", &token]).with_code(NO);
     assert!(again.out.is_empty() && again.errors.contains("already expired"), "{again:?}");
     let late = run_on(&fleet, &["extend", "deploy", &token]).with_code(NO);
@@ -43,7 +43,7 @@ fn a_foreign_token_changes_nothing_and_gives_1() {
     let left: Vec<i64> = fleet.iter().map(|node| node.pttl("deploy")).collect();
     assert!(left.iter().all(|left| (1..=20_000).contains(left)), "it was prolonged: {left:?}");
     run_on(&fleet, &["release", "deploy", &token]).with_code(DONE);
-    // Nobody's key is nobody's.
+    // A key without a holder is not the token's either.
     run_on(&fleet, &["extend", "deploy", &foreign]).with_code(NO);
     run_on(&fleet, &["release", "deploy", &foreign]).with_code(NO);
     nothing_is_left(&fleet);
@@ -58,21 +58,21 @@ fn who_waits_has_it_when_it_is_released_and_who_does_not_is_told_so() {
     run_on(&fleet, &["acquire", "--wait", "0", "deploy"]).with_code(CONTENDED);
     let waited = run_on(&fleet, &["acquire", "-w", "300ms", "deploy"]).with_code(CONTENDED);
     assert!(waited.ran >= Duration::from_millis(300), "{waited:?}");
-    // For ever is what it waits unless it is told.
+    // Without --wait, the tool waits for ever.
     let mut waiter = Running::start(&mut tool_on(&fleet, &["acquire", "deploy"]));
     has_been_asked_by_a_waiter(&fleet);
     assert!(!waiter.has_ended());
     run_on(&fleet, &["release", "deploy", &token]).with_code(DONE);
     let had = waiter.end(LIMIT).with_code(DONE);
     assert_ne!(had.out.trim(), token);
-    // It may have asked the third before that one was told of the release.
+    // The waiter may have asked the third node before that one got the release.
     let has = |value: &Option<String>| value.as_deref() == Some(had.out.trim());
     let values = values(&fleet, "deploy");
     assert!(values.iter().filter(|value| has(value)).count() >= 2, "{values:?}");
     assert!(values.iter().all(|value| has(value) || value.is_none()), "{values:?}");
 }
 
-/// Waits until a tool stands in line for a key: it wants to be told of writes to it.
+/// Waits until a tool waits for a key: it has asked for notifications of writes to it.
 #[track_caller]
 pub fn has_been_asked_by_a_waiter(fleet: &Fleet) {
     let waits = |node: &Node| {
@@ -131,7 +131,7 @@ fn no_quorum_is_69_for_each_verb() {
         assert!(said.contains(&fleet[0].port().to_string()), "no word of the node: {said}");
     }
     fleet[1].cont();
-    // What was sent to it while it stood still was taken back behind it.
+    // The release of what was sent to the node came after it, when the node went on.
     eventually(10 * SECOND, "no attempt is left", || {
         fleet[1].get("other").is_none() && fleet[2].get("other").is_none()
     });
@@ -155,7 +155,7 @@ fn what_cannot_work_as_it_is_configured_is_125() {
         let mut command = tool(arguments);
         let ended = run(command.env("REDLATCH_SERVERS", urls.join(","))).with_code(INTERNAL);
         assert!(ended.out.is_empty() && ended.errors.contains(told), "{arguments:?}: {ended:?}");
-        // It is said also where little is to be said: somebody has to set it right.
+        // This is reported also with --quiet: an operator has to set it right.
         let quiet = run(command.arg("-q")).with_code(INTERNAL);
         assert_eq!(quiet.errors.lines().count(), 1, "{quiet:?}");
     }
@@ -260,6 +260,6 @@ fn quiet_says_nothing_and_verbose_says_more_on_stderr() {
     silent(&["extend", "-q", "deploy", token], DONE);
     silent(&["release", "-q", "deploy", token], DONE);
     silent(&["release", "-q", "deploy", token], NO);
-    // The token is what was asked for.
+    // The token is the result, so --quiet prints it, too.
     acquired(&fleet, &["-q", "deploy"]);
 }

@@ -1,14 +1,14 @@
-//! Passwords: they get where they are needed, and appear in nothing that is printed, nor among the
-//! arguments of any process that we start.
+//! Passwords reach the nodes, and appear in nothing that is printed, nor among the arguments of any
+//! process that we start.
 
 use super::scripts::has_been_asked_by_a_waiter;
 use super::*;
 
 const PASSWORD: &str = "hunter2-p@ss";
-/// As it stands in a URL.
+/// The password as it stands in a URL.
 const ENCODED: &str = "hunter2-p%40ss";
 
-/// That neither form of it is in a text, nor what is left of it when it is cut at a bad place.
+/// Checks that a text has neither form of the password, nor its rest after a cut at a bad place.
 #[track_caller]
 fn is_silent_about_it(what: &str, text: &str) {
     assert!(!text.contains("hunter2"), "{what}: {text}");
@@ -25,7 +25,7 @@ fn with_password(fleet: &Fleet, user: &str, password: &str) -> String {
     fleet.iter().map(url).collect::<Vec<_>>().join(",")
 }
 
-/// Every verb, however it ends, with all that it can say.
+/// Runs every verb, with all its outputs.
 #[track_caller]
 fn every_verb(fleet: &Fleet, adjust: impl Fn(&mut Command)) {
     let run = |arguments: &[&str], code| {
@@ -59,7 +59,7 @@ fn a_password_in_a_url_or_in_the_environment_is_used_and_never_told() {
     every_verb(&fleet, |command| {
         command.env("REDISCLI_AUTH", PASSWORD);
     });
-    // A user without a password has the one of the environment; one with a password has its own.
+    // A user without a password gets the one of the environment; one with a password keeps its own.
     let of_user = urls.replace(&format!(":{ENCODED}@"), "default@");
     every_verb(&fleet, |command| {
         command.env("REDISCLI_AUTH", PASSWORD).env("REDLATCH_SERVERS", &of_user);
@@ -92,10 +92,10 @@ fn a_wrong_password_is_not_told_either() {
     }
 }
 
-/// So many bytes of a password in a row must not be printed.
+/// This many bytes of a password in a row must not be printed.
 const PART: usize = 8;
 
-/// That no part of the password is in what was printed, however it was encoded.
+/// Checks that no part of the password was printed, in any encoding.
 #[track_caller]
 fn says_no_part_of(password: &str, ended: &Ended) {
     let parts = password.as_bytes().windows(PART);
@@ -107,7 +107,7 @@ fn says_no_part_of(password: &str, ended: &Ended) {
 
 #[test]
 fn a_server_that_repeats_a_part_of_the_password_does_not_make_the_tool_repeat_it() {
-    // Of the longer one the server repeats 128 bytes at most; the newline it makes a space.
+    // The server repeats at most 128 bytes of the longer one, and makes the newline a space.
     let long: String = (0..193).map(|at: u32| char::from(b'a' + (at * at % 26) as u8)).collect();
     let gone = ["--rename-command", "HELLO", "", "--rename-command", "AUTH", ""];
     let fleet = Fleet::with(3, &gone);
@@ -162,7 +162,7 @@ fn what_is_refused_is_quoted_without_its_password() {
         &["acquire", &format!("--json={url}"), "key"],
         &["completions", &url],
         &["release", "key", &url],
-        // The `@` was forgotten, and the host with it.
+        // The user forgot the `@` and the host.
         &["acquire", "-s", "redis://:hunter2", "key"],
         &["acquire", "--json", "-s", "redis://ann:hunter2", "key"],
         &["acquire", "-s", "ann:hunter2", "key"],

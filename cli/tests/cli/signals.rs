@@ -1,4 +1,4 @@
-//! A tool that waits and is told to end: it is gone at once, and nothing of it is left on any node.
+//! A waiting tool that gets a signal: it ends at once, and leaves nothing on any node.
 
 use super::scripts::has_been_asked_by_a_waiter;
 use super::*;
@@ -48,7 +48,7 @@ fn what_was_asked_of_nodes_that_stand_still_is_taken_back_too() {
         fleet.iter().all(|node| node.client_list().iter().any(is_its))
     });
     has_been_asked_by_a_waiter(&fleet);
-    // Free on the first two, and one of them stands still: no quorum, and an attempt on each.
+    // Free on the first two nodes, and one of them stands still: no quorum, and an attempt on each.
     fleet[1].command(&["DEL", "deploy"]);
     fleet[1].stop();
     fleet[2].stop();
@@ -63,10 +63,10 @@ fn what_was_asked_of_nodes_that_stand_still_is_taken_back_too() {
     assert_eq!(fleet[0].get("deploy"), None);
     fleet[1].cont();
     fleet[2].cont();
-    // Each executes now what was sent to it, and the release behind it.
+    // Each node now executes what was sent to it, and then the release.
     let still = [None, None, Some(token)];
     eventually(10 * SECOND, "nothing of it is left", || values(&fleet, "deploy") == still);
-    // Nothing of it comes later, either: a node answers in order, and the tool is gone.
+    // No request comes later, either: a node answers in order, and the tool is gone.
     let gone = |node: &Node| !node.client_list().iter().any(|line| line.contains("redlatch-cli"));
     eventually(10 * SECOND, "its connections are read to their ends", || fleet.iter().all(gone));
     assert_eq!(values(&fleet, "deploy"), still);
@@ -87,7 +87,8 @@ fn what_is_owed_behind_a_connection_that_was_lost_is_paid_before_the_end() {
         fleet.iter().all(|node| node.client_list().iter().any(is_its))
     });
     has_been_asked_by_a_waiter(&fleet);
-    // A majority is free, so it tries; and one node answers, so nothing is decided for a while.
+    // A majority is free, so the tool tries. Only one node answers, so nothing is decided for a
+    // while.
     fleet[1].command(&["DEL", "deploy"]);
     fleet[0].stop();
     fleet[1].stop();

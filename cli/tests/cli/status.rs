@@ -112,7 +112,7 @@ fn without_a_key_the_nodes_themselves_are_told() {
     assert_eq!([state(0), state(1), state(2)], ["unreachable", "no_auth", "ready"]);
 }
 
-/// A terminal: the end that a person sits at, and the one that programs print to.
+/// A terminal: the user's end, and the end that programs print to.
 pub fn terminal() -> (OwnedFd, File) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
     let master = openpt(flags).expect("there are terminals");
@@ -131,7 +131,7 @@ fn colours_are_for_terminals_and_never_with_no_color() {
         let mut command = tool_on(&fleet, &["status", "deploy"]);
         command.stdout(terminal).env("TERM", "xterm").env("NO_COLOR", no_color);
         let tool = Running::start(&mut command);
-        // What it prints is less than a terminal keeps for its reader.
+        // The output is less than a terminal keeps for its reader.
         tool.end(LIMIT).with_code(0);
         let mut screen = [0; 4096];
         let count = rustix::io::read(&master, &mut screen).expect("something was printed");

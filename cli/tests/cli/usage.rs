@@ -1,4 +1,4 @@
-//! What is asked for wrongly: usage and configuration errors are 125, help and version are not.
+//! Wrong usage: usage and configuration errors exit with 125, help and version do not.
 
 use std::io::Write;
 
@@ -87,7 +87,7 @@ fn the_manual_page_is_one_that_man_can_show() {
     }
 }
 
-/// A program that reads `text`; `None` where this machine does not have it.
+/// Runs a program that reads `text`; `None` if this machine does not have it.
 fn fed(command: &mut Command, text: &str) -> Option<Ended> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (started, name) = (Instant::now(), command.get_program().to_owned());

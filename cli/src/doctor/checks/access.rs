@@ -1,16 +1,16 @@
-//! Whether a node can be reached, and lets us in. What the library met with decides; doctor's own
-//! connection is asked only where that one was well.
+//! Whether a node can be reached, and lets us in. The failure that the library saw decides.
+//! Doctor's own connection counts only if the library's was well.
 
 use redlatch::NodeError;
 
 use super::{Finding, Level, Subject};
 
-/// Whether anything answers there.
+/// Whether anything answers at the address.
 pub fn reachable(subject: &Subject) -> Vec<Finding> {
     const NAME: &str = "reachable";
     let words = subject.met.words.as_deref();
     if let Some(cause) = subject.met.trouble().filter(|&cause| is_of_the_way(cause)) {
-        // The library does not tell a connection that was never taken from one that is silent.
+        // For the library, a connection that was never accepted and a silent one are the same.
         let silent = subject.seen.trouble.as_ref().is_some_and(|it| it.cause == NodeError::Silent);
         let stuck = cause == NodeError::Unreachable && silent && !subject.encrypted;
         let (cause, words) = if stuck { (NodeError::Silent, None) } else { (cause, words) };
@@ -26,7 +26,7 @@ pub fn reachable(subject: &Subject) -> Vec<Finding> {
     }
 }
 
-/// Whether it takes who we are.
+/// Whether the node accepts our credentials.
 pub fn credentials(subject: &Subject) -> Option<Finding> {
     const NAME: &str = "credentials";
     let user = subject.user.as_deref().unwrap_or("default");
@@ -47,7 +47,8 @@ pub fn credentials(subject: &Subject) -> Option<Finding> {
     }
 }
 
-/// The library does not ask it, and nothing else says why. That two are one is found elsewhere.
+/// The library does not use the node, and no other finding says why. Two addresses of one server
+/// are found elsewhere.
 pub fn unexplained(subject: &Subject, found: &[Finding]) -> Option<Finding> {
     let cause = subject.met.trouble().filter(|&cause| cause != NodeError::SameServer)?;
     let told = found.iter().any(|finding| finding.level == Level::Fail);
@@ -55,7 +56,7 @@ pub fn unexplained(subject: &Subject, found: &[Finding]) -> Option<Finding> {
     (!told).then(|| Finding::fail("reachable", format!("no lock is asked of it: {cause}{words}")))
 }
 
-/// Whether that is about the connection, and not about the server at its end.
+/// Whether the error is about the connection, and not about the server at its end.
 fn is_of_the_way(cause: NodeError) -> bool {
     use NodeError::{Full, Garbage, Lost, Protected, Silent, TooManyClients, Unreachable};
     matches!(cause, Unreachable | Silent | Lost | Garbage | Full | TooManyClients | Protected)

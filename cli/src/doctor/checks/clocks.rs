@@ -1,7 +1,7 @@
-//! The nodes' clocks: whether each goes as fast as ours, and whether they agree.
+//! The nodes' clocks: whether each runs as fast as ours, and whether they agree.
 //!
-//! A reading is of some moment between the question and the answer. The hazard is to take the way
-//! of the answer for time on the node's clock: what it explains accuses nobody.
+//! A reading was taken at some moment between the question and the answer. The hazard is to take an
+//! answer's delay for time on the node's clock: a difference that delay can explain is no failure.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use redlatch::proto::standing::Reading;
 
 use super::{Finding, Subject, short, span};
 
-/// What the library takes off every ttl for clocks that differ: a hundredth.
+/// What the library takes off every ttl because clocks differ: a hundredth.
 const DRIFT: f64 = 0.01;
 
-/// Nothing that keeps a clock by a network makes it differ by so much for long.
+/// A clock that is kept by a network does not differ by so much for long.
 const ODD_RATE: f64 = 0.002;
 
-/// What the way to a node and back varies by in any case.
+/// How much the round trip to a node varies in any case.
 const GRAIN: Duration = Duration::from_micros(200);
 
-/// Clocks that are kept by a network do not differ by so much.
+/// Clocks that are kept by a network do not differ by so much, in seconds.
 const ODD_SKEW: f64 = 1.0;
 
-/// Whether its clock goes as fast as ours.
+/// Whether the node's clock runs as fast as ours.
 pub fn rate(subject: &Subject) -> Option<Finding> {
     const NAME: &str = "clock-rate";
     if subject.seen.round_trips.is_empty() {
-        // It fell silent before.
+        // The node fell silent before.
         return None;
     }
     let Some((rate, unsure)) = measured(&subject.seen.readings) else {
@@ -49,10 +49,10 @@ pub fn rate(subject: &Subject) -> Option<Finding> {
     })
 }
 
-/// How much faster it goes than ours, as a part of it, and how sure that is.
+/// How much faster the node's clock runs than ours, as a part of it, and how uncertain that is.
 ///
-/// The way that every answer has explains nothing: it is as long each time. What is unsure is only
-/// how much longer than the shortest these two were.
+/// The delay that every answer has explains nothing: it is the same each time. The uncertainty is
+/// only how much longer these two round trips were than the shortest.
 fn measured(readings: &[Reading]) -> Option<(f64, f64)> {
     let (early, late) = readings.split_at(readings.len() / 2);
     let best = |some: &[Reading]| some.iter().copied().min_by_key(network);
@@ -70,7 +70,7 @@ fn network(reading: &Reading) -> Duration {
     reading.read_at.saturating_since(reading.asked_at)
 }
 
-/// When it was taken, as far as we know: in microseconds of our clock.
+/// When the reading was taken, as far as we know: in microseconds of our clock.
 fn middle(reading: &Reading) -> f64 {
     (reading.asked_at.as_nanos() as f64 + reading.read_at.as_nanos() as f64) / 2e3
 }
@@ -106,13 +106,13 @@ fn judged(ahead: f64, clocks: usize) -> Finding {
     Finding::warn(NAME, format!("{shown}: {risk}. Let NTP slew it"))
 }
 
-/// How far the node's clock is ahead of ours, in seconds, at each reading. Ours counts from when
-/// the machine was started, so only the differences between nodes mean anything.
+/// How far the node's clock is ahead of ours, in seconds, at each reading. Ours counts from the
+/// start of the machine, so only the differences between nodes mean anything.
 fn offsets(readings: &[Reading]) -> Vec<f64> {
     readings.iter().map(|reading| (reading.micros as f64 - middle(reading)) / 1e6).collect()
 }
 
-/// The one in the middle; of an even number, between the two.
+/// The median; of an even number of values, the mean of the middle two.
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
@@ -160,7 +160,7 @@ mod tests {
         let found = rate(&subject).unwrap();
         assert_eq!(found.level, Level::Warn);
         assert!(found.detail.starts_with("cannot be told"), "{found:?}");
-        // But a way that is always so long explains nothing.
+        // But a delay that is always that long explains nothing.
         subject.seen.readings[..3].iter_mut().for_each(later);
         assert_eq!(rate(&subject).unwrap().level, Level::Fail);
         subject.seen.readings.clear();

@@ -1,4 +1,4 @@
-//! What hangs on the nodes together: their number, that they are different servers, and whether a
+//! The checks of all nodes together: their number, that they are different servers, and whether a
 //! lock can be had now.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use redlatch::NodeState;
 
 use super::{Finding, Level, Subject, Use, quorum, span, up};
 
-/// All of it; `of_nodes` is what was found of each.
+/// All checks; `of_nodes` are the findings about each node.
 pub fn checks(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Vec<Finding> {
     let distinct = distinct(subjects);
     vec![count(subjects.len()), can_lock(subjects, of_nodes, how), distinct]
@@ -27,7 +27,7 @@ fn count(nodes: usize) -> Finding {
     }
 }
 
-/// Two addresses of one server would give it two votes.
+/// Whether all addresses are of different servers: one server with two addresses has two votes.
 fn distinct(subjects: &[Subject]) -> Finding {
     const NAME: &str = "distinct";
     let of = |subject: &Subject| subject.seen.identities.first().cloned();
@@ -42,7 +42,7 @@ fn distinct(subjects: &[Subject]) -> Finding {
             );
         }
     }
-    // Who did not answer has a failure of its own.
+    // A node that did not answer has a failure of its own.
     let silent =
         subjects.iter().filter(|it| it.seen.handshake_answered && of(it).is_none()).count();
     let told = subjects.iter().filter(|subject| of(subject).is_some()).count();
@@ -55,11 +55,11 @@ fn distinct(subjects: &[Subject]) -> Finding {
     )
 }
 
-/// Whether enough nodes would grant.
+/// Whether a quorum of nodes would grant.
 fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
     const NAME: &str = "quorum";
     let (nodes, needed) = (subjects.len(), quorum(subjects.len()));
-    // What else is wrong with a node does not keep it from granting.
+    // Other failures of a node do not keep it from granting.
     let hindered = |subject: &&Subject| {
         of_nodes.iter().any(|finding| {
             let hinders = ["permissions", "writes", "round-trip"].contains(&finding.name);
@@ -161,7 +161,7 @@ mod tests {
         use crate::doctor::trial::{Outcome, Trial};
         let mut three = nodes(3);
         for node in &mut three[..2] {
-            // What it forgets one day does not hinder it now.
+            // That it may forget its keys one day does not hinder it now.
             node.seen.info.insert("aof_enabled".into(), "0".into());
         }
         let unguarded = Use { restart_guard: false, ..using() };

@@ -1,4 +1,4 @@
-//! The node marker: by it every client learns what the node forgot while that client was away.
+//! The node marker: it shows every client what the node forgot while that client was away.
 
 use redlatch::NodeState;
 
@@ -7,7 +7,7 @@ use crate::doctor::marker::Seen;
 
 const NAME: &str = "marker";
 
-/// Whether the restart guard can rest on it. Where it was not looked for there is nothing to say.
+/// Whether the restart guard can rely on the marker. `None` if it was not looked for.
 pub fn check(subject: &Subject, how: &Use) -> Option<Finding> {
     if !how.restart_guard {
         return Some(Finding::ok(NAME, "not used: the restart guard is off"));

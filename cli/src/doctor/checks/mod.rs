@@ -1,8 +1,9 @@
-//! What is found of what was seen: each check is a function from plain values to findings, a line
-//! that an operator can act on.
+//! The checks: each is a function from plain values to findings. A finding is a line that an
+//! operator can act on.
 //!
-//! A failure is a node of which no lock should be asked, a warning what costs time or safety one
-//! day. The hazard is to call well what nobody could look at: that is a warning, and says so.
+//! A failure means that no lock should be asked of the node. A warning is what will cost time or
+//! safety one day. The hazard is to report as well what could not be examined: that is a warning,
+//! and says so.
 
 mod access;
 mod clocks;
@@ -19,7 +20,7 @@ use redlatch::{NodeError, clock::Instant};
 use super::examination::Examination;
 use super::meeting::Met;
 
-/// Every check, in the order in which it is shown.
+/// Every check, in the order of the output.
 pub const NAMES: [&str; 21] = [
     "node-count",
     "quorum",
@@ -44,7 +45,7 @@ pub const NAMES: [&str; 21] = [
     "connections",
 ];
 
-/// How bad it is.
+/// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Ok,
@@ -62,19 +63,19 @@ impl Level {
     }
 }
 
-/// What one check came to.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub name: &'static str,
     pub level: Level,
-    /// The node's label; `None` where it is about all of them.
+    /// The node's label; `None` if the finding is about all nodes.
     pub node: Option<String>,
     pub detail: String,
 }
 
 impl Finding {
     fn new(name: &'static str, level: Level, detail: impl Into<String>) -> Finding {
-        // What a node says is in it: nothing of that may move a cursor.
+        // The text quotes the node: no control character of that may move a cursor.
         let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
         let detail = detail.into().chars().map(plain).collect();
         Finding { name, level, node: None, detail }
@@ -92,7 +93,7 @@ impl Finding {
         Finding::new(name, Level::Fail, detail)
     }
 
-    /// What is said where a server does not tell.
+    /// The finding if a server refuses to answer.
     fn untold(name: &'static str, refused: &str) -> Finding {
         Finding::warn(name, format!("cannot be told: the node refuses {refused}"))
     }
@@ -109,7 +110,7 @@ pub struct Use<'a> {
     pub persistent: bool,
     /// The key of the node marker.
     pub marker: &'a str,
-    /// When it was looked.
+    /// When the nodes were examined.
     pub now: Instant,
 }
 
@@ -124,19 +125,20 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// What the library, or else doctor's own connection, met with.
+    /// The library's error, or else that of doctor's own connection.
     fn trouble(&self) -> Option<NodeError> {
         let own = || self.seen.trouble.as_ref().map(|trouble| trouble.cause);
         self.met.trouble().or_else(own)
     }
 
-    /// Between two pieces of its data it looks at us once in a while: that says nothing of the way.
+    /// Whether the node loads its data. Meanwhile it answers rarely: that says nothing of the
+    /// network.
     fn is_loading(&self) -> bool {
         self.seen.info("loading").is_some_and(|told| told != "0")
     }
 }
 
-/// Everything that is found, in the order of `NAMES` within each node.
+/// All findings, in the order of `NAMES` within each node.
 pub fn all(subjects: &[Subject], how: &Use) -> Vec<Finding> {
     let mut of_nodes = Vec::new();
     for subject in subjects {
@@ -171,7 +173,7 @@ const fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// A length of time as a person says it.
+/// A length of time in words.
 fn span(length: Duration) -> String {
     let seconds = length.as_secs_f64().round() as u64;
     let of = |unit: u64| (seconds + unit / 2) / unit;
@@ -183,7 +185,7 @@ fn span(length: Duration) -> String {
     }
 }
 
-/// To whole seconds, so that nobody is told to come back too early.
+/// Rounded up to whole seconds, so that no operator comes back too early.
 fn up(length: Duration) -> Duration {
     Duration::from_secs(length.as_secs_f64().ceil() as u64)
 }
@@ -196,7 +198,7 @@ fn short(length: Duration) -> String {
 
 #[cfg(test)]
 mod examples {
-    //! Nodes to check, of which everything is well until a test changes it.
+    //! Nodes to check, in perfect health until a test changes one.
 
     use redlatch::NodeState;
     use redlatch::proto::marker::{Identity, Marker};
@@ -221,7 +223,7 @@ mod examples {
         }
     }
 
-    /// A node called `label`, in the best of health.
+    /// A healthy node called `label`.
     pub fn node(label: &str) -> Subject {
         let info = [
             ("redis_version", "7.0.15"),
@@ -263,7 +265,7 @@ mod examples {
         Subject { label: label.to_owned(), encrypted: false, user: None, met, seen }
     }
 
-    /// Of a clock that is `ahead` seconds ahead, and gains `rate` seconds in a second.
+    /// The readings of a clock that is `ahead` seconds ahead, and gains `rate` seconds in a second.
     pub fn readings(ahead: f64, rate: f64) -> Vec<Reading> {
         let reading = |millis: u64| {
             let asked_at = NOW.saturating_add(Duration::from_millis(millis));

@@ -1,12 +1,12 @@
-//! What lies between us and a node: whether it is one server, how long an answer takes, and whether
-//! connections last.
+//! The network between us and a node: whether the address leads to one server, how long an answer
+//! takes, and whether connections last.
 
 use std::time::Duration;
 
 use super::super::name::Place;
 use super::{Finding, Subject, Use, short};
 
-/// All of it.
+/// All checks of the network.
 pub fn checks(subject: &Subject, how: &Use) -> Vec<Finding> {
     let mut found = vec![proxy(subject)];
     if !subject.is_loading() {
@@ -16,7 +16,7 @@ pub fn checks(subject: &Subject, how: &Use) -> Vec<Finding> {
     found
 }
 
-/// An address has to lead to one server, whoever asks and whatever it is asked.
+/// Whether an address always leads to one server, for every client and every command.
 fn proxy(subject: &Subject) -> Finding {
     const NAME: &str = "proxy";
     let seen = &subject.seen;
@@ -47,7 +47,7 @@ fn proxy(subject: &Subject) -> Finding {
     }
 }
 
-/// A name that has several addresses: what is wrong with them.
+/// What is wrong with the addresses of a name that has several.
 fn name(places: &[Place]) -> Option<Finding> {
     const NAME: &str = "proxy";
     let (mut servers, mut untold) = (Vec::<(&str, String)>::new(), Vec::new());
@@ -58,7 +58,7 @@ fn name(places: &[Place]) -> Option<Finding> {
             }
             Ok(Some(_)) => {}
             Ok(None) => untold.push(format!("{address} does not tell")),
-            // Nobody listens there: no client takes another server for this node.
+            // No server listens there: no client takes another server for this node.
             Err(trouble) if trouble.words.contains("refused") => {}
             Err(trouble) => untold.push(format!("{address}: {}", trouble.words)),
         }
@@ -104,19 +104,19 @@ fn round_trip(subject: &Subject, how: &Use) -> Option<Finding> {
     })
 }
 
-/// To ten milliseconds.
+/// Rounded up to ten milliseconds.
 fn round_up(length: Duration) -> Duration {
     let tens = length.as_millis().div_ceil(10);
     Duration::from_millis(u64::try_from(tens).unwrap_or(u64::MAX).saturating_mul(10))
 }
 
-/// Whether the node ends connections that we keep, or has no place for more.
+/// Whether the node ends idle connections, or has no room for more.
 fn connections(subject: &Subject, how: &Use) -> Vec<Finding> {
     const NAME: &str = "connections";
     let seen = &subject.seen;
     let mut found = Vec::new();
     let setting = |name| seen.settings.get(name)?.parse::<u64>().ok();
-    // A loop asks each node for its time once in a while; twice that is safe from a late one.
+    // A loop asks each node for its time at this interval; twice that allows for a late one.
     let idle = 2 * how.probe_interval;
     match setting("timeout") {
         Some(seconds @ 1..) if Duration::from_secs(seconds) <= idle => found.push(Finding::warn(
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(judged(&[one.clone(), same]).0, Level::Ok);
         let nobody = place(2, Err("Connection refused"));
         assert_eq!(judged(&[one.clone(), nobody]).0, Level::Ok);
-        // What nobody could look at is not called well.
+        // An address that could not be examined is not reported as well.
         for unknown in [Ok(None), Err("connection timed out")] {
             let (level, detail) = judged(&[one.clone(), place(3, unknown)]);
             assert_eq!(level, Level::Warn);

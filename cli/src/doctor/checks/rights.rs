@@ -1,4 +1,4 @@
-//! What we may do on a node, by what was tried there; and what comes of it where we may not.
+//! What our user may do on a node, as the trials showed, and what follows if it may not.
 
 use redlatch::NodeError;
 
@@ -6,10 +6,10 @@ use super::{Finding, Level, Subject};
 use crate::doctor::connection::Answer;
 use crate::doctor::trial::{Outcome, Trial};
 
-/// A command of the library, and what its absence comes to.
+/// A command of the library, and the effect of its absence.
 struct Need {
     command: &'static str,
-    /// As an ACL rule says it.
+    /// As an ACL rule names it.
     rule: &'static str,
     level: Level,
     effect: &'static str,
@@ -23,7 +23,7 @@ const fn wish(command: &'static str, rule: &'static str, effect: &'static str) -
     Need { command, rule, level: Level::Warn, effect }
 }
 
-/// In the order of their weight.
+/// In the order of their importance.
 const NEEDS: [Need; 19] = [
     need("SET", "+set", "no lock can be had"),
     need("SELECT", "+select", "the database of the URL cannot be reached, so it is not asked"),
@@ -46,7 +46,7 @@ const NEEDS: [Need; 19] = [
     wish("CLIENT SETINFO", "+client|setinfo", "CLIENT LIST does not tell our version"),
 ];
 
-/// All of it. Where nothing was tried there is nothing to say.
+/// All checks of rights; none if nothing was tried.
 pub fn checks(subject: &Subject) -> Vec<Finding> {
     let trials = &subject.seen.trials;
     if trials.is_empty() {
@@ -92,8 +92,8 @@ fn permissions(trials: &[Trial]) -> Vec<Finding> {
     missing
 }
 
-/// What it means that a command is refused. Who releases by a command of the server's own needs no
-/// DEL for that.
+/// What it means that a command is refused. A client that releases by a command of the server's own
+/// needs no DEL for that.
 fn weight(need: &Need, trials: &[Trial]) -> (Level, String) {
     match own(trials) {
         Some(own) if need.command == "DEL" => {
@@ -103,15 +103,15 @@ fn weight(need: &Need, trials: &[Trial]) -> (Level, String) {
     }
 }
 
-/// Why it is forbidden, where that is its own fault.
+/// Why a command is forbidden, if the command itself is refused and not one inside it.
 fn refusal<'a>(trial: &'a Trial, trials: &[Trial]) -> Option<&'a str> {
     let Outcome::Refused(cause, line) = &trial.outcome else { return None };
-    // Which of the two a server knows is a matter of its version.
+    // The server's version decides which of the two it knows.
     let optional = matches!(trial.command, "DELIFEQ" | "DELEX");
     if !trial.is_forbidden() || (optional && *cause == NodeError::UnknownCommand) {
         return None;
     }
-    // A script that may not go on speaks for a command inside it.
+    // A script that is refused without NOPERM may have failed at a command inside it.
     let from_inside = trial.command.starts_with("EVAL") && !line.starts_with("NOPERM");
     let inside = |trial: &Trial| {
         matches!(trial.command, "SET" | "GET" | "DEL" | "PTTL" | "PEXPIRE") && trial.is_forbidden()
@@ -120,13 +120,14 @@ fn refusal<'a>(trial: &'a Trial, trials: &[Trial]) -> Option<&'a str> {
     (!blamed).then_some(line)
 }
 
-/// The words that refuse a key, whatever is done with it.
+/// The error line, if the key is refused and not the command.
 fn refused_key(trial: &Trial) -> Option<&str> {
     let Outcome::Refused(NodeError::NoPermission, line) = &trial.outcome else { return None };
     (trial.command == "SET" && line.contains("key") && !line.contains("run the")).then_some(line)
 }
 
-/// Whether it takes a key, and gives it back as it should. That we may not is told elsewhere.
+/// Whether the node takes a key, and deletes it as it should. Missing rights are reported
+/// elsewhere.
 fn writes(trials: &[Trial], complete: bool) -> Option<Finding> {
     const NAME: &str = "writes";
     let set = trials.iter().find(|trial| trial.command == "SET")?;
@@ -144,7 +145,7 @@ fn writes(trials: &[Trial], complete: bool) -> Option<Finding> {
     }
 }
 
-/// As a part of "it ...".
+/// The error as the rest of a sentence that begins with "it".
 fn verb(cause: NodeError) -> String {
     match cause {
         NodeError::OutOfMemory => "is out of memory, and refuses locks".to_owned(),
@@ -153,7 +154,7 @@ fn verb(cause: NodeError) -> String {
     }
 }
 
-/// Its own compare-and-delete, if it has one.
+/// The server's own compare-and-delete, if it has one.
 fn own(trials: &[Trial]) -> Option<&'static str> {
     let done = |trial: &Trial| trial.outcome == Outcome::Done;
     let own = ["DELIFEQ", "DELEX"];
@@ -195,7 +196,7 @@ mod tests {
 
     const NOPERM: &str = "NOPERM this user has no permissions to run the 'x' command";
 
-    /// What is found where these answer so.
+    /// The findings if these commands are refused with these errors.
     fn refusing(refused: &[(&'static str, &str)]) -> Vec<Finding> {
         let mut subject = node("a");
         for &(command, line) in refused {

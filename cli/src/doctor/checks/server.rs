@@ -1,4 +1,4 @@
-//! What kind of server it is, by its `INFO`: a master of its own, that keeps what it was told.
+//! What kind of server it is, by its `INFO`: an independent master that keeps its keys.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use redlatch::proto::quarantine::{QuarantineReason, memory};
 use super::{Finding, Subject, Use, marker, span, up};
 use crate::doctor::marker::Seen;
 
-/// What hangs on `INFO`.
+/// The checks that need `INFO`.
 pub fn checks(subject: &Subject, how: &Use) -> Vec<Finding> {
     if subject.seen.info.is_empty() {
         let names = ["role", "loading", "cluster", "eviction", "persistence"];
@@ -52,7 +52,8 @@ fn role(subject: &Subject, how: &Use) -> Finding {
     Finding::ok(NAME, "a master without replicas")
 }
 
-/// A promotion of long ago is no trouble where the node marker says that it was long ago.
+/// Whether the server was promoted lately. An old promotion is no failure if the node marker shows
+/// its age.
 fn promoted(subject: &Subject, how: &Use) -> Option<Finding> {
     const NAME: &str = "role";
     let promoted = "it was a replica and was promoted: it may lack locks of its old master";
@@ -126,7 +127,7 @@ fn eviction(subject: &Subject) -> Finding {
     Finding::ok(NAME, "it evicts nothing")
 }
 
-/// A server that forgets must not grant again while somebody believes in what it forgot.
+/// A server that forgets must not grant again while a client believes in a lock that it forgot.
 fn persistence(subject: &Subject, how: &Use) -> Finding {
     const NAME: &str = "persistence";
     let aof = subject.seen.info("aof_enabled").is_some_and(|told| told == "1");
@@ -195,7 +196,7 @@ fn age(subject: &Subject, how: &Use) -> Finding {
     if let (NodeState::Quarantined(until), Some((why, _))) =
         (subject.met.standing, subject.met.distrust)
     {
-        // That of a promoted one is told with its role.
+        // The quarantine of a promoted server is reported with its role.
         if why != QuarantineReason::Promoted {
             let left = span(up(until.saturating_since(how.now)));
             let max = span(how.max_ttl);

@@ -1,4 +1,4 @@
-//! Nodes that cannot be reached, or let nobody in; and passwords, which nobody is to read.
+//! Nodes that cannot be reached or refuse us, and passwords, which must not be printed.
 
 use super::*;
 use crate::support::Scripted;
@@ -19,7 +19,8 @@ fn what_is_in_the_way_of_each_node_is_found_in_the_time_of_one_timeout() {
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
         let _ = stream.read(&mut [0; 1024]);
     });
-    // What a server says to those who come from outside; from inside it says it to nobody.
+    // What a server answers to a client from another machine; it never answers so to a local
+    // client.
     let protected = Scripted::start(|mut stream, _| {
         let _ = stream.write_all(b"-DENIED Redis is running in protected mode\r\n");
         let _ = stream.read(&mut [0; 1024]);
@@ -67,7 +68,7 @@ fn a_password_is_used_and_never_shown() {
     for node in &fleet {
         assert!(node.command(&["CONFIG", "SET", "requirepass", "opensesame"]).is_ok());
     }
-    // It repeats all that it is told, as old servers do where they do not know a command.
+    // The server repeats all that it is sent, as old servers do for an unknown command.
     let parrot = Scripted::start(|mut stream, _| {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = stream.read(&mut buffer) {
@@ -139,7 +140,7 @@ mod encrypted {
 #[test]
 #[ignore = "needs netns: root and apt-get install iproute2 iptables"]
 fn a_server_that_talks_to_its_own_machine_only_is_in_protected_mode() {
-    // In a network of its own, from an address that is not the loopback's.
+    // In a network namespace of its own, from an address that is not the loopback's.
     let script = "ip link set lo up && ip addr add 10.231.78.1/32 dev lo && \
         { \"$1\" --port 7001 --save '' --unixsocket \"$2\" > /dev/null & } && \
         until [ -e \"$2\" ]; do sleep 0.01; done && \

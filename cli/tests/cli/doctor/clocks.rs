@@ -1,11 +1,11 @@
-//! Servers whose clocks are not ours: a small library, put between the server and the C library,
-//! adds to the wall clock what a file in the server's directory says.
+//! Servers whose clocks differ from ours. A small library between the server and the C library adds
+//! to the wall clock what a file in the server's directory says.
 
 use std::process::Command;
 
 use super::*;
 
-/// Each server finds its own file when it has gone into its directory; without one nothing is
+/// Each server finds its own file once it has changed into its directory; without a file nothing is
 /// added. Two doubles: seconds ahead, and seconds gained in a second.
 const SHIM: &str = r#"
 #define _GNU_SOURCE

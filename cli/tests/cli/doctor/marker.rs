@@ -1,4 +1,4 @@
-//! The node marker as doctor finds it, and the declaration of `--persistent-nodes`.
+//! The node marker in doctor's report, and the declaration of `--persistent-nodes`.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn a_marker_that_may_not_be_used_and_one_of_another_program_are_found() {
         urls[index] = format!("redis://u:opensesame@{}", label(&fleet[index]));
     }
     assert!(fleet[4].command(&["SET", "redlatch:node", "mine", "EX", "1000"]).is_ok());
-    // Another user has written it where these two may only read it.
+    // Another user has written the marker; these two may only read it.
     let mut init = tool(&["init", "--yes", "--node-timeout", "2s"]);
     let readable = [fleet[1].url(), fleet[3].url()].join(",");
     run(init.env("REDLATCH_SERVERS", readable)).with_code(0);

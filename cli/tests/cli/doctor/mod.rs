@@ -1,7 +1,7 @@
-//! `redlatch doctor` on real servers, each brought into the state that is to be found.
+//! `redlatch doctor` on real servers, each brought into the state that doctor has to find.
 //!
-//! Several conditions are looked at in one run where they do not touch each other: a run takes a
-//! second, for the clocks. What is asserted of a node is everything of it that is not well.
+//! One run covers several conditions if they do not affect each other: a run takes a second, for
+//! the clocks. The tests assert everything of a node that is not well.
 
 mod access;
 mod clocks;
@@ -12,17 +12,17 @@ mod servers;
 
 use super::*;
 
-/// What a doctor said.
+/// The result of a run of doctor.
 struct Diagnosis {
     code: i32,
     json: Value,
     took: Duration,
 }
 
-/// One line of it, as a test writes it: name, level, and what has to be in the words.
+/// One finding, as a test writes it: name, level, and a part of its words.
 type Bad<'a> = (&'a str, &'a str, &'a str);
 
-/// Asks about these nodes, in JSON.
+/// Examines these nodes, with the result in JSON.
 #[track_caller]
 fn ask(urls: &[String], arguments: &[&str]) -> Diagnosis {
     let mut command = tool(&["doctor", "--json"]);
@@ -32,7 +32,7 @@ fn ask(urls: &[String], arguments: &[&str]) -> Diagnosis {
     Diagnosis { code: ended.code(), json: ended.json(), took: ended.took }
 }
 
-/// With a node timeout that no healthy node misses here, and no restart guard for young servers.
+/// A node timeout that no healthy node misses here, and no restart guard for young servers.
 const PLAINLY: [&str; 3] = ["--no-restart-guard", "--node-timeout", "2s"];
 
 #[track_caller]
@@ -40,7 +40,7 @@ fn ask_plainly(urls: &[String]) -> Diagnosis {
     ask(urls, &PLAINLY)
 }
 
-/// What comes of other tests beside this one: answers that are held up now and then.
+/// The effect of other tests on a busy machine: answers that are late now and then.
 fn is_of_a_busy_machine(detail: &str) -> bool {
     ["cannot be told: answers take too long", "some of its answers come too late"]
         .iter()
@@ -52,7 +52,7 @@ impl Diagnosis {
         self.json["checks"].as_array().expect("a list")
     }
 
-    /// What is not well of a node (`None`: of all together), but for checks of these names.
+    /// What is not well of a node (`None`: of all together), except for checks of these names.
     fn bad(&self, node: Option<&str>, but: &[&str]) -> Vec<(String, String, String)> {
         let text = |check: &Value, field: &str| check[field].as_str().unwrap_or("").to_owned();
         let of_it = self.checks().iter().filter(|check| check["node"].as_str() == node);
@@ -60,8 +60,8 @@ impl Diagnosis {
         bad.filter(|it| it.1 != "ok" && !but.contains(&it.0.as_str())).collect()
     }
 
-    /// Insists on what is not well of a node, and on nothing else. These servers are young and
-    /// keep nothing, which is the subject elsewhere.
+    /// Insists on what is not well of a node, and on nothing else. Findings about young servers
+    /// that keep nothing are left out: other tests cover those.
     #[track_caller]
     fn is(&self, node: &str, expected: &[Bad<'_>]) {
         let mut bad = self.bad(Some(node), &["age", "persistence"]);
@@ -75,7 +75,7 @@ impl Diagnosis {
         assert_alike(&self.bad(None, &[]), expected);
     }
 
-    /// The words of the one check of that name.
+    /// The level and the words of the one check of that name.
     #[track_caller]
     fn words(&self, node: Option<&str>, name: &str) -> (String, String) {
         let is_it = |it: &&Value| it["name"] == name && it["node"].as_str() == node;
@@ -114,7 +114,7 @@ fn lasting(count: usize) -> Fleet {
     })
 }
 
-/// Whether it has been up for so long that the guard of a max-ttl of 100 ms trusts it.
+/// Waits until the servers are old enough for the guard with a max-ttl of 100 ms.
 #[track_caller]
 fn wait_until_trusted(fleet: &Fleet) {
     eventually(10 * SECOND, "they have been up for two seconds", || {

@@ -1,4 +1,4 @@
-//! What lies between us and a node: proxies, round trips, connections that do not last.
+//! The network between us and a node: proxies, round trips, connections that do not last.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -31,7 +31,7 @@ fn taking_turns(servers: [std::net::SocketAddr; 2]) -> Scripted {
         let mut reader = std::io::BufReader::new(client);
         for turn in 0.. {
             let Some(command) = next_command(&mut reader) else { return };
-            // In the old words, which is what this proxy can read.
+            // In RESP2, which this proxy can read.
             let reply = if command[0] == b"HELLO" {
                 Reply::Error("ERR unknown command".to_owned())
             } else {
@@ -64,7 +64,7 @@ fn next_command(reader: &mut std::io::BufReader<&TcpStream>) -> Option<Vec<Vec<u
     Some(command)
 }
 
-/// A reply as it travels.
+/// The bytes of a reply.
 fn written(reply: &Reply) -> Vec<u8> {
     match reply {
         Reply::Simple(text) => format!("+{text}\r\n").into_bytes(),
@@ -122,7 +122,7 @@ fn a_proxy_that_leads_to_several_servers_is_found_and_nothing_is_written_through
 fn connections_that_do_not_last_or_run_out_are_found() {
     let fleet = lasting(3);
     assert!(fleet[0].command(&["CONFIG", "SET", "timeout", "5"]).is_ok());
-    // Nineteen of twenty: these, the one of the test itself, and the look.
+    // Nineteen connections of twenty: these, the test's own, and the one of the check.
     assert!(fleet[1].command(&["CONFIG", "SET", "maxclients", "20"]).is_ok());
     let held: Vec<RespClient> = (0..17).map(|_| fleet[1].client()).collect();
     let diagnosis = ask_plainly(&fleet.urls());
@@ -133,11 +133,11 @@ fn connections_that_do_not_last_or_run_out_are_found() {
     diagnosis.is(&label(&fleet[2]), &[]);
 }
 
-/// Passes on what comes to the same port of another address of this machine, to another server.
+/// Forwards connections at the same port of another address of this machine to another server.
 fn second_address(of: &Node, leads_to: &Node) {
     let listener = std::net::TcpListener::bind(("127.0.0.2", of.port())).expect("it is free");
     let server = leads_to.address();
-    // Both end with the test: they are this process's.
+    // Both threads end with the test: they are this process's.
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let Ok(server) = TcpStream::connect(server) else { return };

@@ -1,14 +1,14 @@
-//! Users who may not do everything, and servers that refuse to write.
+//! Users with restricted rights, and servers that refuse to write.
 
 use super::*;
 
-/// Everything that a lock needs, and nothing else, as docs/operations.md has it. `getrange` is for
+/// Everything that a lock needs, and nothing else, as in docs/operations.md. `getrange` is for
 /// `status`.
 const ALL: &str = "-@all +set +eval +evalsha +get +del +pttl +pexpire +exists +delifeq +delex \
     +select +info +time +script|load +command|info +client|tracking +client|caching +client|kill \
     +client|setname +client|setinfo +getrange +config|get";
 
-/// What is taken away, and what is found of it: the check, its level, and its words.
+/// A right that is taken away, and the finding: the check, its level, and its words.
 type Missing = (&'static str, &'static str, &'static str, &'static str);
 
 const MISSING: [Missing; 17] = [
@@ -31,20 +31,20 @@ const MISSING: [Missing; 17] = [
     ("config|get", "connections", "warn", "the node refuses CONFIG"),
 ];
 
-/// The same of a compare-and-delete of the server's own, where it has one.
+/// The same for the server's own compare-and-delete, if it has one.
 const OWN: [Missing; 2] = [
     ("delifeq", "permissions", "warn", "DELIFEQ is refused (NOPERM"),
     ("delex", "permissions", "warn", "DELEX is refused (NOPERM"),
 ];
 
-/// What can be taken away on this server.
+/// The rights that can be taken away on this server.
 fn missing(server: &Node) -> Vec<Missing> {
     let has = |it: &Missing| {
         let reply = server.command(&["COMMAND", "INFO", it.0]);
         matches!(reply, support::Value::Array(it) if matches!(it[0], support::Value::Array(_)))
     };
     let own: Vec<Missing> = OWN.into_iter().filter(has).collect();
-    // It releases without DEL.
+    // Such a server releases without DEL.
     let spared = |it: Missing| {
         if it.0 == "del" && !own.is_empty() {
             (it.0, it.1, "warn", "DEL is refused (NOPERM")
@@ -58,7 +58,7 @@ fn missing(server: &Node) -> Vec<Missing> {
 /// How many addresses a server listens at. None takes more than 16.
 const ADDRESSES: usize = 15;
 
-/// Servers at many addresses each, and a user for each address: so that one look finds them all.
+/// Servers with many addresses each, and a user for each address: one run covers them all.
 struct Users {
     fleet: Fleet,
 }
@@ -70,7 +70,7 @@ impl Users {
         Users { fleet: Fleet::each(count.div_ceil(ADDRESSES), |_, _| addresses.clone()) }
     }
 
-    /// The server of the user of this number, from 0 on.
+    /// The server of the user with this number, from 0 on.
     fn server(&self, number: usize) -> &Node {
         &self.fleet[number / ADDRESSES]
     }
@@ -116,26 +116,26 @@ fn each_command_that_is_refused_is_found_with_its_effect() {
         let bad = diagnosis.bad(Some(&users.label(index)), &["age", "persistence"]);
         println!("without {command}: {bad:?}");
         if *command == "time" {
-            // Its clock cannot be told either.
+            // Its clock cannot be read either.
             assert_alike(&bad, &[(name, level, words), ("clock-rate", "warn", "refuses TIME")]);
         } else {
             assert_alike(&bad, &[(name, level, words)]);
         }
     }
-    // With all of it nothing is missing, and without INFO nothing is called well.
+    // With all rights nothing is missing, and without INFO no check of it is reported as well.
     diagnosis.is(&users.label(count), &[]);
     let bad = diagnosis.bad(Some(&users.label(count + 1)), &[]);
     let names: Vec<&str> = bad.iter().map(|bad| bad.0.as_str()).collect();
     let untold = ["role", "loading", "cluster", "eviction", "persistence", "age", "permissions"];
     assert_eq!(names, [&untold[..], &["proxy", "connections"]].concat());
     assert!(bad.iter().all(|bad| bad.1 == "warn"), "{bad:?}");
-    // Who may do nothing has every one of them in the list.
+    // A user without any rights has every command in the list.
     let bad = diagnosis.bad(Some(&users.label(count + 2)), &[]);
     for (command, name, level, words) in MISSING.iter().filter(|it| it.1 == "permissions") {
         let found = bad.iter().any(|it| it.0 == *name && it.1 == *level && it.2.contains(words));
         assert!(found, "{command}: {bad:#?}");
     }
-    // Who may not delete leaves one key, for its ttl.
+    // A user without the right to delete leaves one key, for its ttl.
     let left = users.fleet.keys_everywhere();
     assert!(left.len() <= 1, "{left:?}");
     for (server, key) in left {
@@ -161,7 +161,7 @@ fn what_refuses_to_write_says_why() {
     };
     set(&fleet[0], "maxmemory", "1");
     set(&fleet[1], "min-replicas-to-write", "1");
-    // Root may write anywhere, but nobody can rename a file over a directory.
+    // Root may write anywhere, but no user can rename a file over a directory.
     std::fs::create_dir(fleet[2].directory().join("dump.rdb")).expect("a new name");
     set(&fleet[2], "save", "3600 1");
     fleet[2].command(&["BGSAVE"]);

@@ -1,4 +1,4 @@
-//! Servers that are no independent masters, forget, or were started a moment ago.
+//! Servers that are not independent masters, that forget, or that were started a moment ago.
 
 use super::*;
 use crate::support::Value as Reply;
@@ -10,11 +10,12 @@ fn tell(node: &Node, words: &[&str]) {
 }
 
 /// Restarts a node with data that takes it many seconds to load. It looks at its sockets meanwhile,
-/// every fraction of a second.
+/// several times a second.
 #[track_caller]
 fn load_slowly(node: &Node) {
     if is_old() {
-        // Each 2 MB, which cannot be set: many of them, and 20 ms for each key.
+        // Such a server looks at its sockets after every 2 MB, which cannot be set. So it gets many
+        // times 2 MB, and a delay of 20 ms for each key.
         tell(node, &["CONFIG", "SET", "rdbcompression", "no"]);
         tell(node, &["DEBUG", "POPULATE", "500", "key", "200000"]);
         tell(node, &["SAVE"]);
@@ -40,7 +41,7 @@ fn what_is_no_master_of_its_own_is_found() {
     tell(promoted, &["REPLICAOF", "NO", "ONE"]);
     let bus = support::free_port().to_string();
     let mut clustered = vec!["--cluster-enabled", "yes"];
-    // Up to Redis 6 it is 10,000 behind the other one.
+    // Up to Redis 6 the cluster port is always 10,000 above the other one.
     if !is_old() {
         clustered.extend(["--cluster-port", &bus]);
     }
@@ -71,7 +72,7 @@ fn what_is_no_master_of_its_own_is_found() {
         let diagnosis = ask(&[promoted.url()], &TRUSTING);
         diagnosis.words(Some(&label(promoted)), "role").0 == "ok"
     });
-    // Without the guard a promotion is told, and is no reason to refuse.
+    // Without the guard a promotion is reported, but is no reason to refuse.
     let diagnosis = ask_plainly(&[promoted.url()]);
     diagnosis.is(&label(promoted), &[("role", "warn", "was promoted")]);
 }
@@ -87,12 +88,12 @@ fn two_addresses_of_one_server_and_an_even_number_of_nodes_are_found() {
     let (one, other) = (label(&fleet[0]), format!("localhost:{}", fleet[0].port()));
     let run_id = fleet[0].info("run_id");
     let same = format!("{one} and {other} are one server (run_id {run_id})");
-    // It has one vote, which makes three of four: enough.
+    // That server has one vote, which makes three of four: enough.
     diagnosis.is_together(&[
         ("node-count", "warn", "4 nodes bear as few failures as 3: 1"),
         ("distinct", "fail", &same),
     ]);
-    // That it is one server is said once, and neither address is blamed for more.
+    // That it is one server is reported once, and neither address has further findings.
     for label in [one, other] {
         diagnosis.is(&label, &[]);
     }
