@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
 
     let client = Client::connect(config)?;
-    // Waits for 5 s at most, where somebody else has it.
+    // Waits for 5 s at most if another client has it.
     let options = LockOptions::new(TTL).wait(Duration::from_secs(5));
     let mut guard = client.lock("invoice:42", options)?;
     println!("held for {:.1?} more", guard.remaining());

@@ -1,5 +1,5 @@
-//! The engine behind one file descriptor, in an epoll of somebody else's. So it goes into libuv,
-//! glib, calloop or poll(2), too: one descriptor to read from, and no timer.
+//! The engine as one file descriptor, in an epoll that the caller owns. The same way leads into
+//! libuv, glib, calloop or poll(2): one descriptor to read from, and no timer.
 //!
 //! `cargo run --features testing --example epoll [redis://10.0.0.1 redis://10.0.0.2 ...]`
 

@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_secs(10);
 /// Yours.
 const SOCKET: Token = Token(0);
 
-/// The engine has this token and as many behind it as there are nodes, and one more.
+/// The engine uses this token, one more for each node, and one beyond these.
 const LOCKS: Token = Token(1000);
 
 /// What you asked for: it comes back with the end of the request.

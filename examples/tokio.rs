@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         () = write_pages() => {}
     }
 
-    // A call that is dropped takes back what it asked for: no lock is left behind a timeout.
+    // A call that is dropped takes its request back: a timeout leaves no lock.
     let other = locks.lock("invoice:42", TTL);
     let timeout = tokio::time::timeout(Duration::from_millis(50), other).await;
     println!("in the meantime: {}", if timeout.is_err() { "nobody else" } else { "somebody" });

@@ -1,9 +1,9 @@
-//! A contender: this program once more, in a process of its own, told by hidden arguments what it
-//! is.
+//! A contender: this program once more, in a process of its own. Hidden arguments say what it is.
 //!
-//! It connects, says so, and is told when to begin and when to stop. What it did it writes down in
-//! memory and hands over at its end: nothing but the lock goes on while it is measured. Its hazard
-//! is a parent that is gone: it ends with its input, or behind the end of its round.
+//! The contender connects, reports that it is connected, and gets the times to begin and to stop.
+//! It keeps its figures in memory and prints them at the end, so that only the lock is at work
+//! while the bench measures. The hazard is a parent that is gone: the contender ends when its input
+//! ends, or after the end of its round.
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::os::unix::net::UnixDatagram;
@@ -67,7 +67,7 @@ pub trait Contender {
 }
 
 impl Role {
-    /// What the process is told to be on its command line; `None` where it is no contender.
+    /// What the command line says that the process is; `None` if it is no contender.
     pub fn read(arguments: &[String]) -> Option<Role> {
         let [mark, kind, number, hold, rest, inside, own, other, key, urls @ ..] = arguments else {
             return None;
@@ -175,8 +175,8 @@ fn contend(
     }
 }
 
-/// Says that the connections are there, and waits for the begin of the round; its end, `None` where
-/// nobody wants it.
+/// Says that the connections are there, and waits for the begin of the round. Returns the end of
+/// the round, or `None` if the parent wants no round.
 fn wait_for_begin() -> Option<u64> {
     let told = (|| {
         writeln!(stdout(), "ready")?;
@@ -187,7 +187,7 @@ fn wait_for_begin() -> Option<u64> {
     let line = told.ok()?;
     let (begin, end) = line.trim().split_once(' ')?;
     let (begin, end): (u64, u64) = (begin.parse().ok()?, end.parse().ok()?);
-    // All of them begin at one moment, however long it takes to tell them one by one.
+    // All of them begin at one moment, however long the parent takes to write to each of them.
     std::thread::sleep(Duration::from_nanos(begin.saturating_sub(now())));
     Some(end)
 }
@@ -233,7 +233,8 @@ impl Turns {
         Turns { own, other: other.clone() }
     }
 
-    /// Forgets what was told: who has the lock knows that the other one has not.
+    /// Forgets what the other contender has sent: a contender that has the lock knows that the
+    /// other has not.
     fn forget(&self) {
         self.own.set_nonblocking(true).expect("an option of every socket");
         while self.own.recv(&mut [0]).is_ok() {}

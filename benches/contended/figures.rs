@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 
 use super::contender::{Diary, Hold};
 
-/// The longest wait that is told from longer ones.
+/// The longest wait that has a bucket of its own; longer waits share the last one.
 const LONGEST: Duration = Duration::from_secs(100);
 
 /// What was measured.
@@ -22,10 +22,10 @@ pub struct Round {
 /// What it came to. A field for each column, so that rounds can be put together.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
-    /// How often somebody got it, and how often somebody else than the last one.
+    /// How often a contender got it, and how often another contender than the last one.
     pub holds_per_s: f64,
     pub changes_per_s: f64,
-    /// Of all contenders, and of all nodes, for each time that somebody got it.
+    /// Of all contenders, and of all nodes, for each time that a contender got it.
     pub cpu_us: f64,
     pub node_cpu_us: f64,
     /// From asking to having. The longest one may have been still under way at the end.
@@ -39,7 +39,7 @@ pub struct Figures {
     pub least: f64,
     pub most: f64,
     pub jain: f64,
-    /// The part of the holds that came behind the hold of one who had asked later.
+    /// The part of the holds that came after the hold of a contender that had asked later.
     pub overtaken: f64,
     pub round_trip_us: f64,
 }
@@ -53,7 +53,7 @@ impl Round {
         holds.retain(|(_, hold)| hold.have > 0);
         holds.sort_by_key(|(_, hold)| hold.have);
         exclude_each_other(&holds);
-        // What was got behind the end was got with fewer contenders.
+        // What was got after the end was got with fewer contenders.
         holds.retain(|(_, hold)| hold.have <= self.end);
 
         let (mut waits, mut overs) = (histogram(), histogram());

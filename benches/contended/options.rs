@@ -1,8 +1,8 @@
-//! What the bench was told on its command line, and what there is to choose from.
+//! The options of the bench, read from its command line, and the values that they can have.
 
 use std::time::Duration;
 
-/// What the bench was told.
+/// The options of the bench.
 #[derive(Debug)]
 pub struct Options {
     pub cases: Vec<Case>,
@@ -32,7 +32,7 @@ pub enum Case {
 pub enum Kind {
     /// The library, as it comes.
     Ours,
-    /// The library, where the nodes tell it of no changes.
+    /// The library, with nodes that report no changes to it.
     Polling,
     /// Raw sockets, and another try every 5 ms.
     Bare,
@@ -91,7 +91,7 @@ impl Kind {
 }
 
 impl Options {
-    /// Reads the arguments behind the program's name.
+    /// Reads the arguments after the program's name.
     pub fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut options = Options {
             cases: Case::ALL.to_vec(),

@@ -18,7 +18,7 @@ pub fn begin(options: &Options, fleet: &Fleet) {
     println!("load before: {}", load());
 }
 
-/// What goes behind the last one.
+/// What is printed after the last one.
 pub fn end() {
     println!();
     println!("load behind: {}", load());

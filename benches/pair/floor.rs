@@ -1,8 +1,8 @@
 //! The least that any program has to do: the same bytes to the same nodes, answers counted by their
 //! first byte, the next question at the majority.
 //!
-//! No timer, no token, no check of anything: an answer that is no grant is a panic. It is told what
-//! no client can know, which node will be frozen, and does not ask that one.
+//! No timer, no token, no check of anything: an answer that is no grant is a panic. The bench says
+//! which node will be frozen, which no client can know, and the floor does not ask that one.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

@@ -81,7 +81,7 @@ impl Contender for Ours {
                 self.turn();
             }
         }
-        // The answers behind the majority: nodes that may be asked have them on their way.
+        // The answers after the majority: the nodes that are not frozen have sent them already.
         let late = |engine: &Engine| {
             let core = engine.coordinator();
             core.ready().iter().any(|node| core.unanswered(node) > 0)

@@ -1,15 +1,15 @@
 //! What one round comes to: pairs, the time each acquire took, and the thread's own time on the
 //! processor.
 //!
-//! The figures are taken at the first look at the clock behind the round's end. Whatever is still
-//! in flight then is brought to its end uncounted.
+//! The figures are taken at the first look at the clock after the round's end. Requests that are
+//! still in flight then are completed, and not counted.
 
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The longest acquire that is told from longer ones.
+/// The longest acquire that has a bucket of its own; longer ones share the last one.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Counts one round.
