@@ -46,7 +46,7 @@ pub struct Client {
     pub users: Vec<User>,
     /// Handles whose owners have forgotten them, to be used when they are long over.
     pub relics: Vec<Relic>,
-    /// Ends that were told and are not fetched yet.
+    /// Ends that were reported and are not fetched yet.
     pub told: Vec<Told>,
     /// What its users wait for.
     pub asked: BTreeMap<u64, Purpose>,
@@ -99,7 +99,7 @@ impl Client {
         self.relics.clear();
         self.told.clear();
         (self.errand, self.step, self.gone) = (None, Step::Idle, false);
-        // Whatever it was about to do, nobody does.
+        // Whatever it was about to do is not done.
         (self.wake, self.wake_at) = (self.wake + 1, u64::MAX);
     }
 
@@ -347,7 +347,7 @@ impl World {
         coordinator.handle_connecting(NodeId::new(node), instant(now));
     }
 
-    /// Takes note of what it tells of the nodes.
+    /// Takes note of what it reports of the nodes.
     pub fn look_at_events(&mut self, client: usize) {
         let now = self.agenda.now();
         while let Some(event) = self.clients[client].coordinator.poll_node_event() {

@@ -1,4 +1,4 @@
-//! Scenarios that chance would hardly find, told step by step in the same world.
+//! Scenarios that chance would hardly find, step by step in the same world.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl Scenario {
         Scenario { world, trace }
     }
 
-    /// Lets it go on up to this many milliseconds behind the start.
+    /// Lets it go on up to this many milliseconds after the start.
     fn until(&mut self, millis: u64) {
         self.world.run_until((START + millis) * MILLI);
     }
@@ -158,7 +158,7 @@ fn what_was_healed_in_quarantine_does_not_count_before_it_is_over() {
     it.until(4);
     let now = it.world.agenda.now();
     it.world.kill_until(2, now + 500 * MICRO);
-    // The rival does not learn of the restart until it is told so.
+    // The rival learns of the restart only when it runs again.
     it.world.clients[RIVAL].stop(now, 85 * MILLI);
     it.until(10);
     it.extend(HOLDER, 60);
@@ -190,7 +190,7 @@ fn what_was_granted_in_quarantine_does_not_count_in_an_extend() {
 }
 
 /// The holder won without the third node, which is flushed and executes the holder's question
-/// afterwards: the answer comes behind the push, and does not count.
+/// afterwards: the answer comes after the push, and does not count.
 #[test]
 fn what_a_flushed_node_grants_behind_the_verdict_does_not_count_in_an_extend() {
     let mut it = Scenario::new();

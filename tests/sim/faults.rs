@@ -10,8 +10,8 @@ use crate::network::Piece;
 use crate::plan::Memory;
 use crate::world::{World, coordinator};
 
-/// The coordinators see that a node was flushed also where they were not connected then, or lost
-/// the connection before they were told.
+/// The coordinators also see that a node was flushed if they were not connected then, or lost the
+/// connection before the push arrived.
 pub const SEES_OLD_FLUSHES: bool = true;
 
 /// The coordinators see that a node was promoted also where it had been promoted before.
@@ -374,8 +374,8 @@ impl World {
         }
     }
 
-    /// An operator flushes a node; unless a client can see that later, while everybody is there to
-    /// be told.
+    /// An operator flushes a node. If no client can see that later, this happens only while each
+    /// client is connected and gets the push.
     pub fn flush(&mut self, node: usize) {
         let now = self.agenda.now();
         let runs = !self.nodes[node].down && !self.nodes[node].is_frozen(now);
@@ -395,7 +395,7 @@ impl World {
         }
     }
 
-    /// A node is flushed while something is on its way to it, and executes that behind the flush.
+    /// A node is flushed while something is on its way to it, and executes that after the flush.
     /// Often another node falls silent, so that a majority needs this one.
     fn flush_first(&mut self, node: usize) {
         let wires = &self.network.wires;

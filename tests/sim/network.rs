@@ -90,11 +90,11 @@ pub struct Wire {
     pub node: usize,
     /// The client knows that it is open.
     pub open: bool,
-    /// The client has let go of it.
+    /// The client has dropped it.
     pub left: bool,
     /// Nothing comes back from the node any more.
     pub cut: bool,
-    /// The node has let go of it, or never had it.
+    /// The node has closed it, or never had it.
     pub ended: bool,
     /// What the node calls it, once it has accepted it.
     pub connection: Option<ConnectionId>,
@@ -191,7 +191,7 @@ impl Network {
         }
     }
 
-    /// The node closes the wire, behind what it has sent.
+    /// The node closes the wire, after what it has sent.
     pub fn close_by_node(&mut self, wire: usize, agenda: &mut Agenda, dice: &mut Dice) {
         let at = agenda.now() + self.weather.way(dice);
         let it = &mut self.wires[wire];

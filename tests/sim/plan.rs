@@ -42,7 +42,7 @@ pub enum Length {
     Short,
     /// Long enough to be of use, over within a run.
     Middle,
-    /// Far longer than a run and its end: a key that is left behind is seen.
+    /// Far longer than a run and its end: a key that is left over is seen.
     Long,
 }
 
@@ -69,7 +69,7 @@ pub struct Plan {
     pub far: u64,
     /// How long a step of a client takes at most, where it takes any time.
     pub pace: u64,
-    /// How long callers take at most to fetch what they were told of; zero: nothing is told first.
+    /// How long callers take at most to fetch what was reported; zero: nothing is reported first.
     pub fetched_late: u64,
     /// The pause between two faults at most; zero: nothing goes wrong.
     pub fault_pause: u64,
@@ -189,9 +189,9 @@ impl Plan {
         self.faults = vec![(4, Kind::Force), (1, Kind::Delete), (dice.below(2), Kind::Stop)];
     }
 
-    /// A world where nodes forget while others are silent, and holders prolong their locks by what
-    /// is left. Nothing is cut there but by the end of a process, so every client is told of every
-    /// flush.
+    /// A world in which nodes forget while others are silent, and holders prolong their locks by
+    /// what is left. Connections are cut there only by the end of a process, so every client gets
+    /// the push of every flush.
     fn let_nodes_forget(&mut self, dice: &mut Dice) {
         if dice.chance(700) {
             self.nodes = 3;
@@ -201,7 +201,7 @@ impl Plan {
         self.settings.limits = Limits::default();
         self.settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 300]));
         self.settings.node_timeout = Duration::from_millis(25);
-        // Its answers come behind the majority's.
+        // The answers of this node come after the majority's.
         self.far = dice.one_of(&[0, 8 * MILLI]);
         self.settings.reset_after = NEVER;
         self.latency = (20 * MICRO, 500 * MICRO);
@@ -246,8 +246,9 @@ impl Plan {
 /// thing goes wrong again and again would drown in a mixture of everything.
 fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kind)> {
     if memory == Memory::Guarded && dice.chance(150) {
-        // Who is told of a flush knows. Unless a client finds out later that it was not connected
-        // then, or lost the connection before it was told, nothing is cut here.
+        // A client that gets the push of a flush knows of it. Unless a client finds out later that
+        // it was not connected then, or lost the connection before the push arrived, nothing is cut
+        // here.
         let cuts = u64::from(SEES_OLD_FLUSHES);
         return vec![
             (3, Kind::Flush),
@@ -302,14 +303,14 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     settings
 }
 
-/// The longest ttl in a world where clients crash: what a dead client leaves behind is nobody's,
-/// and has to be over before the end of the run is looked at.
+/// The longest ttl in a world in which clients crash: no client owns what a dead client leaves, and
+/// it has to be over before the end of the run is looked at.
 const CRASHING: Duration = Duration::from_millis(300);
 
 /// A silent connection is kept for longer than anything is silent.
 const NEVER: Duration = Duration::from_secs(10);
 
-/// How long it may take behind the last fault until nothing is left of it: longer than the longest
+/// How long it may take after the last fault until nothing is left of it: longer than the longest
 /// pause before a connection, the longest ttl that is not long, and what is late; far shorter than
 /// a long ttl.
 pub const QUIET: u64 = 5 * SECOND;

@@ -1,5 +1,5 @@
-//! What happened in all runs, counted: a simulation in which nothing happens finds nothing, and
-//! nobody notices. So the test asks that each of these happened.
+//! What happened in all runs, counted. The hazard is a simulation in which nothing happens: it
+//! finds nothing, and it looks as if all were well. So the test asks that each of these happened.
 
 /// How often things happened.
 #[derive(Debug, Default, Clone)]
@@ -48,7 +48,7 @@ pub struct Tally {
     pub flushes: u64,
     /// Nodes whose grants did not count for a while.
     pub distrusted: u64,
-    /// Locks that a node granted on a connection that its client had let go of.
+    /// Locks that a node granted on a connection that its client had dropped.
     pub stale: u64,
     /// Of these, where the client had a newer connection that was ready.
     pub stale_behind_newer: u64,

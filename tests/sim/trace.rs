@@ -21,7 +21,7 @@ struct Lines {
 }
 
 impl Trace {
-    /// A trace that keeps what it is told.
+    /// A trace that keeps what is noted.
     pub fn on() -> Trace {
         let most = crate::number("SIM_LINES").map_or(LINES, |lines| lines as usize);
         Trace(Some(Rc::new(RefCell::new(Lines { last: VecDeque::new(), most }))))

@@ -1,7 +1,7 @@
 //! The callers: each wants one lock at a time, holds it for a while, prolongs it, has it kept,
 //! gives it back in one of several ways or away, forgets it, takes its request back, acts too late.
 //!
-//! Each user checks what it is told; what two users are told is compared by the checker.
+//! Each user checks what is reported to it; the checker compares what two users believe.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub enum Purpose {
     Extend { user: usize },
     /// A user gave it back.
     Release { user: usize },
-    /// A user has it kept, and is told of what becomes of it until it is over.
+    /// A user has it kept, and gets its events until it is over.
     AutoExtend { user: usize },
     /// A user takes up a lock that another gave away.
     Adopt { user: usize },
@@ -48,7 +48,7 @@ pub enum Purpose {
     Borrow { user: usize },
     /// A user looks what the nodes hold.
     Inspect { user: usize },
-    /// Somebody used a handle that is long over.
+    /// A user used a handle that is long over.
     Relic,
     /// The simulation itself asks, and looks at the answer.
     Errand,
@@ -62,7 +62,7 @@ pub struct Held {
     pub lock: Lock,
     pub belief: usize,
     pub extend: Option<(Op, u64)>,
-    /// An extend that was taken back goes on: nobody knows how long the lock will last.
+    /// An extend that was taken back goes on: it is not known how long the lock will last.
     pub open_end: bool,
     /// How it is kept, if it is.
     pub keep: Option<Keeping>,
@@ -99,7 +99,7 @@ pub enum State {
     Releasing { op: Op, serial: u64 },
 }
 
-/// Somebody who wants locks.
+/// A user that wants locks.
 #[derive(Debug)]
 pub struct User {
     /// When it acts next, unless an answer comes before.
@@ -408,7 +408,7 @@ impl World {
         if !self.healed && self.dice.chance(self.plan.keeps / 3) {
             return self.change_keeping(client, user, held);
         }
-        // Of one that is over, and kept, the loss is yet to be told.
+        // For a lock that is over, and kept, the loss is yet to be reported.
         if !self.healed && left > 0 && self.dice.chance(self.plan.gives) {
             return self.give_away(client, user, held);
         }
@@ -426,7 +426,7 @@ impl World {
         }
     }
 
-    /// The owner gives it back: nothing is to be told of it any more.
+    /// The owner gives it back: nothing may be reported of it any more.
     pub fn stop_to_believe(&mut self, client: usize, held: &Held) {
         self.checker.end(self.agenda.now(), held.belief);
         if let Some(keep) = &held.keep {
@@ -535,7 +535,7 @@ impl World {
         }
     }
 
-    /// Nobody begins anything any more, and who has a lock gives it back soon.
+    /// No user begins anything any more, and a user that has a lock gives it back soon.
     pub fn wind_down(&mut self, client: usize) {
         let now = self.agenda.now();
         for user in &mut self.clients[client].users {
