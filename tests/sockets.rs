@@ -16,7 +16,7 @@ fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Without the restart guard: these nodes tell nothing of their age.
+/// Without the restart guard: these nodes do not report their age.
 fn config(urls: impl IntoIterator<Item = String>) -> Config {
     Config::new(urls).unwrap().restart_guard(RestartGuard::Off)
 }

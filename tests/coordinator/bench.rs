@@ -34,7 +34,7 @@ pub struct Bench {
     connections: i64,
     /// How many keys were asked for.
     keys: usize,
-    /// What a node says to the wish to be told of writes.
+    /// What a node answers to the request to report writes.
     tracking: &'static str,
 }
 
@@ -48,7 +48,7 @@ impl Bench {
         Bench::of(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", change)
     }
 
-    /// Nodes that do not tell of writes.
+    /// Nodes that do not report writes.
     pub fn without_tracking(nodes: usize) -> Bench {
         let refused = "-NOPERM no\r\n";
         Bench::told(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", refused, |_| {})
@@ -231,7 +231,7 @@ impl Bench {
         actions
     }
 
-    /// Puts back actions that were looked at and are to be done by somebody else.
+    /// Puts back actions that were looked at, for another part of the test to do.
     pub fn put_back(&mut self, actions: Vec<Action>) {
         self.pending.extend(actions);
     }

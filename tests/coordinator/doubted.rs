@@ -1,5 +1,5 @@
-//! Kept locks whose keys somebody wrote to: what is asked because of it, beside what the caller
-//! asks.
+//! Kept locks whose keys another client wrote to: what the coordinator asks for that reason, in
+//! addition to the caller's requests.
 
 use super::*;
 use redlatch::{AutoExtend, Lock, LostReason};
@@ -46,7 +46,8 @@ fn a_look_leaves_an_extend_that_pauses_alone() {
     let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     assert_eq!(answer(&mut bench, [BUSY, BUSY, ":1\r\n"]), 3);
-    // It is asked again 600 ms later. Somebody writes meanwhile, which is looked after in 500 ms.
+    // It is asked again 600 ms later. Meanwhile a client writes to the key; that is checked in 500
+    // ms.
     bench.reply(2, WRITTEN);
     bench.pass(millis(500));
     answer(&mut bench, [BUSY; 3]);
@@ -66,7 +67,7 @@ fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
         let lock = kept(&mut bench, AutoExtend::extensions(1));
         let start = bench.now;
         let mut told = Vec::new();
-        // Somebody writes to it all the time; or, what comes to the same, a node forgets its name.
+        // A client writes to it all the time; a node that forgets its name has the same effect.
         for _ in 0..60 {
             bench.reply(2, WRITTEN);
             bench.pass(millis(500));
@@ -127,7 +128,7 @@ fn what_the_client_itself_does_to_a_key_is_a_write_too() {
         let mut bench = Bench::new(3);
         let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
         let token = lock.token();
-        // The nodes do not tell us of our own writes.
+        // The nodes do not report our own writes to us.
         let asked = match how {
             "delete" => bench.core.force_release(b"k", 3, bench.now),
             "take up" => bench.core.adopt(b"k", token, TTL, None, 3, bench.now),

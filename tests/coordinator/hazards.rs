@@ -1,4 +1,4 @@
-//! Rare orders of events, each of which once left a key, a record or a false answer behind.
+//! Rare orders of events, each of which once left a key or a record, or gave a false answer.
 
 use super::*;
 use redlatch::NodeId;

@@ -123,7 +123,7 @@ fn a_heal_that_is_under_way_when_a_node_forgets_counts_for_nothing_either() {
     bench.reply(2, "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
-    // The node forgets, perhaps another's live lock, and executes the heal behind that.
+    // The node forgets, perhaps another client's live lock, and executes the heal after that.
     bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":-1\r\n", ":1\r\n"].iter().enumerate() {

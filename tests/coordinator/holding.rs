@@ -268,7 +268,7 @@ fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster(
     bench.reply(2, ":0\r\n");
     assert_eq!(bench.names(2), ["SET"], "and nobody would know that it is gone");
     bench.reply(2, "+OK\r\n");
-    // Behind the release it would leave a key that nobody owns.
+    // After the release it would leave a key that no client owns.
     extend(&mut bench, &lock);
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"]);

@@ -322,7 +322,7 @@ fn a_node_that_does_not_say_what_time_it_is_is_judged_without_its_marker() {
 }
 
 /// A replica that attaches, a backup, and the end of the backlog change the replication history of
-/// a master that nobody promoted.
+/// a master that was not promoted.
 #[test]
 fn a_new_replication_history_without_a_promotion_costs_nothing() {
     let info = format!("{}second_repl_offset:-1\r\n", INFO_REPLID.replace("HHH", "III"));

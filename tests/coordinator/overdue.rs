@@ -33,7 +33,7 @@ fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: A
 fn prolongs(command: &[String]) -> bool {
     match command[0].as_str() {
         "SET" => true,
-        // Both scripts get the token; only that of an extend gets a ttl behind it.
+        // Both scripts get the token; only that of an extend gets a ttl after it.
         "EVAL" | "EVALSHA" => command.len() == 6,
         _ => false,
     }

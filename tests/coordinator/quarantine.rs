@@ -100,7 +100,8 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
     bench.reply(1, "+OK\r\n");
     assert!(bench.completion().is_none(), "the first grant was taken back");
-    // The push comes before any later reply: this SET was executed behind the flush, and in it.
+    // The push comes before any later reply: this SET was executed after the flush, so in
+    // quarantine.
     bench.reply(2, &format!("{flush}+OK\r\n"));
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");

@@ -111,7 +111,7 @@ fn extend_counts_a_key_that_survived_what_the_node_forgot() {
     assert_eq!(bench.names(2), ["SET"]);
     bench.reply(2, "+OK\r\n");
     bench.reply(2, FLUSH);
-    // While our key was there no other client could have one: it stands in nobody's place.
+    // While our key was there no other client could have one: ours replaced none.
     assert!(extended_by_1_and_2(&mut bench, &lock));
 }
 

@@ -135,7 +135,7 @@ fn who_waits_for_less_than_is_usual_is_told_too() {
     let push = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
     ask_for(&mut bench, 1, WAIT);
     answer(&mut bench, 0, "_", "9000");
-    // It wakes in vain, and has the key after 3 s: so long one waits.
+    // A wake-up brings nothing, and the key comes after 3 s: that is how long the caller waits.
     bench.reply(0, push);
     for _ in 0..60 {
         answer(&mut bench, 0, "_", "9000");

@@ -1,5 +1,5 @@
-//! The doors: the engine on somebody else's poller, behind one descriptor, behind a blocking call.
-//! Whether it is woken when it has to be, left alone otherwise, and ends in order.
+//! The doors: the engine on a caller's own poller, behind one descriptor, and inside a blocking
+//! call. Each door is woken when it has to be, is left alone otherwise, and ends in order.
 //!
 //! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
 //! is expected: these machines are shared. What stands for ever when a wake-up is lost has no other

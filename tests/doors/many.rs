@@ -179,7 +179,7 @@ fn an_engine_outlives_the_poll_it_was_made_on() {
     let lock = lock_of(&mut crowd, 0);
     let Crowd { poll, events, mut all } = crowd;
     drop((poll, events));
-    // Nobody wakes it any more; what it writes and what it reads when it is asked is as before.
+    // No poller wakes it any more; it still writes and reads as before when it is called.
     let engine = &mut all[0].engine;
     engine.release(lock, 2);
     engine.prepare();

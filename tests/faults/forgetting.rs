@@ -107,7 +107,7 @@ fn a_promotion_and_a_restart_long_ago_cost_the_next_process_nothing() {
         let info = node.command(&["INFO", "replication"]).text();
         assert!(!info.contains("second_repl_offset:-1"), "{info}");
     }
-    // A process that is not told by the marker distrusts such a node for the whole time, always.
+    // Without the marker, each new process would quarantine such a node for the whole time.
     eventually(4 * MAX_TTL, "a process trusts them at once", || lock(Duration::ZERO).is_ok());
     // A second promotion is another history.
     for node in &fleet {
@@ -191,8 +191,8 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
     assert!(error.to_string().contains("its node marker is missing"), "{error}");
 }
 
-/// A node tells of a flush of any database. The marker, and what other processes know by it, stay
-/// as they are where ours was not flushed.
+/// A node reports a flush of any database. If our database was not flushed, the marker stays, and
+/// so does what other processes know by it.
 #[test]
 fn a_flush_of_another_database_leaves_the_marker_as_it_is() {
     let fleet = Fleet::start(3);

@@ -78,7 +78,7 @@ fn drive_until(
     start.elapsed()
 }
 
-/// Lets time pass for a client that nobody drives: only where its passing is the point.
+/// Lets time pass for a client that is not driven: only for tests in which that time is the point.
 fn let_pass(time: Duration) {
     std::thread::sleep(time);
 }
@@ -90,7 +90,7 @@ fn tokens<'a>(nodes: impl IntoIterator<Item = &'a Node>, key: &str) -> Vec<Vec<u
 
 /// A fleet with a proxy in front of each node.
 struct Proxied {
-    // First: they let go of the servers before these end.
+    // First: the proxies close their connections to the servers before these end.
     proxies: Vec<Proxy>,
     fleet: Fleet,
 }

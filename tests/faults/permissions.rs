@@ -79,7 +79,8 @@ fn a_user_without_scripting() {
     answers::nothing_is_left(&[&before, &between, &behind], &fleet);
 }
 
-/// Nobody can find that out beforehand without writing a key. It is told, and the ttl ends it.
+/// A client cannot find that out beforehand without writing a key. The release reports it, and the
+/// ttl ends the lock.
 #[test]
 fn a_user_whose_scripts_may_not_delete_is_told_that_nothing_was_released() {
     let (fleet, urls) = fleet_with_a_user();

@@ -29,7 +29,7 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
         match client.try_lock("late", TTL) {
             Err(error) if is_timeout(&error) => timeouts += 1,
             Err(Error::NoQuorum(_) | Error::Contended(_)) => refused += 1,
-            // Some get through: what was told before a node was suspect is still on its way.
+            // Some get through: what a node answered before it was suspect is still on its way.
             Ok(_) => in_spite += 1,
             Err(error) => panic!("{error}"),
         }

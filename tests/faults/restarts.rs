@@ -31,8 +31,8 @@ fn forget_by_flush_of_another_database(node: &Node) {
     assert!(other.command(&["FLUSHDB"]).expect("a reply").is_ok());
 }
 
-/// A lock on a bare majority, one node of which forgets it. How long before its deadline another
-/// client got it, or how long behind.
+/// A lock on a bare majority, one node of which forgets it. How long before the deadline of that
+/// lock another client got it, or how long after.
 struct Handover {
     first_remaining: Duration,
     waited: Duration,

@@ -74,7 +74,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     // A key that is not there is not made.
     taker.drive(millis(50)).unwrap();
     assert_eq!(fleet.keys_everywhere(), []);
-    // Who gives away what is over is told so.
+    // A caller that gives away a lock that is over gets an error.
     let over = giver.try_lock("a", millis(200)).unwrap();
     nothing_is_left(&fleet, 2 * SECOND);
     let error = over.into_token().unwrap_err();
@@ -156,7 +156,7 @@ fn of_two_who_take_a_lock_up_with_one_token_one_at_most_holds_it() {
         let others = [first, second].map(|client| scope.spawn(adopt(client)));
         for round in 0..ROUNDS {
             let guard = giver.try_lock(format!("k{round}"), TTL);
-            // Where a grant is still on its way, nobody finds the token.
+            // If a grant is still on its way, the other clients do not find the token.
             let _ = giver.drive(millis(2));
             let token = guard.and_then(Guard::into_token).unwrap_or(wrong_token());
             *given.lock().expect("nobody panics with it") = token;

@@ -1,4 +1,4 @@
-//! A holder whose process is stopped until its locks are over: the first look behind that says so.
+//! A holder whose process is stopped until its locks are over: its first look afterwards says so.
 //!
 //! The holder is this test binary, started once more for that test alone.
 
@@ -113,13 +113,13 @@ fn the_holder(urls: impl Iterator<Item = String>) {
         // Where it was stopped just here, this cannot say anything else than that, either.
         let late = |before| clock::now().saturating_since(before) >= SHORT;
         assert!(extended.extend(SHORT).is_ok() || late(before));
-        // Nearly always it is stopped in here, and the next look is the first thing behind it.
+        // Nearly always it is stopped in here, and the next look is the first thing afterwards.
         client.drive(millis(20)).unwrap();
     }
 }
 
 fn it_was_stopped(client: &Client, renewed: &Guard<'_>, extended: &Guard<'_>) {
-    // A local read, of the lock that nobody renews; and one that looks what came in.
+    // A local read of the lock that is not renewed, and a read that looks at what came in.
     let (plain, kept) = (extended.check(), renewed.check());
     println!("{kept:?}\n{plain:?}");
     assert!(matches!(kept, Err(Error::Lost { reason: LostReason::Expired, .. })), "{kept:?}");

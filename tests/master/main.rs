@@ -63,7 +63,7 @@ struct Bench {
     /// How long the slowest `send` of a sequence took: both sides executed it within that.
     slack: Duration,
     later: u64,
-    /// A difference was found, and nobody knows how it left the server.
+    /// A difference was found, and it is not known how it left the server.
     broken: bool,
     compared: u64,
     pushes: u64,
@@ -129,7 +129,7 @@ impl Bench {
         Line { wire, connection: self.master.connect(), client_id }
     }
 
-    /// Both as new, but for what `run_id` and client ids tell.
+    /// Both as new, except for `run_id` and client ids.
     fn reset(&mut self) {
         if std::mem::take(&mut self.broken) {
             self.master.disconnect(self.admin.connection);

@@ -60,7 +60,7 @@ impl std::fmt::Debug for Word {
 }
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // A registration takes two requests, the second right behind the first.
+    // A registration takes two requests, the second right after the first.
     let caching = request().prop_map(|read| vec![line("CLIENT CACHING YES"), read]);
     let reads = prop_oneof![Just("PTTL k"), Just("GET k"), Just("EXISTS k other k")];
     let registers = reads.prop_map(|read| vec![line("CLIENT CACHING YES"), line(read)]);
@@ -247,10 +247,10 @@ fn request() -> impl Strategy<Value = Request> {
     prop_oneof![60 => words, 1 => raw]
 }
 
-/// Sequences that chance would hardly find: steps behind each other, `A` and `B` for what is sent
+/// Sequences that chance would hardly find: steps one after the other, `A` and `B` for what is sent
 /// on which connection.
 pub const RARE: &[&str] = &[
-    // A replica hides a key whose time is over, and tells nobody.
+    // A replica hides a key whose time is over, and notifies no client.
     "A HELLO 3; A CLIENT TRACKING ON; A SET k t PX SOON; A GET k; replica; wait; B GET k; \
      B PTTL k; A DBSIZE; well; B DBSIZE; B EXISTS k; A PING",
     // A write over a key whose time is over is two writes, and one registration.
@@ -285,7 +285,7 @@ pub const RARE: &[&str] = &[
      A EVAL RELEASE 2 k; A EVALSHA RELEASE_SHA 1 k t; A SCRIPT FLUSH; A GET k; A SET k t; well",
     "A SET k t PX LATER; full; A EVAL EXTEND 1 k t LATER; A PTTL k; A SET k t; \
      A EVAL RELEASE 1 k t",
-    // A lock is taken up: what it had is not shortened, and whoever reads its key is told.
+    // A lock is taken up: its ttl is not shortened, and a client that reads its key is notified.
     "A HELLO 3; A CLIENT TRACKING ON OPTIN NOLOOP; B SET k t PX LATER; A CLIENT CACHING YES; \
      A PTTL k; B EVAL ADOPT 1 k t u 5; B PTTL k; B GET k; A CLIENT CACHING YES; A PTTL k; \
      A EVAL ADOPT 1 k t x LATER; A EVAL ADOPT 1 k t u LATER; A PTTL k; B EVAL EXTEND 1 k u LATER; \

@@ -118,7 +118,7 @@ pub struct Wire {
 
 impl Wire {
     pub fn send(&mut self, bytes: &[u8]) {
-        // On a connection that was closed, the next read tells.
+        // On a connection that was closed, the next read reports it.
         let _ = self.stream.write_all(bytes);
     }
 

@@ -1,5 +1,5 @@
-//! Ends that nobody asked for: sockets that take nothing, wakers and keys that panic or reach into
-//! the client, a driver that dies.
+//! Unexpected ends: sockets that take nothing, wakers and keys that panic or reach into the client,
+//! a driver that dies.
 #![expect(unsafe_code, reason = "wakers of the test are made by hand")]
 
 use std::future::Future;

@@ -113,7 +113,7 @@ fn in_the_child(
         client.nodes().is_empty(),
         guard.release().wait() == Err(forked),
     ];
-    // All the handles that this thread has: what others had are nobody's here.
+    // All the handles that this thread has: handles of other threads have no owner in the child.
     drop(lease);
     ends.iter().all(|&it| it)
 }

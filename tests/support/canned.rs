@@ -60,7 +60,7 @@ impl Canned {
         self.listener.connections()
     }
 
-    /// The commands that came so far, behind the handshake.
+    /// The commands that came so far, after the handshake.
     pub fn asked(&self) -> Vec<Vec<Vec<u8>>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

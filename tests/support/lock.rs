@@ -38,7 +38,7 @@ impl ServerLock {
         }
     }
 
-    /// The lock if nobody has it at this moment.
+    /// The lock, if no process has it at this moment.
     pub fn try_take() -> Option<ServerLock> {
         let file = open().expect("the lock file of the tests can be opened");
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -61,9 +61,9 @@ struct Shared {
 struct State {
     controls: Controls,
     ending: bool,
-    /// Nobody is to be accepted.
+    /// No connection is to be accepted.
     vanished: bool,
-    /// Nobody is accepted.
+    /// No connection is accepted.
     stopped: bool,
     fillers: Vec<SocketAddr>,
     accepted: usize,
@@ -167,7 +167,7 @@ impl Proxy {
     }
 
     /// Heals as a network that had lost packets: of a connection that its client has reset
-    /// meanwhile, only the first piece arrives, and `late`; what was written behind it had never
+    /// meanwhile, only the first piece arrives, and `late`; what was written after it had never
     /// left the client's machine.
     pub fn heal_with_stragglers(&self, late: Duration) {
         let reset = |[to_node, _]: &[Pipe; 2]| to_node.end == Some(Cut::Reset);
@@ -268,7 +268,7 @@ impl Drop for Proxy {
         let _ = rustix::net::listen(&self.listener, BACKLOG);
         self.shared.state().ending = true;
         self.shared.changed.notify_all();
-        // The acceptor is woken by one more connection; it looks at `ending` behind each.
+        // The acceptor is woken by one more connection; it looks at `ending` after each.
         let _ = TcpStream::connect_timeout(&loopback(self.port), Duration::from_secs(1));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -448,7 +448,7 @@ fn connect(shared: &Arc<Shared>, pair: Arc<Pair>) {
     if !shared.wait_until_open(pair.number) {
         return;
     }
-    // Where nobody listens, the client's half is closed with the pair.
+    // If no server listens, the client's half is closed with the pair.
     let Ok(node) = TcpStream::connect(*held(&shared.upstream)) else { return };
     let _ = node.set_nodelay(true);
     let _ = pair.node.set(node);

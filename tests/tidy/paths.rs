@@ -1,4 +1,4 @@
-//! The paths that a file of Rust names, as far as they can be told without a compiler.
+//! The paths that a file of Rust names, as far as they can be found without a compiler.
 //!
 //! It reads `use` trees and paths in code, follows `crate`, `self` and `super` through inline
 //! modules, and leaves every other first word as it stands. The one hazard: a macro that makes up a
@@ -99,7 +99,7 @@ impl Reader<'_> {
         }
     }
 
-    /// One branch of a `use`, from its first word to the `,`, `}` or `;` behind it.
+    /// One branch of a `use`, from its first word to the `,`, `}` or `;` after it.
     fn tree(&mut self, before: &[String]) {
         let offset = self.offset();
         let mut segments = before.to_vec();

@@ -230,7 +230,7 @@ fn block_comment(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// From each `#[cfg(test)]` to the end of the item behind it: its brace, or its semicolon.
+/// From each `#[cfg(test)]` to the end of the item after it: its brace, or its semicolon.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     let attributes = ["#[cfg(test)]", "#[cfg(all(test"];
     let starts = attributes.iter().flat_map(|text| code.match_indices(text)).map(|(at, _)| at);

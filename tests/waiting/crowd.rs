@@ -12,7 +12,7 @@ use super::*;
 
 const PROCESSES: usize = 32;
 
-/// How long: a minute and more where somebody wants to know.
+/// How long, in seconds: set it to a minute or more for a long run.
 const SECONDS: &str = "REDLATCH_TEST_WAITING_SECONDS";
 const SECONDS_UNLESS_TOLD: u64 = 6;
 
@@ -106,7 +106,7 @@ fn everyone_in_turn(holds: &[Hold]) {
     assert!(turns.values().all(|turns| *turns > 0), "{turns:?}");
 }
 
-/// There is no long time in which nobody got it.
+/// There is no long time in which no process got it.
 fn it_went_on(holds: &[Hold], begin: u64, end: u64) {
     let waited = |hold: &Hold| if hold.from > 0 { hold.from } else { end }.max(hold.asked);
     let longest_wait = holds.iter().map(|hold| waited(hold) - hold.asked).max().unwrap_or(0);

@@ -77,7 +77,7 @@ fn a_waiter_that_dies_is_nobody_s_trouble() {
     let_pass(millis(100));
     waiters[1].kill();
     let mut gave_back = holder.release();
-    // Whoever has it says so; the order among processes is nobody's promise.
+    // The process that has it says so; the order among processes is not promised.
     let mut rest: Vec<Process> =
         waiters.into_iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, it)| it).collect();
     let (tell, told) = std::sync::mpsc::channel();

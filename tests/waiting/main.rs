@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 use redlatch::{Config, Engine, Lock, LockOptions, NodeId, Op, Outcome, RestartGuard};
 use support::{Fleet, Node, Proxy, eventually};
 
-/// No test waits for the end of such a lock: who gets it was told, or looked.
+/// No test waits for the end of such a lock: a waiter that gets it was notified, or looked.
 const TTL: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Ten times the longest that a waiter goes without a look when nothing tells it of a release.
+/// Ten times the longest that a waiter goes without a look when no release is reported to it.
 const LOOKED_BY: Duration = Duration::from_secs(5);
 
 const fn millis(n: u64) -> Duration {

@@ -1,4 +1,5 @@
-//! A client in a process of its own: this test binary once more, told line by line what to do.
+//! A client in a process of its own: this test binary once more, which reads its orders line by
+//! line.
 //!
 //! Its lines go through the output of the test harness, so they begin with a mark. The hazard is a
 //! parent that is gone: the process ends with its input.
@@ -231,7 +232,7 @@ fn contend(client: &Client, key: &str, ttl: Duration, end: u64, file: &str) {
                 let_pass(Duration::from_micros(dice.below(2_000)));
                 let deadline = guard.deadline().map_or(from, |deadline| deadline.as_nanos());
                 if dice.below(200) == 0 {
-                    // Nobody releases it: it is held up to its deadline.
+                    // It is not released: the client holds it up to its deadline.
                     std::mem::forget(guard);
                     (from, deadline)
                 } else {

@@ -1,4 +1,5 @@
-//! Who has to wait for nobody pays nothing for those who do: two commands a node, as ever.
+//! A process that waits for no other pays nothing for those that wait: two commands a node, as
+//! ever.
 
 use super::*;
 
