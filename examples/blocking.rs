@@ -29,13 +29,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         // A local read: is it still ours?
         guard.check()?;
         println!("page {page} is written");
-        // Only where the rest takes longer than what is left.
+        // Needed only if the rest takes longer than what is left.
         guard.extend(TTL)?;
     }
     // Or drop it: that sends the release, and does not wait.
     println!("given back: {:?}", guard.release()?);
 
-    // In the end: what any node did not confirm by then is left to its ttl.
+    // At the end: keys that a node did not confirm by then end with their ttl.
     println!("keys that may be left: {}", client.close(Duration::from_secs(1)));
     Ok(())
 }

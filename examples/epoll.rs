@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(10);
 const YOURS: u64 = 1;
 const LOCKS: u64 = 2;
 
-/// What you asked for: it comes back with the end of the request.
+/// Your own number: it comes back with the end of the request.
 const ACQUIRE: u64 = 1;
 const RELEASE: u64 = 2;
 
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Level-triggered; `EventFlags::ET` does as well.
     epoll::add(&epoll, &locks, EventData::new_u64(LOCKS), EventFlags::IN)?;
 
-    // Asked before the nodes are connected, it is held until a quorum of them is.
+    // A request that comes before the nodes are connected is held until a quorum of them is.
     locks.batch().acquire("invoice:42", TTL, ACQUIRE)?;
     let mut events = [MaybeUninit::uninit(); 8];
     loop {

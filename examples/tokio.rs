@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let guard = locks.lock("invoice:42", options).await?;
     println!("held for {:.1?} more", guard.remaining());
     tokio::select! {
-        // Dropped where the lock is lost meanwhile; dropping `lost` changes nothing.
+        // The work is dropped if the lock is lost meanwhile; dropping `lost` changes nothing.
         error = guard.lost() => return Err(error.into()),
         () = write_pages() => {}
     }
@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("in the meantime: {}", if timeout.is_err() { "nobody else" } else { "somebody" });
     println!("given back: {:?}", guard.release().await?);
 
-    // In the end: what any node did not confirm by then is left to its ttl.
+    // At the end: keys that a node did not confirm by then end with their ttl.
     println!("keys that may be left: {}", locks.close(Duration::from_secs(1)).await);
     Ok(())
 }

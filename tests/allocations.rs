@@ -145,7 +145,7 @@ fn the_shared_client_allocates_nothing() {
         node.cont();
         pairs(1, 0);
     }
-    // What the harness does meanwhile is not ours: so there is more than one try.
+    // What the harness allocates meanwhile is not ours: so there is more than one try.
     let mut fewest = u64::MAX;
     for _ in 0..5 {
         let before = EVERYWHERE.load(Ordering::Relaxed);
@@ -272,7 +272,7 @@ fn the_coordinator_allocates_nothing() {
     assert_eq!(by_hand.coordinator.open_records(), 0);
 }
 
-/// A coordinator without sockets: what it says is answered by hand, at once, by every node.
+/// A coordinator without sockets: the test answers its requests by hand, at once, for every node.
 struct ByHand {
     coordinator: Coordinator,
     replies: Vec<u8>,

@@ -1,8 +1,8 @@
 //! The masters on TCP ports: what a client sees of them when they are frozen, killed, restarted,
 //! delayed or made to refuse.
 //!
-//! No test waits for time to pass where it can wait for a reply; where nothing may come, it
-//! listens for a while.
+//! No test waits for time to pass if it can wait for a reply; if nothing may come, it listens for a
+//! while.
 #![cfg(feature = "testing")]
 
 use std::io::{ErrorKind, Read, Write};

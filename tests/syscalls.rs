@@ -27,7 +27,7 @@ use support::Fleet;
 /// `in flight, pairs, url...`, separated by spaces: the orders for the child.
 const TOLD: &str = "REDLATCH_TRACED_CHILD";
 
-/// The file with the CA, where the nodes are encrypted.
+/// The file with the CA, if the nodes are encrypted.
 const TRUSTED: &str = "REDLATCH_TRACED_CHILD_TRUSTS";
 
 /// Files that do not exist; the child looks for them between the counted calls.
@@ -48,7 +48,7 @@ fn one_lock_in_flight_costs_a_write_and_a_read_for_each_question() {
     // before a timer of the client's own is believed.
     assert!(calls.of(READS) <= questions + pairs / 100, "reads in {calls:?}");
     assert!(calls.of(READS) >= questions / 2, "reads in {calls:?}");
-    // At most one for each answer, where all of them arrive by themselves.
+    // At most one for each answer, if all of them arrive one by one.
     assert!(calls.of(WAITS) <= questions + 10, "wake-ups in {calls:?}");
     // Is this still the process that made the engine? Once a turn, and before anything is handed
     // out.

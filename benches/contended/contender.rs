@@ -20,7 +20,7 @@ use super::ours::Ours;
 /// The first argument of a contender.
 const MARK: &str = "--contender";
 
-/// Room for what a round comes to, so that no list grows meanwhile.
+/// Room for the holds of a round, so that no list grows meanwhile.
 const ROOM: usize = 1 << 17;
 
 /// What a contender is.
@@ -30,25 +30,25 @@ pub struct Role {
     /// Its number among the contenders.
     pub number: usize,
     pub hold: Duration,
-    /// Between giving back and asking again, give or take a half.
+    /// Between giving back and asking again, plus or minus a half.
     pub rest: Duration,
-    /// How many requests it keeps under way inside one engine; 0: none, it takes locks one by one.
+    /// How many requests it keeps in flight inside one engine; 0: none, it takes locks one by one.
     pub inside: usize,
-    /// Where two who take turns hear of each other: its own socket, and the other's.
+    /// The sockets of two contenders that take turns: its own, and the other's.
     pub turns: Option<(PathBuf, PathBuf)>,
     pub key: String,
     pub urls: Vec<String>,
 }
 
-/// One hold, or one wait that came to nothing; nanoseconds on the machine's monotonic clock.
+/// One hold, or one wait without a grant; nanoseconds on the machine's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hold {
-    /// Who, where one process has several contenders.
+    /// The number of the contender, if one process has several.
     pub slot: u64,
     pub asked: u64,
-    /// 0: it was still waited for at the end.
+    /// 0: the wait was not over at the end.
     pub have: u64,
-    /// Before the first word about giving it back.
+    /// Before the first byte of the release.
     pub gave_back: u64,
 }
 
@@ -61,8 +61,8 @@ pub struct Diary {
 
 /// Takes a lock and gives it back.
 pub trait Contender {
-    /// Waits for the lock for at most that long. With it, runs `held`, and gives it back. Whether
-    /// there was a lock.
+    /// Waits for the lock for at most that long. With the lock, runs `held` and gives it back.
+    /// Returns whether there was a lock.
     fn hold(&mut self, wait: Duration, held: &mut dyn FnMut()) -> bool;
 }
 
@@ -221,7 +221,7 @@ impl Diary {
     }
 }
 
-/// Two who take turns: each hears when the other one has the lock.
+/// Two contenders that take turns: each gets a message when the other has the lock.
 struct Turns {
     own: UnixDatagram,
     other: PathBuf,
@@ -241,7 +241,7 @@ impl Turns {
         self.own.set_nonblocking(false).expect("an option of every socket");
     }
 
-    /// Tells the other one who has it now.
+    /// Sends the other contender the message that this one has the lock.
     fn tell(&self) {
         // The other one may have ended.
         let _ = self.own.send_to(&[1], &self.other);

@@ -1,4 +1,5 @@
-//! One key that several want: how fast it goes from one to the next, and what the waiting costs.
+//! One key that several contenders want: how fast it goes from one to the next, and what the
+//! waiting costs.
 //!
 //! Contenders are processes of their own, each with a connection to every node: they ask for one
 //! key, hold it for a while, give it back and ask again. The bench compares three ways, in short
@@ -33,7 +34,7 @@ use figures::Figures;
 use options::{Case, Kind, Options};
 use support::Fleet;
 
-/// What a lock is asked for with; none lives long enough for it to matter.
+/// The ttl of a lock; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
 
 fn main() {

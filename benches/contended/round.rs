@@ -1,5 +1,4 @@
-//! One round: contenders are started, begin at one moment, end at another, and hand over what they
-//! did.
+//! One round: contenders are started, begin at one moment, end at another, and report their holds.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;

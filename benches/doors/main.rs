@@ -33,7 +33,7 @@ use options::Options;
 use support::Fleet;
 use tally::{Figures, Round};
 
-/// What a lock is asked for with; no lock lives long enough for it to matter.
+/// The ttl of a lock; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
 
 /// Before the first round of a case: connections, caches and buffers get their size.
@@ -52,7 +52,8 @@ trait Door {
     /// Whether it can have so many keys in flight.
     fn carries(&self, in_flight: usize) -> bool;
 
-    /// Keeps `in_flight` keys in flight for `length`; what was begun then is ended and counted.
+    /// Keeps `in_flight` keys in flight for `length`; pairs that are open then are completed and
+    /// counted.
     fn run(&mut self, in_flight: usize, length: Duration) -> Round;
 }
 
@@ -75,8 +76,8 @@ fn main() {
     report::end();
 }
 
-/// What every client is made of. What is measured is the way of a pair: on a machine that is busy
-/// with other things a node must not be found silent for it.
+/// The settings of every client. The bench measures the time of a pair: a busy machine must not
+/// make a node look silent.
 fn config(fleet: &Fleet) -> Config {
     let config = Config::new(fleet.urls()).expect("the urls of the fleet");
     config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(1))

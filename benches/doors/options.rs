@@ -9,7 +9,7 @@ pub struct Options {
     pub cases: Vec<usize>,
     pub rounds: usize,
     pub length: Duration,
-    /// Parts of the names of the doors that are wanted; all of them where there is none.
+    /// Parts of the names of the doors that are wanted; empty: all doors.
     only: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ impl Options {
                 "--rounds" => options.rounds = positive(&value()?)?,
                 "--seconds-per-round" => options.length = seconds(&value()?)?,
                 "--only" => options.only.push(value()?),
-                // `cargo bench` says this to every bench.
+                // `cargo bench` passes this to every bench.
                 "--bench" => {}
                 other => return Err(format!("unknown option {other}")),
             }

@@ -59,7 +59,7 @@ struct Slot {
 }
 
 impl Floor {
-    /// Connects to the nodes, but for the last one where that will be frozen.
+    /// Connects to the nodes, but not to the last one if that will be frozen.
     pub fn connect(fleet: &Fleet, most: usize, frozen: bool) -> Floor {
         let poll = Poll::new().expect("a poller");
         let mut wires = Vec::new();

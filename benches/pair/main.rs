@@ -1,4 +1,4 @@
-//! One acquire and release of a free key on five masters: our engine beside a floor, in one
+//! One acquire and release of a free key on five masters: our engine compared with a floor, in one
 //! program, in turns.
 //!
 //! The floor is the least that any program has to do for it: five sockets, bytes that were built
@@ -31,7 +31,7 @@ use report::Case;
 use support::Fleet;
 use tally::{Figures, Tally};
 
-/// What a lock is asked for with; no lock lives long enough for it to matter.
+/// The ttl of a lock; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
 
 /// Pairs before the first round: connections, caches and buffers get their size, and a frozen node

@@ -42,7 +42,7 @@ impl Options {
                 "--frozen" => options.frozen = true,
                 "--json" => options.json = true,
                 "--only" => options.only = Some(only(&value()?)?),
-                // `cargo bench` says this to every bench.
+                // `cargo bench` passes this to every bench.
                 "--bench" => {}
                 other => return Err(format!("unknown option {other}")),
             }

@@ -27,9 +27,9 @@ pub struct Bench {
     /// `COMMAND INFO DELIFEQ DELEX`.
     pub native: &'static str,
     info: Vec<String>,
-    /// The node marker of each node: `None` where it may not be read, empty where there is none.
+    /// The node marker of each node: `None` if it may not be read, empty if there is none.
     pub markers: Vec<Option<String>>,
-    /// What was asked of whoever owns the sockets, and not done yet.
+    /// What the core asked the owner of the sockets to do, and is not done yet.
     pending: Vec<Action>,
     connections: i64,
     /// How many keys were asked for.
@@ -224,7 +224,7 @@ impl Bench {
         self.pending = actions;
     }
 
-    /// What was asked of whoever owns the sockets.
+    /// What the core asked the owner of the sockets to do.
     pub fn actions(&mut self) -> Vec<Action> {
         let mut actions = std::mem::take(&mut self.pending);
         actions.extend(std::iter::from_fn(|| self.core.poll_action()));
@@ -315,7 +315,7 @@ impl Bench {
         }
     }
 
-    /// Nothing is open, owed or asked.
+    /// No record, pending release or request is left.
     pub fn assert_idle(&self) {
         assert_eq!((self.core.open_records(), self.core.open_ops()), (0, 0));
     }

@@ -53,7 +53,7 @@ fn a_look_leaves_an_extend_that_pauses_alone() {
     answer(&mut bench, [BUSY; 3]);
     bench.pass(millis(100));
     assert_eq!(bench.names(0), ["EVALSHA", "CLIENT", "PTTL"], "its pause is over");
-    // The pause that the look would have begun comes to its end while this one is not answered.
+    // The pause that the look would have begun ends while this one is not answered.
     bench.pass(millis(500));
     answer(&mut bench, [":1\r\n"; 3]);
     let done = bench.completion().unwrap();
@@ -224,7 +224,7 @@ fn a_node_that_refused_to_be_healed_counts_as_one_that_has_not_the_key() {
     assert_eq!(bench.names(0), ["SET", "CLIENT", "PTTL"], "its key is gone");
     bench.reply(0, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     bench.completion().unwrap().result.unwrap();
-    // And now that of another one: who would be left is no majority.
+    // And now that of another one: the nodes that would be left are no majority.
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
     answer(&mut bench, [BUSY, ":0\r\n", ":1\r\n"]);
     let mut ends = std::iter::from_fn(|| bench.completion()).map(|done| done.result);

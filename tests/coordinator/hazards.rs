@@ -175,7 +175,7 @@ fn a_clock_that_is_read_late_behind_a_write_is_no_jump() {
     let node = NodeId::new(0);
     let length = bench.core.output(node).len();
     let executed = bench.now;
-    // The node answers at once; we are preempted before we look at our clock.
+    // The node answers at once; our process is preempted before it looks at our clock.
     bench.now = bench.now.saturating_add(millis(80));
     bench.core.handle_sent(node, length, bench.now);
     let late = bench.now.saturating_since(executed).as_micros() as i64;

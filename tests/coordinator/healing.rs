@@ -98,7 +98,7 @@ fn what_was_healed_in_quarantine_counts_when_that_is_over() {
         bench.reply(node, reply);
     }
     assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
-    // Asked again, and won where the quarantine is over by then.
+    // Asked again, and won if the quarantine is over by then.
     while matches!(bench.standing(2), NodeState::Quarantined(_)) {
         bench.pass(millis(40));
         for node in 0..3 {

@@ -92,7 +92,7 @@ fn keys_that_are_taken_are_remembered_over_rounds_until_they_are_too_many() {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..5 {
             let asked = bench.said(node).len();
-            // Behind the third the lock is lost, and released where it may be left.
+            // After the third the lock is lost, and released on each node that may have it.
             let expected = 1 + usize::from(gone == 2 && node > 2);
             assert_eq!(asked, expected, "n{node} in round {gone}");
             for _ in 0..asked {
@@ -235,7 +235,7 @@ fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
     let deadline = bench.core.deadline(&lock).expect("it is renewed");
     let extended = bench.completion().unwrap();
     assert_eq!((extended.data, extended.result), (2, Ok(Outcome::Extended { deadline })));
-    // Behind the end of the lock it is as late as it ever was.
+    // An answer after the end of the lock is too late, as ever.
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
     yes(&mut bench);
     bench.now = bench.now.saturating_add(TTL);

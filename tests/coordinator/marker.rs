@@ -1,5 +1,5 @@
-//! The node marker: what one process learns of a node by what another one left there, and what it
-//! leaves there itself.
+//! The node marker: what one process learns of a node from the marker that another process left
+//! there, and what it writes there itself.
 
 use super::bench::{INFO_REPLID, bulk};
 use super::*;
@@ -63,7 +63,7 @@ fn a_node_that_was_promoted_and_restarted_long_ago_is_trusted_by_its_marker() {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
     assert_eq!(distrust(&mut bench), None);
     assert_eq!(bench.standing(0), NodeState::Ready);
-    // Where no marker may be written the offset is all there is.
+    // If no marker may be written, the offset is the only sign.
     let mut bench = meet(RestartGuard::On, None, &promoted);
     assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
 }
@@ -168,7 +168,7 @@ fn an_operator_who_vouches_is_believed_by_every_process() {
     assert_eq!(report.nodes[0].said, NodeReply::Granted);
     assert_eq!(bench.standing(0), NodeState::Ready);
     bench.assert_idle();
-    // The next process, also where the node has been up for a second only.
+    // The next process trusts the node, even if it has been up for only a second.
     let young = INFO_REPLID.replace("86400", "1");
     let mut next = meet(RestartGuard::On, marker(0, " vouched"), &young);
     assert_eq!(distrust(&mut next), None);
@@ -281,7 +281,7 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
     bench.tell_time_of(0, jump);
     bench.pass(Duration::from_secs(5));
     assert_eq!(markings(&bench.said(0)), [""; 0], "it is written");
-    // And on the next connection, where this one is lost.
+    // And on the next connection, if this one is lost.
     let mut bench = asked_for_its_time();
     bench.tell_time_of(0, jump);
     assert_eq!(markings(&bench.said(0)), ["new"]);

@@ -158,7 +158,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
         bench.pass(millis(1));
         assert_lost(&mut bench, 2);
     }
-    // The same where the lock is kept: that one is over a little before.
+    // The same for a kept lock: that one is over a little before.
     let mut bench = quiet();
     let (lock, left) = kept(&mut bench);
     extend_without_script(&mut bench, &lock, left);

@@ -1,4 +1,4 @@
-//! Extends, and nodes that forgot a live lock: a yes counts only where our key cannot stand in the
+//! Extends, and nodes that forgot a live lock: a yes counts only if our key cannot stand in the
 //! place of a key that the node forgot. Each test is one order of steps that would otherwise make
 //! two holders: another client's key is on node 2 and on its way to node 0.
 
@@ -145,7 +145,7 @@ fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
     let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
         panic!("all three nodes granted it");
     };
-    // Also where node 2 has said since that it has the key: the giver may have healed the key
+    // Even if node 2 has since answered that it has the key: the giver may have healed the key
     // there, after a flush that was not seen here.
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {

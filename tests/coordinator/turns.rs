@@ -1,4 +1,4 @@
-//! Who has a turn, and who has none any more: what a review of the waiting found.
+//! Which waiter has a turn, and which has none any more: faults that a review of the waiting found.
 
 use super::*;
 use redlatch::{Lock, Op};
@@ -177,7 +177,7 @@ fn the_waiter_behind_those_that_gave_up_has_its_turn() {
             assert!(matches!((done.data, done.result), (2, Err(Error::Contended(_)))));
         }
         assert_eq!(acquired(&mut bench).0, 3);
-        // Beside the deadline of this lock, the node is watched for silence.
+        // In addition to the deadline of this lock, the node is watched for silence.
         assert!(bench.core.open_timers() <= deadline + 1, "a wait that is over has no timer");
     }
 }

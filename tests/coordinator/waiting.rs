@@ -19,7 +19,7 @@ fn denied(bench: &mut Bench, lefts: &[i32]) {
     answer_denied(bench, lefts);
 }
 
-/// The same, where it was looked at that they are asked.
+/// The same, after a check that the nodes are asked.
 fn answer_denied(bench: &mut Bench, lefts: &[i32]) {
     for node in 0..lefts.len() {
         bench.said(node);

@@ -37,7 +37,7 @@ fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
                 assert!(locks.poll_completion().is_none());
             }
         }
-        // And where several are asked before the loop looks.
+        // And if several requests are made before the loop looks.
         for data in 0..3 {
             locks.batch().acquire("a", LockOptions::once(TTL), data).unwrap();
         }

@@ -1,8 +1,8 @@
 //! A caller's own loop around the descriptor of an [`FdEngine`], and callers that have no such
 //! loop: frames of a game, another thread.
 //!
-//! The hazard is a timeout: where the loop sleeps for a while at most, a wake-up that was lost
-//! shows as a pause and not as a failure. So these sleep until what they wait for counts as lost.
+//! The hazard is a timeout: if the loop sleeps for a while at most, a wake-up that was lost shows
+//! as a pause and not as a failure. So these loops sleep until what they wait for counts as lost.
 
 use super::*;
 use redlatch::{Completion, FdEngine, LockOptions, Outcome, ReleaseOutcome};

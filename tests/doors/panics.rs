@@ -45,7 +45,7 @@ fn a_panic_of_who_looks_names_up_is_a_name_that_was_not_found_this_time() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let config = config(urls).resolver(move |_, port| {
-        // Where it is made it leads nowhere; then there is a panic; then it is right.
+        // The resolver first gives a dead address, then panics, then gives the right one.
         let port = match count.fetch_add(1, Ordering::SeqCst) {
             0 => nobody,
             1 => panic!("no name server"),

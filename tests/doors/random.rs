@@ -106,7 +106,7 @@ impl Anybody {
         }
     }
 
-    /// Waits for the descriptor, and ticks where it wakes.
+    /// Waits for the descriptor, and ticks when it wakes.
     fn sleep(&mut self, length: Duration) {
         let due = self.locks.engine().coordinator().next_timeout();
         let woken = self.outer.wakes(&self.locks, length);

@@ -1,9 +1,9 @@
 //! A stress run of a door: very many requests, connections that are killed at random, and a
 //! watchdog. The watchdog finds a stall and prints the state of the door at its last sleep.
 //!
-//! `REDLATCH_TEST_STRESS=1000000` says how many ends there are to be. A further door is an
-//! implementation of [`Door`]. The hazard is a timer that comes to the help of a lost wake-up: what
-//! is asked here has none that ends before the watchdog does.
+//! `REDLATCH_TEST_STRESS=1000000` sets how many ends there are. A further door is an implementation
+//! of [`Door`]. The hazard is a timer that makes up for a lost wake-up: no request here has one
+//! that ends before the watchdog does.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
@@ -19,7 +19,7 @@ pub trait Door: Sized + 'static {
     /// A lock that is held.
     type Held;
 
-    /// How many requests are under way at once.
+    /// How many requests are in flight at once.
     const AT_ONCE: u64;
 
     /// How many ends there are in an ordinary run.
@@ -42,7 +42,7 @@ pub trait Door: Sized + 'static {
     fn close(self) -> (usize, Stats);
 }
 
-/// What a request came to.
+/// The end of a request.
 pub enum End<H> {
     Granted(H),
     Released,
@@ -66,7 +66,7 @@ impl Watch {
     }
 }
 
-/// What a run came to.
+/// The figures of a run.
 #[derive(Debug, Default)]
 struct Tally {
     granted: u64,
@@ -80,7 +80,7 @@ struct Tally {
     stats: Stats,
 }
 
-/// A request under way.
+/// A request in flight.
 struct Asked {
     at: Instant,
     key: String,
@@ -161,7 +161,7 @@ struct Run<D: Door> {
     held: HashSet<String>,
     /// Locks that are given back later, oldest first.
     kept: VecDeque<(u64, D::Held)>,
-    /// Who asks for nothing at the moment.
+    /// The numbers that have no request at the moment.
     idle: Vec<u64>,
 }
 

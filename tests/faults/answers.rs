@@ -265,7 +265,7 @@ fn a_node_in_cluster_mode() {
     let trouble = Trouble {
         cause: NodeError::Cluster,
         provoke: |node| {
-            // Where it would listen for its cluster is another's port, as likely as not.
+            // The port that it would listen on for its cluster may belong to another server.
             let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback can be bound");
             let port = free.local_addr().expect("a bound socket has an address").port();
             drop(free);

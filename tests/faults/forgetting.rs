@@ -25,8 +25,8 @@ fn plain_set(node: &Node, ttl: Duration) -> Value {
 
 /// The rival is a plain client of another library. Its SET is granted by node 2, and is on its way
 /// to nodes 0 and 1. Node 2 restarts empty. The holder wins nodes 0 and 1, and node 2 grants its
-/// key to the holder, too, which does not count. Then node 0 is silent, and the key there runs out:
-/// were the holder prolonged by nodes 1 and 2, it would hold its lock beside the rival.
+/// key to the holder, too, which does not count. Then node 0 is silent, and the key there runs out.
+/// If the holder were prolonged by nodes 1 and 2, it and the rival would both hold the lock.
 #[test]
 fn extend_is_not_won_by_a_node_that_forgot_a_rivals_key() {
     let fleet = Fleet::start(3);

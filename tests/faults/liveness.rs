@@ -84,7 +84,7 @@ fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
     let (mut slowest, mut suspect_after) = (Duration::ZERO, None);
     let (start, mut pairs) = (Instant::now(), 0);
     while start.elapsed() < 2 * SECOND {
-        // Behind its end each key is another one, so that nothing waits for the slow node.
+        // Each pair has a key of its own, so that nothing waits for the slow node.
         slowest = slowest.max(pair(&client, &format!("key:{pairs}")));
         pairs += 1;
         if client.nodes()[0] == NodeState::Suspect {

@@ -1,8 +1,8 @@
 //! Faults of nodes and of the network between, on real servers: each costs nothing on the hot path
 //! and nothing in safety.
 //!
-//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
-//! is expected: these machines are shared. What was measured is printed.
+//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
+//! expected: these machines are shared. What was measured is printed.
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 

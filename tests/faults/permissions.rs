@@ -57,7 +57,7 @@ fn a_user_who_is_not_known() {
     assert!(start.elapsed() < SECOND);
 }
 
-/// Who may take a lock and not give it back must not take it.
+/// A user that may take a lock and not give it back must not take it.
 #[test]
 fn a_user_without_scripting() {
     let (fleet, urls) = fleet_with_a_user();

@@ -1,4 +1,4 @@
-//! Replies that come late, in pieces, glued, or longer than anybody wants: each is the answer to
+//! Replies that come late, in pieces, glued, or longer than a reply may be: each is the answer to
 //! its own question and to no other.
 
 use super::*;
@@ -38,7 +38,7 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
         let mut guard = client.lock("good", wait).unwrap();
         calls += 1;
         let token = guard.token().to_string().into_bytes();
-        // A third node may still hold the token of an earlier call, whose release it is owed.
+        // A third node may still hold the token of an earlier call, whose release is pending.
         let ours = held(&mut looks, "good").into_iter().filter(|held| *held == token).count();
         assert!(ours >= 2, "call {calls}: {ours} of three hold its token");
         if calls % 7 == 0 {

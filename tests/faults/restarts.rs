@@ -136,7 +136,7 @@ fn a_quarantined_node_denies_extends_and_releases() {
 #[test]
 fn a_node_that_was_promoted_is_not_trusted_by_its_uptime() {
     let fleet = Fleet::start(3);
-    // Old enough for anybody.
+    // Old enough for any client.
     drop(trusting(&fleet, RestartGuard::On));
     for node in &fleet {
         assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());

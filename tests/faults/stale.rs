@@ -119,7 +119,7 @@ fn where_the_old_connection_cannot_be_killed_the_debt_is_paid_twice() {
     nothing_outlives_it(&client, &nodes.fleet);
 }
 
-/// Stalls the node, and lets it do `then` before it looks at anybody else.
+/// Stalls the node, and lets it do `then` before it looks at any other client.
 fn stall(node: &Node, seconds: &str, then: &[&str]) -> support::RespClient {
     let other = node.client();
     let commands = [support::encode(&["DEBUG", "SLEEP", seconds]), support::encode(then)].concat();

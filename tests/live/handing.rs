@@ -1,5 +1,5 @@
-//! A lock that is handed on by its token: one holder at most, and nothing of the giver's reaches
-//! the one who took it up.
+//! A lock that is handed on by its token: one holder at most, and no late request of the giver
+//! reaches the new holder.
 
 use std::sync::Barrier;
 
@@ -85,7 +85,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
 fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
     let fleet = Fleet::start(3);
     let (first, second) = (client(&fleet), client(&fleet));
-    // With its next extend, where it is not kept.
+    // With its next extend, if it is not kept.
     let mut guard = first.try_lock("a", TTL).unwrap();
     first.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
     let adopted = second.adopt("a", guard.token(), TTL).unwrap();
@@ -98,7 +98,7 @@ fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
     assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet, SECOND);
 
-    // At once, where it is kept: by another client, and by another call of the same one.
+    // At once, if it is kept: by another client, and by another call of the same one.
     let ttl = 30 * SECOND;
     for by in [&second, &first] {
         let guard = first.lock("a", kept(ttl)).unwrap();
@@ -205,8 +205,8 @@ fn what_the_giver_left_unanswered_never_touches_who_took_it_up() {
         let given = guard.into_token().unwrap();
         stop("adopt");
         let adopted = taker.adopt("a", given, kept(TTL)).unwrap();
-        // The giver finds the node silent, and ends; what it had asked there is in the node's
-        // hands.
+        // The giver finds the node silent, and ends; the request that it sent there is still to be
+        // executed.
         giver.drive(millis(400)).unwrap();
         drop(giver);
         fleet[2].cont();

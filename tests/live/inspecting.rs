@@ -1,4 +1,4 @@
-//! Looking at a key from outside, and ending a lock whoever holds it.
+//! Looking at a key from outside, and ending a lock whichever client holds it.
 
 use super::heard::writes;
 use super::*;

@@ -152,7 +152,7 @@ fn it_is_lost_when_the_third_of_five_keys_was_replaced() {
     is_only_anothers(&fleet, &client, 3);
     drop(guard);
 
-    // And by pushes, where it is kept.
+    // And by pushes, if it is kept.
     fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
     let guard = client.lock("a", kept(LONG)).unwrap();
     client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);

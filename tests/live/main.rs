@@ -1,7 +1,7 @@
 //! Locks on real servers: what a holder, a contender and an operator see.
 //!
-//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
-//! is expected: these machines are shared.
+//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
+//! expected: these machines are shared.
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 

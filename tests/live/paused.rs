@@ -110,7 +110,7 @@ fn the_holder(urls: impl Iterator<Item = String>) {
         before = now;
         renewed.check().expect("it runs, and keeps it");
         extended.check().expect("it runs, and extends it");
-        // Where it was stopped just here, this cannot say anything else than that, either.
+        // If it was stopped just here, the extend can only report the loss, too.
         let late = |before| clock::now().saturating_since(before) >= SHORT;
         assert!(extended.extend(SHORT).is_ok() || late(before));
         // Nearly always it is stopped in here, and the next look is the first thing afterwards.

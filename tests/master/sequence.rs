@@ -1,6 +1,6 @@
 //! Random sequences of steps: a table of commands with blanks, and what goes into the blanks.
 //!
-//! No ttl here lies where the time a test takes could decide what happens: `SOON` is over after a
+//! No ttl here ends at a moment that the duration of a test could decide: `SOON` is over after a
 //! wait and not before, `LATER` is longer than any test and longer each time it is used.
 
 use proptest::prelude::*;
@@ -300,7 +300,8 @@ pub const RARE: &[&str] = &[
      A GET k",
     "A CLIENT SETNAME me; busy; A PING; A SET k t; A HELLO 3; A AUTH x; A CLIENT ID; B RESET; \
      B QUIT",
-    // Who came while there was a password has not said it, also when it is gone.
+    // A client that came while there was a password has not sent it, and still has not when it is
+    // gone.
     "locked; A again; A HELLO 3; A GET k; unlocked; A GET k; A HELLO 3; A AUTH x; \
      A AUTH default x; A HELLO 3; locked; A GET k; B GET k; A RESET; A GET k; A AUTH secret; \
      A GET k; B RESET; B GET k",

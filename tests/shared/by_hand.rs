@@ -1,4 +1,4 @@
-//! A small executor: it polls by hand what was woken, and knows who holds its wakers.
+//! A small executor: it polls by hand what was woken, and knows which tasks hold its wakers.
 //!
 //! The hazard is a wake-up that is lost: nothing but a wake-up makes it poll a second time.
 

@@ -1,5 +1,5 @@
-//! Futures and guards that are dropped anywhere: what they asked for is taken back, and nothing of
-//! them stays in the client.
+//! Futures and guards that are dropped anywhere: their requests are taken back, and nothing of them
+//! stays in the client.
 //!
 //! `REDLATCH_TEST_DROPS=10000` says how many futures each executor drops.
 
@@ -13,7 +13,7 @@ use super::*;
 use by_hand::{Boxed, Task, run_all};
 use redlatch::{Error, LockOptions, SharedGuard};
 
-/// How many futures are under way at once.
+/// How many futures are in flight at once.
 const AT_ONCE: usize = 48;
 
 /// Few keys, so that many of them wait.
@@ -24,7 +24,7 @@ fn how_many() -> u32 {
     wanted.unwrap_or(3000)
 }
 
-/// What was dropped where.
+/// How many futures were dropped at each point.
 #[derive(Debug, Default)]
 struct Tally {
     unpolled: AtomicU32,

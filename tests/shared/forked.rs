@@ -76,7 +76,7 @@ fn forks(urls: &str) {
     assert_eq!(client.close(10 * SECOND).wait(), 0);
 }
 
-/// Forks, and waits for the child, which a signal ends where it hangs.
+/// Forks, and waits for the child, which a signal ends if it hangs.
 fn fork_once((client, guard): &mut (SharedClient, Option<redlatch::SharedGuard>)) {
     // SAFETY: the child does only what is tried here, and leaves without the harness.
     let child = unsafe { libc::fork() };

@@ -13,7 +13,7 @@ use redlatch::{ClosedReason, Error, LockOptions, SharedGuard};
 const THREADS: u32 = 64;
 const KEYS: u32 = 1000;
 
-/// Whoever holds a key, as the threads see it.
+/// The thread that holds each key, as the threads see it.
 struct Checker {
     holders: Vec<AtomicU32>,
     held: AtomicU64,

@@ -20,7 +20,7 @@ pub struct Borrowed {
     token: LockToken,
     /// What it believes in, once a majority agreed to a deadline.
     belief: Option<usize>,
-    /// The extend that is under way.
+    /// The extend that is in flight.
     asked: Option<(Op, u64)>,
 }
 
@@ -67,7 +67,7 @@ impl World {
         });
         match asked {
             Ok(op) => {
-                // Said again where a node forgot the script, as a release may be.
+                // Sent again if a node forgot the script, as a release may be.
                 let due = now + RELEASE_TIMEOUTS * self.plan.node_timeout();
                 self.note_request(client, serial, Purpose::Borrow { user }, "extend", due);
                 it.asked = Some((op, serial));

@@ -36,7 +36,7 @@ pub struct Belief {
 }
 
 impl Belief {
-    /// Who believes in what from when until when.
+    /// Which caller believes in which lock, from when until when.
     pub fn new(who: (usize, usize), key: usize, token: Vec<u8>, from: u64, until: u64) -> Belief {
         Belief { who, key, token, from, until, touched: false, forced: false }
     }
@@ -60,7 +60,7 @@ struct Kept {
     kept_waiting: u64,
 }
 
-/// How a kept lock was said to have ended.
+/// How a kept lock was reported to have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// It came to a deadline.
@@ -177,7 +177,7 @@ impl Checker {
         self.kept.insert(serial, kept);
     }
 
-    /// Its owner wants to hear no more of it.
+    /// Its owner wants no more reports of it.
     pub fn unkeep(&mut self, serial: u64, now: u64, kept_waiting: u64) {
         let Some(kept) = self.kept.remove(&serial) else { return };
         if kept.lost && now > kept.due + (kept_waiting - kept.kept_waiting) {

@@ -143,7 +143,8 @@ impl Scenario {
 }
 
 /// The third node grants the key to the rival, restarts without it, and is healed by the holder.
-/// It stands for what it forgot: would it count for the holder at once, there were two.
+/// Its key stands in the place of the one it forgot: if it counted for the holder at once, there
+/// would be two holders.
 #[test]
 fn what_was_healed_in_quarantine_does_not_count_before_it_is_over() {
     let mut it = Scenario::new();
@@ -255,7 +256,7 @@ fn what_was_granted_in_quarantine_does_not_count_for_an_adopter() {
     it.the_rival_has_it();
 }
 
-/// The same for one who takes the lock up while a node is silent: it does not get it.
+/// The same for a client that takes the lock up while a node is silent: it does not get it.
 #[test]
 fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
     let mut it = Scenario::new();
@@ -267,7 +268,7 @@ fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
     it.the_rival_has_it();
 }
 
-/// The same for one who prolongs it by its token.
+/// The same for a client that prolongs it by its token.
 #[test]
 fn what_was_granted_in_quarantine_does_not_count_for_an_extend_by_token() {
     let mut it = Scenario::new();

@@ -18,7 +18,7 @@ use crate::user::{Purpose, Wish};
 use crate::world::World;
 
 impl World {
-    /// Nothing is asked, owed, lined up, waited for or left on any node.
+    /// No request, pending release, queued waiter or wait is left, and no key on any node.
     pub fn check_that_nothing_is_left(&mut self) {
         self.checker.all_answered();
         for client in 0..self.clients.len() {
@@ -252,8 +252,8 @@ impl World {
         self.clients[client].errand.take()
     }
 
-    /// The clients end, with requests under way: what they have asked for and not handed out goes
-    /// with them.
+    /// The clients end, with requests in flight: locks that they have asked for and not handed out
+    /// go with them.
     pub fn say_goodbye(&mut self) {
         for client in 0..self.clients.len() {
             for _ in 0..self.dice.below(3) {

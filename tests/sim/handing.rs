@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// Whoever held a lock does not any more, and another one may take it up.
+    /// The holder of a lock does not hold it any more, and another user may take it up.
     pub fn offer(&mut self, key: usize, token: LockToken) {
         let now = self.agenda.now();
         let offer = Offer { key, token, alone: false };

@@ -99,7 +99,7 @@ impl World {
                 self.checker.unkeep(keep.serial, now, it.kept_waiting);
                 it.asked.remove(&keep.serial);
                 it.coordinator.cancel(keep.op, instant(now));
-                // A renewal that is under way goes on.
+                // A renewal that is in flight goes on.
                 held.open_end = true;
             }
         } else {

@@ -92,8 +92,8 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 
-/// Runs the one seed that was asked for, or all of them whose remainder by two this is: one half
-/// beside the other, since the harness runs tests beside each other.
+/// Runs the one seed that was asked for, or all seeds of this remainder by two: the harness runs
+/// both halves at the same time.
 fn run_half(remainder: u64) {
     if let Some(seed) = number("SIM_SEED") {
         if let (0, Err(words)) = (remainder, run(seed, Trace::default())) {
@@ -146,8 +146,8 @@ fn a_seed_is_a_run() {
     }
 }
 
-/// The simulation has to be able to fail: where nodes forget and nothing guards against it, it
-/// finds what has to happen.
+/// The simulation has to be able to fail: if nodes forget and nothing guards against it, it finds
+/// two holders.
 #[test]
 fn without_the_restart_guard_there_are_two_holders() {
     let two = |words: &String| words.contains("two holders");

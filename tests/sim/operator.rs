@@ -1,10 +1,10 @@
 //! Operators who delete the keys of locks that are held, without their owners' knowledge.
 //!
-//! On a minority of the nodes it does no harm: whoever believes in the lock still has a majority,
-//! and never knows, or heals it. On all nodes it breaks the promise of a lock, and another may have
-//! it at once; what has to be kept then is that the lock does not come back, and that its owner
-//! stops to believe in it when enough nodes have said that it is gone, one after the other as they
-//! may be well. So from then on one node at a time is well for a while.
+//! On a minority of the nodes it does no harm: an owner that believes in the lock still has a
+//! majority, and never knows, or heals it. On all nodes it breaks the promise of a lock, and
+//! another client may have it at once. What must hold then is that the lock does not come back, and
+//! that its owner stops to believe in it when enough nodes have answered that it is gone. These
+//! answers may come one after the other, so from then on one node at a time is well for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 

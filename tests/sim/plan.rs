@@ -67,7 +67,7 @@ pub struct Plan {
     pub late: (u64, u64),
     /// How much longer each way of a byte to and from the last node is.
     pub far: u64,
-    /// How long a step of a client takes at most, where it takes any time.
+    /// How long a step of a client takes at most, if it takes any time.
     pub pace: u64,
     /// How long callers take at most to fetch what was reported; zero: nothing is reported first.
     pub fetched_late: u64,
@@ -87,7 +87,7 @@ pub struct Plan {
     pub lends: u64,
     /// How many in a thousand acts of one who has no lock only look.
     pub looks: u64,
-    /// How many holders in a thousand keep the lock up to its end, where that is not too far.
+    /// How many holders in a thousand keep the lock up to its end, if that is not too far.
     pub patience: u64,
     /// The longest pause of a user between two locks.
     pub rest: u64,
@@ -292,7 +292,7 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     } else if dice.chance(200) {
         settings.max_ttl = Duration::from_millis(300);
     }
-    // Not often where it may take a minute until a node is trusted: that would be many probes.
+    // Rarely if it may take a minute until a node is trusted: that would be many probes.
     let often = settings.max_ttl <= CRASHING && dice.chance(300) || memory == Memory::Jumping;
     settings.probe_interval = Duration::from_millis(if often { 200 } else { 5000 });
     if dice.chance(100) {

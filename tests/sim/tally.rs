@@ -36,7 +36,7 @@ pub struct Tally {
     pub relics: u64,
     /// Nodes seen to be suspect.
     pub suspects: u64,
-    /// Nodes seen to be owed something.
+    /// Nodes seen to have pending releases.
     pub pending_releases: u64,
     /// Clients that crashed or ended, and began anew.
     pub crashes: u64,
@@ -50,7 +50,7 @@ pub struct Tally {
     pub distrusted: u64,
     /// Locks that a node granted on a connection that its client had dropped.
     pub stale: u64,
-    /// Of these, where the client had a newer connection that was ready.
+    /// Of these, those whose client had a newer connection that was ready.
     pub stale_behind_newer: u64,
     /// Locks that were kept, for a while.
     pub kept: u64,
@@ -74,7 +74,7 @@ pub struct Tally {
     pub deleted: u64,
     /// Locks that an operator took away.
     pub forced: u64,
-    /// Keys that were set again where they had been lost.
+    /// Keys that were set again on nodes that had lost them.
     pub healed: u64,
     /// Wires of which a client left something unread.
     pub rests: u64,

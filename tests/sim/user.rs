@@ -1,5 +1,6 @@
-//! The callers: each wants one lock at a time, holds it for a while, prolongs it, has it kept,
-//! gives it back in one of several ways or away, forgets it, takes its request back, acts too late.
+//! The callers. Each wants one lock at a time, holds it for a while, prolongs it, and has it kept.
+//! It gives the lock back in one of several ways, gives it away, forgets it, takes its request
+//! back, or acts too late.
 //!
 //! Each user checks what is reported to it; the checker compares what two users believe.
 
@@ -27,8 +28,8 @@ pub const LONGEST_WAIT: u64 = 300 * MILLI;
 /// What is written late because the kernel takes no more is waited for.
 const SLACK: u64 = 3 * MILLI;
 
-/// A release waits a node timeout for its answers, counted from when it was written last: it may
-/// be said again where a node forgot the script, or lost the connection a moment ago.
+/// A release waits a node timeout for its answers, counted from when it was written last. It may be
+/// sent again if a node forgot the script, or lost the connection a moment ago.
 pub const RELEASE_TIMEOUTS: u64 = 4;
 
 /// What a request was made for.
@@ -52,7 +53,7 @@ pub enum Purpose {
     Relic,
     /// The simulation itself asks, and looks at the answer.
     Errand,
-    /// Asked for just before the client ends: what comes of it is given back.
+    /// Asked for just before the client ends: a lock that it gets is given back.
     Farewell,
 }
 
@@ -112,7 +113,7 @@ pub struct User {
 }
 
 impl User {
-    /// One who begins at `at`.
+    /// A user that begins at `at`.
     pub fn new(at: u64) -> User {
         User { at, state: State::Resting, key: 0, bid: None }
     }
@@ -455,7 +456,8 @@ impl World {
                 held.extend = Some((op, serial));
                 let agreed = Ttl::new(ttl, ttl).map(|ttl| ttl.deadline(instant(now)));
                 if agreed.is_ok_and(|agreed| before.is_some_and(|before| agreed > before)) {
-                    // What prolongs nothing is not what it is kept by.
+                    // An extend that prolongs nothing does not set the ttl by which the lock is
+                    // kept.
                     held.ttl = millis;
                 }
                 let purpose = Purpose::Extend { user };
@@ -476,7 +478,7 @@ impl World {
         self.hold(client, user, held);
     }
 
-    /// An extend came to its end: what it says counts as long as its user holds the lock.
+    /// An extend ended: its answer counts as long as its user holds the lock.
     fn extended(
         &mut self,
         client: usize,

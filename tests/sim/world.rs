@@ -58,7 +58,7 @@ pub struct World {
 }
 
 impl World {
-    /// The world of a seed; what becomes of keys is the seed's, or as it is said.
+    /// The world of a seed; `memory` says what becomes of keys, or the seed does.
     pub fn new(seed: u64, memory: Option<Memory>, trace: Trace) -> World {
         let mut dice = Dice::new(seed);
         let plan = Plan::draw(memory, &mut dice);

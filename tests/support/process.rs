@@ -1,8 +1,9 @@
 //! One server process: which program it is, how it is started, signalled and ended.
 //!
-//! It only ever signals a process that it started itself and has not waited for, so a pid that the
-//! kernel has given to another process is never hit. The one hazard is the port: another process
-//! may take it between the choice and the start, so a start is believed only when the pid matches.
+//! This module only signals a process that it started itself and has not waited for, so a pid that
+//! the kernel has given to another process is never hit. The one hazard is the port: another
+//! process may take it between the choice and the start, so a start is believed only when the pid
+//! matches.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};

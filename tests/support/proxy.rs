@@ -156,7 +156,8 @@ impl Proxy {
         self.control(|controls| controls.delay[way as usize] = by);
     }
 
-    /// Keeps everything and passes nothing on. Who connects is accepted and gets no further.
+    /// Keeps everything and passes nothing on. A client that connects is accepted and gets no
+    /// further.
     pub fn hold(&self) {
         self.control(|controls| controls.holding = true);
     }
@@ -224,7 +225,8 @@ impl Proxy {
         });
     }
 
-    /// Is gone without a word: nothing passes, and who connects gets no answer to his SYN.
+    /// Is gone without a word: nothing passes, and a client that connects gets no answer to its
+    /// SYN.
     pub fn vanish(&self) {
         self.hold();
         self.shared.state().vanished = true;
@@ -297,8 +299,8 @@ impl Pair {
             let _ = match how {
                 Cut::Fin => stream.shutdown(Shutdown::Both),
                 Cut::Reset => {
-                    // It goes out when the last thread lets go of the socket. Ending the reads
-                    // wakes them and sends nothing.
+                    // It goes out when the last thread drops the socket. Ending the reads wakes the
+                    // threads and sends nothing.
                     let _ = set_socket_linger(stream, Some(Duration::ZERO));
                     stream.shutdown(Shutdown::Read)
                 }

@@ -11,7 +11,7 @@ pub const DEMO: &str = "cargo run --release -p redlatch-cli -- demo";
 pub const TEST: &str = "$(command -v sudo) apt-get install -y redis-server && \
     cargo test --workspace --all-features";
 
-/// Where the safety rules are, each with the tests that fail without it.
+/// The file of the safety rules, each with the tests that fail without it.
 pub const RULES: &str = "docs/rules.md";
 
 /// How many safety rules there are.

@@ -16,8 +16,8 @@ const PROCESSES: usize = 32;
 const SECONDS: &str = "REDLATCH_TEST_WAITING_SECONDS";
 const SECONDS_UNLESS_TOLD: u64 = 6;
 
-/// A holder now and then keeps it to its end: that is the longest anybody should have to wait for
-/// anybody.
+/// Now and then a holder keeps it to its end: that is the longest that one process should have to
+/// wait for another.
 const HELD: Duration = millis(300);
 
 /// A line of the file.
@@ -25,7 +25,7 @@ const HELD: Duration = millis(300);
 struct Hold {
     who: u32,
     asked: u64,
-    /// 0: it came to nothing, because the time was over.
+    /// 0: it did not get the lock, because the time was over.
     from: u64,
     until: u64,
 }

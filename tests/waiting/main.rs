@@ -1,8 +1,8 @@
-//! Waiting for a key that another holds, on real servers and between processes: who gets it next,
-//! when, and what is left of those who gave up.
+//! Waiting for a key that another holds, on real servers and between processes: which waiter gets
+//! it next, when, and what is left of those that gave up.
 //!
-//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
-//! is expected: these machines are shared. What was measured is printed.
+//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
+//! expected: these machines are shared. What was measured is printed.
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 

@@ -6,7 +6,7 @@ use super::*;
 
 const ROUNDS: usize = 20;
 
-/// As where all five are well.
+/// As fast as with five healthy nodes.
 const SOON: Duration = millis(300);
 
 /// Two take turns, one always waiting; how long each hand-over took, in order of length.
