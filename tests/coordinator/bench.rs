@@ -138,8 +138,8 @@ impl Bench {
         self.info[node] = info.to_string();
     }
 
-    /// Opens the connection that was asked for and answers the handshake; returns what is said
-    /// after it, but for the question for the time, which is answered.
+    /// Opens the connection that was asked for and answers the handshake. Returns the requests
+    /// after it, without the question for the time, which is answered.
     pub fn connect(&mut self, node: usize) -> Vec<Command> {
         self.open(node);
         let mut said = self.said(node);
@@ -153,7 +153,7 @@ impl Bench {
         }
         if said.last().is_some_and(|last| last[0] == "TIME") {
             said.pop();
-            // The answers to what was said before it have to come first: none was, at the start.
+            // The answers to the earlier requests have to come first: at the start there was none.
             if said.is_empty() {
                 self.tell_time(node);
             }

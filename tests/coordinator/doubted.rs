@@ -20,7 +20,7 @@ pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
     lock
 }
 
-/// Every node answers what it was asked: `said` to an extend. Returns how many extends those were.
+/// Every node answers its requests: with `said` to an extend. Returns how many extends those were.
 pub fn answer(bench: &mut Bench, said: [&str; 3]) -> usize {
     let mut extends = 0;
     for (node, said) in said.into_iter().enumerate() {

@@ -12,7 +12,7 @@ fn never_asked_for_its_time(settings: &mut Settings) {
     settings.probe_interval = NEVER;
 }
 
-/// Answers everything that is said to n0 for a while.
+/// Answers every request to n0 for a while.
 fn answer_everything(bench: &mut Bench, reply: &str) {
     for _ in 0..100 {
         bench.pass(millis(100));
@@ -289,7 +289,7 @@ fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_o
     });
     println!("one: {:?}, as many as are read at once: {:?}", took[0], took[1]);
     took[0] = took[0].max(millis(1));
-    // Each of them used to cost what the one does.
+    // Once, each of them cost as much as the single one does.
     assert!(took[1] < took[0] * 100, "{took:?}");
 }
 

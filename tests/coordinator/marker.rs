@@ -243,7 +243,7 @@ fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
     assert_eq!(bench.standing(0), NodeState::Ready);
 }
 
-/// The scripts that write the marker, among what is said.
+/// `ARGV[2]`, how to write, of each script in `said` that writes the marker.
 fn markings(said: &[bench::Command]) -> Vec<&str> {
     let scripts = said.iter().filter(|command| command.get(1).is_some_and(|word| word == MARK));
     scripts.map(|script| script[5].as_str()).collect()
@@ -258,7 +258,7 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
         assert_eq!(bench.names(0), ["TIME"]);
         bench
     };
-    // The node was suspect when it said what time it is.
+    // The node was suspect when it answered the question for its time.
     let mut bench = asked_for_its_time();
     bench.pass(millis(60));
     assert_eq!(bench.standing(0), NodeState::Suspect);

@@ -21,7 +21,7 @@ fn acquired(bench: &mut Bench) -> (u64, Lock) {
     }
 }
 
-/// Answers all that is said to a node, until nothing more is.
+/// Answers all requests to a node, until there are no more.
 fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
     loop {
         let said = bench.said(node);

@@ -19,7 +19,7 @@ fn can_encrypt() -> bool {
     can
 }
 
-/// A fleet whose servers listen encrypted too, each on the port beside it in the list.
+/// A fleet whose servers also listen encrypted, each on the port next to it in the list.
 fn fleet(ca: &Ca, papers: &[Paper], clients: &str) -> (Fleet, Vec<u16>) {
     let ports: Vec<u16> = papers.iter().map(|_| free_port()).collect();
     let fleet = Fleet::each(papers.len(), |index, folder| {

@@ -5,10 +5,10 @@ use super::*;
 use mio::{Events, Poll, Token};
 use redlatch::{AutoExtend, Engine, FdEngine, LockOptions, NodeId, Outcome};
 
-/// What is locked while a node is stopped does not stay long.
+/// The ttl of locks that are taken while a node is stopped: they do not stay long.
 const SHORT: Duration = Duration::from_secs(8);
 
-/// No end of anything takes so long, unless it waits for the node.
+/// No call takes so long at its end, unless it waits for the node.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// A socket that is not read takes a few MiB at most; so many locks of large keys are more.
@@ -149,8 +149,8 @@ fn a_client_that_is_closed_for_no_time_writes_what_it_can() {
     eventually(10 * SECOND, "its releases arrive", || fleet.keys_everywhere().is_empty());
 }
 
-/// Asks until the outbox of the last node, which is stopped, holds what its socket does not take.
-/// How many locks were asked for.
+/// Asks until the outbox of the last node, which is stopped, holds bytes that its socket does not
+/// take. Returns how many locks were asked for.
 fn fill(engine: &mut Engine, mut turn: impl FnMut(&mut Engine)) -> usize {
     let start = Instant::now();
     for number in 0.. {

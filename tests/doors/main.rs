@@ -42,7 +42,7 @@ const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// No timer of its own in the time that a test takes: nothing but what it waits for wakes it.
+/// No timer of its own in the time that a test takes: only the awaited event wakes it.
 fn config<I>(urls: I) -> Config
 where
     I: IntoIterator,

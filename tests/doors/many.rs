@@ -92,7 +92,7 @@ fn ten_engines_live_on_one_poller_through_reconnects() {
     while crowd.all.iter().any(|one| one.engine.coordinator().open_records() > 0) {
         assert!(start.elapsed() < 60 * SECOND, "something is never given back");
         crowd.turn();
-        // What ended meanwhile is of no interest.
+        // The requests that ended meanwhile do not matter.
         crowd.all.iter_mut().for_each(|one| while one.engine.poll_completion().is_some() {});
     }
     assert!(fleet.keys_everywhere().is_empty());

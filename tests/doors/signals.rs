@@ -1,4 +1,4 @@
-//! Signals that interrupt every wait: no call ends by one, and none waits longer.
+//! Signals that interrupt every wait: no call ends because of one, and no call waits longer.
 //!
 //! The handler does nothing and does not restart what it interrupts, so every system call of the
 //! thread that gets the signal may come back early. Only that thread gets it: the servers are

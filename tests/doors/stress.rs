@@ -87,7 +87,7 @@ struct Asked {
     shared: bool,
 }
 
-/// Few keys for which the requests contend, beside those that each has for itself.
+/// A few keys for which the requests contend, in addition to the key that each has for itself.
 const SHARED_KEYS: u32 = 3;
 
 /// Runs a door, kills connections to its nodes at random, and watches.

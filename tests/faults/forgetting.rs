@@ -138,7 +138,7 @@ fn the_marker_is_written_by_the_script_of_a_real_server() {
     }
 }
 
-/// A user who may not write the marker: the nodes are judged by what they report, as before.
+/// A user that may not write the marker: the nodes are judged by what they report, as before.
 #[test]
 fn a_user_who_may_not_write_the_marker_does_without_it() {
     let fleet = Fleet::start(3);

@@ -29,7 +29,7 @@ use support::{Fleet, Node, Proxy, eventually};
 const TTL: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// No healthy node misses it here, and a test that waits for it shows.
+/// No healthy node misses this timeout here, and a test that waits for it becomes visibly slow.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const fn millis(n: u64) -> Duration {

@@ -1,10 +1,10 @@
-//! Users who may not do everything: what a lock can do without, and what it cannot.
+//! Users that may not do everything: what a lock can do without, and what it cannot.
 
 use super::answers::Trouble;
 use super::*;
 use redlatch::{NodeError, ReleaseOutcome};
 
-/// The nodes, each with a user of ours who may do everything yet.
+/// The nodes, each with a user of ours that may do everything yet.
 fn fleet_with_a_user() -> (Fleet, Vec<String>) {
     let fleet = Fleet::start(3);
     fleet.iter().for_each(|node| acl(node, &["on", ">opensesame", "~*", "&*", "+@all"]));

@@ -37,7 +37,8 @@ fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
         taker.drive_until(SECOND, "all have the new token", || {
             tokens(&fleet, "a") == vec![text(guard.token()); 3]
         });
-        // Whatever the giver does now, it does nothing to it: three renewals of its would be due.
+        // Nothing that the giver does now has an effect on the lock: three of its renewals would be
+        // due by then.
         giver.drive(SECOND).unwrap();
         taker.drive(millis(100)).unwrap();
         assert!(giver.poll_lock_event().is_none(), "who gave it away is told nothing");

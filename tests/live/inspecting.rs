@@ -11,7 +11,7 @@ fn sights(client: &Client, key: &str) -> (KeySummary, Vec<KeyState>) {
     let inspection = client.inspect(key).unwrap();
     assert_eq!(&*inspection.key, key.as_bytes());
     for node in &inspection.nodes {
-        // One that holds something else has said so.
+        // A node whose key holds another type has answered that.
         let answered =
             !matches!(node.sight, KeyState::Failed(cause) if cause != NodeError::WrongType);
         assert_eq!(answered, !node.took.is_zero(), "{node:?}");

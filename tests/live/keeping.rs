@@ -95,7 +95,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
         start.elapsed(),
         embedded.engine.stats().renewed,
     );
-    // A node's own compare-and-delete is said in one way, whatever is unanswered.
+    // A node's own compare-and-delete has one form, whatever is unanswered.
     let native = ["DELIFEQ", "DELEX"].map(|word| fleet[0].command(&["COMMAND", "INFO", word]));
     let scripts =
         native.iter().all(|info| matches!(info, Value::Array(all) if all == &[Value::Nil]));
@@ -308,7 +308,7 @@ fn nodes_that_forget_whom_to_tell_start_no_storm() {
         }
         let lasted = start.elapsed();
         let in_ttls = lasted.as_secs_f64() / ttl.as_secs_f64();
-        // In each ttl 20 looks at most, and 3 renewals; and those that were under way.
+        // In each ttl 20 looks at most, and 3 renewals; and those that were in flight.
         let most = (LOCKS as f64 * (23.0 * in_ttls + 3.0)) as u64;
         for (node, before) in fleet.iter().zip(before) {
             let asked = scripts_run(node) - before;

@@ -174,7 +174,7 @@ fn it_is_lost_when_the_third_of_five_keys_was_replaced() {
     is_only_anothers(&fleet, &client, 3);
 }
 
-/// What was ours goes, and what is another's stays.
+/// Our keys go, and another client's stay.
 #[track_caller]
 fn is_only_anothers(fleet: &Fleet, client: &Client, nodes: usize) {
     client.drive_until(SECOND, "ours is gone", || fleet.keys_everywhere().len() == nodes);

@@ -13,10 +13,10 @@ use redlatch::{Guard, LostReason};
 /// The nodes, for the process that holds.
 const NODES: &str = "REDLATCH_TEST_HOLDER";
 
-/// What the holder says when it holds its locks.
+/// The line that the holder prints when it holds its locks.
 const HOLDING: &str = "holding";
 
-/// And when it knows that it does not any more.
+/// The line that it prints when it knows that it does not any more.
 const BOTH_LOST: &str = "both are lost";
 
 /// How long the locks of the holder live.

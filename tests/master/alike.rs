@@ -1,4 +1,4 @@
-//! When a reply of the server's is what the master said, although it is not the same bytes.
+//! When a reply of the server counts as the master's reply, although it is not the same bytes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

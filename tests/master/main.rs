@@ -249,14 +249,14 @@ impl Bench {
     }
 }
 
-/// What the master said on one connection.
+/// What the master sent on one connection.
 type NodeReply = BTreeMap<ConnectionId, (Vec<u8>, bool)>;
 
 impl Bench {
     fn play(&mut self, steps: &[Step]) -> Result<(), Difference> {
         self.reset();
         steps.iter().try_for_each(|step| self.step(step))?;
-        // What the server said unasked and the master did not shows before the next reply.
+        // A push of the server that the master did not send shows before the next reply.
         (0..2).try_for_each(|on| self.send(on, &[words(&["ECHO", "the end"])], 1))
     }
 

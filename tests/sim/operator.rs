@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// Something was read from a node: too many of them may have said that a lock is gone.
+    /// An answer of a node was read: too many nodes may have answered that a lock is gone.
     pub fn look_at_forced(&mut self, client: usize, node: usize, wire: usize) {
         let spare = (self.nodes.len() - 1) / 2;
         let it = &self.clients[client];

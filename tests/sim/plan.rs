@@ -85,7 +85,7 @@ pub struct Plan {
     pub gives: u64,
     /// How many in a thousand locks that are given away are for one user, by their token.
     pub lends: u64,
-    /// How many in a thousand acts of one who has no lock only look.
+    /// How many acts in a thousand of a user without a lock only look.
     pub looks: u64,
     /// How many holders in a thousand keep the lock up to its end, if that is not too far.
     pub patience: u64,
@@ -95,12 +95,12 @@ pub struct Plan {
     pub young: u64,
     /// What becomes of the keys of a node that is killed.
     pub memory: Memory,
-    /// A test says who does what.
+    /// A test decides which client does what.
     pub directed: bool,
 }
 
 impl Plan {
-    /// Draws a plan. Unless it is said, nodes that forget are guarded against.
+    /// Draws a plan. Without `memory`, nodes that forget are guarded against.
     pub fn draw(memory: Option<Memory>, dice: &mut Dice) -> Plan {
         let drawn =
             dice.weighted(&[(10, Memory::Kept), (9, Memory::Guarded), (1, Memory::Jumping)]);
@@ -159,8 +159,8 @@ impl Plan {
         plan
     }
 
-    /// A world of three nodes and three clients with a user each, where nothing happens by itself,
-    /// and the nodes are guarded against restarts.
+    /// A world of three nodes and three clients with a user each, in which nothing happens by
+    /// itself, and the nodes are guarded against restarts.
     pub fn directed() -> Plan {
         let mut plan = Plan::draw(Some(Memory::Guarded), &mut Dice::new(0));
         (plan.clients, plan.nodes, plan.users, plan.keys) = (3, 3, 1, 1);
@@ -176,8 +176,8 @@ impl Plan {
         plan
     }
 
-    /// A world of kept locks that operators take away; nothing else goes wrong there but what
-    /// keeps clients from seeing it, and there is time for several rounds within a ttl.
+    /// A world of kept locks that operators take away. Nothing else goes wrong there except faults
+    /// that keep clients from seeing it, and there is time for several rounds within a ttl.
     fn let_operators_take_locks(&mut self, dice: &mut Dice) {
         self.settings.max_ttl = Duration::from_secs(60);
         self.settings.limits = Limits::default();
@@ -242,8 +242,8 @@ impl Plan {
     }
 }
 
-/// Each kind of fault is likely in some worlds and absent from others: what only shows when one
-/// thing goes wrong again and again would drown in a mixture of everything.
+/// Each kind of fault is likely in some worlds and absent from others: a failure that needs one
+/// fault again and again would drown in a mixture of all faults.
 fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kind)> {
     if memory == Memory::Guarded && dice.chance(150) {
         // A client that gets the push of a flush knows of it. Unless a client finds out later that

@@ -54,7 +54,7 @@ pub struct Tally {
     pub stale_behind_newer: u64,
     /// Locks that were kept, for a while.
     pub kept: u64,
-    /// Times that a lock's deadline moved without its owner's doing.
+    /// Deadlines of locks that moved without the owner's call.
     pub prolonged: u64,
     /// Warnings that a kept lock ends.
     pub warnings: u64,

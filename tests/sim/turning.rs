@@ -146,7 +146,7 @@ impl World {
     }
 
     /// A client falls asleep: nothing is left for which no event wakes it. The poller reports input
-    /// once, and a socket that takes output not at all.
+    /// once, and does not report a socket that takes output.
     pub fn look_at_what_is_left(&mut self, client: usize) {
         let it = &self.clients[client];
         let unread = it.rest.contains(&true);

@@ -9,8 +9,8 @@ const ROUNDS: usize = 40;
 /// a busy machine adds to them. A waiter that looks again and again takes longer.
 const TOLD: Duration = millis(10);
 
-/// Two processes take turns; from giving back to having, each time. Every time the other one waits
-/// already, and `meanwhile` happens to it.
+/// Two processes take turns; from giving back to the next grant, each time. Every time the other
+/// one waits already, and `meanwhile` happens to it.
 fn hand_overs(
     urls: &[String],
     rounds: usize,

@@ -131,7 +131,7 @@ impl Loop {
         }
     }
 
-    /// Nothing is asked, owed or waited for any more.
+    /// No request, pending release or wait is left.
     #[track_caller]
     fn comes_to_rest(&mut self) {
         self.turn_until("nothing is open", |engine| {

@@ -82,7 +82,7 @@ fn a_frozen_node_is_waited_for_by_nobody() {
     let took = hand_overs(&mut processes);
     assert!(took[ROUNDS / 2] < SOON, "{took:?}");
     fleet[4].cont();
-    // Who is not driven pays when it is asked the next time.
+    // A client that is not driven sends its releases when it is called the next time.
     let alive = fleet.iter().take(4);
     nothing_is_left(alive);
 }
