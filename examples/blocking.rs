@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
 
     let client = Client::connect(config)?;
-    // Waits for 5 s at most, where somebody else has it.
+    // Waits for 5 s at most if another client has it.
     let options = LockOptions::new(TTL).wait(Duration::from_secs(5));
     let mut guard = client.lock("invoice:42", options)?;
     println!("held for {:.1?} more", guard.remaining());
@@ -29,13 +29,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         // A local read: is it still ours?
         guard.check()?;
         println!("page {page} is written");
-        // Only where the rest takes longer than what is left.
+        // Needed only if the rest takes longer than what is left.
         guard.extend(TTL)?;
     }
     // Or drop it: that sends the release, and does not wait.
     println!("given back: {:?}", guard.release()?);
 
-    // In the end: what any node did not confirm by then is left to its ttl.
+    // At the end: keys that a node did not confirm by then end with their ttl.
     println!("keys that may be left: {}", client.close(Duration::from_secs(1)));
     Ok(())
 }

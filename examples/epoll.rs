@@ -1,5 +1,5 @@
-//! The engine behind one file descriptor, in an epoll of somebody else's. So it goes into libuv,
-//! glib, calloop or poll(2), too: one descriptor to read from, and no timer.
+//! The engine as one file descriptor, in an epoll that the caller owns. The same way leads into
+//! libuv, glib, calloop or poll(2): one descriptor to read from, and no timer.
 //!
 //! `cargo run --features testing --example epoll [redis://10.0.0.1 redis://10.0.0.2 ...]`
 
@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(10);
 const YOURS: u64 = 1;
 const LOCKS: u64 = 2;
 
-/// What you asked for: it comes back with the end of the request.
+/// Your own number: it comes back with the end of the request.
 const ACQUIRE: u64 = 1;
 const RELEASE: u64 = 2;
 
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Level-triggered; `EventFlags::ET` does as well.
     epoll::add(&epoll, &locks, EventData::new_u64(LOCKS), EventFlags::IN)?;
 
-    // Asked before the nodes are connected, it is held until a quorum of them is.
+    // A request that comes before the nodes are connected is held until a quorum of them is.
     locks.batch().acquire("invoice:42", TTL, ACQUIRE)?;
     let mut events = [MaybeUninit::uninit(); 8];
     loop {

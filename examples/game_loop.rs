@@ -11,7 +11,7 @@ use redlatch::{Config, FdEngine, Lock, LockOptions, Outcome, RestartGuard};
 const FRAME: Duration = Duration::from_millis(16);
 const FRAMES: u32 = 60;
 
-/// What was asked for: it comes back with the end of the request.
+/// Your own number: it comes back with the end of the request.
 const DOOR: u64 = 1;
 const LET_GO: u64 = 2;
 
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
 
     let mut locks = FdEngine::new(config)?;
-    // A short ttl, renewed by the ticks: whoever stops to tick loses it soon.
+    // A short ttl, renewed by the ticks: a caller that stops to tick loses the lock soon.
     let kept = LockOptions::new(Duration::from_secs(1)).auto_extend(Duration::from_secs(60));
     locks.batch().acquire("door:7", kept, DOOR)?;
     let mut door: Option<Lock> = None;

@@ -1,4 +1,4 @@
-//! The engine on a `mio::Poll` of your own, beside sockets of your own.
+//! The engine on a `mio::Poll` of your own, together with sockets of your own.
 //!
 //! `cargo run --features testing --example mio [redis://10.0.0.1 redis://10.0.0.2 ...]`
 
@@ -16,10 +16,10 @@ const TTL: Duration = Duration::from_secs(10);
 /// Yours.
 const SOCKET: Token = Token(0);
 
-/// The engine has this token and as many behind it as there are nodes, and one more.
+/// The engine uses this token, one more for each node, and one beyond these.
 const LOCKS: Token = Token(1000);
 
-/// What you asked for: it comes back with the end of the request.
+/// Your own number: it comes back with the end of the request.
 const ACQUIRE: u64 = 1;
 const RELEASE: u64 = 2;
 
@@ -38,10 +38,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     poll.registry().register(&mut socket, SOCKET, Interest::READABLE)?;
 
     let mut locks = Engine::new(config, poll.registry(), LOCKS)?;
-    // Asked before the nodes are connected, it is held until a quorum of them is.
+    // A request that comes before the nodes are connected is held until a quorum of them is.
     locks.acquire("invoice:42", TTL, ACQUIRE)?;
     loop {
-        // Before every sleep. Where you have timers of your own, take the shorter one.
+        // Before every sleep. If you have timers of your own, take the shorter timeout.
         let timeout = locks.prepare();
         match poll.poll(&mut events, timeout) {
             // A signal.

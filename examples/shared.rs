@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let total = locks.with_lock("report", TTL, |lease| lease.check().map(|()| 4 * 3))?;
     println!("the report says {total}");
 
-    // In the end: what any node did not confirm by then is left to its ttl.
+    // At the end: keys that a node did not confirm by then end with their ttl.
     println!("keys that may be left: {}", locks.close(Duration::from_secs(1)).wait());
     Ok(())
 }

@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         locks.with_lock_async("report", TTL, report).await?;
         println!("the report is written");
 
-        // In the end: what any node did not confirm by then is left to its ttl.
+        // At the end: keys that a node did not confirm by then end with their ttl.
         println!("keys that may be left: {}", locks.close(Duration::from_secs(1)).await);
         Ok(())
     })

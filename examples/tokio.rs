@@ -29,18 +29,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let guard = locks.lock("invoice:42", options).await?;
     println!("held for {:.1?} more", guard.remaining());
     tokio::select! {
-        // Dropped where the lock is lost meanwhile; dropping `lost` changes nothing.
+        // The work is dropped if the lock is lost meanwhile; dropping `lost` changes nothing.
         error = guard.lost() => return Err(error.into()),
         () = write_pages() => {}
     }
 
-    // A call that is dropped takes back what it asked for: no lock is left behind a timeout.
+    // A call that is dropped takes its request back: a timeout leaves no lock.
     let other = locks.lock("invoice:42", TTL);
     let timeout = tokio::time::timeout(Duration::from_millis(50), other).await;
     println!("in the meantime: {}", if timeout.is_err() { "nobody else" } else { "somebody" });
     println!("given back: {:?}", guard.release().await?);
 
-    // In the end: what any node did not confirm by then is left to its ttl.
+    // At the end: keys that a node did not confirm by then end with their ttl.
     println!("keys that may be left: {}", locks.close(Duration::from_secs(1)).await);
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! In the steady state a lock costs no allocation: neither in the coordinator nor in the engine.
 //!
-//! Allocations are counted for each thread by itself, so that what else runs does not count. The
-//! hazard is a warm-up that is too short: buffers grow to the most that was ever in flight, so the
-//! warm-up has to see more than what is counted behind it.
+//! Allocations are counted for each thread by itself, so that those of other threads do not count.
+//! The hazard is a warm-up that is too short: buffers grow to the most that was ever in flight, so
+//! the warm-up has to see more than the counted part after it.
 
 #![cfg(feature = "net")]
 #![expect(unsafe_code, reason = "an allocator that counts is unsafe to write")]
@@ -69,7 +69,7 @@ fn allocated() -> u64 {
 }
 
 const PAIRS: u64 = 10_000;
-/// How many pairs behind the others a node may be.
+/// How many pairs a node may be late by.
 const LAG: u64 = 1_000;
 const TTL: Duration = Duration::from_secs(10);
 
@@ -105,7 +105,7 @@ fn engine_allocates_nothing(in_flight: usize) {
     let mut ours = Ours::connect(&fleet, in_flight);
     // Every buffer sees its largest turn: all are asked at once, and all given back at once.
     ours.take_all_then_give_all_back();
-    // A node that lags behind has questions, and their records, pile up: each of them may.
+    // A late node lets questions, and their records, pile up: each node may be late.
     for node in &fleet {
         node.stop();
         ours.pairs(LAG, usize::MAX);
@@ -145,7 +145,7 @@ fn the_shared_client_allocates_nothing() {
         node.cont();
         pairs(1, 0);
     }
-    // What the harness does meanwhile is not ours: so there is more than one try.
+    // What the harness allocates meanwhile is not ours: so there is more than one try.
     let mut fewest = u64::MAX;
     for _ in 0..5 {
         let before = EVERYWHERE.load(Ordering::Relaxed);
@@ -168,7 +168,7 @@ struct Ours {
 
 impl Ours {
     fn connect(fleet: &Fleet, in_flight: usize) -> Ours {
-        // Nobody is found silent: a busy machine must not change what is counted.
+        // No node is found silent: a busy machine must not change what is counted.
         let config = Config::new(fleet.urls()).expect("the urls of the fleet");
         let config = config.restart_guard(RestartGuard::Off);
         let config = config.node_timeout(Duration::from_secs(5));
@@ -225,8 +225,8 @@ impl Ours {
         }
     }
 
-    /// So many pairs, with all keys in flight as long as fewer than `most` records are open: where
-    /// the machine is busy, nodes lag behind a majority by thousands of pairs.
+    /// So many pairs, with all keys in flight as long as fewer than `most` records are open: on a
+    /// busy machine a node can be thousands of pairs later than a majority.
     fn pairs(&mut self, count: u64, most: usize) {
         let (mut begun, mut done) = (0, 0);
         self.idle.extend(0..self.keys.len() as u64);
@@ -253,7 +253,7 @@ impl Ours {
         self.idle.clear();
     }
 
-    /// What was counted was the whole of it: nothing is left behind.
+    /// The counted part was complete: no request and no record is left.
     fn end(mut self) {
         self.turn_until(|engine| engine.coordinator().open_records() == 0);
         assert_eq!(self.engine.coordinator().open_ops(), 0);
@@ -272,7 +272,7 @@ fn the_coordinator_allocates_nothing() {
     assert_eq!(by_hand.coordinator.open_records(), 0);
 }
 
-/// A coordinator without sockets: what it says is answered by hand, at once, by every node.
+/// A coordinator without sockets: the test answers its requests by hand, at once, for every node.
 struct ByHand {
     coordinator: Coordinator,
     replies: Vec<u8>,

@@ -1,6 +1,6 @@
 //! The examples: each is run as a reader runs it, and what it prints is looked at.
 //!
-//! Cargo builds them together with the tests, into a folder beside them.
+//! Cargo builds them together with the tests, into a folder next to them.
 
 use std::path::PathBuf;
 use std::process::Command;

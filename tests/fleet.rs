@@ -133,7 +133,8 @@ fn a_connection_that_the_server_closed_is_replaced() {
     let node = &fleet[0];
     node.command(&["PING"]);
     let mut other = node.client();
-    // The kept connection ends on the server's side, and the kernel has told so before PING runs.
+    // The kept connection ends on the server's side, and the kernel has reported that before PING
+    // runs.
     assert_eq!(other.command(&["CLIENT", "KILL", "TYPE", "normal"]).expect("a reply").int(), 1);
     assert_eq!(node.command(&["PING"]), Value::Simple("PONG".to_owned()));
 }
@@ -207,7 +208,7 @@ fn a_dropped_fleet_leaves_no_process_and_no_lock() {
     fleet[0].stop();
     drop(fleet);
     for pid in pids {
-        // Its number may be somebody else's by now, but not one of our children's.
+        // Another process may have its number by now, but not one of our children.
         let parent = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         let ours = format!(" {} ", std::process::id());
         assert!(!parent.is_ok_and(|stat| stat.contains("redis") && stat.contains(&ours)));
@@ -322,7 +323,7 @@ fn a_proxy_keeps_what_it_holds_and_lets_stragglers_through() {
     second.write_all(&[1; 100]).expect("the kernel takes it");
     let_pass(Duration::from_millis(50));
     assert_eq!((counting.bytes(), counting.connections(), proxy.accepted()), (10, 1, 2));
-    // Two pieces, and a reset behind them.
+    // Two pieces, and a reset after them.
     first.write_all(&[1; 1000]).expect("it reads");
     rustix::net::sockopt::set_socket_linger(&first, Some(Duration::ZERO)).expect("an option");
     drop(first);

@@ -1,8 +1,8 @@
 //! The masters on TCP ports: what a client sees of them when they are frozen, killed, restarted,
 //! delayed or made to refuse.
 //!
-//! No test waits for time to pass where it can wait for a reply; where nothing may come, it
-//! listens for a while.
+//! No test waits for time to pass if it can wait for a reply; if nothing may come, it listens for a
+//! while.
 #![cfg(feature = "testing")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -167,7 +167,7 @@ fn a_killed_one_is_gone_until_it_is_restarted() {
     let uptime = peer.info("server", "uptime_in_seconds");
     assert!(uptime.parse::<u64>().is_ok_and(|seconds| seconds < 100));
 
-    // Without being killed first.
+    // This time without a kill before it.
     master.restart(Restart::Empty).expect("the port is free");
     while peer.line().is_some() {}
     assert_eq!(Peer::connect(master).ask("EXISTS k"), ":0");

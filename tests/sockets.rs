@@ -1,4 +1,4 @@
-//! What a connection can do to us: pieces, glue, resets, refusals, garbage.
+//! What a peer can do to a connection: pieces, glue, resets, refusals, garbage.
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
@@ -16,7 +16,7 @@ fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Without the restart guard: these nodes tell nothing of their age.
+/// Without the restart guard: these nodes do not report their age.
 fn config(urls: impl IntoIterator<Item = String>) -> Config {
     Config::new(urls).unwrap().restart_guard(RestartGuard::Off)
 }
@@ -89,7 +89,7 @@ fn a_connection_that_is_lost_in_mid_reply_gives_no_vote() {
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("connection lost"), "{error}");
-    // The SET may have been executed: its release is the first thing said on the next connection.
+    // The SET may have been executed: its release is the first request on the next connection.
     eventually(5 * SECOND, "both were told to release", || {
         client.drive(millis(5)).unwrap();
         nodes[..2].iter().all(|node| node.count("EVAL") == 1)
@@ -138,7 +138,7 @@ fn a_reply_that_nobody_asked_for_ends_the_connection() {
 
 #[test]
 fn a_node_that_answers_an_unknown_error_is_released_all_the_same() {
-    // A proxy may say so of a SET that it had passed on.
+    // A proxy may answer so to a SET that it had passed on.
     let strange = b"-UPSTREAM timed out, who knows\r\n";
     let nodes = [answering_set_with(strange), answering_set_with(strange), well()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
@@ -192,7 +192,7 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
 fn a_server_that_says_it_is_full_is_named_so() {
     let full = Scripted::start(|mut stream, _| {
         use std::io::{Read, Write};
-        // A close with unread input is a reset, which may eat what was said before it.
+        // A close with unread input is a reset, which may discard what was sent before it.
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
     });

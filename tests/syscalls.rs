@@ -2,7 +2,8 @@
 //! question, the wake-ups, and nothing else.
 //!
 //! What is counted is one thread of a child, this binary once more, between two marks. The hazard
-//! is a count that is right by accident: a child that did less would pass, so it tells what it did.
+//! is a count that is right by accident: a child that did less would pass, so the child reports
+//! what it did.
 
 #![cfg(all(feature = "net", target_os = "linux"))]
 #![allow(clippy::disallowed_methods, reason = "a test waits for real servers, on a real clock")]
@@ -23,13 +24,13 @@ use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard};
 
 use support::Fleet;
 
-/// `in flight, pairs, url...`, separated by spaces: what the child is told.
+/// `in flight, pairs, url...`, separated by spaces: the orders for the child.
 const TOLD: &str = "REDLATCH_TRACED_CHILD";
 
-/// The file with the CA, where the nodes are encrypted.
+/// The file with the CA, if the nodes are encrypted.
 const TRUSTED: &str = "REDLATCH_TRACED_CHILD_TRUSTS";
 
-/// Files that are looked for between the counted calls, and that nobody has.
+/// Files that do not exist; the child looks for them between the counted calls.
 const BEGIN: &str = "/redlatch-mark-begin";
 const END: &str = "/redlatch-mark-end";
 
@@ -43,11 +44,11 @@ fn one_lock_in_flight_costs_a_write_and_a_read_for_each_question() {
     let calls = trace(1, pairs);
     let questions = 2 * NODES * pairs;
     assert_eq!(calls.of(WRITES), questions, "writes in {calls:?}");
-    // Fewer where a late answer arrives together with the next one; a few in vain, before a timer
-    // of the client's own is believed.
+    // Fewer reads if a late answer arrives together with the next one. A few reads return nothing,
+    // before a timer of the client's own is believed.
     assert!(calls.of(READS) <= questions + pairs / 100, "reads in {calls:?}");
     assert!(calls.of(READS) >= questions / 2, "reads in {calls:?}");
-    // At most one for each answer, where all of them arrive by themselves.
+    // At most one for each answer, if all of them arrive one by one.
     assert!(calls.of(WAITS) <= questions + 10, "wake-ups in {calls:?}");
     // Is this still the process that made the engine? Once a turn, and before anything is handed
     // out.
@@ -68,7 +69,7 @@ fn many_locks_in_flight_share_their_writes() {
     assert!(calls.of(WRITES) <= NODES * (turns + 1), "one write a node and turn: {calls:?}");
     assert!(calls.of(READS) <= NODES * (turns + 1), "one read a node and turn: {calls:?}");
     assert!(calls.of(WRITES) <= questions / 10, "{questions} questions: {calls:?}");
-    // Where a node lags behind, what is kept of its questions still grows: a few calls for memory.
+    // If a node lags, the records of its questions still grow: a few calls for memory.
     let others: u64 = calls.others().iter().map(|(_, count)| **count).sum();
     assert!(others <= pairs / 100, "calls that no lock needs: {:?}", calls.others());
 }
@@ -212,7 +213,7 @@ impl Locks {
     fn connect(urls: &[&str], in_flight: usize) -> Locks {
         let config = Config::new(urls).expect("the urls of the fleet");
         let config = config.restart_guard(RestartGuard::Off).probe_interval(360 * TTL);
-        // Under strace everything is slow. Nobody is to be found silent for it.
+        // Under strace everything is slow. No node may be found silent for that reason.
         let config = config.node_timeout(Duration::from_secs(5));
         #[cfg(feature = "tls")]
         let config = match std::env::var(TRUSTED) {

@@ -1,4 +1,4 @@
-//! What a machine can hold of the house rules, held: one test for each rule, over the whole tree.
+//! The house rules that a machine can check: one test for each rule, over the whole tree.
 //!
 //! Every rule reports all of its findings as `file:line: what`. The rules themselves are tried on
 //! small bad examples beside them. The one hazard: a rule that reads no file would pass, so reading

@@ -18,7 +18,7 @@ use super::support::{RespClient, encode};
 const RELEASE: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) \
                        else return 0 end";
 
-/// Its sockets, and where it is.
+/// Its sockets and its state.
 pub struct Bare {
     poll: Poll,
     events: Events,
@@ -26,7 +26,7 @@ pub struct Bare {
     set: Vec<u8>,
     release: Vec<u8>,
     quorum: usize,
-    /// Between a denial and the next try, give or take a tenth.
+    /// Between a denial and the next try, plus or minus a tenth.
     pause: Duration,
     dice: Dice,
     /// Counted up with each question.
@@ -37,7 +37,7 @@ struct Wire {
     stream: TcpStream,
     /// The questions whose answers are still to come.
     asked: VecDeque<u64>,
-    /// What this node said to the last one.
+    /// The answer of this node to the last question.
     said: Option<bool>,
     /// Bytes of an answer, understood already, that are still to come.
     rest: usize,
@@ -77,7 +77,8 @@ impl Bare {
         }
     }
 
-    /// Asks for the key; whether a majority granted it. Otherwise what was granted is released.
+    /// Asks for the key; returns whether a majority granted it. Without a majority it releases the
+    /// grants.
     fn attempt(&mut self) -> bool {
         self.question += 1;
         for wire in &mut self.wires {
@@ -148,7 +149,7 @@ impl Wire {
         self.said = None;
     }
 
-    /// Reads until the socket is drained; what was said to an earlier question says nothing now.
+    /// Reads until the socket is drained; answers to earlier questions are ignored.
     fn read(&mut self, question: u64) {
         let mut bytes = [0; 512];
         loop {

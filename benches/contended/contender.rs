@@ -1,9 +1,9 @@
-//! A contender: this program once more, in a process of its own, told by hidden arguments what it
-//! is.
+//! A contender: this program once more, in a process of its own. Hidden arguments say what it is.
 //!
-//! It connects, says so, and is told when to begin and when to stop. What it did it writes down in
-//! memory and hands over at its end: nothing but the lock goes on while it is measured. Its hazard
-//! is a parent that is gone: it ends with its input, or behind the end of its round.
+//! The contender connects, reports that it is connected, and gets the times to begin and to stop.
+//! It keeps its figures in memory and prints them at the end, so that only the lock is at work
+//! while the bench measures. The hazard is a parent that is gone: the contender ends when its input
+//! ends, or after the end of its round.
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::os::unix::net::UnixDatagram;
@@ -20,7 +20,7 @@ use super::ours::Ours;
 /// The first argument of a contender.
 const MARK: &str = "--contender";
 
-/// Room for what a round comes to, so that no list grows meanwhile.
+/// Room for the holds of a round, so that no list grows meanwhile.
 const ROOM: usize = 1 << 17;
 
 /// What a contender is.
@@ -30,25 +30,25 @@ pub struct Role {
     /// Its number among the contenders.
     pub number: usize,
     pub hold: Duration,
-    /// Between giving back and asking again, give or take a half.
+    /// Between giving back and asking again, plus or minus a half.
     pub rest: Duration,
-    /// How many requests it keeps under way inside one engine; 0: none, it takes locks one by one.
+    /// How many requests it keeps in flight inside one engine; 0: none, it takes locks one by one.
     pub inside: usize,
-    /// Where two who take turns hear of each other: its own socket, and the other's.
+    /// The sockets of two contenders that take turns: its own, and the other's.
     pub turns: Option<(PathBuf, PathBuf)>,
     pub key: String,
     pub urls: Vec<String>,
 }
 
-/// One hold, or one wait that came to nothing; nanoseconds on the machine's monotonic clock.
+/// One hold, or one wait without a grant; nanoseconds on the machine's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hold {
-    /// Who, where one process has several contenders.
+    /// The number of the contender, if one process has several.
     pub slot: u64,
     pub asked: u64,
-    /// 0: it was still waited for at the end.
+    /// 0: the wait was not over at the end.
     pub have: u64,
-    /// Before the first word about giving it back.
+    /// Before the first byte of the release.
     pub gave_back: u64,
 }
 
@@ -61,13 +61,13 @@ pub struct Diary {
 
 /// Takes a lock and gives it back.
 pub trait Contender {
-    /// Waits for the lock for at most that long. With it, runs `held`, and gives it back. Whether
-    /// there was a lock.
+    /// Waits for the lock for at most that long. With the lock, runs `held` and gives it back.
+    /// Returns whether there was a lock.
     fn hold(&mut self, wait: Duration, held: &mut dyn FnMut()) -> bool;
 }
 
 impl Role {
-    /// What the process is told to be on its command line; `None` where it is no contender.
+    /// What the command line says that the process is; `None` if it is no contender.
     pub fn read(arguments: &[String]) -> Option<Role> {
         let [mark, kind, number, hold, rest, inside, own, other, key, urls @ ..] = arguments else {
             return None;
@@ -175,8 +175,8 @@ fn contend(
     }
 }
 
-/// Says that the connections are there, and waits for the begin of the round; its end, `None` where
-/// nobody wants it.
+/// Says that the connections are there, and waits for the begin of the round. Returns the end of
+/// the round, or `None` if the parent wants no round.
 fn wait_for_begin() -> Option<u64> {
     let told = (|| {
         writeln!(stdout(), "ready")?;
@@ -187,7 +187,7 @@ fn wait_for_begin() -> Option<u64> {
     let line = told.ok()?;
     let (begin, end) = line.trim().split_once(' ')?;
     let (begin, end): (u64, u64) = (begin.parse().ok()?, end.parse().ok()?);
-    // All of them begin at one moment, however long it takes to tell them one by one.
+    // All of them begin at one moment, however long the parent takes to write to each of them.
     std::thread::sleep(Duration::from_nanos(begin.saturating_sub(now())));
     Some(end)
 }
@@ -221,7 +221,7 @@ impl Diary {
     }
 }
 
-/// Two who take turns: each hears when the other one has the lock.
+/// Two contenders that take turns: each gets a message when the other has the lock.
 struct Turns {
     own: UnixDatagram,
     other: PathBuf,
@@ -233,14 +233,15 @@ impl Turns {
         Turns { own, other: other.clone() }
     }
 
-    /// Forgets what was told: who has the lock knows that the other one has not.
+    /// Forgets what the other contender has sent: a contender that has the lock knows that the
+    /// other has not.
     fn forget(&self) {
         self.own.set_nonblocking(true).expect("an option of every socket");
         while self.own.recv(&mut [0]).is_ok() {}
         self.own.set_nonblocking(false).expect("an option of every socket");
     }
 
-    /// Tells the other one who has it now.
+    /// Sends the other contender the message that this one has the lock.
     fn tell(&self) {
         // The other one may have ended.
         let _ = self.own.send_to(&[1], &self.other);

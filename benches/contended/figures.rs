@@ -1,5 +1,5 @@
-//! What the contenders' diaries come to: first of all that no two had the lock at one time, and
-//! then how fast it went round, what that cost, how long it was waited for, and how fairly.
+//! The figures of the contenders' holds. The first check is that no two had the lock at one time;
+//! then follow the rate, the cost, the waits and the fairness.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 
 use super::contender::{Diary, Hold};
 
-/// The longest wait that is told from longer ones.
+/// The longest wait that has a bucket of its own; longer waits share the last one.
 const LONGEST: Duration = Duration::from_secs(100);
 
 /// What was measured.
@@ -19,33 +19,33 @@ pub struct Round {
     pub round_trip: Duration,
 }
 
-/// What it came to. A field for each column, so that rounds can be put together.
+/// The figures of a round. A field for each column, so that rounds can be put together.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
-    /// How often somebody got it, and how often somebody else than the last one.
+    /// How often a contender got it, and how often another contender than the last one.
     pub holds_per_s: f64,
     pub changes_per_s: f64,
-    /// Of all contenders, and of all nodes, for each time that somebody got it.
+    /// Of all contenders, and of all nodes, for each time that a contender got it.
     pub cpu_us: f64,
     pub node_cpu_us: f64,
-    /// From asking to having. The longest one may have been still under way at the end.
+    /// From asking to the grant. The longest wait may not have been over at the end.
     pub wait_p50_ms: f64,
     pub wait_p99_ms: f64,
     pub wait_max_ms: f64,
-    /// From giving back to the having of one who had asked before, in microseconds.
+    /// From giving back to the next grant of a contender that had asked before, in microseconds.
     pub over_p50_us: f64,
     pub over_p99_us: f64,
     /// How many times each contender got it: the least, the most, and Jain's index (1: all alike).
     pub least: f64,
     pub most: f64,
     pub jain: f64,
-    /// The part of the holds that came behind the hold of one who had asked later.
+    /// The part of the holds that came after the hold of a contender that had asked later.
     pub overtaken: f64,
     pub round_trip_us: f64,
 }
 
 impl Round {
-    /// Panics where two had the lock at one time.
+    /// Panics if two had the lock at one time.
     pub fn figures(&self, contenders: usize) -> Figures {
         let mut holds = self.holds();
         let open = holds.iter().filter(|(_, hold)| hold.have == 0);
@@ -53,7 +53,7 @@ impl Round {
         holds.retain(|(_, hold)| hold.have > 0);
         holds.sort_by_key(|(_, hold)| hold.have);
         exclude_each_other(&holds);
-        // What was got behind the end was got with fewer contenders.
+        // What was got after the end was got with fewer contenders.
         holds.retain(|(_, hold)| hold.have <= self.end);
 
         let (mut waits, mut overs) = (histogram(), histogram());
@@ -96,7 +96,7 @@ impl Round {
         }
     }
 
-    /// Everything that anybody wrote down, and who.
+    /// Every hold that was written down, with its contender.
     fn holds(&self) -> Vec<(usize, Hold)> {
         let inside = self.diaries.len() == 1;
         let whose = |process: usize, hold: &Hold| if inside { hold.slot as usize } else { process };
@@ -121,7 +121,7 @@ fn exclude_each_other(holds: &[(usize, Hold)]) {
     }
 }
 
-/// How many of them had asked before one who got it earlier.
+/// How many of them had asked before one that got it earlier.
 fn overtaken(holds: &[(usize, Hold)]) -> f64 {
     let mut latest = 0;
     let mut count = 0.0;
@@ -139,7 +139,7 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, longest, 3).expect("these bounds are in order")
 }
 
-/// A name, and where the value is.
+/// A name, and a reference to its value.
 type Column = (&'static str, fn(&Figures) -> f64);
 
 impl Figures {

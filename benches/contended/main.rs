@@ -1,15 +1,16 @@
-//! One key that several want: how fast it goes from one to the next, and what the waiting costs.
+//! One key that several contenders want: how fast it goes from one to the next, and what the
+//! waiting costs.
 //!
 //! Contenders are processes of their own, each with a connection to every node: they ask for one
-//! key, hold it for a while, give it back and ask again. Beside the library's waiting run its own
-//! polling (as a user who may not be told of changes) and a bare program that tries again every
-//! 5 ms, in short rounds one behind the other. The hazard is the machine: two cores carry the
-//! nodes and all contenders, so only figures of one run compare.
+//! key, hold it for a while, give it back and ask again. The bench compares three ways, in short
+//! rounds one after the other: the library's waiting, its polling (for a user who may not read
+//! change notifications), and a bare program that tries again every 5 ms. The hazard is the
+//! machine: two cores carry the nodes and all contenders, so compare only figures of one run.
 //!
 //! `cargo bench --bench contended` starts five servers by itself. Options: `--case
-//! contended|turns|inside` (all three unless told: many contenders; two who take turns; many
-//! inside one engine), `--contenders N,..`, `--hold-ms F,..`, `--rest-ms F` (between giving
-//! back and asking again), `--nodes N`, `--rounds N`, `--seconds-per-round F`, `--only
+//! contended|turns|inside` (default: all three; many contenders, two that take turns, many inside
+//! one engine), `--contenders N,..`, `--hold-ms F,..`, `--rest-ms F` (between giving back and
+//! asking again), `--nodes N`, `--rounds N`, `--seconds-per-round F`, `--only
 //! ours|polling|bare|slow`, `--json`.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
@@ -33,7 +34,7 @@ use figures::Figures;
 use options::{Case, Kind, Options};
 use support::Fleet;
 
-/// What a lock is asked for with; none lives long enough for it to matter.
+/// The ttl of a lock; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
 
 fn main() {

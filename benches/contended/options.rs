@@ -1,8 +1,8 @@
-//! What the bench was told on its command line, and what there is to choose from.
+//! The options of the bench, read from its command line, and the values that they can have.
 
 use std::time::Duration;
 
-/// What the bench was told.
+/// The options of the bench.
 #[derive(Debug)]
 pub struct Options {
     pub cases: Vec<Case>,
@@ -16,12 +16,12 @@ pub struct Options {
     pub json: bool,
 }
 
-/// Who contends with whom.
+/// The kind of contention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
     /// Processes that ask again as soon as they have given back.
     Contended,
-    /// Two processes that take turns: who gave back asks again when the other one has it.
+    /// Two processes that take turns: one that gave back asks again when the other has it.
     Turns,
     /// Requests inside one engine.
     Inside,
@@ -30,9 +30,9 @@ pub enum Case {
 /// How a contender waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The library, as it comes.
+    /// The library with its defaults.
     Ours,
-    /// The library, where the nodes tell it of no changes.
+    /// The library, with nodes that report no changes to it.
     Polling,
     /// Raw sockets, and another try every 5 ms.
     Bare,
@@ -51,7 +51,7 @@ impl Case {
         }
     }
 
-    /// Which ways of waiting there are to compare.
+    /// The ways of waiting that can be compared.
     pub fn kinds(self) -> &'static [Kind] {
         match self {
             Case::Contended | Case::Turns => &Kind::ALL,
@@ -91,7 +91,7 @@ impl Kind {
 }
 
 impl Options {
-    /// Reads the arguments behind the program's name.
+    /// Reads the arguments after the program's name.
     pub fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut options = Options {
             cases: Case::ALL.to_vec(),
@@ -116,7 +116,7 @@ impl Options {
                 "--seconds-per-round" => options.length = length(&value()?, 1.0)?,
                 "--only" => options.only = Some(kind(&value()?)?),
                 "--json" => options.json = true,
-                // `cargo bench` says this to every bench.
+                // `cargo bench` passes this to every bench.
                 "--bench" => {}
                 other => return Err(format!("unknown option {other}")),
             }

@@ -14,7 +14,7 @@ pub struct Ours {
     key: String,
 }
 
-/// What the contenders are made with: everything as it comes.
+/// The defaults, but for the addresses and the guard.
 pub fn config(role: &Role) -> Config {
     Config::new(&role.urls).expect("the urls of the fleet").restart_guard(RestartGuard::Off)
 }

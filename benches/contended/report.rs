@@ -1,4 +1,4 @@
-//! What the rounds came to, as tables or as JSON.
+//! The figures of the rounds, as tables or as JSON.
 
 use super::Setting;
 use super::figures::Figures;
@@ -59,7 +59,7 @@ pub fn show(setting: &Setting, kinds: &[(Kind, Vec<Figures>)], options: &Options
 fn row(f: &Figures) -> String {
     let to_another = if f.holds_per_s > 0.0 { f.changes_per_s / f.holds_per_s } else { 0.0 };
     let hand_over = match f.over_p50_us {
-        // Who gave back was alone, or got it again.
+        // The contender that gave back was alone, or got it again.
         0.0 => format!("{:>9} {:>6} {:>9}", "-", "-", "-"),
         p50 => format!("{p50:>9.0} {:>6.1} {:>9.0}", p50 / f.round_trip_us, f.over_p99_us),
     };

@@ -1,5 +1,4 @@
-//! One round: contenders are started, begin at one moment, end at another, and hand over what they
-//! did.
+//! One round: contenders are started, begin at one moment, end at another, and report their holds.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use super::figures::{Figures, Round};
 use super::options::{Case, Kind};
 use super::support::{Fleet, Node};
 
-/// Who may not be told of changes: the library then has nothing but its own pauses.
+/// A user that may not read change notifications: the library then has nothing but its own pauses.
 const POLLING: &str = "polling";
 
 /// How many questions the round trip is the median of.
@@ -28,14 +27,14 @@ pub fn forbid_tracking(fleet: &Fleet) {
     }
 }
 
-/// Runs a round and tells what it came to. Panics where two had the lock at one time.
+/// Runs a round and returns its figures. Panics if two contenders had the lock at one time.
 pub fn run(fleet: &Fleet, kind: Kind, setting: &Setting, length: Duration) -> Figures {
     let roles = roles(fleet, kind, setting);
     let mut contenders: Vec<Started> = roles.iter().map(Started::spawn).collect();
     contenders.iter_mut().for_each(Started::wait_ready);
     let round_trip = round_trip(&fleet[0]);
     let nodes_before = cpu_of(fleet);
-    // Far enough away for each of them to have been told by then.
+    // Far enough away for each contender to have read it by then.
     let begin = now() + 20_000_000;
     let end = begin + length.as_nanos() as u64;
     contenders.iter_mut().for_each(|contender| contender.tell(begin, end));
@@ -62,7 +61,7 @@ fn roles(fleet: &Fleet, kind: Kind, setting: &Setting) -> Vec<Role> {
         rest: setting.rest,
         inside: if setting.case == Case::Inside { setting.contenders } else { 0 },
         turns: None,
-        // What a round leaves behind is not in the way of the next one.
+        // The keys that a round leaves do not disturb the next one.
         key: format!("contended:{round}"),
         urls: urls.collect(),
     };
@@ -120,7 +119,7 @@ impl Drop for Started {
     }
 }
 
-/// The median of the time from a question to its answer, while nobody else asks.
+/// The median of the time from a question to its answer, while no other client asks.
 fn round_trip(node: &Node) -> Duration {
     let mut client = node.client();
     let mut took: Vec<Duration> = (0..PINGS)

@@ -1,4 +1,4 @@
-//! The engine behind one descriptor, in a loop of poll(2).
+//! The engine as one descriptor, in a loop of poll(2).
 
 use std::time::{Duration, Instant};
 

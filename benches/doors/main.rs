@@ -1,13 +1,13 @@
 //! One acquire and release of a free key on five masters, through each door of the library, in one
 //! program, in turns.
 //!
-//! What an acquire takes is mostly the nodes' and the machine's; what a door takes on top is its
-//! own. The hazard is the machine, which is never quiet: so the doors run in short rounds one
-//! behind the other, in an order that alternates, and what counts is the ratio to the engine on a
-//! poller within a round.
+//! Most of the time of an acquire is spent in the nodes and the machine; the bench asks what a door
+//! adds. The hazard is the machine, which is never quiet. So the doors run in short rounds one
+//! after the other, in an order that alternates. The figure that counts is the ratio to the engine
+//! on a poller within one round.
 //!
-//! `cargo bench` starts five servers by itself. Options: `--case 1|8|64` (keys in flight; all three
-//! unless told), `--rounds N`, `--seconds-per-round F`, `--only TEXT` (doors whose name has it; may
+//! `cargo bench` starts five servers by itself. Options: `--case 1|8|64` (keys in flight; default:
+//! all three), `--rounds N`, `--seconds-per-round F`, `--only TEXT` (doors whose name has it; may
 //! be repeated).
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
@@ -33,16 +33,16 @@ use options::Options;
 use support::Fleet;
 use tally::{Figures, Round};
 
-/// What a lock is asked for with; no lock lives long enough for it to matter.
+/// The ttl of a lock; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
 
 /// Before the first round of a case: connections, caches and buffers get their size.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Before every round: a door that nobody drove reads what it missed.
+/// Before every round: a door that was not driven meanwhile reads what it missed.
 const COMING_BACK: Duration = Duration::from_millis(20);
 
-/// Between two rounds: the nodes answer what nobody waited for.
+/// Between two rounds: the nodes send the answers that no caller waited for.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A client of the library, however it is driven.
@@ -52,7 +52,8 @@ trait Door {
     /// Whether it can have so many keys in flight.
     fn carries(&self, in_flight: usize) -> bool;
 
-    /// Keeps `in_flight` keys in flight for `length`; what was begun then is ended and counted.
+    /// Keeps `in_flight` keys in flight for `length`; pairs that are open then are completed and
+    /// counted.
     fn run(&mut self, in_flight: usize, length: Duration) -> Round;
 }
 
@@ -75,8 +76,8 @@ fn main() {
     report::end();
 }
 
-/// What every client is made of. What is measured is the way of a pair: on a machine that is busy
-/// with other things a node must not be found silent for it.
+/// The settings of every client. The bench measures the time of a pair: a busy machine must not
+/// make a node look silent.
 fn config(fleet: &Fleet) -> Config {
     let config = Config::new(fleet.urls()).expect("the urls of the fleet");
     config.restart_guard(RestartGuard::Off).node_timeout(Duration::from_secs(1))

@@ -1,20 +1,20 @@
-//! What the bench was told on its command line.
+//! The options of the bench, read from its command line.
 
 use std::time::Duration;
 
-/// What the bench was told.
+/// The options of the bench.
 #[derive(Debug)]
 pub struct Options {
     /// How many keys are in flight, case by case.
     pub cases: Vec<usize>,
     pub rounds: usize,
     pub length: Duration,
-    /// Parts of the names of the doors that are wanted; all of them where there is none.
+    /// Parts of the names of the doors that are wanted; empty: all doors.
     only: Vec<String>,
 }
 
 impl Options {
-    /// Reads the arguments behind the program's name.
+    /// Reads the arguments after the program's name.
     pub fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut options = Options {
             cases: vec![1, 8, 64],
@@ -29,7 +29,7 @@ impl Options {
                 "--rounds" => options.rounds = positive(&value()?)?,
                 "--seconds-per-round" => options.length = seconds(&value()?)?,
                 "--only" => options.only.push(value()?),
-                // `cargo bench` says this to every bench.
+                // `cargo bench` passes this to every bench.
                 "--bench" => {}
                 other => return Err(format!("unknown option {other}")),
             }

@@ -1,4 +1,4 @@
-//! What the rounds came to, as a table that can be pasted into documentation.
+//! The figures of the rounds, as a table that can be pasted into documentation.
 //!
 //! Each figure is the median of its rounds, and each ratio, in brackets, the median of the ratios
 //! within a round to the first door: what disturbs the machine for longer than a round disturbs all
@@ -18,7 +18,7 @@ pub fn begin(options: &Options, fleet: &Fleet) {
     println!("load before: {}", load());
 }
 
-/// What goes behind the last one.
+/// What is printed after the last one.
 pub fn end() {
     println!();
     println!("load behind: {}", load());
@@ -61,7 +61,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
 }
 
-/// How many others want the processors: over one, five and fifteen minutes.
+/// How many processes want the processors: over one, five and fifteen minutes.
 fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let numbers: Vec<&str> = text.split(' ').take(3).collect();

@@ -1,8 +1,8 @@
-//! What one round comes to: pairs, the time each acquire took, and what the whole process cost the
-//! machine meanwhile.
+//! The figures of one round: pairs, the time of each acquire, and the whole process's time on the
+//! processors meanwhile.
 //!
-//! The hazard is a process in which something else runs: the doors whose turn it is not are idle,
-//! but for a probe now and then, which is counted to whoever runs.
+//! The hazard is a process in which something else runs: the other doors are idle, except for a
+//! probe now and then, which is counted to the door that runs.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// The acquires of one worker.
 #[derive(Debug, Default)]
 pub struct Samples {
-    /// Nanoseconds; an acquire that took longer than four seconds is counted as that.
+    /// Nanoseconds; an acquire that took longer than four seconds is counted as four seconds.
     nanos: Vec<u32>,
 }
 
@@ -40,7 +40,7 @@ impl Meter {
         Meter { cpu: process_cpu(), switches: switches(), started: Instant::now() }
     }
 
-    /// When a round of this length is over: what is begun until then is brought to its end.
+    /// When a round of this length is over: pairs that began before are completed.
     pub fn until(&self, length: Duration) -> Instant {
         self.started + length
     }
@@ -65,7 +65,7 @@ pub struct Round {
     nanos: Vec<u32>,
 }
 
-/// What a round came to.
+/// The figures of a round.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
     pub p50_us: f64,

@@ -1,8 +1,8 @@
 //! The least that any program has to do: the same bytes to the same nodes, answers counted by their
 //! first byte, the next question at the majority.
 //!
-//! No timer, no token, no check of anything: an answer that is no grant is a panic. It is told what
-//! no client can know, which node will be frozen, and does not ask that one.
+//! No timer, no token, no check of anything: an answer that is no grant is a panic. The bench says
+//! which node will be frozen, which no client can know, and the floor does not ask that one.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -59,7 +59,7 @@ struct Slot {
 }
 
 impl Floor {
-    /// Connects to the nodes, but for the last one where that will be frozen.
+    /// Connects to the nodes, but not to the last one if that will be frozen.
     pub fn connect(fleet: &Fleet, most: usize, frozen: bool) -> Floor {
         let poll = Poll::new().expect("a poller");
         let mut wires = Vec::new();

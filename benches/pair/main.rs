@@ -1,13 +1,14 @@
-//! One acquire and release of a free key on five masters: our engine beside a floor, in one
+//! One acquire and release of a free key on five masters: our engine compared with a floor, in one
 //! program, in turns.
 //!
 //! The floor is the least that any program has to do for it: five sockets, bytes that were built
-//! beforehand, answers counted by their first byte. What it takes is the machine's, what we take on
-//! top is ours. The hazard is the machine itself, which is never quiet: so both run in short rounds
-//! one behind the other, in an order that alternates, and what counts is the ratio within a round.
+//! beforehand, answers counted by their first byte. The floor's time is the machine's; the time
+//! beyond the floor is the library's. The hazard is the machine itself, which is never quiet. So
+//! both run in short rounds one after the other, in an order that alternates. The figure that
+//! counts is the ratio within one round.
 //!
-//! `cargo bench` starts five servers by itself. Options: `--case 1|64|512` (keys in flight; all
-//! three unless told), `--rounds N`, `--seconds-per-round F`, `--frozen` (one node is stopped),
+//! `cargo bench` starts five servers by itself. Options: `--case 1|64|512` (keys in flight;
+//! default: all three), `--rounds N`, `--seconds-per-round F`, `--frozen` (one node is stopped),
 //! `--only ours|floor` (for a profiler), `--json`.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
@@ -30,7 +31,7 @@ use report::Case;
 use support::Fleet;
 use tally::{Figures, Tally};
 
-/// What a lock is asked for with; no lock lives long enough for it to matter.
+/// The ttl of a lock; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
 
 /// Pairs before the first round: connections, caches and buffers get their size, and a frozen node

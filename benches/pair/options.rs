@@ -1,8 +1,8 @@
-//! What the bench was told on its command line.
+//! The options of the bench, read from its command line.
 
 use std::time::Duration;
 
-/// What the bench was told.
+/// The options of the bench.
 #[derive(Debug)]
 pub struct Options {
     /// How many keys are in flight, case by case.
@@ -22,7 +22,7 @@ pub enum Only {
 }
 
 impl Options {
-    /// Reads the arguments behind the program's name.
+    /// Reads the arguments after the program's name.
     pub fn read(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut options = Options {
             cases: vec![1, 64, 512],
@@ -42,7 +42,7 @@ impl Options {
                 "--frozen" => options.frozen = true,
                 "--json" => options.json = true,
                 "--only" => options.only = Some(only(&value()?)?),
-                // `cargo bench` says this to every bench.
+                // `cargo bench` passes this to every bench.
                 "--bench" => {}
                 other => return Err(format!("unknown option {other}")),
             }

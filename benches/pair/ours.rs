@@ -21,8 +21,8 @@ pub struct Ours {
 impl Ours {
     /// Connects to the nodes and waits until each of them is ready.
     pub fn connect(fleet: &Fleet, most: usize) -> Ours {
-        // What is measured is the way of a pair. On a machine that is busy with other things a node
-        // must not be found silent for it: the floor waits for ever.
+        // The bench measures the time of a pair. A busy machine must not make a node look silent
+        // here: the floor waits for ever.
         let config = Config::new(fleet.urls())
             .expect("the urls of the fleet")
             .restart_guard(RestartGuard::Off)
@@ -81,7 +81,7 @@ impl Contender for Ours {
                 self.turn();
             }
         }
-        // The answers behind the majority: nodes that may be asked have them on their way.
+        // The answers after the majority: the nodes that are not frozen have sent them already.
         let late = |engine: &Engine| {
             let core = engine.coordinator();
             core.ready().iter().any(|node| core.unanswered(node) > 0)

@@ -1,4 +1,4 @@
-//! What the rounds came to, as a table or as JSON.
+//! The figures of the rounds, as a table or as JSON.
 //!
 //! Each figure is the median of its rounds, and each ratio the median of the ratios within a round:
 //! what disturbs the machine for longer than a round disturbs both sides of it.
@@ -10,7 +10,7 @@ use super::tally::Figures;
 /// The rounds of one number of keys in flight.
 pub struct Case {
     pub in_flight: usize,
-    /// Ours and the floor's; one is missing where only the other was wanted.
+    /// Ours and the floor's; one is missing if only the other was wanted.
     pub rounds: Vec<(Option<Figures>, Option<Figures>)>,
 }
 

@@ -1,15 +1,15 @@
-//! What one round comes to: pairs, the time each acquire took, and the thread's own time on the
+//! The figures of one round: pairs, the time of each acquire, and the thread's own time on the
 //! processor.
 //!
-//! The figures are taken at the first look at the clock behind the round's end. Whatever is still
-//! in flight then is brought to its end uncounted.
+//! The figures are taken at the first look at the clock after the round's end. Requests that are
+//! still in flight then are completed, and not counted.
 
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 
-/// The longest acquire that is told from longer ones.
+/// The longest acquire that has a bucket of its own; longer ones share the last one.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Counts one round.
@@ -23,7 +23,7 @@ pub struct Tally {
     figures: Option<Figures>,
 }
 
-/// What a round came to.
+/// The figures of a round.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
     pub p50_us: f64,
@@ -61,7 +61,7 @@ impl Tally {
         None
     }
 
-    /// What the round came to. It has to be over.
+    /// The figures of the round. It has to be over.
     pub fn figures(&self) -> Figures {
         self.figures.expect("a round ends with a pair behind its end")
     }

@@ -27,14 +27,14 @@ pub struct Bench {
     /// `COMMAND INFO DELIFEQ DELEX`.
     pub native: &'static str,
     info: Vec<String>,
-    /// The node marker of each node: `None` where it may not be read, empty where there is none.
+    /// The node marker of each node: `None` if it may not be read, empty if there is none.
     pub markers: Vec<Option<String>>,
-    /// What was asked of whoever owns the sockets, and not done yet.
+    /// What the core asked the owner of the sockets to do, and is not done yet.
     pending: Vec<Action>,
     connections: i64,
     /// How many keys were asked for.
     keys: usize,
-    /// What a node says to the wish to be told of writes.
+    /// What a node answers to the request to report writes.
     tracking: &'static str,
 }
 
@@ -48,7 +48,7 @@ impl Bench {
         Bench::of(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", change)
     }
 
-    /// Nodes that do not tell of writes.
+    /// Nodes that do not report writes.
     pub fn without_tracking(nodes: usize) -> Bench {
         let refused = "-NOPERM no\r\n";
         Bench::told(nodes, INFO_OLD, "*2\r\n_\r\n_\r\n", refused, |_| {})
@@ -138,8 +138,8 @@ impl Bench {
         self.info[node] = info.to_string();
     }
 
-    /// Opens the connection that was asked for and answers the handshake; returns what is said
-    /// after it, but for the question for the time, which is answered.
+    /// Opens the connection that was asked for and answers the handshake. Returns the requests
+    /// after it, without the question for the time, which is answered.
     pub fn connect(&mut self, node: usize) -> Vec<Command> {
         self.open(node);
         let mut said = self.said(node);
@@ -153,7 +153,7 @@ impl Bench {
         }
         if said.last().is_some_and(|last| last[0] == "TIME") {
             said.pop();
-            // The answers to what was said before it have to come first: none was, at the start.
+            // The answers to the earlier requests have to come first: at the start there was none.
             if said.is_empty() {
                 self.tell_time(node);
             }
@@ -224,14 +224,14 @@ impl Bench {
         self.pending = actions;
     }
 
-    /// What was asked of whoever owns the sockets.
+    /// What the core asked the owner of the sockets to do.
     pub fn actions(&mut self) -> Vec<Action> {
         let mut actions = std::mem::take(&mut self.pending);
         actions.extend(std::iter::from_fn(|| self.core.poll_action()));
         actions
     }
 
-    /// Puts back actions that were looked at and are to be done by somebody else.
+    /// Puts back actions that were looked at, for another part of the test to do.
     pub fn put_back(&mut self, actions: Vec<Action>) {
         self.pending.extend(actions);
     }
@@ -315,7 +315,7 @@ impl Bench {
         }
     }
 
-    /// Nothing is open, owed or asked.
+    /// No record, pending release or request is left.
     pub fn assert_idle(&self) {
         assert_eq!((self.core.open_records(), self.core.open_ops()), (0, 0));
     }

@@ -1,5 +1,5 @@
-//! Kept locks whose keys somebody wrote to: what is asked because of it, beside what the caller
-//! asks.
+//! Kept locks whose keys another client wrote to: what the coordinator asks for that reason, in
+//! addition to the caller's requests.
 
 use super::*;
 use redlatch::{AutoExtend, Lock, LostReason};
@@ -20,7 +20,7 @@ pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
     lock
 }
 
-/// Every node answers what it was asked: `said` to an extend. Returns how many extends those were.
+/// Every node answers its requests: with `said` to an extend. Returns how many extends those were.
 pub fn answer(bench: &mut Bench, said: [&str; 3]) -> usize {
     let mut extends = 0;
     for (node, said) in said.into_iter().enumerate() {
@@ -46,13 +46,14 @@ fn a_look_leaves_an_extend_that_pauses_alone() {
     let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     assert_eq!(answer(&mut bench, [BUSY, BUSY, ":1\r\n"]), 3);
-    // It is asked again 600 ms later. Somebody writes meanwhile, which is looked after in 500 ms.
+    // It is asked again 600 ms later. Meanwhile a client writes to the key; that is checked in 500
+    // ms.
     bench.reply(2, WRITTEN);
     bench.pass(millis(500));
     answer(&mut bench, [BUSY; 3]);
     bench.pass(millis(100));
     assert_eq!(bench.names(0), ["EVALSHA", "CLIENT", "PTTL"], "its pause is over");
-    // The pause that the look would have begun comes to its end while this one is not answered.
+    // The pause that the look would have begun ends while this one is not answered.
     bench.pass(millis(500));
     answer(&mut bench, [":1\r\n"; 3]);
     let done = bench.completion().unwrap();
@@ -66,7 +67,7 @@ fn writes_do_not_prolong_a_lock_beyond_its_extensions() {
         let lock = kept(&mut bench, AutoExtend::extensions(1));
         let start = bench.now;
         let mut told = Vec::new();
-        // Somebody writes to it all the time; or, what comes to the same, a node forgets its name.
+        // A client writes to it all the time; a node that forgets its name has the same effect.
         for _ in 0..60 {
             bench.reply(2, WRITTEN);
             bench.pass(millis(500));
@@ -127,7 +128,7 @@ fn what_the_client_itself_does_to_a_key_is_a_write_too() {
         let mut bench = Bench::new(3);
         let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
         let token = lock.token();
-        // The nodes do not tell us of our own writes.
+        // The nodes do not report our own writes to us.
         let asked = match how {
             "delete" => bench.core.force_release(b"k", 3, bench.now),
             "take up" => bench.core.adopt(b"k", token, TTL, None, 3, bench.now),
@@ -223,7 +224,7 @@ fn a_node_that_refused_to_be_healed_counts_as_one_that_has_not_the_key() {
     assert_eq!(bench.names(0), ["SET", "CLIENT", "PTTL"], "its key is gone");
     bench.reply(0, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     bench.completion().unwrap().result.unwrap();
-    // And now that of another one: who would be left is no majority.
+    // And now that of another one: the nodes that would be left are no majority.
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
     answer(&mut bench, [BUSY, ":0\r\n", ":1\r\n"]);
     let mut ends = std::iter::from_fn(|| bench.completion()).map(|done| done.result);

@@ -1,5 +1,5 @@
-//! The end of a request that is told first and fetched later; renewals that are told; and giving
-//! everything back.
+//! The end of a request that is reported first and fetched later, renewals that are reported, and
+//! giving everything back.
 
 use super::*;
 use redlatch::{AutoExtend, LostReason};

@@ -1,4 +1,4 @@
-//! What the simulation found, each as the shortest way to it.
+//! Faults that the simulation found, each as the shortest way to it.
 
 use super::*;
 use redlatch::{AutoExtend, NodeId};

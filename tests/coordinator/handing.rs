@@ -210,8 +210,8 @@ fn a_look_asks_for_the_beginning_of_a_value_and_tells_an_empty_one_from_none() {
 
 #[test]
 fn a_node_in_quarantine_hands_nothing_on() {
-    // What it holds may have been healed there in the place of a lock that it forgot: the one who
-    // takes the lock up cannot know, so its yes does not count.
+    // The key there may have been healed in the place of a lock that the node forgot. The client
+    // that takes the lock up cannot know, so the node's yes does not count.
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
     assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));

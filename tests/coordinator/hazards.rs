@@ -1,4 +1,4 @@
-//! Rare orders of events, each of which once left a key, a record or a false answer behind.
+//! Rare orders of events, each of which once left a key or a record, or gave a false answer.
 
 use super::*;
 use redlatch::NodeId;
@@ -12,7 +12,7 @@ fn never_asked_for_its_time(settings: &mut Settings) {
     settings.probe_interval = NEVER;
 }
 
-/// Answers everything that is said to n0 for a while.
+/// Answers every request to n0 for a while.
 fn answer_everything(bench: &mut Bench, reply: &str) {
     for _ in 0..100 {
         bench.pass(millis(100));
@@ -175,7 +175,7 @@ fn a_clock_that_is_read_late_behind_a_write_is_no_jump() {
     let node = NodeId::new(0);
     let length = bench.core.output(node).len();
     let executed = bench.now;
-    // The node answers at once; we are preempted before we look at our clock.
+    // The node answers at once; our process is preempted before it looks at our clock.
     bench.now = bench.now.saturating_add(millis(80));
     bench.core.handle_sent(node, length, bench.now);
     let late = bench.now.saturating_since(executed).as_micros() as i64;
@@ -289,7 +289,7 @@ fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_o
     });
     println!("one: {:?}, as many as are read at once: {:?}", took[0], took[1]);
     took[0] = took[0].max(millis(1));
-    // Each of them used to cost what the one does.
+    // Once, each of them cost as much as the single one does.
     assert!(took[1] < took[0] * 100, "{took:?}");
 }
 

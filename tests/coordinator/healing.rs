@@ -98,7 +98,7 @@ fn what_was_healed_in_quarantine_counts_when_that_is_over() {
         bench.reply(node, reply);
     }
     assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
-    // Asked again, and won where the quarantine is over by then.
+    // Asked again, and won if the quarantine is over by then.
     while matches!(bench.standing(2), NodeState::Quarantined(_)) {
         bench.pass(millis(40));
         for node in 0..3 {
@@ -123,7 +123,7 @@ fn a_heal_that_is_under_way_when_a_node_forgets_counts_for_nothing_either() {
     bench.reply(2, "+OK\r\n");
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
     assert_eq!(bench.names(2), ["SET"]);
-    // The node forgets, perhaps another's live lock, and executes the heal behind that.
+    // The node forgets, perhaps another client's live lock, and executes the heal after that.
     bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n");
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":-1\r\n", ":1\r\n"].iter().enumerate() {

@@ -92,7 +92,7 @@ fn keys_that_are_taken_are_remembered_over_rounds_until_they_are_too_many() {
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
         for node in 0..5 {
             let asked = bench.said(node).len();
-            // Behind the third the lock is lost, and released where it may be left.
+            // After the third the lock is lost, and released on each node that may have it.
             let expected = 1 + usize::from(gone == 2 && node > 2);
             assert_eq!(asked, expected, "n{node} in round {gone}");
             for _ in 0..asked {
@@ -235,7 +235,7 @@ fn an_extend_that_is_fetched_late_tells_the_deadline_that_is_in_force_then() {
     let deadline = bench.core.deadline(&lock).expect("it is renewed");
     let extended = bench.completion().unwrap();
     assert_eq!((extended.data, extended.result), (2, Ok(Outcome::Extended { deadline })));
-    // Behind the end of the lock it is as late as it ever was.
+    // An answer after the end of the lock is too late, as ever.
     bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
     yes(&mut bench);
     bench.now = bench.now.saturating_add(TTL);
@@ -268,7 +268,7 @@ fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster(
     bench.reply(2, ":0\r\n");
     assert_eq!(bench.names(2), ["SET"], "and nobody would know that it is gone");
     bench.reply(2, "+OK\r\n");
-    // Behind the release it would leave a key that nobody owns.
+    // After the release it would leave a key that no client owns.
     extend(&mut bench, &lock);
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"]);

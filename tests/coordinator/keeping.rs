@@ -1,16 +1,16 @@
-//! Keeping a lock: renewals, healing, what is done when somebody writes to the key, and how the
-//! loss is told.
+//! Keeping a lock: renewals, healing, what is done when another client writes to the key, and how
+//! the loss is reported.
 
 use super::*;
 use redlatch::proto::keeper::TOLD_BEFORE;
 use redlatch::{AutoExtend, Lock, LostReason, Op};
 
-/// What a renewal is on a node, and that it names the key behind it.
+/// A renewal on a node, and the two commands after it, which register the key for notifications.
 const RENEWAL: [&str; 3] = ["EVALSHA", "CLIENT", "PTTL"];
 /// Yes to a renewal, and the key is there.
 const YES: &str = ":1\r\n+OK\r\n:9000\r\n";
 
-/// A lock of all nodes that is kept; what is said behind it is answered.
+/// A kept lock that all nodes hold; the requests that follow the grant are answered.
 fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> (Lock, Op) {
     let wait = Duration::ZERO;
     let op = bench.core.acquire_and_auto_extend(b"k", TTL, wait, Some(keep), 7, bench.now).unwrap();

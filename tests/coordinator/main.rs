@@ -1,5 +1,6 @@
-//! The core by hand: bytes and moments in, bytes and moments out, one rule a test. No socket, no
-//! clock, and every reply is written out, so that the order of what is said can be looked at.
+//! The core by hand: bytes and moments in, bytes and moments out, one rule a test. There is no
+//! socket and no clock, and every reply is written out, so that a test can look at the order of
+//! requests.
 
 mod bench;
 mod doubted;

@@ -1,5 +1,5 @@
-//! The node marker: what one process learns of a node by what another one left there, and what it
-//! leaves there itself.
+//! The node marker: what one process learns of a node from the marker that another process left
+//! there, and what it writes there itself.
 
 use super::bench::{INFO_REPLID, bulk};
 use super::*;
@@ -63,7 +63,7 @@ fn a_node_that_was_promoted_and_restarted_long_ago_is_trusted_by_its_marker() {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
     assert_eq!(distrust(&mut bench), None);
     assert_eq!(bench.standing(0), NodeState::Ready);
-    // Where no marker may be written the offset is all there is.
+    // If no marker may be written, the offset is the only sign.
     let mut bench = meet(RestartGuard::On, None, &promoted);
     assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
 }
@@ -168,7 +168,7 @@ fn an_operator_who_vouches_is_believed_by_every_process() {
     assert_eq!(report.nodes[0].said, NodeReply::Granted);
     assert_eq!(bench.standing(0), NodeState::Ready);
     bench.assert_idle();
-    // The next process, also where the node has been up for a second only.
+    // The next process trusts the node, even if it has been up for only a second.
     let young = INFO_REPLID.replace("86400", "1");
     let mut next = meet(RestartGuard::On, marker(0, " vouched"), &young);
     assert_eq!(distrust(&mut next), None);
@@ -243,7 +243,7 @@ fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
     assert_eq!(bench.standing(0), NodeState::Ready);
 }
 
-/// The scripts that write the marker, among what is said.
+/// `ARGV[2]`, how to write, of each script in `said` that writes the marker.
 fn markings(said: &[bench::Command]) -> Vec<&str> {
     let scripts = said.iter().filter(|command| command.get(1).is_some_and(|word| word == MARK));
     scripts.map(|script| script[5].as_str()).collect()
@@ -258,7 +258,7 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
         assert_eq!(bench.names(0), ["TIME"]);
         bench
     };
-    // The node was suspect when it said what time it is.
+    // The node was suspect when it answered the question for its time.
     let mut bench = asked_for_its_time();
     bench.pass(millis(60));
     assert_eq!(bench.standing(0), NodeState::Suspect);
@@ -281,7 +281,7 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
     bench.tell_time_of(0, jump);
     bench.pass(Duration::from_secs(5));
     assert_eq!(markings(&bench.said(0)), [""; 0], "it is written");
-    // And on the next connection, where this one is lost.
+    // And on the next connection, if this one is lost.
     let mut bench = asked_for_its_time();
     bench.tell_time_of(0, jump);
     assert_eq!(markings(&bench.said(0)), ["new"]);
@@ -322,7 +322,7 @@ fn a_node_that_does_not_say_what_time_it_is_is_judged_without_its_marker() {
 }
 
 /// A replica that attaches, a backup, and the end of the backlog change the replication history of
-/// a master that nobody promoted.
+/// a master that was not promoted.
 #[test]
 fn a_new_replication_history_without_a_promotion_costs_nothing() {
     let info = format!("{}second_repl_offset:-1\r\n", INFO_REPLID.replace("HHH", "III"));

@@ -33,7 +33,7 @@ fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: A
 fn prolongs(command: &[String]) -> bool {
     match command[0].as_str() {
         "SET" => true,
-        // Both scripts get the token; only that of an extend gets a ttl behind it.
+        // Both scripts get the token; only that of an extend gets a ttl after it.
         "EVAL" | "EVALSHA" => command.len() == 6,
         _ => false,
     }
@@ -158,7 +158,7 @@ fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
         bench.pass(millis(1));
         assert_lost(&mut bench, 2);
     }
-    // The same where the lock is kept: that one is over a little before.
+    // The same for a kept lock: that one is over a little before.
     let mut bench = quiet();
     let (lock, left) = kept(&mut bench);
     extend_without_script(&mut bench, &lock, left);

@@ -1,5 +1,6 @@
-//! What may be left on a node is released: behind the SET on the same wire, or first thing on the
-//! next connection, behind the end of the earlier one. And a live lock is not.
+//! A key that may be left on a node is released: after the SET on the same connection, or as the
+//! first request of the next connection, after the earlier one has ended. A live lock is not
+//! released.
 
 use redlatch::proto::pending_releases::GONE_AFTER;
 use redlatch::proto::settings::Limits;
@@ -40,7 +41,7 @@ fn what_a_denial_proves_is_not_released_and_what_an_error_does_not_prove_is() {
     }
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
     assert_eq!(report.nodes[2].said, NodeReply::Failed(NodeError::Loading));
-    // The last two had not answered when it was lost: theirs are behind their SETs.
+    // The last two had not answered when it was lost: their releases follow their SETs.
     let released: Vec<bool> = (0..5).map(|node| !bench.said(node).is_empty()).collect();
     assert_eq!(released, [false, true, false, false, false]);
     assert_eq!(behind, [("n3", true), ("n4", true)]);

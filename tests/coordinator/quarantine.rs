@@ -62,7 +62,7 @@ fn a_node_whose_grant_does_not_count_or_is_not_known_is_no_holder() {
         assert_eq!(bench.names(node), ["SET"]);
     }
     bench.reply(3, "+OK\r\n");
-    // It may have executed it, and may not.
+    // The node may have executed it, or not.
     bench.lose(4);
     let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
     assert_eq!(holders, [0, 1, 2]);
@@ -100,7 +100,8 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
     bench.reply(1, "+OK\r\n");
     assert!(bench.completion().is_none(), "the first grant was taken back");
-    // The push comes before any later reply: this SET was executed behind the flush, and in it.
+    // The push comes before any later reply: this SET was executed after the flush, so in
+    // quarantine.
     bench.reply(2, &format!("{flush}+OK\r\n"));
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
@@ -157,7 +158,7 @@ fn a_node_that_was_promoted_between_two_connections_is_distrusted_though_its_pro
     let events: Vec<NodeEvent> = std::iter::from_fn(|| bench.core.poll_node_event()).collect();
     let (node, why) = (NodeId::new(0), QuarantineReason::Promoted);
     assert!(events.contains(&NodeEvent::Quarantined { node, why, until }), "{events:?}");
-    // Connected to once more, it is no more distrusted than it is.
+    // A new connection does not prolong the quarantine.
     bench.lose(0);
     bench.pass(millis(1_000));
     bench.connect(0);
@@ -204,7 +205,7 @@ fn an_error_that_the_restart_guard_causes_names_its_switch() {
         assert!(text.contains(words), "{words} is not in: {text}");
     }
     assert!(!text.contains('\n'), "{text}");
-    // One that others hold on a majority is not the guard's doing.
+    // A denial because others hold the key on a majority is not caused by the guard.
     bench.pass(MEMORY * 2);
     bench.connect(1);
     bench.acquire();

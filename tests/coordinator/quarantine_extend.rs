@@ -1,4 +1,4 @@
-//! Extends, and nodes that forgot a live lock: a yes counts only where our key cannot stand in the
+//! Extends, and nodes that forgot a live lock: a yes counts only if our key cannot stand in the
 //! place of a key that the node forgot. Each test is one order of steps that would otherwise make
 //! two holders: another client's key is on node 2 and on its way to node 0.
 
@@ -111,7 +111,7 @@ fn extend_counts_a_key_that_survived_what_the_node_forgot() {
     assert_eq!(bench.names(2), ["SET"]);
     bench.reply(2, "+OK\r\n");
     bench.reply(2, FLUSH);
-    // While our key was there no other client could have one: it stands in nobody's place.
+    // While our key was there no other client could have one: ours replaced none.
     assert!(extended_by_1_and_2(&mut bench, &lock));
 }
 
@@ -145,7 +145,7 @@ fn extend_of_an_adopted_lock_never_counts_a_node_in_quarantine() {
     let Some(Ok(Outcome::Acquired(lock))) = bench.completion().map(|done| done.result) else {
         panic!("all three nodes granted it");
     };
-    // Also where node 2 has said since that it has the key: the giver may have healed the key
+    // Even if node 2 has since answered that it has the key: the giver may have healed the key
     // there, after a flush that was not seen here.
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {

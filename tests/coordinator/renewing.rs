@@ -1,4 +1,4 @@
-//! When kept locks are renewed, beside what the caller asks for by itself, and what is told of it.
+//! When kept locks are renewed in addition to the caller's own extends, and what is reported of it.
 
 use super::doubted::{BUSY, answer, kept};
 use super::*;
@@ -6,7 +6,7 @@ use redlatch::{AutoExtend, Lock, LostReason};
 
 const YES: [&str; 3] = [":1\r\n"; 3];
 
-/// Nodes that nobody asks for their time.
+/// Nodes that are not asked for their time.
 fn quiet() -> Bench {
     Bench::with(3, |settings| settings.probe_interval = TTL * 100)
 }
@@ -27,7 +27,7 @@ fn pass(bench: &mut Bench, by: Duration) -> usize {
     extends / 3
 }
 
-/// The caller extends the lock, and is told that it is extended.
+/// The caller extends the lock, and gets the answer that it is extended.
 fn extend(bench: &mut Bench, lock: &Lock, ttl: Duration) {
     bench.core.extend(lock, ttl, 2, bench.now).unwrap();
     answer(bench, YES);

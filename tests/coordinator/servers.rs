@@ -35,7 +35,7 @@ fn is_rejected(bench: &Bench, node: usize) {
     assert_eq!(bench.standing(node), NodeState::Rejected(NodeError::SameServer));
 }
 
-/// Insists that these nodes are asked for a new key, and no others. Whoever is asked grants.
+/// Insists that these nodes are asked for a new key, and no others. Each node that is asked grants.
 #[track_caller]
 fn attempt(bench: &mut Bench, asked: &[usize]) -> Result<Outcome, Error> {
     bench.acquire();

@@ -13,7 +13,8 @@ fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
     assert_eq!(bench.standing(2), NodeState::Suspect);
     let second = bench.hold(&[0, 1]);
     assert!(bench.said(2).is_empty(), "it is suspect");
-    // The release of a SET that is on its wire goes behind it; of one that is not, it waits.
+    // The release of a SET that was sent follows it on the wire; the release of a SET that was not
+    // sent waits.
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"]);
     bench.core.release_nowait(&second, bench.now);

@@ -65,7 +65,7 @@ fn an_acquire_is_not_held_once_the_first_handshakes_cannot_give_a_quorum() {
     bench.assert_idle();
 }
 
-/// Rule 2: nobody waits for a connect inside an attempt.
+/// Rule 2: no attempt waits for a connect.
 #[test]
 fn nothing_is_held_after_the_first_handshakes() {
     let mut bench = Bench::not_connected(3);

@@ -1,4 +1,4 @@
-//! Who has a turn, and who has none any more: what a review of the waiting found.
+//! Which waiter has a turn, and which has none any more: faults that a review of the waiting found.
 
 use super::*;
 use redlatch::{Lock, Op};
@@ -21,7 +21,7 @@ fn acquired(bench: &mut Bench) -> (u64, Lock) {
     }
 }
 
-/// Answers all that is said to a node, until nothing more is.
+/// Answers all requests to a node, until there are no more.
 fn answer(bench: &mut Bench, node: usize, set: &str, left: &str) {
     loop {
         let said = bench.said(node);
@@ -135,7 +135,7 @@ fn who_waits_for_less_than_is_usual_is_told_too() {
     let push = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
     ask_for(&mut bench, 1, WAIT);
     answer(&mut bench, 0, "_", "9000");
-    // It wakes in vain, and has the key after 3 s: so long one waits.
+    // A wake-up brings nothing, and the key comes after 3 s: that is how long the caller waits.
     bench.reply(0, push);
     for _ in 0..60 {
         answer(&mut bench, 0, "_", "9000");
@@ -177,7 +177,7 @@ fn the_waiter_behind_those_that_gave_up_has_its_turn() {
             assert!(matches!((done.data, done.result), (2, Err(Error::Contended(_)))));
         }
         assert_eq!(acquired(&mut bench).0, 3);
-        // Beside the deadline of this lock, the node is watched for silence.
+        // In addition to the deadline of this lock, the node is watched for silence.
         assert!(bench.core.open_timers() <= deadline + 1, "a wait that is over has no timer");
     }
 }

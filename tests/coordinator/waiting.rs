@@ -1,4 +1,5 @@
-//! Waiting for a key: the queue inside the client, being told, looking, and asking again.
+//! Waiting for a key: the queue inside the client, notifications, looks at the key, and asking
+//! again.
 
 use super::*;
 use redlatch::proto::node::NodeId;
@@ -18,7 +19,7 @@ fn denied(bench: &mut Bench, lefts: &[i32]) {
     answer_denied(bench, lefts);
 }
 
-/// The same, where it was looked at that they are asked.
+/// The same, after a check that the nodes are asked.
 fn answer_denied(bench: &mut Bench, lefts: &[i32]) {
     for node in 0..lefts.len() {
         bench.said(node);
@@ -177,7 +178,7 @@ fn inside_a_client_waiters_are_served_in_order_and_nobody_else_asks() {
             let said = bench.names(node);
             let release = said[0].as_str();
             assert!(release.starts_with("EVAL"), "{said:?}");
-            // In one write, and behind the release on each node.
+            // In one write, and after the release on each node.
             assert_eq!(said.len(), if data < 3 { 2 } else { 1 });
             bench.reply(node, ":1\r\n");
         }
@@ -197,7 +198,7 @@ fn one_attempt_for_a_key_that_this_client_has_is_refused_at_once() {
     let done = bench.completion().unwrap();
     assert!(done.data == 5 && matches!(done.result, Err(Error::Contended(_))));
     assert!((0..3).all(|node| bench.said(node).is_empty()), "nobody is asked");
-    // Another key of the client is nobody's business.
+    // Another key of the client is not affected.
     bench.core.acquire(b"other", TTL, Duration::ZERO, 6, bench.now).unwrap();
     assert!(is_asking(&mut bench, 0));
     assert!(!bench.core.remaining(&held, bench.now).is_zero());
@@ -265,7 +266,7 @@ fn at_the_end_nobody_gets_a_turn() {
     bench.assert_idle();
 }
 
-/// Hands a key over inside one client until somebody is made to wait; how often that was.
+/// Hands a key over inside one client until a caller has to wait; returns how often that was.
 fn streak(bench: &mut Bench, by: Duration) -> u32 {
     ask_for(bench, 0, WAIT);
     ask_for(bench, 0, WAIT);

@@ -1,4 +1,4 @@
-//! Who we are to a node: in the URL, or asked for at each connect; and what becomes of mistakes.
+//! User and password: in the URL, or asked for at each connect; and the effect of mistakes.
 
 use std::sync::{Arc, Mutex};
 
@@ -66,7 +66,7 @@ fn what_is_wrong_with_credentials_is_an_error_of_configuration_that_names_it() {
         assert!(text.contains(&cause.to_string()), "{text}");
     }
     drop(fleet);
-    // Where no password is wanted, one is accepted from Redis 6 on: HELLO says nothing.
+    // If no password is wanted, servers from Redis 6 on accept one: HELLO shows no mistake.
     let open = Fleet::start(1);
     lock_extend_and_release(&ready(config(urls(&open, ":any@", ""))));
 }
@@ -86,7 +86,7 @@ fn a_node_that_repeats_what_it_was_told_does_not_make_us_repeat_it() {
             "",
         ],
     );
-    // An old server says an unknown command with its arguments.
+    // An old server repeats an unknown command with its arguments.
     let mut client = fleet[0].client();
     let said = client.command(&["HELLO", "3", "AUTH", "default", PASSWORD]).unwrap();
     assert!(format!("{said:?}").contains(PASSWORD), "{said:?}");
@@ -96,7 +96,7 @@ fn a_node_that_repeats_what_it_was_told_does_not_make_us_repeat_it() {
     let text = misconfigured(config(urls(&fleet, ":wrong-zebra@", "")), NodeError::WrongPassword);
     assert!(!text.contains("wrong-zebra"), "{text}");
     drop(fleet);
-    // Where AUTH is unknown too, its last words are our password.
+    // If AUTH is unknown too, the last words of the error are our password.
     let fleet = Fleet::with(1, &["--rename-command", "HELLO", "", "--rename-command", "AUTH", ""]);
     let config = config(urls(&fleet, &format!(":{ENCODED}@"), ""));
     let text = misconfigured(config, NodeError::UnknownCommand);

@@ -5,7 +5,7 @@ use super::*;
 use redlatch::{Error, Tls};
 use support::free_port;
 
-/// Whether the server under test was built with TLS; otherwise says that a test is not run.
+/// Whether the server under test was built with TLS; if not, prints that a test is not run.
 fn can_encrypt() -> bool {
     let server = support::Server::get();
     // Asked to encrypt without a certificate: none starts, and those that could say so.
@@ -19,7 +19,7 @@ fn can_encrypt() -> bool {
     can
 }
 
-/// A fleet whose servers listen encrypted too, each on the port beside it in the list.
+/// A fleet whose servers also listen encrypted, each on the port next to it in the list.
 fn fleet(ca: &Ca, papers: &[Paper], clients: &str) -> (Fleet, Vec<u16>) {
     let ports: Vec<u16> = papers.iter().map(|_| free_port()).collect();
     let fleet = Fleet::each(papers.len(), |index, folder| {
@@ -36,7 +36,7 @@ fn good(ca: &Ca, count: usize) -> Vec<Paper> {
     (0..count).map(|_| ca.paper("127.0.0.1")).collect()
 }
 
-/// What an attempt says of each node of these, which all are of no use.
+/// The error of each of these nodes in an attempt; none of them can be used.
 #[track_caller]
 fn refusals(config: Config) -> Vec<String> {
     let nodes = config.settings().nodes.len();

@@ -1,5 +1,6 @@
-//! How nodes are run and reached in earnest: encrypted, behind users with few rights, by names that
-//! move, over sockets in the file system, and on servers that refuse half of their commands.
+//! How nodes are run and reached in production: encrypted, with users that have few rights, by
+//! names that move, over sockets in the file system, and on servers that refuse half of their
+//! commands.
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 

@@ -8,7 +8,8 @@ use super::*;
 use mio::{Events, Poll, Token};
 use redlatch::{Engine, LockOptions, NodeError, NodeEvent, NodeId, Outcome};
 
-/// Where names lead, and whether that was asked; it takes its time from the second time on.
+/// The addresses of the names, and whether they were asked for; from the second look-up on, an
+/// answer takes a while.
 struct Directory {
     leads_to: Mutex<Vec<SocketAddr>>,
     asked: AtomicBool,
@@ -162,7 +163,7 @@ fn what_happens_is_told_and_counted() {
         client.drive(millis(5)).unwrap();
         matches!(client.nodes()[0], NodeState::Down(_))
     });
-    // Owed to a node that is not there.
+    // A pending release for a node that is not there.
     let guard = client.try_lock("c", TTL).unwrap();
     fleet[1].kill();
     client.drive(millis(50)).unwrap();

@@ -20,7 +20,7 @@ pub struct Paper {
 impl Ca {
     pub fn new() -> Ca {
         let mut params = CertificateParams::new([]).expect("no names are good names");
-        // Two of the same name would be told apart by their signatures only.
+        // Two certificates of the same name would differ by their signatures only.
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         params.distinguished_name.push(DnType::CommonName, format!("CA {number}"));

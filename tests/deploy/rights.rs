@@ -1,5 +1,5 @@
-//! Users with few rights, and servers that refuse half of their commands: what is done without, and
-//! what is an error that names it.
+//! Users with few rights, and servers that refuse half of their commands: what the client does
+//! without, and what is an error that names it.
 
 use super::*;
 use redlatch::{Error, KeyState, NodeError, NodeReply};
@@ -44,7 +44,7 @@ fn without(word: &str) -> Vec<&'static str> {
     left
 }
 
-/// What a lock on a key of the worker's goes through.
+/// The commands that a lock on a key of the worker's needs.
 #[track_caller]
 fn whole_life(client: &Client, without: &str) {
     let wrong = |error: Error| -> ! { panic!("without {without}: {error}") };
@@ -53,7 +53,7 @@ fn whole_life(client: &Client, without: &str) {
     assert_eq!(guard.release(), Ok(ReleaseOutcome::Released), "without {without}");
 }
 
-/// A node is silent, is given up and comes back: what it is owed is paid.
+/// A node is silent, is given up and comes back: its pending releases are sent.
 #[track_caller]
 fn a_connection_is_replaced(fleet: &Fleet, client: &Client) {
     fleet[0].stop();
@@ -83,7 +83,7 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
     assert!(matches!(other.try_lock("lock:a", TTL), Err(Error::Contended(_))));
     drop(guard);
     a_connection_is_replaced(&fleet, &client);
-    // Nothing of all this was refused, but what this server has not.
+    // Nothing of all this was refused, except commands that this server does not have.
     for node in &fleet {
         let log = format!("{:?}", node.command(&["ACL", "LOG"])).to_lowercase();
         let known = NOT_EVERYWHERE.iter().map(|word| format!("\"{}\"", &word[1..]));
@@ -134,7 +134,7 @@ fn what_a_script_may_not_do_is_told_where_it_is_needed() {
             println!("without {word}: {error}");
         }
         let released = guard.release().unwrap();
-        // Where the server compares and deletes by itself, its scripts need not.
+        // If the server compares and deletes by itself, its scripts need not.
         let refused = matches!(released, ReleaseOutcome::Unconfirmed { .. });
         let native = support::Server::get().valkey;
         assert_eq!(refused, matches!(word, "+get" | "+del") && !native, "without {word}");

@@ -7,7 +7,7 @@ use super::credentials::PASSWORD;
 use super::*;
 use redlatch::Credentials;
 
-/// What a test that shows things prints, so that it is known that something was looked through.
+/// The line of a test that shows things, which proves that some output was looked through.
 const SHOWN: &str = "shown: ";
 
 /// Everything that can be shown, at the moments when a password is nearest.

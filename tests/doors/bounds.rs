@@ -1,9 +1,9 @@
-//! What may go to another thread, and what may be looked at from several: held by the compiler.
-//! This file does not build where one of these changes.
+//! Which types may go to another thread, and which may be looked at from several: the compiler
+//! checks it. This file does not build if one of these changes.
 
 use redlatch::{Batch, Client, Completion, Config, Engine, Error, FdEngine, Guard, Lock, Op};
 
-/// Builds where the type is one of these.
+/// Builds if the type is one of these.
 macro_rules! is {
     ($type:ty: $($bound:path),+) => {
         const _: () = {
@@ -13,7 +13,7 @@ macro_rules! is {
     };
 }
 
-/// Builds where the type is not one of these: were it, two impls would answer to one name.
+/// Builds if the type is not one of these: if it were, two impls would answer to one name.
 macro_rules! is_not {
     ($type:ty: $bound:path) => {
         const _: fn() = || {
@@ -36,7 +36,7 @@ is_not!(Client: Clone);
 is_not!(Guard<'static>: Send);
 is_not!(Guard<'static>: Sync);
 is_not!(Guard<'static>: Clone);
-// To ask takes `&mut`. To look does not, from wherever.
+// Asking takes `&mut`. Looking does not, on any thread.
 is!(Engine: Send, Sync);
 is!(FdEngine: Send, Sync);
 is!(Batch<'static>: Send);

@@ -5,13 +5,13 @@ use super::*;
 use mio::{Events, Poll, Token};
 use redlatch::{AutoExtend, Engine, FdEngine, LockOptions, NodeId, Outcome};
 
-/// What is locked while a node is stopped does not stay long.
+/// The ttl of locks that are taken while a node is stopped: they do not stay long.
 const SHORT: Duration = Duration::from_secs(8);
 
-/// No end of anything takes so long, unless it waits for the node.
+/// No call takes so long at its end, unless it waits for the node.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// A socket that nobody reads from takes a few MiB at most; so many locks of large keys are more.
+/// A socket that is not read takes a few MiB at most; so many locks of large keys are more.
 const LOCKS: usize = 200;
 
 fn large_key(number: usize) -> String {
@@ -105,7 +105,7 @@ fn a_client_that_is_closed_leaves_nothing() {
     let mut guards: Vec<_> =
         (0..20).map(|number| client.try_lock(format!("a:{number}"), TTL).unwrap()).collect();
     guards[0].auto_extend(HOUR).unwrap();
-    // Of half of them nobody will ever hear.
+    // Half of the guards are forgotten and never dropped.
     guards.drain(..10).for_each(std::mem::forget);
     drop(guards);
     // A node that was away while they were given back, and came back.
@@ -149,8 +149,8 @@ fn a_client_that_is_closed_for_no_time_writes_what_it_can() {
     eventually(10 * SECOND, "its releases arrive", || fleet.keys_everywhere().is_empty());
 }
 
-/// Asks until the outbox of the last node, which is stopped, holds what its socket does not take.
-/// How many locks were asked for.
+/// Asks until the outbox of the last node, which is stopped, holds bytes that its socket does not
+/// take. Returns how many locks were asked for.
 fn fill(engine: &mut Engine, mut turn: impl FnMut(&mut Engine)) -> usize {
     let start = Instant::now();
     for number in 0.. {
@@ -221,7 +221,7 @@ fn an_engine_behind_a_descriptor_is_dropped_while_a_socket_is_full() {
         locks.batch().release_nowait(&lock);
         assert!(asked < 10 * LOCKS, "the socket takes and takes");
     }
-    // A socket that is full wakes nobody until it takes again.
+    // A full socket wakes no loop until it takes bytes again.
     assert!(outer.until_silent(&mut locks) < 50);
     locks.batch().release_all();
     let open = locks.engine().coordinator().open_records();

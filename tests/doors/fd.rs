@@ -1,6 +1,7 @@
 //! The traps of an engine behind one descriptor: a request that ends inside the call that made it,
-//! and completions behind a silent descriptor. The third, input that nobody tells of a second time,
-//! is tried beside the source (`src/net/embed.rs`), where the reads can be made short.
+//! and completions while the descriptor is silent. The third trap is input that the poller does not
+//! report a second time; it is tested next to the source (`src/net/embed.rs`), where the reads can
+//! be made short.
 
 use super::*;
 use outer::LOOPS;
@@ -31,12 +32,12 @@ fn a_request_that_ends_inside_its_own_call_wakes_the_loop() {
             assert!(
                 matches!((done.data, done.result), (it, Err(Error::NoQuorum(_))) if it == data)
             );
-            // Behind every other one nobody looks whether there are more.
+            // After every other completion the test does not ask if there are more.
             if data % 2 == 0 {
                 assert!(locks.poll_completion().is_none());
             }
         }
-        // And where several are asked before the loop looks.
+        // And if several requests are made before the loop looks.
         for data in 0..3 {
             locks.batch().acquire("a", LockOptions::once(TTL), data).unwrap();
         }
@@ -110,7 +111,7 @@ fn completions_that_are_not_taken_keep_it_readable() {
             assert_eq!(done.data, data);
             held.push(done.result.unwrap());
         }
-        // Nobody has asked yet whether there are more, and once more is all that it may wake.
+        // The test has not asked yet if there are more, so one more wake-up is allowed.
         assert!(outer.until_silent(&mut locks) <= 2, "all were taken");
         let mut ask = locks.batch();
         for outcome in held {

@@ -1,5 +1,5 @@
-//! A process that forks while an engine is behind a descriptor: parent and child share the poller
-//! and the timer, and whatever the child does with its copy, the parent is woken as before.
+//! A process that forks while an engine is embedded by its descriptor. Parent and child share the
+//! poller and the timer; whatever the child does with its copy, the parent is woken as before.
 //!
 //! The hazard is fork() among the threads of a test harness. So the test starts this test binary
 //! once more, for itself alone and without other threads, and that process forks.
@@ -93,7 +93,7 @@ fn the_parent(config: Config) {
         locks.engine().deadline(&lock).is_none()
     });
 
-    // The child drops its copy, of which nobody hears.
+    // The child drops its copy; neither the parent nor the nodes notice.
     let lock = short_lock(&mut outer, &mut locks);
     in_a_child(&mut locks, |locks| {
         let own =

@@ -1,9 +1,9 @@
-//! The doors: the engine on somebody else's poller, behind one descriptor, behind a blocking call.
-//! Whether it is woken when it has to be, left alone otherwise, and ends in order.
+//! The doors: the engine on a caller's own poller, behind one descriptor, and inside a blocking
+//! call. Each door is woken when it has to be, is left alone otherwise, and ends in order.
 //!
-//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
-//! is expected: these machines are shared. What stands for ever when a wake-up is lost has no other
-//! timer that would come to its help: see [`config`].
+//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
+//! expected: these machines are shared. A caller that would hang if a wake-up were lost has no
+//! other timer that would help: see [`config`].
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 #![cfg(any(target_os = "linux", target_os = "android"))]
@@ -35,14 +35,14 @@ const TTL: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What does not come within this was lost.
+/// A wake-up that does not come within this time is lost.
 const LOST: Duration = Duration::from_secs(10);
 
 const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// No timer of its own in the time that a test takes: nothing but what it waits for wakes it.
+/// No timer of its own in the time that a test takes: only the awaited event wakes it.
 fn config<I>(urls: I) -> Config
 where
     I: IntoIterator,

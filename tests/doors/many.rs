@@ -92,7 +92,7 @@ fn ten_engines_live_on_one_poller_through_reconnects() {
     while crowd.all.iter().any(|one| one.engine.coordinator().open_records() > 0) {
         assert!(start.elapsed() < 60 * SECOND, "something is never given back");
         crowd.turn();
-        // What ended meanwhile is of no interest.
+        // The requests that ended meanwhile do not matter.
         crowd.all.iter_mut().for_each(|one| while one.engine.poll_completion().is_some() {});
     }
     assert!(fleet.keys_everywhere().is_empty());
@@ -179,7 +179,7 @@ fn an_engine_outlives_the_poll_it_was_made_on() {
     let lock = lock_of(&mut crowd, 0);
     let Crowd { poll, events, mut all } = crowd;
     drop((poll, events));
-    // Nobody wakes it any more; what it writes and what it reads when it is asked is as before.
+    // No poller wakes it any more; it still writes and reads as before when it is called.
     let engine = &mut all[0].engine;
     engine.release(lock, 2);
     engine.prepare();

@@ -1,8 +1,8 @@
-//! Somebody else's loop around the descriptor of an [`FdEngine`], and what becomes of a loop that
-//! is not one: frames of a game, another thread.
+//! A caller's own loop around the descriptor of an [`FdEngine`], and callers that have no such
+//! loop: frames of a game, another thread.
 //!
-//! The hazard is a timeout: where the loop sleeps for a while at most, a wake-up that was lost
-//! shows as a pause and not as a failure. So these sleep until what they wait for counts as lost.
+//! The hazard is a timeout: if the loop sleeps for a while at most, a wake-up that was lost shows
+//! as a pause and not as a failure. So these loops sleep until what they wait for counts as lost.
 
 use super::*;
 use redlatch::{Completion, FdEngine, LockOptions, Outcome, ReleaseOutcome};
@@ -14,7 +14,7 @@ const TOKEN: mio::Token = mio::Token(7);
 pub enum Outer {
     /// poll(2), level-triggered.
     Level,
-    /// epoll, edge-triggered, as mio has it: what was told once is not told again.
+    /// epoll, edge-triggered, as mio has it: an event that was reported is not reported again.
     Edge(mio::Poll, mio::Events),
 }
 
@@ -138,7 +138,8 @@ fn a_loop_that_takes_it_in_and_out_misses_nothing() {
         registry.deregister(&mut locks).unwrap();
         locks.batch().acquire(format!("key:{round}"), LockOptions::once(TTL), round).unwrap();
         eventually(SECOND, "the answers are there", || fleet.keys_everywhere().len() == 3);
-        // What came while nobody listened is told to those who come later.
+        // Input that came while the descriptor was not registered is reported after it is
+        // registered.
         registry.register(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
         registry.reregister(&mut locks, TOKEN, mio::Interest::READABLE).unwrap();
         let done = outer.completion(&mut locks);

@@ -25,7 +25,7 @@ fn a_panic_of_who_asks_for_credentials_costs_that_connection_and_nothing_else() 
         });
         let mut locks = FdEngine::new(config).unwrap();
         let mut outer = make(&mut locks);
-        // The turns in which it panics end as any others.
+        // The turns in which it panics end like any others.
         outer.wait_ready(&mut locks, 3);
         assert_eq!(asked.load(Ordering::SeqCst), 3);
         locks.batch().acquire("a", LockOptions::once(TTL), 1).unwrap();
@@ -45,7 +45,7 @@ fn a_panic_of_who_looks_names_up_is_a_name_that_was_not_found_this_time() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let config = config(urls).resolver(move |_, port| {
-        // Where it is made it leads nowhere; then there is a panic; then it is right.
+        // The resolver first gives a dead address, then panics, then gives the right one.
         let port = match count.fetch_add(1, Ordering::SeqCst) {
             0 => nobody,
             1 => panic!("no name server"),

@@ -1,6 +1,6 @@
-//! The engine behind a descriptor in the hands of somebody who does anything in any order, with
-//! nodes that freeze, die and come back: whenever there is something to take or to do, the
-//! descriptor is readable, or will be without another call.
+//! The engine behind a descriptor, used by a caller that does anything in any order, with nodes
+//! that freeze, die and come back. Whenever there is something to take or to do, the descriptor is
+//! readable, or becomes readable without another call.
 //!
 //! `REDLATCH_TEST_DICE=7` throws the dice of one run again, as far as time does.
 
@@ -12,7 +12,7 @@ use redlatch::{AutoExtend, FdEngine, Lock, LockOptions, Op, Outcome, clock};
 
 const STEPS: u32 = 1500;
 
-/// Somebody with a descriptor.
+/// A caller with a descriptor.
 struct Anybody {
     locks: FdEngine,
     outer: Outer,
@@ -106,7 +106,7 @@ impl Anybody {
         }
     }
 
-    /// Waits for the descriptor, and ticks where it wakes.
+    /// Waits for the descriptor, and ticks when it wakes.
     fn sleep(&mut self, length: Duration) {
         let due = self.locks.engine().coordinator().next_timeout();
         let woken = self.outer.wakes(&self.locks, length);

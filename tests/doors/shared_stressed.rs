@@ -1,8 +1,8 @@
 //! The shared client under stress, as [`Door`]s: polled by hand, waited for by threads, and on
 //! tokio.
 //!
-//! The hazard is a look at the client, which does what a lost wake-up should have done: nothing
-//! here asks it anything while requests are under way.
+//! The hazard is a call to the client, which does what a lost wake-up should have done: nothing
+//! here asks it anything while requests are in flight.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -61,7 +61,7 @@ fn end(client: &SharedClient) -> (usize, Stats) {
     (client.close(LOST).wait(), stats)
 }
 
-/// Whom to poll.
+/// The futures that have to be polled.
 #[derive(Default)]
 struct Line {
     woken: Mutex<VecDeque<u64>>,

@@ -1,8 +1,8 @@
-//! Signals that interrupt every wait: no call ends by one, and none waits longer.
+//! Signals that interrupt every wait: no call ends because of one, and no call waits longer.
 //!
 //! The handler does nothing and does not restart what it interrupts, so every system call of the
-//! thread that is told may come back early. Only that thread is told: the servers are processes of
-//! their own, and what looks into them runs before.
+//! thread that gets the signal may come back early. Only that thread gets it: the servers are
+//! processes of their own, and the checks on them run before.
 #![expect(unsafe_code, reason = "signals go to a thread of the test")]
 
 use std::sync::Arc;
@@ -37,7 +37,8 @@ fn interrupted(what: impl FnOnce() + Send) -> u64 {
             drop(sender);
             what();
             over.store(true, Ordering::SeqCst);
-            // It is told until it says so, so it must not be gone before.
+            // The other thread signals this one until `over` is taken back, so this one must not
+            // end before.
             while over.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
@@ -60,7 +61,7 @@ fn signals_end_no_call_of_a_blocking_client() {
     let holder = client(config(&urls));
     let heard = interrupted(|| {
         let client = Client::connect(config(&urls)).expect("a good configuration");
-        // Its nodes are ready behind a connect that was interrupted, too.
+        // Its nodes are ready after a connect that was interrupted, too.
         assert_eq!(client.nodes(), [NodeState::Ready; 3]);
         for round in 0..300 {
             let mut guard = client.lock(format!("key:{round}"), TTL).unwrap();

@@ -1,9 +1,9 @@
 //! A stress run of a door: very many requests, connections that are killed at random, and a
-//! watchdog that finds a stall and tells what the door looked like when it went to sleep.
+//! watchdog. The watchdog finds a stall and prints the state of the door at its last sleep.
 //!
-//! `REDLATCH_TEST_STRESS=1000000` says how many ends there are to be. A further door is an
-//! implementation of [`Door`]. The hazard is a timer that comes to the help of a lost wake-up: what
-//! is asked here has none that ends before the watchdog does.
+//! `REDLATCH_TEST_STRESS=1000000` sets how many ends there are. A further door is an implementation
+//! of [`Door`]. The hazard is a timer that makes up for a lost wake-up: no request here has one
+//! that ends before the watchdog does.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
@@ -19,7 +19,7 @@ pub trait Door: Sized + 'static {
     /// A lock that is held.
     type Held;
 
-    /// How many requests are under way at once.
+    /// How many requests are in flight at once.
     const AT_ONCE: u64;
 
     /// How many ends there are in an ordinary run.
@@ -33,8 +33,8 @@ pub trait Door: Sized + 'static {
     /// Gives a lock back, which ends under `number`.
     fn release(&mut self, held: Self::Held, number: u64);
 
-    /// The next end, for which it sleeps as long as it takes; before each sleep it tells the watch
-    /// what it looks like.
+    /// The next end. The door sleeps until it comes; before each sleep it reports its state to
+    /// `watch`.
     fn next(&mut self, watch: &Watch) -> (u64, End<Self::Held>);
 
     /// Gives back what is left, for ten seconds at most: how many keys may remain, and what was
@@ -42,7 +42,7 @@ pub trait Door: Sized + 'static {
     fn close(self) -> (usize, Stats);
 }
 
-/// What a request came to.
+/// The end of a request.
 pub enum End<H> {
     Granted(H),
     Released,
@@ -66,7 +66,7 @@ impl Watch {
     }
 }
 
-/// What a run came to.
+/// The figures of a run.
 #[derive(Debug, Default)]
 struct Tally {
     granted: u64,
@@ -80,14 +80,14 @@ struct Tally {
     stats: Stats,
 }
 
-/// A request under way.
+/// A request in flight.
 struct Asked {
     at: Instant,
     key: String,
     shared: bool,
 }
 
-/// Few keys for which the requests contend, beside those that each has for itself.
+/// A few keys for which the requests contend, in addition to the key that each has for itself.
 const SHARED_KEYS: u32 = 3;
 
 /// Runs a door, kills connections to its nodes at random, and watches.
@@ -125,7 +125,7 @@ fn on_nodes<D: Door>(nodes: usize, wanted: u64) {
                 let looks = watch.looks.lock().unwrap_or_else(PoisonError::into_inner);
                 panic!("{ends} ends of {wanted}, none for {LOST:?}. It fell asleep as {looks}");
             }
-            // A connection that is killed would wake whom nobody woke.
+            // A connection that is killed now would wake a door that missed its wake-up.
             continue;
         }
         (last, since) = (ends, Instant::now());
@@ -161,7 +161,7 @@ struct Run<D: Door> {
     held: HashSet<String>,
     /// Locks that are given back later, oldest first.
     kept: VecDeque<(u64, D::Held)>,
-    /// Who asks for nothing at the moment.
+    /// The numbers that have no request at the moment.
     idle: Vec<u64>,
 }
 
@@ -178,7 +178,7 @@ fn run<D: Door>(config: &Config, wanted: u64, seed: u64, watch: &Watch, sender: 
         ends = watch.ends.fetch_add(1, Ordering::Relaxed) + 1;
         run.tally.gap = run.tally.gap.max(last.elapsed());
         last = Instant::now();
-        // Now and then one is alone: what is lost then, nobody else makes good.
+        // Now and then only one request is open: then no other request makes up for a lost wake-up.
         let at_once = match ends {
             ends if ends >= wanted => 0,
             ends if ends / 500 % 5 == 4 => 1,

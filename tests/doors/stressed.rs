@@ -98,7 +98,7 @@ impl Door for OnPoll {
     }
 }
 
-/// The engine behind a descriptor, in a loop that has nothing else to go by.
+/// The engine behind a descriptor, in a loop that has nothing else to wake it.
 struct Behind {
     locks: FdEngine,
     outer: Outer,
@@ -202,7 +202,7 @@ fn work(
             Ok(order) => order,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                // What it owes behind a connection that was killed goes out inside a call.
+                // The pending releases of a connection that was killed are sent inside a call.
                 client.drive(Duration::ZERO).expect("the poller works");
                 continue;
             }

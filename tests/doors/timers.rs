@@ -1,4 +1,4 @@
-//! What is due makes the descriptor readable, with nothing else to come to its help; and an idle
+//! Each timer that is due makes the descriptor readable, with no other event to help; and an idle
 //! client leaves its loop alone.
 
 use super::*;

@@ -15,8 +15,8 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    /// Provokes it on one node of three, then on a second, and looks at clients that were
-    /// connected before, between and behind.
+    /// Provokes it on one node of three, then on a second, and looks at clients that were connected
+    /// before, between and after.
     pub fn show(&self, fleet: &Fleet, urls: &[String]) {
         assert_eq!(fleet.len(), 3);
         let before = client(config(urls));
@@ -153,7 +153,7 @@ fn a_disk_that_cannot_be_written() {
     trouble.show(&fleet, &fleet.urls());
 }
 
-/// Root may write anywhere, but nobody can rename a file over a directory.
+/// Root may write anywhere, but no user can rename a file over a directory.
 fn cannot_save(node: &Node) {
     let directory = node.command(&["CONFIG", "GET", "dir"]).text_items().remove(1);
     std::fs::create_dir(std::path::Path::new(&directory).join("dump.rdb")).expect("a new name");
@@ -251,7 +251,7 @@ pub(super) fn endless_script(node: &Node) -> RespClient {
     other
 }
 
-/// Returns when the server does what it is told again.
+/// Returns when the server executes commands again.
 pub(super) fn end_script(node: &Node) {
     assert!(node.command(&["SCRIPT", "KILL"]).is_ok());
     eventually(5 * SECOND, "the script has ended", || {
@@ -265,7 +265,7 @@ fn a_node_in_cluster_mode() {
     let trouble = Trouble {
         cause: NodeError::Cluster,
         provoke: |node| {
-            // Where it would listen for its cluster is another's port, as likely as not.
+            // The port that it would listen on for its cluster may belong to another server.
             let free = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback can be bound");
             let port = free.local_addr().expect("a bound socket has an address").port();
             drop(free);
@@ -322,7 +322,7 @@ fn loads_for(node: &Node, time: Duration) {
     let keys = time.as_millis().to_string();
     assert!(node.command(&["DEBUG", "POPULATE", &keys]).is_ok());
     assert!(node.command(&["SAVE"]).is_ok());
-    // A millisecond for each key, and a look at the sockets behind every few dozen of them.
+    // A millisecond for each key, and a look at the sockets after every few dozen of them.
     let slowly = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
     node.restart_with(&slowly);
 }

@@ -138,7 +138,7 @@ fn a_clock_that_jumps_is_told_and_quarantined() {
     }
 }
 
-/// The last jump among the events that nobody has read yet.
+/// The last jump among the events that the test has not read yet.
 fn jump(engine: &mut Engine) -> Option<i64> {
     let events: Vec<NodeEvent> = std::iter::from_fn(|| engine.poll_node_event()).collect();
     events.iter().rev().find_map(|event| match event {

@@ -25,8 +25,8 @@ fn plain_set(node: &Node, ttl: Duration) -> Value {
 
 /// The rival is a plain client of another library. Its SET is granted by node 2, and is on its way
 /// to nodes 0 and 1. Node 2 restarts empty. The holder wins nodes 0 and 1, and node 2 grants its
-/// key to the holder, too, which does not count. Then node 0 is silent, and the key there runs out:
-/// were the holder prolonged by nodes 1 and 2, it would hold its lock beside the rival.
+/// key to the holder, too, which does not count. Then node 0 is silent, and the key there runs out.
+/// If the holder were prolonged by nodes 1 and 2, it and the rival would both hold the lock.
 #[test]
 fn extend_is_not_won_by_a_node_that_forgot_a_rivals_key() {
     let fleet = Fleet::start(3);
@@ -107,7 +107,7 @@ fn a_promotion_and_a_restart_long_ago_cost_the_next_process_nothing() {
         let info = node.command(&["INFO", "replication"]).text();
         assert!(!info.contains("second_repl_offset:-1"), "{info}");
     }
-    // A process that is not told by the marker distrusts such a node for the whole time, always.
+    // Without the marker, each new process would quarantine such a node for the whole time.
     eventually(4 * MAX_TTL, "a process trusts them at once", || lock(Duration::ZERO).is_ok());
     // A second promotion is another history.
     for node in &fleet {
@@ -138,7 +138,7 @@ fn the_marker_is_written_by_the_script_of_a_real_server() {
     }
 }
 
-/// A user who may not write the marker: the nodes are judged by what they report, as before.
+/// A user that may not write the marker: the nodes are judged by what they report, as before.
 #[test]
 fn a_user_who_may_not_write_the_marker_does_without_it() {
     let fleet = Fleet::start(3);
@@ -191,8 +191,8 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
     assert!(error.to_string().contains("its node marker is missing"), "{error}");
 }
 
-/// A node tells of a flush of any database. The marker, and what other processes know by it, stay
-/// as they are where ours was not flushed.
+/// A node reports a flush of any database. If our database was not flushed, the marker stays, and
+/// so does what other processes know by it.
 #[test]
 fn a_flush_of_another_database_leaves_the_marker_as_it_is() {
     let fleet = Fleet::start(3);

@@ -53,7 +53,7 @@ fn end_of_child() -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Who is connected, by the server's numbers.
+/// The connected clients, by the server's numbers.
 fn connections(fleet: &Fleet) -> Vec<Vec<String>> {
     let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
     fleet.iter().map(|node| node.client_list().iter().map(id).collect()).collect()

@@ -23,7 +23,7 @@ fn a_connection_that_is_half_open_is_found_while_idle_and_replaced() {
     let client = client(settings.reset_after(reset).connect_timeout(millis(500)));
     client.drive(interval).unwrap();
     nodes.proxies[0].vanish();
-    // Nobody asks anything: the question for the time finds it.
+    // No caller asks anything: the question for the time finds it.
     let gone = || client.nodes()[0] != NodeState::Ready;
     let found = drive_until(&client, 10 * (interval + timeout), "it is found", gone);
     println!("half-open: found after {found:?} (interval {interval:?}, node timeout {timeout:?})");
@@ -84,7 +84,7 @@ fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
     let (mut slowest, mut suspect_after) = (Duration::ZERO, None);
     let (start, mut pairs) = (Instant::now(), 0);
     while start.elapsed() < 2 * SECOND {
-        // Behind its end each key is another one, so that nothing waits for the slow node.
+        // Each pair has a key of its own, so that nothing waits for the slow node.
         slowest = slowest.max(pair(&client, &format!("key:{pairs}")));
         pairs += 1;
         if client.nodes()[0] == NodeState::Suspect {

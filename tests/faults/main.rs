@@ -1,8 +1,8 @@
 //! Faults of nodes and of the network between, on real servers: each costs nothing on the hot path
 //! and nothing in safety.
 //!
-//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
-//! is expected: these machines are shared. What was measured is printed.
+//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
+//! expected: these machines are shared. What was measured is printed.
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
@@ -29,7 +29,7 @@ use support::{Fleet, Node, Proxy, eventually};
 const TTL: Duration = Duration::from_secs(10);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// No healthy node misses it here, and a test that waits for it shows.
+/// No healthy node misses this timeout here, and a test that waits for it becomes visibly slow.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const fn millis(n: u64) -> Duration {
@@ -78,7 +78,7 @@ fn drive_until(
     start.elapsed()
 }
 
-/// Lets time pass for a client that nobody drives: only where its passing is the point.
+/// Lets time pass for a client that is not driven: only for tests in which that time is the point.
 fn let_pass(time: Duration) {
     std::thread::sleep(time);
 }
@@ -90,7 +90,7 @@ fn tokens<'a>(nodes: impl IntoIterator<Item = &'a Node>, key: &str) -> Vec<Vec<u
 
 /// A fleet with a proxy in front of each node.
 struct Proxied {
-    // First: they let go of the servers before these end.
+    // First: the proxies close their connections to the servers before these end.
     proxies: Vec<Proxy>,
     fleet: Fleet,
 }

@@ -12,7 +12,7 @@ use super::*;
 use redlatch::{Error, NodeError, ReleaseOutcome};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Where the servers are, seen from the clients.
+/// The address of the servers, seen from the clients.
 const SERVERS: &str = "10.231.77.1";
 const CLIENTS: &str = "10.231.77.2";
 

@@ -1,10 +1,10 @@
-//! Users who may not do everything: what a lock can do without, and what it cannot.
+//! Users that may not do everything: what a lock can do without, and what it cannot.
 
 use super::answers::Trouble;
 use super::*;
 use redlatch::{NodeError, ReleaseOutcome};
 
-/// The nodes, each with a user of ours who may do everything yet.
+/// The nodes, each with a user of ours that may do everything yet.
 fn fleet_with_a_user() -> (Fleet, Vec<String>) {
     let fleet = Fleet::start(3);
     fleet.iter().for_each(|node| acl(node, &["on", ">opensesame", "~*", "&*", "+@all"]));
@@ -57,7 +57,7 @@ fn a_user_who_is_not_known() {
     assert!(start.elapsed() < SECOND);
 }
 
-/// Who may take a lock and not give it back must not take it.
+/// A user that may take a lock and not give it back must not take it.
 #[test]
 fn a_user_without_scripting() {
     let (fleet, urls) = fleet_with_a_user();
@@ -79,7 +79,8 @@ fn a_user_without_scripting() {
     answers::nothing_is_left(&[&before, &between, &behind], &fleet);
 }
 
-/// Nobody can find that out beforehand without writing a key. It is told, and the ttl ends it.
+/// A client cannot find that out beforehand without writing a key. The release reports it, and the
+/// ttl ends the lock.
 #[test]
 fn a_user_whose_scripts_may_not_delete_is_told_that_nothing_was_released() {
     let (fleet, urls) = fleet_with_a_user();

@@ -1,4 +1,4 @@
-//! Replies that come late, in pieces, glued, or longer than anybody wants: each is the answer to
+//! Replies that come late, in pieces, glued, or longer than a reply may be: each is the answer to
 //! its own question and to no other.
 
 use super::*;
@@ -29,7 +29,7 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
         match client.try_lock("late", TTL) {
             Err(error) if is_timeout(&error) => timeouts += 1,
             Err(Error::NoQuorum(_) | Error::Contended(_)) => refused += 1,
-            // Some get through: what was told before a node was suspect is still on its way.
+            // Some get through: what a node answered before it was suspect is still on its way.
             Ok(_) => in_spite += 1,
             Err(error) => panic!("{error}"),
         }
@@ -38,7 +38,7 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
         let mut guard = client.lock("good", wait).unwrap();
         calls += 1;
         let token = guard.token().to_string().into_bytes();
-        // A third node may still hold the token of an earlier call, whose release it is owed.
+        // A third node may still hold the token of an earlier call, whose release is pending.
         let ours = held(&mut looks, "good").into_iter().filter(|held| *held == token).count();
         assert!(ours >= 2, "call {calls}: {ours} of three hold its token");
         if calls % 7 == 0 {

@@ -31,8 +31,8 @@ fn forget_by_flush_of_another_database(node: &Node) {
     assert!(other.command(&["FLUSHDB"]).expect("a reply").is_ok());
 }
 
-/// A lock on a bare majority, one node of which forgets it. How long before its deadline another
-/// client got it, or how long behind.
+/// A lock on a bare majority, one node of which forgets it. How long before the deadline of that
+/// lock another client got it, or how long after.
 struct Handover {
     first_remaining: Duration,
     waited: Duration,
@@ -136,7 +136,7 @@ fn a_quarantined_node_denies_extends_and_releases() {
 #[test]
 fn a_node_that_was_promoted_is_not_trusted_by_its_uptime() {
     let fleet = Fleet::start(3);
-    // Old enough for anybody.
+    // Old enough for any client.
     drop(trusting(&fleet, RestartGuard::On));
     for node in &fleet {
         assert!(node.command(&["REPLICAOF", "127.0.0.1", "1"]).is_ok());
@@ -179,7 +179,7 @@ fn two_addresses_of_one_server_are_refused_and_an_address_that_moves_has_no_vote
     println!("{error}");
     assert!(matches!(error, Error::Config(_)), "{error}");
     let client = client(config(nodes.urls()));
-    // The name of the third comes to mean the first.
+    // The address of the third node now leads to the first.
     nodes.proxies[2].lead_to(nodes.fleet[0].address());
     nodes.proxies[2].cut(support::Cut::Reset);
     drive_until(&client, SECOND, "it is rejected", || {

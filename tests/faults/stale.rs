@@ -1,5 +1,5 @@
-//! A SET that timed out never outlives its attempt: however late it is executed, its release
-//! comes behind it.
+//! A SET that timed out never outlives its attempt: however late it is executed, its release comes
+//! after it.
 
 use super::*;
 use redlatch::Error;
@@ -77,13 +77,13 @@ fn a_set_that_is_later_than_the_next_connection_is_followed_by_a_release_too() {
     drive_until(&client, 5 * SECOND, "the silent connections are given up", || {
         nodes.proxies[..2].iter().all(|proxy| proxy.accepted() >= 2)
     });
-    // Of the old connections, the SET alone arrives, behind everything the new ones said.
+    // Of the old connections, the SET alone arrives, after all that the new ones sent.
     nodes.proxies[..2].iter().for_each(|proxy| proxy.heal_with_stragglers(millis(400)));
     let took = wait_ready(&client, 3);
     println!("all ready {took:?} after healing");
     nothing_outlives_it(&client, &nodes.fleet);
     for monitor in &monitors[..2] {
-        // The old connection was ended before the SET came; on a machine that is busy, behind it.
+        // The old connection was ended before the SET came; on a busy machine, after it.
         let done = done_to_the_key(monitor);
         println!("{done:?}");
         assert_eq!(done.last(), Some(&"release"), "{done:?}");
@@ -110,7 +110,7 @@ fn where_the_old_connection_cannot_be_killed_the_debt_is_paid_twice() {
     drive_until(&client, 5 * SECOND, "the silent connections are given up", || {
         nodes.proxies[..2].iter().all(|proxy| proxy.accepted() >= 2)
     });
-    // Sooner than the node timeout behind the first payment.
+    // Sooner than the node timeout after the first release.
     nodes.proxies[..2].iter().for_each(|proxy| proxy.heal_with_stragglers(millis(50)));
     client.drive(millis(500)).unwrap();
     for monitor in &monitors[..2] {
@@ -119,7 +119,7 @@ fn where_the_old_connection_cannot_be_killed_the_debt_is_paid_twice() {
     nothing_outlives_it(&client, &nodes.fleet);
 }
 
-/// Stalls the node, and lets it do `then` before it looks at anybody else.
+/// Stalls the node, and lets it do `then` before it looks at any other client.
 fn stall(node: &Node, seconds: &str, then: &[&str]) -> support::RespClient {
     let other = node.client();
     let commands = [support::encode(&["DEBUG", "SLEEP", seconds]), support::encode(then)].concat();

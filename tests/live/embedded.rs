@@ -72,7 +72,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
         embedded.engine.coordinator().open_records() == 0
     });
     assert_eq!(embedded.engine.deadline(&lock), None);
-    // Its place may be another's by now: an old handle reaches nothing.
+    // Another request may have its slot by now: an old handle reaches nothing.
     embedded.engine.acquire("b", LockOptions::once(TTL), 2).unwrap();
     let Ok(Outcome::Acquired(other)) = embedded.completion().result else { panic!("no lock") };
     assert!(matches!(embedded.engine.extend(&lock, TTL, 3), Err(Error::Lost { .. })));

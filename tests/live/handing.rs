@@ -1,5 +1,5 @@
-//! A lock that is handed on by its token: one holder at most, and nothing of the giver's reaches
-//! the one who took it up.
+//! A lock that is handed on by its token: one holder at most, and no late request of the giver
+//! reaches the new holder.
 
 use std::sync::Barrier;
 
@@ -37,7 +37,8 @@ fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
         taker.drive_until(SECOND, "all have the new token", || {
             tokens(&fleet, "a") == vec![text(guard.token()); 3]
         });
-        // Whatever the giver does now, it does nothing to it: three renewals of its would be due.
+        // Nothing that the giver does now has an effect on the lock: three of its renewals would be
+        // due by then.
         giver.drive(SECOND).unwrap();
         taker.drive(millis(100)).unwrap();
         assert!(giver.poll_lock_event().is_none(), "who gave it away is told nothing");
@@ -74,7 +75,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
     // A key that is not there is not made.
     taker.drive(millis(50)).unwrap();
     assert_eq!(fleet.keys_everywhere(), []);
-    // Who gives away what is over is told so.
+    // A caller that gives away a lock that is over gets an error.
     let over = giver.try_lock("a", millis(200)).unwrap();
     nothing_is_left(&fleet, 2 * SECOND);
     let error = over.into_token().unwrap_err();
@@ -85,7 +86,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
 fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
     let fleet = Fleet::start(3);
     let (first, second) = (client(&fleet), client(&fleet));
-    // With its next extend, where it is not kept.
+    // With its next extend, if it is not kept.
     let mut guard = first.try_lock("a", TTL).unwrap();
     first.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
     let adopted = second.adopt("a", guard.token(), TTL).unwrap();
@@ -98,7 +99,7 @@ fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
     assert_eq!(adopted.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet, SECOND);
 
-    // At once, where it is kept: by another client, and by another call of the same one.
+    // At once, if it is kept: by another client, and by another call of the same one.
     let ttl = 30 * SECOND;
     for by in [&second, &first] {
         let guard = first.lock("a", kept(ttl)).unwrap();
@@ -156,7 +157,7 @@ fn of_two_who_take_a_lock_up_with_one_token_one_at_most_holds_it() {
         let others = [first, second].map(|client| scope.spawn(adopt(client)));
         for round in 0..ROUNDS {
             let guard = giver.try_lock(format!("k{round}"), TTL);
-            // Where a grant is still on its way, nobody finds the token.
+            // If a grant is still on its way, the other clients do not find the token.
             let _ = giver.drive(millis(2));
             let token = guard.and_then(Guard::into_token).unwrap_or(wrong_token());
             *given.lock().expect("nobody panics with it") = token;
@@ -205,8 +206,8 @@ fn what_the_giver_left_unanswered_never_touches_who_took_it_up() {
         let given = guard.into_token().unwrap();
         stop("adopt");
         let adopted = taker.adopt("a", given, kept(TTL)).unwrap();
-        // The giver finds the node silent, and ends; what it had asked there is in the node's
-        // hands.
+        // The giver finds the node silent, and ends; the request that it sent there is still to be
+        // executed.
         giver.drive(millis(400)).unwrap();
         drop(giver);
         fleet[2].cont();

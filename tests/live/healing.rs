@@ -6,7 +6,7 @@ use super::*;
 use redlatch::LostReason;
 use support::{Cut, Node, Proxy};
 
-/// The look at a node that lost a key is a twentieth of it behind the push.
+/// A node that lost a key is looked at a twentieth of this time after the push.
 const SHORT: Duration = Duration::from_secs(4);
 
 fn token_of(guard: &Guard) -> Vec<u8> {
@@ -17,7 +17,7 @@ fn token_of(guard: &Guard) -> Vec<u8> {
 fn keys_that_are_deleted_one_by_one_are_healed_and_the_lock_is_never_lost() {
     let fleet = Fleet::start(5);
     let client = client(&fleet);
-    // Kept: a push tells of it.
+    // Kept: a push reports it.
     let guard = client.lock("a", kept(SHORT)).unwrap();
     let token = token_of(&guard);
     client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);

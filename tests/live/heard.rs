@@ -21,7 +21,7 @@ pub enum What {
 pub struct Heard {
     pub what: What,
     pub key: String,
-    /// The token; empty where there is none.
+    /// The token; empty if there is none.
     pub token: String,
     /// A script that was sent by its source.
     pub by_source: bool,

@@ -1,4 +1,4 @@
-//! Looking at a key from outside, and ending a lock whoever holds it.
+//! Looking at a key from outside, and ending a lock whichever client holds it.
 
 use super::heard::writes;
 use super::*;
@@ -11,7 +11,7 @@ fn sights(client: &Client, key: &str) -> (KeySummary, Vec<KeyState>) {
     let inspection = client.inspect(key).unwrap();
     assert_eq!(&*inspection.key, key.as_bytes());
     for node in &inspection.nodes {
-        // One that holds something else has said so.
+        // A node whose key holds another type has answered that.
         let answered =
             !matches!(node.sight, KeyState::Failed(cause) if cause != NodeError::WrongType);
         assert_eq!(answered, !node.took.is_zero(), "{node:?}");
@@ -141,7 +141,7 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_told_at_on
         assert_eq!(told.reason(), LostReason::Gone);
         by.drive_until(SECOND, "it is gone everywhere", || tokens(&fleet, "a").is_empty());
         assert_eq!(by.dangerously_force_release("a").unwrap(), ReleaseOutcome::AlreadyExpired);
-        // Nobody heals it, and the next one can have it.
+        // No client heals it, and the next one can have it.
         holder.drive(millis(100)).unwrap();
         assert_eq!(tokens(&fleet, "a"), [b""; 0]);
         let next = operator.try_lock("a", TTL).unwrap();

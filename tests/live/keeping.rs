@@ -1,4 +1,4 @@
-//! Locks that are kept: renewed as long as they may be and not longer, and never behind their
+//! Locks that are kept: renewed as long as they may be and not longer, and never after their
 //! release.
 
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ fn acquire_wave(embedded: &mut Loop, wave: usize, ttl: Duration) -> Vec<Lock> {
     locks.collect()
 }
 
-/// No token is prolonged or set behind its release. Returns how many were released while an answer
+/// No token is prolonged or set after its release. Returns how many were released while an answer
 /// about them was on its way: by the source, which needs none.
 fn none_is_prolonged_behind_its_release(monitor: &Monitor) -> usize {
     let mut released = HashSet::new();
@@ -95,7 +95,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
         start.elapsed(),
         embedded.engine.stats().renewed,
     );
-    // A node's own compare-and-delete is said in one way, whatever is unanswered.
+    // A node's own compare-and-delete has one form, whatever is unanswered.
     let native = ["DELIFEQ", "DELEX"].map(|word| fleet[0].command(&["COMMAND", "INFO", word]));
     let scripts =
         native.iter().all(|info| matches!(info, Value::Array(all) if all == &[Value::Nil]));
@@ -128,7 +128,8 @@ fn a_lock_that_is_kept_for_ten_ttls_and_lost_by_its_number_of_extensions_leaves_
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
 }
 
-/// Warned of no deadline twice, and of the last one; and told before it where the machine let us.
+/// Warned of no deadline twice, and of the last one; and warned in time if the machine was not
+/// busy.
 #[track_caller]
 fn is_warned_once(told: &Told) {
     assert!(told.warnings.windows(2).all(|two| two[0] < two[1]), "warned twice: {told:?}");
@@ -150,7 +151,7 @@ fn a_lock_that_is_lost_by_expiry_leaves_nothing_a_node_timeout_behind_its_ttl() 
     assert_eq!(told.reason(), LostReason::Expired);
     is_warned_once(&told);
     fleet.iter().for_each(Node::cont);
-    // They execute what was asked before they were stopped, and behind it what is owed.
+    // The nodes execute what was asked before they were stopped, and after it the pending releases.
     let limit = ttl + node_timeout;
     let left = client.drive_until(limit, "nothing", || fleet.keys_everywhere().is_empty());
     println!("all stopped behind ten ttls: lost, and nothing is left {left:?} after they go on");
@@ -274,8 +275,8 @@ fn scripts_run(node: &Node) -> u64 {
     line.map_or(0, |line| line.split(',').next().unwrap_or_default().parse().expect("a number"))
 }
 
-/// Lets the node forget all but one of the keys that it was to tell of. Evictions that our own
-/// command gives rise to are told nobody (NOLOOP), so another connection asks for them.
+/// Lets the node forget all but one of the keys that it had to report. Evictions that our own
+/// command causes are reported to no client (NOLOOP), so another connection asks for them.
 fn forget_whom_to_tell(node: &Node) {
     let most = |keys: &str| node.command(&["CONFIG", "SET", "tracking-table-max-keys", keys]);
     assert!(most("1").is_ok());
@@ -307,7 +308,7 @@ fn nodes_that_forget_whom_to_tell_start_no_storm() {
         }
         let lasted = start.elapsed();
         let in_ttls = lasted.as_secs_f64() / ttl.as_secs_f64();
-        // In each ttl 20 looks at most, and 3 renewals; and those that were under way.
+        // In each ttl 20 looks at most, and 3 renewals; and those that were in flight.
         let most = (LOCKS as f64 * (23.0 * in_ttls + 3.0)) as u64;
         for (node, before) in fleet.iter().zip(before) {
             let asked = scripts_run(node) - before;
@@ -343,8 +344,8 @@ fn timers_of_suspend() -> Vec<Duration> {
     all.filter(|&left| left >= millis(100)).collect()
 }
 
-/// A poller's timeout does not count the time that a machine is suspended: what was due meanwhile
-/// would be told as much later.
+/// A poller's timeout does not count the time that a machine is suspended: a report that was due
+/// meanwhile would come as much later.
 #[cfg(target_os = "linux")]
 #[test]
 fn who_keeps_a_lock_is_woken_by_a_timer_that_goes_on_in_suspend() {

@@ -1,4 +1,4 @@
-//! What comes too late, and what is refused before it is sent.
+//! Answers and calls that come too late, and requests that are refused before they are sent.
 
 use super::*;
 use redlatch::{Busy, ConfigError, Error, Outcome, ReleaseOutcome};

@@ -1,5 +1,5 @@
-//! A lock that is lost is told so before its deadline, and at once where it is known; and what is
-//! left of it goes.
+//! The loss of a lock is reported before its deadline, and at once if the client knows it; and what
+//! is left of the lock goes.
 
 use super::heard::{What, heard};
 use super::*;
@@ -9,8 +9,8 @@ use support::{Node, Proxy, Way};
 /// So long that nothing here is lost by it, or found by a renewal.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Loses locks until one was told before its deadline: a machine that was busy at that moment is
-/// forgiven, one after the other is not.
+/// Loses locks until one loss was reported before its deadline. A single late report is forgiven,
+/// because the machine may have been busy; a series of them is not.
 #[track_caller]
 fn told_in_time(what: &str, mut lose: impl FnMut() -> Told) {
     for _ in 0..5 {
@@ -152,7 +152,7 @@ fn it_is_lost_when_the_third_of_five_keys_was_replaced() {
     is_only_anothers(&fleet, &client, 3);
     drop(guard);
 
-    // And by pushes, where it is kept.
+    // And by pushes, if it is kept.
     fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
     let guard = client.lock("a", kept(LONG)).unwrap();
     client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);
@@ -174,7 +174,7 @@ fn it_is_lost_when_the_third_of_five_keys_was_replaced() {
     is_only_anothers(&fleet, &client, 3);
 }
 
-/// What was ours goes, and what is another's stays.
+/// Our keys go, and another client's stay.
 #[track_caller]
 fn is_only_anothers(fleet: &Fleet, client: &Client, nodes: usize) {
     client.drive_until(SECOND, "ours is gone", || fleet.keys_everywhere().len() == nodes);
@@ -192,7 +192,7 @@ fn an_extend_whose_answers_come_behind_the_old_deadline_is_lost_and_leaves_nothi
     client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
     let deadline = guard.deadline().unwrap();
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
-    // The nodes prolong it at once; nobody hears of it before the deadline.
+    // The nodes prolong it at once; their answers arrive after the deadline.
     proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, 3 * SECOND));
     let error = guard.extend(LONG).unwrap_err();
     let late = clock::now().saturating_since(deadline);
@@ -272,7 +272,7 @@ fn a_loss_that_another_call_found_out_is_told_by_the_next_look() {
     for look_first in [true, false] {
         let guard = client.lock("a", kept(millis(200))).unwrap();
         let mut other = client.try_lock("b", millis(200)).unwrap();
-        // Nobody drives until both are over.
+        // No client is driven until both are over.
         nothing_is_left(&fleet, 5 * SECOND);
         assert!(matches!(other.extend(TTL), Err(Error::Lost { .. })));
         let lost = |error| matches!(error, Error::Lost { reason: LostReason::Expired, .. });

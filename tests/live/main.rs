@@ -1,7 +1,7 @@
 //! Locks on real servers: what a holder, a contender and an operator see.
 //!
-//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
-//! is expected: these machines are shared.
+//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
+//! expected: these machines are shared.
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
@@ -58,13 +58,13 @@ trait Watched {
     fn until_lost(&self, guard: &Guard<'_>) -> Told;
 }
 
-/// How the loss of a lock that was kept was told.
+/// How the loss of a kept lock was reported.
 #[derive(Debug)]
 struct Told {
     error: Error,
     /// Of which deadlines it was warned.
     warnings: Vec<redlatch::clock::Instant>,
-    /// When it was told.
+    /// When it was reported.
     at: redlatch::clock::Instant,
     /// The last deadline that was in force.
     deadline: redlatch::clock::Instant,
@@ -109,14 +109,14 @@ impl Watched for Client {
         start.elapsed()
     }
 
-    /// Drives until it is told that the lock is lost.
+    /// Drives until the loss of the lock is reported.
     #[track_caller]
     fn until_lost(&self, guard: &Guard<'_>) -> Told {
         let mut deadline = guard.deadline().expect("it is held");
         let mut warnings = Vec::new();
         let start = Instant::now();
         loop {
-            // It returns as soon as there is something to tell.
+            // The call returns as soon as there is something to report.
             self.drive(millis(100)).expect("the poller works");
             deadline = guard.deadline().unwrap_or(deadline);
             while let Some(notice) = self.poll_lock_event() {

@@ -1,4 +1,4 @@
-//! A holder whose process is stopped until its locks are over: the first look behind that says so.
+//! A holder whose process is stopped until its locks are over: its first look afterwards says so.
 //!
 //! The holder is this test binary, started once more for that test alone.
 
@@ -13,10 +13,10 @@ use redlatch::{Guard, LostReason};
 /// The nodes, for the process that holds.
 const NODES: &str = "REDLATCH_TEST_HOLDER";
 
-/// What the holder says when it holds its locks.
+/// The line that the holder prints when it holds its locks.
 const HOLDING: &str = "holding";
 
-/// And when it knows that it does not any more.
+/// The line that it prints when it knows that it does not any more.
 const BOTH_LOST: &str = "both are lost";
 
 /// How long the locks of the holder live.
@@ -110,16 +110,16 @@ fn the_holder(urls: impl Iterator<Item = String>) {
         before = now;
         renewed.check().expect("it runs, and keeps it");
         extended.check().expect("it runs, and extends it");
-        // Where it was stopped just here, this cannot say anything else than that, either.
+        // If it was stopped just here, the extend can only report the loss, too.
         let late = |before| clock::now().saturating_since(before) >= SHORT;
         assert!(extended.extend(SHORT).is_ok() || late(before));
-        // Nearly always it is stopped in here, and the next look is the first thing behind it.
+        // Nearly always it is stopped in here, and the next look is the first thing afterwards.
         client.drive(millis(20)).unwrap();
     }
 }
 
 fn it_was_stopped(client: &Client, renewed: &Guard<'_>, extended: &Guard<'_>) {
-    // A local read, of the lock that nobody renews; and one that looks what came in.
+    // A local read of the lock that is not renewed, and a read that looks at what came in.
     let (plain, kept) = (extended.check(), renewed.check());
     println!("{kept:?}\n{plain:?}");
     assert!(matches!(kept, Err(Error::Lost { reason: LostReason::Expired, .. })), "{kept:?}");

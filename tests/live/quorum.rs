@@ -60,7 +60,7 @@ fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
         assert!(text.contains(&format!("127.0.0.1:{} no answer in time", node.port())), "{text}");
     }
     assert!(fleet[1].keys().is_empty(), "the grant of the third was given back at once");
-    // The client is not driven any more: what it wrote behind the SETs is enough.
+    // The client is not driven any more: what it wrote after the SETs is enough.
     fleet[0].cont();
     fleet[2].cont();
     let gone = nothing_is_left(&fleet, SECOND);

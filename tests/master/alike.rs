@@ -1,4 +1,4 @@
-//! When a reply of the server's is what the master said, although it is not the same bytes.
+//! When a reply of the server counts as the master's reply, although it is not the same bytes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,8 +30,8 @@ pub fn alike(request: Option<&Vec<u8>>, master: &[u8], real: &Answer, slack: Dur
     }
 }
 
-/// Whether two lines have numbers behind their first byte that differ by this much at most. The
-/// negative ones mean something.
+/// Whether two lines have numbers after their first byte that differ by this much at most. Negative
+/// numbers have a meaning of their own.
 fn near(master: &[u8], real: &[u8], tolerance: u128) -> bool {
     let number = |line: &[u8]| -> Option<i128> {
         let digits = line.get(1..)?.split(|byte| *byte == b'\r').next()?;

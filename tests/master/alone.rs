@@ -1,5 +1,5 @@
-//! What the master does that a server cannot be made to do beside it: restarts, clocks that jump,
-//! other servers' commands, lies.
+//! What the master does that a real server cannot be made to do for comparison: restarts, clocks
+//! that jump, other servers' commands, lies.
 
 use std::time::Duration;
 

@@ -43,7 +43,7 @@ struct Line {
     client_id: u64,
 }
 
-/// The server and the master side by side.
+/// The server and the master, for comparison.
 struct Bench {
     server: Server,
     master: Master,
@@ -63,7 +63,7 @@ struct Bench {
     /// How long the slowest `send` of a sequence took: both sides executed it within that.
     slack: Duration,
     later: u64,
-    /// A difference was found, and nobody knows how it left the server.
+    /// A difference was found, and it is not known how it left the server.
     broken: bool,
     compared: u64,
     pushes: u64,
@@ -129,7 +129,7 @@ impl Bench {
         Line { wire, connection: self.master.connect(), client_id }
     }
 
-    /// Both as new, but for what `run_id` and client ids tell.
+    /// Both as new, except for `run_id` and client ids.
     fn reset(&mut self) {
         if std::mem::take(&mut self.broken) {
             self.master.disconnect(self.admin.connection);
@@ -154,7 +154,7 @@ impl Bench {
         self.later = 0;
     }
 
-    /// Tells the server alone.
+    /// Sends it to the server alone.
     fn tell(&mut self, words: &[&str]) -> String {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         let reply = self.admin.wire.ask(&words);
@@ -195,7 +195,7 @@ impl Bench {
             None => {}
             Some(Trouble::Busy) => self.keep_busy(),
             Some(Trouble::Misconf) => {
-                // A directory where the snapshot should go.
+                // A directory at the path of the snapshot.
                 let in_the_way = self.server.directory.join("taken");
                 std::fs::create_dir_all(in_the_way).expect("a directory");
                 self.tell(&["CONFIG", "SET", "save", "3600 1000000"]);
@@ -249,18 +249,18 @@ impl Bench {
     }
 }
 
-/// What the master said on one connection.
+/// What the master sent on one connection.
 type NodeReply = BTreeMap<ConnectionId, (Vec<u8>, bool)>;
 
 impl Bench {
     fn play(&mut self, steps: &[Step]) -> Result<(), Difference> {
         self.reset();
         steps.iter().try_for_each(|step| self.step(step))?;
-        // What the server said unasked and the master did not shows before the next reply.
+        // A push of the server that the master did not send shows before the next reply.
         (0..2).try_for_each(|on| self.send(on, &[words(&["ECHO", "the end"])], 1))
     }
 
-    /// Plays again where a ttl may have run out when the sequence did not mean it to. On a machine
+    /// Plays again if a ttl may have run out when the sequence did not mean it to. On a machine
     /// that is always too slow for a sequence, it proves nothing. And a real difference shows each
     /// time: one that does not was a matter of milliseconds, here or in the server.
     fn play_until_sure(&mut self, steps: &[Step]) -> Result<(), String> {

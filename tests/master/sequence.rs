@@ -1,6 +1,6 @@
 //! Random sequences of steps: a table of commands with blanks, and what goes into the blanks.
 //!
-//! No ttl here lies where the time a test takes could decide what happens: `SOON` is over after a
+//! No ttl here ends at a moment that the duration of a test could decide: `SOON` is over after a
 //! wait and not before, `LATER` is longer than any test and longer each time it is used.
 
 use proptest::prelude::*;
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Word {
 }
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // A registration takes two requests, the second right behind the first.
+    // A registration takes two requests, the second right after the first.
     let caching = request().prop_map(|read| vec![line("CLIENT CACHING YES"), read]);
     let reads = prop_oneof![Just("PTTL k"), Just("GET k"), Just("EXISTS k other k")];
     let registers = reads.prop_map(|read| vec![line("CLIENT CACHING YES"), line(read)]);
@@ -247,10 +247,10 @@ fn request() -> impl Strategy<Value = Request> {
     prop_oneof![60 => words, 1 => raw]
 }
 
-/// Sequences that chance would hardly find: steps behind each other, `A` and `B` for what is sent
+/// Sequences that chance would hardly find: steps one after the other, `A` and `B` for what is sent
 /// on which connection.
 pub const RARE: &[&str] = &[
-    // A replica hides a key whose time is over, and tells nobody.
+    // A replica hides a key whose time is over, and notifies no client.
     "A HELLO 3; A CLIENT TRACKING ON; A SET k t PX SOON; A GET k; replica; wait; B GET k; \
      B PTTL k; A DBSIZE; well; B DBSIZE; B EXISTS k; A PING",
     // A write over a key whose time is over is two writes, and one registration.
@@ -285,7 +285,7 @@ pub const RARE: &[&str] = &[
      A EVAL RELEASE 2 k; A EVALSHA RELEASE_SHA 1 k t; A SCRIPT FLUSH; A GET k; A SET k t; well",
     "A SET k t PX LATER; full; A EVAL EXTEND 1 k t LATER; A PTTL k; A SET k t; \
      A EVAL RELEASE 1 k t",
-    // A lock is taken up: what it had is not shortened, and whoever reads its key is told.
+    // A lock is taken up: its ttl is not shortened, and a client that reads its key is notified.
     "A HELLO 3; A CLIENT TRACKING ON OPTIN NOLOOP; B SET k t PX LATER; A CLIENT CACHING YES; \
      A PTTL k; B EVAL ADOPT 1 k t u 5; B PTTL k; B GET k; A CLIENT CACHING YES; A PTTL k; \
      A EVAL ADOPT 1 k t x LATER; A EVAL ADOPT 1 k t u LATER; A PTTL k; B EVAL EXTEND 1 k u LATER; \
@@ -300,7 +300,8 @@ pub const RARE: &[&str] = &[
      A GET k",
     "A CLIENT SETNAME me; busy; A PING; A SET k t; A HELLO 3; A AUTH x; A CLIENT ID; B RESET; \
      B QUIT",
-    // Who came while there was a password has not said it, also when it is gone.
+    // A client that came while there was a password has not sent it, and still has not when it is
+    // gone.
     "locked; A again; A HELLO 3; A GET k; unlocked; A GET k; A HELLO 3; A AUTH x; \
      A AUTH default x; A HELLO 3; locked; A GET k; B GET k; A RESET; A GET k; A AUTH secret; \
      A GET k; B RESET; B GET k",

@@ -42,8 +42,8 @@ pub struct Server {
 
 impl Server {
     pub fn start() -> Server {
-        // Whoever binds a free port after us takes it from under the server, so this is tried
-        // again; and whoever answers must be our child.
+        // Another process that binds a free port after us takes it from under the server, so this
+        // is tried again; and the process that answers must be our child.
         let server = (0..10).find_map(|_| Server::try_start());
         server.expect("redis-server starts on one of ten free ports")
     }
@@ -118,7 +118,7 @@ pub struct Wire {
 
 impl Wire {
     pub fn send(&mut self, bytes: &[u8]) {
-        // On a connection that was closed, the next read tells.
+        // On a connection that was closed, the next read reports it.
         let _ = self.stream.write_all(bytes);
     }
 

@@ -1,4 +1,4 @@
-//! One call after the other: what each comes to, by waiting and by polling.
+//! One call after the other: the result of each, by waiting and by polling.
 
 use super::*;
 use redlatch::{

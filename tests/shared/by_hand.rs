@@ -1,4 +1,4 @@
-//! A small executor: it polls by hand what was woken, and knows who holds its wakers.
+//! A small executor: it polls by hand what was woken, and knows which tasks hold its wakers.
 //!
 //! The hazard is a wake-up that is lost: nothing but a wake-up makes it poll a second time.
 
@@ -54,7 +54,7 @@ impl Wake for Counted {
     }
 }
 
-/// A future in somebody's hands.
+/// A future that the test polls by hand.
 pub struct Task<F> {
     future: F,
     pub wakes: Arc<Counted>,
@@ -83,7 +83,7 @@ impl<F: Future + Unpin> Task<F> {
     }
 }
 
-/// Polls all of them, `at_once` at a time, and sees that nobody keeps a waker of theirs.
+/// Polls all of them, `at_once` at a time, and sees that none of their wakers is kept.
 pub fn run_all(mut futures: impl Iterator<Item = Boxed>, at_once: usize) {
     let bell = Arc::<Bell>::default();
     let (mut tasks, mut wakers) = (Vec::new(), Vec::new());

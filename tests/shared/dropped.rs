@@ -1,5 +1,5 @@
-//! Futures and guards that are dropped anywhere: what they asked for is taken back, and nothing of
-//! them stays in the client.
+//! Futures and guards that are dropped anywhere: their requests are taken back, and nothing of them
+//! stays in the client.
 //!
 //! `REDLATCH_TEST_DROPS=10000` says how many futures each executor drops.
 
@@ -13,7 +13,7 @@ use super::*;
 use by_hand::{Boxed, Task, run_all};
 use redlatch::{Error, LockOptions, SharedGuard};
 
-/// How many futures are under way at once.
+/// How many futures are in flight at once.
 const AT_ONCE: usize = 48;
 
 /// Few keys, so that many of them wait.
@@ -24,7 +24,7 @@ fn how_many() -> u32 {
     wanted.unwrap_or(3000)
 }
 
-/// What was dropped where.
+/// How many futures were dropped at each point.
 #[derive(Debug, Default)]
 struct Tally {
     unpolled: AtomicU32,
@@ -40,8 +40,8 @@ impl Tally {
     }
 }
 
-/// A future that is dropped behind so many polls: at once, or instead of the next poll, for which
-/// it was woken.
+/// A future that is dropped after so many polls: at once, or instead of the next poll, for which it
+/// was woken.
 struct Cut {
     inner: Option<Boxed>,
     polls: u32,
@@ -152,7 +152,8 @@ async fn hold(client: &SharedClient, mut guard: SharedGuard, key: &str, dice: &m
             client.inspect(key).await.expect("it is looked at");
         }
         7 => {
-            // Whom the guard lets go before, the token takes up again: in between nobody has it.
+            // The guard gives the lock up first, and the call by token releases it: in between the
+            // lock has no owner.
             let token = guard.token();
             let under_way = guard.release();
             drop(under_way);
@@ -218,7 +219,7 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
                 let mut dice = Dice(7);
                 loop {
                     let Some(cut) = cuts.lock().unwrap().next() else { return };
-                    // Some are dropped by somebody else, at any point.
+                    // Some are dropped by another task, at any point.
                     let task = tokio::spawn(cut);
                     if dice.roll(4) == 0 {
                         for _ in 0..dice.roll(20) {
@@ -236,7 +237,7 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
         for worker in workers {
             worker.await.expect("it does not panic");
         }
-        // The driver goes on behind it.
+        // The driver goes on afterwards.
         let start = Instant::now();
         while client.gauges().records > 0 && start.elapsed() < 10 * SECOND {
             tokio::time::sleep(millis(1)).await;
@@ -284,7 +285,7 @@ fn a_grant_that_nobody_took_is_given_back() {
         nothing_is_left(&fleet, SECOND);
         nothing_is_open(&client, before);
     }
-    // And whoever waits behind it gets it.
+    // And a caller that waits for it gets it.
     let task = granted(&client, LockOptions::new(TTL));
     let mut next = Task::new(client.lock("a", TTL));
     assert!(next.poll().is_pending());

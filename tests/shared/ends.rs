@@ -1,5 +1,5 @@
-//! Ends that nobody asked for: sockets that take nothing, wakers and keys that panic or reach into
-//! the client, a driver that dies.
+//! Unexpected ends: sockets that take nothing, wakers and keys that panic or reach into the client,
+//! a driver that dies.
 #![expect(unsafe_code, reason = "wakers of the test are made by hand")]
 
 use std::future::Future;
@@ -54,7 +54,7 @@ fn poll<F: Future + Unpin>(future: &mut F, waker: &Waker) -> Poll<F::Output> {
     Pin::new(future).poll(&mut Context::from_waker(waker))
 }
 
-/// Polls until it is ready, whoever is woken.
+/// Polls until it is ready, whichever waker was called.
 fn finish<F: Future + Unpin>(future: &mut F, waker: &Waker) -> F::Output {
     loop {
         if let Poll::Ready(output) = poll(future, waker) {
@@ -163,7 +163,7 @@ fn wakers_that_panic_take_nothing_from_those_behind_them() {
     let other = client.clone();
     let waiter = std::thread::spawn(move || other.lock("a", TTL).wait().map(|_| ()));
     eventually(SECOND, "it waits", || client.gauges().calls == 5);
-    // One of them is woken to have the lock, by whoever gives it back.
+    // One of them is woken to have the lock, by the thread that gives it back.
     drop(held);
     eventually(10 * SECOND, "it is granted", || tokens(&fleet, "a").len() == 3);
     assert_eq!(client.close(10 * SECOND).wait(), 0);

@@ -76,7 +76,7 @@ fn forks(urls: &str) {
     assert_eq!(client.close(10 * SECOND).wait(), 0);
 }
 
-/// Forks, and waits for the child, which a signal ends where it hangs.
+/// Forks, and waits for the child, which a signal ends if it hangs.
 fn fork_once((client, guard): &mut (SharedClient, Option<redlatch::SharedGuard>)) {
     // SAFETY: the child does only what is tried here, and leaves without the harness.
     let child = unsafe { libc::fork() };
@@ -113,7 +113,7 @@ fn in_the_child(
         client.nodes().is_empty(),
         guard.release().wait() == Err(forked),
     ];
-    // All the handles that this thread has: what others had are nobody's here.
+    // All the handles that this thread has: handles of other threads have no owner in the child.
     drop(lease);
     ends.iter().all(|&it| it)
 }

@@ -1,5 +1,5 @@
-//! What is seen of a lock that is over: by all who look at it, whatever became of the call that
-//! found out.
+//! What is seen of a lock that is over: by all callers that look at it, whatever happened to the
+//! call that found out.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};

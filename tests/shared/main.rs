@@ -100,7 +100,7 @@ impl Dice {
     }
 }
 
-/// Does something on a thread of its own, and finds it out where that hangs.
+/// Does something on a thread of its own, and fails if that hangs.
 #[track_caller]
 fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::channel();

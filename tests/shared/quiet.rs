@@ -1,5 +1,5 @@
-//! Calls while nothing else would wake anybody: no probe, no timeout, no connection that is lost. A
-//! wake-up that is lost is never made up for, and the test is ended by its watchdog.
+//! Calls while nothing else would wake the client: no probe, no timeout, no connection that is
+//! lost. A wake-up that is lost is never made up for, and the test is ended by its watchdog.
 
 use super::*;
 use std::sync::mpsc;

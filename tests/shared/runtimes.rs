@@ -62,7 +62,7 @@ fn a_client_of_a_runtime_is_used_from_elsewhere_and_ends_with_its_runtime() {
     drop(runtime);
     assert_eq!(waiter.join().unwrap(), Err(Error::Closed(ClosedReason::DriverGone)));
     assert_eq!(guard.lost().wait(), Error::Closed(ClosedReason::DriverGone));
-    // Nobody tells its hold, and nobody would pay what it owes.
+    // No driver is left to report to its holder, or to send its release.
     assert_eq!(unwatched.check(), Err(Error::Closed(ClosedReason::DriverGone)));
     assert_eq!(
         client.lock("b", TTL).wait().map(|_| ()),
@@ -82,7 +82,7 @@ fn a_close_is_over_in_time_also_where_nobody_turns_the_runtime() {
     nothing_is_left(&fleet, SECOND);
 }
 
-/// The runtime was kept busy by somebody, so that all of it is found out in one turn.
+/// The runtime was kept busy, so that the driver finds out all of it in one turn.
 #[test]
 fn a_renewal_counts_though_the_next_warning_is_due_as_well() {
     let fleet = Fleet::start(3);
@@ -123,7 +123,7 @@ fn outside_of_a_runtime_there_is_an_error() {
     assert!(matches!(polled, std::task::Poll::Ready(Err(Error::Config(_)))));
 }
 
-/// Two that are woken in one turn, so that the driver makes way for both: and then nobody turns it.
+/// Two that are woken in one turn, so that the driver makes way for both; then no runtime turns it.
 #[test]
 fn a_guard_that_is_dropped_behind_its_runtime_is_given_back() {
     let fleet = Fleet::start(3);
@@ -150,7 +150,7 @@ fn a_task_may_wait_where_tokio_knows_that_it_blocks() {
         runtime.spawn(async move {
             for _ in 0..300 {
                 let guard = client.lock(name, TTL).await.unwrap();
-                // Without that nobody may be left who looks at tokio's sockets.
+                // Without `block_in_place` no worker may be left to look at tokio's sockets.
                 tokio::task::block_in_place(|| guard.release().wait()).unwrap();
                 told.send(()).expect("the test waits for it");
             }

@@ -1,5 +1,5 @@
-//! Very many threads on one client: nobody holds what another holds, everybody has an answer when
-//! it is closed, and the only bound is that of its records.
+//! Very many threads on one client. No thread holds what another holds, every thread has an answer
+//! when the client is closed, and the only bound is that of its records.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -13,7 +13,7 @@ use redlatch::{ClosedReason, Error, LockOptions, SharedGuard};
 const THREADS: u32 = 64;
 const KEYS: u32 = 1000;
 
-/// Whoever holds a key, as the threads see it.
+/// The thread that holds each key, as the threads see it.
 struct Checker {
     holders: Vec<AtomicU32>,
     held: AtomicU64,
@@ -28,7 +28,7 @@ impl Checker {
         Checker { holders, held, looked, fleet: Arc::clone(fleet) }
     }
 
-    /// Holds it: nobody else does, before, meanwhile and behind.
+    /// Holds it: no other thread does, before, meanwhile and after.
     fn hold(&self, key: u32, thread: u32, guard: &SharedGuard, dice: &mut Dice) {
         if guard.check().is_err() {
             return;
@@ -230,7 +230,7 @@ fn it_is_busy_at_the_bound_of_its_records_and_at_nothing_else() {
     let (held, busy): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
     assert_eq!((held.len(), busy.len()), (RECORDS, 20));
     assert!(busy.iter().all(|it| matches!(it, Err(Error::Busy(Busy::Records)))), "{busy:?}");
-    // Who would wait behind others is refused, too; what is done with a lock that is held is not.
+    // A caller that would wait for another is refused, too; calls for a lock that is held are not.
     let key = held[0].as_ref().unwrap().key().to_vec();
     let refused = client.lock(&key, TTL).wait();
     assert!(matches!(refused, Err(Error::Busy(Busy::Records))), "{refused:?}");

@@ -14,7 +14,7 @@ pub const SECOND: u64 = 1_000_000_000;
 pub struct Turn {
     /// Which one is well now.
     pub node: usize,
-    /// How many turns follow; behind the last one all are well.
+    /// How many turns follow; after the last one all are well.
     pub left: usize,
     /// How long each lasts.
     pub length: u64,
@@ -37,11 +37,11 @@ pub enum Event {
     Start { node: usize },
     /// A node that refused commands is well again.
     Recover { node: usize },
-    /// Look whether a lock that somebody believes in is on a majority of the nodes.
+    /// Look whether a lock that a user believes in is on a majority of the nodes.
     Probe { belief: usize },
     /// Look whether a lock that was given away is still there to be taken up.
     ProbeGiven { handed: usize },
-    /// Look whether keys that are free are waited for in vain.
+    /// Look whether users wait for keys that are free.
     Watch,
     /// Another node is the one that is well.
     Turn(Turn),

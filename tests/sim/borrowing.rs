@@ -1,6 +1,6 @@
-//! Locks that are used by their token alone: a user is given a token, and nobody else is. It
-//! prolongs the lock by the token, believes in the deadline that it is told, and releases the key
-//! by the token, or leaves it to its ttl.
+//! Locks that are used by their token alone: one user is given a token, and no other user is. That
+//! user prolongs the lock by the token, believes in the deadline that the answer reports, and
+//! releases the key by the token, or leaves it to its ttl.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Borrowed {
     token: LockToken,
     /// What it believes in, once a majority agreed to a deadline.
     belief: Option<usize>,
-    /// The extend that is under way.
+    /// The extend that is in flight.
     asked: Option<(Op, u64)>,
 }
 
@@ -67,7 +67,7 @@ impl World {
         });
         match asked {
             Ok(op) => {
-                // Said again where a node forgot the script, as a release may be.
+                // Sent again if a node forgot the script, as a release may be.
                 let due = now + RELEASE_TIMEOUTS * self.plan.node_timeout();
                 self.note_request(client, serial, Purpose::Borrow { user }, "extend", due);
                 it.asked = Some((op, serial));
@@ -95,8 +95,8 @@ impl World {
             // What it believes in stays as it is.
             return self.rest(client, user);
         };
-        // The latest deadline that it was told counts, in a belief of its own: the one before may
-        // be over.
+        // The latest deadline that was reported to it counts, in a belief of its own: the one
+        // before may be over.
         let mut until = deadline.as_nanos();
         if let Some(before) = it.belief {
             until = until.max(self.checker.belief(before).until);

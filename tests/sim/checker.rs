@@ -1,19 +1,20 @@
-//! What must never happen, whatever goes wrong: two at once who believe in a lock on one key; a
-//! request without its one answer in time. It knows no coordinator and no master: it is told what
-//! callers are told, and what time it is.
+//! What must never happen, whatever goes wrong: two callers that believe in a lock on one key at
+//! once; a request without its one answer in time. The checker knows no coordinator and no master:
+//! it gets what is reported to callers, and the time.
 //!
-//! A caller that was told a deadline acts on it without asking again. So a belief lasts until the
-//! latest deadline that was told, unless its owner gave the lock back before, or was told that it
-//! is lost. Of a lock that is kept the loss is told once, and in time, with a warning before it.
+//! A caller that got a deadline acts on it without asking again. So a belief lasts until the latest
+//! deadline that was reported. The belief ends earlier if its owner gave the lock back, or if the
+//! loss was reported. The loss of a kept lock is reported once, and in time, with a warning before
+//! it.
 
 use std::collections::BTreeMap;
 
 use crate::agenda::MILLI;
 
-/// So many violations are reported of one run: the first tells the most.
+/// So many violations are reported of one run: the first are the most useful.
 const REPORTED: usize = 5;
 
-/// Who was told of a lock, up to when it is its own.
+/// The caller that was given a lock, and the time up to which it holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Belief {
     /// The client, and its user.
@@ -29,13 +30,13 @@ pub struct Belief {
     /// An operator deleted its key on a node, on a minority of them: the owner may come to think
     /// that it is lost, and early.
     pub touched: bool,
-    /// An operator took it away behind its owner's back, on all nodes: another may have it now,
-    /// which is the operator's doing, and it must not come back.
+    /// An operator deleted its key on all nodes without the owner's knowledge. Another caller may
+    /// have the lock now, which is the operator's doing, and the lock must not come back.
     pub forced: bool,
 }
 
 impl Belief {
-    /// Who believes in what from when until when.
+    /// Which caller believes in which lock, from when until when.
     pub fn new(who: (usize, usize), key: usize, token: Vec<u8>, from: u64, until: u64) -> Belief {
         Belief { who, key, token, from, until, touched: false, forced: false }
     }
@@ -53,13 +54,13 @@ struct Kept {
     moved: (u64, u64),
     /// It can be seen that it is lost.
     lost: bool,
-    /// When the loss has to be told, had the client run all the time.
+    /// When the loss has to be reported, had the client run all the time.
     due: u64,
     /// How long the client had been kept from running before, in total.
     kept_waiting: u64,
 }
 
-/// How a kept lock was said to have ended.
+/// How a kept lock was reported to have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// It came to a deadline.
@@ -68,7 +69,7 @@ pub enum End {
     Gone,
 }
 
-/// How long before its deadline a kept lock may be given up, so that the loss is told in time.
+/// How long before its deadline a kept lock may be given up, so that the loss is reported in time.
 pub const TOLD_BEFORE: u64 = 2 * MILLI;
 
 /// A request without an answer yet.
@@ -94,7 +95,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// One that has been told nothing yet. Whether it looks for two holders of a key.
+    /// A checker without any report yet. `excludes`: whether it looks for two holders of a key.
     pub fn new(excludes: bool) -> Checker {
         Checker {
             beliefs: Vec::new(),
@@ -117,7 +118,7 @@ impl Checker {
         number
     }
 
-    /// The owner was told a later deadline.
+    /// The owner was given a later deadline.
     pub fn prolong(&mut self, now: u64, number: usize, until: u64, kept_waiting: u64) {
         let belief = &mut self.beliefs[number];
         let (was, who) = (belief.until, belief.who);
@@ -161,7 +162,7 @@ impl Checker {
         }
     }
 
-    /// The lock is kept from now on: its loss is to be told under this number.
+    /// The lock is kept from now on: its loss has to be reported under this number.
     pub fn keep(
         &mut self,
         serial: u64,
@@ -176,7 +177,7 @@ impl Checker {
         self.kept.insert(serial, kept);
     }
 
-    /// Its owner wants to hear no more of it.
+    /// Its owner wants no more reports of it.
     pub fn unkeep(&mut self, serial: u64, now: u64, kept_waiting: u64) {
         let Some(kept) = self.kept.remove(&serial) else { return };
         if kept.lost && now > kept.due + (kept_waiting - kept.kept_waiting) {
@@ -197,7 +198,7 @@ impl Checker {
         }
     }
 
-    /// It was told that a kept lock is lost.
+    /// The loss of a kept lock was reported.
     pub fn lost(&mut self, serial: u64, end: End, now: u64, kept_waiting: u64) {
         let Some(kept) = self.kept.remove(&serial) else {
             return self.violate(format!("the loss of {serial}, which is not kept (any more)"));
@@ -212,8 +213,8 @@ impl Checker {
             let late = now - kept.due - waited;
             self.violate(format!("the loss of {who:?} was told {late} ns late"));
         }
-        // Who was kept from running may be told of the loss alone; and where there was no time for
-        // a warning there is none.
+        // A client that was kept from running may report the loss alone; and if there was no time
+        // for a warning, there is none.
         let warns_at = (kept.due + TOLD_BEFORE).saturating_sub(kept.warn_before);
         let in_time = kept.warn_before > 2 * TOLD_BEFORE && warns_at > kept.moved.0;
         let ran = kept_waiting == kept.moved.1;
@@ -222,7 +223,7 @@ impl Checker {
         }
     }
 
-    /// The owner gave the lock back, or was told that it is lost.
+    /// The owner gave the lock back, or its loss was reported.
     pub fn end(&mut self, now: u64, number: usize) {
         let belief = &mut self.beliefs[number];
         belief.until = belief.until.min(now);
@@ -281,7 +282,7 @@ impl Checker {
             self.violate(format!("request {serial} was answered twice, or behind its cancelling"));
             return;
         };
-        // A client that did not run could not be told.
+        // A client that did not run could not get a report.
         let due = asked.due + (kept_waiting - asked.kept_waiting);
         if now > due {
             let (client, what, late) = (asked.client, asked.what, now - due);

@@ -20,7 +20,7 @@ use crate::turning::Waiting;
 use crate::user::{Purpose, User};
 use crate::world::World;
 
-/// Where a client is in its loop.
+/// The state of a client's loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// It sleeps.
@@ -40,19 +40,20 @@ pub struct Client {
     pub coordinator: Coordinator,
     /// Its connection to each node.
     pub wires: Vec<Option<usize>>,
-    /// The latest of its connections to each node over which it may have paid what it owed there.
+    /// The latest of its connections to each node over which it may have sent its pending releases
+    /// there.
     pub paid_on: Vec<Option<usize>>,
-    /// Who wants locks of it.
+    /// The users that want locks of it.
     pub users: Vec<User>,
     /// Handles whose owners have forgotten them, to be used when they are long over.
     pub relics: Vec<Relic>,
-    /// Ends that were told and are not fetched yet.
+    /// Ends that were reported and are not fetched yet.
     pub told: Vec<Told>,
     /// What its users wait for.
     pub asked: BTreeMap<u64, Purpose>,
     /// The answer to a question of the simulation's own.
     pub errand: Option<Result<Outcome, Error>>,
-    /// Where it is in its loop.
+    /// The state of its loop.
     pub step: Step,
     /// The nodes of which it left something unread, though the poller reported it.
     pub rest: Vec<bool>,
@@ -99,7 +100,7 @@ impl Client {
         self.relics.clear();
         self.told.clear();
         (self.errand, self.step, self.gone) = (None, Step::Idle, false);
-        // Whatever it was about to do, nobody does.
+        // Whatever it was about to do is not done.
         (self.wake, self.wake_at) = (self.wake + 1, u64::MAX);
     }
 
@@ -173,7 +174,7 @@ impl World {
     }
 
     /// How long a client pauses between two steps. A caller is rarely away for so long that every
-    /// node seems to be silent, but where things go wrong that happens, too.
+    /// node seems to be silent, but when things go wrong that happens, too.
     fn pauses(&mut self) -> u64 {
         if self.plan.pace > 0 && self.dice.chance(200) {
             return self.dice.below(self.plan.pace);
@@ -200,7 +201,7 @@ impl World {
             Step::Serve => {
                 self.serve(client);
                 if self.dice.chance(200) {
-                    // Some doors write at once what was asked.
+                    // Some doors write a request at once.
                     turn::write_out(&mut self.drive(client));
                 }
                 Step::Turn(turn::Step::FIRST)
@@ -258,7 +259,7 @@ impl World {
         order
     }
 
-    /// Reads so many pieces that arrived on the wire to a node, as one where there are several.
+    /// Reads so many pieces that arrived on the wire to a node, as one piece if there are several.
     pub fn read(&mut self, client: usize, node: usize, most: usize) {
         let Some(wire) = self.clients[client].wires[node] else { return };
         if self.network.wires[wire].inbox.is_empty() {
@@ -347,7 +348,7 @@ impl World {
         coordinator.handle_connecting(NodeId::new(node), instant(now));
     }
 
-    /// Takes note of what it tells of the nodes.
+    /// Takes note of what it reports of the nodes.
     pub fn look_at_events(&mut self, client: usize) {
         let now = self.agenda.now();
         while let Some(event) = self.clients[client].coordinator.poll_node_event() {

@@ -1,4 +1,4 @@
-//! Scenarios that chance would hardly find, told step by step in the same world.
+//! Scenarios that chance would hardly find, step by step in the same world.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl Scenario {
         Scenario { world, trace }
     }
 
-    /// Lets it go on up to this many milliseconds behind the start.
+    /// Lets it go on up to this many milliseconds after the start.
     fn until(&mut self, millis: u64) {
         self.world.run_until((START + millis) * MILLI);
     }
@@ -143,7 +143,8 @@ impl Scenario {
 }
 
 /// The third node grants the key to the rival, restarts without it, and is healed by the holder.
-/// It stands for what it forgot: would it count for the holder at once, there were two.
+/// Its key stands in the place of the one it forgot: if it counted for the holder at once, there
+/// would be two holders.
 #[test]
 fn what_was_healed_in_quarantine_does_not_count_before_it_is_over() {
     let mut it = Scenario::new();
@@ -158,7 +159,7 @@ fn what_was_healed_in_quarantine_does_not_count_before_it_is_over() {
     it.until(4);
     let now = it.world.agenda.now();
     it.world.kill_until(2, now + 500 * MICRO);
-    // The rival does not learn of the restart until it is told so.
+    // The rival learns of the restart only when it runs again.
     it.world.clients[RIVAL].stop(now, 85 * MILLI);
     it.until(10);
     it.extend(HOLDER, 60);
@@ -190,7 +191,7 @@ fn what_was_granted_in_quarantine_does_not_count_in_an_extend() {
 }
 
 /// The holder won without the third node, which is flushed and executes the holder's question
-/// afterwards: the answer comes behind the push, and does not count.
+/// afterwards: the answer comes after the push, and does not count.
 #[test]
 fn what_a_flushed_node_grants_behind_the_verdict_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
@@ -255,7 +256,7 @@ fn what_was_granted_in_quarantine_does_not_count_for_an_adopter() {
     it.the_rival_has_it();
 }
 
-/// The same for one who takes the lock up while a node is silent: it does not get it.
+/// The same for a client that takes the lock up while a node is silent: it does not get it.
 #[test]
 fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
     let mut it = Scenario::new();
@@ -267,7 +268,7 @@ fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
     it.the_rival_has_it();
 }
 
-/// The same for one who prolongs it by its token.
+/// The same for a client that prolongs it by its token.
 #[test]
 fn what_was_granted_in_quarantine_does_not_count_for_an_extend_by_token() {
     let mut it = Scenario::new();

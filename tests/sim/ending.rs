@@ -1,5 +1,5 @@
-//! The end of a run: everything is well again and nobody wants anything. What is left now is
-//! leaked; and everybody must be able to take everything.
+//! The end of a run: everything is well again and no user wants anything. A key that is left now is
+//! leaked, and each client must be able to take every key.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::user::{Purpose, Wish};
 use crate::world::World;
 
 impl World {
-    /// Nothing is asked, owed, lined up, waited for or left on any node.
+    /// No request, pending release, queued waiter or wait is left, and no key on any node.
     pub fn check_that_nothing_is_left(&mut self) {
         self.checker.all_answered();
         for client in 0..self.clients.len() {
@@ -47,8 +47,8 @@ impl World {
 
     /// These timers are left, and no other: of each node that of the next question for its time,
     /// and of each node in quarantine that of its end. The look for silence that was armed by the
-    /// last question comes up to a node timeout later, so there is a moment without one behind as
-    /// many node timeouts as there are nodes, unless the nodes are often asked for their time.
+    /// last question comes up to a node timeout later. So a moment without that timer comes within
+    /// as many node timeouts as there are nodes, unless the nodes are often asked for their time.
     fn check_timers(&mut self, client: usize) {
         let nodes = self.nodes.len();
         let often = self.plan.settings.probe_interval <= 10 * self.plan.settings.node_timeout;
@@ -136,7 +136,7 @@ impl World {
                 }
             }
         }
-        // What came behind the majority is to be answered too.
+        // Answers that came after the majority must be read, too.
         self.run_until(self.agenda.now() + SECOND);
         self.excused.clear();
         self.given.clear();
@@ -183,8 +183,8 @@ impl World {
         None
     }
 
-    /// Another client does with a lock what can be done by its token, and without it. At last it
-    /// is nobody's, and back in its owner's hands.
+    /// Another client does with a lock what can be done by its token, and without it. At last the
+    /// lock has no owner for a moment, and then its first owner has it again.
     fn meddle(&mut self, owner: usize, lock: Lock) -> Option<Lock> {
         let client = (owner + 1) % self.clients.len();
         let (ttl, token) = (Duration::from_millis(self.long_ttl()), lock.token());
@@ -252,8 +252,8 @@ impl World {
         self.clients[client].errand.take()
     }
 
-    /// The clients end, with requests under way: what they have asked for and not handed out goes
-    /// with them.
+    /// The clients end, with requests in flight: locks that they have asked for and not handed out
+    /// go with them.
     pub fn say_goodbye(&mut self) {
         for client in 0..self.clients.len() {
             for _ in 0..self.dice.below(3) {

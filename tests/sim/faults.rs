@@ -10,11 +10,11 @@ use crate::network::Piece;
 use crate::plan::Memory;
 use crate::world::{World, coordinator};
 
-/// The coordinators see that a node was flushed also where they were not connected then, or lost
-/// the connection before they were told.
+/// The coordinators also see that a node was flushed if they were not connected then, or lost the
+/// connection before the push arrived.
 pub const SEES_OLD_FLUSHES: bool = true;
 
-/// The coordinators see that a node was promoted also where it had been promoted before.
+/// The coordinators also see that a node was promoted if it had been promoted before.
 pub const SEES_EVERY_PROMOTION: bool = true;
 
 /// What can go wrong.
@@ -48,13 +48,13 @@ pub enum Kind {
     Flush,
     /// A node is flushed before it reads what is on its way to it, and another falls silent.
     FlushFirst,
-    /// A key is deleted on a node, where a majority still holds it.
+    /// A key is deleted on a node, while a majority still holds it.
     Delete,
     /// A key is deleted on all nodes, and then only one node at a time is well.
     Force,
 }
 
-/// What a server says of a command that its user may not call.
+/// The answer of a server to a command that its user may not call.
 const REFUSED: &str = "-NOPERM this user may not do that\r\n";
 /// What is asked in a handshake, and is refused by some servers.
 const GREETING: [&str; 3] = ["info", "hello", "client|tracking"];
@@ -163,7 +163,7 @@ impl World {
         }
         it.down = true;
         it.down_until = it.down_until.max(until);
-        // Whoever kills a stopped process has it gone at once.
+        // A stopped process that is killed is gone at once.
         it.frozen_until = 0;
         self.agenda.put(it.down_until, Event::Start { node });
         self.drop_connections(node);
@@ -325,7 +325,8 @@ impl World {
             10 => refuses("client|tracking", REFUSED),
             _ => Trouble::TurnsAway("ERR max number of clients reached".into()),
         };
-        // A client that cannot see who the node is does not end a connection there by its number.
+        // A client that does not know which server the node is does not end a connection there by
+        // its number.
         let refuses_kill = match &trouble {
             Trouble::Busy => true,
             Trouble::Answers { commands, .. } => {
@@ -374,8 +375,8 @@ impl World {
         }
     }
 
-    /// An operator flushes a node; unless a client can see that later, while everybody is there to
-    /// be told.
+    /// An operator flushes a node. If no client can see that later, this happens only while each
+    /// client is connected and gets the push.
     pub fn flush(&mut self, node: usize) {
         let now = self.agenda.now();
         let runs = !self.nodes[node].down && !self.nodes[node].is_frozen(now);
@@ -395,7 +396,7 @@ impl World {
         }
     }
 
-    /// A node is flushed while something is on its way to it, and executes that behind the flush.
+    /// A node is flushed while something is on its way to it, and executes that after the flush.
     /// Often another node falls silent, so that a majority needs this one.
     fn flush_first(&mut self, node: usize) {
         let wires = &self.network.wires;

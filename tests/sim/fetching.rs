@@ -1,5 +1,5 @@
-//! What ended is taken by the callers: at once, or told first and fetched later, as a future that
-//! is woken and polled behind that. Between the two it may be taken back, and the lock may be over.
+//! The callers take what ended: at once, or reported first and fetched later, as a future that is
+//! woken and polled after that. Between the two it may be taken back, and the lock may be over.
 
 use redlatch::Op;
 use redlatch::proto::turn;
@@ -7,7 +7,7 @@ use redlatch::proto::turn;
 use crate::user::Purpose;
 use crate::world::World;
 
-/// An end that was told.
+/// An end that was reported.
 #[derive(Debug, Clone, Copy)]
 pub struct Told {
     op: Op,
@@ -30,7 +30,7 @@ impl World {
                 self.clients[client].asked.get(&serial),
                 Some(Purpose::AutoExtend { .. } | Purpose::Errand) | None
             );
-            // What is told of a kept lock is taken by whoever drives, and not by a caller.
+            // The reports of a kept lock are taken by the code that drives, and not by a caller.
             let pause = if keeps { 0 } else { self.dice.below(self.plan.fetched_late) };
             self.clients[client].told.push(Told { op, at: now + pause });
         }

@@ -1,8 +1,8 @@
 //! Locks that are handed on: given away by one user and taken up by another one with the token, by
 //! two at once, or with a token that is long over; and those of a client that died.
 //!
-//! A token is offered only when nobody believes in its lock any more: whoever takes up a lock that
-//! its owner did not give away takes it from an owner who does not know.
+//! A token is offered only when no user believes in its lock any more: a user that takes up a lock
+//! which its owner did not give away takes it from an owner that does not know.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const REMEMBERED: usize = 6;
 pub struct Offer {
     pub key: usize,
     pub token: LockToken,
-    /// Nobody else is told of it, and it is used by its token.
+    /// No other user gets the token, and it is used by the token alone.
     pub alone: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct Offer {
 pub struct Handed {
     offer: Offer,
     until: u64,
-    /// Somebody has asked for it.
+    /// A user has asked for it.
     asked: bool,
 }
 
@@ -63,8 +63,8 @@ impl World {
         self.rest(client, user);
     }
 
-    /// A lock that was given away stays where it is for as long as its giver could have believed
-    /// in it, unless somebody has asked for it.
+    /// A lock that was given away stays on its nodes for as long as its giver could have believed
+    /// in it, unless a user has asked for it.
     pub fn probe_given(&mut self, handed: usize) {
         let now = self.agenda.now();
         let Handed { offer, until, asked } = &self.handed[handed];
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// Whoever held a lock does not any more, and another one may take it up.
+    /// The holder of a lock does not hold it any more, and another user may take it up.
     pub fn offer(&mut self, key: usize, token: LockToken) {
         let now = self.agenda.now();
         let offer = Offer { key, token, alone: false };
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// A user takes up a lock that was offered, mostly the one that it was told of.
+    /// A user takes up a lock that was offered, mostly the one that it has learned of.
     pub fn take_up(&mut self, client: usize, user: usize, mut offer: Offer) {
         if !offer.alone && self.dice.chance(100) {
             offer = self.offers[self.dice.place(self.offers.len())];

@@ -1,5 +1,5 @@
-//! Locks that are kept: how users want them kept, what they are told of them, and what the
-//! coordinator says of every lock in somebody's hands at each moment.
+//! Locks that are kept: how users want them kept, what is reported to users, and what the
+//! coordinator says at each moment of every lock that a user has.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const SHORTEST_KEPT: u64 = 10;
 #[derive(Debug)]
 pub struct Keeping {
     op: Op,
-    /// What it is told under.
+    /// The number under which its events are reported.
     pub serial: u64,
     /// When it began to be kept in this way.
     since: u64,
@@ -99,7 +99,7 @@ impl World {
                 self.checker.unkeep(keep.serial, now, it.kept_waiting);
                 it.asked.remove(&keep.serial);
                 it.coordinator.cancel(keep.op, instant(now));
-                // A renewal that is under way goes on.
+                // A renewal that is in flight goes on.
                 held.open_end = true;
             }
         } else {
@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// What a user is told of the lock that it keeps.
+    /// What is reported to a user of the lock that it keeps.
     pub fn told_of_keeping(
         &mut self,
         client: usize,
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Who kept a lock is told that it is lost, and stops.
+    /// The keeper of a lock gets the report that it is lost, and stops.
     fn is_told_of_loss(&mut self, client: usize, user: usize, serial: u64, reason: LostReason) {
         let state = std::mem::replace(&mut self.clients[client].users[user].state, State::Resting);
         let State::Holding(held) = state else {
@@ -237,8 +237,9 @@ impl World {
         prolonged.into_iter().for_each(|belief| self.probe(belief));
     }
 
-    /// A key that was lost is set again for what is left of its lock, not for longer: what is
-    /// about to be written to a node says so. Where nobody is ever late, that is known exactly.
+    /// A key that was lost is set again for what is left of its lock, not for longer: the bytes
+    /// that are about to be written to a node show it. If no client is ever late, the time is known
+    /// exactly.
     pub fn look_at_heals(&mut self, client: usize, wire: usize, output: &[u8]) {
         let now = self.agenda.now();
         let it = &self.clients[client];

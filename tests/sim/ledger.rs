@@ -1,7 +1,7 @@
 //! What each node remembers, by the simulation's own bookkeeping: which token stands at which key,
 //! whether it may stand in the place of another one, and what the node forgot. From it follows on
-//! how many nodes a belief rests. The ledger knows no coordinator: it is told when a node forgets,
-//! and looks at the masters after each piece of bytes that they execute.
+//! how many nodes a belief rests. The ledger knows no coordinator: it learns from the simulation
+//! when a node forgets, and looks at the masters after each piece of bytes that they execute.
 //!
 //! # Why two callers cannot believe in a key at once
 //!
@@ -11,7 +11,7 @@
 //!    if it was created within `max_ttl` after its node forgot something, for as long as these
 //!    `max_ttl` last: another's token may have stood there before, and its owner may believe in it.
 //! 2. The token stood there without a doubt, its key would have lived up to `until`, and the node
-//!    forgot it. Nobody can know that in time, and nobody has to, as the next lines show.
+//!    forgot it. No client can know that in time, and none has to, as the next lines show.
 //!
 //! The rule: whenever a caller begins to believe in a token, is given a later deadline, and up to
 //! that deadline, a majority of the nodes supports the token up to the deadline.
@@ -20,12 +20,12 @@
 //! node, so one node supports both. It cannot hold both at once, so it forgot one of them, say A,
 //! at a moment `f`, and B was created there later. A deadline is at most `max_ttl` after the
 //! question that it comes from, and A was there before `f`, so its deadline is before
-//! `f + max_ttl`. Up to then B is in doubt and has no support from this node. Behind it nobody
+//! `f + max_ttl`. Up to then B is in doubt and has no support from this node. After it no owner
 //! believes in A any more. If the node forgot B as well, B was in doubt when it was forgotten.
 //!
 //! A promise of a node is only subtracted when the node forgets; so a belief that follows the rule
-//! when it begins follows it up to its end, unless a key ends too early or is deleted by somebody
-//! who does not own it. Both are found by a look at the last moment of the belief.
+//! when it begins follows it up to its end, unless a key ends too early or is deleted by a client
+//! that does not own it. Both are found by a look at the last moment of the belief.
 //!
 //! # Why a correct coordinator is not accused
 //!
@@ -34,11 +34,11 @@
 //! moment, which is longer than the `max_ttl` from the loss that count here, also by a clock that
 //! goes a hundredth too fast. What it does not count it may not have needed: a restart with all
 //! data puts nothing in doubt here. An answer on its way at the time of the loss stands for a key
-//! that was forgotten without a doubt (2.), or for one that was created behind the loss; then the
+//! that was forgotten without a doubt (2.), or for one that was created after the loss; then the
 //! push or the new connection comes before the answer.
 //!
-//! That holds as long as the coordinators can see each loss. Where they cannot (a flush while
-//! nobody is connected and no marker is kept, a clock that jumps between two probes), no Redlock
+//! That holds as long as the coordinators can see each loss. If they cannot (a flush while no
+//! client is connected and no marker is kept, a clock that jumps between two probes), no Redlock
 //! client can keep the promise, and the plan does not judge by this rule.
 
 /// A token at a key of a node.
@@ -104,7 +104,7 @@ impl Ledger {
     pub fn forget(&mut self, now: u64, node: usize, key: usize, token: &[u8], expires: u64) {
         if self.is_certain(now, node, key, token) {
             let forgotten = &mut self.places[node][key].forgotten;
-            // What is over supports nobody.
+            // A token that is over supports no belief.
             forgotten.retain(|it| it.expires > now);
             forgotten.push(Forgotten { token: token.to_vec(), expires });
         }
@@ -123,7 +123,7 @@ impl Ledger {
         self.doubtful_until[node] = self.memory.saturating_sub(uptime);
     }
 
-    /// Whether this token is at the key, and stands in nobody's place.
+    /// Whether this token is at the key, and stands in no other token's place.
     pub fn is_certain(&self, now: u64, node: usize, key: usize, token: &[u8]) -> bool {
         let entry = self.places[node][key].entry.as_ref();
         entry.is_some_and(|entry| entry.token == token && entry.doubtful_until <= now)

@@ -14,15 +14,15 @@
 //! What is looked at, always: no two callers believe in a lock on one key at the same time; a lock
 //! that is believed in is on a majority of the masters; it is handed out before its deadline and
 //! not lost before it; every request has one answer in time. Of locks that are kept: the loss is
-//! told once, in time and behind a warning; no deadline is beyond the bound; where nothing goes
+//! reported once, in time and after a warning; no deadline is beyond the bound; if nothing goes
 //! wrong they are renewed. Of locks that are given away: they stay to be taken up, by one. Of locks
 //! that an operator takes away: they do not come back, and their owners stop to believe in them
 //! when enough nodes have said so.
 //!
-//! And at the end, when everything is well again: nothing is asked, owed, kept or waited for, no
-//! key is left although its ttl is long, and everybody can take every key. A simulation in which
-//! nothing happens finds nothing, so the test also asks that everything that can happen did. What
-//! chance hardly ever finds is told step by step in `directed`.
+//! And at the end, when everything is well again: no request, pending release, renewal or wait is
+//! left, no key is left although its ttl is long, and each client can take every key. A simulation
+//! in which nothing happens finds nothing, so the test also asks that everything that can happen
+//! did. What chance hardly ever finds is in `directed`, step by step.
 
 mod agenda;
 mod borrowing;
@@ -56,7 +56,7 @@ use tally::Tally;
 use trace::Trace;
 use world::World;
 
-/// How many seeds are run unless somebody says otherwise.
+/// How many seeds are run by default.
 const SEEDS: u64 = 4_000;
 
 /// Runs a seed; what happened, or what happened that must not.
@@ -92,8 +92,8 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 
-/// Runs the one seed that was asked for, or all of them whose remainder by two this is: one half
-/// beside the other, since the harness runs tests beside each other.
+/// Runs the one seed that was asked for, or all seeds of this remainder by two: the harness runs
+/// both halves at the same time.
 fn run_half(remainder: u64) {
     if let Some(seed) = number("SIM_SEED") {
         if let (0, Err(words)) = (remainder, run(seed, Trace::default())) {
@@ -146,8 +146,8 @@ fn a_seed_is_a_run() {
     }
 }
 
-/// The simulation has to be able to fail: where nodes forget and nothing guards against it, it
-/// finds what has to happen.
+/// The simulation has to be able to fail: if nodes forget and nothing guards against it, it finds
+/// two holders.
 #[test]
 fn without_the_restart_guard_there_are_two_holders() {
     let two = |words: &String| words.contains("two holders");

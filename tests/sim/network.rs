@@ -84,19 +84,19 @@ impl Pipe {
 /// One connection, from the attempt to open it to its end.
 #[derive(Debug)]
 pub struct Wire {
-    /// Who opened it.
+    /// The client that opened it.
     pub client: usize,
     /// To which node.
     pub node: usize,
     /// The client knows that it is open.
     pub open: bool,
-    /// The client has let go of it.
+    /// The client has dropped it.
     pub left: bool,
     /// Nothing comes back from the node any more.
     pub cut: bool,
-    /// The node has let go of it, or never had it.
+    /// The node has closed it, or never had it.
     pub ended: bool,
-    /// What the node calls it, once it has accepted it.
+    /// The number that the node gives it, once it has accepted it.
     pub connection: Option<ConnectionId>,
     /// What is on its way to the node.
     pub to_node: Pipe,
@@ -104,7 +104,7 @@ pub struct Wire {
     pub to_client: Pipe,
     /// What has arrived at the node while it could not read.
     pub backlog: Vec<u8>,
-    /// Behind the backlog there is an end.
+    /// An end follows the backlog.
     pub backlog_ends: bool,
     /// What has arrived at the client and was not read.
     pub inbox: VecDeque<Piece>,
@@ -147,7 +147,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A wire from a client to a node. Nothing was said of it yet.
+    /// A wire from a client to a node. Neither end knows it yet.
     pub fn wire(&mut self, client: usize, node: usize, dice: &mut Dice) -> usize {
         self.wires.push(Wire {
             client,
@@ -168,7 +168,7 @@ impl Network {
         self.wires.len() - 1
     }
 
-    /// Tells the client something of a wire, at `at` or later.
+    /// Sends something of a wire to the client, for `at` or later.
     pub fn tell(&mut self, wire: usize, at: u64, piece: Piece, agenda: &mut Agenda) {
         let at = self.wires[wire].to_client.push(at, piece);
         agenda.put(at, Event::ToClient { wire });
@@ -191,7 +191,7 @@ impl Network {
         }
     }
 
-    /// The node closes the wire, behind what it has sent.
+    /// The node closes the wire, after what it has sent.
     pub fn close_by_node(&mut self, wire: usize, agenda: &mut Agenda, dice: &mut Dice) {
         let at = agenda.now() + self.weather.way(dice);
         let it = &mut self.wires[wire];

@@ -38,7 +38,7 @@ pub struct Node {
     pub troubled_until: u64,
     /// Something in between makes errors of its answers up to this moment.
     pub lies_until: u64,
-    /// It has ended every connection that it was told to end, at once.
+    /// It has ended at once every connection that a client asked it to end.
     pub kills: bool,
     /// It is one of those that are not well while one node at a time is.
     pub loads: bool,

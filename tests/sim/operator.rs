@@ -1,10 +1,10 @@
-//! Operators who delete the keys of locks that are held, behind their owners' backs.
+//! Operators who delete the keys of locks that are held, without their owners' knowledge.
 //!
-//! On a minority of the nodes it does no harm: whoever believes in the lock still has a majority,
-//! and never knows, or heals it. On all nodes it breaks the promise of a lock, and another may have
-//! it at once; what has to be kept then is that the lock does not come back, and that its owner
-//! stops to believe in it when enough nodes have said that it is gone, one after the other as they
-//! may be well. So from then on one node at a time is well for a while.
+//! On a minority of the nodes it does no harm: an owner that believes in the lock still has a
+//! majority, and never knows, or heals it. On all nodes it breaks the promise of a lock, and
+//! another client may have it at once. What must hold then is that the lock does not come back, and
+//! that its owner stops to believe in it when enough nodes have answered that it is gone. These
+//! answers may come one after the other, so from then on one node at a time is well for a while.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,8 +29,8 @@ pub struct Forced {
 }
 
 impl World {
-    /// A lock that somebody believes in, of whom nothing is under way that could change what the
-    /// nodes hold: its client, its user, its key.
+    /// A lock that a user believes in, and about which no request is in flight that could change
+    /// what the nodes hold: its client, its user, its key.
     fn a_quiet_lock(&mut self) -> Option<(usize, usize)> {
         let client = self.dice.place(self.clients.len());
         let user = self.dice.place(self.plan.users);
@@ -49,8 +49,8 @@ impl World {
         }
     }
 
-    /// Somebody deletes a key on one node, where as many others hold it as its owner needs, for as
-    /// long as its owner believes in it.
+    /// An operator deletes a key on one node, while as many others hold it as its owner needs, for
+    /// as long as its owner believes in it.
     pub fn delete_one(&mut self, node: usize) {
         let now = self.agenda.now();
         let Some((client, user)) = self.a_quiet_lock() else { return };
@@ -58,7 +58,7 @@ impl World {
         let number = held.belief;
         let belief = self.checker.belief(number);
         let key = &self.keys[belief.key];
-        // What a node tells of a key's end is rounded down: one that is healed may end early.
+        // The ttl that a node reports is rounded down: a key that is healed may end early.
         let good = |at: usize| {
             now + self.nodes[at].left(now, key) >= belief.until
                 && self.supports(at, belief.key, &belief.token, belief.until)
@@ -86,8 +86,8 @@ impl World {
         self.deliver_answers(node);
     }
 
-    /// Somebody deletes a key on all nodes that hold it for a lock that its owner believes in, and
-    /// then one node at a time is well.
+    /// An operator deletes a key on all nodes that hold it for a lock that its owner believes in,
+    /// and then one node at a time is well.
     pub fn force_one(&mut self) {
         let now = self.agenda.now();
         let Some((client, user)) = self.a_quiet_lock() else { return };
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// Something was read from a node: too many of them may have said that a lock is gone.
+    /// An answer of a node was read: too many nodes may have answered that a lock is gone.
     pub fn look_at_forced(&mut self, client: usize, node: usize, wire: usize) {
         let spare = (self.nodes.len() - 1) / 2;
         let it = &self.clients[client];

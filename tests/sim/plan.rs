@@ -42,7 +42,7 @@ pub enum Length {
     Short,
     /// Long enough to be of use, over within a run.
     Middle,
-    /// Far longer than a run and its end: a key that is left behind is seen.
+    /// Far longer than a run and its end: a key that is left over is seen.
     Long,
 }
 
@@ -67,9 +67,9 @@ pub struct Plan {
     pub late: (u64, u64),
     /// How much longer each way of a byte to and from the last node is.
     pub far: u64,
-    /// How long a step of a client takes at most, where it takes any time.
+    /// How long a step of a client takes at most, if it takes any time.
     pub pace: u64,
-    /// How long callers take at most to fetch what they were told of; zero: nothing is told first.
+    /// How long callers take at most to fetch what was reported; zero: nothing is reported first.
     pub fetched_late: u64,
     /// The pause between two faults at most; zero: nothing goes wrong.
     pub fault_pause: u64,
@@ -85,9 +85,9 @@ pub struct Plan {
     pub gives: u64,
     /// How many in a thousand locks that are given away are for one user, by their token.
     pub lends: u64,
-    /// How many in a thousand acts of one who has no lock only look.
+    /// How many acts in a thousand of a user without a lock only look.
     pub looks: u64,
-    /// How many holders in a thousand keep the lock up to its end, where that is not too far.
+    /// How many holders in a thousand keep the lock up to its end, if that is not too far.
     pub patience: u64,
     /// The longest pause of a user between two locks.
     pub rest: u64,
@@ -95,12 +95,12 @@ pub struct Plan {
     pub young: u64,
     /// What becomes of the keys of a node that is killed.
     pub memory: Memory,
-    /// A test says who does what.
+    /// A test decides which client does what.
     pub directed: bool,
 }
 
 impl Plan {
-    /// Draws a plan. Unless it is said, nodes that forget are guarded against.
+    /// Draws a plan. Without `memory`, nodes that forget are guarded against.
     pub fn draw(memory: Option<Memory>, dice: &mut Dice) -> Plan {
         let drawn =
             dice.weighted(&[(10, Memory::Kept), (9, Memory::Guarded), (1, Memory::Jumping)]);
@@ -159,8 +159,8 @@ impl Plan {
         plan
     }
 
-    /// A world of three nodes and three clients with a user each, where nothing happens by itself,
-    /// and the nodes are guarded against restarts.
+    /// A world of three nodes and three clients with a user each, in which nothing happens by
+    /// itself, and the nodes are guarded against restarts.
     pub fn directed() -> Plan {
         let mut plan = Plan::draw(Some(Memory::Guarded), &mut Dice::new(0));
         (plan.clients, plan.nodes, plan.users, plan.keys) = (3, 3, 1, 1);
@@ -176,8 +176,8 @@ impl Plan {
         plan
     }
 
-    /// A world of kept locks that operators take away; nothing else goes wrong there but what
-    /// keeps clients from seeing it, and there is time for several rounds within a ttl.
+    /// A world of kept locks that operators take away. Nothing else goes wrong there except faults
+    /// that keep clients from seeing it, and there is time for several rounds within a ttl.
     fn let_operators_take_locks(&mut self, dice: &mut Dice) {
         self.settings.max_ttl = Duration::from_secs(60);
         self.settings.limits = Limits::default();
@@ -189,9 +189,9 @@ impl Plan {
         self.faults = vec![(4, Kind::Force), (1, Kind::Delete), (dice.below(2), Kind::Stop)];
     }
 
-    /// A world where nodes forget while others are silent, and holders prolong their locks by what
-    /// is left. Nothing is cut there but by the end of a process, so every client is told of every
-    /// flush.
+    /// A world in which nodes forget while others are silent, and holders prolong their locks by
+    /// what is left. Connections are cut there only by the end of a process, so every client gets
+    /// the push of every flush.
     fn let_nodes_forget(&mut self, dice: &mut Dice) {
         if dice.chance(700) {
             self.nodes = 3;
@@ -201,7 +201,7 @@ impl Plan {
         self.settings.limits = Limits::default();
         self.settings.max_ttl = Duration::from_millis(dice.one_of(&[100, 300, 300]));
         self.settings.node_timeout = Duration::from_millis(25);
-        // Its answers come behind the majority's.
+        // The answers of this node come after the majority's.
         self.far = dice.one_of(&[0, 8 * MILLI]);
         self.settings.reset_after = NEVER;
         self.latency = (20 * MICRO, 500 * MICRO);
@@ -242,12 +242,13 @@ impl Plan {
     }
 }
 
-/// Each kind of fault is likely in some worlds and absent from others: what only shows when one
-/// thing goes wrong again and again would drown in a mixture of everything.
+/// Each kind of fault is likely in some worlds and absent from others: a failure that needs one
+/// fault again and again would drown in a mixture of all faults.
 fn faults(memory: Memory, settings: &Settings, dice: &mut Dice) -> Vec<(u64, Kind)> {
     if memory == Memory::Guarded && dice.chance(150) {
-        // Who is told of a flush knows. Unless a client finds out later that it was not connected
-        // then, or lost the connection before it was told, nothing is cut here.
+        // A client that gets the push of a flush knows of it. Unless a client finds out later that
+        // it was not connected then, or lost the connection before the push arrived, nothing is cut
+        // here.
         let cuts = u64::from(SEES_OLD_FLUSHES);
         return vec![
             (3, Kind::Flush),
@@ -291,7 +292,7 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     } else if dice.chance(200) {
         settings.max_ttl = Duration::from_millis(300);
     }
-    // Not often where it may take a minute until a node is trusted: that would be many probes.
+    // Rarely if it may take a minute until a node is trusted: that would be many probes.
     let often = settings.max_ttl <= CRASHING && dice.chance(300) || memory == Memory::Jumping;
     settings.probe_interval = Duration::from_millis(if often { 200 } else { 5000 });
     if dice.chance(100) {
@@ -302,14 +303,14 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     settings
 }
 
-/// The longest ttl in a world where clients crash: what a dead client leaves behind is nobody's,
-/// and has to be over before the end of the run is looked at.
+/// The longest ttl in a world in which clients crash: no client owns what a dead client leaves, and
+/// it has to be over before the end of the run is looked at.
 const CRASHING: Duration = Duration::from_millis(300);
 
 /// A silent connection is kept for longer than anything is silent.
 const NEVER: Duration = Duration::from_secs(10);
 
-/// How long it may take behind the last fault until nothing is left of it: longer than the longest
+/// How long it may take after the last fault until nothing is left of it: longer than the longest
 /// pause before a connection, the longest ttl that is not long, and what is late; far shorter than
 /// a long ttl.
 pub const QUIET: u64 = 5 * SECOND;

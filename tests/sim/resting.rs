@@ -2,7 +2,7 @@
 
 use crate::world::World;
 
-/// What the nodes tell of a key's end is rounded down to whole milliseconds.
+/// The ttl that the nodes report is rounded down to whole milliseconds.
 const ROUNDED: u64 = crate::agenda::MILLI;
 
 impl World {
@@ -27,8 +27,9 @@ impl World {
         }
     }
 
-    /// A node is about to forget all its keys. It has executed nothing since `at`: what it grants
-    /// behind that may be another's as long as a lock of that moment may be believed in.
+    /// A node is about to forget all its keys. It has executed nothing since `at`: a key that it
+    /// grants after that may be another client's as long as a lock of that moment may be believed
+    /// in.
     pub fn note_loss_of_memory(&mut self, number: usize, at: u64) {
         let now = self.agenda.now();
         self.note_what_is_absent(number);
@@ -58,8 +59,8 @@ impl World {
         (0..self.nodes.len()).filter(|&node| self.supports(node, key, token, until)).collect()
     }
 
-    /// Looks whether a lock that somebody believes in rests on a majority of the nodes: what
-    /// carries the promise, before it breaks in anybody's hands.
+    /// Looks whether a lock that a user believes in rests on a majority of the nodes. The promise
+    /// depends on that, so this finds a fault before two users hold one lock.
     pub fn probe(&mut self, number: usize) {
         let now = self.agenda.now();
         let belief = self.checker.belief(number);

@@ -1,5 +1,5 @@
-//! What happened in all runs, counted: a simulation in which nothing happens finds nothing, and
-//! nobody notices. So the test asks that each of these happened.
+//! What happened in all runs, counted. The hazard is a simulation in which nothing happens: it
+//! finds nothing, and it looks as if all were well. So the test asks that each of these happened.
 
 /// How often things happened.
 #[derive(Debug, Default, Clone)]
@@ -36,7 +36,7 @@ pub struct Tally {
     pub relics: u64,
     /// Nodes seen to be suspect.
     pub suspects: u64,
-    /// Nodes seen to be owed something.
+    /// Nodes seen to have pending releases.
     pub pending_releases: u64,
     /// Clients that crashed or ended, and began anew.
     pub crashes: u64,
@@ -48,13 +48,13 @@ pub struct Tally {
     pub flushes: u64,
     /// Nodes whose grants did not count for a while.
     pub distrusted: u64,
-    /// Locks that a node granted on a connection that its client had let go of.
+    /// Locks that a node granted on a connection that its client had dropped.
     pub stale: u64,
-    /// Of these, where the client had a newer connection that was ready.
+    /// Of these, those whose client had a newer connection that was ready.
     pub stale_behind_newer: u64,
     /// Locks that were kept, for a while.
     pub kept: u64,
-    /// Times that a lock's deadline moved without its owner's doing.
+    /// Deadlines of locks that moved without the owner's call.
     pub prolonged: u64,
     /// Warnings that a kept lock ends.
     pub warnings: u64,
@@ -74,7 +74,7 @@ pub struct Tally {
     pub deleted: u64,
     /// Locks that an operator took away.
     pub forced: u64,
-    /// Keys that were set again where they had been lost.
+    /// Keys that were set again on nodes that had lost them.
     pub healed: u64,
     /// Wires of which a client left something unread.
     pub rests: u64,

@@ -10,7 +10,7 @@ use crate::agenda::MILLI;
 /// How much of a run's end is kept, unless `SIM_LINES` says otherwise.
 const LINES: usize = 250;
 
-/// A handle on the trace: whoever started the run keeps another, which survives a panic.
+/// A handle on the trace: the code that started the run keeps another, which survives a panic.
 #[derive(Debug, Clone, Default)]
 pub struct Trace(Option<Rc<RefCell<Lines>>>);
 
@@ -21,13 +21,13 @@ struct Lines {
 }
 
 impl Trace {
-    /// A trace that keeps what it is told.
+    /// A trace that keeps what is noted.
     pub fn on() -> Trace {
         let most = crate::number("SIM_LINES").map_or(LINES, |lines| lines as usize);
         Trace(Some(Rc::new(RefCell::new(Lines { last: VecDeque::new(), most }))))
     }
 
-    /// Writes a line, if anybody reads it.
+    /// Writes a line, if the trace is on.
     pub fn note(&self, now: u64, words: impl FnOnce() -> String) {
         if let Some(lines) = &self.0 {
             let mut lines = lines.borrow_mut();

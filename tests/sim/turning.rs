@@ -3,7 +3,7 @@
 //!
 //! The hazard is the one that `proto::turn` describes, so each turn is watched: whatever lay in the
 //! client's kernel when the turn began is read, and whatever the kernel would have taken is
-//! written, before the core is told that time has passed.
+//! written, before the core gets the new time.
 
 use redlatch::proto::coordinator::{Action, Coordinator};
 use redlatch::proto::turn::{self, Driver, Wake};
@@ -17,9 +17,9 @@ use crate::world::World;
 /// What waited for a client when its turn began, by node.
 #[derive(Debug)]
 pub struct Waiting {
-    /// Pieces that nobody has read since.
+    /// Pieces that the client has not read since.
     unread: Vec<usize>,
-    /// Output that the kernel would have taken, and that nobody has tried to write since.
+    /// Output that the kernel would have taken, and that the client has not tried to write since.
     unwritten: Vec<bool>,
 }
 
@@ -146,7 +146,7 @@ impl World {
     }
 
     /// A client falls asleep: nothing is left for which no event wakes it. The poller reports input
-    /// once, and a socket that takes output not at all.
+    /// once, and does not report a socket that takes output.
     pub fn look_at_what_is_left(&mut self, client: usize) {
         let it = &self.clients[client];
         let unread = it.rest.contains(&true);
@@ -206,7 +206,7 @@ impl World {
             count = self.dice.place(count + 1);
             it.full_until = now + 1 + self.dice.below(500 * MICRO);
         }
-        // What is written behind a cut is lost; the client does not know yet.
+        // Bytes that are written after a cut are lost; the client does not know yet.
         if !it.cut && !it.ended {
             self.network.send(wire, &output[..count], &mut self.agenda, &mut self.dice);
         }

@@ -1,7 +1,8 @@
-//! The callers: each wants one lock at a time, holds it for a while, prolongs it, has it kept,
-//! gives it back in one of several ways or away, forgets it, takes its request back, acts too late.
+//! The callers. Each wants one lock at a time, holds it for a while, prolongs it, and has it kept.
+//! It gives the lock back in one of several ways, gives it away, forgets it, takes its request
+//! back, or acts too late.
 //!
-//! Each user checks what it is told; what two users are told is compared by the checker.
+//! Each user checks what is reported to it; the checker compares what two users believe.
 
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ pub const LONGEST_WAIT: u64 = 300 * MILLI;
 /// What is written late because the kernel takes no more is waited for.
 const SLACK: u64 = 3 * MILLI;
 
-/// A release waits a node timeout for its answers, counted from when it was written last: it may
-/// be said again where a node forgot the script, or lost the connection a moment ago.
+/// A release waits a node timeout for its answers, counted from when it was written last. It may be
+/// sent again if a node forgot the script, or lost the connection a moment ago.
 pub const RELEASE_TIMEOUTS: u64 = 4;
 
 /// What a request was made for.
@@ -40,7 +41,7 @@ pub enum Purpose {
     Extend { user: usize },
     /// A user gave it back.
     Release { user: usize },
-    /// A user has it kept, and is told of what becomes of it until it is over.
+    /// A user has it kept, and gets its events until it is over.
     AutoExtend { user: usize },
     /// A user takes up a lock that another gave away.
     Adopt { user: usize },
@@ -48,11 +49,11 @@ pub enum Purpose {
     Borrow { user: usize },
     /// A user looks what the nodes hold.
     Inspect { user: usize },
-    /// Somebody used a handle that is long over.
+    /// A user used a handle that is long over.
     Relic,
     /// The simulation itself asks, and looks at the answer.
     Errand,
-    /// Asked for just before the client ends: what comes of it is given back.
+    /// Asked for just before the client ends: a lock that it gets is given back.
     Farewell,
 }
 
@@ -62,7 +63,7 @@ pub struct Held {
     pub lock: Lock,
     pub belief: usize,
     pub extend: Option<(Op, u64)>,
-    /// An extend that was taken back goes on: nobody knows how long the lock will last.
+    /// An extend that was taken back goes on: it is not known how long the lock will last.
     pub open_end: bool,
     /// How it is kept, if it is.
     pub keep: Option<Keeping>,
@@ -99,7 +100,7 @@ pub enum State {
     Releasing { op: Op, serial: u64 },
 }
 
-/// Somebody who wants locks.
+/// A user that wants locks.
 #[derive(Debug)]
 pub struct User {
     /// When it acts next, unless an answer comes before.
@@ -112,7 +113,7 @@ pub struct User {
 }
 
 impl User {
-    /// One who begins at `at`.
+    /// A user that begins at `at`.
     pub fn new(at: u64) -> User {
         User { at, state: State::Resting, key: 0, bid: None }
     }
@@ -408,7 +409,7 @@ impl World {
         if !self.healed && self.dice.chance(self.plan.keeps / 3) {
             return self.change_keeping(client, user, held);
         }
-        // Of one that is over, and kept, the loss is yet to be told.
+        // For a lock that is over, and kept, the loss is yet to be reported.
         if !self.healed && left > 0 && self.dice.chance(self.plan.gives) {
             return self.give_away(client, user, held);
         }
@@ -426,7 +427,7 @@ impl World {
         }
     }
 
-    /// The owner gives it back: nothing is to be told of it any more.
+    /// The owner gives it back: nothing may be reported of it any more.
     pub fn stop_to_believe(&mut self, client: usize, held: &Held) {
         self.checker.end(self.agenda.now(), held.belief);
         if let Some(keep) = &held.keep {
@@ -455,7 +456,8 @@ impl World {
                 held.extend = Some((op, serial));
                 let agreed = Ttl::new(ttl, ttl).map(|ttl| ttl.deadline(instant(now)));
                 if agreed.is_ok_and(|agreed| before.is_some_and(|before| agreed > before)) {
-                    // What prolongs nothing is not what it is kept by.
+                    // An extend that prolongs nothing does not set the ttl by which the lock is
+                    // kept.
                     held.ttl = millis;
                 }
                 let purpose = Purpose::Extend { user };
@@ -476,7 +478,7 @@ impl World {
         self.hold(client, user, held);
     }
 
-    /// An extend came to its end: what it says counts as long as its user holds the lock.
+    /// An extend ended: its answer counts as long as its user holds the lock.
     fn extended(
         &mut self,
         client: usize,
@@ -535,7 +537,7 @@ impl World {
         }
     }
 
-    /// Nobody begins anything any more, and who has a lock gives it back soon.
+    /// No user begins anything any more, and a user that has a lock gives it back soon.
     pub fn wind_down(&mut self, client: usize) {
         let now = self.agenda.now();
         for user in &mut self.clients[client].users {

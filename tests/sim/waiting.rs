@@ -1,5 +1,5 @@
-//! A free key reaches its waiter soon: where nothing goes wrong, a key that a majority of the nodes
-//! does not hold, and that somebody waits for, is asked for.
+//! A free key reaches its waiter soon. If nothing goes wrong, a key that a majority of the nodes
+//! does not hold, and that a user waits for, is asked for.
 
 use crate::agenda::{Event, MILLI};
 use crate::user::{LONGEST_WAIT, State};
@@ -48,7 +48,7 @@ impl World {
     }
 
     /// How long it may take: a few of the longest pauses between two polls, the way of a few
-    /// answers, and the longest pause of one who asked in vain, a fourth of what is left of a wait.
+    /// answers, and the longest pause after a refused attempt, a fourth of what is left of a wait.
     fn soon(&self) -> u64 {
         let longest = self.plan.settings.retry.1.as_nanos() as u64;
         LONGEST_WAIT / 4 + 4 * longest + 20 * self.plan.latency.1

@@ -41,7 +41,7 @@ pub struct World {
     /// Locks (node, key, token) of which no client can be blamed that they stay until their ttl is
     /// over: their node would not end the connection that they came on.
     pub excused: BTreeSet<(usize, Vec<u8>, Vec<u8>)>,
-    /// Tokens that were given away: nobody owes a release for them.
+    /// Tokens that were given away: no client has a pending release for them.
     pub given: BTreeSet<Vec<u8>>,
     /// What may be taken up.
     pub offers: Vec<Offer>,
@@ -52,13 +52,13 @@ pub struct World {
     pub occupied: Vec<(usize, usize, u64)>,
     /// By key: since when it is free and waited for.
     pub free_since: Vec<Option<u64>>,
-    /// Locks that an operator took away behind their owners' backs.
+    /// Locks that an operator deleted without their owners' knowledge.
     pub forced: Vec<Forced>,
     serial: u64,
 }
 
 impl World {
-    /// The world of a seed; what becomes of keys is the seed's, or as it is said.
+    /// The world of a seed; `memory` says what becomes of keys, or the seed does.
     pub fn new(seed: u64, memory: Option<Memory>, trace: Trace) -> World {
         let mut dice = Dice::new(seed);
         let plan = Plan::draw(memory, &mut dice);
@@ -138,8 +138,8 @@ impl World {
         }
     }
 
-    /// Counts another thing that happens; whether it may go on. Behind the first violation it may
-    /// not: the events before that tell the most.
+    /// Counts another event, and returns whether the run goes on. After the first violation it
+    /// ends: the events before that are the most useful.
     pub fn is_going_on(&mut self) -> bool {
         self.tally.events += 1;
         if self.tally.events == MOST_EVENTS {
@@ -269,9 +269,9 @@ impl World {
         self.keys.iter().map(|key| node.master.get(clock, 0, key).map(Vec::from)).collect()
     }
 
-    /// What a node has granted on a connection that its client has lost. The client still has to
-    /// come and release it, or has ended the connection first. Where the node refused to end it,
-    /// nobody can be blamed for a grant behind the releases.
+    /// A key that a node has granted on a connection that its client has lost. The client still has
+    /// to come and release it, or has ended the connection first. If the node refused to end it, no
+    /// client can be blamed for a grant after the releases.
     fn look_at_stale_grants(&mut self, wire: usize, before: &[Option<Vec<u8>>]) {
         let it = &self.network.wires[wire];
         let number = it.node;

@@ -1,5 +1,5 @@
-//! A node that is no server: it answers each command with what a test wants, in the pieces a test
-//! wants. For what a real server cannot be brought to: garbage, pieces, resets.
+//! A node that is no server: it answers each command as a test wants, in the pieces that a test
+//! wants. It does what a real server cannot be made to do: garbage, pieces, resets.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -60,7 +60,7 @@ impl Canned {
         self.listener.connections()
     }
 
-    /// The commands that came so far, behind the handshake.
+    /// The commands that came so far, after the handshake.
     pub fn asked(&self) -> Vec<Vec<Vec<u8>>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -107,7 +107,7 @@ fn send(mut stream: &TcpStream, reply: &Reply) -> bool {
         }),
         Reply::Reset(bytes) => {
             let _ = stream.write_all(bytes);
-            // Unread input turns the close into a reset; where there is none it is an early end.
+            // Unread input turns the close into a reset; without unread input it is an early end.
             let _ = stream.shutdown(Shutdown::Both);
             false
         }

@@ -1,11 +1,11 @@
 //! A picture in SVG as a test looks at it: whether it is well-formed, and which texts are in it.
 //!
 //! Only as much XML as such a picture has: elements, attributes in double quotes, text, the five
-//! entities. What it does not know it takes for an error.
+//! entities. Anything else counts as an error.
 
 /// The texts of a picture, in their order.
 ///
-/// Panics where it is not well-formed, or not a picture.
+/// Panics if it is not well-formed, or not a picture.
 #[track_caller]
 pub fn texts(svg: &str) -> Vec<String> {
     let mut open: Vec<&str> = Vec::new();

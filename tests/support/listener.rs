@@ -59,7 +59,7 @@ impl Scripted {
 impl Drop for Scripted {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::SeqCst);
-        // The acceptor is woken by one more connection; it looks at `ending` behind each.
+        // The acceptor is woken by one more connection; it looks at `ending` after each.
         let _ = TcpStream::connect(self.address());
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();

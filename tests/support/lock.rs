@@ -1,7 +1,7 @@
 //! One lock for all tests of this machine that start servers: two cores carry one fleet, not ten.
 //!
-//! It is an flock on a file, so it works between threads and processes alike, and the kernel lets
-//! go of it when a test dies. The one hazard: taking it twice on one thread would wait for ever,
+//! The lock is an flock on a file, so it works between threads and processes alike, and the kernel
+//! releases it when a test dies. The one hazard: taking it twice on one thread would wait for ever,
 //! so that panics instead.
 
 use std::fs::{File, OpenOptions};
@@ -38,7 +38,7 @@ impl ServerLock {
         }
     }
 
-    /// The lock if nobody has it at this moment.
+    /// The lock, if no process has it at this moment.
     pub fn try_take() -> Option<ServerLock> {
         let file = open().expect("the lock file of the tests can be opened");
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

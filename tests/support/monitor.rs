@@ -1,7 +1,7 @@
 //! What a server was asked, in its own order: a connection in MONITOR, read by a thread.
 //!
-//! The one hazard: its lines travel behind the replies. [`Monitor::lines`] therefore asks the
-//! server for a marker first and waits until that arrives, so that absence means absence.
+//! The one hazard: its lines travel after the replies. [`Monitor::lines`] therefore asks the server
+//! for a marker first and waits until that arrives, so that absence means absence.
 
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,9 @@
 //! One server process: which program it is, how it is started, signalled and ended.
 //!
-//! It only ever signals a process that it started itself and has not waited for, so a pid that the
-//! kernel has given to somebody else is never hit. The one hazard is the port: another process may
-//! take it between the choice and the start, so a start is believed only when the pid matches.
+//! This module only signals a process that it started itself and has not waited for, so a pid that
+//! the kernel has given to another process is never hit. The one hazard is the port: another
+//! process may take it between the choice and the start, so a start is believed only when the pid
+//! matches.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -45,7 +46,7 @@ impl Server {
         })
     }
 
-    /// What `binary --version` tells.
+    /// What `binary --version` prints.
     #[track_caller]
     pub fn examine(binary: &str) -> Server {
         let output = match Command::new(binary).arg("--version").output() {
@@ -147,7 +148,7 @@ impl Process {
                     Some(Err(format!("port {} belongs to the process {pid:?}", self.port)))
                 }
             }
-            // INFO was forbidden by the arguments: then the log tells whose the port is.
+            // INFO was forbidden by the arguments: then the log says whose the port is.
             _ => recipe.log_text().contains("eady to accept connections").then_some(Ok(client)),
         }
     }
@@ -212,7 +213,7 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// A port on which nobody listens at this moment.
+/// A port on which no process listens at this moment.
 pub fn free_port() -> u16 {
     static NEXT: OnceLock<AtomicU32> = OnceLock::new();
     let next = NEXT.get_or_init(|| {
@@ -244,7 +245,7 @@ pub(super) fn own_directory() -> PathBuf {
         let path: &Path = &std::env::temp_dir().join(name);
         match std::fs::create_dir(path) {
             Ok(()) => return path.to_owned(),
-            // Left behind by a process that was killed and had the same id.
+            // Left by a process that was killed and had the same id.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => panic!("a temporary directory cannot be made: {error}"),
         }

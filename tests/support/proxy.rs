@@ -61,9 +61,9 @@ struct Shared {
 struct State {
     controls: Controls,
     ending: bool,
-    /// Nobody is to be accepted.
+    /// No connection is to be accepted.
     vanished: bool,
-    /// Nobody is accepted.
+    /// No connection is accepted.
     stopped: bool,
     fillers: Vec<SocketAddr>,
     accepted: usize,
@@ -156,7 +156,8 @@ impl Proxy {
         self.control(|controls| controls.delay[way as usize] = by);
     }
 
-    /// Keeps everything and passes nothing on. Who connects is accepted and gets no further.
+    /// Keeps everything and passes nothing on. A client that connects is accepted and gets no
+    /// further.
     pub fn hold(&self) {
         self.control(|controls| controls.holding = true);
     }
@@ -167,7 +168,7 @@ impl Proxy {
     }
 
     /// Heals as a network that had lost packets: of a connection that its client has reset
-    /// meanwhile, only the first piece arrives, and `late`; what was written behind it had never
+    /// meanwhile, only the first piece arrives, and `late`; what was written after it had never
     /// left the client's machine.
     pub fn heal_with_stragglers(&self, late: Duration) {
         let reset = |[to_node, _]: &[Pipe; 2]| to_node.end == Some(Cut::Reset);
@@ -224,7 +225,8 @@ impl Proxy {
         });
     }
 
-    /// Is gone without a word: nothing passes, and who connects gets no answer to his SYN.
+    /// Is gone without a word: nothing passes, and a client that connects gets no answer to its
+    /// SYN.
     pub fn vanish(&self) {
         self.hold();
         self.shared.state().vanished = true;
@@ -268,7 +270,7 @@ impl Drop for Proxy {
         let _ = rustix::net::listen(&self.listener, BACKLOG);
         self.shared.state().ending = true;
         self.shared.changed.notify_all();
-        // The acceptor is woken by one more connection; it looks at `ending` behind each.
+        // The acceptor is woken by one more connection; it looks at `ending` after each.
         let _ = TcpStream::connect_timeout(&loopback(self.port), Duration::from_secs(1));
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -297,8 +299,8 @@ impl Pair {
             let _ = match how {
                 Cut::Fin => stream.shutdown(Shutdown::Both),
                 Cut::Reset => {
-                    // It goes out when the last thread lets go of the socket. Ending the reads
-                    // wakes them and sends nothing.
+                    // It goes out when the last thread drops the socket. Ending the reads wakes the
+                    // threads and sends nothing.
                     let _ = set_socket_linger(stream, Some(Duration::ZERO));
                     stream.shutdown(Shutdown::Read)
                 }
@@ -448,7 +450,7 @@ fn connect(shared: &Arc<Shared>, pair: Arc<Pair>) {
     if !shared.wait_until_open(pair.number) {
         return;
     }
-    // Where nobody listens, the client's half is closed with the pair.
+    // If no server listens, the client's half is closed with the pair.
     let Ok(node) = TcpStream::connect(*held(&shared.upstream)) else { return };
     let _ = node.set_nodelay(true);
     let _ = pair.node.set(node);

@@ -215,7 +215,7 @@ impl Node {
         if let Some(process) = held(&self.process).take() {
             process.kill();
         }
-        // Behind the kill, which ends the wait of a thread that is reading from it.
+        // After the kill, which ends the wait of a thread that is reading from it.
         *held(&self.client) = None;
     }
 
@@ -311,7 +311,7 @@ impl Node {
         }
     }
 
-    /// Starts to collect what the server is asked, by whomever.
+    /// Starts to collect the commands of all clients of the server.
     #[track_caller]
     pub fn monitor(&self) -> Monitor {
         Monitor::start(|| self.client())
@@ -343,7 +343,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for a server that was spawned; where its port is taken, starts it again on the next one.
+/// Waits for a server that was spawned; if its port is taken, starts it again on the next one.
 #[track_caller]
 fn ready(
     recipe: &Recipe,

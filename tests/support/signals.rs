@@ -1,4 +1,4 @@
-//! How a program is started that is sent signals: as a shell starts one in front of its terminal.
+//! Starts programs that tests send signals to, as a shell starts a program in its foreground.
 //!
 //! The hazard is what a child inherits. Under `nohup` it ignores SIGHUP, and a shell cannot trap a
 //! signal that it was started to ignore. In an orphaned process group SIGTSTP stops no process; a

@@ -1,4 +1,4 @@
-//! Imports only go down: which file stands on which floor, and who may name whom.
+//! Imports only go down: which file stands on which floor, and which files may name it.
 //!
 //! The table below is DESIGN's diagram and the only place that knows it. It is about the library:
 //! the tool is another package, so that the library cannot name it. The one hazard: a name that

@@ -1,4 +1,4 @@
-//! What is not Rust: README, Cargo.toml, and traces of somebody's machine in any tracked file.
+//! What is not Rust: README, Cargo.toml, and traces of one machine in any tracked file.
 //!
 //! The needles that these rules look for are put together here piece by piece, because this file is
 //! looked through as well. The one hazard: a rule that reads a file which is gone finds nothing, so
@@ -11,7 +11,7 @@ pub const DEMO: &str = "cargo run --release -p redlatch-cli -- demo";
 pub const TEST: &str = "$(command -v sudo) apt-get install -y redis-server && \
     cargo test --workspace --all-features";
 
-/// Where the safety rules are, each with the tests that fail without it.
+/// The file of the safety rules, each with the tests that fail without it.
 pub const RULES: &str = "docs/rules.md";
 
 /// How many safety rules there are.
@@ -160,7 +160,7 @@ fn has_test_named(text: &str, name: &str) -> bool {
     false
 }
 
-/// Absolute paths of somebody's machine, and hosts from which somebody's packages came.
+/// Absolute paths of one machine, and hosts from which its packages came.
 pub fn traces(path: &str, bytes: &[u8]) -> Vec<String> {
     let needles = needles();
     let text = String::from_utf8_lossy(bytes);
@@ -173,7 +173,7 @@ pub fn traces(path: &str, bytes: &[u8]) -> Vec<String> {
         for needle in &needles {
             let starts = line.match_indices(needle.as_str()).map(|(at, _)| at);
             let is_path = needle.starts_with('/');
-            // Only a path that begins at the root tells of a machine: not `target/tmp/`.
+            // Only a path that begins at the root is a trace of a machine: not `target/tmp/`.
             let mut own = starts.filter(|&at| !(is_path && at > 0 && goes_on(line, at - 1)));
             if own.next().is_some() {
                 findings.push(format!("{path}:{}: {needle}", i + 1));

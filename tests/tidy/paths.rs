@@ -1,7 +1,7 @@
-//! The paths that a file of Rust names, as far as they can be told without a compiler.
+//! The paths that a file of Rust names, as far as they can be found without a compiler.
 //!
-//! It reads `use` trees and paths in code, follows `crate`, `self` and `super` through inline
-//! modules, and leaves every other first word as it stands. The one hazard: a macro that makes up a
+//! The reader follows `use` trees and paths in code, and `crate`, `self` and `super` through inline
+//! modules; it leaves every other first word as it stands. The one hazard: a macro that makes up a
 //! path is not expanded.
 
 use super::source::{Source, is_word};
@@ -21,7 +21,7 @@ pub enum Place {
     External(Vec<String>),
 }
 
-/// Where a file stands in the tree of modules; `None` outside of the library.
+/// The place of a file in the tree of modules; `None` outside of the library.
 pub fn module_of(path: &str) -> Option<Vec<String>> {
     let path = path.strip_prefix("src/")?.strip_suffix(".rs")?;
     let mut module: Vec<String> = path.split('/').map(str::to_owned).collect();
@@ -99,7 +99,7 @@ impl Reader<'_> {
         }
     }
 
-    /// One branch of a `use`, from its first word to the `,`, `}` or `;` behind it.
+    /// One branch of a `use`, from its first word to the `,`, `}` or `;` after it.
     fn tree(&mut self, before: &[String]) {
         let offset = self.offset();
         let mut segments = before.to_vec();

@@ -1,5 +1,5 @@
-//! How long lines and files are, and how a file opens. The length of a function is clippy's to
-//! check: the threshold is in clippy.toml.
+//! How long lines and files are, and how a file opens. Clippy checks the length of a function: the
+//! threshold is in clippy.toml.
 
 use super::source::Source;
 

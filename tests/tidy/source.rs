@@ -61,7 +61,7 @@ impl Source {
         is_shipped(&self.path)
     }
 
-    /// Where the code has this word, not as a part of a longer one.
+    /// The offsets at which the code has this word, not as a part of a longer one.
     pub fn words(&self, word: &str) -> Vec<usize> {
         let bytes = self.code.as_bytes();
         let ends = |at: usize| !bytes.get(at).is_some_and(|&byte| is_word(byte));
@@ -93,7 +93,7 @@ pub fn is_word(byte: u8) -> bool {
     byte == b'_' || byte.is_ascii_alphanumeric() || byte >= 0x80
 }
 
-/// Where the bracket that opens at `open` is closed, or the end of the code.
+/// The offset at which the bracket that opens at `open` is closed, or the end of the code.
 pub fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (i, byte) in code.bytes().enumerate().skip(open) {
@@ -230,7 +230,7 @@ fn block_comment(rest: &[u8]) -> usize {
     rest.len()
 }
 
-/// From each `#[cfg(test)]` to the end of the item behind it: its brace, or its semicolon.
+/// From each `#[cfg(test)]` to the end of the item after it: its brace, or its semicolon.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     let attributes = ["#[cfg(test)]", "#[cfg(all(test"];
     let starts = attributes.iter().flat_map(|text| code.match_indices(text)).map(|(at, _)| at);

@@ -1,6 +1,6 @@
-//! Words that the source may not have, and words that have to say why.
+//! Words that the source may not have, and words that need a reason.
 //!
-//! All of them are looked for in code only: a comment or a string may speak of anything.
+//! All of them are looked for in code only: a comment or a string may contain any word.
 
 use super::source::{Source, closing, is_word};
 

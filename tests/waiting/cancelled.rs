@@ -1,5 +1,5 @@
-//! A wait that is given up, at any moment of it: nothing of it is left, neither here nor on the
-//! nodes.
+//! A wait that is given up, at any moment of it: nothing of it is left, neither in the client nor
+//! on the nodes.
 
 use super::*;
 

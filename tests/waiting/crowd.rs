@@ -12,12 +12,12 @@ use super::*;
 
 const PROCESSES: usize = 32;
 
-/// How long: a minute and more where somebody wants to know.
+/// How long, in seconds: set it to a minute or more for a long run.
 const SECONDS: &str = "REDLATCH_TEST_WAITING_SECONDS";
 const SECONDS_UNLESS_TOLD: u64 = 6;
 
-/// A holder now and then keeps it to its end: that is the longest anybody should have to wait for
-/// anybody.
+/// Now and then a holder keeps it to its end: that is the longest that one process should have to
+/// wait for another.
 const HELD: Duration = millis(300);
 
 /// A line of the file.
@@ -25,7 +25,7 @@ const HELD: Duration = millis(300);
 struct Hold {
     who: u32,
     asked: u64,
-    /// 0: it came to nothing, because the time was over.
+    /// 0: it did not get the lock, because the time was over.
     from: u64,
     until: u64,
 }
@@ -106,7 +106,7 @@ fn everyone_in_turn(holds: &[Hold]) {
     assert!(turns.values().all(|turns| *turns > 0), "{turns:?}");
 }
 
-/// There is no long time in which nobody got it.
+/// There is no long time in which no process got it.
 fn it_went_on(holds: &[Hold], begin: u64, end: u64) {
     let waited = |hold: &Hold| if hold.from > 0 { hold.from } else { end }.max(hold.asked);
     let longest_wait = holds.iter().map(|hold| waited(hold) - hold.asked).max().unwrap_or(0);

@@ -1,16 +1,16 @@
-//! A holder that dies without a word: the next one has the lock as soon as that can be, and never
-//! before.
+//! A holder that dies without releasing: the next one has the lock as soon as that can be, and
+//! never before.
 
 use super::process::Process;
 use super::*;
 
-/// Behind the earliest moment at which a majority can be free: ten times what is expected.
+/// After the earliest moment at which a majority can be free: ten times what is expected.
 const SOON: Duration = millis(300);
 
 /// What the nodes round a time to live to, and how long it takes to ask.
 const LOOK: Duration = millis(2);
 
-/// When the key will be gone from a majority, by the nodes' own telling; on our clock.
+/// When the key will be gone from a majority, by the ttls that the nodes report; on our clock.
 fn free_on_a_majority(fleet: &Fleet) -> u64 {
     let mut ends: Vec<u64> = fleet
         .iter()
@@ -77,7 +77,7 @@ fn a_waiter_that_dies_is_nobody_s_trouble() {
     let_pass(millis(100));
     waiters[1].kill();
     let mut gave_back = holder.release();
-    // Whoever has it says so; the order among processes is nobody's promise.
+    // The process that has it says so; the order among processes is not promised.
     let mut rest: Vec<Process> =
         waiters.into_iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, it)| it).collect();
     let (tell, told) = std::sync::mpsc::channel();

@@ -1,16 +1,16 @@
-//! From the release of one process to the next one's having it, with and without being told.
+//! From the release of one process to the grant of the next one, with and without notifications.
 
 use super::process::Process;
 use super::*;
 
 const ROUNDS: usize = 40;
 
-/// What a hand-over takes at most in the middle, where waiters are told of it: ten round trips and
-/// what a busy machine adds to them. A waiter that looks again and again takes longer.
+/// The limit of the median of a hand-over, if waiters are notified of it: ten round trips and what
+/// a busy machine adds to them. A waiter that looks again and again takes longer.
 const TOLD: Duration = millis(10);
 
-/// Two processes take turns; from giving back to having, each time. Every time the other one waits
-/// already, and `meanwhile` happens to it.
+/// Two processes take turns; from giving back to the next grant, each time. Every time the other
+/// one waits already, and `meanwhile` happens to it.
 fn hand_overs(
     urls: &[String],
     rounds: usize,
@@ -104,7 +104,7 @@ fn a_waiter_whose_connections_are_ended_registers_again() {
     nothing_is_left_but_the_last(&fleet);
 }
 
-/// The last one to have it was killed, and nobody else left anything.
+/// The last one to have it was killed, and no other process left anything.
 fn nothing_is_left_but_the_last(fleet: &Fleet) {
     for (_, key) in fleet.keys_everywhere() {
         assert_eq!(key, b"a");

@@ -91,7 +91,7 @@ fn a_single_waiter_beside_a_hundred_has_its_turn() {
     nothing_is_left(&fleet);
 }
 
-/// Keeps so many requests for the key under way until it is over.
+/// Keeps so many requests for the key in flight until it is over.
 fn contend(
     mut embedded: Loop,
     waiters: u64,

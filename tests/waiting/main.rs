@@ -1,8 +1,8 @@
-//! Waiting for a key that another holds, on real servers and between processes: who gets it next,
-//! when, and what is left of those who gave up.
+//! Waiting for a key that another holds, on real servers and between processes: which waiter gets
+//! it next, when, and what is left of those that gave up.
 //!
-//! Where a rule is about time, the tests look at the order of events, or at a bound ten times what
-//! is expected: these machines are shared. What was measured is printed.
+//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
+//! expected: these machines are shared. What was measured is printed.
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 use redlatch::{Config, Engine, Lock, LockOptions, NodeId, Op, Outcome, RestartGuard};
 use support::{Fleet, Node, Proxy, eventually};
 
-/// No test waits for the end of such a lock: who gets it was told, or looked.
+/// No test waits for the end of such a lock: a waiter that gets it was notified, or looked.
 const TTL: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Ten times the longest that a waiter goes without a look when nothing tells it of a release.
+/// Ten times the longest that a waiter goes without a look when no release is reported to it.
 const LOOKED_BY: Duration = Duration::from_secs(5);
 
 const fn millis(n: u64) -> Duration {
@@ -131,7 +131,7 @@ impl Loop {
         }
     }
 
-    /// Nothing is asked, owed or waited for any more.
+    /// No request, pending release or wait is left.
     #[track_caller]
     fn comes_to_rest(&mut self) {
         self.turn_until("nothing is open", |engine| {

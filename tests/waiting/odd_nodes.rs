@@ -6,7 +6,7 @@ use super::*;
 
 const ROUNDS: usize = 20;
 
-/// As where all five are well.
+/// As fast as with five healthy nodes.
 const SOON: Duration = millis(300);
 
 /// Two take turns, one always waiting; how long each hand-over took, in order of length.
@@ -39,7 +39,7 @@ fn a_key_without_an_end_on_one_node_is_outvoted() {
     let took = hand_overs(&mut processes);
     assert!(took[ROUNDS / 2] < SOON, "{took:?}");
     assert_eq!(fleet[2].get("a").as_deref(), Some(&b"somebody's"[..]));
-    // Nobody runs against it without a pause.
+    // No process asks for it again and again without a pause.
     let asked = monitor.lines().iter().filter(|line| line.contains("\"a\"")).count();
     println!("{asked} questions about it in {:?}", start.elapsed());
     assert!(asked < 100 * ROUNDS, "{asked} questions");
@@ -47,7 +47,7 @@ fn a_key_without_an_end_on_one_node_is_outvoted() {
     nothing_is_left(&fleet);
 }
 
-/// On a majority nobody gets it, however long is waited; and there is no running against it.
+/// On a majority no process gets it, however long it waits; and no process asks without a pause.
 #[test]
 fn a_key_without_an_end_on_a_majority_is_waited_for_in_peace() {
     let fleet = Fleet::start(5);
@@ -82,7 +82,7 @@ fn a_frozen_node_is_waited_for_by_nobody() {
     let took = hand_overs(&mut processes);
     assert!(took[ROUNDS / 2] < SOON, "{took:?}");
     fleet[4].cont();
-    // Who is not driven pays when it is asked the next time.
+    // A client that is not driven sends its releases when it is called the next time.
     let alive = fleet.iter().take(4);
     nothing_is_left(alive);
 }

@@ -1,4 +1,5 @@
-//! A client in a process of its own: this test binary once more, told line by line what to do.
+//! A client in a process of its own: this test binary once more, which reads its orders line by
+//! line.
 //!
 //! Its lines go through the output of the test harness, so they begin with a mark. The hazard is a
 //! parent that is gone: the process ends with its input.
@@ -14,7 +15,7 @@ use super::*;
 /// The nodes, for the process.
 const NODES: &str = "REDLATCH_TEST_WAITING_NODES";
 
-/// Stands before everything that is said to the parent.
+/// Stands before every line to the parent.
 const MARK: &str = "@ ";
 
 /// The process, seen from the test.
@@ -103,7 +104,7 @@ impl Process {
         writeln!(self.input, "{line}").expect("the process listens");
     }
 
-    /// The next thing it says.
+    /// The next line from it.
     #[track_caller]
     pub fn answer(&mut self) -> String {
         loop {
@@ -139,7 +140,7 @@ impl Drop for Process {
     }
 }
 
-/// What its connections are called.
+/// The name of its connections.
 fn name_of(process: u32) -> String {
     format!("waiting-{process}")
 }
@@ -212,10 +213,10 @@ fn keep_on(client: &Client, guard: &mut Guard<'_>) {
     }
 }
 
-/// Takes the lock and gives it back again and again, and writes every hold into the file: who,
-/// when it asked, from when and until when it held. A wait that came to nothing holds from 0.
+/// Takes the lock and gives it back again and again. Writes every hold into the file: the process
+/// id, when it asked, from when and until when it held. A wait that got no lock holds from 0.
 fn contend(client: &Client, key: &str, ttl: Duration, end: u64, file: &str) {
-    // Appended to by many: each line is one write.
+    // Many processes append to it: each line is one write.
     let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
     let who = std::process::id();
     let mut dice = Dice(now().wrapping_mul(u64::from(who)) | 1);
@@ -231,7 +232,7 @@ fn contend(client: &Client, key: &str, ttl: Duration, end: u64, file: &str) {
                 let_pass(Duration::from_micros(dice.below(2_000)));
                 let deadline = guard.deadline().map_or(from, |deadline| deadline.as_nanos());
                 if dice.below(200) == 0 {
-                    // Nobody releases it: it is held up to its deadline.
+                    // It is not released: the client holds it up to its deadline.
                     std::mem::forget(guard);
                     (from, deadline)
                 } else {

@@ -1,4 +1,5 @@
-//! Who has to wait for nobody pays nothing for those who do: two commands a node, as ever.
+//! A process that waits for no other pays nothing for those that wait: two commands a node, as
+//! ever.
 
 use super::*;
 
@@ -16,7 +17,7 @@ fn a_free_key_costs_a_set_and_a_release_on_each_node() {
         let op = embedded.engine.acquire("a", options, pair).expect("there is room");
         let lock = embedded.locked(op);
         tokens.push(lock.token().to_string());
-        // A release that overtakes answers goes in other words.
+        // A release that is sent before other answers came is another command.
         all_is_answered(&mut embedded);
         embedded.engine.release(lock, pair);
         embedded.comes_to_rest();
