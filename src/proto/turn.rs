@@ -20,7 +20,7 @@ use super::coordinator::{Action, Coordinator};
 use super::ops::{Completion, Op};
 use super::time::Instant;
 
-/// The sockets and the clock around a [`Coordinator`]: what a turn needs from whoever drives it.
+/// The sockets and the clock around a [`Coordinator`]: what a turn needs from the driver.
 pub trait Driver {
     /// The core that is driven.
     fn core(&mut self) -> &mut Coordinator;
@@ -34,8 +34,8 @@ pub trait Driver {
     /// Reads on from the nodes of [`has_rest`](Driver::has_rest).
     fn read_rest(&mut self);
 
-    /// Reads whatever the sockets hold by now, whether or not the poller reported it. Behind it,
-    /// [`write_all`](Driver::write_all) also tries the sockets that took nothing before.
+    /// Reads everything that the sockets hold by now, even if the poller did not report it. After
+    /// this, [`write_all`](Driver::write_all) also tries the sockets that took nothing before.
     fn read_all(&mut self);
 
     /// Passes `now` to [`Coordinator::handle_timeout`].
@@ -122,15 +122,15 @@ pub fn write_out(driver: &mut impl Driver) {
     }
 }
 
-/// The next request that came to its end. A lock is handed out only before its deadline, by a
-/// clock that is read here.
+/// The next request that has ended. A lock is handed out only before its deadline, by a clock that
+/// is read here.
 #[inline]
 pub fn hand_out(driver: &mut impl Driver) -> Option<Completion> {
     let now = driver.now();
     driver.core().poll_completion(now)
 }
 
-/// What became of a request, as [`Coordinator::fetch`] says, by a clock that is read here.
+/// The outcome of a request, as [`Coordinator::fetch`] returns it, by a clock that is read here.
 #[inline]
 pub fn fetch(driver: &mut impl Driver, op: Op) -> Option<Completion> {
     let now = driver.now();
@@ -148,7 +148,7 @@ pub enum Wake {
     OnEvent,
 }
 
-/// Returns how long the driver may sleep behind a turn.
+/// Returns how long the driver may sleep after a turn.
 #[inline]
 pub fn wake(driver: &mut impl Driver) -> Wake {
     if driver.core().has_completions() || driver.has_rest() {
