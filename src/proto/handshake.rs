@@ -430,7 +430,7 @@ mod tests {
     /// The answers after `INFO`, all of them good.
     const REST: [(Step, Fact); 8] = [LOADED, LOADED, RAN, NATIVE, TRACKED, NAMED, NAMED, NAMED];
 
-    /// The same, refused.
+    /// The same answers, all refused.
     fn all_refused(why: NodeError) -> [(Step, Fact); 8] {
         REST.map(|(step, _)| (step, Fact::Refused(why)))
     }

@@ -51,9 +51,9 @@ const VOUCHED: &str = " vouched";
 /// The identity of a node, by its own `INFO`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Identity {
-    /// `run_id`: new at each start of the server; `None` where the node does not report it.
+    /// `run_id`: new at each start of the server; `None` if the node does not report it.
     pub run_id: Option<[u8; ID_DIGITS]>,
-    /// `master_replid`: new at each promotion to master; `None` where the node does not report it.
+    /// `master_replid`: new at each promotion to master; `None` if the node does not report it.
     pub replid: Option<[u8; ID_DIGITS]>,
 }
 

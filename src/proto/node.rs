@@ -119,7 +119,7 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// One more.
+    /// Counts one question more.
     ///
     /// # Panics
     /// When there are two.
@@ -129,7 +129,7 @@ impl Outstanding {
         }
     }
 
-    /// One less.
+    /// Counts one question less.
     ///
     /// # Panics
     /// When there is none.

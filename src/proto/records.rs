@@ -72,7 +72,7 @@ pub struct Record {
     pub confirmed: NodeSet,
     /// Nodes that answered an extend with absent or another's, and were not healed since.
     pub absent: NodeSet,
-    /// Those of them that answered another's.
+    /// Those `absent` nodes that answered another's.
     pub taken: NodeSet,
     /// Nodes with an unanswered heal.
     pub healing: NodeSet,
@@ -95,9 +95,9 @@ pub struct Record {
     found_by: Option<KeyHash>,
     /// The next record whose key has the same hash.
     next_of_key: Option<u32>,
-    /// When the key is gone on every node that answered, whatever becomes of its release.
+    /// When the key has expired on every node that answered, even if its release fails.
     pub lapses_at: Instant,
-    /// The same for the nodes that are unproven, whatever they answer or refuse.
+    /// When the key has expired on the nodes that are unproven, even if they refuse its release.
     pub unproven_until: Instant,
     /// The present round, or the last one.
     pub round: Round,

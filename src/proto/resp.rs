@@ -31,7 +31,8 @@ pub struct Limits {
     pub line: usize,
     /// Bytes in all bulks of one reply: 1 MiB.
     ///
-    /// The largest we ask for is `INFO`: 5 to 10 KiB, more where a node has many databases.
+    /// The largest that the client asks for is `INFO`: 5 to 10 KiB, more if a node has many
+    /// databases.
     pub bulk: usize,
     /// Elements in all aggregates of one reply, two for each pair of a map: 1,024.
     ///
@@ -39,8 +40,8 @@ pub struct Limits {
     pub elements: usize,
     /// Aggregates inside one another, the outermost included: 8. More than 16 is taken as 16.
     ///
-    /// The deepest we ask for is `HELLO`: a map with an array of modules, each a map with an
-    /// array of arguments, makes four.
+    /// The deepest that the client asks for is `HELLO`: a map with an array of modules, each a map
+    /// with an array of arguments, makes four.
     pub depth: usize,
 }
 

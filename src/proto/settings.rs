@@ -88,9 +88,9 @@ pub struct Limits {
     /// Open records: locks that are asked for, held, or not yet released on every node. At the
     /// limit, requests are refused as `Busy`. A record takes about 300 bytes and its key.
     pub records: usize,
-    /// Questions to one node that it has not answered. At half of the limit the node is asked for
-    /// nothing new and votes [`Full`](super::error::NodeError::Full): the other half is for releases.
-    /// At the limit, releases wait as pending releases.
+    /// Questions to one node that it has not answered yet. At half of the limit the node is asked
+    /// for nothing new and votes [`Full`](super::error::NodeError::Full): the other half is for
+    /// releases. At the limit, releases wait as pending releases.
     pub asks: usize,
     /// Bytes to one node that the kernel has not taken. As for `asks`.
     pub outbox: usize,
@@ -105,21 +105,22 @@ impl Default for Limits {
 /// Whether a node that may have forgotten a live lock is kept from granting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RestartGuard {
-    /// Its grants do not count until every lock it may have forgotten is over: for `max_ttl` and
-    /// its drift after its start, and after a client first saw it without its node marker. This
-    /// holds only if every client of the nodes keeps its ttls under `max_ttl`.
+    /// The node's grants do not count until every lock that it may have forgotten is over: for
+    /// `max_ttl` and its drift after the node's start, and after a client first saw it without its
+    /// node marker. This holds only if every client of the nodes keeps its ttls at or below
+    /// `max_ttl`.
     #[default]
     On,
     /// As `On`, but a node that restarts and still has its node marker is trusted at once. The
     /// operator declares that every node writes each command to disk before it answers
     /// (`appendonly yes`, `appendfsync always`), so a node that has its marker has its locks.
     ///
-    /// Nothing checks this declaration here; `redlatch doctor` does, where `CONFIG` may be read. A
-    /// single node that forgets in spite of it is enough for two holders where the first one had a
-    /// bare majority.
+    /// The library does not check this declaration; `redlatch doctor` does, if it may read
+    /// `CONFIG`. A single node that forgets in spite of it can lead to two holders, if the first
+    /// one had a bare majority.
     Persistent,
-    /// Its grants count at once, and no node marker is written. For a cluster that is fresh as a
-    /// whole, and for tests.
+    /// The node's grants count at once, and no node marker is written. For a cluster that is fresh
+    /// as a whole, and for tests.
     Off,
 }
 

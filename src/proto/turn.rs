@@ -7,10 +7,10 @@
 //!
 //! The hazard is order, in two ways:
 //!
-//! * A timeout that is believed before the sockets were read. A caller that was away for a second
-//!   comes back with five answers in its kernel and five node timeouts due. If the timeouts come
-//!   first, five healthy nodes are silent and the lock is refused. So the driver first reads
-//!   whatever the sockets hold. Then it writes: a question that was never sent cannot have been
+//! * A timeout that happens before the sockets were read. A caller that was away for a second comes
+//!   back with five answers in its kernel and five node timeouts due. If the timeouts come first,
+//!   five healthy nodes are silent and the lock is refused. So the driver first reads everything
+//!   that the sockets hold. Then it writes: a question that was never sent cannot have been
 //!   answered. Only then the timeouts happen.
 //! * A lock that is handed out on a stale clock. Between two steps the process may be stopped for
 //!   longer than a ttl. So every step that compares a deadline with the time reads the clock
@@ -169,7 +169,8 @@ mod tests {
     use crate::proto::node::NodeId;
     use crate::proto::settings::{NodeSettings, Settings};
 
-    /// Does nothing, and notes what it was asked to do. Each look at the clock takes a nanosecond.
+    /// A driver that does nothing, and notes what it was asked to do. Each look at the clock takes
+    /// a nanosecond.
     struct Recorder {
         core: Coordinator,
         clock: u64,
@@ -181,7 +182,7 @@ mod tests {
     }
 
     impl Recorder {
-        /// One that drives a core with one node, which wants to connect.
+        /// A recorder that drives a core with one node, which wants to connect.
         fn new() -> Recorder {
             let settings = Settings::new(vec![NodeSettings::new("n0")]);
             let core = Coordinator::new(settings, [0; 32], Instant::from_nanos(0)).unwrap();
@@ -196,7 +197,7 @@ mod tests {
             }
         }
 
-        /// One whose node could not connect in time.
+        /// A recorder whose node could not connect in time.
         fn overdue() -> Recorder {
             let mut recorder = Recorder::new();
             recorder.clock = recorder.core.next_timeout().unwrap().as_nanos();

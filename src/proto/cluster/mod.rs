@@ -2,11 +2,11 @@
 //! quarantine, silent, rejected or gone. It puts the questions of the locks into the outboxes and
 //! gives their answers back.
 //!
-//! It is not the locks: it sees no record, no deadline and no round. An [`Ask`] carries the number
-//! of a record through it, and nothing here looks at that number.
+//! The cluster is not the locks: it sees no record, no deadline and no round. An [`Ask`] carries
+//! the number of a record through the cluster, and nothing here looks at that number.
 //!
 //! What the locks have to know of a node comes out as [`Heard`] and as [`Change`]s, in their order.
-//! The one hazard is a change that is acted on late: the caller of [`hear`](Cluster::hear),
+//! The one hazard is a change that is acted on late. The caller of [`hear`](Cluster::hear),
 //! [`handle_timeout`](Cluster::handle_timeout) or
 //! [`handle_disconnected`](Cluster::handle_disconnected) takes all changes out before it does
 //! anything else.

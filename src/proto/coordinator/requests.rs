@@ -35,9 +35,9 @@ impl Coordinator {
         self.acquire_and_auto_extend(key, ttl, wait, None, data, now)
     }
 
-    /// As [`acquire`](Coordinator::acquire), and the lock is kept from the moment it is handed out,
-    /// as by [`auto_extend`](Coordinator::auto_extend). After the completion with the lock, the completions of
-    /// the keeping follow under the same op.
+    /// As [`acquire`](Coordinator::acquire). The lock is kept from the moment it is handed out, as
+    /// by [`auto_extend`](Coordinator::auto_extend). After the completion with the lock, the
+    /// completions of the keeping follow under the same op.
     ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].

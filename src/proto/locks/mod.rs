@@ -274,7 +274,7 @@ impl Locks {
         true
     }
 
-    /// How many timers are set, of whatever kind.
+    /// How many timers are set, of every kind.
     pub fn open_timers(&self) -> usize {
         self.cluster.open_timers() + self.timers.len() + self.prolongs.len()
     }
@@ -310,8 +310,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Writes a question into a node's outbox: the one place where a record's bytes are encoded,
-    /// and where its phase is looked at.
+    /// Writes a question into a node's outbox. Only this method encodes the bytes of a record, and
+    /// checks its phase first.
     fn ask(&mut self, node: NodeId, number: u32, kind: Kind, now: Instant) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(number);
