@@ -1,7 +1,7 @@
 //! Distributed locks over N independent Redis masters: the Redlock algorithm, for programs with a
 //! latency budget.
 //!
-//! The client writes a request to all N masters at once, and answers when a majority has decided.
+//! The client writes a request to all N masters at once, and returns when a majority has decided.
 //! The deadline of a lock counts from before the first byte was sent, on a clock that counts
 //! suspended time, with drift taken off. A frozen, dead or slow minority costs nothing. The client
 //! releases what an attempt may have left on a node. It can renew a lock, and reports its loss
@@ -11,13 +11,13 @@
 //!
 //! * [`Client`] blocks: no thread of its own, several guards at once.
 //! * [`SharedClient`] is for many threads and any async runtime. Its calls are futures, and a
-//!   thread can wait for them. A thread drives it, or with the feature `tokio` a task on your
+//!   thread can wait for them. A thread drives it, or, with the feature `tokio`, a task on your
 //!   runtime.
 //! * [`Engine`] lives in your loop, with its sockets on your `mio::Poll`.
-//! * [`FdEngine`] is the engine behind one file descriptor, for any other loop (Linux).
+//! * [`FdEngine`] is the engine with one file descriptor to poll, for any other loop (Linux).
 //! * [`proto::coordinator::Coordinator`] is the core, without a socket and without a clock.
 //!
-//! Each of them says what happens across threads, in a forked process, at a signal, and when
+//! The docs of each say what happens across threads, in a forked process, at a signal, and when
 //! something is dropped. `examples/` has a file for each door. `docs/guide.md` explains them step
 //! by step, and `docs/performance.md` says what each costs.
 //!
@@ -36,8 +36,8 @@
 //! # What Redlock does not promise
 //!
 //! A holder that is paused past its deadline can still act: call [`Guard::check`] before each side
-//! effect, and use a fencing number where that is not enough. A majority of masters that forget
-//! their keys, or whose clocks jump, inside one ttl breaks exclusion. A virtual machine that its
+//! effect, and use a fencing number if that is not enough. A majority of masters that forget their
+//! keys, or whose clocks jump, inside one ttl breaks exclusion. A virtual machine that its
 //! hypervisor pauses sees no time pass, and a clone of one repeats its tokens.
 //!
 //! # Features
@@ -109,7 +109,7 @@ pub use proto::time::{InvalidTtl, Ttl};
 #[doc(inline)]
 pub use shared::{LockWatcher, SharedClient, SharedGuard};
 
-/// The examples of the papers, compiled.
+/// The examples in README and docs/, compiled and run as doctests.
 #[cfg(all(doctest, feature = "tokio", feature = "testing"))]
 mod papers {
     #[doc = include_str!("../README.md")]

@@ -13,22 +13,22 @@ pub const fn majority(nodes: usize) -> usize {
 /// How a node votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Vote {
-    /// Yes.
+    /// The node grants what was asked.
     Grant,
-    /// No: it answered, and what it answered is no.
+    /// The node answered, and refuses.
     Deny,
-    /// No vote that counts: it failed, or could not be asked.
+    /// No vote that counts: the node failed, or could not be asked.
     Error,
 }
 
-/// What is known of the question's end.
+/// The verdict on a question, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It can still go either way.
+    /// The question can still be won or lost.
     Undecided,
     /// Enough grants.
     Won,
-    /// Enough grants cannot come any more.
+    /// Too few nodes are left to reach the grants that are needed.
     Lost,
 }
 
@@ -49,8 +49,8 @@ impl Ballot {
         Ballot::of(NodeSet::first(nodes), majority(nodes))
     }
 
-    /// A question to `electors` that `needed` grants win. Lost from the start where there are not
-    /// that many, won where none is needed.
+    /// A question to `electors` that `needed` grants win. The question is lost from the start if
+    /// there are fewer electors than that, and won if no grant is needed.
     pub fn of(electors: NodeSet, needed: usize) -> Ballot {
         let mut ballot = Ballot {
             electors,
@@ -64,8 +64,8 @@ impl Ballot {
         ballot
     }
 
-    /// Takes a vote. A node's second vote, the vote of a node that was not asked, and every vote
-    /// behind the verdict change nothing.
+    /// Takes a vote. Three votes change nothing: a node's second vote, the vote of a node that was
+    /// not asked, and every vote after the verdict.
     pub fn cast(&mut self, node: NodeId, vote: Vote) -> Verdict {
         if self.verdict == Verdict::Undecided && self.undecided().contains(node) {
             match vote {
@@ -87,27 +87,27 @@ impl Ballot {
         self.verdict
     }
 
-    /// What is known of its end.
+    /// The verdict so far.
     pub const fn verdict(&self) -> Verdict {
         self.verdict
     }
 
-    /// Who said yes.
+    /// The nodes that said yes.
     pub const fn grants(&self) -> NodeSet {
         self.grants
     }
 
-    /// Who said no.
+    /// The nodes that said no.
     pub const fn denials(&self) -> NodeSet {
         self.denials
     }
 
-    /// Who gave no vote that counts.
+    /// The nodes that gave no vote that counts.
     pub const fn errors(&self) -> NodeSet {
         self.errors
     }
 
-    /// Who was asked and has not voted.
+    /// The nodes that were asked and have not voted.
     pub const fn undecided(&self) -> NodeSet {
         self.electors.minus(self.grants).minus(self.denials).minus(self.errors)
     }
@@ -131,7 +131,7 @@ mod tests {
 
     const VOTES: [Vote; 3] = [Vote::Grant, Vote::Deny, Vote::Error];
 
-    /// What the rule says of counted votes, written another way than the code: who can still win?
+    /// The rule for counted votes, written another way than the code: which verdict can still win?
     fn expected(nodes: usize, votes: &[Vote]) -> Verdict {
         let yes = votes.iter().filter(|&&v| v == Vote::Grant).count();
         let open = nodes - votes.len();

@@ -1,4 +1,4 @@
-//! What we say to a node: the encoders, and each Lua script beside its SHA1.
+//! What the client sends to a node: the encoders, and each Lua script with its SHA1.
 //!
 //! Scripts answer 1 (done), 0 (the key is absent) or -1 (the key is another's). The hazard is a
 //! key with bytes that mean something in the protocol: every argument is sent with its length.
@@ -41,10 +41,11 @@ pub const EXTEND: Script = Script {
     sha1: "af1a383f43e82fcad9ae643947078c813a62c73d",
 };
 
-/// Takes a lock up again under a new token, and never shortens it.
+/// Adopts a lock under a new token, and never shortens its ttl.
 ///
-/// `ARGV[1]` is the token it was given away with, `ARGV[2]` the new one, `ARGV[3]` the ttl in
-/// milliseconds. The new one is taken for the old: a repeat changes nothing.
+/// `ARGV[1]` is the token that the lock was given away with, `ARGV[2]` the new token, `ARGV[3]` the
+/// ttl in milliseconds. If the key holds the new token already, the script does the same: a repeat
+/// changes nothing.
 pub const ADOPT: &str = "local v = redis.call('GET', KEYS[1]) \
     if not v then return 0 end \
     if v ~= ARGV[1] and v ~= ARGV[2] then return -1 end \
@@ -55,15 +56,16 @@ pub const ADOPT: &str = "local v = redis.call('GET', KEYS[1]) \
 /// How a compare-and-delete or an extend is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// `EVALSHA`: short, and answered `-NOSCRIPT` where the node forgot the script.
+    /// `EVALSHA`: short, and answered `-NOSCRIPT` if the node forgot the script.
     Sha,
-    /// `EVAL`: the whole source, for when nobody may read the answer.
+    /// `EVAL`: the whole source, for a release whose answer the client may never read.
     Source,
-    /// A command of the node's own, which only compares and deletes.
+    /// A native command of the node, which only compares and deletes.
     Native(Native),
 }
 
-/// A node's own compare-and-delete. It answers 1, or 0 for absent and another's alike.
+/// A node's native compare-and-delete. The answer is 1, or 0 both for an absent key and for
+/// another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Native {
     /// `DELIFEQ key token`: Valkey from 9.0 on.
@@ -107,7 +109,7 @@ pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken) {
     }
 }
 
-/// The taking up: `old` becomes `new`. Always by its source: it is asked once in a lock's life.
+/// The adopt: `old` becomes `new`. Always by its source: it is asked once in a lock's life.
 pub fn adopt(out: &mut BytesMut, key: &[u8], old: &LockToken, new: &LockToken, ttl: Ttl) {
     let mut digits = [0; 20];
     let millis = decimal(ttl.as_millis(), &mut digits);
@@ -115,7 +117,7 @@ pub fn adopt(out: &mut BytesMut, key: &[u8], old: &LockToken, new: &LockToken, t
     encode(out, &[b"EVAL", source, b"1", key, old, new, millis]);
 }
 
-/// The prolonging: to at least `ttl` from the moment the node runs it.
+/// The extend: to at least `ttl` from the moment the node runs it.
 pub fn extend(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken, ttl: Ttl) {
     let mut digits = [0; 20];
     let millis = decimal(ttl.as_millis(), &mut digits);

@@ -1,6 +1,6 @@
 //! What can go wrong, as closed sets; and the report of what every node said.
 //!
-//! A node's trouble is data in a [`Report`], never an error of the loop that met it.
+//! A node's failure is data in a [`Report`], never an error of the event loop.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,64 +10,65 @@ use super::time::InvalidTtl;
 /// Why a node gave no vote that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeError {
-    /// There was no connection to it when it was to be asked.
+    /// There was no connection to the node when it was to be asked.
     Unreachable,
-    /// It was asked and did not answer in time, or had not answered for so long that it was not
-    /// asked.
+    /// The node was asked and did not answer in time; or it had been silent for so long that it was
+    /// not asked.
     Silent,
-    /// The connection was lost before it answered.
+    /// The connection was lost before the node answered.
     Lost,
-    /// It answered what the command cannot give; the connection was closed.
+    /// The node sent an answer that the command cannot have; the connection was closed.
     Garbage,
-    /// As much is waiting for it as may wait.
+    /// The limit on what waits to be sent to the node is reached.
     Full,
-    /// `-LOADING`: it is reading its data set.
+    /// `-LOADING`: the node is reading its data set.
     Loading,
     /// `-BUSY`: a script runs without end.
     Busy,
-    /// `-MISCONF`: it cannot save, and refuses writes.
+    /// `-MISCONF`: the node cannot save, and refuses writes.
     Misconf,
-    /// `-NOREPLICAS`: fewer replicas than it wants.
+    /// `-NOREPLICAS`: the node has fewer replicas than it requires.
     NoReplicas,
-    /// `-OOM`: its memory is full.
+    /// `-OOM`: the node's memory is full.
     OutOfMemory,
-    /// `-READONLY` or `-MASTERDOWN`, or its role: it is a replica.
+    /// `-READONLY` or `-MASTERDOWN`, or its role: the node is a replica.
     Replica,
     /// `max number of clients reached`.
     TooManyClients,
-    /// `-NOAUTH`: it wants a password.
+    /// `-NOAUTH`: the node requires a password.
     NoAuth,
-    /// `-WRONGPASS`, or a password where it has none: not the password it wants.
+    /// `-WRONGPASS`: the password is wrong, or the node has none.
     WrongPassword,
-    /// `-NOPERM`, or a script that may not be run: the user may not do what a lock needs.
+    /// `-NOPERM`, or a script that may not be run: the user lacks a permission that a lock needs.
     NoPermission,
-    /// `-DENIED`: protected mode.
+    /// `-DENIED`: the node is in protected mode.
     Protected,
-    /// Cluster mode: a key lives on one node there, so it is no independent master.
+    /// The node is in cluster mode: a key lives on one node there, so it is no independent master.
     Cluster,
-    /// It may evict: `maxmemory` is set and the policy is not `noeviction`.
+    /// The node may evict keys: `maxmemory` is set and the policy is not `noeviction`.
     Evicts,
-    /// It may have forgotten a live lock (it is young, was promoted, was flushed, or its clock
-    /// jumped): it may deny, and its grants do not count yet.
+    /// The node may have forgotten a live lock: it started or was promoted lately, was flushed, or
+    /// its clock jumped. Its denials count, its grants do not count yet.
     Quarantined,
-    /// It is the server that another address of the list leads to.
+    /// The address leads to the same server as another address of the list.
     SameServer,
-    /// It has no database of that number.
+    /// The node has no database of that number.
     NoDatabase,
     /// The client belongs to the process that this one was forked from.
     Forked,
-    /// `-WRONGTYPE`: the key is not a string, so it is another's.
+    /// `-WRONGTYPE`: the key is not a string, so another program uses it.
     WrongType,
-    /// `-NOSCRIPT`: it does not know the script. Never seen by a caller: the script is sent.
+    /// `-NOSCRIPT`: the node does not know the script. A caller never sees this: the client then
+    /// sends the script.
     NoScript,
     /// `-ERR unknown command`.
     UnknownCommand,
-    /// An error of any other name: its text is in the report.
+    /// Any other error: its text is in the report.
     Other,
 }
 
 impl NodeError {
-    /// All of them, in their order.
+    /// All causes, in the order of their declaration.
     pub const ALL: [NodeError; 26] = [
         NodeError::Unreachable,
         NodeError::Silent,
@@ -97,7 +98,8 @@ impl NodeError {
         NodeError::Other,
     ];
 
-    /// The cause of an error reply, by its first word: the rest differs between servers.
+    /// The cause of an error reply, by its first word: the rest of the line differs between
+    /// servers.
     pub fn of_error(line: &[u8]) -> NodeError {
         let (word, rest) = match line.iter().position(|&b| b == b' ') {
             Some(end) => (&line[..end], &line[end + 1..]),
@@ -122,7 +124,7 @@ impl NodeError {
         }
     }
 
-    /// The cause of an error that has no word of its own but `ERR`.
+    /// The cause of an error whose first word is only `ERR`.
     fn of_plain_error(text: &[u8]) -> NodeError {
         const TEXTS: [(&[u8], NodeError); 9] = [
             (b"max number of clients", NodeError::TooManyClients),
@@ -151,8 +153,8 @@ impl NodeError {
         TEXTS.iter().find(|(start, _)| text.starts_with(start)).map_or(NodeError::Other, |t| t.1)
     }
 
-    /// Whether it stays until somebody changes a configuration. Such a node is not worth asking
-    /// again soon; every other trouble passes.
+    /// Whether the cause stays until an operator changes a configuration. Such a node is not asked
+    /// again soon; every other cause passes by itself.
     pub const fn is_permanent(self) -> bool {
         matches!(
             self,
@@ -169,9 +171,9 @@ impl NodeError {
         )
     }
 
-    /// Whether it is an answer that proves that a plain `SET` was not executed: the node refuses
-    /// it for these before it looks at the key. Of an error nobody knows (a proxy's, say), nothing
-    /// is proved.
+    /// Whether this answer proves that a plain `SET` was not executed: the node refuses the command
+    /// for these causes before it looks at the key. An unknown error (a proxy's, say) proves
+    /// nothing.
     pub const fn proves_nothing_was_set(self) -> bool {
         matches!(
             self,
@@ -227,22 +229,22 @@ impl fmt::Display for NodeError {
 /// What one node said to one question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NodeReply {
-    /// Nothing yet: the question was decided before it answered, or it was not asked.
+    /// No answer yet: the question was decided before the node answered, or the node was not asked.
     #[default]
     Nothing,
-    /// Yes: the key is ours there; or, to a release, it is gone.
+    /// Yes: our token holds the key there; after a release, the key is gone.
     Granted,
     /// Another token holds the key there.
     Held,
     /// The key is not there.
     Absent,
-    /// No vote that counts.
+    /// The node gave no vote that counts.
     Failed(NodeError),
 }
 
 impl NodeReply {
-    /// Whether it may be another answer when a script is sent by its source instead of its SHA1:
-    /// the node forgot it, or `EVALSHA` is what may not be.
+    /// Whether the node may answer otherwise if the script is sent by its source instead of its
+    /// SHA1: the node forgot the script, or the user may not run `EVALSHA`.
     pub(crate) const fn asks_for_the_source(self) -> bool {
         let NodeReply::Failed(cause) = self else { return false };
         matches!(cause, NodeError::NoScript | NodeError::NoPermission | NodeError::UnknownCommand)
@@ -266,9 +268,9 @@ impl fmt::Display for NodeReply {
 pub struct NodeReport {
     /// The node's label: its address, without credentials.
     pub label: Box<str>,
-    /// What it said.
+    /// What the node said.
     pub said: NodeReply,
-    /// What it said in its own words, where that tells more: an error line, a connect error.
+    /// The node's own words if they say more: an error line, a connect error.
     pub detail: Option<Box<str>>,
 }
 
@@ -283,13 +285,13 @@ pub struct Report {
     pub nodes: Vec<NodeReport>,
 }
 
-/// What a caller can do about an error that the restart guard causes.
+/// The hint in an error that the restart guard causes: what the caller can do.
 const GUARD_HINT: &str = "; restart guard: a node that may have forgotten a live lock does not \
     grant for max_ttl; on new nodes run `redlatch init` or call Client::vouch; \
     Config::restart_guard or --no-restart-guard turns the guard off";
 
 impl Report {
-    /// Whether there could be a majority if the grants of nodes in quarantine counted.
+    /// Whether a majority would be possible if the grants of quarantined nodes counted.
     pub fn is_for_the_restart_guard(&self) -> bool {
         let quarantined = NodeReply::Failed(NodeError::Quarantined);
         let count = |said| self.nodes.iter().filter(|node| node.said == said).count();
@@ -323,19 +325,21 @@ impl fmt::Display for Report {
     }
 }
 
-/// Why a lock that was held is over.
+/// Why a lock is not held any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LostReason {
-    /// Its deadline came, and too few nodes had agreed to a later one.
+    /// The deadline came, and too few nodes had agreed to a later one.
     Expired,
-    /// So many nodes say that the key is gone, or another's, that no majority holds it.
+    /// So many nodes say that the key is gone, or holds another token, that no majority can hold
+    /// it.
     Gone,
-    /// It was held for as long as it may be: [`AutoExtend::at_most`](super::keeper::Keep::at_most).
+    /// The lock was held for as long as it may be:
+    /// [`AutoExtend::at_most`](super::keeper::AutoExtend::at_most).
     MaxHold,
-    /// It was prolonged as often as it may be:
-    /// [`AutoExtend::extensions`](super::keeper::Keep::extensions).
+    /// The lock was extended as often as it may be:
+    /// [`AutoExtend::extensions`](super::keeper::AutoExtend::extensions).
     Extensions,
-    /// It was over before: given back, given away or lost.
+    /// The lock was over before: released, given away or lost.
     Over,
 }
 
@@ -351,15 +355,15 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because that is what a
-/// `main` prints that returns it.
+/// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because Rust prints
+/// the `Debug` form of an error that `main` returns.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Error {
-    /// Enough nodes answered, and others hold the key.
+    /// Enough nodes answered, and other clients hold the key.
     Contended(Box<Report>),
     /// Not enough nodes gave a vote that counts.
     NoQuorum(Box<Report>),
-    /// A majority granted, but nothing was left of the ttl when it was known.
+    /// A majority granted, but the ttl had run out when the client knew it.
     Expired(Box<Report>),
     /// The lock is not held any more.
     Lost {
@@ -368,16 +372,16 @@ pub enum Error {
         /// What every node said to the last question about it.
         report: Box<Report>,
     },
-    /// No room for another request: nothing was sent.
+    /// A limit of the client is reached: nothing was sent.
     Busy(Busy),
-    /// What was asked for, or how the client is configured, cannot work. It is never retried.
+    /// The request, or the configuration of the client, cannot work. Retrying does not help.
     Config(ConfigError),
-    /// The client is no more: nothing was sent, or what it may have left is released.
+    /// The client has ended: nothing was sent, or what the request may have left is released.
     Closed(ClosedReason),
 }
 
 impl Error {
-    /// What every node said, where nodes were asked.
+    /// What every node said; `None` if no node was asked.
     pub fn report(&self) -> Option<&Report> {
         match self {
             Error::Contended(report)
@@ -410,7 +414,8 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Without a source: `Display` says what a [`ConfigError`] inside says, so a chain would repeat it.
+/// No `source()`: `Display` already contains the text of a [`ConfigError`] inside, so a chain would
+/// repeat it.
 impl std::error::Error for Error {}
 
 impl From<InvalidTtl> for Error {
@@ -425,14 +430,14 @@ impl From<ConfigError> for Error {
     }
 }
 
-/// Which bound of ours was reached.
+/// Which limit of the client was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Busy {
     /// As many records are open as `limits.records` allows.
     Records,
-    /// So much waits for the nodes that fewer than a quorum of them can be asked.
+    /// So much waits to be sent that fewer than a quorum of the nodes can be asked.
     Nodes,
-    /// The lock already has an extend or a release under way.
+    /// An extend or a release of the lock is in flight already.
     Lock,
 }
 
@@ -446,14 +451,14 @@ impl fmt::Display for Busy {
     }
 }
 
-/// Why a client is no more.
+/// Why a client has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClosedReason {
-    /// It was closed.
+    /// The program closed the client.
     Asked,
-    /// What drove it is gone: its thread panicked, or the runtime of its task ended.
+    /// The driver of the client is gone: its thread panicked, or the runtime of its task ended.
     DriverGone,
-    /// It belongs to the process that this one was forked from.
+    /// The client belongs to the process that this one was forked from.
     Forked,
 }
 
@@ -469,7 +474,7 @@ impl fmt::Display for ClosedReason {
     }
 }
 
-/// What cannot work as it was configured or asked for. `Debug` is the line of `Display`.
+/// What cannot work as it was configured or requested. `Debug` is the line of `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ConfigError {
     /// The list of nodes is empty.
@@ -479,31 +484,31 @@ pub enum ConfigError {
         /// How many were given.
         given: usize,
     },
-    /// The same address stands in the list twice: it would vote twice.
+    /// The same address is in the list twice: it would vote twice.
     DuplicateNode {
         /// The address.
         label: Box<str>,
     },
-    /// An address that is not one. Credentials are left out.
+    /// An invalid address. Credentials are left out.
     Address {
         /// What was given, without its credentials.
         given: Box<str>,
         /// What is wrong with it.
         problem: Box<str>,
     },
-    /// A name for our connections that no node takes.
+    /// A name for the client's connections that no node accepts.
     ClientName {
         /// The name.
         given: Box<str>,
     },
-    /// What encryption needs is not there, or is not what it should be.
+    /// Something that encryption needs is missing or invalid.
     Tls {
         /// What is wrong.
         problem: Box<str>,
     },
-    /// A ttl that leaves nothing or is too long.
+    /// A ttl that is too short to leave any time after drift, or is too long.
     Ttl(InvalidTtl),
-    /// A key that is longer than a key may be.
+    /// A key that is longer than the limit.
     KeyTooLong {
         /// Its length in bytes.
         given: usize,
@@ -521,15 +526,15 @@ pub enum ConfigError {
         name: &'static str,
         /// Its value.
         given: Duration,
-        /// What it must be.
+        /// What the setting must be.
         must: &'static str,
     },
-    /// Something of the operating system's that is needed to begin with was refused.
+    /// The operating system refused something that the client needs to start.
     System {
         /// What was tried, and what came of it.
         problem: Box<str>,
     },
-    /// So many nodes have a lasting trouble that the others are no quorum.
+    /// So many nodes have a lasting failure that the others are no quorum.
     Nodes(Box<Report>),
 }
 

@@ -1,14 +1,14 @@
-//! The first words on a connection, and what they tell of the node: whether it may be asked at
-//! all.
+//! The handshake: the first commands on a connection, and what their answers say of the node. The
+//! result is whether the node may be asked at all.
 //!
-//! Everything is written at once: `HELLO` with the credentials, `SELECT`, the wish to be told of
-//! flushes and of keys that we name, `INFO`, the node marker, the scripts, what the node has of its
-//! own to compare and delete with, and what we are called. A second round trip follows only where
-//! the node marker has to be written.
+//! Everything is written at once: `HELLO` with the credentials, `SELECT`, the request for notices
+//! of flushes and of writes to registered keys, `INFO`, the node marker, the scripts, the question
+//! for a native compare-and-delete, and the name of the connection. A second round trip follows
+//! only if the node marker has to be written.
 //!
-//! Where `HELLO` is unknown (before Redis 6) it is said again in the old words. Each command but
-//! the credentials may be refused by a managed server: its absence has a defined effect here.
-//! The hazard is a node taken for an independent master that is none.
+//! If `HELLO` is unknown (before Redis 6), the handshake is repeated with the older commands. A
+//! managed server may refuse each command but the credentials; what follows from a refusal is
+//! defined here. The hazard is a node taken for an independent master that is none.
 
 use super::command::{EXTEND, Native, RELEASE};
 use super::error::NodeError;
@@ -19,92 +19,94 @@ use super::settings::NodeSettings;
 /// A step of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// `HELLO 3`, with the credentials where there are any.
+    /// `HELLO 3`, with the credentials if there are any.
     Hello,
-    /// `AUTH`: only where `HELLO` is unknown.
+    /// `AUTH`: only if `HELLO` is unknown.
     Auth,
-    /// `SELECT`: only where the database is not 0.
+    /// `SELECT`: only if the database is not 0.
     Select,
-    /// `INFO`: who it is and how it is set up.
+    /// `INFO`: the node's identity and configuration.
     Info,
     /// `TIME`: the node's clock, by which the age of its marker is known.
     Time,
-    /// `GET` of the node marker. Refused: the node is judged without one.
+    /// `GET` of the node marker. If refused, the node is judged without one.
     Marker,
-    /// The script that writes the node marker: only where the one that is there does not match.
+    /// The script that writes the node marker: only if the present marker does not match.
     Mark,
     /// A script of ours without its arguments: it fails before it does anything, by an error of its
-    /// own. Only a user who may run no scripts hears of another.
+    /// own. A user who may run no scripts gets another error.
     Run,
-    /// `SCRIPT LOAD`. Refused: scripts go by their source.
+    /// `SCRIPT LOAD`. If refused, scripts are sent by their source.
     Load,
-    /// `COMMAND INFO`: has it a compare-and-delete of its own? Refused: the script is used.
+    /// `COMMAND INFO`: whether the node has a native compare-and-delete. If refused, the script is
+    /// used.
     Native,
-    /// `CLIENT TRACKING`: tell of flushes, and of writes to keys that we name. Refused: neither is
-    /// noticed.
+    /// `CLIENT TRACKING`: asks the node to report flushes, and writes to registered keys. If
+    /// refused, the client notices neither.
     Track,
-    /// `CLIENT SETNAME`, `CLIENT SETINFO`: how an operator finds us in `CLIENT LIST`. Refused: we
-    /// are not called anything there.
+    /// `CLIENT SETNAME`, `CLIENT SETINFO`: how an operator finds the connection in `CLIENT LIST`.
+    /// If refused, it has no name there.
     Name,
 }
 
-/// What one answer tells.
+/// What one answer says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fact {
-    /// Done; there is nothing to learn from it.
+    /// Done; the answer contains nothing else.
     #[default]
     Fine,
-    /// What `HELLO` tells of this connection: its number, for `CLIENT KILL`.
+    /// The answer to `HELLO`: the connection's number, for `CLIENT KILL`.
     Hello {
         /// The connection's number on the node.
         client_id: i64,
     },
-    /// What `INFO` tells.
+    /// The answer to `INFO`.
     Info(Info),
-    /// What `TIME` tells, in microseconds.
+    /// The answer to `TIME`, in microseconds.
     Time(u64),
-    /// The node's marker; unavailable where the value is no marker.
+    /// The node marker; unavailable if the value is no marker.
     Marker(MarkerState),
-    /// What it has of its own.
+    /// The native compare-and-delete of the node, if it has one.
     Native(Option<Native>),
-    /// It was refused.
+    /// The node refused the command.
     Refused(NodeError),
 }
 
-/// What `INFO` tells of a node.
+/// What `INFO` says of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Info {
-    /// Who it is.
+    /// The node's identity.
     pub identity: Identity,
-    /// Whole seconds of wall-clock difference: negative after its clock was set back.
+    /// Uptime as the node reports it: a difference of wall-clock times in whole seconds. Negative
+    /// after its clock was set back.
     pub uptime_seconds: Option<i64>,
-    /// It is a replica.
+    /// The node is a replica.
     pub replica: bool,
-    /// It was a replica and became a master since it started: nobody knows when. False also once
-    /// the node has dropped its backlog for replicas (`repl-backlog-ttl`, an hour).
+    /// The node was a replica and became a master since it started, at an unknown time. False also
+    /// once the node has dropped its backlog for replicas (`repl-backlog-ttl`, an hour).
     pub promoted: bool,
-    /// It says whether it was promoted.
+    /// The node reports whether it was promoted.
     pub tells_promotion: bool,
-    /// It reads its data set.
+    /// The node is reading its data set.
     pub loading: bool,
-    /// It is in cluster mode.
+    /// The node is in cluster mode.
     pub cluster: bool,
-    /// It may evict keys.
+    /// The node may evict keys.
     pub evicts: bool,
 }
 
 /// What is known of a node that may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Vetted {
-    /// The connection's number on the node, where `HELLO` told it.
+    /// The connection's number on the node, if `HELLO` reported it.
     pub client_id: Option<i64>,
-    /// What `INFO` told; nothing where it was refused.
+    /// The answer to `INFO`; nothing if it was refused.
     pub info: Info,
-    /// Its own compare-and-delete.
+    /// The node's native compare-and-delete.
     pub native: Option<Native>,
-    /// It tells of writes to the keys that we name.
+    /// The node reports writes to registered keys.
     pub tracks: bool,
-    /// What `TIME` told, in microseconds: before the marker was read.
+    /// The answer to `TIME`, in microseconds, read before the marker.
     pub micros: Option<u64>,
     /// Its marker.
     pub marker: MarkerState,
@@ -115,11 +117,11 @@ pub struct Vetted {
 pub enum Progress {
     /// Answers are still to come.
     More,
-    /// It has to be said again in the old words: call [`Handshake::begin`] again.
+    /// The handshake has to be repeated with the older commands: call [`Handshake::begin`] again.
     Again,
     /// The node may be asked: [`Handshake::vetted`] has what is known of it.
     Vetted,
-    /// It may not.
+    /// The node may not be asked.
     Rejected(NodeError),
 }
 
@@ -127,7 +129,7 @@ pub enum Progress {
 #[derive(Debug, Default)]
 pub struct Handshake {
     unanswered: usize,
-    /// `HELLO` had credentials with it.
+    /// The last `HELLO` contained credentials.
     hello_had_credentials: bool,
     hello_unknown: bool,
     trouble: Option<NodeError>,
@@ -137,8 +139,8 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Says everything at once. `name` is what we are called, `marker` the key of the node marker
-    /// where it is to be looked at; `say` puts one step into the outbox.
+    /// Asks everything at once. `name` is the name of the connection, `marker` the key of the node
+    /// marker if it is wanted; `say` puts one step into the outbox.
     pub fn begin(
         &mut self,
         node: &NodeSettings,
@@ -169,8 +171,9 @@ impl Handshake {
             say(Step::Select, &[b"SELECT", node.db.to_string().as_bytes()]);
         }
         if !old_words {
-            // Opt-in: nothing is tracked that we do not name, and flushes are told all the same.
-            // Before the marker is read, so that no flush goes unseen between the two.
+            // `OPTIN`: the node tracks only keys that the client registers, and reports flushes in
+            // any case. This comes before the marker is read, so that no flush is missed between
+            // the two.
             say(Step::Track, &[b"CLIENT", b"TRACKING", b"ON", b"OPTIN", b"NOLOOP"]);
         }
         say(Step::Info, &[b"INFO"]);
@@ -192,7 +195,7 @@ impl Handshake {
         }
     }
 
-    /// The script that writes the node marker is asked for: its answer ends the handshake.
+    /// The script that writes the node marker was sent: its answer ends the handshake.
     pub fn mark(&mut self) {
         self.unanswered += 1;
         self.found = Some(self.vetted.marker);
@@ -212,21 +215,21 @@ impl Handshake {
             (Step::Hello, Fact::Refused(NodeError::UnknownCommand | NodeError::NoPermission)) => {
                 self.hello_unknown = true;
             }
-            // Some servers ask who we are before they look whether they know the command.
+            // Some servers check the credentials before they look up the command.
             (Step::Hello, Fact::Refused(NodeError::NoAuth)) if self.hello_had_credentials => {
                 self.hello_unknown = true;
             }
-            // It ran. Anything else stays in the way of every release.
+            // The script ran. Any other answer means that every release would fail.
             (Step::Run, Fact::Refused(NodeError::Other)) => {}
-            // Without INFO nothing is known of it, and so it is distrusted; without the others the
-            // source is sent each time, and a flush is not noticed.
+            // A node without `INFO` is unknown, and so it is distrusted. Without `SCRIPT LOAD` or
+            // `COMMAND INFO` the source is sent each time; without tracking a flush is not noticed.
             (
                 Step::Info | Step::Load | Step::Native | Step::Track | Step::Time,
                 Fact::Refused(
                     NodeError::NoPermission | NodeError::UnknownCommand | NodeError::Other,
                 ),
             ) => {}
-            // The marker's key is not for us: the node is judged without one.
+            // The user may not use the marker's key: the node is judged without one.
             (
                 Step::Marker | Step::Mark,
                 Fact::Refused(
@@ -236,14 +239,16 @@ impl Handshake {
                     | NodeError::Other,
                 ),
             ) => self.vetted.marker = MarkerState::Unavailable,
-            // It cannot be written for a while: its memory is full, or a script runs.
+            // The marker cannot be written for a while: the node's memory is full, or a script
+            // runs.
             (Step::Mark, Fact::Refused(_)) => self.vetted.marker = MarkerState::Absent,
-            // Nothing hangs on the name.
+            // Nothing depends on the name.
             (Step::Name, Fact::Refused(_)) => {}
             (_, Fact::Refused(cause)) => self.blame(cause),
         }
         if self.unanswered == 0 && self.vetted.micros.is_none() {
-            // Without the time its age is not known, and the script that writes it needs it, too.
+            // Without the time the marker's age is not known, and the script that writes it needs
+            // the time, too.
             self.vetted.marker = MarkerState::Unavailable;
         }
         match (self.unanswered, self.hello_unknown, self.trouble) {
@@ -259,12 +264,12 @@ impl Handshake {
         &self.vetted
     }
 
-    /// The marker as it was found, if it was written since.
+    /// The marker as it was found, if it has been written since.
     pub fn found(&self) -> Option<MarkerState> {
         self.found
     }
 
-    /// What was found wrong so far: a node that ends the connection in mid-handshake said why.
+    /// What was found wrong so far: a node that ends the connection during the handshake said why.
     pub fn trouble(&self) -> Option<NodeError> {
         self.trouble
     }
@@ -282,14 +287,14 @@ impl Handshake {
         }
     }
 
-    /// The first trouble is the one that tells: the later ones follow from it.
+    /// Keeps only the first trouble: the later ones follow from it.
     fn blame(&mut self, cause: NodeError) {
         self.trouble.get_or_insert(cause);
     }
 }
 
 impl Step {
-    /// Reads the reply to this step; `None` where the command cannot give it.
+    /// Reads the reply to this step; `None` if the command cannot have such a reply.
     pub fn read(self, reply: &Reply<'_>) -> Option<Fact> {
         match (self, *reply) {
             (_, Reply::Error(line)) => Some(Fact::Refused(NodeError::of_error(line))),
@@ -307,7 +312,7 @@ impl Step {
                 Some(Fact::Fine)
             }
             (Step::Native, Reply::Array(commands)) => {
-                // One entry for each command that was named, null where it is unknown.
+                // The reply has one entry for each command, null if the command is unknown.
                 let known = |entry: Option<Reply<'_>>| matches!(entry, Some(Reply::Array(_)));
                 let mut entries = commands.iter();
                 let (delifeq, delex) = (known(entries.next()), known(entries.next()));
@@ -330,7 +335,8 @@ impl Step {
     }
 }
 
-/// Whether this error to the marker's commands stays: the key, or a command, is not for us.
+/// Whether this error from the marker's commands is lasting: the user may not use the key, or a
+/// command.
 pub const fn forbids_a_marker(cause: NodeError) -> bool {
     matches!(
         cause,
@@ -341,7 +347,7 @@ pub const fn forbids_a_marker(cause: NodeError) -> bool {
     )
 }
 
-/// What `TIME` tells, in microseconds; it may be refused.
+/// The answer to `TIME`, in microseconds; `Some(None)` if it was refused.
 pub fn time(reply: &Reply<'_>) -> Option<Option<u64>> {
     let elements = match reply {
         Reply::Error(_) => return Some(None),
@@ -421,10 +427,10 @@ mod tests {
     const TRACKED: (Step, Fact) = (Step::Track, Fact::Fine);
     const NAMED: (Step, Fact) = (Step::Name, Fact::Fine);
 
-    /// What comes behind `INFO`, all of it well.
+    /// The answers after `INFO`, all of them good.
     const REST: [(Step, Fact); 8] = [LOADED, LOADED, RAN, NATIVE, TRACKED, NAMED, NAMED, NAMED];
 
-    /// The same, refused.
+    /// The same answers, all refused.
     fn all_refused(why: NodeError) -> [(Step, Fact); 8] {
         REST.map(|(step, _)| (step, Fact::Refused(why)))
     }

@@ -1,15 +1,15 @@
-//! What the nodes hold at a key, seen from outside: nothing is changed by the looking.
+//! What the nodes hold at a key, read from outside: the inspection changes nothing.
 //!
-//! The hazard is to read too much into it: the nodes are looked at one beside the other, not at
-//! one moment, and what was seen may be over when it is read.
+//! The hazard is to read too much into it. The nodes are read separately, not at one moment, and
+//! their state may have changed before the caller sees it.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::error::NodeError;
 
-/// How much of a value is asked for and kept. A token of ours has 40 bytes; what other programs
-/// write there may be longer than any reply should be, and is cut.
+/// How many bytes of a value are asked for and kept. A token of this library has 40 bytes. Another
+/// program may write a value that is longer than any reply should be: it is cut.
 pub const KEPT: usize = 56;
 
 /// What a node holds at a key, or the beginning of it.
@@ -28,13 +28,13 @@ impl Value {
         Value { bytes: kept, length: length as u8 }
     }
 
-    /// Its bytes, as far as they were kept.
+    /// The bytes of the value, as far as they were kept.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 }
 
-/// What is no printable ASCII is escaped.
+/// Bytes that are not printable ASCII are escaped.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_bytes().escape_ascii().fmt(f)
@@ -50,16 +50,16 @@ impl fmt::Debug for Value {
 /// What one node holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyState {
-    /// Nothing: the key is free there.
+    /// The node holds nothing: the key is free there.
     Absent,
-    /// The key, with this in it.
+    /// The node holds the key, with this value.
     Held {
-        /// What is in it: the holder's token.
+        /// The value: the holder's token.
         value: Value,
-        /// How much longer it lives; `None`: for ever. Zero where that is not known.
+        /// How much longer the key lives; `None`: for ever. Zero if that is not known.
         left: Option<Duration>,
     },
-    /// It is not known.
+    /// The node gave no answer, for this reason.
     Failed(NodeError),
 }
 
@@ -68,11 +68,11 @@ pub enum KeyState {
 pub struct NodeKeyState {
     /// The node's label: its address, without credentials.
     pub label: Box<str>,
-    /// What it holds.
+    /// What the node holds.
     pub sight: KeyState,
-    /// Its own words, where they tell more.
+    /// The node's own words, if they say more.
     pub detail: Option<Box<str>>,
-    /// How long its answer took; zero where there was none.
+    /// How long the node's answer took; zero if it gave none.
     pub took: Duration,
 }
 
@@ -90,18 +90,20 @@ pub struct Inspection {
 /// What the nodes together say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySummary {
-    /// A majority has nothing there: whoever asks can have it.
+    /// A majority holds nothing: a client that asks can acquire the lock.
     Free,
-    /// A majority holds this.
+    /// A majority holds the same token.
     Held {
         /// The holder's token.
         value: Value,
         /// How many nodes hold it.
         nodes: usize,
-        /// When a majority does not hold it any more, unless it is prolonged; `None`: never.
+        /// How long until a majority does not hold it any more, unless it is extended; `None`: for
+        /// ever.
         left: Option<Duration>,
     },
-    /// Nobody has a majority, and it is not free on one: attempts are under way, or left something.
+    /// No token has a majority, and the key is not free on one: attempts are in flight, or left
+    /// something.
     Split,
     /// Too few nodes answered.
     Unknown,
@@ -120,7 +122,7 @@ impl Inspection {
                 })
                 .collect();
             if lefts.len() >= self.quorum {
-                // The longest first; one that lives for ever is longer than all.
+                // The longest first; a key without expiry counts as longer than all.
                 lefts.sort_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
                 let left = lefts[self.quorum - 1];
                 return KeySummary::Held { value, nodes: lefts.len(), left };

@@ -13,23 +13,23 @@ use super::ops::Op;
 use super::time::{Instant, Ttl, drift};
 use super::timers::Timer;
 
-/// A lock is renewed when this part of its ttl is over: two more tries fit in before it ends.
+/// A lock is renewed after its ttl divided by this: two more tries fit in before it ends.
 const RENEWED_AFTER: u32 = 3;
-/// The grid that renewals fall on, as a part of the ttl: locks that were taken one by one are
+/// The grid that renewals fall on, as a part of the ttl. Locks that were acquired one by one are
 /// renewed together, in one write for each node.
 const GRID: u32 = 60;
-/// What was written to by somebody is looked after at most this often in a ttl: a node whose
-/// tracking table is too small tells of every key, all the time.
+/// After a write to its key a lock is looked at, at most this often in a ttl: a node whose tracking
+/// table is too small reports every key, all the time.
 const LOOKS: u32 = 20;
-/// The shortest ttl of a lock that is kept: at a shorter one there would be no time for an answer
-/// between the renewal and the moment at which the loss is told.
+/// The shortest ttl of a kept lock: with a shorter one no answer would fit between the renewal and
+/// the moment at which the loss is reported.
 const SHORTEST: Duration = Duration::from_millis(10);
-/// How long before the deadline a loss is told at the latest: the poller sleeps whole milliseconds,
-/// and a turn of the loop takes its time.
+/// How long before the deadline a loss is reported, at the latest: the poller sleeps whole
+/// milliseconds, and a turn of the loop takes its time.
 pub const TOLD_BEFORE: Duration = Duration::from_millis(2);
 
-/// How a lock is kept: how long at most, or how often it is extended, and when a warning comes. Its
-/// ttl has to be 10 ms at least.
+/// How a lock is kept: for how long at most, or with how many extensions, and when a warning comes.
+/// The ttl of the lock has to be 10 ms at least.
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,7 +59,7 @@ impl AutoExtend {
         }
     }
 
-    /// For `count` extensions at most. Those that a change on a node gave rise to are not counted.
+    /// For `count` extensions at most. Extends that a write on a node caused are not counted.
     pub const fn extensions(count: u32) -> AutoExtend {
         AutoExtend {
             max_hold: None,
@@ -69,33 +69,33 @@ impl AutoExtend {
         }
     }
 
-    /// For `count` extensions at most, whatever else bounds it.
+    /// For `count` extensions at most, in addition to any other bound.
     #[must_use]
     pub const fn with_extensions(mut self, count: u32) -> AutoExtend {
         self.extensions = Some(count);
         self
     }
 
-    /// Warns this long before the deadline, when the lock was not renewed until then. A third of
-    /// the ttl unless set, and at most half of it.
+    /// Warns this long before the deadline, if the lock was not renewed until then. A third of the
+    /// ttl unless set, and at most half of it.
     #[must_use]
     pub const fn warn_before(mut self, warn_before: Duration) -> AutoExtend {
         self.warn_before = Some(warn_before);
         self
     }
 
-    /// Tells each later deadline, too ([`Outcome::Renewed`](super::ops::Outcome::Renewed)): for
-    /// those who keep a copy of it.
+    /// Also reports each later deadline ([`Outcome::Renewed`](super::ops::Outcome::Renewed)): for a
+    /// caller that keeps a copy of it.
     #[must_use]
     pub const fn notify_renewals(mut self) -> AutoExtend {
         self.notifies_renewals = true;
         self
     }
 
-    /// Looks whether a lock of that ttl can be kept like this.
+    /// Checks whether a lock of that ttl can be kept like this.
     ///
     /// # Errors
-    /// What of it cannot be.
+    /// The first setting that cannot work.
     pub fn check(&self, ttl: Ttl) -> Result<(), ConfigError> {
         let setting = |name, given, must| Err(ConfigError::Setting { name, given, must });
         match (self.max_hold, self.warn_before) {
@@ -122,9 +122,9 @@ impl From<Duration> for AutoExtend {
 /// A lock that is kept.
 #[derive(Debug)]
 pub struct Kept {
-    /// Its record.
+    /// The record of the lock.
     pub record: u32,
-    /// Who is told.
+    /// The request that the reports go to.
     pub op: Op,
     /// What each renewal asks for.
     ttl: Ttl,
@@ -133,19 +133,19 @@ pub struct Kept {
     /// How many extensions are left.
     extensions: Option<u32>,
     warn_before: Duration,
-    /// Whoever keeps it is told of each later deadline.
+    /// Each later deadline is reported.
     pub notifies_renewals: bool,
-    /// The extend that is under way is a renewal.
+    /// The extend that is in flight is a renewal.
     pub renewing: bool,
     /// Starts the next renewal.
     pub renewal: Option<Timer>,
-    /// Tells that the deadline comes near.
+    /// Starts the warning that the deadline comes near.
     pub warning: Option<Timer>,
-    /// It was told, of the deadline that is in force.
+    /// The warning for the deadline that is in force was given.
     pub warned: bool,
-    /// Nodes on which somebody wrote to the key, and which were not asked since.
+    /// Nodes that reported a write to the key, and that were not asked since.
     pub doubted: NodeSet,
-    /// When an extend was last started because of that.
+    /// When an extend was last started because of such a write.
     pub looked_at: Option<Instant>,
     /// Starts the next such extend.
     pub look: Option<Timer>,
@@ -172,25 +172,25 @@ impl Kept {
         }
     }
 
-    /// `deadline`, or the bound where that is earlier.
+    /// `deadline`, or the bound of the keeping if that is earlier.
     pub fn capped(&self, deadline: Instant) -> Instant {
         self.until.map_or(deadline, |until| until.min(deadline))
     }
 
-    /// What an extend at `now` asks for, wanting `ttl`: never a moment beyond the bound. `None`:
-    /// nothing that would be of use.
+    /// The ttl that an extend at `now` asks for if the caller wants `ttl`: never a moment beyond
+    /// the bound. `None`: no extend would be of use.
     pub fn capped_ttl(&self, ttl: Ttl, now: Instant) -> Option<Ttl> {
         let left = self.until.map_or(Duration::MAX, |until| until.saturating_since(now));
         Ttl::new(ttl.duration().min(left), ttl.duration()).ok()
     }
 
-    /// What a renewal at `now` asks for.
+    /// The ttl that a renewal at `now` asks for.
     pub fn renewal_ttl(&self, now: Instant) -> Option<Ttl> {
         self.capped_ttl(self.ttl, now)
     }
 
-    /// What an extend because of `doubted` nodes asks for, of a lock that ends at `deadline`. It is
-    /// not counted: where the number of extensions is the bound, it prolongs nothing.
+    /// The ttl for an extend because of `doubted` nodes, of a lock that ends at `deadline`. This
+    /// extend is not counted: if the number of extensions is the bound, it prolongs nothing.
     pub fn look_ttl(&self, deadline: Instant, now: Instant) -> Option<Ttl> {
         match self.extensions {
             Some(_) => Ttl::new(deadline.saturating_since(now), self.ttl.duration()).ok(),
@@ -198,8 +198,8 @@ impl Kept {
         }
     }
 
-    /// From when the ttl counts of a lock with that deadline, whoever asked for it: a caller's
-    /// extend may have been for less than a renewal asks for, or for more.
+    /// From when the ttl of a lock with that deadline counts, no matter what asked for it: a
+    /// caller's extend may have been for less than a renewal asks for, or for more.
     pub fn counts_from(&self, deadline: Instant) -> Instant {
         let usable = u64::try_from(self.ttl.usable().as_nanos()).unwrap_or(u64::MAX);
         Instant::from_nanos(deadline.as_nanos().saturating_sub(usable))
@@ -213,8 +213,9 @@ impl Kept {
         (Instant::from_nanos(from), self.ttl.duration() / RENEWED_AFTER)
     }
 
-    /// When a lock with that deadline is renewed, whoever asked for it: as long before it as if the
-    /// whole ttl had been asked for. The ttl may count from before the beginning of time.
+    /// When a lock with that deadline is renewed, no matter what asked for it: as long before the
+    /// deadline as if the whole ttl had been asked for. The ttl may count from before the beginning
+    /// of time.
     pub fn renews_before(&self, deadline: Instant) -> Instant {
         let before = self.ttl.usable().saturating_sub(self.ttl.duration() / RENEWED_AFTER);
         let before = u64::try_from(before.as_nanos()).unwrap_or(u64::MAX);
@@ -237,15 +238,15 @@ impl Kept {
         Instant::from_nanos(deadline.as_nanos().saturating_sub(self.warn_before.as_nanos() as u64))
     }
 
-    /// The earliest moment of the next extend because of `doubted` nodes: at once where a majority
-    /// may be gone, else a little later, together with what else there may be.
+    /// The earliest moment of the next extend because of `doubted` nodes: at once if a majority may
+    /// be gone, else a little later, together with other doubts of that time.
     pub fn looks_at(&self, majority_may_be_gone: bool, now: Instant) -> Instant {
         let pause = self.ttl.duration() / LOOKS;
         let earliest = self.looked_at.map_or(now, |last| last.saturating_add(pause).max(now));
         if majority_may_be_gone { earliest } else { earliest.max(now.saturating_add(pause)) }
     }
 
-    /// Why a lock ends at that deadline.
+    /// The reason for the loss of a lock that ends at that deadline.
     pub fn reason(&self, deadline: Instant) -> LostReason {
         if self.is_at_its_bound(deadline) {
             LostReason::MaxHold
@@ -256,8 +257,8 @@ impl Kept {
         }
     }
 
-    /// Whether an extension could not move that deadline any further: what is asked for up to the
-    /// bound is whole milliseconds, and less drift.
+    /// Whether no extension could move that deadline any further. What is asked for up to the bound
+    /// is rounded to whole milliseconds, and drift is taken off.
     fn is_at_its_bound(&self, deadline: Instant) -> bool {
         let most = drift(self.ttl.duration()) + Duration::from_millis(1);
         self.until.is_some_and(|until| until.saturating_since(deadline) <= most)

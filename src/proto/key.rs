@@ -1,32 +1,32 @@
-//! By what a key is found again: a number that its bytes give.
+//! The hash of a key, by which records and queues are found.
 //!
-//! Two keys may have the same one. Whoever finds something by it looks at the key itself, or does
-//! no harm where it is another's.
+//! Two keys may have the same hash. Code that finds something by it compares the key itself, or
+//! does no harm if it is another's.
 
 use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
 
-/// The number of a key.
+/// The hash of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash(u64);
 
 impl KeyHash {
-    /// The number of `key`.
+    /// The hash of `key`.
     pub fn of(key: &[u8]) -> KeyHash {
         let mut hasher = DefaultHasher::new();
         hasher.write(key);
         KeyHash(hasher.finish())
     }
 
-    /// Its place in a table of that many.
+    /// The place of this hash in a table with that many places.
     pub const fn place(self, places: usize) -> usize {
         (self.0 % places as u64) as usize
     }
 }
 
-/// A map by the numbers of keys: they need no further hashing.
+/// The hasher of a map by key hashes: they need no further hashing.
 pub type HashOfIt = BuildHasherDefault<AsItIs>;
 
-/// Takes a number for its own hash.
+/// Takes a key hash as the hash.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AsItIs(u64);
 

@@ -1,9 +1,9 @@
 //! The bytes of one connection: what is to be written, what came in and is not yet a whole reply,
-//! and what was asked, in order. It knows no key, no quorum and no ttl.
+//! and the unanswered questions in their order. The link knows no key, no quorum and no ttl.
 //!
-//! The hazard is a reply taken for the answer to another question: replies come in the order of
-//! the questions, so each consumes the oldest ask, and one that its ask cannot have is the end of
-//! the connection.
+//! The hazard is a reply taken for the answer to another question. Replies come in the order of the
+//! questions, so each consumes the oldest ask. A reply that its ask cannot have ends the
+//! connection.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,32 +29,33 @@ pub enum Kind {
     Extend(Form),
     /// `SET NX PX` of a lock that is held, on a node that lost its key.
     Heal,
-    /// The script that takes a lock up again under a new token.
+    /// The script that adopts a lock under a new token.
     Adopt,
     /// The release script.
     Release(Form),
-    /// `EXISTS`: behind a native release that answered nought, is it gone or another's?
+    /// `EXISTS`: after a native release that answered 0, is the key gone or another's?
     Exists,
-    /// `DEL`, whoever holds the key.
+    /// `DEL`, even if another client holds the key.
     Delete,
     /// `GETRANGE`: what does the node hold?
     Look,
-    /// `PTTL`, behind it: for how long?
+    /// `PTTL` after `GETRANGE`: for how long does the node hold it?
     LookLeft,
-    /// `CLIENT CACHING YES`: tell of the next key that is read. It belongs to no record.
+    /// `CLIENT CACHING YES`: asks the node to report writes to the next key that is read. It
+    /// belongs to no record.
     Caching,
-    /// `PTTL`, which names the key to be told of. It belongs to no record: the one it names may be
-    /// over when the answer comes.
+    /// `PTTL`, which registers the key, so that the node reports writes to it. It belongs to no
+    /// record: the record that sent it may be over when the answer comes.
     Register,
     /// A step of the handshake; it belongs to no record.
     Handshake(Step),
-    /// `TIME`: does it answer, and has its clock jumped? It belongs to no record.
+    /// `TIME`: does the node answer, and has its clock jumped? It belongs to no record.
     Probe,
     /// The script that writes the node marker, for the next process. It belongs to no record.
     Mark,
     /// The script that writes the node marker by which an operator vouches for the node.
     Vouch,
-    /// A release that is said once more at the end of a client: nobody waits for its answer. It
+    /// A release that is repeated at the end of a client, which does not wait for its answer. It
     /// belongs to no record.
     LastWord,
     /// `CLIENT KILL ID` of an earlier connection of ours. It belongs to no record.
@@ -65,7 +66,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether it is about a record.
+    /// Whether the question is about a record.
     pub const fn is_about_a_record(self) -> bool {
         !matches!(
             self,
@@ -79,29 +80,30 @@ impl Kind {
         )
     }
 
-    /// Whether it may create the key, or write a new token to it.
+    /// Whether the question may create the key, or write a new token to it.
     pub const fn creates(self) -> bool {
         matches!(self, Kind::Acquire | Kind::Heal | Kind::Adopt)
     }
 
-    /// Whether it may create the key, or prolong it: what is owed a release.
+    /// Whether the question may create the key, or extend it. Such a question has to be followed by
+    /// a release.
     pub const fn may_create(self) -> bool {
         matches!(self, Kind::Acquire | Kind::Extend(_) | Kind::Heal | Kind::Adopt)
     }
 }
 
-/// A question on its way: one reply will consume it.
+/// A question in flight: one reply will consume it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// The record it is about.
+    /// The record that the question is about.
     pub record: u32,
     /// The round of that record.
     pub round: u32,
     /// What was asked.
     pub kind: Kind,
-    /// When it was put into the outbox.
+    /// When the question was put into the outbox.
     pub asked_at: Instant,
-    /// When it was written; until then, when it was put into the outbox.
+    /// When the question was written; until then, when it was put into the outbox.
     pub written_at: Instant,
 }
 
@@ -112,22 +114,21 @@ impl Ask {
     }
 }
 
-/// What a reply means to the question it answers. Borrows nothing.
+/// What a reply means to the question it answers. It borrows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// To a question about a key.
     NodeReply(NodeReply),
-    /// To a step of the handshake, or to the writing of a marker: what it tells is in
-    /// [`Link::fact`].
+    /// To a step of the handshake, or to the writing of a marker: the content is in [`Link::fact`].
     Fact,
-    /// To `TIME`: microseconds on the node's clock, where it told.
+    /// To `TIME`: microseconds on the node's clock, if the node reported them.
     Time(Option<u64>),
-    /// To what nobody waits for.
+    /// To a question whose answer is not used.
     Heard,
     /// To `GETRANGE`: what the node holds is in [`Link::seen`]; an error has its cause.
     Value(Result<(), NodeError>),
-    /// To `PTTL`: milliseconds, -1 where the key lives for ever, -2 where there is none; nothing
-    /// where it was refused.
+    /// To `PTTL`: milliseconds, -1 if the key has no expiry, -2 if there is no key; nothing if it
+    /// was refused.
     Left(Option<i64>),
     /// To `CLIENT KILL`: whether the connection is known to be gone.
     Gone(bool),
@@ -138,21 +139,21 @@ pub enum Answer {
 pub enum Incoming {
     /// The answer to the oldest question.
     Answer(Ask, Answer),
-    /// Unasked: a database of the node was flushed.
+    /// A push: a database of the node was flushed.
     Flushed,
-    /// Unasked: somebody wrote to a key of this number that was named, or the node forgot that it
-    /// was named.
+    /// A push: another client wrote to a registered key with this hash, or the node forgot that the
+    /// key was registered.
     Written(KeyHash),
 }
 
 /// Why a connection cannot go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// What came is not RESP, or is past a limit.
+    /// The bytes are not RESP, or are past a limit.
     Malformed(Malformed),
     /// A reply that the command cannot give.
     Impossible(Kind),
-    /// A reply to nothing; an error has its cause.
+    /// A reply without a question; an error has its cause.
     Unasked(Option<NodeError>),
 }
 
@@ -170,7 +171,7 @@ impl fmt::Display for Fault {
 /// How much of an error line is kept for reports.
 const KEPT_ERROR: usize = 160;
 
-/// No code of an error is longer: `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`.
+/// The longest code of an error: `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`.
 const LONGEST_CODE: usize = 16;
 
 /// The bytes of one connection.
@@ -179,22 +180,23 @@ pub struct Link {
     outbox: BytesMut,
     partial: BytesMut,
     asks: VecDeque<Ask>,
-    /// How many of the asks, the youngest ones, are not written yet.
+    /// How many of the asks are not written yet: always the youngest.
     unwritten: usize,
-    /// What the last answer to a step of the handshake told. Beside the answers, which are moved
-    /// about on the hot path and have to be small.
+    /// The content of the last answer to a step of the handshake. It is kept apart from the
+    /// answers, which are moved about on the hot path and have to be small.
     fact: Fact,
-    /// What the last answer to `GETRANGE` told, for the same reason.
+    /// The content of the last answer to `GETRANGE`, kept here for the same reason.
     seen: Option<Value>,
-    /// Keys that were written to, of a push that told of several.
+    /// The keys of a push that reported writes to several.
     written: Vec<KeyHash>,
     last_answer: Instant,
     last_error: String,
-    /// A node or a proxy may repeat what it was told: an error with this in it is not kept.
+    /// A node or a proxy may repeat a secret that was sent to it: an error line that contains it is
+    /// not kept.
     secret: Option<Secret>,
 }
 
-/// The bytes are not shown: credentials are among them.
+/// `Debug` does not show the bytes: credentials are among them.
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
@@ -208,8 +210,8 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    /// Forgets everything of a connection that is gone. What was asked and not answered is handed
-    /// back, oldest first.
+    /// Forgets everything of a connection that is gone. Returns the unanswered questions, oldest
+    /// first.
     pub fn reset(&mut self) -> VecDeque<Ask> {
         self.outbox.clear();
         self.partial.clear();
@@ -218,7 +220,7 @@ impl Link {
         std::mem::take(&mut self.asks)
     }
 
-    /// No error is kept that repeats this.
+    /// From now on, no error that repeats this secret is kept.
     pub fn hide(&mut self, secret: Option<Secret>) {
         self.secret = secret;
     }
@@ -230,7 +232,7 @@ impl Link {
         self.unwritten += 1;
     }
 
-    /// Whether something new may be asked: half of the place is kept for releases.
+    /// Whether something new may be asked: half of the room is kept for releases.
     pub fn has_room(&self, limits: &Limits) -> bool {
         self.asks.len() < limits.asks / 2 && self.outbox.len() < limits.outbox / 2
     }
@@ -245,8 +247,8 @@ impl Link {
         &self.outbox
     }
 
-    /// Takes note that the first `count` bytes of the output were written. The silence behind a
-    /// question counts from when it was written, not from when it was put here.
+    /// Takes note that the first `count` bytes of the output were written. The silence of a node
+    /// counts from when its question was written, not from when it was put into the outbox.
     pub fn sent(&mut self, count: usize, now: Instant) {
         self.outbox.advance(count);
         if self.outbox.is_empty() {
@@ -266,12 +268,12 @@ impl Link {
         self.asks.front().map(|ask| ask.written_at)
     }
 
-    /// What the last answer to a step of the handshake told.
+    /// The content of the last answer to a step of the handshake.
     pub fn fact(&self) -> Fact {
         self.fact
     }
 
-    /// What the last answer to `GETRANGE` told that the node holds.
+    /// The content of the last answer to `GETRANGE`: what the node holds.
     pub fn seen(&self) -> Option<Value> {
         self.seen
     }
@@ -281,12 +283,12 @@ impl Link {
         self.last_answer
     }
 
-    /// The last error line, shortened and made printable; empty where there was none.
+    /// The last error line, shortened and made printable; empty if there was none.
     pub fn last_error(&self) -> &str {
         &self.last_error
     }
 
-    /// The next of what came in: `input` is what was read, and is consumed.
+    /// The next event in the bytes that were read: `input` is consumed.
     ///
     /// # Errors
     /// [`Fault`] when the connection cannot go on.
@@ -336,8 +338,8 @@ impl Link {
     }
 }
 
-/// Gives the reply to the oldest question. One that it cannot have leaves the question unanswered:
-/// whoever asked it is told so with the others, when the connection ends.
+/// Gives the reply to the oldest question. A reply that the question cannot have leaves the
+/// question unanswered: it is reported as lost with the others, when the connection ends.
 fn take(
     asks: &mut VecDeque<Ask>,
     (fact, seen): (&mut Fact, &mut Option<Value>),
@@ -364,7 +366,8 @@ fn take(
         Kind::Look => value(reply).map(|told| Answer::Value(told.map(|value| *seen = value))),
         Kind::LookLeft | Kind::Register => left(reply).map(Answer::Left),
         Kind::Kill { .. } => match reply {
-            // An old node says so by an error: refused, or no such client. Neither proves it.
+            // An old node reports by an error that it refused, or that there is no such client.
+            // Neither proves that the connection is gone.
             Reply::Error(_) => Some(Answer::Gone(false)),
             Reply::Integer(_) | Reply::Simple(b"OK") => Some(Answer::Gone(true)),
             _ => None,
@@ -376,8 +379,8 @@ fn take(
     Ok(Incoming::Answer(ask, answer))
 }
 
-/// What a node pushes: `invalidate` with the keys that were written to, or with nothing where a
-/// database was flushed. Pushes of other kinds tell nothing.
+/// Reads a push: `invalidate` with the keys that were written to, or with nothing if a database was
+/// flushed. Pushes of other kinds are ignored.
 fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
     let mut elements = push.iter();
     if elements.next() != Some(Reply::Bulk(b"invalidate")) {
@@ -396,7 +399,7 @@ fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
     }
 }
 
-/// What `GETRANGE` tells.
+/// Reads the reply to `GETRANGE`.
 fn value(reply: &Reply<'_>) -> Option<Result<Option<Value>, NodeError>> {
     match *reply {
         Reply::Bulk(bytes) => Some(Ok(Some(Value::of(bytes)))),
@@ -406,7 +409,7 @@ fn value(reply: &Reply<'_>) -> Option<Result<Option<Value>, NodeError>> {
     }
 }
 
-/// What `PTTL` tells.
+/// Reads the reply to `PTTL`.
 fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
     match *reply {
         Reply::Integer(millis) => Some(Some(millis)),
@@ -415,7 +418,7 @@ fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
     }
 }
 
-/// What a reply says of the key; `None` where the command cannot give it.
+/// What a reply says of the key; `None` if the command cannot have such a reply.
 fn said(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
     if kind == Kind::Vouch {
         return match *reply {
@@ -425,7 +428,7 @@ fn said(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
                 // Another program uses the key.
                 None => NodeReply::Failed(NodeError::WrongType),
             }),
-            // The marker changed on the way: the node forgot something.
+            // The marker changed while the command was in flight: the node forgot something.
             Reply::Null => Some(NodeReply::Failed(NodeError::Quarantined)),
             Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
             _ => None,
@@ -455,7 +458,7 @@ fn said(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
         Reply::Integer(0) if script => Some(NodeReply::Absent),
         Reply::Integer(-1) if script => Some(NodeReply::Held),
         Reply::Error(line) => Some(match NodeError::of_error(line) {
-            // The scripts meet a key that is no string: it is another's.
+            // The script found a key that is no string: it belongs to another program.
             NodeError::WrongType => NodeReply::Held,
             cause => NodeReply::Failed(cause),
         }),
@@ -465,9 +468,9 @@ fn said(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
 
 /// What may be kept of an error line.
 ///
-/// An unknown command is repeated by the node with as much of its arguments as it likes, and with
-/// spaces for the ends of lines. So the text of an error that answers the credentials is dropped,
-/// whatever it says. Of any other error no more than the code is kept where it repeats the secret.
+/// A node repeats an unknown command with as many of its arguments as it likes, and with spaces for
+/// the ends of lines. So the text of an error that answers the credentials is always dropped. Of
+/// any other error that repeats the secret only the code is kept.
 fn kept_of_error<'a>(line: &'a [u8], kind: Option<Kind>, secret: Option<&Secret>) -> &'a [u8] {
     let secret = secret.map_or(&[][..], |secret| secret.reveal().as_bytes());
     let is_same = |(&told, &ours): (&u8, &u8)| {
@@ -481,7 +484,7 @@ fn kept_of_error<'a>(line: &'a [u8], kind: Option<Kind>, secret: Option<&Secret>
     if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(KEPT_ERROR)] }
 }
 
-/// The code that an error line begins with: one short word of capitals. Nothing where it begins
+/// The code that an error line begins with: one short word of capitals. Empty if the line begins
 /// otherwise.
 fn code(line: &[u8]) -> &[u8] {
     let end = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());

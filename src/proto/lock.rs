@@ -1,7 +1,7 @@
 //! The handle of a lock, and the token that proves it.
 //!
-//! The hazard is a handle that outlives its record: records are used again, so a handle carries
-//! the generation it was made in, and an old one finds nothing.
+//! The hazard is a handle that outlives its record. Places of records are used again, so a handle
+//! carries the generation it was made in. An old handle finds nothing.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub const TOKEN_BYTES: usize = 20;
 /// A token as it is sent: two hex digits for each byte, so that an operator can read it.
 pub const TOKEN_DIGITS: usize = 2 * TOKEN_BYTES;
 
-/// What a key holds while we have the lock. Drawn anew for every attempt.
+/// The value of a key while the client holds the lock. A new one is drawn for every attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LockToken {
     digits: [u8; TOKEN_DIGITS],
@@ -60,8 +60,8 @@ impl fmt::Debug for LockToken {
 
 /// A lock that was handed out: a handle into the coordinator that gave it.
 ///
-/// It is neither `Clone` nor does dropping it do anything: guards wrap it. One that is forgotten
-/// frees its record at its deadline.
+/// The handle is not `Clone`, and dropping it does nothing: guards wrap it. A handle that is
+/// forgotten frees its record at the deadline of the lock.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a lock that is not released stays until its ttl is over"]
 pub struct Lock {
@@ -76,7 +76,7 @@ impl Lock {
         self.token
     }
 
-    /// Another handle of the same lock, to look at it: it is given back with one of them.
+    /// Another handle of the same lock, to look at it: only one of the two releases the lock.
     #[cfg(feature = "net")]
     pub(crate) fn alias(&self) -> Lock {
         Lock { record: self.record, generation: self.generation, token: self.token }

@@ -48,12 +48,12 @@ const AHEAD: Duration = Duration::from_secs(1);
 /// The text at the end of a marker that an operator vouched with.
 const VOUCHED: &str = " vouched";
 
-/// Who a node is, by its own `INFO`.
+/// The identity of a node, by its own `INFO`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Identity {
-    /// `run_id`: new at each start of the server; `None` where the node does not report it.
+    /// `run_id`: new at each start of the server; `None` if the node does not report it.
     pub run_id: Option<[u8; ID_DIGITS]>,
-    /// `master_replid`: new at each promotion to master; `None` where the node does not report it.
+    /// `master_replid`: new at each promotion to master; `None` if the node does not report it.
     pub replid: Option<[u8; ID_DIGITS]>,
 }
 
@@ -71,8 +71,8 @@ pub struct Marker {
 /// What a client knows of a node's marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MarkerState {
-    /// It may not be read or written, or another program uses its key, or the node does not say
-    /// what time it is, or no marker is wanted.
+    /// The marker may not be read or written, another program uses its key, the node does not
+    /// report its time, or no marker is wanted.
     #[default]
     Unavailable,
     /// There is none, and none could be written just now.
@@ -93,9 +93,9 @@ pub enum Marking {
     KeepAll,
     /// Always, with the present time: what was known of the node does not hold any more.
     Renew,
-    /// With the present time: an operator vouches that no lock is live on the node. Only in the
-    /// place of the marker with this time, or of none: what the node forgets on the way of this
-    /// command is not covered.
+    /// With the present time: an operator vouches that no lock is live on the node. The marker is
+    /// replaced only if it has this time, or written if there is none: what the node forgets while
+    /// this command is in flight is not covered.
     Vouch(Option<u64>),
 }
 
@@ -119,25 +119,25 @@ impl Marker {
         words.next().is_none().then_some(Marker { identity, since_micros, vouched })
     }
 
-    /// How long ago it was written, by the node's clock; nothing where the clock was set back
+    /// How long ago the marker was written, by the node's clock; zero if the clock was set back
     /// since, or is not known.
     pub fn age(&self, node_micros: Option<u64>) -> Duration {
         let now = node_micros.unwrap_or(0);
         Duration::from_micros(now.saturating_sub(self.since_micros))
     }
 
-    /// Whether its time lies in the node's future: the node's clock was set back.
+    /// Whether the marker's time lies in the node's future: the node's clock was set back.
     pub fn is_ahead(&self, node_micros: Option<u64>) -> bool {
         let margin = AHEAD.as_micros() as u64;
         node_micros.is_some_and(|now| self.since_micros > now.saturating_add(margin))
     }
 }
 
-/// What stands in the place of an id that the node does not report.
+/// The id that is written if the node does not report one.
 const NO_ID: [u8; ID_DIGITS] = [b'0'; ID_DIGITS];
 
-/// Encodes the script that writes the marker of a node with this identity. The caller knows the
-/// `run_id`: a node that does not report it cannot be told from the process that takes its place.
+/// Encodes the script that writes the marker of a node with this identity. The `run_id` has to be
+/// known: without it a node looks the same as the process that takes its place.
 pub fn mark(out: &mut BytesMut, key: &str, identity: &Identity, how: Marking) {
     let (run_id, replid) = (identity.run_id.unwrap_or(NO_ID), identity.replid.unwrap_or(NO_ID));
     let prefix = [&b"1 "[..], &run_id, b" ", &replid, b" "].concat();

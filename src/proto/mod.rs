@@ -1,8 +1,8 @@
-//! What should happen, without a socket, a clock or a thread: time and randomness are arguments.
+//! The protocol, without a socket, a clock or a thread: time and randomness are arguments.
 //!
-//! [`Coordinator`](coordinator::Coordinator) owns the rest. Bytes and moments go in by its
-//! `handle_*` methods, bytes, moments and completions come out by its `poll_*` methods.
-//! [`turn`] is the order in which a loop calls them.
+//! [`Coordinator`](coordinator::Coordinator) owns all other parts. Bytes and moments go in by its
+//! `handle_*` methods; bytes, moments and completions come out by its `poll_*` methods. [`turn`] is
+//! the order in which a loop calls them.
 
 pub mod ballot;
 mod cluster;

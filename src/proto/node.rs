@@ -1,4 +1,4 @@
-//! Which node, and sets of nodes as bits.
+//! The number of a node, and sets of nodes as bits.
 
 /// The most nodes a client can have: a set of them is the bits of a `u32`.
 pub const MAX_NODES: usize = 32;
@@ -17,7 +17,7 @@ impl NodeId {
         NodeId(index as u8)
     }
 
-    /// Its place in the list.
+    /// The node's place in the list.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -44,48 +44,48 @@ impl NodeSet {
         NodeSet(if count == MAX_NODES { u32::MAX } else { (1 << count) - 1 })
     }
 
-    /// Adds `node`; whether it was new.
+    /// Adds `node`. Returns whether it was new.
     pub fn insert(&mut self, node: NodeId) -> bool {
         let new = !self.contains(node);
         self.0 |= node.bit();
         new
     }
 
-    /// Takes `node` out; whether it was there.
+    /// Takes `node` out. Returns whether it was there.
     pub fn remove(&mut self, node: NodeId) -> bool {
         let there = self.contains(node);
         self.0 &= !node.bit();
         there
     }
 
-    /// Whether `node` is in it.
+    /// Whether `node` is in the set.
     pub const fn contains(self, node: NodeId) -> bool {
         self.0 & node.bit() != 0
     }
 
-    /// How many nodes are in it.
+    /// How many nodes are in the set.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether no node is in it.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The nodes that are in either.
+    /// The nodes that are in either set.
     #[must_use]
     pub const fn union(self, other: NodeSet) -> NodeSet {
         NodeSet(self.0 | other.0)
     }
 
-    /// The nodes that are in this one and not in `other`.
+    /// The nodes that are in this set and not in `other`.
     #[must_use]
     pub const fn minus(self, other: NodeSet) -> NodeSet {
         NodeSet(self.0 & !other.0)
     }
 
-    /// The nodes in it, in the order of the list.
+    /// The nodes of the set, in the order of the list.
     pub fn iter(self) -> impl Iterator<Item = NodeId> {
         let mut left = self.0;
         std::iter::from_fn(move || {
@@ -108,10 +108,10 @@ impl FromIterator<NodeId> for NodeSet {
     }
 }
 
-/// For each node a count from nought to two: questions that it has not answered.
+/// For each node a count from 0 to 2: the questions that it has not answered.
 ///
-/// Two are enough: a node that is slow to answer one may be asked the next behind it, and one that
-/// answers neither is silent.
+/// Two are enough: a node that is slow to answer one may be asked the next after it, and a node
+/// that answers neither is silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outstanding {
     some: NodeSet,
@@ -119,7 +119,7 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// One more.
+    /// Counts one question more.
     ///
     /// # Panics
     /// When there are two.
@@ -129,7 +129,7 @@ impl Outstanding {
         }
     }
 
-    /// One less.
+    /// Counts one question less.
     ///
     /// # Panics
     /// When there is none.

@@ -1,7 +1,7 @@
-//! What callers asked for and wait for: an acquire with all its attempts, an extend, a release.
+//! The requests of callers: an acquire with all its attempts, an extend, a release.
 //!
-//! The hazard is an answer for a caller who is gone: an [`Op`] carries a generation, and one that
-//! was cancelled or answered finds nothing.
+//! The hazard is an answer for a caller that is gone. An [`Op`] carries a generation, and the op of
+//! a request that was cancelled or answered finds nothing.
 
 use std::collections::VecDeque;
 
@@ -16,40 +16,41 @@ use super::time::{Instant, Ttl};
 use super::timers::Timer;
 use super::waiters::Waiting;
 
-/// A request under way, to cancel it by.
+/// The handle of a request, by which it can be cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Op {
     index: u32,
     generation: u64,
 }
 
-/// What a request came to.
+/// The outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The lock is held.
     Acquired(Lock),
-    /// The lock is held longer: until this moment.
+    /// The lock was extended to this deadline.
     Extended {
         /// The new deadline.
         deadline: Instant,
     },
-    /// The lock that is kept was not renewed until now, and ends at this moment unless it still is.
-    /// The request goes on.
+    /// The kept lock was not renewed until now, and ends at this moment unless a renewal still
+    /// succeeds. The request goes on.
     Expiring {
         /// The deadline.
         deadline: Instant,
     },
-    /// The lock that is kept ends later: at this moment. Told where the keeping was asked to
-    /// ([`AutoExtend::notify_renewals`]), and of several only the last. The request goes on.
+    /// The kept lock was renewed to this deadline. Reported only if the keeping asked for it
+    /// ([`AutoExtend::notify_renewals`]); of several, only the last is reported. The request goes
+    /// on.
     Renewed {
         /// The new deadline.
         deadline: Instant,
     },
-    /// The lock is given back.
+    /// The lock is released.
     Released(ReleaseOutcome),
     /// What the nodes hold.
     Inspected(Box<Inspection>),
-    /// The grants of the nodes that granted this count from now on.
+    /// The grants of the nodes that accepted this count from now on.
     Vouched(Box<Report>),
 }
 
@@ -58,78 +59,79 @@ pub enum Outcome {
 pub struct Completion {
     /// The request.
     pub op: Op,
-    /// What the caller gave along with it.
+    /// The data that the caller gave with the request.
     pub data: u64,
-    /// What it came to.
+    /// The outcome, or the error.
     pub result: Result<Outcome, Error>,
 }
 
-/// Where a request is.
+/// The stage of a request.
 #[derive(Debug)]
 pub enum Stage {
-    /// Held until the first handshakes are over: nothing was asked yet.
+    /// Held until the first handshakes are over: no node was asked yet.
     Starting {
         /// The record of the attempt to come.
         record: u32,
     },
-    /// A round of this record is under way, or about to be.
+    /// A round of this record is in flight, or about to begin.
     Running {
         /// The record.
         record: u32,
     },
-    /// Behind others of this client that wait for the key, or hold it.
+    /// In the queue after other requests of this client that wait for the key, or hold it.
     Queued {
         /// The queue.
         queue: u32,
-        /// What is to be asked for.
+        /// The ttl to ask for.
         ttl: Ttl,
         /// Ends the wait.
         timer: Option<Timer>,
     },
     /// Between two attempts, or two rounds.
     Pausing {
-        /// The record of what comes next.
+        /// The record of the next attempt or round.
         record: u32,
         /// Ends the pause.
         timer: Timer,
-        /// What the last attempt came to: the result, should the wait run out.
+        /// The error of the last attempt: the result if the wait runs out.
         last: Error,
     },
-    /// The lock was handed out, and is kept until it is lost.
+    /// The lock was handed out, and is kept until the keeping ends.
     Keeping {
         /// Its record.
         record: u32,
     },
-    /// The same, and a warning is not handed out yet.
+    /// As `Keeping`, with a warning that was not fetched yet.
     Expiring {
         /// Its record.
         record: u32,
     },
-    /// The same, and a later deadline is not handed out yet.
+    /// As `Keeping`, with a later deadline that was not fetched yet.
     Renewed {
         /// Its record.
         record: u32,
     },
-    /// The nodes are looked at.
+    /// An inspection of the nodes is in flight.
     Looking {
         /// The record that stands for the key.
         record: u32,
-        /// What was seen until now.
+        /// What the nodes answered so far.
         seen: Box<Inspection>,
     },
-    /// Granted, and not handed out yet.
+    /// The lock was granted, and was not fetched yet.
     Granted {
         /// The record that is held.
         record: u32,
     },
-    /// The lock was extended, which is not handed out yet: it may be lost before.
+    /// The lock was extended, and the outcome was not fetched yet: the lock may be lost before
+    /// that.
     Extended {
         /// The record that was held.
         record: u32,
         /// Its generation.
         generation: u64,
     },
-    /// Over, and not handed out yet.
+    /// The request has ended, and its outcome was not fetched yet.
     Over(Result<Outcome, Error>),
 }
 
@@ -144,19 +146,19 @@ impl Stage {
 #[derive(Debug)]
 pub struct Request {
     generation: u64,
-    /// What the caller gave along with it.
+    /// The data that the caller gave with the request.
     pub data: u64,
     /// No attempt is begun from this moment on.
     pub give_up_at: Instant,
-    /// What it knows of a key that others hold.
+    /// What the request knows of a key that others hold.
     pub waiting: Option<Box<Waiting>>,
     /// How the lock is kept once it is handed out.
     pub keep: Option<AutoExtend>,
-    /// Where it is.
+    /// The stage of the request.
     pub stage: Stage,
 }
 
-/// The requests under way, and those whose end is to be handed out.
+/// The requests in flight, and those whose outcome was not fetched yet.
 #[derive(Debug, Default)]
 pub struct Ops {
     slab: Slab<Request>,
@@ -186,7 +188,7 @@ impl Ops {
         self.slab.get_mut(op.index as usize).filter(|request| request.generation == op.generation)
     }
 
-    /// Moves a request on to `stage`; one that ends there is lined up to be handed out.
+    /// Moves a request on to `stage`. If the request ends there, it is queued to be fetched.
     pub fn move_to(&mut self, op: Op, stage: Stage) {
         if let Some(request) = self.get_mut(op) {
             request.stage = stage;
@@ -196,18 +198,20 @@ impl Ops {
         }
     }
 
-    /// The next request that ended: it leaves the line, and stays open until it is closed.
+    /// The next request that has ended. It leaves the queue of ended requests, and stays open until
+    /// it is closed.
     pub fn pop_ready(&mut self) -> Option<Op> {
         loop {
             let op = self.ready.pop_front()?;
-            // One that was cancelled, or goes on after all, left its place in the line behind.
+            // A request that was cancelled, or goes on after all, may still have a place in this
+            // queue.
             if self.has_ended(op) {
                 return Some(op);
             }
         }
     }
 
-    /// Whether the request is open, and has something to hand out.
+    /// Whether the request is open, and has an outcome to fetch.
     pub fn has_ended(&mut self, op: Op) -> bool {
         self.get_mut(op).is_some_and(|request| request.stage.ends())
     }
@@ -226,7 +230,7 @@ impl Ops {
         self.slab.iter().map(handle).collect()
     }
 
-    /// The records of those that wait for a key between two attempts.
+    /// The records of the requests that wait for a key between two attempts.
     pub fn waiting(&self) -> impl Iterator<Item = u32> {
         self.slab.iter().filter_map(|(_, request)| match request.stage {
             Stage::Pausing { record, .. } if request.waiting.is_some() => Some(record),
@@ -234,12 +238,12 @@ impl Ops {
         })
     }
 
-    /// Whether an end is to be handed out.
+    /// Whether an outcome may wait to be fetched.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes a request out; `None` when it was cancelled or answered.
+    /// Takes a request out; `None` if it was cancelled or answered.
     pub fn close(&mut self, op: Op) -> Option<Request> {
         self.get_mut(op)?;
         let request = self.slab.remove(op.index as usize);
@@ -247,7 +251,8 @@ impl Ops {
         Some(request)
     }
 
-    /// What a request knows of a key that others hold; made by `begin` where it begins to wait.
+    /// What a request knows of a key that others hold; `begin` makes it when the request begins to
+    /// wait.
     pub fn waiter(&mut self, op: Op, begin: impl FnOnce() -> Waiting) -> Option<&mut Waiting> {
         let request = self.slab.get_mut(op.index as usize)?;
         if request.generation != op.generation {
@@ -257,12 +262,12 @@ impl Ops {
         Some(request.waiting.get_or_insert_with(|| Box::new(begin())))
     }
 
-    /// Whether none has begun to wait for a key that others hold.
+    /// Whether no request has begun to wait for a key that others hold.
     pub fn nobody_waits(&self) -> bool {
         self.waiters == 0
     }
 
-    /// How many requests are under way or wait to be handed out.
+    /// How many requests are in flight, or wait for their outcome to be fetched.
     pub fn len(&self) -> usize {
         self.slab.len()
     }

@@ -1,7 +1,8 @@
-//! Which records are owed a release at one node, in the order of payment.
+//! The records that have a release pending at one node, in the order in which the releases are
+//! sent.
 //!
-//! This is an order, not the truth: the truth is `owed` in the record. An entry whose record is
-//! gone, or whose node is owed nothing any more, is passed over when its turn comes.
+//! This is an order only: what is pending is decided by `owed` in the record. An entry is skipped
+//! when its turn comes if its record is gone, or if no release is pending for the node any more.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,66 +10,67 @@ use std::time::Duration;
 use super::time::Instant;
 use super::timers::Timer;
 
-/// How often `max_ttl` a node may be away before what it is owed is given up: every key of ours on
-/// it is long gone, unless its clock stands still.
+/// How many times `max_ttl` a node may be away before its pending releases are dropped: by then
+/// every key of ours on it has expired, unless its clock stands still.
 pub const GIVEN_UP_AFTER: u32 = 10;
 
-/// How long after its loss a connection may still bring to the node what was written on it, where
+/// How long after its loss a connection may still deliver to the node what was written on it, if
 /// nothing proves its end. Linux gives unacknowledged bytes up after 924.6 s (`tcp_retries2` is
-/// 15), and a proxy on the way does so by its own clock, whatever our socket is set to.
+/// 15). A proxy on the way does so by its own clock, whatever our socket is set to.
 pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
 
-/// The pauses between payments that a node refuses, and while it has no room.
+/// The shortest and the longest pause before releases are sent again to a node that refused them or
+/// has no room.
 pub const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// A release that is owed.
+/// A pending release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingRelease {
     /// The record.
     pub record: u32,
-    /// Its generation: the record's place may be used again before the pending release's turn
+    /// The record's generation: its place may be used again before the turn of the pending release
     /// comes.
     pub generation: u64,
-    /// It is not paid before this moment.
+    /// The release is not sent before this moment.
     pub not_before: Instant,
 }
 
-/// What is owed at one node.
+/// The pending releases of one node.
 #[derive(Debug, Default)]
 pub struct PendingReleases {
     queue: VecDeque<PendingRelease>,
-    /// What was asked on earlier connections and not answered.
+    /// Releases for questions that were asked on earlier connections and not answered.
     pub unproven: Vec<PendingRelease>,
-    /// Starts the next payment.
+    /// Starts the next sending.
     pub payment: Option<Timer>,
-    /// Gives up what is owed, when the node was away too long.
+    /// Drops the pending releases when the node was away too long.
     pub giving_up: Option<Timer>,
-    /// How many payments in a row were refused.
+    /// How many releases in a row were refused.
     pub refused: u32,
 }
 
 impl PendingReleases {
-    /// Lines a pending release up.
+    /// Queues a pending release.
     pub fn push(&mut self, pending_release: PendingRelease) {
         self.queue.push_back(pending_release);
     }
 
-    /// Takes out the one whose turn it is.
+    /// Takes out the next pending release.
     pub fn pop(&mut self) -> Option<PendingRelease> {
         self.queue.pop_front()
     }
 
-    /// How many are lined up.
+    /// How many releases are queued.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether nothing is lined up.
+    /// Whether no release is queued.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// The pause before the next payment.
+    /// The pause before releases are sent again.
     pub fn pause(&self) -> Duration {
         (PAUSES.0 * (1 << self.refused.min(8))).min(PAUSES.1)
     }

@@ -1,7 +1,7 @@
 //! The restart guard: for how long the grants of a node do not count, and why.
 //!
-//! The hazard is a node that forgot a live lock and grants it again. What cannot be read is
-//! distrusted.
+//! The hazard is a node that forgot a live lock and grants it again. A node that does not report
+//! what is needed is distrusted.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,19 +14,20 @@ use super::time::drift;
 /// Why a node's grants do not count for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QuarantineReason {
-    /// It has not been up for long.
+    /// The node started a short time ago.
     Young,
-    /// It is not the process it was: a restart, or a failover behind one address.
+    /// The node is another process than before: a restart, or a failover to another server at the
+    /// same address.
     Restarted,
-    /// It was a replica, and became a master at a time nobody knows.
+    /// The node was a replica, and became a master at an unknown time.
     Promoted,
-    /// It has no node marker: it is new, or it lost its keys.
+    /// The node has no node marker: it is new, or it lost its keys.
     Unmarked,
-    /// A database of it was flushed.
+    /// A database of the node was flushed.
     Flushed,
-    /// Its clock jumped: what it holds may end too early or too late.
+    /// The node's clock jumped: its keys may expire too early or too late.
     ClockJumped,
-    /// It does not tell how long it has been up.
+    /// The node does not report how long it has been up.
     Unknown,
 }
 

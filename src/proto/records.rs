@@ -1,7 +1,8 @@
-//! What we know of each attempt until nothing of it is asked or owed any more.
+//! What the client knows of each attempt, until no question about it is in flight and no release is
+//! pending.
 //!
-//! The hazard is a record that ends too early: a late grant would find nobody to release it. So a
-//! record outlives its caller, and its place is used again only under a new generation.
+//! The hazard is a record that ends too early: no code would release a late grant. So a record
+//! outlives its caller, and its place is used again only under a new generation.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,24 +20,24 @@ use super::round::{Purpose, Round};
 use super::time::{Instant, Ttl};
 use super::timers::Timer;
 
-/// Where a record is in its life. It only moves on, never back.
+/// The phase of a record's life. It only moves on, never back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// The nodes are asked for the key, or are about to be. Only now may an acquire be written.
     Asking,
     /// A majority granted. Only now may an extend be written.
     Held,
-    /// It is over: what is owed falls due. Only now may a release be written.
+    /// The lock is over, and its releases are due. Only now may a release be written.
     Ending,
-    /// Its token is for another to use: nothing is owed for it, and nothing is written any more but
-    /// what its own caller asked to see or to delete.
+    /// The token was given to another client: no release is pending for it. Nothing is written any
+    /// more, except what the record's own caller asked to inspect or to delete.
     Given,
 }
 
-/// What we know of one attempt.
+/// What the client knows of one attempt.
 #[derive(Debug)]
 pub struct Record {
-    /// In which use of its place it was opened.
+    /// The generation: counts the uses of the record's place.
     pub generation: u64,
     /// The key.
     pub key: Vec<u8>,
@@ -44,13 +45,13 @@ pub struct Record {
     pub token: LockToken,
     /// The ttl that was asked for last.
     pub ttl: Ttl,
-    /// The ttl that its caller asked for last, but for what would not prolong it.
+    /// The ttl that its caller asked for last, except by an extend that prolonged nothing.
     pub lasts: Ttl,
-    /// The longest ttl that was asked for: an early ask may be executed last.
+    /// The longest ttl that was asked for: a node may execute an early ask last.
     pub longest: Ttl,
-    /// Up to when the lock may be believed in.
+    /// The moment up to which the lock may be believed in.
     pub deadline: Instant,
-    /// Where it is in its life.
+    /// The phase of the record's life.
     pub phase: Phase,
     /// Unanswered asks that may create or prolong the key.
     pub asked: Outstanding,
@@ -58,19 +59,20 @@ pub struct Record {
     pub releasing: NodeSet,
     /// Nodes that may hold the key with our token.
     pub owed: NodeSet,
-    /// Nodes whose connection was lost with such an ask unanswered: it may be executed at any time.
+    /// Nodes whose connection was lost while an ask was unanswered that may create or prolong the
+    /// key: the node may execute it at any time.
     pub unproven: NodeSet,
-    /// Nodes whose grant does not count in the current round: for an attempt, they were in
-    /// quarantine when they were asked, or since; for an extend, their key is doubtful.
+    /// Nodes whose grant does not count in the current round. For an attempt: they were in
+    /// quarantine when they were asked, or have been since. For an extend: their key is doubtful.
     pub uncounted: NodeSet,
     /// Nodes that granted our key while they were trusted, and have not been found without it
     /// since. If such a node forgets keys and still has ours, ours has survived. On every other
-    /// node ours may have come to be since then: by an ask that was in flight, or with a copy of
-    /// the keys of another node.
+    /// node our key may have been created since then: by an ask that was in flight, or with a copy
+    /// of another node's keys.
     pub confirmed: NodeSet,
     /// Nodes that answered an extend with absent or another's, and were not healed since.
     pub absent: NodeSet,
-    /// Those of them that answered another's.
+    /// Those `absent` nodes that answered another's.
     pub taken: NodeSet,
     /// Nodes with an unanswered heal.
     pub healing: NodeSet,
@@ -79,27 +81,27 @@ pub struct Record {
     /// forgot others. A yes of such a node to an extend does not count before its quarantine is
     /// over.
     pub doubtful: NodeSet,
-    /// The token is another's: nothing is owed for it.
+    /// The token is another client's: no release is pending for it.
     pub borrowed: bool,
-    /// The token that it is taken up with.
+    /// The new token of an adopt.
     pub taken_up: Option<Box<LockToken>>,
-    /// The nodes are to tell of writes to the key.
+    /// The nodes are to report writes to the key.
     pub tracked: bool,
-    /// How it is kept: its place among the kept.
+    /// The place of the lock among the kept locks, if it is kept.
     pub kept: Option<u32>,
-    /// Who waits for the key behind this one.
+    /// The queue of the requests that wait until this record gives up the key.
     pub queue: Option<u32>,
-    /// The number of the key, while the record is looked for by it.
+    /// The hash of the key, while the record is found by it.
     found_by: Option<KeyHash>,
-    /// The next record of a key of the same number.
+    /// The next record whose key has the same hash.
     next_of_key: Option<u32>,
-    /// When the key is gone on every node that answered, whatever becomes of its release.
+    /// When the key has expired on every node that answered, even if its release fails.
     pub lapses_at: Instant,
-    /// The same for the nodes that are unproven, whatever they answer or refuse.
+    /// When the key has expired on the nodes that are unproven, even if they refuse its release.
     pub unproven_until: Instant,
-    /// The question that is being asked, or was last.
+    /// The present round, or the last one.
     pub round: Round,
-    /// Who waits for that question's answer.
+    /// The request that waits for the outcome of the round.
     pub op: Option<Op>,
     /// Ends the round.
     pub round_timer: Option<Timer>,
@@ -108,21 +110,22 @@ pub struct Record {
 }
 
 impl Record {
-    /// A node answered an ask that may have created or prolonged the key: it executed it before
-    /// `now`, so what it did is over a ttl, and the drift of its clock, later.
+    /// A node answered an ask that may have created or prolonged the key. It executed the ask
+    /// before `now`, so the effect is over one ttl, and the drift of the node's clock, later.
     pub fn note_answer(&mut self, now: Instant) {
         self.lapses_at = self.lapses_at.max(self.gone_if_executed(now));
     }
 
-    /// The connection was lost on which an ask was unanswered that may create or prolong the key.
-    /// The node may execute it later, until there is proof or the connection must be gone there.
+    /// A connection was lost while an ask that may create or prolong the key was unanswered. The
+    /// node may execute the ask later, until there is proof that it will not, or the connection
+    /// must be gone at the node, too.
     pub fn may_be_executed_late(&mut self, node: NodeId, now: Instant) {
         self.unproven.insert(node);
         let latest = now.saturating_add(GONE_AFTER);
         self.unproven_until = self.unproven_until.max(self.gone_if_executed(latest));
     }
 
-    /// When the key is gone by its ttl, and the drift of the node's clock, if the node executes the
+    /// When the key has expired, with the drift of the node's clock, if the node executes the
     /// longest ask at `moment`.
     fn gone_if_executed(&self, moment: Instant) -> Instant {
         let ttl = self.longest;
@@ -132,7 +135,7 @@ impl Record {
     /// A node answered an extend with absent or another's.
     pub fn is_not_there(&mut self, node: NodeId, said: NodeReply) {
         if self.healing.contains(node) {
-            // It was asked before the heal that is on its way.
+            // The extend was asked before the heal that is in flight.
             return;
         }
         self.absent.insert(node);
@@ -142,35 +145,35 @@ impl Record {
         } else {
             self.taken.remove(node);
         }
-        // What an earlier connection left unexecuted there, or what was asked since, may come yet.
+        // A command of an earlier connection, or one that was asked since, may still be executed.
         if !self.unproven.contains(node) && !self.asked.contains(node) {
             self.owed.remove(node);
         }
     }
 
-    /// The node said that our key is there: if it survives what the node forgets from now on, it
-    /// stands in nobody's place. But not while an earlier ask may still create the key: a heal in
-    /// flight, or an ask of a lost connection.
+    /// The node said that our key is there. If the key survives what the node forgets from now on,
+    /// it is in no other client's place. This does not hold while an earlier ask may still create
+    /// the key: a heal in flight, or an ask of a lost connection.
     pub fn confirm(&mut self, node: NodeId) {
         if !self.unproven.contains(node) && !self.healing.contains(node) {
             self.confirmed.insert(node);
         }
     }
 
-    /// Whether our key on a node in quarantine may stand in the place of another client's key. Of
-    /// a lock that another client handed on it is not known how its keys came to be.
+    /// Whether our key on a node in quarantine may stand in the place of another client's key. For
+    /// a lock that another client handed on, it is not known how its keys were created.
     pub fn is_doubtful(&self, node: NodeId) -> bool {
         self.borrowed || self.taken_up.is_some() || self.doubtful.contains(node)
     }
 
-    /// Its token is for another to use: nothing is owed for it from now on.
+    /// The token is given to another client: no release is pending for it from now on.
     pub fn hand_on(&mut self) {
         self.phase = Phase::Given;
         (self.owed, self.unproven) = (NodeSet::EMPTY, NodeSet::EMPTY);
     }
 
-    /// Whether anybody still wants to know what its round comes to: a record may be over, or given
-    /// away, while what was asked for it is on its way.
+    /// Whether the outcome of the record's round still matters. The record may be over, or given
+    /// away, while its questions are in flight.
     pub fn is_deciding(&self) -> bool {
         match self.round.purpose {
             Purpose::Acquire | Purpose::Adopt => self.phase == Phase::Asking,
@@ -179,7 +182,8 @@ impl Record {
         }
     }
 
-    /// How long before its deadline the lock is lost: its keeper is to be notified in time.
+    /// How long before its deadline the lock is lost: a kept lock a little earlier, so that its
+    /// holder is notified in time.
     pub fn lost_before(&self) -> Duration {
         if self.kept.is_some() { TOLD_BEFORE } else { Duration::ZERO }
     }
@@ -190,35 +194,34 @@ impl Record {
         self.deadline.saturating_since(now) <= self.lost_before()
     }
 
-    /// Whether what `node` is owed has become nothing: its key is gone by its ttl.
+    /// Whether the release that is pending for `node` is needless: its key has expired.
     pub fn has_lapsed(&self, node: NodeId, now: Instant) -> bool {
         let late = self.unproven.contains(node) && now < self.unproven_until;
         !late && !self.asked.contains(node) && now >= self.lapses_at
     }
 
-    /// Whether nothing is asked, owed or waited for any more.
+    /// Whether no question is in flight, no release is pending and no caller waits any more.
     pub fn is_finished(&self) -> bool {
         let open = !self.asked.is_empty() || !self.releasing.union(self.owed).is_empty();
         matches!(self.phase, Phase::Ending | Phase::Given) && !open && self.op.is_none()
     }
 }
 
-/// Key buffers that are kept for the next record: as many as a busy client has locks in flight.
+/// How many key buffers are kept for later records: as many as a busy client has locks in flight.
 const SPARE_KEYS: usize = 4096;
-/// A buffer longer than this is not kept: one long key must not cost memory for ever.
+/// A buffer longer than this many bytes is not kept: one long key must not cost memory for ever.
 const SPARE_KEY_BYTES: usize = 1024;
 
 /// The records, by number.
 #[derive(Debug)]
 pub struct Records {
     slab: Slab<Record>,
-    /// The first of the records with a key of that number. Those stand here that ask for a lock or
-    /// hold one.
+    /// The first record for each key hash. Only records that ask for a lock or hold one are here.
     by_key: HashMap<KeyHash, u32, HashOfIt>,
     spare: Vec<Vec<u8>>,
     next_generation: u64,
     most: usize,
-    /// How many places are kept for those who wait for their turn.
+    /// How many places are reserved for requests that wait for their turn.
     reserved: usize,
 }
 
@@ -235,7 +238,7 @@ impl Records {
         }
     }
 
-    /// Opens a record in the phase `Asking`; `None` when there is no room.
+    /// Opens a record in the phase `Asking`; `None` if there is no room.
     pub fn open(&mut self, key: &[u8], token: LockToken, round: Round) -> Option<u32> {
         if self.slab.len() + self.reserved >= self.most {
             return None;
@@ -279,14 +282,14 @@ impl Records {
         Some(self.slab.insert(record) as u32)
     }
 
-    /// Keeps a place for a record that is to be opened one day; whether there is one.
+    /// Reserves a place for a record that is opened later. Returns whether there was one.
     pub fn reserve(&mut self) -> bool {
         let room = self.slab.len() + self.reserved < self.most;
         self.reserved += usize::from(room);
         room
     }
 
-    /// Gives a place back that was kept.
+    /// Gives back a reserved place.
     pub fn give_up_reserved(&mut self) {
         self.reserved -= 1;
     }
@@ -302,7 +305,7 @@ impl Records {
     /// The record of that number.
     ///
     /// # Panics
-    /// When there is none: whoever holds a number holds it no longer than the record is open.
+    /// If there is none: code that keeps a number has to forget it when the record is closed.
     pub fn get(&self, record: u32) -> &Record {
         &self.slab[record as usize]
     }
@@ -331,14 +334,14 @@ impl Records {
         self.slab.contains(number as usize)
     }
 
-    /// From now on the record is found by its key, whose number is `hash`.
+    /// From now on the record is found by its key, whose hash is `hash`.
     pub fn index(&mut self, number: u32, hash: KeyHash) {
         let first = self.by_key.insert(hash, number);
         let record = self.get_mut(number);
         (record.found_by, record.next_of_key) = (Some(hash), first);
     }
 
-    /// The record is not found by its key any more. Whether it was.
+    /// From now on the record is not found by its key. Returns whether it was before.
     pub fn unindex(&mut self, number: u32) -> bool {
         let record = self.get_mut(number);
         let Some(hash) = record.found_by.take() else { return false };
@@ -356,9 +359,9 @@ impl Records {
         true
     }
 
-    /// A record that asks for this very key, or holds it.
+    /// The record that asks for exactly this key, or holds it.
     pub fn occupant(&self, key: &[u8], hash: KeyHash) -> Option<u32> {
-        // Two may have it: one that takes it up stands beside those who hold it or wait for it.
+        // Two records may have the key: one that adopts it, and one that holds it or waits for it.
         let waited_for = |number: &u32| {
             let record = self.get(*number);
             let asks = record.phase == Phase::Asking && record.round.purpose == Purpose::Acquire;
@@ -368,7 +371,7 @@ impl Records {
         all().find(waited_for).or_else(|| all().next())
     }
 
-    /// The records that are found by this number of their keys.
+    /// The records whose keys have this hash.
     pub fn with_key(&self, hash: KeyHash) -> impl Iterator<Item = u32> {
         let mut next = self.by_key.get(&hash).copied();
         std::iter::from_fn(move || {

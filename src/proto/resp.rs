@@ -1,16 +1,17 @@
-//! The decoder of what a node says to us: RESP2 and RESP3 replies, borrowed from the input.
+//! The decoder of what a node sends: RESP2 and RESP3 replies, borrowed from the input.
 //!
-//! It knows no socket and no command, keeps nothing between calls, allocates nothing and does
-//! not recurse. It reads strictly: what a node cannot have meant is [`Malformed`], never guessed,
-//! because a guessed reply would be a guessed vote.
+//! The decoder knows no socket and no command, keeps nothing between calls, allocates nothing and
+//! does not recurse. It reads strictly. Bytes that a node cannot have meant are [`Malformed`], and
+//! are never guessed, because a guessed reply would be a guessed vote.
 //!
-//! The hazard: after `Malformed` nobody knows where the next reply begins. The connection has to
-//! be closed; decoding on from anywhere could take the inside of one reply for another.
+//! The hazard is to go on after `Malformed`: it is not known where the next reply begins. The
+//! connection has to be closed, because decoding on from anywhere could take the inside of one
+//! reply for another.
 
 use std::fmt;
 use std::iter::FusedIterator;
 
-/// What one reply may cost. Past any of these it is [`Malformed`], and its connection ends.
+/// The limits on one reply. A reply past any of them is [`Malformed`], and its connection ends.
 ///
 /// Bytes and elements are counted over the whole reply, so that nesting cannot multiply them: one
 /// reply makes its reader hold little more than `line` + `bulk` bytes, 1.1 MiB by default.
@@ -30,7 +31,8 @@ pub struct Limits {
     pub line: usize,
     /// Bytes in all bulks of one reply: 1 MiB.
     ///
-    /// The largest we ask for is `INFO`: 5 to 10 KiB, more where a node has many databases.
+    /// The largest that the client asks for is `INFO`: 5 to 10 KiB, more if a node has many
+    /// databases.
     pub bulk: usize,
     /// Elements in all aggregates of one reply, two for each pair of a map: 1,024.
     ///
@@ -38,8 +40,8 @@ pub struct Limits {
     pub elements: usize,
     /// Aggregates inside one another, the outermost included: 8. More than 16 is taken as 16.
     ///
-    /// The deepest we ask for is `HELLO`: a map with an array of modules, each a map with an
-    /// array of arguments, makes four.
+    /// The deepest that the client asks for is `HELLO`: a map with an array of modules, each a map
+    /// with an array of arguments, makes four.
     pub depth: usize,
 }
 
@@ -58,7 +60,7 @@ pub enum Reply<'a> {
     Error(&'a [u8]),
     /// `:`: a whole number.
     Integer(i64),
-    /// `$`: any bytes. Also `=`, without the format (`txt:`) it begins with.
+    /// `$`: any bytes. Also `=`, without the format (`txt:`) at its beginning.
     Bulk(&'a [u8]),
     /// `_`, `$-1` or `*-1`: no value.
     Null,
@@ -70,11 +72,11 @@ pub enum Reply<'a> {
     BigNumber(&'a [u8]),
     /// `*`: elements in order.
     Array(Elements<'a>),
-    /// `~`: elements without order. That none is there twice is not checked.
+    /// `~`: elements without order. The decoder does not check for duplicates.
     Set(Elements<'a>),
     /// `%`: pairs. The elements are key, value, key, value: two for each pair.
     Map(Elements<'a>),
-    /// `>`: nobody asked for it, and it answers nothing. Never an element of another reply.
+    /// `>`: a push, which answers no question. Never an element of another reply.
     Push(Elements<'a>),
 }
 
@@ -92,7 +94,7 @@ pub enum Reply<'a> {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Elements<'a> {
-    /// Exactly `len` replies that `decode` has accepted, and nothing behind them.
+    /// Exactly `len` replies that `decode` has accepted, and nothing after them.
     bytes: &'a [u8],
     len: usize,
 }
@@ -163,26 +165,27 @@ impl ExactSizeIterator for Iter<'_> {}
 
 impl FusedIterator for Iter<'_> {}
 
-/// What a look at the input came to.
+/// The result of decoding the input.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step<'a> {
     /// The input begins with a whole reply.
     Complete {
         /// The reply.
         reply: Reply<'a>,
-        /// How many bytes of the input it takes, at least one. The next reply begins behind them.
+        /// How many bytes of the input the reply takes, at least one. The next reply begins after
+        /// them.
         consumed: usize,
     },
     /// The input is the beginning of a reply. Ask again, from its first byte, when more is there.
     Partial,
 }
 
-/// Why the input is not a reply, or none that we accept.
+/// Why the input is not a reply that the decoder accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
     /// No kind of reply begins with this byte.
     UnknownType(u8),
-    /// An attribute (`|`): we never ask for anything that has one.
+    /// An attribute (`|`): the client never asks for anything that has one.
     Attribute,
     /// A string or an aggregate of unknown length (`?`): no node sends one to a client.
     Streamed,
@@ -190,7 +193,7 @@ pub enum Malformed {
     NestedPush,
     /// A CR or a LF in a line of text that is not its CRLF.
     LineEnd,
-    /// Something other than CRLF behind the bytes of a bulk.
+    /// Something other than CRLF after the bytes of a bulk.
     BulkEnd,
     /// A length that is not plain digits, or a negative one other than `$-1` and `*-1`.
     Length,
@@ -262,10 +265,10 @@ impl std::error::Error for Malformed {}
 ///
 /// # Errors
 ///
-/// The input is not the beginning of a reply, or is the beginning of one past `limits`. That is
-/// told at the first byte which rules a reply out, except that a double, a big number, a verbatim
-/// string and the count of an aggregate that is too deep are looked at when they are whole. More
-/// input never makes it well again.
+/// The input is not the beginning of a reply, or is the beginning of one past `limits`. The error
+/// comes at the first byte which rules a reply out. A double, a big number, a verbatim string and
+/// the count of an aggregate that is too deep are checked when they are whole. More input never
+/// makes the input valid again.
 #[inline]
 pub fn decode<'a>(input: &'a [u8], limits: &Limits) -> Result<Step<'a>, Malformed> {
     if let Some(step) = usual(input, limits) {
@@ -305,7 +308,8 @@ fn read<'a>(input: &'a [u8], limits: &Limits) -> Result<Step<'a>, Malformed> {
 
 const CRLF: &[u8] = b"\r\n";
 
-/// Open aggregates are on a stack inside ours; so its size is fixed, at twice the default depth.
+/// The open aggregates are kept in an array on the stack, so its size is fixed, at twice the
+/// default depth.
 const MAX_DEPTH: usize = 16;
 
 /// For bytes that have passed the caller's limits already.
@@ -324,17 +328,17 @@ impl From<Malformed> for Stop {
     }
 }
 
-/// A reply as far as its head: the whole of a scalar.
+/// A reply up to its head: the whole of a scalar.
 enum Head<'a> {
     Scalar(Reply<'a>),
     /// What makes a reply of the elements, and how many of them follow.
     Aggregate(fn(Elements<'a>) -> Reply<'a>, usize),
 }
 
-/// Reads one reply. Where it stops, what it has taken until then is of no use.
+/// Reads one reply. If it stops, what it has taken until then is of no use.
 struct Reader<'a> {
     rest: &'a [u8],
-    /// What the reply may still cost.
+    /// What is left of the limits for the reply.
     left: Limits,
 }
 
@@ -446,7 +450,7 @@ impl<'a> Reader<'a> {
     /// A line of text up to its CRLF.
     #[inline]
     fn line(&mut self) -> Result<&'a [u8], Stop> {
-        // One byte more than the line may have: the byte behind its last may be the CR.
+        // One byte more than the line may have: the byte after its last may be the CR.
         let within = &self.rest[..self.rest.len().min(self.left.line.saturating_add(1))];
         let Some(len) = within.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
             let fits = within.len() <= self.left.line;
@@ -461,8 +465,8 @@ impl<'a> Reader<'a> {
 
     /// A whole number, which may have a sign.
     ///
-    /// The description of the protocol allows a plus and zeros in front. We take the plus, but
-    /// neither zeros in front nor a zero with a sign: every known node writes the shortest form,
+    /// The description of the protocol allows a plus and leading zeros. The decoder takes the plus,
+    /// but neither leading zeros nor a zero with a sign: every known node writes the shortest form,
     /// and other bytes here are more likely damage than a number.
     #[inline]
     fn integer(&mut self) -> Result<i64, Stop> {
@@ -488,7 +492,7 @@ impl<'a> Reader<'a> {
         Ok(self.decimal(max as u64, Malformed::Length, over)? as usize)
     }
 
-    /// Digits without zeros in front, then CRLF; stops as `over` as soon as they are past `max`.
+    /// Digits without leading zeros, then CRLF; stops as `over` as soon as they are past `max`.
     #[inline]
     fn decimal(&mut self, max: u64, wrong: Malformed, over: Malformed) -> Result<u64, Stop> {
         let mut value: u64 = 0;

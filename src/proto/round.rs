@@ -1,5 +1,5 @@
-//! One fan-out: a question to all nodes, its ballot, and what each node said. A plain value in its
-//! record; it writes nothing and acts on nothing.
+//! A round: a question to all nodes, its ballot, and what each node said. It is a plain value in
+//! its record: it writes nothing and acts on nothing.
 
 use super::ballot::{Ballot, Verdict, Vote};
 use super::error::{NodeError, NodeReply};
@@ -13,11 +13,11 @@ pub enum Purpose {
     Acquire,
     /// May we keep it longer?
     Extend,
-    /// May we take it up, under a new token?
+    /// May we adopt it, under a new token?
     Adopt,
     /// What is there?
     Inspect,
-    /// It is given back.
+    /// The lock is released.
     Release,
     /// An operator vouches for the nodes.
     Vouch,
@@ -28,26 +28,27 @@ pub enum Purpose {
 pub enum ReleaseOutcome {
     /// The key was ours, and is gone.
     Released,
-    /// The key was gone before.
+    /// The key was gone before the release.
     AlreadyExpired,
-    /// Another holds the key: it was lost before it was given back. The other's key is untouched.
+    /// Another client holds the key: the lock was lost before it was released. The other client's
+    /// key is untouched.
     TakenByOther,
-    /// Fewer than a quorum answered in time. The releases stay owed, and go out by themselves for
-    /// as long as somebody drives the client.
+    /// Fewer than a quorum answered in time. The releases stay pending, and go out by themselves as
+    /// long as the client is driven.
     Unconfirmed {
-        /// The nodes that are not known to have let go.
+        /// The nodes that are not known to have released the key.
         nodes: NodeSet,
     },
 }
 
-/// One fan-out.
+/// One round.
 #[derive(Debug, Clone, Copy)]
 pub struct Round {
     /// What is asked.
     pub purpose: Purpose,
-    /// Which round of its record it is: a late answer to an earlier one has no vote in it.
+    /// The number of the round in its record: a late answer to an earlier round has no vote in it.
     pub number: u32,
-    /// Read before the first byte of it was written.
+    /// The time, read before the first byte of the round was written.
     pub start: Instant,
     /// The ttl it asks for.
     pub ttl: Ttl,
@@ -68,7 +69,7 @@ impl Round {
         }
     }
 
-    /// The round behind this one, with a ballot of its own.
+    /// Replaces this round by the next one, with a ballot of its own.
     pub fn follow(&mut self, purpose: Purpose, ballot: Ballot, start: Instant, ttl: Ttl) {
         let number = self.number.wrapping_add(1);
         *self =
@@ -84,7 +85,8 @@ impl Round {
             (_, NodeReply::Nothing) => return self.ballot.verdict(),
             (_, NodeReply::Failed(_)) => Vote::Error,
             (_, NodeReply::Granted) => Vote::Grant,
-            // Gone or another's: either way the node holds nothing of ours, which was the question.
+            // The key is gone or another's: either way the node holds nothing of ours, as the
+            // release wanted.
             (Purpose::Release, NodeReply::Held | NodeReply::Absent) => Vote::Grant,
             (_, NodeReply::Held | NodeReply::Absent) => Vote::Deny,
         };
@@ -99,7 +101,7 @@ impl Round {
         self.ballot.withdraw(node)
     }
 
-    /// Whether enough said yes.
+    /// Whether enough nodes said yes.
     pub fn is_won(&self) -> bool {
         self.ballot.verdict() == Verdict::Won
     }
@@ -114,7 +116,7 @@ impl Round {
         self.said[node.index()]
     }
 
-    /// How many nodes had a trouble for which `test` holds.
+    /// How many nodes failed with a cause for which `test` holds.
     pub fn count_failed(&self, test: impl Fn(NodeError) -> bool) -> usize {
         self.said
             .iter()
@@ -122,7 +124,7 @@ impl Round {
             .count()
     }
 
-    /// How a release ended, by what was said until now.
+    /// How a release ended, by the answers until now.
     pub fn released(&self) -> ReleaseOutcome {
         if self.ballot.verdict() != Verdict::Won {
             let nodes = self.ballot.undecided().union(self.ballot.errors());

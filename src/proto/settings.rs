@@ -1,5 +1,5 @@
-//! What proto needs to know before it starts: the nodes' labels and credentials, the times, and
-//! every limit with its reason. Addresses are not among them: they belong to whoever opens sockets.
+//! The settings of the core: the nodes' labels and credentials, the times, and every limit with its
+//! reason. Addresses are not here: only the driver, which opens the sockets, needs them.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use super::error::ConfigError;
 use super::node::MAX_NODES;
 use super::time::Ttl;
 
-/// The longest `max_ttl` that can be configured: a lock that nobody can take for a year after its
-/// holder died is no lock any more.
+/// The longest `max_ttl` that can be configured. After its holder died, such a lock cannot be
+/// acquired for a year; a longer one is no lock any more.
 pub const LONGEST_MAX_TTL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The longest key, in bytes. A key is copied into its record and into N outboxes, so its length
@@ -19,7 +19,7 @@ pub const LONGEST_KEY: usize = 64 * 1024;
 /// The key of the node marker, unless it is changed.
 pub const NODE_MARKER: &str = "redlatch:node";
 
-/// A text that is not shown: a password.
+/// A text that `Debug` does not show: a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Box<str>);
 
@@ -41,12 +41,12 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Who we are to a node.
+/// The credentials of the client at a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Credentials {
-    /// The user; the node's default user where there is none.
+    /// The user; without one, the node's default user.
     pub user: Option<Box<str>>,
-    /// The password, where the node wants one.
+    /// The password, if the node requires one.
     pub password: Option<Secret>,
 }
 
@@ -62,14 +62,14 @@ impl Credentials {
     }
 }
 
-/// What proto needs to know of one node.
+/// The settings of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSettings {
-    /// What reports call it: its address, without credentials.
+    /// The node's name in reports: its address, without credentials.
     pub label: Box<str>,
-    /// The user; the node's default user where there is none.
+    /// The user; without one, the node's default user.
     pub user: Option<Box<str>>,
-    /// The password, where the node wants one.
+    /// The password, if the node requires one.
     pub password: Option<Secret>,
     /// The database the keys are in.
     pub db: u32,
@@ -82,15 +82,15 @@ impl NodeSettings {
     }
 }
 
-/// Bounds on what waits, each with what happens at it.
+/// Limits on what waits, each with what happens when it is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Open records: locks that are asked for, held, or not yet given back everywhere. At it,
-    /// requests are refused as `Busy`. A record is about 300 bytes and its key.
+    /// Open records: locks that are asked for, held, or not yet released on every node. At the
+    /// limit, requests are refused as `Busy`. A record takes about 300 bytes and its key.
     pub records: usize,
-    /// Questions to one node that it has not answered. At half of it the node is asked for nothing
-    /// new and votes [`Full`](super::error::Cause::Full): the other half is for releases. At it,
-    /// releases wait as pending releases.
+    /// Questions to one node that it has not answered yet. At half of the limit the node is asked
+    /// for nothing new and votes [`Full`](super::error::NodeError::Full): the other half is for
+    /// releases. At the limit, releases wait as pending releases.
     pub asks: usize,
     /// Bytes to one node that the kernel has not taken. As for `asks`.
     pub outbox: usize,
@@ -105,30 +105,31 @@ impl Default for Limits {
 /// Whether a node that may have forgotten a live lock is kept from granting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RestartGuard {
-    /// Its grants do not count until every lock it may have forgotten is over: for `max_ttl` and
-    /// its drift after its start, and after a client first saw it without its node marker. This
-    /// holds only if every client of the nodes keeps its ttls under `max_ttl`.
+    /// The node's grants do not count until every lock that it may have forgotten is over: for
+    /// `max_ttl` and its drift after the node's start, and after a client first saw it without its
+    /// node marker. This holds only if every client of the nodes keeps its ttls at or below
+    /// `max_ttl`.
     #[default]
     On,
     /// As `On`, but a node that restarts and still has its node marker is trusted at once. The
     /// operator declares that every node writes each command to disk before it answers
     /// (`appendonly yes`, `appendfsync always`), so a node that has its marker has its locks.
     ///
-    /// Nothing checks this declaration here; `redlatch doctor` does, where `CONFIG` may be read. A
-    /// single node that forgets in spite of it is enough for two holders where the first one had a
-    /// bare majority.
+    /// The library does not check this declaration; `redlatch doctor` does, if it may read
+    /// `CONFIG`. A single node that forgets in spite of it can lead to two holders, if the first
+    /// one had a bare majority.
     Persistent,
-    /// Its grants count at once, and no node marker is written. For a cluster that is fresh as a
-    /// whole, and for tests.
+    /// The node's grants count at once, and no node marker is written. For a cluster that is fresh
+    /// as a whole, and for tests.
     Off,
 }
 
-/// What proto needs to know before it starts.
+/// The settings of the core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The nodes, each an independent master.
     pub nodes: Vec<NodeSettings>,
-    /// What our connections are called in `CLIENT LIST`, where the nodes take a name; empty: no
+    /// The name of the client's connections in `CLIENT LIST`, if the nodes take a name; empty: no
     /// name.
     pub client_name: Box<str>,
     /// The longest ttl that may be asked for.
@@ -137,8 +138,8 @@ pub struct Settings {
     pub node_timeout: Duration,
     /// How long a connection may take until its node is ready: connect, handshake, vetting.
     pub connect_timeout: Duration,
-    /// The shortest and the longest pause before the next attempt for a key that is held, where the
-    /// nodes do not tell of writes. The pauses grow from the one to the other, and each is drawn at
+    /// The shortest and the longest pause before the next attempt for a key that is held, if the
+    /// nodes do not report writes. The pauses grow from the one to the other. Each is drawn at
     /// random, so that two clients that split the vote do not meet again.
     pub retry: (Duration, Duration),
     /// The shortest and the longest pause before a node is connected to again: doubled each time,
@@ -146,8 +147,8 @@ pub struct Settings {
     pub reconnect: (Duration, Duration),
     /// How long a node may be silent before its connection is given up for a new one.
     pub reset_after: Duration,
-    /// How often each node is asked for its time: finds a connection that is dead, and a clock
-    /// that jumped.
+    /// How often each node is asked for its time. The answer, or its absence, shows a dead
+    /// connection and a clock that jumped.
     pub probe_interval: Duration,
     /// Whether a node that may have forgotten a live lock is kept from granting.
     pub restart_guard: RestartGuard,
@@ -156,16 +157,16 @@ pub struct Settings {
     pub node_marker: Box<str>,
     /// The bounds.
     pub limits: Limits,
-    /// Whether somebody reads the nodes' answers at all times, as an event loop does. Where nobody
-    /// does, a release must not depend on an answer: it goes by the source of its script, never
-    /// by its SHA1, which a node may have forgotten.
+    /// Whether a driver reads the nodes' answers at all times, as an event loop does. If not, a
+    /// release must not depend on an answer. It is then sent by the source of its script, never by
+    /// its SHA1, which a node may have forgotten.
     pub attended: bool,
     /// Whether nodes that may evict keys are used all the same. A lock that is evicted is lost.
     pub allow_eviction: bool,
 }
 
 impl Settings {
-    /// Settings for these nodes, everything else as it comes.
+    /// Settings for these nodes, with defaults for everything else.
     pub fn new(nodes: Vec<NodeSettings>) -> Settings {
         Settings {
             nodes,
@@ -185,16 +186,16 @@ impl Settings {
         }
     }
 
-    /// The key of the node marker, where the restart guard wants one.
+    /// The key of the node marker, if the restart guard wants one.
     pub fn wanted_marker(&self) -> Option<&str> {
         let wanted = self.restart_guard != RestartGuard::Off && !self.node_marker.is_empty();
         wanted.then_some(&self.node_marker)
     }
 
-    /// Looks whether they can work.
+    /// Checks whether the settings can work.
     ///
     /// # Errors
-    /// The first setting that cannot.
+    /// The first setting that cannot work.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.nodes.is_empty() {
             return Err(ConfigError::NoNodes);

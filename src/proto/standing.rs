@@ -1,27 +1,28 @@
-//! What a node is to us at the moment: may it be asked, is it silent, has its clock jumped, when is
-//! it connected to again. Pure: silence and time in, a verdict out.
+//! The state of a node: may it be asked, is it silent, has its clock jumped, when is it connected
+//! to again. The functions are pure: silence and time in, a verdict out.
 
 use std::time::Duration;
 
 use super::error::NodeError;
 use super::time::{Instant, drift};
 
-/// What a node is to us at the moment.
+/// The state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {
-    /// There is no connection, for this reason. Another attempt follows.
+    /// There is no connection, for this reason. Another attempt to connect follows.
     Down(NodeError),
     /// A connection is being opened.
     Connecting,
     /// The connection is open; it is not known yet whether the node may be asked.
     Handshake,
-    /// It may be asked.
+    /// The node may be asked.
     Ready,
-    /// It may be asked, and may deny, release and extend, but its grants do not count until then.
+    /// The node may be asked, and may deny, release and extend, but its grants do not count until
+    /// this moment.
     Quarantined(Instant),
-    /// It has not answered for too long: it is asked for nothing new until it answers.
+    /// The node has not answered for too long: it is asked for nothing new until it answers.
     Suspect,
-    /// It answered, and may not be used, for this reason. It is looked at again later.
+    /// The node answered, and may not be used, for this reason. It is tried again later.
     Rejected(NodeError),
 }
 
@@ -31,25 +32,26 @@ impl NodeState {
         self.is_usable() || matches!(self, NodeState::Handshake | NodeState::Suspect)
     }
 
-    /// Whether it may be asked something new.
+    /// Whether the node may be asked something new.
     pub const fn is_usable(self) -> bool {
         matches!(self, NodeState::Ready | NodeState::Quarantined(_))
     }
 }
 
-/// A reading of a node's clock: it was taken at some moment between the two of ours.
+/// A reading of a node's clock, taken at some moment between `asked_at` and `read_at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
     /// Microseconds on the node's clock.
     pub micros: u64,
-    /// When it was asked for.
+    /// When the reading was asked for.
     pub asked_at: Instant,
     /// When the answer was read.
     pub read_at: Instant,
 }
 
 /// How far a node's clock went further than ours between two readings, beyond what drift and the
-/// way of the answers explain: nanoseconds, negative where it stayed behind. `None`: no jump.
+/// travel time of the answers explain: in nanoseconds, negative if it went less far. `None`: no
+/// jump.
 pub fn clock_jump(before: &Reading, after: &Reading) -> Option<i64> {
     let theirs = i128::from(after.micros) * 1000 - i128::from(before.micros) * 1000;
     let least = after.asked_at.saturating_since(before.read_at);
@@ -77,9 +79,9 @@ pub fn is_silent(
     quiet >= node_timeout || waiting >= node_timeout * OLDEST_MAY_WAIT
 }
 
-/// The pause before the next attempt to connect, behind `failures` failures in a row: none behind
-/// none, then doubled each time up to the longest, and shortened by up to a half. `random` is any
-/// number, uniformly drawn.
+/// The pause before the next attempt to connect, after `failures` failures in a row. Without a
+/// failure there is none; then it doubles each time up to the longest, and is shortened by up to a
+/// half. `random` is any number, uniformly drawn.
 pub fn backoff((shortest, longest): (Duration, Duration), failures: u32, random: u32) -> Duration {
     let Some(doublings) = failures.checked_sub(1) else { return Duration::ZERO };
     let doubled = shortest.saturating_mul(1 << doublings.min(20)).min(longest);
@@ -131,7 +133,7 @@ mod tests {
         assert!((900_000_000..=1_000_000_000).contains(&ahead), "{ahead} ns");
         let behind = clock_jump(&before, &reading(996_400_000, 5_100, 5_101)).unwrap();
         assert!(behind < -8_000_000_000, "{behind} ns");
-        // An answer that was read an hour late proves little, and accuses nobody.
+        // An answer that was read an hour late proves little, so it is no sign of a jump.
         assert_eq!(clock_jump(&before, &reading(1_000_100_000, 200, 3_600_000)), None);
         assert!(clock_jump(&before, &reading(u64::MAX / 2000, 200, 201)).is_some());
     }

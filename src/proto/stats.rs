@@ -1,9 +1,8 @@
-//! Plain counters: what came of the attempts, and of each node its grants, denials, errors by
+//! Plain counters: the outcomes of the attempts; and for each node its grants, denials, errors by
 //! cause, round trips, pending releases and connections. They only grow.
 //!
-//! Counting is an addition to a field that is there from the beginning: nothing is allocated. What
-//! becomes of the numbers is the reader's business: a log line or a metric is a few lines from
-//! here, and each program has a library of its own for it.
+//! Counting is an addition to a field that exists from the start: nothing is allocated. The reader
+//! decides what to do with the numbers: each program has its own library for logs and metrics.
 
 use std::time::Duration;
 
@@ -40,12 +39,12 @@ impl RoundTrips {
     }
 }
 
-/// What is counted of one node.
+/// The counters of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeStats {
-    /// Keys it granted.
+    /// Keys that the node granted.
     pub grants: u64,
-    /// Keys it denied, because another holds them.
+    /// Keys that the node denied, because another client holds them.
     pub denials: u64,
     /// From the writing of a question about a key to its answer.
     pub round_trips: RoundTrips,
@@ -64,24 +63,24 @@ pub struct NodeStats {
 }
 
 impl NodeStats {
-    /// How often its vote was none that counts, for this cause.
+    /// How often the node gave no vote that counts, for this cause.
     pub fn errors(&self, cause: NodeError) -> u64 {
         self.errors[cause as usize]
     }
 
-    /// Every cause that there was, and how often.
+    /// Every cause that occurred, and how often.
     pub fn all_errors(&self) -> impl Iterator<Item = (NodeError, u64)> + '_ {
         let all = NodeError::ALL.iter().map(|&cause| (cause, self.errors(cause)));
         all.filter(|(_, count)| *count > 0)
     }
 }
 
-/// What is counted.
+/// The counters of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Attempts that were won in time.
     pub won: u64,
-    /// Attempts that were lost to another.
+    /// Attempts that were lost to another client.
     pub contended: u64,
     /// Attempts for which too few votes counted.
     pub no_quorum: u64,
@@ -95,7 +94,7 @@ pub struct Stats {
     pub healed: u64,
     /// Attempts that could not be won as the nodes are configured.
     pub misconfigured: u64,
-    /// Of each node, in the order of the list.
+    /// The counters of each node, in the order of the list.
     pub nodes: Vec<NodeStats>,
 }
 
@@ -108,7 +107,7 @@ impl Stats {
         &mut self.nodes[node.index()]
     }
 
-    /// A node answered a question about a key: one to have it, or another one.
+    /// Counts the answer of a node to a question about a key.
     pub(crate) fn answered(
         &mut self,
         node: NodeId,
@@ -121,14 +120,14 @@ impl Stats {
         match said {
             NodeReply::Granted if to_acquire => it.grants += 1,
             NodeReply::Held if to_acquire => it.denials += 1,
-            // The script is sent then: nobody hears of it.
+            // The client then sends the script, so the cause is not reported.
             NodeReply::Failed(NodeError::NoScript) => {}
             NodeReply::Failed(cause) => it.errors[cause as usize] += 1,
             _ => {}
         }
     }
 
-    /// A node gave no answer that counts.
+    /// Counts a node that gave no answer that counts.
     pub(crate) fn failed(&mut self, node: NodeId, cause: NodeError) {
         self.node(node).errors[cause as usize] += 1;
     }

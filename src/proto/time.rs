@@ -27,13 +27,13 @@ impl Instant {
         self.0
     }
 
-    /// This moment moved on by `by`; the end of time where that would wrap.
+    /// This moment moved on by `by`; the end of time if that would wrap.
     #[must_use]
     pub fn saturating_add(self, by: Duration) -> Instant {
         Instant(self.0.saturating_add(nanos(by)))
     }
 
-    /// How long after `earlier` this moment is; zero where it is not after it.
+    /// How long after `earlier` this moment is; zero if it is not after it.
     pub fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -50,7 +50,7 @@ pub fn drift(length: Duration) -> Duration {
 
 /// How long a key may live on a node: whole milliseconds, checked.
 ///
-/// What it gives a holder is less: the drift (a hundredth of it, and two milliseconds) is taken
+/// A holder gets less than that: the drift (a hundredth of the ttl, and two milliseconds) is taken
 /// off, because a node's clock may run faster than ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl {
@@ -88,12 +88,12 @@ impl Ttl {
         Duration::from_millis(self.millis)
     }
 
-    /// What is taken off: a hundredth of the ttl, and two milliseconds.
+    /// The drift that is taken off: a hundredth of the ttl, and two milliseconds.
     pub fn drift(self) -> Duration {
         drift(self.duration())
     }
 
-    /// What a holder has of it at the most: the ttl less the drift.
+    /// What a holder has of the ttl at most: the ttl less the drift.
     pub fn usable(self) -> Duration {
         self.duration().saturating_sub(self.drift())
     }

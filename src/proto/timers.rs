@@ -1,8 +1,8 @@
-//! What is due when, and why.
+//! The timers: what is due, and when.
 //!
 //! Timers of equal length come due in the order they were set, so each length has a lane, and the
 //! hot path only appends to one and unlinks from it. Lengths that are drawn at random go into a
-//! sorted set. A timer that is cleared is gone: nothing stale wakes anybody.
+//! sorted set. A timer that is cleared is gone: no stale timer wakes the driver.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const LANES: usize = 16;
 
 const NONE: u32 = u32::MAX;
 
-/// A timer that was set, to clear it by.
+/// The handle of a timer, by which it can be cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timer(u32);
 
@@ -75,7 +75,8 @@ impl<T: Copy> Timers<T> {
     /// Clears a timer that has not come due.
     ///
     /// # Panics
-    /// When it came due or was cleared: whoever holds a timer forgets it then.
+    /// If the timer came due or was cleared before: the code that holds a timer has to forget it
+    /// then.
     pub fn clear(&mut self, timer: Timer) {
         let entry = self.entries.remove(timer.0 as usize);
         self.unlink(timer.0, &entry);

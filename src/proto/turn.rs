@@ -7,10 +7,10 @@
 //!
 //! The hazard is order, in two ways:
 //!
-//! * A timeout that is believed before the sockets were read. A caller that was away for a second
-//!   comes back with five answers in its kernel and five node timeouts due. If the timeouts come
-//!   first, five healthy nodes are silent and the lock is refused. So the driver first reads
-//!   whatever the sockets hold. Then it writes: a question that was never sent cannot have been
+//! * A timeout that happens before the sockets were read. A caller that was away for a second comes
+//!   back with five answers in its kernel and five node timeouts due. If the timeouts come first,
+//!   five healthy nodes are silent and the lock is refused. So the driver first reads everything
+//!   that the sockets hold. Then it writes: a question that was never sent cannot have been
 //!   answered. Only then the timeouts happen.
 //! * A lock that is handed out on a stale clock. Between two steps the process may be stopped for
 //!   longer than a ttl. So every step that compares a deadline with the time reads the clock
@@ -20,7 +20,7 @@ use super::coordinator::{Action, Coordinator};
 use super::ops::{Completion, Op};
 use super::time::Instant;
 
-/// The sockets and the clock around a [`Coordinator`]: what a turn needs from whoever drives it.
+/// The sockets and the clock around a [`Coordinator`]: what a turn needs from the driver.
 pub trait Driver {
     /// The core that is driven.
     fn core(&mut self) -> &mut Coordinator;
@@ -34,8 +34,8 @@ pub trait Driver {
     /// Reads on from the nodes of [`has_rest`](Driver::has_rest).
     fn read_rest(&mut self);
 
-    /// Reads whatever the sockets hold by now, whether or not the poller reported it. Behind it,
-    /// [`write_all`](Driver::write_all) also tries the sockets that took nothing before.
+    /// Reads everything that the sockets hold by now, even if the poller did not report it. After
+    /// this, [`write_all`](Driver::write_all) also tries the sockets that took nothing before.
     fn read_all(&mut self);
 
     /// Passes `now` to [`Coordinator::handle_timeout`].
@@ -122,15 +122,15 @@ pub fn write_out(driver: &mut impl Driver) {
     }
 }
 
-/// The next request that came to its end. A lock is handed out only before its deadline, by a
-/// clock that is read here.
+/// The next request that has ended. A lock is handed out only before its deadline, by a clock that
+/// is read here.
 #[inline]
 pub fn hand_out(driver: &mut impl Driver) -> Option<Completion> {
     let now = driver.now();
     driver.core().poll_completion(now)
 }
 
-/// What became of a request, as [`Coordinator::fetch`] says, by a clock that is read here.
+/// The outcome of a request, as [`Coordinator::fetch`] returns it, by a clock that is read here.
 #[inline]
 pub fn fetch(driver: &mut impl Driver, op: Op) -> Option<Completion> {
     let now = driver.now();
@@ -148,7 +148,7 @@ pub enum Wake {
     OnEvent,
 }
 
-/// Returns how long the driver may sleep behind a turn.
+/// Returns how long the driver may sleep after a turn.
 #[inline]
 pub fn wake(driver: &mut impl Driver) -> Wake {
     if driver.core().has_completions() || driver.has_rest() {
@@ -169,7 +169,8 @@ mod tests {
     use crate::proto::node::NodeId;
     use crate::proto::settings::{NodeSettings, Settings};
 
-    /// Does nothing, and notes what it was asked to do. Each look at the clock takes a nanosecond.
+    /// A driver that does nothing, and notes what it was asked to do. Each look at the clock takes
+    /// a nanosecond.
     struct Recorder {
         core: Coordinator,
         clock: u64,
@@ -181,7 +182,7 @@ mod tests {
     }
 
     impl Recorder {
-        /// One that drives a core with one node, which wants to connect.
+        /// A recorder that drives a core with one node, which wants to connect.
         fn new() -> Recorder {
             let settings = Settings::new(vec![NodeSettings::new("n0")]);
             let core = Coordinator::new(settings, [0; 32], Instant::from_nanos(0)).unwrap();
@@ -196,7 +197,7 @@ mod tests {
             }
         }
 
-        /// One whose node could not connect in time.
+        /// A recorder whose node could not connect in time.
         fn overdue() -> Recorder {
             let mut recorder = Recorder::new();
             recorder.clock = recorder.core.next_timeout().unwrap().as_nanos();

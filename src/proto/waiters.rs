@@ -1,9 +1,10 @@
-//! Who waits for a key: in one client a queue, of which only the first asks the nodes; and what
-//! that one believes of the nodes, and when it asks again.
+//! The waiters of a key. In one client they are a queue, of which only the first asks the nodes. A
+//! waiter keeps what it believes of the nodes, and when it asks again.
 //!
-//! The hazard is a herd: whoever is told of a release wakes, and all but one wake in vain. So a
-//! waiter that woke in vain is deaf for a while, and longer each time; and the hazard behind it is
-//! a waiter that is deaf for ever, so age makes the pauses shorter.
+//! The hazard is a herd: every waiter that is notified of a release wakes, and all but one lose. So
+//! a waiter that lost after a wake-up backs off: it ignores notifications for a while, and longer
+//! each time. The second hazard is a waiter that ignores them for ever, so age makes the pauses
+//! shorter.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,40 +17,41 @@ use super::node::NodeId;
 use super::ops::Op;
 use super::time::Instant;
 
-/// How often in a row a key is handed over inside one client before others get a turn.
+/// How many times in a row a key is handed over inside one client before other clients get a turn.
 const STREAK: u32 = 1000;
-/// And how long at most.
+/// For how long at most it is handed over inside one client.
 const STREAK_TIME: Duration = Duration::from_millis(200);
-/// The longest a waiter is deaf whose turn it is about: so long, and a little, others have to be
-/// left alone to have a turn.
+/// The longest back-off of a waiter whose turn is about to come. Other clients get a turn only if
+/// this client stays away a little longer than that.
 const WINDOW: Duration = Duration::from_millis(2);
-/// The longest a waiter is deaf before its turn.
+/// The longest back-off of a waiter before its turn.
 const NOT_YET: Duration = Duration::from_millis(200);
-/// How many keys are remembered for which others wait, too.
+/// For how many keys the client remembers that other clients wait, too.
 const CROWDS: usize = 64;
-/// What was seen of a crowd is forgotten after this time.
+/// After this time the client forgets that others waited.
 const FORGOTTEN: Duration = Duration::from_millis(500);
-/// The part of the usual wait for which it is not its turn: so few are awake at a time.
+/// The fraction of the usual wait during which a waiter's turn has not come: so few waiters are
+/// awake at a time.
 const TURN: (u32, u32) = (19, 20);
 /// How often in a row a waiter asks before it listens.
 const TRIES: u32 = 3;
-/// Behind usual waits of so many round trips it listens at once.
+/// If the usual wait is longer than so many round trips, a waiter listens at once.
 const LONG_WAIT: u32 = 200;
 /// For how many round trips at most a waiter holds back.
 const HELD_BACK: u32 = 16;
-/// What round trips are taken for: a loop that is busy must not make everybody wait for long.
+/// The bounds of the measured round trip: a busy loop must not make every waiter wait for long.
 const ROUND_TRIPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
-/// The waiters of one key behind the one that asks the nodes, or holds it.
+/// The waiters of one key, after the request that asks the nodes, or holds it.
 #[derive(Debug)]
 pub struct Queue {
     /// The key.
     pub key: Vec<u8>,
     /// In the order of their turns.
     pub waiting: VecDeque<Op>,
-    /// How often it was handed over in a row, and since when.
+    /// How often the key was handed over in a row, and since when.
     streak: (u32, Instant),
-    /// Up to when others are left a turn.
+    /// The moment up to which other clients have a turn.
     pub others_until: Instant,
     /// Why the last attempt for the key failed, unless others held it.
     pub no_quorum: Option<Error>,
@@ -59,7 +61,7 @@ pub struct Queue {
 pub type Queues = Slab<Queue>;
 
 impl Queue {
-    /// Nobody behind the one that has the key now.
+    /// An empty queue for a key.
     pub fn new(key: &[u8], now: Instant) -> Queue {
         Queue {
             key: key.to_vec(),
@@ -70,11 +72,12 @@ impl Queue {
         }
     }
 
-    /// It is handed over once more. Whether the next one has to leave others a turn first.
+    /// The key is handed over once more. Returns whether the next request has to leave other
+    /// clients a turn first.
     pub fn hands_over(&mut self, now: Instant) -> bool {
         let (count, since) = self.streak;
         if count == 0 {
-            // One hand-over is always had.
+            // The first hand-over is always allowed.
             self.streak = (1, now);
             return false;
         }
@@ -83,58 +86,59 @@ impl Queue {
         over
     }
 
-    /// One does not wait any more. Those who were first are so first, as a rule.
+    /// Takes a request out. It is usually near the front, because the requests that came first
+    /// usually leave first.
     pub fn leave(&mut self, op: Op) {
         if let Some(place) = self.waiting.iter().position(|&other| other == op) {
             self.waiting.remove(place);
         }
     }
 
-    /// It came to the next one in another way.
+    /// The next request got the key in another way than a hand-over.
     pub fn ends_streak(&mut self, now: Instant) {
         self.streak = (0, now);
     }
 }
 
-/// What a waiter does until its next attempt.
+/// What a waiter does until its next attempt for the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// It waits for the time to pass: nobody tells it anything.
+    /// The waiter only waits for its timer: no node reports writes to it.
     Polling,
-    /// It is to be told when the key is written to.
+    /// The waiter is notified when the key is written to.
     Listening,
-    /// It woke in vain, and does not want to know for a while.
+    /// The waiter woke and lost, and ignores notifications for a while.
     BackingOff,
-    /// The key may be free; it waits a little, for others have been told as well. Then it looks,
-    /// or asks at once.
+    /// The key may be free. The waiter holds back a little, because other waiters were notified as
+    /// well. Then it looks at one node, or asks all at once.
     Holding {
-        /// It looks first.
+        /// Whether the waiter looks at one node first.
         look: bool,
     },
-    /// It looks at one node.
+    /// The waiter looks at one node.
     Looking {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
-    /// The client had the key for long: it leaves others a turn.
+    /// The client had the key for long: the waiter leaves other clients a turn.
     Yielding,
 }
 
-/// One that waits for a key that others hold.
+/// A request that waits for a key that others hold.
 #[derive(Debug)]
 pub struct Waiting {
-    /// What it does.
+    /// What the waiter does.
     pub mode: Mode,
-    /// When the key is free on each node, as far as it was told: the end of time where not.
+    /// When the key is free on each node, as far as the node reported it: else the end of time.
     pub free_at: Vec<Instant>,
-    /// When it asks again whatever it was told.
+    /// When the waiter asks again, whatever was reported to it.
     pub poll_at: Instant,
-    /// The attempt that is under way was begun by a wake.
+    /// The attempt that is in flight was begun by a wake-up.
     pub woken: bool,
     since: Instant,
     listens_since: Instant,
     in_vain: u32,
-    /// How long others waited for this key: so long it is not its turn.
+    /// How long others usually waited for this key: until then the waiter's turn has not come.
     usual: Duration,
     held_looks: u32,
     tries: u32,
@@ -142,7 +146,7 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// It begins to wait for a key for which one waits that long as a rule.
+    /// A waiter that begins to wait now; `usual` is the usual wait for the key.
     pub fn new(nodes: usize, usual: Duration, now: Instant) -> Waiting {
         Waiting {
             mode: Mode::Polling,
@@ -159,18 +163,18 @@ impl Waiting {
         }
     }
 
-    /// It woke, and another was faster.
+    /// The waiter woke, and another client was faster.
     pub fn woke_in_vain(&mut self) {
         self.in_vain = (self.in_vain + 1).min(8);
     }
 
-    /// Whether it is better to be told than to ask: the one who has the key seems to keep it. A key
-    /// that goes from one to the next all the time is sooner had by asking.
+    /// Whether the waiter should listen instead of asking, because the holder seems to keep the
+    /// key. A key that passes from client to client all the time is acquired sooner by asking.
     pub fn had_better_listen(&self, round_trip: Duration) -> bool {
         self.tries >= TRIES || self.usual > LONG_WAIT * round_trip
     }
 
-    /// It listens from now on.
+    /// The waiter listens from now on.
     pub fn begins_to_listen(&mut self, now: Instant) {
         (self.mode, self.listens_since, self.tries) = (Mode::Listening, now, 0);
     }
@@ -179,8 +183,9 @@ impl Waiting {
         now.saturating_since(self.since)
     }
 
-    /// How long it had to wait because of others who wait. One that had it at once when its turn
-    /// came could have come sooner.
+    /// How long the waiter had to wait because of other waiters; `None` if there were none. If it
+    /// had the key at once when its turn came, it could have come sooner, so half of its wait
+    /// counts.
     pub fn waited_among_others(&self, now: Instant) -> Option<Duration> {
         let age = self.age(now);
         match (self.in_vain, self.usual.is_zero()) {
@@ -190,13 +195,13 @@ impl Waiting {
         }
     }
 
-    /// Whether others seem to wait as well.
+    /// Whether other clients seem to wait as well.
     pub fn is_in_a_crowd(&self) -> bool {
         self.in_vain > 0 || !self.usual.is_zero()
     }
 
-    /// For how long, at least and at most, it is deaf: until about its turn, where it can tell, and
-    /// then for short times that grow with each wake in vain.
+    /// The shortest and the longest back-off: until about the waiter's turn, if its time is known,
+    /// and then short times that grow with each wake-up that lost.
     pub fn window(&self, round_trip: Duration, now: Instant) -> (Duration, Duration) {
         let turn = (self.usual * TURN.0 / TURN.1).min(NOT_YET);
         let early = turn.saturating_sub(self.age(now));
@@ -204,8 +209,8 @@ impl Waiting {
         if early > most { (early * 7 / 8, early * 9 / 8) } else { (most / 2, most) }
     }
 
-    /// For how long at most it holds back when the key may be free. The longer it was held, the
-    /// more of the others are listening, too.
+    /// For how long at most the waiter holds back when the key may be free. The longer the key was
+    /// held, the more other waiters are listening, too.
     pub fn hold_back(&self, round_trip: Duration, now: Instant) -> Duration {
         if !self.is_in_a_crowd() {
             return Duration::ZERO;
@@ -213,28 +218,29 @@ impl Waiting {
         now.saturating_since(self.listens_since).min(HELD_BACK * round_trip)
     }
 
-    /// A look said that the key is held. Whether to ask the nodes all the same: what one says may
-    /// be wrong for ever.
+    /// A look said that the key is held. Returns whether to ask the nodes all the same: one node's
+    /// answer may be wrong for ever.
     pub fn saw_it_held(&mut self) -> bool {
         self.held_looks += 1;
         self.held_looks > 2
     }
 
-    /// It asks the nodes.
+    /// The waiter asks the nodes.
     pub fn asks(&mut self, woken: bool) {
         self.woken = woken;
         self.tries += u32::from(woken);
         self.held_looks = 0;
     }
 
-    /// The pause before it asks whatever it was told, between `shortest` and `longest`.
+    /// The pause before the waiter asks, whatever was reported to it, between `shortest` and
+    /// `longest`.
     pub fn next_poll(&mut self, shortest: Duration, longest: Duration) -> (Duration, Duration) {
         let pause = shortest.saturating_mul(1 << self.polls.min(8)).min(longest);
         self.polls = self.polls.saturating_add(1);
         (pause / 2, pause)
     }
 
-    /// When the key is free on `quorum` nodes, as far as it was told.
+    /// When the key is free on `quorum` nodes, as far as they reported it.
     pub fn wakes_at(&self, quorum: usize) -> Instant {
         let mut moments = [NEVER; super::node::MAX_NODES];
         let moments = &mut moments[..self.free_at.len()];
@@ -244,19 +250,19 @@ impl Waiting {
     }
 }
 
-/// How long one waits for a few keys as a rule: who asks anew need not find it out anew.
+/// The usual wait for a few keys: a new request need not measure it again.
 #[derive(Debug)]
 pub struct ContentionHistory([(KeyHash, Duration, Instant); CROWDS]);
 
 impl ContentionHistory {
-    /// How long one waited for a key of late.
+    /// The usual wait for a key; zero if there is none in memory.
     pub fn at(&self, key: KeyHash, now: Instant) -> Duration {
         let (whose, wait, seen_at) = self.0[key.place(CROWDS)];
         let known = whose == key && now.saturating_since(seen_at) < FORGOTTEN;
         if known { wait } else { Duration::ZERO }
     }
 
-    /// One waited so long for it, among others.
+    /// Takes note of a wait for the key among other waiters.
     pub fn note(&mut self, key: KeyHash, wait: Duration, now: Instant) {
         let before = self.at(key, now);
         let usual = if before.is_zero() { wait } else { (3 * before + wait) / 4 };
@@ -273,12 +279,12 @@ impl Default for ContentionHistory {
 /// A moment that does not come.
 pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// How long others are left alone to have a turn.
+/// How long other clients are left a turn.
 pub fn turn_of_others(round_trip: Duration) -> Duration {
     2 * (WINDOW + round_trip)
 }
 
-/// How long a look may take before it is taken for unanswered.
+/// How long a look may take before it counts as unanswered.
 pub fn patience(round_trip: Duration) -> Duration {
     4 * round_trip + Duration::from_millis(1)
 }
@@ -290,13 +296,13 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// One took so long.
+    /// Takes note of one round trip.
     pub fn add(&mut self, took: Duration) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.nanos = (self.nanos - self.nanos / 8).saturating_add(took / 8);
     }
 
-    /// What one takes, within bounds.
+    /// The usual round trip, within bounds.
     pub fn usual(self) -> Duration {
         Duration::from_nanos(self.nanos).clamp(ROUND_TRIPS.0, ROUND_TRIPS.1)
     }

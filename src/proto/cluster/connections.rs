@@ -12,13 +12,13 @@ use super::super::standing::{self, NodeState};
 use super::super::time::Instant;
 use super::{Action, Change, Cluster, Due};
 
-/// How many times longer than others a node waits to be looked at again that may not be used as it
-/// is configured.
+/// How many times longer the pause is before the next connection to a node whose configuration has
+/// to change before it may be used.
 const PATIENCE: u32 = 10;
 
-/// How many earlier connections of a node are remembered, to be ended. Each was ready once, and
-/// lost with a question unanswered; the oldest is forgotten, and what was asked there is released
-/// twice.
+/// How many earlier connections of a node are remembered, to be ended. Each was ready once, and was
+/// lost with a question unanswered. Beyond this number the oldest is forgotten, and the keys that
+/// were asked for on it are released twice.
 const EARLIER_CONNECTIONS: usize = 8;
 
 impl Cluster {
@@ -30,12 +30,12 @@ impl Cluster {
         }
     }
 
-    /// The connection is gone, or could not be opened; `words` are the system's.
+    /// The connection is gone, or could not be opened; `words` are the text of the system's error.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
         let cause = match self.standing(node) {
             NodeState::Down(_) | NodeState::Rejected(_) => return,
             NodeState::Connecting => NodeError::Unreachable,
-            // A node that ends the connection in mid-handshake may have said why.
+            // A node that ends the connection during the handshake may have said why.
             NodeState::Handshake => {
                 self.nodes[node.index()].handshake.trouble().unwrap_or(NodeError::Unreachable)
             }
@@ -52,7 +52,7 @@ impl Cluster {
         self.actions.push_back(Action::Connect(node));
     }
 
-    /// The connection that was asked for is being opened only now: its time counts from here.
+    /// The driver begins only now to open the connection: the connect timeout counts from here.
     pub fn handle_connecting(&mut self, node: NodeId, now: Instant) {
         if self.standing(node) == NodeState::Connecting {
             let timeout = self.settings.connect_timeout;
@@ -77,7 +77,7 @@ impl Cluster {
         self.lose_connection(node, NodeState::Down(cause), cause, words, now);
     }
 
-    /// What came is nothing that can be gone on from.
+    /// Closes the connection after a fault: nothing that follows on it can be understood.
     pub(super) fn break_off(&mut self, node: NodeId, fault: Fault, now: Instant) {
         let cause = match fault {
             Fault::Unasked(Some(cause)) => cause,
@@ -87,8 +87,8 @@ impl Cluster {
         self.lose_connection(node, NodeState::Down(cause), cause, &fault.to_string(), now);
     }
 
-    /// Everything undecided on the connection counts against; what the node is owed waits for the
-    /// next one.
+    /// Takes note that the connection is lost. Its unanswered questions count against the request;
+    /// pending releases wait for the next connection.
     pub(super) fn lose_connection(
         &mut self,
         node: NodeId,
@@ -102,8 +102,8 @@ impl Cluster {
         let it = &mut self.nodes[node.index()];
         it.trouble = cause;
         it.words = words.into();
-        // One that was good for a while is replaced at once; one that is lost again and again is
-        // not worth the haste.
+        // A connection that was ready for long enough is replaced at once. One that is lost again
+        // and again is replaced after a growing pause.
         let (_, longest) = self.settings.reconnect;
         let good =
             it.ready_since.take().is_some_and(|since| now.saturating_since(since) >= longest);
@@ -125,16 +125,15 @@ impl Cluster {
         let it = &mut self.nodes[node.index()];
         let mut range = self.settings.reconnect;
         if matches!(it.standing, NodeState::Rejected(cause) if cause.is_permanent()) {
-            // Somebody has to change a configuration first.
+            // The node stays unusable until an operator changes a configuration.
             range = (range.1, range.1.saturating_mul(PATIENCE));
         }
         let pause = standing::backoff(range, it.failures, random);
         it.connecting = Some(self.timers.set_at(now.saturating_add(pause), Due::Reconnect(node)));
     }
 
-    /// A connection that had been ready is gone; `unproven`: with questions unanswered that a node
-    /// may yet execute.
-    /// Returns whether its end can be proved later, by its number.
+    /// Remembers a connection that was ready and is gone. `unproven`: it left questions unanswered
+    /// that the node may still execute. Returns whether its end can be proved later, by its number.
     fn remember_connection(&mut self, node: NodeId, unproven: bool) -> bool {
         let it = &mut self.nodes[node.index()];
         match it.vetted.client_id.take().filter(|_| unproven) {
@@ -148,8 +147,8 @@ impl Cluster {
                 true
             }
             None => {
-                // It cannot be named, so it cannot be ended: nor can what is left of it be proved
-                // by the end of another.
+                // The connection has no number, so it cannot be ended. The end of another
+                // connection does not prove the end of this one either.
                 if unproven {
                     self.report(node, Change::NoProof);
                 }
@@ -158,7 +157,7 @@ impl Cluster {
         }
     }
 
-    /// Ends the earlier connections of a node: the first words on a new one.
+    /// Ends the earlier connections of a node: the first commands on a new one.
     pub(super) fn end_earlier_connections(&mut self, node: NodeId, now: Instant) {
         let it = &mut self.nodes[node.index()];
         for &client_id in &it.earlier {
@@ -170,13 +169,14 @@ impl Cluster {
         }
     }
 
-    /// A node answered the end of an earlier connection.
+    /// A node answered the command that ends an earlier connection.
     pub(super) fn kill_answered(&mut self, node: NodeId, client_id: i64, gone: bool) {
         let it = &mut self.nodes[node.index()];
         it.earlier.retain(|&earlier| earlier != client_id);
         let last = it.earlier.is_empty();
         if !gone {
-            // No proof will come for what was asked there: it is released twice.
+            // No proof will come for what was asked on that connection: its keys are released
+            // twice.
             self.report(node, Change::NoProof);
         }
         if last {

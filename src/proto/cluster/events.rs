@@ -1,4 +1,5 @@
-//! What happens to the nodes, for whoever wants to log it. Nothing depends on its being read.
+//! What happens to the nodes, for a program that logs it. Nothing depends on whether the events are
+//! read.
 
 use std::collections::VecDeque;
 
@@ -11,14 +12,14 @@ use super::Cluster;
 /// Something that happened to a node, or to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeEvent {
-    /// It is now this to us.
+    /// The node's state changed.
     State {
         /// The node.
         node: NodeId,
-        /// What it is now.
+        /// Its new state.
         standing: NodeState,
     },
-    /// Its grants do not count for a while.
+    /// The node is in quarantine: its grants do not count for a while.
     Quarantined {
         /// The node.
         node: NodeId,
@@ -27,32 +28,33 @@ pub enum NodeEvent {
         /// Until when.
         until: Instant,
     },
-    /// Its clock went further than ours, beyond drift, since it was asked before.
+    /// The node's clock moved further than ours since the last reading, by more than drift
+    /// explains.
     ClockJumped {
         /// The node.
         node: NodeId,
-        /// By how many nanoseconds; negative where it went back or stood still.
+        /// By how many nanoseconds; negative if it went back or stood still.
         nanos: i64,
     },
-    /// It could not be made ready several times in a row: its name may lead elsewhere by now. Told
-    /// by the engine, never by the core.
+    /// The node could not be made ready several times in a row: its name may resolve to another
+    /// address by now. The engine reports this, never the core.
     AddressStale {
         /// The node.
         node: NodeId,
     },
-    /// Releases that it was owed, and that had to wait for it, were sent to it.
+    /// Pending releases of the node, which had waited for it, were sent.
     PendingReleasesSent {
         /// The node.
         node: NodeId,
         /// How many releases.
         count: u64,
     },
-    /// So many nodes are ready that a lock can be had.
+    /// Enough nodes are ready again: a lock can be acquired.
     QuorumReady,
-    /// So few nodes are ready that no lock can be had.
+    /// Too few nodes are ready: no lock can be acquired.
     QuorumGone,
-    /// It was away, or refused releases, for so long that they were given up: their keys are gone
-    /// by their ttl.
+    /// The node was away, or refused releases, for so long that its pending releases were dropped:
+    /// their keys have expired by their ttl.
     PendingReleasesDropped {
         /// The node.
         node: NodeId,
@@ -64,7 +66,7 @@ pub enum NodeEvent {
 /// How many events are kept for a reader: beyond that the oldest are dropped. It is a log.
 const KEPT: usize = 256;
 
-/// The events that nobody has read yet.
+/// The events that the caller has not read yet.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     queue: VecDeque<NodeEvent>,
@@ -76,7 +78,7 @@ impl Cluster {
         self.events.queue.pop_front()
     }
 
-    /// Lines an event up for the reader.
+    /// Queues an event for the reader.
     pub fn tell(&mut self, event: NodeEvent) {
         if self.events.queue.len() == KEPT {
             self.events.queue.pop_front();

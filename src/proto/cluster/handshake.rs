@@ -1,7 +1,7 @@
 //! The handshake: what is asked on a new connection, and whether the node may be used.
 //!
 //! The hazard is order: a node is admitted only after it is known what it may have forgotten, and
-//! the pending releases are the first thing that it is sent then.
+//! the pending releases are the first thing that is sent to it then.
 
 use super::super::command;
 use super::super::error::NodeError;
@@ -28,7 +28,7 @@ impl Cluster {
         });
     }
 
-    /// The marker of the node does not match it: it is written before the node may be asked.
+    /// The node marker does not match the node: it is written before the node may be asked.
     fn mark_in_handshake(&mut self, node: NodeId, how: Marking, now: Instant) {
         let it = &mut self.nodes[node.index()];
         let identity = it.handshake.vetted().info.identity;
@@ -69,7 +69,8 @@ impl Cluster {
         }
     }
 
-    /// Whether another node of the list is the same server: two addresses have one vote.
+    /// Whether another node of the list is the same server: two addresses of one server have one
+    /// vote.
     fn is_known_server(&self, node: NodeId, vetted: &Vetted) -> bool {
         let run_id = vetted.info.identity.run_id;
         run_id.is_some()
@@ -105,16 +106,17 @@ impl Cluster {
         self.end_earlier_connections(node, now);
     }
 
-    /// The pending releases are written behind the handshake: its marker and its clock follow.
+    /// Called after the pending releases are written: asks for the node marker, if one is to be
+    /// written, and for the node's clock.
     pub fn start_probing(&mut self, node: NodeId, now: Instant) {
         self.mark_if_wanted(node, now);
-        // Asked at once, so that there is something to compare the next one with.
+        // The first reading is taken at once, so that the next one can be compared with it.
         self.probe_is_due(node, now);
     }
 }
 
-/// What is told of a step that was refused. The link keeps only the code of an error that answers
-/// the credentials, so their command is named with it.
+/// The text that reports a refused step. The link keeps only the code of an error that answers the
+/// credentials, so the text names the command.
 fn refusal(step: Step, last_error: &str) -> Box<str> {
     match (step, last_error) {
         (Step::Hello, code) => format!("HELLO: {code}").into(),

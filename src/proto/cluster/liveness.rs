@@ -1,5 +1,6 @@
-//! Is a node there? Its silence while questions are unanswered, the reset of a connection that
-//! stays silent, and the question for its time that finds both where nothing else is asked.
+//! Whether a node still answers: the timer that finds its silence while questions are unanswered,
+//! and the reset of a connection that stays silent. The probe, which asks for the node's time,
+//! finds both when nothing else is asked.
 
 use super::super::command;
 use super::super::error::NodeError;
@@ -11,7 +12,7 @@ use super::super::time::Instant;
 use super::{Action, Change, Cluster, Due, NodeEvent};
 
 impl Cluster {
-    /// Arms the look for silence.
+    /// Sets the timer that looks for silence.
     #[inline]
     pub(super) fn watch_for_silence(&mut self, node: NodeId, now: Instant) {
         let it = &mut self.nodes[node.index()];
@@ -37,7 +38,7 @@ impl Cluster {
         }
     }
 
-    /// Something was read from the node: one that was suspect may have caught up.
+    /// Something was read from the node. A suspect node may have caught up.
     #[inline]
     pub fn heard_of(&mut self, node: NodeId, now: Instant) {
         if self.standing(node) != NodeState::Suspect || self.is_silent(node, now) {
@@ -54,8 +55,8 @@ impl Cluster {
         self.report(node, Change::CaughtUp);
     }
 
-    /// The node stays silent: another connection may reach it. What this one may have left there
-    /// is owed on the next.
+    /// The node stays silent: a new connection may reach it. What the silent one may have left
+    /// there becomes pending releases, which are sent on the new one.
     pub(super) fn reset_is_due(&mut self, node: NodeId, now: Instant) {
         self.nodes[node.index()].reset = None;
         self.actions.push_back(Action::Disconnect(node));
@@ -63,7 +64,7 @@ impl Cluster {
         self.lose_connection(node, down, NodeError::Silent, "", now);
     }
 
-    /// Asks the node for its time, and plans the next time.
+    /// Asks the node for its time, and sets the timer of the next probe.
     pub(super) fn probe_is_due(&mut self, node: NodeId, now: Instant) {
         self.plan_probe(node, now);
         self.mark_if_wanted(node, now);
@@ -82,7 +83,7 @@ impl Cluster {
         self.nodes[node.index()].probe = Some(timer);
     }
 
-    /// The node told its time, or would not.
+    /// The node answered the probe: with its time, or with an error.
     pub(super) fn time_told(&mut self, node: NodeId, ask: Ask, micros: Option<u64>, now: Instant) {
         let Some(micros) = micros else { return };
         let reading = Reading { micros, asked_at: ask.asked_at, read_at: now };

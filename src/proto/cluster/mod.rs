@@ -1,12 +1,12 @@
-//! The cluster: the connections to the nodes, the handshake, and what each node is to us: ready, in
+//! The cluster: the connections to the nodes, the handshake, and the state of each node: ready, in
 //! quarantine, silent, rejected or gone. It puts the questions of the locks into the outboxes and
 //! gives their answers back.
 //!
-//! It is not the locks: it sees no record, no deadline and no round. An [`Ask`] carries the number
-//! of a record through it, and nothing here looks at that number.
+//! The cluster is not the locks: it sees no record, no deadline and no round. An [`Ask`] carries
+//! the number of a record through the cluster, and nothing here looks at that number.
 //!
 //! What the locks have to know of a node comes out as [`Heard`] and as [`Change`]s, in their order.
-//! The one hazard is a change that is acted on late: the caller of [`hear`](Cluster::hear),
+//! The one hazard is a change that is acted on late. The caller of [`hear`](Cluster::hear),
 //! [`handle_timeout`](Cluster::handle_timeout) or
 //! [`handle_disconnected`](Cluster::handle_disconnected) takes all changes out before it does
 //! anything else.
@@ -49,57 +49,61 @@ pub enum Action {
     /// [`handle_connected`](crate::proto::coordinator::Coordinator::handle_connected) or
     /// [`handle_disconnected`](crate::proto::coordinator::Coordinator::handle_disconnected).
     Connect(NodeId),
-    /// Close the node's connection, or what is being opened. Nothing has to be told of it.
+    /// Close the node's connection, or the one that is being opened. The driver need not report
+    /// that it did.
     Disconnect(NodeId),
 }
 
-/// What a node sent, for the locks to act on. Beside the changes, which are seldom: an answer is
-/// moved about on the hot path, so it has to be small, and without anything to drop.
+/// What a node sent, for the locks to act on. Changes are rare and are reported separately. An
+/// answer is moved about on the hot path, so it has to be small and must own nothing that needs a
+/// drop.
 #[derive(Debug, Clone, Copy)]
 pub enum Heard {
     /// The answer to a question about a record, or to one that names a key.
     Answer(Ask, Answer),
-    /// Another client wrote to a key of this number, or the node forgot that it was named.
+    /// Another client wrote to a key with this hash, or the node forgot that the key was
+    /// registered.
     Written(KeyHash),
-    /// The node was flushed. If it is distrusted for that, [`Change::Distrusted`] is waiting.
+    /// The node was flushed. If that put it into quarantine, [`Change::Distrusted`] is waiting.
     Flushed,
-    /// Nothing but changes, which are waiting.
+    /// Only changes, which are waiting.
     Changes,
 }
 
 /// What became of a node, for the locks to act on.
 #[derive(Debug)]
 pub enum Change {
-    /// It may have forgotten keys just now, and was trusted before.
+    /// The node may have forgotten keys just now, and was trusted before.
     Distrusted(QuarantineReason),
-    /// No earlier connection of it executes anything any more.
+    /// No earlier connection of the node executes anything any more.
     NothingComesLate,
     /// No proof will come for what its earlier connections left unanswered.
     NoProof,
-    /// The handshake is over, and what it may have forgotten is known:
+    /// The handshake is over, and it is known what the node may have forgotten:
     /// [`admit`](Cluster::admit) it, send it the pending releases, and
     /// [`start_probing`](Cluster::start_probing).
     Vetted,
-    /// It was silent, and answers again.
+    /// The node was silent, and answers again.
     CaughtUp,
-    /// Its connection is gone, or could not be made. [`plan_reconnect`](Cluster::plan_reconnect) is
-    /// to be called, and these questions about records will not be answered any more.
+    /// The node's connection is gone, or could not be made. The caller has to call
+    /// [`plan_reconnect`](Cluster::plan_reconnect). These questions about records will not be
+    /// answered any more.
     Lost {
         /// What the node votes instead.
         cause: NodeError,
         /// The questions, oldest first.
         asks: VecDeque<Ask>,
-        /// Whether [`Change::NothingComesLate`] or [`Change::NoProof`] follows one day.
+        /// Whether [`Change::NothingComesLate`] or [`Change::NoProof`] follows later.
         provable: bool,
     },
 }
 
-/// What is due at a node.
+/// What a timer of a node does when it comes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
     /// The pause before the next connection is over.
     Reconnect(NodeId),
-    /// The connection took too long to become ready.
+    /// The connection was not ready within the connect timeout.
     Connecting(NodeId),
     /// Look whether the node is silent.
     Silence(NodeId),
@@ -125,7 +129,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The nodes of these settings, each of which is to be connected to.
+    /// The nodes of these settings; each has to be connected to.
     pub fn new(settings: Settings, now: Instant) -> Cluster {
         let mut cluster = Cluster {
             quorum: majority(settings.nodes.len()),
@@ -165,9 +169,9 @@ impl Cluster {
         self.nodes[node.index()].link.sent(count, now);
     }
 
-    /// Takes what was read from a node, up to the next thing that is for the locks. The changes are
-    /// taken out before it is called again, and before an answer is acted on. To be called until
-    /// there is nothing.
+    /// Takes what was read from a node, up to the next event for the locks. The caller takes the
+    /// changes out before it calls again, and before it acts on an answer. It calls until there is
+    /// no event.
     #[inline]
     pub fn hear(&mut self, node: NodeId, input: &mut &[u8], now: Instant) -> Option<Heard> {
         loop {
@@ -231,7 +235,7 @@ impl Cluster {
         self.timers.next()
     }
 
-    /// Does the earliest thing that is due; whether there was one.
+    /// Does the earliest thing that is due. Returns whether there was one.
     pub fn handle_timeout(&mut self, now: Instant) -> bool {
         let Some(due) = self.timers.pop_due(now) else { return false };
         match due {
@@ -250,8 +254,8 @@ impl Cluster {
         self.timers.len()
     }
 
-    /// This is the copy of a forked process: the connections are the parent's. No node can be asked
-    /// any more, and nothing is written.
+    /// Called in a forked process: the connections are the parent's. No node can be asked any more,
+    /// and nothing is written.
     pub fn disown(&mut self) {
         self.timers = Timers::new();
         self.actions.clear();

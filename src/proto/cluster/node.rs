@@ -14,32 +14,32 @@ use super::super::timers::Timer;
 pub(super) struct Node {
     pub(super) standing: NodeState,
     pub(super) link: Link,
-    /// Why it could not be asked last: what it votes while it is not ready.
+    /// Why the node could not be asked last: its vote while it is not ready.
     pub(super) trouble: NodeError,
     /// The trouble in the words of the system or of the node.
     pub(super) words: Box<str>,
-    /// How often in a row it could not be made ready.
+    /// How often in a row the node could not be made ready.
     pub(super) failures: u32,
-    /// What the connection was found to be, while it is ready.
+    /// What the handshake of the present connection found, while the node is ready.
     pub(super) vetted: Vetted,
-    /// What it reported when it was vetted last.
+    /// What the node reported when it was vetted last.
     pub(super) known: Option<Info>,
-    /// How its marker is being written.
+    /// How the node marker is being written at the moment.
     pub(super) marking: Option<Marking>,
-    /// How its marker is to be written: until the node has done it.
+    /// How the node marker is to be written, until the node has done it.
     pub(super) wants_marking: Option<Marking>,
-    /// An operator vouches for it, and it has forgotten nothing since that was asked.
+    /// An operator vouches for the node, and it has forgotten nothing since that was asked.
     pub(super) vouching: bool,
-    /// From when on its grants count, and why not before.
+    /// From when on the node's grants count, and why not before.
     pub(super) trusted_from: Option<(Instant, QuarantineReason)>,
-    /// What its clock said last.
+    /// The last reading of the node's clock.
     pub(super) reading: Option<Reading>,
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// When it became ready.
     pub(super) ready_since: Option<Instant>,
     pub(super) handshake: Handshake,
-    /// Why the first step of the handshake was refused, and in which words.
+    /// Why the first refused step of the handshake was refused, and the text of the refusal.
     pub(super) refusal: Option<(NodeError, Box<str>)>,
     /// Ends the pause before the next connection, or the time to become ready.
     pub(super) connecting: Option<Timer>,
@@ -88,7 +88,7 @@ impl Node {
         Node { standing, trouble, failures: 1, ..Node::default() }
     }
 
-    /// What there is to add to `said`: its own words, or how long its grants do not count.
+    /// What to add to `said`: the node's own words, or how long its grants do not count.
     pub(super) fn detail(&self, said: NodeReply, now: Instant) -> Option<Box<str>> {
         let NodeReply::Failed(cause) = said else { return None };
         let last_error = self.link.last_error();

@@ -30,8 +30,9 @@ impl Cluster {
         if known.is_some() && !same {
             it.earlier.clear();
             it.reading = None;
-            // Another process: whatever the old one had not executed, nobody will. Where it cannot
-            // be told who it is now, a number of an earlier connection may be a stranger's.
+            // Another process answers: what the old one had not executed, it never will. If the
+            // node does not report its `run_id`, it may still be the old process, so nothing is
+            // proved; and the number of an earlier connection may belong to another client.
             let proved = run_id.is_some();
             let change = if proved { Change::NothingComesLate } else { Change::NoProof };
             self.report(node, change);
@@ -43,8 +44,8 @@ impl Cluster {
         }
     }
 
-    /// The node may have forgotten a live lock, just now. The next process learns of it by the
-    /// node marker: a flush took that along, a clock that jumped did not.
+    /// The node may have forgotten a live lock, just now. The next client process learns of it by
+    /// the node marker: a flush deleted the marker, a jump of the clock did not.
     pub(super) fn distrust(&mut self, node: NodeId, why: QuarantineReason, now: Instant) {
         if self.settings.restart_guard == RestartGuard::Off {
             return;
@@ -59,8 +60,8 @@ impl Cluster {
         self.mark_if_wanted(node, now);
     }
 
-    /// Writes the node marker where that is wanted, and not being done already. Where the node
-    /// cannot be asked now, or refuses, it is asked again with the next probe.
+    /// Writes the node marker if that is wanted and not in flight already. If the node cannot be
+    /// asked now, or refuses, it is asked again with the next probe.
     pub(super) fn mark_if_wanted(&mut self, node: NodeId, now: Instant) {
         let Some(key) = self.settings.wanted_marker() else { return };
         let it = &mut self.nodes[node.index()];
@@ -91,7 +92,7 @@ impl Cluster {
                 }
                 self.mark_if_wanted(node, now);
             }
-            // It passes: the memory of the node is full, or it cannot save.
+            // The refusal is temporary: the node's memory is full, or it cannot save.
             Fact::Refused(cause) if !forbids_a_marker(cause) => {}
             _ => {
                 it.vetted.marker = MarkerState::Unavailable;
@@ -116,12 +117,12 @@ impl Cluster {
             self.set_standing(node, NodeState::Quarantined(until));
         }
         if was_trusted {
-            // In quarantine already, every vote and every key of the node is judged by it.
+            // While a node is in quarantine already, each of its votes and keys is judged by that.
             self.report(node, Change::Distrusted(why));
         }
     }
 
-    /// The quarantine is over. Only questions asked from now on are granted by it.
+    /// The quarantine is over. The node's grants count for questions that are asked from now on.
     pub(super) fn trust_is_due(&mut self, node: NodeId) {
         let it = &mut self.nodes[node.index()];
         (it.trust, it.trusted_from) = (None, None);
@@ -130,7 +131,7 @@ impl Cluster {
         }
     }
 
-    /// Whether there is a marker to be written on the node, by which an operator vouches for it.
+    /// Whether the marker by which an operator vouches for the node can be written now, or why not.
     pub fn may_vouch_for(&self, node: NodeId) -> Result<(), NodeError> {
         self.may_ask(node)?;
         let known = self.nodes[node.index()].vetted.info.identity.run_id.is_some();
@@ -164,7 +165,7 @@ impl Cluster {
         self.trust_is_due(node);
     }
 
-    /// What a node that may be asked is.
+    /// The state of a node that may be asked: ready, or in quarantine.
     pub(super) fn usable_standing(&self, node: NodeId, now: Instant) -> NodeState {
         match self.nodes[node.index()].trusted_from {
             Some((until, _)) if now < until => NodeState::Quarantined(until),

@@ -1,5 +1,5 @@
-//! What the locks ask of the cluster: may a node be asked, does its grant count, and the writing of
-//! a question into its outbox.
+//! What the locks ask of the cluster: whether a node may be asked, whether its grant counts, and to
+//! write a question into its outbox.
 
 use bytes::BytesMut;
 
@@ -15,7 +15,7 @@ use super::super::time::Instant;
 use super::Cluster;
 
 impl Cluster {
-    /// What it was made with.
+    /// The settings that the cluster was made with.
     #[inline]
     pub fn settings(&self) -> &Settings {
         &self.settings
@@ -27,7 +27,8 @@ impl Cluster {
         (it.user, it.password) = (credentials.user, credentials.password);
     }
 
-    /// From now on the client may end before an answer is read. Returns whether it was attended.
+    /// From now on the client may end before an answer is read. Returns whether answers were read
+    /// until now.
     pub fn set_unattended(&mut self) -> bool {
         std::mem::replace(&mut self.settings.attended, false)
     }
@@ -61,7 +62,7 @@ impl Cluster {
         self.quorum
     }
 
-    /// Nodes that may fail before the others are no quorum any more.
+    /// How many nodes may fail while the others still are a quorum.
     #[inline]
     pub fn spare_nodes(&self) -> usize {
         self.nodes.len() - self.quorum
@@ -72,12 +73,12 @@ impl Cluster {
         self.nodes.iter().filter(|it| it.standing.is_usable()).count()
     }
 
-    /// How many nodes have their first handshake before them.
+    /// How many nodes have not ended their first handshake yet.
     pub fn first_handshakes(&self) -> usize {
         self.nodes.iter().filter(|it| it.failures == 0 && it.known.is_none()).count()
     }
 
-    /// What a node is to us at the moment.
+    /// The state of a node.
     #[inline]
     pub fn standing(&self, node: NodeId) -> NodeState {
         self.nodes[node.index()].standing
@@ -126,8 +127,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a release may be written to a node now. A suspect node is sent only the release of
-    /// what is `unanswered` on its connection.
+    /// Whether a release may be written to a node now. A suspect node gets only the release of what
+    /// is `unanswered` on its connection.
     #[inline]
     pub fn may_release(&self, node: NodeId, unanswered: bool) -> bool {
         let standing = self.standing(node);
@@ -141,24 +142,23 @@ impl Cluster {
         self.nodes[node.index()].link.has_room_for_release(&self.settings.limits)
     }
 
-    /// The command of a node's own that deletes a key where it holds a token.
+    /// The node's native compare-and-delete command, if it has one.
     #[inline]
     pub fn native(&self, node: NodeId) -> Option<Native> {
         self.nodes[node.index()].vetted.native
     }
 
-    /// The node refused that command: scripts are used from now on.
+    /// The node refused its native command: scripts are used from now on.
     pub fn forget_native(&mut self, node: NodeId) {
         self.nodes[node.index()].vetted.native = None;
     }
 
-    /// Whether a node may be asked, and reports writes to keys that were named.
+    /// Whether a node may be asked, and reports writes to registered keys.
     pub fn reports_writes(&self, node: NodeId) -> bool {
         self.nodes[node.index()].vetted.tracks && self.may_ask(node).is_ok()
     }
 
-    /// Whether a key can be named to a node now. The half of the outbox that is kept for releases
-    /// is for releases.
+    /// Whether a key can be registered at a node now. Half of the outbox is kept for releases.
     pub fn may_name_a_key(&self, node: NodeId) -> bool {
         let it = &self.nodes[node.index()];
         it.vetted.tracks && it.link.has_room(&self.settings.limits)
@@ -178,8 +178,8 @@ impl Cluster {
         self.watch_for_silence(node, now);
     }
 
-    /// Writes a release once more into a node's outbox, at the end of a client: nobody waits for
-    /// its answer. A native command needs no repeat.
+    /// Writes a release once more into a node's outbox, at the end of a client, which does not wait
+    /// for its answer. A native command needs no repeat.
     pub fn repeat_release(
         &mut self,
         node: NodeId,
@@ -192,7 +192,7 @@ impl Cluster {
         }
     }
 
-    /// What the node holds at the key that it was last asked to show.
+    /// What the last answer to `GETRANGE` showed of a value on the node.
     pub fn seen(&self, node: NodeId) -> Option<Value> {
         self.nodes[node.index()].link.seen()
     }
@@ -202,7 +202,7 @@ impl Cluster {
         self.settings.nodes[node.index()].label.clone()
     }
 
-    /// What there is to add to `said` of a node.
+    /// What to add to `said` in a report about a node.
     pub fn detail(&self, node: NodeId, said: NodeReply, now: Instant) -> Option<Box<str>> {
         self.nodes[node.index()].detail(said, now)
     }

@@ -79,7 +79,7 @@ impl Bench {
         bench
     }
 
-    /// What comes of these bytes; answers and pushes are in `heard`.
+    /// The changes that these bytes cause; answers and pushes are in `heard`.
     fn hear(&mut self, bytes: &str) -> Vec<Change> {
         let mut input = bytes.as_bytes();
         let mut changes = Vec::new();
@@ -114,7 +114,7 @@ impl Bench {
         std::iter::from_fn(|| self.cluster.poll_change()).map(|(_, change)| change).collect()
     }
 
-    /// Lets time pass, and what is due happen.
+    /// Lets time pass, and lets happen what is due.
     fn pass(&mut self, by: Duration) -> Vec<Change> {
         self.now = self.now.saturating_add(by);
         while self.cluster.handle_timeout(self.now) {}
@@ -203,7 +203,7 @@ fn flush_is_a_reason_for_distrust_before_it_is_a_flush() {
     assert!(matches!(bench.changes()[..], [Change::Distrusted(_)]));
     assert!(!bench.cluster.is_trusted(only()));
     assert!(bench.cluster.may_ask(only()).is_ok(), "it may deny and release");
-    // In quarantine already: there is nothing left to be doubted.
+    // The node is in quarantine already: a second flush adds no doubt.
     assert!(bench.hear(FLUSHED).is_empty());
 }
 

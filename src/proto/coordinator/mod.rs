@@ -1,13 +1,13 @@
-//! The core's contract: what comes in by `handle_*`, what goes out by `poll_*`, what callers ask,
-//! and what can be looked at. It never looks at a clock or a socket.
+//! The core's interface: events come in by `handle_*`, results go out by `poll_*`, callers make
+//! requests, and the state can be looked at. The core never looks at a clock or a socket.
 //!
-//! It owns three machines: the waits, and the locks, which own the cluster. It decides nothing. It
-//! hands what comes in to the machine that it is for, and what the locks report to the waits.
+//! The coordinator owns the waits and the locks; the locks own the cluster. It decides nothing. It
+//! passes what comes in to the part that it is for, and passes what the locks report to the waits.
 //!
-//! The hazard is order. The driver reads what the sockets hold before it lets a timeout be believed
+//! The hazard is order. The driver reads what the sockets hold before it lets a timeout happen
 //! ([`handle_timeout`](Coordinator::handle_timeout)), and takes the time anew after the reads and
-//! before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)). And what the
-//! locks report is given to the waits before the caller gets its answer.
+//! before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)). The coordinator
+//! gives what the locks report to the waits before the caller gets its answer.
 
 mod requests;
 
@@ -49,12 +49,12 @@ impl Coordinator {
         Ok(Coordinator { locks: Locks::new(settings, seed, now), waits: Waits::default() })
     }
 
-    /// What it was made with.
+    /// The settings that the coordinator was made with.
     pub fn settings(&self) -> &Settings {
         self.locks.cluster().settings()
     }
 
-    /// Who we are to the node from its next connection on.
+    /// Sets the credentials for the node, used from its next connection on.
     pub fn set_credentials(&mut self, node: NodeId, credentials: Credentials) {
         self.locks.cluster_mut().set_credentials(node, credentials);
     }
@@ -74,7 +74,7 @@ impl Coordinator {
         self.locks.cluster().output(node)
     }
 
-    /// The connection that was asked for is being opened only now: its time counts from here.
+    /// The driver begins only now to open the connection: the connect timeout counts from here.
     pub fn handle_connecting(&mut self, node: NodeId, now: Instant) {
         self.locks.cluster_mut().handle_connecting(node, now);
     }
@@ -89,7 +89,7 @@ impl Coordinator {
         self.locks.cluster_mut().handle_sent(node, count, now);
     }
 
-    /// The connection is gone, or could not be opened; `words` are the system's.
+    /// The connection is gone, or could not be opened; `words` are the text of the system's error.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
         self.locks.handle_disconnected(node, words, now);
         self.act_on_waits(now);
@@ -102,14 +102,15 @@ impl Coordinator {
             self.locks.act_on_changes(now);
             match heard {
                 Heard::Answer(ask, answer) => {
-                    // A caller waits for nobody who answers after the majority.
+                    // An answer after the majority delays no caller, so only earlier ones are
+                    // measured.
                     if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
                         self.waits.note_round_trip(now.saturating_since(ask.asked_at));
                     }
                     self.locks.answered(node, ask, answer, now);
                 }
                 Heard::Written(key) => self.locks.was_written(node, key, now),
-                // Of several flushes in what was read, the locks are walked over once.
+                // Several flushes in one read cause one walk over the locks.
                 Heard::Flushed => flushed = true,
                 Heard::Changes => {}
             }
@@ -128,10 +129,11 @@ impl Coordinator {
         self.locks.next_timeout()
     }
 
-    /// Does what is due, or much of it: then more is due at once. Call it only when everything the
-    /// sockets hold was read: an answer that lies there is no silence.
+    /// Does what is due. If there is much of it, a part is left, which is due at once. Call this
+    /// only after everything that the sockets hold was read: an answer that was not read yet is not
+    /// silence.
     ///
-    /// Losses come before renewals: of a late turn, all that are due.
+    /// Losses come before renewals. A turn that is late reports all losses that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
         while self.locks.do_next_due(now) {
             self.act_on_waits(now);
@@ -144,8 +146,8 @@ impl Coordinator {
         }
     }
 
-    /// The next request that came to its end. A lock is handed out only before its deadline:
-    /// `now` is read last of all.
+    /// The next request that has ended. A lock is handed out only before its deadline, so the
+    /// caller reads `now` last of all.
     pub fn poll_completion(&mut self, now: Instant) -> Option<Completion> {
         loop {
             let op = self.locks.pop_ended()?;
@@ -155,22 +157,22 @@ impl Coordinator {
         }
     }
 
-    /// The next request that came to its end, and its data, without the end itself: for those who
-    /// are woken first and [`fetch`](Coordinator::fetch) it later. Each end is told once, here or
-    /// by [`poll_completion`](Coordinator::poll_completion).
+    /// The next request that has ended, and its data, without the outcome. This is for drivers that
+    /// wake a caller first and [`fetch`](Coordinator::fetch) the outcome later. Each end is
+    /// reported once, here or by [`poll_completion`](Coordinator::poll_completion).
     pub fn poll_ended(&mut self) -> Option<(Op, u64)> {
         self.locks.poll_ended()
     }
 
-    /// What a request came to. `None` where it goes on: also one whose end was told goes on where
-    /// its lock is over by now, and the wait is not. `now` is read last of all.
+    /// The outcome of a request; `None` if it goes on. A request whose end was reported goes on if
+    /// its lock has expired since then and its wait has not. The caller reads `now` last of all.
     pub fn fetch(&mut self, op: Op, now: Instant) -> Option<Completion> {
         let result = self.locks.fetch(op, now);
         self.act_on_waits(now);
         result
     }
 
-    /// By which error a request came to its end, before that is fetched.
+    /// The error that a request ended with, before the outcome is fetched.
     pub fn error(&self, op: Op) -> Option<&Error> {
         self.locks.error(op)
     }
@@ -185,13 +187,13 @@ impl Coordinator {
         self.locks.cluster_mut().poll_node_event()
     }
 
-    /// Whether all that is open are waiters that do not want to be told of anything for a while:
-    /// then answers that are still on their way need wake nobody.
+    /// Whether every open request is a waiter that ignores notifications for a while: then the
+    /// answers that are in flight need not wake the driver.
     pub fn is_deaf(&self) -> bool {
         self.locks.only_quiet_waiters()
     }
 
-    /// Whether the first handshakes are not over: an acquire that is asked now is held, for the
+    /// Whether the first handshakes are not over yet. An acquire that is asked now is held, for the
     /// connect timeout at most.
     pub fn is_starting(&self) -> bool {
         self.locks.is_starting()
@@ -203,8 +205,7 @@ impl Coordinator {
         self.locks.cluster().all_nodes().iter().filter(usable).collect()
     }
 
-    /// The nodes whose connection was lost a moment ago, and which are connected to again without
-    /// a pause.
+    /// The nodes whose connection was lost a moment ago, and is being opened again without a pause.
     pub fn coming_back(&self) -> NodeSet {
         let coming_back = |&node: &NodeId| self.locks.cluster().is_coming_back(node);
         self.locks.cluster().all_nodes().iter().filter(coming_back).collect()
@@ -215,7 +216,7 @@ impl Coordinator {
         self.locks.cluster().trouble(node)
     }
 
-    /// What a node is to us at the moment.
+    /// The state of a node.
     pub fn standing(&self, node: NodeId) -> NodeState {
         self.locks.cluster().standing(node)
     }
@@ -235,18 +236,19 @@ impl Coordinator {
         self.locks.cluster().stats()
     }
 
-    /// How many records are open: locks asked for, held, or not yet given back everywhere.
+    /// How many records are open: locks that are asked for, held, or not yet released on every
+    /// node.
     pub fn open_records(&self) -> usize {
         self.locks.open_records()
     }
 
-    /// Whether a request is under way or waits to be handed out: that of a kept lock is, while the
-    /// lock is.
+    /// Whether a request is in flight, or its outcome waits to be fetched. The request of a kept
+    /// lock is open as long as the lock is kept.
     pub fn is_open(&self, op: Op) -> bool {
         self.locks.is_open(op)
     }
 
-    /// How many requests are under way or wait to be handed out.
+    /// How many requests are in flight, or wait for their outcome to be fetched.
     pub fn open_ops(&self) -> usize {
         self.locks.open_ops()
     }
@@ -256,18 +258,18 @@ impl Coordinator {
         self.locks.kept_locks()
     }
 
-    /// How many timers are set, of whatever kind.
+    /// How many timers are set, of every kind.
     pub fn open_timers(&self) -> usize {
         self.locks.open_timers()
     }
 
-    /// How many releases wait to be paid to a node.
+    /// How many releases are pending for a node.
     pub fn pending_releases(&self, node: NodeId) -> usize {
         self.locks.pending_releases(node)
     }
 
-    /// How many pending releases were given up because their node was away, or refused them, for
-    /// too long.
+    /// How many pending releases were dropped because their node was away, or refused them, for too
+    /// long.
     pub fn pending_releases_dropped(&self) -> u64 {
         self.stats().nodes.iter().map(|node| node.pending_releases_dropped).sum()
     }
@@ -283,15 +285,15 @@ impl Coordinator {
     }
 
     /// The nodes that are known to hold the key for this lock, and whose grant counts: a majority
-    /// once it is handed out, and more of them as their answers come. A node that was asked to
-    /// prolong it is left out until it has answered.
+    /// when the lock is handed out, and more as their answers come. A node that was asked to extend
+    /// the key is left out until it has answered.
     pub fn holders(&self, lock: &Lock) -> NodeSet {
         self.locks.holders(lock)
     }
 
-    /// Gives the waits what the locks report, and what comes of that.
+    /// Passes what the locks report to the waits.
     fn act_on_waits(&mut self, now: Instant) {
-        // This is on the path of every answer, and a lock that nobody waits for reports nothing.
+        // This runs for every answer; a lock without waiters reports nothing.
         while self.locks.has_waits() {
             if let Some(event) = self.locks.poll_wait() {
                 self.waits.handle(event, &mut self.locks, now);

@@ -1,5 +1,5 @@
-//! The way of an acquire: attempts, each with a record and a token of its own, until one is won or
-//! the wait runs out; and its cancelling.
+//! The course of an acquire: attempts, each with a record and a token of its own, until one is won
+//! or the wait is over; and its cancelling.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::super::round::Round;
 use super::*;
 
 impl Locks {
-    /// Refuses what cannot be, before anything is sent.
+    /// Refuses an invalid request before anything is sent.
     #[inline]
     pub fn check_wish(
         &self,
@@ -21,7 +21,7 @@ impl Locks {
         Ok(ttl)
     }
 
-    /// Begins the first attempt for a key that no record of ours asks for or holds.
+    /// Begins the first attempt for a key that no record of this client asks for or holds.
     #[inline]
     pub fn acquire(
         &mut self,
@@ -47,8 +47,8 @@ impl Locks {
         self.records.occupant(key, hash)
     }
 
-    /// Ends a lock whose deadline has passed, and whose timer was not looked at yet, unless it is
-    /// kept: the loss of such a one is told in the course of driving. Whether it did.
+    /// Ends a lock whose deadline has passed, and whose timer was not looked at yet. A kept lock is
+    /// left alone: its loss is reported by the driver's turn. Returns whether a lock was ended.
     #[inline]
     pub fn end_if_overdue(&mut self, number: u32, now: Instant) -> bool {
         let record = self.records.get_mut(number);
@@ -60,7 +60,7 @@ impl Locks {
         true
     }
 
-    /// Takes a request back: no completion follows.
+    /// Cancels a request: no completion follows.
     pub fn cancel(&mut self, op: Op, now: Instant) {
         let Some(request) = self.ops.close(op) else { return };
         let number = match request.stage {
@@ -96,7 +96,7 @@ impl Locks {
         self.finish(number, generation);
     }
 
-    /// Refuses when there are enough nodes, but too few of them have room.
+    /// Refuses if enough nodes are there, but too few of them have room.
     pub(super) fn check_room(&self) -> Result<(), Error> {
         let (mut with_room, mut full) = (0, 0);
         for node in self.cluster.all_nodes().iter() {
@@ -112,10 +112,10 @@ impl Locks {
         Ok(())
     }
 
-    /// Asks every node that may be asked; the others vote at once. Where they are too many, nobody
-    /// is asked: a minority's grants would only have to be given back.
+    /// Asks every node that may be asked; the others vote at once. If too few may be asked, no node
+    /// is: the grants of a minority would only have to be released.
     ///
-    /// While the first handshakes go on the attempt is not begun: it is held until they are over.
+    /// Until the first handshakes are over, the attempt is held and does not begin.
     pub fn begin_attempt(&mut self, number: u32, now: Instant) {
         if self.hold_at_start(number) {
             return;
@@ -126,7 +126,8 @@ impl Locks {
         self.records.get_mut(number).uncounted = NodeSet::EMPTY;
         for node in self.cluster.all_nodes().iter() {
             if !self.cluster.is_trusted(node) {
-                // Also where it cannot be asked: it may come to have our key in another way.
+                // A node that cannot be asked is doubtful, too: our key may come to be there in
+                // another way.
                 self.records.get_mut(number).doubtful.insert(node);
             }
             match self.cluster.may_ask(node) {
@@ -144,7 +145,7 @@ impl Locks {
             self.settle(number, now);
             return;
         }
-        // Behind its deadline the lock would be of no use.
+        // A lock that is won after its deadline would be of no use.
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
         let due = Due::Round { record: number };
         record.round_timer = Some(self.timers.set_after(now, length, due));
@@ -177,14 +178,14 @@ impl Locks {
             NodeReply::Failed(cause) if cause.proves_nothing_was_set() => {
                 record.owed.remove(node);
             }
-            // Granted, or an error that proves nothing: it stays owed.
+            // Granted, or an error that proves nothing: the release stays pending.
             _ => record.note_answer(now),
         }
         self.cast_grant(node, ask, said, now);
         self.finish(ask.record, generation);
     }
 
-    /// Casts what a node said to an attempt that is under way.
+    /// Casts the vote of a node in an attempt that is in flight.
     pub(super) fn cast_grant(&mut self, node: NodeId, ask: Ask, said: NodeReply, now: Instant) {
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking && record.round.number == ask.round {
@@ -197,7 +198,7 @@ impl Locks {
         }
     }
 
-    /// A majority granted: the lock is the engine's until it is handed out.
+    /// A majority granted: the client owns the lock until it is handed out.
     pub(super) fn attempt_is_won(&mut self, number: u32, now: Instant) {
         let record = self.records.get_mut(number);
         if now >= record.deadline {
@@ -218,7 +219,7 @@ impl Locks {
         }
     }
 
-    /// The caller takes the lock over.
+    /// Hands the lock to the caller.
     pub(super) fn hand_out(&mut self, number: u32) -> Lock {
         let record = self.records.get_mut(number);
         record.op = None;
@@ -226,8 +227,8 @@ impl Locks {
         handle_of(number, record)
     }
 
-    /// The attempt came to nothing: what it may have left is released, and then comes the next
-    /// attempt or the end.
+    /// The attempt failed: what it may have left is released. Then comes the next attempt, or the
+    /// end of the request.
     pub(super) fn attempt_is_lost(&mut self, number: u32, now: Instant) {
         let error = self.refusal(number, now);
         self.cluster.stats_mut().attempt_is_lost(&error);
@@ -237,7 +238,7 @@ impl Locks {
         let next = op.and_then(|op| self.next_attempt(number, op, &error, now));
         self.end(number, now);
         match (op, next) {
-            // Behind the releases: what is looked at is what they left.
+            // This comes after the releases, so that a look sees what they left.
             (Some(op), Some(next)) => {
                 self.waits.push_back(WaitEvent::AttemptLost { op, next, last: error });
             }
@@ -246,7 +247,7 @@ impl Locks {
         }
     }
 
-    /// Opens the record of the next attempt: it takes the place of this one.
+    /// Opens the record of the next attempt, which takes the place of this one.
     fn next_attempt(&mut self, number: u32, op: Op, error: &Error, now: Instant) -> Option<u32> {
         let request = self.ops.get_mut(op)?;
         let passing = matches!(error, Error::Contended(_) | Error::NoQuorum(_) | Error::Expired(_));
@@ -292,7 +293,7 @@ impl Locks {
         }
     }
 
-    /// Why the attempt came to nothing.
+    /// The error of an attempt that failed.
     fn refusal(&self, number: u32, now: Instant) -> Error {
         let record = self.records.get(number);
         let (round, spare) = (&record.round, self.cluster.spare_nodes());

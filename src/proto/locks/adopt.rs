@@ -1,8 +1,8 @@
-//! Handing a lock on by its token, and what can be done with a token alone: taking the lock up,
-//! prolonging it; and ending a lock whoever holds it.
+//! Handing a lock on by its token, and what can be done with a token alone: adopting the lock and
+//! extending it. Also the forced release, which works without the token.
 //!
-//! The hazard is a token that is delivered twice: so taking up changes it, and only one of two who
-//! try can have a majority of the nodes.
+//! The hazard is a token that is delivered twice. So an adopt changes the token, and only one of
+//! two clients that try can have a majority of the nodes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::super::round::Round;
 use super::*;
 
 impl Locks {
-    /// Gives a lock away: its token is for another to `adopt`.
+    /// Gives a lock away: another client can `adopt` its token.
     pub fn hand_on(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
         let number = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero())?;
         self.end_extend(number, LostReason::Over, now);
@@ -25,8 +25,8 @@ impl Locks {
         Some(lock.token)
     }
 
-    /// Takes up the lock on `key` that was given away with `token`: on each node that holds it, a
-    /// new token takes its place.
+    /// Adopts the lock on `key` that was given away with `token`: on each node that holds the
+    /// token, a new one takes its place.
     pub fn adopt(
         &mut self,
         key: &[u8],
@@ -44,7 +44,7 @@ impl Locks {
         let mut round = Round::acquire(self.cluster.size(), now, ttl);
         round.purpose = Purpose::Adopt;
         let number = self.records.open(key, fresh, round).ok_or(busy(Busy::Records))?;
-        // A node keeps the longer one of two ttls, and what it has cannot be known.
+        // A node keeps the longer one of two ttls, and the one that it has is not known.
         let longest = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
         let op = self.ops.open(data, now, number);
         let record = self.records.get_mut(number);
@@ -62,7 +62,7 @@ impl Locks {
         record.asked.take(node);
         record.note_answer(now);
         if matches!(said, NodeReply::Held | NodeReply::Absent) {
-            // The script looked, and left it.
+            // The script ran, and changed nothing.
             record.owed.remove(node);
         }
         if said == NodeReply::Granted {
@@ -72,8 +72,8 @@ impl Locks {
         self.finish(ask.record, generation);
     }
 
-    /// Prolongs `key` to at least `ttl` from now where it holds `token`, whoever took it: one
-    /// round, and nothing is released whatever comes of it.
+    /// Extends `key` to at least `ttl` from now on the nodes where it holds `token`, no matter
+    /// which client acquired it. There is one round, and nothing is released after it.
     pub fn extend_token(
         &mut self,
         key: &[u8],
@@ -94,7 +94,7 @@ impl Locks {
         Ok(op)
     }
 
-    /// Deletes `key` on every node, whoever holds it.
+    /// Deletes `key` on every node, even if another client holds the lock.
     pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let (number, op) = self.open_for_looking(key, data, now)?;
         let ballot = Ballot::of_majority(self.cluster.size());

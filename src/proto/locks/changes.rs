@@ -1,8 +1,7 @@
-//! What the changes of the nodes mean to the locks: whatever the cluster reports is acted on here,
-//! in its order and at once.
+//! Acts on what the cluster reports of the nodes, in its order and at once.
 //!
-//! The hazard is a change that is left waiting: the next answer would be judged by a state of its
-//! node that is over. So every method that lets the cluster act ends with
+//! The hazard is a change that is left waiting: the next answer would be judged by an old state of
+//! its node. So every method that lets the cluster act ends with
 //! [`act_on_changes`](Locks::act_on_changes), or takes the changes out one by one.
 
 use super::super::pending_releases::PendingRelease;
@@ -10,13 +9,13 @@ use super::super::quarantine::QuarantineReason;
 use super::*;
 
 impl Locks {
-    /// The connection is gone, or could not be opened; `words` are the system's.
+    /// The connection is gone, or could not be opened; `words` are the text of the system's error.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
         self.cluster.handle_disconnected(node, words, now);
         self.act_on_changes(now);
     }
 
-    /// All was read that came from the node.
+    /// Called when all that came from the node was read.
     pub fn heard_of(&mut self, node: NodeId, now: Instant) {
         self.cluster.heard_of(node, now);
         self.act_on_changes(now);
@@ -25,7 +24,7 @@ impl Locks {
     /// Acts on the changes of the nodes.
     #[inline]
     pub fn act_on_changes(&mut self, now: Instant) {
-        // This is on the path of every answer, and changes are rare.
+        // This runs for every answer, and changes are rare.
         while self.cluster.has_changes() {
             if let Some((node, change)) = self.cluster.poll_change() {
                 self.on_change(node, change, now);
@@ -58,7 +57,7 @@ impl Locks {
         }
     }
 
-    /// No answer to this question will come any more.
+    /// Acts on a question that will not be answered any more.
     fn ask_is_lost(
         &mut self,
         node: NodeId,
@@ -95,7 +94,7 @@ impl Locks {
                 record.releasing.remove(node);
                 if record.owed.contains(node) {
                     self.owe(node, ask.record, now);
-                    // It is said again on the next connection, which may be in time.
+                    // The release is sent again on the next connection, which may be in time.
                     vote &= !coming_back;
                 }
             }
@@ -106,18 +105,17 @@ impl Locks {
         self.finish(ask.record, generation);
     }
 
-    /// The node may have forgotten keys just now. Keys of ours that it has not confirmed may be
-    /// created in the place of those, and its votes in rounds that are not decided yet do not
-    /// count any more where they rest on such a key. A key of ours that survived keeps its vote in
-    /// extends: as long as it was there, no other client can have had one.
+    /// The node may have forgotten keys just now. If it has not confirmed a key of ours, that key
+    /// may be created in the place of a forgotten one. Votes of undecided rounds that rest on such
+    /// a key do not count any more. A key of ours that survived keeps its vote in extends: as long
+    /// as it was there, no other client can have had one.
     ///
-    /// Where the loss was noticed only afterwards, also a confirmed key may have been created
-    /// since.
+    /// If the loss was noticed only later, a confirmed key may have been created since, too.
     fn doubt_votes(&mut self, node: NodeId, why: QuarantineReason, now: Instant) {
         let noticed_late =
             matches!(why, QuarantineReason::ClockJumped | QuarantineReason::Unmarked);
         for number in self.records.numbers() {
-            // An attempt that was lost by this may have closed its record.
+            // An attempt that failed because of this may have closed its record.
             if !self.records.contains(number) {
                 continue;
             }

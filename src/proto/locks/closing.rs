@@ -1,16 +1,17 @@
-//! The end of a client: everything is taken back and released, once and for all; and the copy of a
+//! The end of a client: every request is cancelled, and every lock released. Also the copy of a
 //! client in a forked process, which has nothing to release.
 
 use super::*;
 
 impl Locks {
-    /// The end: takes back every request, and releases what was won and not handed out.
+    /// Ends the client: cancels every request, and releases each lock that was won and not handed
+    /// out.
     pub fn close(&mut self, now: Instant) {
         let attended = self.cluster.set_unattended();
         let mut released = self.records.numbers();
         released.retain(|&number| attended && self.records.get(number).phase == Phase::Ending);
         self.cancel_queued(now);
-        // What was never said comes first: the repeats may take what room there is.
+        // Releases that were never sent come first: the repeats may fill the outboxes.
         for op in self.ops.all() {
             self.cancel(op, now);
         }
@@ -19,15 +20,15 @@ impl Locks {
         }
     }
 
-    /// Takes back every request and gives back every lock, handed out or not: what is open behind
-    /// it are pending releases (`open_records`), to be paid as any others.
+    /// Cancels every request and releases every lock, handed out or not. What is open afterwards
+    /// (`open_records`) are pending releases, which are sent like any others.
     pub fn release_all(&mut self, now: Instant) {
         self.cancel_queued(now);
         for op in self.ops.all() {
             self.cancel(op, now);
         }
         for number in self.records.numbers() {
-            // What was ended before may have closed it.
+            // The end of an earlier record may have closed this one.
             if self.records.contains(number) && self.records.get(number).phase == Phase::Held {
                 self.end_extend(number, LostReason::Over, now);
                 self.end_as(number, Form::Source, now);
@@ -35,7 +36,7 @@ impl Locks {
         }
     }
 
-    /// Those that are lined up are taken back: it is the end.
+    /// Cancels the requests that wait for their turn.
     fn cancel_queued(&mut self, now: Instant) {
         for op in self.ops.all() {
             if matches!(self.ops.get_mut(op).map(|r| &r.stage), Some(Stage::Queued { .. })) {
@@ -44,8 +45,8 @@ impl Locks {
         }
     }
 
-    /// Says the unanswered releases of a record once more by their source: nobody will repeat one
-    /// that went by a SHA1 which the node forgot.
+    /// Repeats the unanswered releases of a record by their source. A release by a SHA1 that the
+    /// node forgot would fail, and the client will not be there to repeat it.
     fn release_by_source(&mut self, number: u32, now: Instant) {
         if self.records.contains(number) {
             let record = self.records.get(number);
@@ -57,8 +58,7 @@ impl Locks {
         }
     }
 
-    /// This is the copy of a forked process: its records, connections and pending releases are the
-    /// parent's.
+    /// Called in a forked process: the records, connections and pending releases are the parent's.
     pub fn disown(&mut self, now: Instant) {
         self.records = Records::new(self.cluster.settings().limits.records);
         self.keeper.clear();

@@ -1,24 +1,24 @@
-//! The ends of requests, as they are handed out: a lock only before its deadline.
+//! The outcomes of requests, as they are handed out: a lock only before its deadline.
 
 use super::*;
 
 impl Locks {
-    /// The next request that came to its end.
+    /// The next request that has ended.
     #[inline]
     pub fn pop_ended(&mut self) -> Option<Op> {
         self.ops.pop_ready()
     }
 
-    /// The next request that came to its end, and its data, without the end itself: for those who
-    /// are woken first and [`fetch`](Locks::fetch) it later.
+    /// The next request that has ended, and its data, without the outcome. This is for drivers that
+    /// wake a caller first and [`fetch`](Locks::fetch) the outcome later.
     pub fn poll_ended(&mut self) -> Option<(Op, u64)> {
         let op = self.ops.pop_ready()?;
         let data = self.ops.get_mut(op)?.data;
         Some((op, data))
     }
 
-    /// What a request came to. `None` where it goes on: also one whose end was told goes on where
-    /// its lock is over by now, and the wait is not. `now` is read last of all.
+    /// The outcome of a request; `None` if it goes on. A request whose end was reported goes on if
+    /// its lock has expired since then and its wait has not. The caller reads `now` last of all.
     #[inline]
     pub fn fetch(&mut self, op: Op, now: Instant) -> Option<Completion> {
         if !self.ops.has_ended(op) {
@@ -37,7 +37,7 @@ impl Locks {
         let result = match request.stage {
             Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
             Stage::Extended { record, generation } => self.told_of_extend(record, generation, now),
-            // Fetched too late: what was prolonged by its token is over again.
+            // The outcome is fetched too late: the lock that was extended by its token has expired.
             Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
                 Err(self.lost_unasked(LostReason::Expired, &[], now))
             }
@@ -47,7 +47,7 @@ impl Locks {
         Some(Completion { op, data: request.data, result })
     }
 
-    /// By which error a request came to its end, before that is fetched.
+    /// The error that a request ended with, before the outcome is fetched.
     pub fn error(&self, op: Op) -> Option<&Error> {
         match &self.ops.get(op)?.stage {
             Stage::Over(Err(error)) => Some(error),
@@ -55,17 +55,17 @@ impl Locks {
         }
     }
 
-    /// Whether a request came to its end.
+    /// Whether an ended request waits to be fetched.
     pub fn has_completions(&self) -> bool {
         self.ops.has_ready()
     }
 
-    /// Whether a request is under way or waits to be handed out.
+    /// Whether a request is in flight, or its outcome waits to be fetched.
     pub fn is_open(&self, op: Op) -> bool {
         self.ops.get(op).is_some()
     }
 
-    /// How many requests are under way or wait to be handed out.
+    /// How many requests are in flight, or wait for their outcome to be fetched.
     pub fn open_ops(&self) -> usize {
         self.ops.len()
     }

@@ -1,8 +1,9 @@
-//! Flushes: a node reports that every key of a database may be gone, and whoever keeps a lock or
-//! waits for one is to look.
+//! Flushes: a node reports that every key of a database may be gone, so every kept lock and every
+//! waiter has to look.
 //!
-//! The hazard is the cost. A flush is about every record, and a node may report one in each read.
-//! So the first is acted on at once, and those that follow it closely are acted on together.
+//! The hazard is the cost. A flush concerns every record, and a node may report one in each read.
+//! So the locks are walked over at once for the first flush, and once for all those that follow it
+//! closely.
 
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ impl Locks {
         }
     }
 
-    /// The pause behind the last walk is over, and there were flushes in it. Also where the node's
-    /// connection was lost meanwhile: its keys are gone all the same.
+    /// The pause after the last walk is over, and flushes were reported in it. The walk is made
+    /// even if the node's connection was lost meanwhile: the keys are gone all the same.
     pub(super) fn walk_is_due(&mut self, node: NodeId, now: Instant) {
         self.flushes[node.index()].next_walk = None;
         self.all_were_written(node, now);

@@ -1,13 +1,13 @@
-//! Healing: a node that lost the key of a lock that is held gets it again, behind an extend that
-//! was won.
+//! Healing: if a node lost the key of a held lock, it gets the key again, after an extend that was
+//! won.
 //!
-//! The hazard is a heal that undoes what somebody did on purpose, or that stands in for a lock the
-//! node forgot: so only after a majority agreed, never where another holds the key, and in
-//! quarantine it counts for nothing.
+//! The hazard is a heal that undoes an operator's deletion, or that takes the place of another
+//! client's lock that the node forgot. So a heal comes only after a majority agreed, and never
+//! where another token holds the key. In quarantine it counts for nothing.
 
 use super::*;
 
-/// For how long a heal asks: what is left of the lock, so that no key outlives it.
+/// The ttl of a heal: what is left of the lock, so that no key outlives it.
 pub(super) fn ttl_of(record: &Record, now: Instant) -> Ttl {
     left_of(record, now).expect("a heal is asked only where something is left")
 }
@@ -18,9 +18,9 @@ fn left_of(record: &Record, now: Instant) -> Option<Ttl> {
 }
 
 impl Locks {
-    /// How a yes of the node to the extend that is about to be asked counts. It counts as absent
-    /// where the node answered absent before and was not healed since. It does not count where
-    /// the node is in quarantine and our key there may stand in the place of another's.
+    /// How a grant of the node in the extend that is about to be asked counts. The grant counts as
+    /// absent if the node answered absent before and was not healed since. It does not count if the
+    /// node is in quarantine and our key there may stand in the place of another's.
     pub(super) fn extend_counts(&mut self, node: NodeId, number: u32) -> NodeReply {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(number);
@@ -29,7 +29,7 @@ impl Locks {
             return NodeReply::Absent;
         }
         if trusted {
-            // Whatever the node forgot has ended by now.
+            // Every lock that the node forgot has ended by now.
             record.doubtful.remove(node);
         } else if record.is_doubtful(node) {
             record.uncounted.insert(node);
@@ -56,8 +56,8 @@ impl Locks {
         }
     }
 
-    /// A node answered a heal. Where it refused, the key is as absent as it was; otherwise the next
-    /// extend tells what became of it.
+    /// A node answered a heal. If it refused, the key is as absent as before; otherwise the next
+    /// extend shows whether the key is there.
     pub(super) fn heal_answered(&mut self, node: NodeId, ask: Ask, said: NodeReply, now: Instant) {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;

@@ -1,5 +1,4 @@
-//! What becomes of a lock that is held: extending it, its deadline, giving it back, and what is
-//! owed afterwards.
+//! A lock that is held: extending it, its deadline, releasing it, and what is pending afterwards.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ impl Locks {
         known.filter(|&node| !record.asked.contains(node) && counts(node)).collect()
     }
 
-    /// Prolongs a lock to at least `ttl` from now; one that is kept, to its bound at most.
+    /// Extends a lock to at least `ttl` from now; a kept lock to its bound at most.
     pub fn extend(
         &mut self,
         lock: &Lock,
@@ -58,7 +57,7 @@ impl Locks {
         Ok(op)
     }
 
-    /// Gives a lock back.
+    /// Releases a lock.
     #[inline]
     pub fn release(&mut self, lock: Lock, data: u64, now: Instant) -> Op {
         let held = self.records.find(&lock).filter(|&n| self.records.get(n).phase == Phase::Held);
@@ -73,8 +72,8 @@ impl Locks {
         self.begin_release(number, owed, data, now)
     }
 
-    /// Releases `key` where it holds `token`, whoever took it: for a lock whose record is over, and
-    /// for scripts.
+    /// Releases `key` on the nodes where it holds `token`, no matter which client acquired it: for
+    /// a lock whose record is over, and for scripts.
     pub fn release_token(
         &mut self,
         key: &[u8],
@@ -86,7 +85,8 @@ impl Locks {
         let ttl = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
         let round = Round::acquire(self.cluster.size(), now, ttl);
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
-        // Only nodes that can be asked now: what we did not write there we do not owe.
+        // A release becomes pending only for nodes that can be asked now: this client did not write
+        // the key to the others.
         let reachable =
             self.cluster.all_nodes().iter().filter(|&node| self.cluster.may_ask(node).is_ok());
         let owed = reachable.collect();
@@ -97,8 +97,8 @@ impl Locks {
         Ok(self.begin_release(number, electors, data, now))
     }
 
-    /// Gives a lock back without waiting for what comes of it: the release is written so that it
-    /// needs no answer.
+    /// Releases a lock without waiting for the outcome: the release is written so that it needs no
+    /// answer.
     #[inline]
     pub fn release_nowait(&mut self, lock: &Lock, now: Instant) {
         let held = self.records.find(lock).filter(|&n| self.records.get(n).phase == Phase::Held);
@@ -108,7 +108,7 @@ impl Locks {
         }
     }
 
-    /// Asks the nodes to prolong the key.
+    /// Asks the nodes to extend the key.
     pub(super) fn begin_extend(&mut self, number: u32, ttl: Ttl, now: Instant) {
         let Some(ttl) = self.capped_ttl(number, ttl, now) else {
             self.extend_is_of_no_use(number, ttl);
@@ -116,7 +116,7 @@ impl Locks {
         };
         let ballot = Ballot::of_majority(self.cluster.size());
         let record = self.records.get_mut(number);
-        // That of an extend whose caller is gone may still run.
+        // The timer of an extend whose caller is gone may still run.
         self.timers.clear_in(&mut record.round_timer);
         record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
@@ -136,7 +136,8 @@ impl Locks {
                     if counts == NodeReply::Granted {
                         continue;
                     }
-                    // It is asked all the same: whether it can be healed, and to keep what it has.
+                    // The node is asked all the same, to learn whether it can be healed, and to
+                    // extend the key that it has.
                     counts
                 }
             };
@@ -171,9 +172,10 @@ impl Locks {
         record.asked.take(node);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
         if said.asks_for_the_source() && form == Form::Sha {
-            // Also where a majority has agreed: the key is to be prolonged there, too, or healed.
-            // But never behind a release, and none was written while the lock is held: a repeat
-            // that overtook it would leave a key that nobody owns. And not at or past the deadline.
+            // The extend is repeated even if a majority has agreed: this node's key has to be
+            // extended, too, or healed. A repeat must never follow a release, because it could
+            // leave a key without an owner; no release is written while the lock is held. There is
+            // no repeat at or past the deadline.
             if current && !self.records.get(ask.record).is_overdue(now) {
                 self.ask(node, ask.record, Kind::Extend(Form::Source), now);
             }
@@ -186,7 +188,7 @@ impl Locks {
         }
         let uncounted = said == NodeReply::Granted && record.uncounted.contains(node);
         if said == NodeReply::Granted && trusted {
-            // Our key is there. A quarantine that it may have been created in is over.
+            // Our key is there, and any quarantine in which it may have been created is over.
             record.confirm(node);
         }
         let (gone, was_won) = (record.absent.len(), record.round.is_won());
@@ -198,7 +200,7 @@ impl Locks {
             if gone > self.cluster.spare_nodes() {
                 self.lose(ask.record, LostReason::Gone, now);
             } else if current && was_won {
-                // It answered behind the majority.
+                // The node answered after the majority.
                 self.heal(ask.record, now);
             }
         }
@@ -208,7 +210,8 @@ impl Locks {
     pub(super) fn extend_is_won(&mut self, number: u32, now: Instant) {
         let record = self.records.get_mut(number);
         if now >= record.deadline {
-            // Decided too late: nobody may have believed in it between the two deadlines.
+            // The majority came too late: between the old deadline and now, no holder could believe
+            // in the lock.
             self.lose(number, LostReason::Expired, now);
             return;
         }
@@ -235,8 +238,8 @@ impl Locks {
         }
     }
 
-    /// What is told of an extend that was won, at the last moment: the lock may have been lost or
-    /// given back since.
+    /// The outcome of an extend that was won, judged when it is fetched: the lock may have been
+    /// lost or released since.
     pub(super) fn told_of_extend(
         &self,
         number: u32,
@@ -253,8 +256,8 @@ impl Locks {
         Ok(Outcome::Extended { deadline })
     }
 
-    /// Sets the timer of the deadline. A kept lock is lost a little before it, so that whoever
-    /// keeps it is told in time.
+    /// Sets the timer of the deadline. A kept lock is lost a little before it, so that its holder
+    /// is notified in time.
     pub(super) fn arm_deadline(&mut self, number: u32) {
         let record = self.records.get_mut(number);
         self.timers.clear_in(&mut record.deadline_timer);
@@ -264,7 +267,8 @@ impl Locks {
         record.deadline_timer = Some(self.timers.set_after(start, length, due));
     }
 
-    /// What of the ttl is left up to the bound of its keeping is too short to be asked for.
+    /// Ends an extend that cannot be asked: what is left up to the bound of the keeping is too
+    /// short for a ttl.
     fn extend_is_of_no_use(&mut self, number: u32, asked: Ttl) {
         if let Some(op) = self.records.get_mut(number).op.take() {
             let asked = asked.duration();
@@ -273,8 +277,8 @@ impl Locks {
         }
     }
 
-    /// No majority prolonged it. Where too many nodes say that the key is not ours, it is lost;
-    /// otherwise the old deadline stays in force, and the nodes are asked again before it.
+    /// No majority extended the lock. If too many nodes say that the key is not ours, the lock is
+    /// lost. Otherwise the old deadline stays in force, and the nodes are asked again before it.
     pub(super) fn extend_is_lost(&mut self, number: u32, now: Instant) {
         let spare = self.cluster.spare_nodes();
         let record = self.records.get(number);
@@ -288,13 +292,14 @@ impl Locks {
         }
         self.kept_is_not_extended(number, now);
         self.tell_or_pause(number, now);
-        // Of another's lock there is one round, also when its caller is gone.
+        // For a lock that another client holds there is one round, even if the caller is gone.
         if self.records.get(number).borrowed {
             self.end(number, now);
         }
     }
 
-    /// The caller of an extend that was not won is told so, where it is not asked again.
+    /// Ends an extend that was not won if asking again is of no use, or starts the pause before the
+    /// next round.
     fn tell_or_pause(&mut self, number: u32, now: Instant) {
         let record = self.records.get(number);
         let Some(op) = record.op else { return };
@@ -311,7 +316,7 @@ impl Locks {
             self.ops.move_to(op, Stage::Over(Err(error)));
             return;
         }
-        // The pace of asking again is bounded by the node timeout. At the deadline there is no
+        // The node timeout bounds how often the nodes are asked again. At the deadline there is no
         // next round: its own timer ends the lock.
         let at = now.saturating_add(self.cluster.settings().node_timeout).min(record.deadline);
         let timer = self.timers.set_at(at, Due::Retry { op });
@@ -319,7 +324,7 @@ impl Locks {
         self.ops.move_to(op, Stage::Pausing { record: number, timer, last });
     }
 
-    /// The deadline has come: nobody may believe in the lock any more.
+    /// The deadline has come: the lock must not be believed in any more.
     pub(super) fn deadline_is_reached(&mut self, number: u32, now: Instant) {
         let record = self.records.get_mut(number);
         record.deadline_timer = None;
@@ -332,14 +337,14 @@ impl Locks {
         }
     }
 
-    /// The lock is lost now: what is owed falls due.
+    /// The lock is lost now: its pending releases are sent.
     pub(super) fn lose(&mut self, number: u32, reason: LostReason, now: Instant) {
         self.end_extend(number, reason, now);
         self.end_keeping(number, reason, now);
         self.end(number, now);
     }
 
-    /// Ends an extend that is under way, if there is one: its lock is over.
+    /// Ends an extend that is in flight, if there is one: its lock is over.
     pub(super) fn end_extend(&mut self, number: u32, reason: LostReason, now: Instant) {
         let Some(op) = self.records.get_mut(number).op.take() else { return };
         let error = self.lost(number, reason, now);
@@ -349,7 +354,7 @@ impl Locks {
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 
-    /// Ends a record: whatever is owed falls due and is paid at once where that is possible.
+    /// Ends a record: its releases become due, and are sent at once if the nodes can be reached.
     pub(super) fn end(&mut self, number: u32, now: Instant) {
         let form = if self.cluster.settings().attended { Form::Sha } else { Form::Source };
         self.end_as(number, form, now);
@@ -360,7 +365,7 @@ impl Locks {
         let record = self.records.get_mut(number);
         let was_held = record.phase == Phase::Held;
         if record.borrowed {
-            // It is another's: what is owed for it is theirs to pay.
+            // The token is another client's, and so is the duty to release the lock.
             record.hand_on();
         } else {
             record.phase = Phase::Ending;
@@ -371,12 +376,12 @@ impl Locks {
         for node in owed.iter() {
             self.pay(node, number, form, now);
         }
-        // Behind the releases, and in one write with them.
+        // This comes after the releases, and in one write with them.
         self.vacate(number, was_held);
         self.finish(number, generation);
     }
 
-    /// Starts the round of a release: `electors` are asked, where they are owed it.
+    /// Starts the round of a release: those `electors` are asked that may hold the key.
     pub(super) fn begin_release(
         &mut self,
         number: u32,
@@ -395,7 +400,8 @@ impl Locks {
         self.end(number, now);
         for node in electors.iter() {
             let record = self.records.get(number);
-            // Owed to a node whose next connection is being opened: it may be in time.
+            // A release is pending for a node whose next connection is being opened: it may be in
+            // time.
             let may_come = record.owed.contains(node) && self.cluster.is_coming_back(node);
             if !record.releasing.contains(node) && !may_come {
                 let said =
@@ -415,7 +421,7 @@ impl Locks {
         op
     }
 
-    /// A majority let go, or cannot do so in time.
+    /// A majority released the key, or cannot do so in time.
     pub(super) fn release_is_over(&mut self, number: u32) {
         let record = self.records.get_mut(number);
         let (released, generation) = (record.round.released(), record.generation);

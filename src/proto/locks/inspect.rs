@@ -1,4 +1,4 @@
-//! Looking at a key on all nodes, changing nothing.
+//! The inspection: reads a key on all nodes, and changes nothing.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use bytes::BytesMut;
 use super::super::inspection::{Inspection, KEPT, KeyState, NodeKeyState, Value};
 use super::*;
 
-/// `GETRANGE key 0 55`: the beginning of what is there. `GET` would bring all of it, and a value of
-/// a megabyte is more than a reply may be.
+/// `GETRANGE key 0 55`: the beginning of the value. `GET` would return all of it, and a value of a
+/// megabyte is longer than a reply may be.
 pub(super) fn ask_what_is_there(out: &mut BytesMut, key: &[u8]) {
     let last = (KEPT - 1).to_string();
     command::encode(out, &[b"GETRANGE", key, b"0", last.as_bytes()]);
 }
 
-/// What `PTTL` told of a key that is there; `None`: for ever.
+/// How long a key lives by the answer to `PTTL`; `None`: for ever.
 fn time_left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
 impl Locks {
-    /// Looks what every node holds at `key`, and for how long.
+    /// Reads what every node holds at `key`, and for how long.
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
         let (number, op) = self.open_for_looking(key, data, now)?;
         let ballot = Ballot::of_majority(self.cluster.size());
@@ -41,7 +41,7 @@ impl Locks {
         Ok(op)
     }
 
-    /// What is to be said of a node that does not answer.
+    /// The report of a node that does not answer.
     fn not_seen(&self, node: NodeId, now: Instant) -> NodeKeyState {
         let cause = self.cluster.may_ask(node).err().unwrap_or(NodeError::Silent);
         let detail = self.cluster.detail(node, NodeReply::Failed(cause), now);
@@ -49,7 +49,7 @@ impl Locks {
         NodeKeyState { label, sight: KeyState::Failed(cause), detail, took: Duration::ZERO }
     }
 
-    /// A node told what it holds.
+    /// A node answered which value it holds.
     pub(super) fn value_seen(
         &mut self,
         node: NodeId,
@@ -62,7 +62,7 @@ impl Locks {
             Ok(Some(value)) if !value.as_bytes().is_empty() => {
                 KeyState::Held { value, left: Some(Duration::ZERO) }
             }
-            // Or an empty one: that is told by how long it lives.
+            // The value may also be empty: the answer to `PTTL` decides.
             Ok(_) => KeyState::Absent,
             Err(cause) => KeyState::Failed(cause),
         };
@@ -75,11 +75,11 @@ impl Locks {
         self.look_answered(node, ask.record);
     }
 
-    /// And for how long.
+    /// A node answered how long the key lives there.
     pub(super) fn left_seen(&mut self, node: NodeId, ask: Ask, left: Option<i64>) {
         if let Some(seen) = self.seen_by(ask.record, node) {
             match (&mut seen.sight, left) {
-                // Absent, or it came to its end in between.
+                // The key is absent, or expired between the two commands.
                 (sight @ KeyState::Held { .. }, Some(-2)) => *sight = KeyState::Absent,
                 (KeyState::Absent, Some(-2)) => {}
                 (KeyState::Held { left, .. }, Some(millis)) => *left = time_left(millis),
@@ -92,7 +92,7 @@ impl Locks {
         self.look_answered(node, ask.record);
     }
 
-    /// No answer to a look will come any more.
+    /// Acts on an inspecting question that will not be answered any more.
     pub(super) fn look_is_lost(&mut self, node: NodeId, number: u32, cause: NodeError) {
         if let Some(seen) = self.seen_by(number, node) {
             seen.sight = KeyState::Failed(cause);
@@ -122,7 +122,7 @@ impl Locks {
         }
     }
 
-    /// All is seen, or as much as there was time for.
+    /// All nodes have answered, or the time is over.
     pub(super) fn inspection_is_over(&mut self, number: u32) {
         let record = self.records.get_mut(number);
         self.timers.clear_in(&mut record.round_timer);

@@ -1,16 +1,16 @@
-//! Keeping locks: renewals, warnings, losses, and what is done when somebody writes to the key of a
-//! kept lock.
+//! Keeping locks: renewals, warnings, losses, and what is done when another client writes to the
+//! key of a kept lock.
 //!
-//! The hazard is a renewal behind a release, which would prolong a key that is to go: a record
-//! that is not held has no keeping.
+//! The hazard is a renewal after a release, which would extend a key that is to go: a record that
+//! is not held has no keeping.
 
 use super::super::keeper::Kept;
 use super::*;
 
 impl Locks {
-    /// Renews a lock from now on, by its ttl (the one that was asked for last, but for an extend
-    /// that prolongs nothing) and at a third of it: until it is released, given away or lost, or as
-    /// far as `keep` allows.
+    /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was
+    /// asked for last, except by an extend that prolonged nothing. The keeping lasts until the lock
+    /// is released, given away or lost, or as far as `keep` allows.
     pub fn auto_extend(
         &mut self,
         lock: &Lock,
@@ -50,7 +50,7 @@ impl Locks {
         }
     }
 
-    /// What is told of a lock that is kept, without its request's coming to an end.
+    /// The reports about a kept lock that do not end its request.
     pub(super) fn told_of_kept(&mut self, op: Op, now: Instant) -> Option<Completion> {
         let request = self.ops.get_mut(op)?;
         let (data, keep) = (request.data, request.keep);
@@ -83,7 +83,7 @@ impl Locks {
         self.plan_renewal(number, true);
     }
 
-    /// The lock is not kept any more, and nobody wants to be told of writes to its key.
+    /// The lock is not kept any more, and writes to its key are of no interest.
     pub(super) fn forget_keeping(&mut self, number: u32) {
         let record = self.records.get_mut(number);
         let Some(place) = record.kept.take() else { return };
@@ -92,7 +92,7 @@ impl Locks {
         self.timers.clear_in(&mut kept.warning);
         self.prolongs.clear_in(&mut kept.renewal);
         self.prolongs.clear_in(&mut kept.look);
-        // Where it was lost, its end is waiting to be fetched.
+        // If the lock was lost, its end waits to be fetched.
         let silent = |stage: &Stage| {
             matches!(stage, Stage::Keeping { .. } | Stage::Expiring { .. } | Stage::Renewed { .. })
         };
@@ -101,7 +101,7 @@ impl Locks {
         }
     }
 
-    /// The lock is lost: whoever keeps it is told.
+    /// The lock is lost: its request ends with this reason.
     pub(super) fn end_keeping(&mut self, number: u32, reason: LostReason, now: Instant) {
         let record = self.records.get(number);
         let Some(place) = record.kept else { return };
@@ -115,14 +115,14 @@ impl Locks {
         self.forget_keeping(number);
     }
 
-    /// The caller extends it: what is won by that is no renewal.
+    /// The caller extends the lock: a success is no renewal.
     pub(super) fn caller_extends(&mut self, number: u32) {
         if let Some(place) = self.records.get(number).kept {
             self.keeper[place as usize].renewing = false;
         }
     }
 
-    /// What an extend that wants `ttl` asks for: up to the bound of its keeping.
+    /// The ttl that an extend which wants `ttl` asks for: up to the bound of the keeping.
     pub(super) fn capped_ttl(&self, number: u32, ttl: Ttl, now: Instant) -> Option<Ttl> {
         match self.records.get(number).kept {
             Some(place) => self.keeper[place as usize].capped_ttl(ttl, now),
@@ -130,8 +130,8 @@ impl Locks {
         }
     }
 
-    /// `deadline`, or the bound of the lock's keeping where that is earlier: an extend may have
-    /// been asked for before the keeping began.
+    /// `deadline`, or the bound of the lock's keeping if that is earlier: an extend may have been
+    /// asked for before the keeping began.
     pub(super) fn capped_deadline(&self, number: u32, deadline: Instant) -> Instant {
         match self.records.get(number).kept {
             Some(place) => self.keeper[place as usize].capped(deadline),
@@ -139,7 +139,7 @@ impl Locks {
         }
     }
 
-    /// An extend was won, by whomever it was asked for; `moved`: its deadline is a later one.
+    /// An extend was won, no matter what asked for it; `moved`: the deadline is a later one.
     pub(super) fn kept_is_extended(&mut self, number: u32, moved: bool, now: Instant) {
         let Some(place) = self.records.get(number).kept else { return };
         let kept = &mut self.keeper[place as usize];
@@ -152,7 +152,7 @@ impl Locks {
         self.plan_look(number, now);
     }
 
-    /// Lines the later deadline up to be told, where it is to be.
+    /// Queues the report of a later deadline, if the caller asked for such reports.
     fn tell_renewal(&mut self, number: u32, moved: bool) {
         let Some(place) = self.records.get(number).kept else { return };
         let kept = &self.keeper[place as usize];
@@ -175,9 +175,9 @@ impl Locks {
         self.plan_look(number, now);
     }
 
-    /// Sets the timers of the next renewal and of the warning, behind a round that was won. Where
-    /// the deadline did not move, what is planned stays; and who was warned is not warned again
-    /// before a later warning is due.
+    /// Sets the timers of the next renewal and of the warning, after a round that was won. If the
+    /// deadline did not move, the timers stay. A caller that was warned is not warned again before
+    /// a later warning is due.
     fn plan_renewal(&mut self, number: u32, moved: bool) {
         let record = self.records.get(number);
         let (start, deadline) = (record.round.start, record.deadline);
@@ -190,7 +190,7 @@ impl Locks {
             let counts_from = kept.counts_from(deadline);
             let (from, length) = kept.next_renewal(counts_from);
             let due = Prolong::Renew { record: number };
-            // The lane of a length is for those that are set in their order.
+            // A timer lane takes only timers that are set in the order of their moments.
             kept.renewal = Some(if counts_from == start {
                 self.prolongs.set_after(from, length, due)
             } else {
@@ -204,7 +204,7 @@ impl Locks {
         kept.warned = false;
         let told = self.ops.get_mut(kept.op).map(|request| &mut request.stage);
         if let Some(stage @ Stage::Expiring { .. }) = told {
-            // Nobody fetched the warning, and it is not true any more.
+            // The caller has not fetched the warning, and it is not true any more.
             *stage = Stage::Keeping { record: number };
         }
         self.timers.clear_in(&mut kept.warning);
@@ -234,7 +234,7 @@ impl Locks {
         self.ops.move_to(kept.op, Stage::Expiring { record: number });
     }
 
-    /// Names the record's key to a node, to be told when somebody writes to it.
+    /// Registers the record's key at a node, so that the node reports writes to it.
     pub(super) fn register(&mut self, node: NodeId, number: u32, now: Instant) {
         if !self.cluster.may_name_a_key(node) {
             return;
@@ -248,8 +248,9 @@ impl Locks {
         self.cluster.ask(node, ask(Kind::Register), now, names);
     }
 
-    /// A key was named. One that is not there was deleted in between, unless that is known, and it
-    /// is healed; a record that took the place of the one that named it is looked after in vain.
+    /// A node answered the registration of a key. If the key is not there, it was deleted before,
+    /// unless that is known already or a heal is in flight. If the slot of the record was reused
+    /// since, this costs one harmless extra check.
     pub(super) fn registered(&mut self, node: NodeId, ask: Ask, left: Option<i64>, now: Instant) {
         if !self.records.contains(ask.record) {
             return;
@@ -262,13 +263,13 @@ impl Locks {
         }
     }
 
-    /// Somebody wrote to a key on a node, or the node forgot that we named it.
+    /// Another client wrote to a key on a node, or the node forgot that the key was registered.
     pub fn was_written(&mut self, node: NodeId, key: KeyHash, now: Instant) {
         self.tell_of_write(node, key, None, now);
     }
 
-    /// A node did what was asked for `record`: a write of our own to its key, of which the node
-    /// does not tell us. Other records of that key may be kept, or wait for it.
+    /// A node executed a write of this client to the key of `record`, which it does not report to
+    /// us. Other records of that key may be kept, or wait for it.
     pub(super) fn we_wrote(&mut self, node: NodeId, record: u32, now: Instant) {
         if self.keeper.is_empty() && self.ops.nobody_waits() {
             return;
@@ -277,7 +278,7 @@ impl Locks {
         self.tell_of_write(node, key, Some(record), now);
     }
 
-    /// Reports what a waiter between two attempts has to know, where the record is of one.
+    /// Reports an event to the waits if the record belongs to a waiter between two attempts.
     pub(super) fn notify_waiter(&mut self, number: u32, event: impl FnOnce(Op) -> WaitEvent) {
         let record = self.records.get(number);
         let op = record.op.filter(|_| record.phase == Phase::Asking);
@@ -291,7 +292,7 @@ impl Locks {
         let mut found = std::mem::take(&mut self.found);
         found.extend(self.records.with_key(key));
         for number in found.drain(..) {
-            // What was done for the one before may have ended this one.
+            // What was done for an earlier record may have ended this one.
             if by != Some(number) && self.records.contains(number) {
                 self.is_doubted(node, number, now);
                 let ours = by.is_some();
@@ -307,8 +308,9 @@ impl Locks {
         self.plan_look(number, now);
     }
 
-    /// All nodes are about to be asked, and what was doubted of them to be known. One that cannot
-    /// be asked now would keep the looks going while it is away: the next renewal asks it.
+    /// All nodes are about to be asked, so the doubts are cleared, also those about a node that
+    /// cannot be asked now. Otherwise the looks would go on as long as that node is away; the next
+    /// renewal asks it.
     pub(super) fn doubts_are_asked_about(&mut self, number: u32) {
         let Some(place) = self.records.get(number).kept else { return };
         let kept = &mut self.keeper[place as usize];
@@ -316,8 +318,8 @@ impl Locks {
         self.prolongs.clear_in(&mut kept.look);
     }
 
-    /// Starts an extend because of doubted nodes, or plans it: at once where no majority may be
-    /// left, and never two at a time.
+    /// Starts an extend because of doubted nodes, or plans it: at once if no majority may be left,
+    /// and never two at a time.
     fn plan_look(&mut self, number: u32, now: Instant) {
         let spare = self.cluster.spare_nodes();
         let extending = self.is_extending(number);
@@ -336,7 +338,7 @@ impl Locks {
     }
 
     pub(super) fn look_is_due(&mut self, number: u32, now: Instant) {
-        // One that the caller asked for and that pauses is about to ask by itself.
+        // An extend of the caller that pauses is about to ask by itself.
         let busy = self.is_extending(number) || self.records.get(number).op.is_some();
         let record = self.records.get(number);
         let (place, deadline) = (record.kept, record.deadline);
@@ -344,7 +346,7 @@ impl Locks {
         let kept = &mut self.keeper[place as usize];
         kept.look = None;
         if busy {
-            // Looked after again when that one ends.
+            // This is called again when that extend ends.
             return;
         }
         kept.looked_at = Some(now);

@@ -1,16 +1,16 @@
-//! The locks: what is known of each attempt, its rounds and its deadline, what is owed to the nodes
-//! afterwards, renewals, and the handing on of a lock by its token.
+//! The locks: what is known of each attempt, its rounds and its deadline; the releases that are
+//! pending afterwards; renewals; and handing a lock on by its token.
 //!
-//! They are not the waits: an attempt that was lost to another client is reported as a
-//! [`WaitEvent`], and so is a key that is free for the next one of this client; when it is asked
-//! again is not decided here. Nor are they the cluster, which they own and ask: every second method
-//! of theirs asks it, so as an argument it would stand in a hundred signatures.
+//! They are not the waits. An attempt that was lost to another client is reported as a
+//! [`WaitEvent`], and so is a key that is free for the next request of this client. The waits
+//! decide when the key is asked for again. Nor are they the cluster, which they own and ask: every
+//! second method of theirs needs it, so as an argument it would be in a hundred signatures.
 //!
 //! The one hazard is an event that is left waiting: the caller of any method here takes the events
 //! out ([`poll_wait`](Locks::poll_wait)) before it returns to the driver.
 //!
-//! Renewals have timers of their own, because they come last in a turn. The requests of callers
-//! ([`Ops`]) stand here, those that wait as well: a request goes through all of its stages in one
+//! Renewals have timers of their own, because they come last in a turn. All requests of callers
+//! ([`Ops`]) are kept here, even those that wait: a request goes through all of its stages in one
 //! place. All random numbers are drawn from one generator, so a simulated run can be repeated.
 
 mod acquire;
@@ -54,24 +54,24 @@ use super::time::{Instant, InvalidTtl, Ttl};
 use super::timers::{Timer, Timers};
 use flushes::Flushes;
 
-/// What is due.
+/// What a timer does when it comes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
-    /// The round's time is over: who has not answered is silent.
+    /// The round's time is over: a node that has not answered is silent.
     Round { record: u32 },
     /// The lock's deadline.
     Deadline { record: u32 },
     /// The pause before the next attempt or round is over.
     Retry { op: Op },
-    /// The wait behind others of this client is over.
+    /// The wait for the turn after other requests of this client is over.
     GiveUp { op: Op },
-    /// A kept lock comes near its deadline.
+    /// A kept lock comes near its deadline: warn its caller.
     Warn { record: u32 },
-    /// Pay what the node is owed.
+    /// Send the node its pending releases.
     Payment { node: NodeId },
     /// Act on the flushes that the node reported since they were last acted on.
     Flushes { node: NodeId },
-    /// The node was away too long to be owed anything.
+    /// The node was away so long that its pending releases are dropped.
     GivingUp { node: NodeId },
 }
 
@@ -80,37 +80,37 @@ enum Due {
 enum Prolong {
     /// The lock is renewed.
     Renew { record: u32 },
-    /// The nodes are asked, because a key of the lock may be gone.
+    /// The nodes are asked, because the lock's key may be gone on one.
     Look { record: u32 },
 }
 
-/// What the waits have to know.
+/// An event for the waits.
 #[derive(Debug)]
 pub enum WaitEvent {
-    /// An attempt of this request was lost, and the record of its next attempt is opened.
+    /// An attempt of this request was lost, and the record of its next attempt is open.
     AttemptLost {
         /// The request.
         op: Op,
         /// The record of its next attempt.
         next: u32,
-        /// What the attempt came to.
+        /// The error of the attempt.
         last: Error,
     },
-    /// A request that waited for this key has its lock.
+    /// A request that waited for this key has got its lock.
     AttemptWon {
         /// The request.
         op: Op,
         /// Its key.
         key: KeyHash,
     },
-    /// An attempt of the request before this queue came to its end.
+    /// An attempt of the request that this queue waits for has ended.
     Attempted {
         /// The queue.
         queue: u32,
         /// Why, if too few nodes gave a vote that counts.
         no_quorum: Option<Error>,
     },
-    /// The pause of this request before its next attempt is over.
+    /// The pause before the next attempt of this request is over.
     PauseOver {
         /// The request.
         op: Op,
@@ -120,18 +120,18 @@ pub enum WaitEvent {
         /// The request.
         op: Op,
     },
-    /// This request was taken out of its queue by its caller.
+    /// The caller cancelled this request, which was in a queue.
     Left {
         /// The request.
         op: Op,
         /// The queue.
         queue: u32,
     },
-    /// The key of this queue is asked for or held by no record any more.
+    /// No record asks for the key of this queue, or holds it, any more.
     Vacated {
         /// The queue.
         queue: u32,
-        /// Whether the holder of the lock gave it back.
+        /// Whether the holder of the lock released it.
         given_back: bool,
     },
     /// The key that this request waits for was written to on a node.
@@ -143,7 +143,7 @@ pub enum WaitEvent {
         /// Whether this client wrote to it.
         ours: bool,
     },
-    /// A node answered how long the key lives there that this request waits for.
+    /// A node answered how long the key that this request waits for lives there.
     Seen {
         /// The request.
         op: Op,
@@ -157,13 +157,13 @@ pub enum WaitEvent {
 /// What a caller of an acquire asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wish {
-    /// For how long.
+    /// The ttl of the lock.
     pub ttl: Ttl,
     /// No attempt is begun from this moment on.
     pub give_up_at: Instant,
     /// How the lock is kept.
     pub keep: Option<AutoExtend>,
-    /// What the completion brings back.
+    /// The data that the completion returns.
     pub data: u64,
 }
 
@@ -173,25 +173,25 @@ pub struct Locks {
     cluster: Cluster,
     /// The first handshakes are not over: requests for locks are held.
     starting: bool,
-    /// What is owed to each node.
+    /// The pending releases of each node.
     pending_releases: Vec<PendingReleases>,
-    /// What each node reported of flushes.
+    /// The flushes that each node reported.
     flushes: Vec<Flushes>,
     records: Records,
     ops: Ops,
     keeper: Keeper,
-    /// Records that a push is about: none but while they are told.
+    /// The records that a push concerns: empty except while they are notified.
     found: Vec<u32>,
     timers: Timers<Due>,
     /// Extends of kept locks. They have timers of their own because they come last in a turn.
     prolongs: Timers<Prolong>,
-    /// What the waits have to know: none but within a call of the coordinator.
+    /// Events for the waits: empty except within a call of the coordinator.
     waits: VecDeque<WaitEvent>,
     rng: StdRng,
 }
 
 impl Locks {
-    /// No lock yet. The settings are valid; tokens are drawn from the seed.
+    /// The locks of a new client. The settings are valid; tokens are drawn from the seed.
     pub fn new(settings: Settings, seed: [u8; 32], now: Instant) -> Locks {
         let nodes = settings.nodes.len();
         Locks {
@@ -223,13 +223,13 @@ impl Locks {
         &mut self.cluster
     }
 
-    /// Whether there is something that the waits have to know.
+    /// Whether there is an event for the waits.
     #[inline]
     pub fn has_waits(&self) -> bool {
         !self.waits.is_empty()
     }
 
-    /// The next thing that the waits have to know.
+    /// The next event for the waits.
     pub fn poll_wait(&mut self) -> Option<WaitEvent> {
         self.waits.pop_front()
     }
@@ -241,7 +241,7 @@ impl Locks {
         due.into_iter().flatten().min()
     }
 
-    /// Does the earliest thing that is due, but for renewals; whether there was one.
+    /// Does the earliest thing that is due, except renewals. Returns whether there was one.
     pub fn do_next_due(&mut self, now: Instant) -> bool {
         let at_a_node = self.cluster.next_timeout().filter(|&at| at <= now);
         let first = at_a_node.filter(|&at| self.timers.next().is_none_or(|due| at < due));
@@ -264,7 +264,7 @@ impl Locks {
         true
     }
 
-    /// Does the earliest renewal that is due; whether there was one.
+    /// Does the earliest renewal that is due. Returns whether there was one.
     pub fn prolong_next(&mut self, now: Instant) -> bool {
         let Some(prolong) = self.prolongs.pop_due(now) else { return false };
         match prolong {
@@ -274,7 +274,7 @@ impl Locks {
         true
     }
 
-    /// How many timers are set, of whatever kind.
+    /// How many timers are set, of every kind.
     pub fn open_timers(&self) -> usize {
         self.cluster.open_timers() + self.timers.len() + self.prolongs.len()
     }
@@ -289,12 +289,12 @@ impl Locks {
         self.keeper.len()
     }
 
-    /// How many releases wait to be paid to a node.
+    /// How many releases are pending for a node.
     pub fn pending_releases(&self, node: NodeId) -> usize {
         self.pending_releases[node.index()].len()
     }
 
-    /// Whether the caller of this record's round still waits for what it comes to.
+    /// Whether the caller of this record's round still waits for its outcome.
     #[inline]
     pub fn is_deciding(&self, number: u32) -> bool {
         self.records.get(number).is_deciding()
@@ -310,8 +310,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Writes a question into a node's outbox: the one place where a record's bytes are encoded,
-    /// and where its phase is looked at.
+    /// Writes a question into a node's outbox. Only this method encodes the bytes of a record, and
+    /// checks its phase first.
     fn ask(&mut self, node: NodeId, number: u32, kind: Kind, now: Instant) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(number);
@@ -368,7 +368,8 @@ impl Locks {
             | Kind::Register => unreachable!("{kind:?} belongs to no record"),
         });
         if names_it {
-            // What we write to a key ends that it is named, so it is named behind each write.
+            // A write of this client ends the registration of the key, so the key is registered
+            // again after each write.
             self.register(node, number, now);
         }
     }
@@ -396,7 +397,7 @@ impl Locks {
         }
     }
 
-    /// Casts what a node said in the record's round, and settles what that decides.
+    /// Casts what a node said in the record's round, and acts on the verdict if there is one.
     fn cast(&mut self, number: u32, node: NodeId, said: NodeReply, now: Instant) {
         let record = self.records.get_mut(number);
         let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
@@ -420,15 +421,15 @@ impl Locks {
         }
     }
 
-    /// Ends the round: who has not answered by now is silent.
+    /// Ends the round: a node that has not answered by now is silent.
     fn round_is_over(&mut self, number: u32, now: Instant) {
         let timeout = self.cluster.settings().node_timeout;
         let record = self.records.get_mut(number);
         record.round_timer = None;
-        // Questions that were written late have not been silent for a node timeout: they are
-        // waited for, though not beyond the deadline.
+        // Questions that were written late have not been unanswered for a node timeout: the round
+        // waits for them, though not beyond the deadline.
         let undecided = record.round.ballot().undecided();
-        // An inspection casts no votes: of the undecided, only some were asked.
+        // An inspection casts no votes: some of its undecided nodes were not asked.
         let (inspects, asked) = (record.round.purpose == Purpose::Inspect, record.asked);
         let waited_for = undecided.iter().filter(|&node| !inspects || asked.contains(node));
         let written = waited_for.filter_map(|node| self.cluster.oldest_ask(node));
@@ -452,7 +453,7 @@ impl Locks {
         }
     }
 
-    /// Closes the record if nothing of it is open any more.
+    /// Closes the record if nothing of it is in flight or pending any more.
     fn finish(&mut self, number: u32, generation: u64) {
         if !self.records.is_open(number, generation) {
             return;

@@ -1,16 +1,16 @@
-//! What is owed to a node, and its payment: at once where the node can be reached, else first
-//! thing on its next connection.
+//! Pending releases: each is sent at once if the node can be reached, else as the first thing on
+//! its next connection.
 //!
-//! The hazard is a `SET` of an earlier connection that the node executes behind the release on the
-//! new one. So the earlier connection is ended first, and where that is refused the release is
-//! said twice.
+//! The hazard is a `SET` of an earlier connection that the node executes after the release on the
+//! new one. So the earlier connection is ended first. If the node refuses that, the release is sent
+//! twice.
 
 use super::super::command::{Form, Native};
 use super::super::pending_releases::{self, PendingRelease};
 use super::*;
 
 impl Locks {
-    /// Writes the release of an ended record to a node, or lines it up.
+    /// Writes the release of an ended record to a node, or queues it.
     pub(super) fn pay(&mut self, node: NodeId, number: u32, form: Form, now: Instant) {
         let record = self.records.get(number);
         let unanswered = record.asked.contains(node);
@@ -18,7 +18,8 @@ impl Locks {
             return;
         }
         if self.cluster.may_release(node, unanswered) {
-            // Where an answer is overdue this one may never be read: the source needs none.
+            // If an answer is overdue, the answer to this release may never be read: a release by
+            // its source does not need one.
             let form = match self.cluster.native(node) {
                 Some(native) => Form::Native(native),
                 None if unanswered => Form::Source,
@@ -31,7 +32,7 @@ impl Locks {
         }
     }
 
-    /// Lines a release up, to be paid from `not_before` on.
+    /// Queues a release, to be sent from `not_before` on.
     pub(super) fn owe(&mut self, node: NodeId, number: u32, not_before: Instant) {
         let generation = self.records.get(number).generation;
         let pending_release = PendingRelease { record: number, generation, not_before };
@@ -68,7 +69,7 @@ impl Locks {
                 self.payment_was_refused(node, now);
             }
             (NodeReply::Failed(_), _) => {}
-            // Gone, or another's, or never there: nothing of ours is left there now.
+            // The key is gone, another's, or was never there: nothing of ours is left on the node.
             _ => {
                 if said == NodeReply::Granted {
                     self.we_wrote(node, ask.record, now);
@@ -77,7 +78,7 @@ impl Locks {
             }
         }
         let native = matches!(form, Form::Native(Native::Delifeq | Native::Delex));
-        // While it is still owed, the second release will tell whose key it is.
+        // While a second release is pending, its answer will say whose key it is.
         let settled = !self.records.get(ask.record).owed.contains(node);
         if native && said == NodeReply::Absent && settled && self.wants_to_know(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
@@ -87,7 +88,7 @@ impl Locks {
         self.finish(ask.record, generation);
     }
 
-    /// A node answered whether the key is there, behind a native release that did nothing.
+    /// A node answered whether the key is there, after a native release that did nothing.
     pub(super) fn exists_answered(
         &mut self,
         node: NodeId,
@@ -98,13 +99,13 @@ impl Locks {
         let record = self.records.get_mut(ask.record);
         let generation = record.generation;
         record.releasing.remove(node);
-        // Whatever came of the question, the release itself was acknowledged.
+        // Even if this question failed, the node acknowledged the release itself.
         let said = if let NodeReply::Failed(_) = said { NodeReply::Absent } else { said };
         self.cast_release(node, ask, said, now);
         self.finish(ask.record, generation);
     }
 
-    /// Whether the caller of a release still waits to hear whose key it is.
+    /// Whether the caller of a release still waits for the answer whose key it is.
     fn wants_to_know(&self, ask: Ask) -> bool {
         let record = self.records.get(ask.record);
         let current = record.round.number == ask.round && record.round.purpose == Purpose::Release;
@@ -121,7 +122,8 @@ impl Locks {
     fn acknowledged(&mut self, node: NodeId, number: u32, now: Instant) {
         let record = self.records.get_mut(number);
         if record.unproven.remove(node) {
-            // An earlier connection's SET may still be executed: it is said once more, later.
+            // The `SET` of an earlier connection may still be executed: the release is sent once
+            // more, later.
             record.note_answer(now);
             let later = now.saturating_add(self.cluster.settings().node_timeout);
             self.owe(node, number, later);
@@ -132,7 +134,7 @@ impl Locks {
         self.pending_releases[node.index()].refused = 0;
     }
 
-    /// Proof that no earlier connection will execute anything any more.
+    /// Acts on the proof that no earlier connection will execute anything any more.
     pub(super) fn nothing_comes_late(&mut self, node: NodeId, now: Instant) {
         for pending_release in std::mem::take(&mut self.pending_releases[node.index()].unproven) {
             if self.records.is_open(pending_release.record, pending_release.generation) {
@@ -143,8 +145,9 @@ impl Locks {
         }
     }
 
-    /// Pays what the node is owed, in its order, as far as there is room. By the source: a new
-    /// connection may be to a node that forgot the scripts, and nobody may be there to repeat it.
+    /// Sends the node its pending releases, in their order, as far as there is room. They are sent
+    /// by their source: a new connection may lead to a node that forgot the scripts, and the client
+    /// may end before it could repeat a release.
     pub(super) fn send_pending_releases(&mut self, node: NodeId, now: Instant) {
         let (paid, given_up) = self.pay_as_far_as_there_is_room(node, now);
         if paid > 0 {
@@ -154,7 +157,7 @@ impl Locks {
         self.debts_are_given_up(node, given_up);
     }
 
-    /// How many pending releases were paid, and how many lapsed without proof that the node
+    /// Returns how many pending releases were sent, and how many lapsed without proof that the node
     /// executes nothing of an earlier connection any more.
     fn pay_as_far_as_there_is_room(&mut self, node: NodeId, now: Instant) -> (u64, u64) {
         let (mut paid, mut given_up) = (0, 0);
@@ -190,7 +193,8 @@ impl Locks {
         (paid, given_up)
     }
 
-    /// Starts the pause before the next payment, unless it runs, or the next connection pays.
+    /// Starts the pause before the next releases are sent, unless it runs, or the next connection
+    /// sends them.
     pub(super) fn plan_payment(&mut self, node: NodeId, now: Instant) {
         let pending_releases = &mut self.pending_releases[node.index()];
         if self.cluster.standing(node).is_usable() && pending_releases.payment.is_none() {
@@ -212,20 +216,20 @@ impl Locks {
         }
     }
 
-    /// The node may be asked from now on.
+    /// The node may be asked from now on, so its pending releases are not dropped for its absence.
     pub(super) fn owes_a_ready_node(&mut self, node: NodeId) {
         let pending_releases = &mut self.pending_releases[node.index()];
         pending_releases.refused = 0;
         self.timers.clear_in(&mut pending_releases.giving_up);
     }
 
-    /// Nothing can be paid before the next connection of the node.
+    /// No release can be sent before the next connection of the node.
     pub(super) fn owes_a_node_that_is_away(&mut self, node: NodeId, now: Instant) {
         self.timers.clear_in(&mut self.pending_releases[node.index()].payment);
         self.plan_giving_up(node, now);
     }
 
-    /// Starts the time after which a node that is away is owed nothing any more.
+    /// Sets the timer after which the pending releases of a node that is away are dropped.
     fn plan_giving_up(&mut self, node: NodeId, now: Instant) {
         let owed = &mut self.pending_releases[node.index()];
         if owed.giving_up.is_none() {
@@ -236,7 +240,7 @@ impl Locks {
         }
     }
 
-    /// The node was away so long that every key of ours on it is gone by its ttl.
+    /// The node was away so long that every key of this client on it has expired.
     pub(super) fn drop_pending_releases(&mut self, node: NodeId, now: Instant) {
         self.pending_releases[node.index()].giving_up = None;
         let mut count = 0;

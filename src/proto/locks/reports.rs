@@ -1,4 +1,4 @@
-//! What an error tells: what every node said, or why it could not be asked.
+//! The reports in errors: what every node said, or why it could not be asked.
 
 use super::super::error::Report;
 use super::*;
@@ -11,17 +11,17 @@ impl Locks {
         self.cluster.report_of(&record.key, said, now)
     }
 
-    /// The lock of the record is lost.
+    /// The error for the lost lock of the record.
     pub(super) fn lost(&self, number: u32, reason: LostReason, now: Instant) -> Error {
         Error::Lost { reason, report: self.report(number, now) }
     }
 
-    /// A lock is lost about which nobody was asked.
+    /// The error of a lost lock about which no node was asked.
     pub fn lost_unasked(&self, reason: LostReason, key: &[u8], now: Instant) -> Error {
         Error::Lost { reason, report: self.report_unasked(key, now) }
     }
 
-    /// A report of a key about which nobody was asked.
+    /// A report about a key for which no node was asked.
     pub fn report_unasked(&self, key: &[u8], now: Instant) -> Box<Report> {
         self.cluster.report_of(key, |_| NodeReply::Nothing, now)
     }

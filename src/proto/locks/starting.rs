@@ -8,13 +8,14 @@
 use super::*;
 
 impl Locks {
-    /// Whether the first handshakes are not over: an acquire that is asked now is held, for the
+    /// Whether the first handshakes are not over yet. An acquire that is asked now is held, for the
     /// connect timeout at most.
     pub fn is_starting(&self) -> bool {
         self.starting
     }
 
-    /// Holds the request of this record if the first handshakes are not over; says whether it did.
+    /// Holds the request of this record if the first handshakes are not over. Returns whether it
+    /// did.
     pub(super) fn hold_at_start(&mut self, number: u32) -> bool {
         let op = self.records.get(number).op.filter(|_| self.starting);
         if let Some(op) = op {
@@ -23,8 +24,8 @@ impl Locks {
         op.is_some()
     }
 
-    /// A first handshake ended, well or badly. If a quorum is ready, or the first handshakes cannot
-    /// make one any more, the requests that were held are asked now.
+    /// A first handshake has ended. If a quorum is ready, or the first handshakes cannot make one
+    /// any more, the requests that were held are asked now.
     pub(super) fn first_handshake_ended(&mut self, now: Instant) {
         if !self.starting {
             return;
@@ -42,7 +43,7 @@ impl Locks {
         }
     }
 
-    /// No node could be asked for `key` yet.
+    /// The error of a request for `key` before any node could be asked.
     pub(super) fn not_connected(&self, key: &[u8], now: Instant) -> Error {
         let mut report = self.cluster.report_standings(now);
         report.key = key.into();

@@ -1,5 +1,5 @@
-//! What the waits ask of the locks: about requests that pause before an attempt, and about those
-//! that are lined up for their turn.
+//! What the waits ask of the locks: about requests that pause before an attempt, and about requests
+//! that wait in a queue for their turn.
 //!
 //! The hazard is a request that pauses without a timer: a caller of [`interrupt`](Locks::interrupt)
 //! sets another timer, or begins the attempt.
@@ -12,7 +12,7 @@ use super::super::waiters::{Mode, Waiting};
 use super::*;
 
 impl Locks {
-    /// Whether all open requests wait, and need no answer for a while.
+    /// Whether every open request is a waiter that ignores notifications for a while.
     pub fn only_quiet_waiters(&self) -> bool {
         let deaf = |request: &Request| {
             let mode = request.waiting.as_ref().map(|waiting| waiting.mode);
@@ -33,17 +33,18 @@ impl Locks {
         self.rng.random_range(least..=most)
     }
 
-    /// One of `count`, drawn at random.
+    /// An index below `count`, drawn at random.
     pub fn draw_index(&mut self, count: usize) -> usize {
         self.rng.random_range(0..count)
     }
 
-    /// From when on no attempt of a request is begun.
+    /// The moment from which no attempt of a request is begun.
     pub fn give_up_at(&self, op: Op) -> Option<Instant> {
         self.ops.get(op).map(|request| request.give_up_at)
     }
 
-    /// What a request knows of a key that others hold; made by `begin` where it begins to wait.
+    /// What a request knows of a key that others hold; `begin` makes it when the request begins to
+    /// wait.
     pub fn begin_waiting(
         &mut self,
         op: Op,
@@ -52,12 +53,12 @@ impl Locks {
         self.ops.waiter(op, begin)
     }
 
-    /// The same, of a request that has begun to wait.
+    /// What a request that has begun to wait knows of its key.
     pub fn waiting(&mut self, op: Op) -> Option<&mut Waiting> {
         self.ops.get_mut(op)?.waiting.as_deref_mut()
     }
 
-    /// Names the key of a record to these nodes, to be told when it is written to.
+    /// Registers the key of a record at these nodes, so that they report writes to it.
     pub fn name_key(&mut self, number: u32, nodes: impl IntoIterator<Item = NodeId>, now: Instant) {
         for node in nodes {
             self.register(node, number, now);
@@ -72,14 +73,14 @@ impl Locks {
         }
     }
 
-    /// Lets a request pause from now on; `last` is what its last attempt came to.
+    /// Lets a request pause from now on; `last` is the error of its last attempt.
     pub fn pause(&mut self, op: Op, number: u32, at: Instant, last: Error) {
         let Some(request) = self.ops.get_mut(op) else { return };
         let timer = self.timers.set_at(at.min(request.give_up_at), Due::Retry { op });
         request.stage = Stage::Pausing { record: number, timer, last };
     }
 
-    /// Sets the timer anew of a request that goes on with its pause.
+    /// Sets a new timer for a request that goes on with its pause.
     pub fn pause_on(&mut self, op: Op, at: Instant) {
         let Some(request) = self.ops.get_mut(op) else { return };
         if let Stage::Pausing { timer: place, .. } = &mut request.stage {
@@ -87,7 +88,7 @@ impl Locks {
         }
     }
 
-    /// Clears the timer of a request that pauses; whether it does.
+    /// Clears the timer of a request that pauses. Returns whether the request pauses.
     pub fn interrupt(&mut self, op: Op) -> bool {
         let stage = self.ops.get(op).map(|request| &request.stage);
         let Some(&Stage::Pausing { timer, .. }) = stage else { return false };
@@ -112,8 +113,7 @@ impl Locks {
         self.begin_attempt(number, now);
     }
 
-    /// The attempt for a record came to its end: those that wait for their turn behind it learn
-    /// whether it had a quorum.
+    /// The attempt for a record has ended: the requests in its queue learn whether it had a quorum.
     pub(super) fn note_attempt(&mut self, number: u32, error: Option<&Error>) {
         if let Some(queue) = self.records.get(number).queue {
             let no_quorum = error.filter(|error| matches!(error, Error::NoQuorum(_))).cloned();
@@ -131,7 +131,7 @@ impl Locks {
         }
     }
 
-    /// Why a request for `key` gets no turn. `no_quorum`: what the one before it came to.
+    /// Why a request for `key` gets no turn. `no_quorum`: the error of the request before it.
     fn no_turn(&self, key: &[u8], no_quorum: Option<&Error>, now: Instant) -> Error {
         match no_quorum {
             Some(error) => error.clone(),
@@ -140,26 +140,26 @@ impl Locks {
         }
     }
 
-    /// Whether requests wait for their turn behind a record.
+    /// Whether requests are queued for the key of a record.
     pub fn has_queue(&self, number: u32) -> bool {
         self.records.get(number).queue.is_some()
     }
 
-    /// The queue behind a record, or the one that `open` makes.
+    /// The queue for the key of a record, or the one that `open` makes.
     pub fn queue_behind(&mut self, number: u32, open: impl FnOnce(&[u8]) -> u32) -> u32 {
         let record = self.records.get_mut(number);
         *record.queue.get_or_insert_with(|| open(&record.key))
     }
 
-    /// Keeps a place for the record of a request that is to be lined up.
+    /// Reserves the record of a request that is to be queued.
     ///
     /// # Errors
-    /// [`Error::Busy`] where there is none.
+    /// [`Error::Busy`] if there is none.
     pub fn reserve_place(&mut self) -> Result<(), Error> {
         if self.records.reserve() { Ok(()) } else { Err(busy(Busy::Records)) }
     }
 
-    /// Opens a request that is lined up in `queue` behind the record `occupant`.
+    /// Opens a request in `queue`, which waits until the record `occupant` gives up the key.
     pub fn open_queued(&mut self, occupant: u32, queue: u32, wish: Wish) -> Op {
         let Wish { ttl, give_up_at, keep, data } = wish;
         let op = self.ops.open(data, give_up_at, occupant);
@@ -172,7 +172,7 @@ impl Locks {
         op
     }
 
-    /// Opens a request that ends at once: it would have to wait behind the record `occupant`.
+    /// Opens a request that ends at once, because it would have to wait for the record `occupant`.
     pub fn refuse_to_wait(&mut self, occupant: u32, wish: Wish, now: Instant) -> Op {
         let op = self.ops.open(wish.data, wish.give_up_at, occupant);
         let error = self.no_turn(self.key(occupant), self.no_quorum_of(occupant), now);
@@ -181,7 +181,7 @@ impl Locks {
         op
     }
 
-    /// The queue of a request that is lined up.
+    /// The queue that a request is in.
     pub fn queue_of(&self, op: Op) -> Option<u32> {
         match self.ops.get(op)?.stage {
             Stage::Queued { queue, .. } => Some(queue),
@@ -194,7 +194,7 @@ impl Locks {
         self.ops.get(op).is_some_and(|request| request.give_up_at <= now)
     }
 
-    /// The timer of a request that is lined up came due.
+    /// The timer of a queued request came due.
     pub(super) fn on_wait_over(&mut self, op: Op) {
         if let Some(Stage::Queued { timer, .. }) = self.ops.get_mut(op).map(|it| &mut it.stage) {
             *timer = None;
@@ -202,7 +202,7 @@ impl Locks {
         }
     }
 
-    /// Ends a request that is lined up for `key` and has no turn any more.
+    /// Ends a request that is queued for `key` and gets no turn any more.
     pub fn end_queued(&mut self, op: Op, key: &[u8], no_quorum: Option<&Error>, now: Instant) {
         self.clear_queued(op);
         self.records.give_up_reserved();
@@ -210,7 +210,7 @@ impl Locks {
         self.ops.move_to(op, Stage::Over(Err(error)));
     }
 
-    /// Opens the record of a request whose turn it is: its key is that of its queue.
+    /// Opens the record of a request whose turn has come, for the key of its queue.
     pub fn take_turn(&mut self, op: Op, queue: u32, key: &[u8], now: Instant) -> u32 {
         let ttl = self.clear_queued(op).expect("whoever gives up or is cancelled leaves the queue");
         let token = draw(&mut self.rng);
@@ -225,7 +225,7 @@ impl Locks {
         number
     }
 
-    /// Clears the timer of a request that is lined up; the ttl that it asks for.
+    /// Clears the timer of a queued request. Returns the ttl that it asks for.
     fn clear_queued(&mut self, op: Op) -> Option<Ttl> {
         match &mut self.ops.get_mut(op)?.stage {
             Stage::Queued { ttl, timer, .. } => {
@@ -236,7 +236,8 @@ impl Locks {
         }
     }
 
-    /// The record has its key no more: the next one has its turn. `given_back`: by its holder.
+    /// The record gives up its key: the next request has its turn. `given_back`: the holder
+    /// released it.
     pub(super) fn vacate(&mut self, number: u32, given_back: bool) {
         if !self.records.unindex(number) {
             return;

@@ -1,6 +1,6 @@
 //! Vouching: an operator says that no lock is live on these nodes, so their grants count at once.
 //!
-//! The hazard is a node that forgets something after the operator has spoken: what was found out
+//! The hazard is a node that forgets something after the operator has vouched: what was found out
 //! since then is not covered.
 
 use super::*;

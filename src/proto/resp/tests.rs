@@ -1,4 +1,4 @@
-//! Tables of replies and of what is none, then random trees, splits and bytes.
+//! Tables of replies and of malformed input, then random trees, splits and bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -579,7 +579,7 @@ proptest! {
     /// `Partial` would be a promise that cannot be kept if no bytes could end the reply.
     #[test]
     fn a_partial_reply_can_always_be_ended(mut stream in likely_bytes()) {
-        // Small, so that the end is near.
+        // The limits are small, so that few bytes end the reply.
         let limits = Limits { bulk: 1000, elements: 100, ..Limits::default() };
         while decode(&stream, &limits) == Ok(Step::Partial) {
             prop_assert!(stream.len() < 4000, "it should have ended by now");

@@ -1,7 +1,7 @@
-//! Waiting for a key that others hold: being told, looking, and asking again.
+//! Waiting for a key that others hold: being notified, looking at one node, and asking again.
 //!
-//! The hazard is to believe what is told: a push may be lost, a node may lie or be frozen. So
-//! whatever is believed, the nodes are asked again after a bounded time.
+//! The hazard is to believe the notifications: a push may be lost, a node may lie or be frozen. So
+//! whatever a waiter believes, it asks the nodes again after a bounded time.
 
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use super::super::time::Instant;
 use super::super::waiters::{self, Mode, NEVER, Waiting};
 use super::Waits;
 
-/// The bound of the pauses where we are told, in times of the one where we are not.
+/// How many times longer the pauses may be for a waiter that is notified than for one that is not.
 const RARELY: u32 = 8;
 
 impl Waits {
-    /// An attempt was lost, and its record is followed by `number`: what does it wait for?
+    /// An attempt was lost, and `number` is the record of the next one. Decides what the request
+    /// waits for.
     pub(super) fn wait_for_it(
         &mut self,
         locks: &mut Locks,
@@ -48,7 +49,8 @@ impl Waits {
             }
             waiting.mode = Mode::BackingOff;
             let (least, most) = waiting.window(round_trip, now);
-            // Whoever waits for a shorter time than others did is to be told, too.
+            // A waiter with little time left has to be notified, too, so it backs off for a quarter
+            // of that time at most.
             let left = give_up_at.saturating_since(now) / 4;
             now.saturating_add(locks.draw_pause(least, most).min(left))
         } else {
@@ -80,8 +82,8 @@ impl Waits {
         }
     }
 
-    /// A majority can be free: it asks at once, or holds back a little where others seem to wait.
-    /// Its timer is not set.
+    /// A majority may be free: the waiter asks at once, or holds back a little if others seem to
+    /// wait. Its timer is not set.
     fn wake(&mut self, locks: &mut Locks, op: Op, now: Instant) {
         let round_trip = self.round_trip.usual();
         let Some(waiting) = locks.waiting(op) else { return };
@@ -98,7 +100,8 @@ impl Waits {
         locks.pause_on(op, now.saturating_add(pause));
     }
 
-    /// Looks at one node, drawn at random, and names the key to it. Its timer is not set.
+    /// Looks at one node, drawn at random, and registers the key there. The waiter's timer is not
+    /// set.
     fn look_at_one(&mut self, locks: &mut Locks, op: Op, now: Instant) {
         let nodes: Vec<NodeId> = tell_us(locks).iter().collect();
         if nodes.is_empty() {
@@ -116,7 +119,7 @@ impl Waits {
         locks.pause_on(op, now.saturating_add(patience));
     }
 
-    /// A node told how long the key lives there, and will tell when it is written to.
+    /// A node answered how long the key lives there, and will report writes to it.
     pub(super) fn waiter_looked(
         &mut self,
         locks: &mut Locks,
@@ -140,13 +143,13 @@ impl Waits {
                 self.one_has_told(locks, op, free_at <= now, now);
             }
             Mode::Listening => self.listen_on(locks, op, now),
-            // Another has it already: that was its turn.
+            // Another client has the key already: it has had its turn.
             Mode::Yielding if left.is_some() && free_at > now => listen_again(locks, op, now),
             _ => {}
         }
     }
 
-    /// What is believed of the nodes has changed: it wakes, or the timer is set anew.
+    /// What the waiter believes of the nodes has changed: it wakes, or gets a new timer.
     fn listen_on(&mut self, locks: &mut Locks, op: Op, now: Instant) {
         let quorum = locks.cluster().quorum();
         if !locks.interrupt(op) {
@@ -162,14 +165,14 @@ impl Waits {
         }
     }
 
-    /// The node that was looked at told whether the key is free there.
+    /// The node that the waiter looked at answered whether the key is free there.
     fn one_has_told(&mut self, locks: &mut Locks, op: Op, free: bool, now: Instant) {
         let round_trip = self.round_trip.usual();
         if !locks.interrupt(op) {
             return;
         }
         let Some(waiting) = locks.waiting(op) else { return };
-        // What one says may be wrong for ever: it delays an attempt, and does not prevent it.
+        // One node's answer may be wrong for ever: it delays an attempt, but does not prevent it.
         if free || waiting.saw_it_held() {
             waiting.asks(true);
             locks.attempt_again(op, now);
@@ -182,7 +185,7 @@ impl Waits {
         locks.pause_on(op, at);
     }
 
-    /// Somebody wrote to the key on a node; `ours`: we did.
+    /// The key was written to on a node; `ours`: by this client.
     pub(super) fn waiter_is_told(
         &mut self,
         locks: &mut Locks,
@@ -203,14 +206,14 @@ impl Waits {
     }
 }
 
-/// Nodes that may be asked, and tell of writes to keys that were named.
+/// The nodes that may be asked, and report writes to registered keys.
 fn tell_us(locks: &Locks) -> NodeSet {
     let cluster = locks.cluster();
     cluster.all_nodes().iter().filter(|&node| cluster.reports_writes(node)).collect()
 }
 
-/// Names the key to the nodes that tell of it: to all of them, or, in a crowd, to one more than a
-/// quorum, drawn at random. Every push costs the node and the waiter.
+/// Registers the key at the nodes that report writes: at all of them, or, in a crowd, at one more
+/// than a quorum, drawn at random. Every push costs the node and the waiter.
 pub(super) fn name_it(locks: &mut Locks, op: Op, number: u32, now: Instant) {
     let mut nodes: Vec<NodeId> = tell_us(locks).iter().collect();
     let quorum = locks.cluster().quorum();
@@ -223,7 +226,7 @@ pub(super) fn name_it(locks: &mut Locks, op: Op, number: u32, now: Instant) {
     locks.name_key(number, nodes, now);
 }
 
-/// The waiter listens from now on; up to when at most.
+/// The waiter listens from now on. Returns until when at most.
 fn listen(locks: &mut Locks, op: Op, now: Instant) -> Instant {
     let (_, longest) = locks.cluster().settings().retry;
     let quorum = locks.cluster().quorum();
@@ -242,7 +245,7 @@ fn listen_again(locks: &mut Locks, op: Op, now: Instant) {
     }
 }
 
-/// Names the key and listens. The timer of the waiter is not set.
+/// Registers the key and listens. The timer of the waiter is not set.
 fn listen_for_it(locks: &mut Locks, op: Op, now: Instant) {
     if let Some(number) = locks.pauses_before(op) {
         name_it(locks, op, number, now);

@@ -1,13 +1,13 @@
-//! The waits: who waits for a key, in which order inside this client, and when a request asks for
-//! its key again that other clients hold.
+//! The waits: the requests that wait for a key, their order inside this client, and when a request
+//! asks again for a key that other clients hold.
 //!
 //! They are not the locks: they see no vote and no deadline. What happened comes in as a
-//! [`WaitEvent`] of the locks, and what is to be done about it is asked of the locks. What a single
-//! request believes of the nodes (`Waiting`) lies in the request, so that a request that ends
-//! takes it along; only the waits read it or write to it.
+//! [`WaitEvent`] of the locks, and what has to be done is asked of the locks. What a single request
+//! believes of the nodes (`Waiting`) is kept in the request, so it is gone when the request ends.
+//! Only the waits read it or write to it.
 //!
-//! The one hazard is a request that nobody wakes: whatever is decided for a request that pauses, it
-//! has a timer afterwards, or asks.
+//! The one hazard is a request that is never woken: a request that pauses has a timer after every
+//! decision about it, or asks.
 
 mod listening;
 mod queue;
@@ -55,17 +55,17 @@ impl Waits {
         }
     }
 
-    /// A node took so long to answer.
+    /// Takes note of how long a node took to answer.
     pub fn note_round_trip(&mut self, took: Duration) {
         self.round_trip.add(took);
     }
 
-    /// Forgets every queue: this is the copy of a forked process.
+    /// Forgets every queue; called in a forked process.
     pub fn clear(&mut self) {
         self.queues.clear();
     }
 
-    /// A waiter has its lock: so long one waits.
+    /// A waiter has got its lock: takes note of how long it waited.
     fn note_crowd(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
         let wait = locks.waiting(op).and_then(|waiting| waiting.waited_among_others(now));
         if let Some(wait) = wait {

@@ -1,7 +1,8 @@
 //! The waiters of one key inside this client: served in order, and only the first asks the nodes.
 //!
-//! The hazard is a client that never lets go: a key that is handed over inside it is never free
-//! for others. So the number of times in a row is bounded, and then others really get a turn.
+//! The hazard is a client that never gives the key to others: a key that is handed over inside it
+//! is never free. So the number of times in a row is bounded, and then other clients really get a
+//! turn.
 
 use std::time::Duration;
 
@@ -14,10 +15,10 @@ use super::Waits;
 use super::listening::name_it;
 
 impl Waits {
-    /// Lines a request up behind the record `occupant`, which has the key or asks for it.
+    /// Queues a request until the record `occupant` gives up the key, which it has or asks for.
     ///
     /// # Errors
-    /// [`Error::Busy`] where no record is free for its turn.
+    /// [`Error::Busy`] if no record is free for its turn.
     pub fn queue_up(
         &mut self,
         locks: &mut Locks,
@@ -50,7 +51,8 @@ impl Waits {
         locks.end_queued(op, &queue.key, queue.no_quorum.as_ref(), now);
     }
 
-    /// No record has the key any more: the next request has its turn. `given_back`: by its holder.
+    /// No record has the key any more: the next request has its turn. `given_back`: the holder
+    /// released the key.
     pub(super) fn hand_over(
         &mut self,
         locks: &mut Locks,
@@ -58,7 +60,8 @@ impl Waits {
         given_back: bool,
         now: Instant,
     ) {
-        // One whose wait is over, and whose timer was not looked at yet, has no turn any more.
+        // A request whose wait is over, but whose timer was not looked at yet, gets no turn any
+        // more.
         while let Some(&op) = self.queues[queue as usize].waiting.front() {
             if !locks.has_waited_enough(op, now) {
                 break;
@@ -72,7 +75,7 @@ impl Waits {
         };
         let number = locks.take_turn(op, queue, &line.key, now);
         if now < line.others_until {
-            // Who left it to them gave up meanwhile.
+            // The request that was leaving other clients a turn has given up meanwhile.
             self.leave_others_a_turn(locks, op, number, now);
         } else if !given_back {
             line.ends_streak(now);
@@ -86,7 +89,7 @@ impl Waits {
         }
     }
 
-    /// It begins to wait, though the key is free as far as we know.
+    /// The request begins to wait, though the key is free as far as this client knows.
     fn leave_others_a_turn(&mut self, locks: &mut Locks, op: Op, number: u32, now: Instant) {
         let nodes = locks.cluster().size();
         let begin = || Waiting::new(nodes, Duration::ZERO, now);

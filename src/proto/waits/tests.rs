@@ -32,7 +32,7 @@ impl Bench {
         }
     }
 
-    /// Lines a request up for the key.
+    /// Queues a request for the key.
     fn queue_up(&mut self, wait: Duration) -> Op {
         let ttl = self.locks.check_wish(KEY, WAIT, None).unwrap();
         let give_up_at = self.now.saturating_add(wait);
@@ -50,7 +50,7 @@ impl Bench {
         said(self.locks.cluster_mut(), NodeId::new(node), self.now)
     }
 
-    /// Lets time pass, and what is due happen.
+    /// Lets time pass, and lets happen what is due.
     fn pass(&mut self, by: Duration) {
         self.now = self.now.saturating_add(by);
         while self.locks.do_next_due(self.now) {
@@ -58,7 +58,7 @@ impl Bench {
         }
     }
 
-    /// One lock of one node is held, and what was said until then is forgotten.
+    /// A client that holds one lock on one node; the commands until then are dropped.
     fn holding() -> (Bench, super::super::lock::Lock) {
         let mut bench = Bench::new(1);
         let op = acquire(&mut bench.locks, KEY, Duration::ZERO, bench.now);
