@@ -31,6 +31,14 @@ pub enum QuarantineReason {
     Unknown,
 }
 
+impl QuarantineReason {
+    /// Whether the client notices this only some time after the node forgot keys: what the node
+    /// granted in between may stand in the place of those.
+    pub const fn is_noticed_late(self) -> bool {
+        matches!(self, QuarantineReason::ClockJumped | QuarantineReason::Unmarked)
+    }
+}
+
 impl fmt::Display for QuarantineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

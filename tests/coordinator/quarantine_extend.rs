@@ -233,6 +233,25 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
 }
 
 #[test]
+fn extend_does_not_count_a_key_after_a_jump_that_is_noticed_in_quarantine() {
+    let mut bench = bench();
+    let lock = bench.hold(&[0, 1]);
+    bench.names(2);
+    bench.reply(2, "+OK\r\n");
+    bench.pass(Duration::from_secs(5));
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["TIME"]);
+    }
+    // The clock jumped before the SET. Another database is flushed before the client sees that, and
+    // both come in one read.
+    bench.reply(2, FLUSH);
+    for node in 0..3 {
+        bench.tell_time_of(node, if node == 2 { 3_600_000_000 } else { 0 });
+    }
+    assert!(!extended_by_1_and_2(&mut bench, &lock));
+}
+
+#[test]
 fn extend_does_not_confirm_a_key_that_an_old_connection_may_still_create() {
     let mut bench = bench();
     let lock = bench.hold(&[0, 1]);

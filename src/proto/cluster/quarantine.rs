@@ -106,6 +106,12 @@ impl Cluster {
         let it = &mut self.nodes[node.index()];
         it.vouching = false;
         let until = now.saturating_add(length);
+        if was_trusted || why.is_noticed_late() {
+            // While a node is in quarantine already, its votes are judged by that, and its new keys
+            // too. But a loss from before that quarantine may be noticed only now.
+            self.report(node, Change::Distrusted(why));
+        }
+        let it = &mut self.nodes[node.index()];
         if it.trusted_from.is_some_and(|(from, _)| from >= until) {
             return;
         }
@@ -115,10 +121,6 @@ impl Cluster {
         self.tell(NodeEvent::Quarantined { node, why, until });
         if self.standing(node).is_usable() {
             self.set_standing(node, NodeState::Quarantined(until));
-        }
-        if was_trusted {
-            // While a node is in quarantine already, each of its votes and keys is judged by that.
-            self.report(node, Change::Distrusted(why));
         }
     }
 

@@ -112,15 +112,13 @@ impl Locks {
     ///
     /// If the loss was noticed only later, a confirmed key may have been created since, too.
     fn doubt_votes(&mut self, node: NodeId, why: QuarantineReason, now: Instant) {
-        let noticed_late =
-            matches!(why, QuarantineReason::ClockJumped | QuarantineReason::Unmarked);
         for number in self.records.numbers() {
             // An attempt that failed because of this may have closed its record.
             if !self.records.contains(number) {
                 continue;
             }
             let record = self.records.get_mut(number);
-            if noticed_late || !record.confirmed.contains(node) {
+            if why.is_noticed_late() || !record.confirmed.contains(node) {
                 record.doubtful.insert(node);
             }
             let withdrawn = match record.phase {
