@@ -8,7 +8,7 @@ use redlatch::proto::settings::NODE_MARKER;
 use redlatch::proto::standing::NodeState;
 use redlatch::proto::turn;
 use redlatch::{
-    Error, Inspection, KeySummary, Lock, NodeId, Outcome, ReleaseOutcome, Value,
+    Busy, Error, Inspection, KeySummary, Lock, NodeId, Outcome, ReleaseOutcome, Value,
     proto::time::Instant,
 };
 
@@ -171,7 +171,13 @@ impl World {
     }
 
     fn take(&mut self, client: usize, key: usize) -> Option<Lock> {
-        let asked = self.acquire(client, key, Wish::of(self.long_ttl()), 0, Purpose::Errand);
+        let wish = Wish::of(self.long_ttl());
+        let mut asked = self.acquire(client, key, wish, 0, Purpose::Errand);
+        if let Err(Error::Busy(Busy::Nodes)) = asked {
+            // The limits of this world are so small that the probes in flight fill them.
+            self.wait_for_answers(client);
+            asked = self.acquire(client, key, wish, 0, Purpose::Errand);
+        }
         let answer = match asked {
             Ok(_) => self.run_errand(client),
             Err(error) => Some(Err(error)),
