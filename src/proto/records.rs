@@ -133,7 +133,7 @@ impl Record {
     }
 
     /// A node answered an extend with absent or another's.
-    pub fn is_not_there(&mut self, node: NodeId, said: NodeReply) {
+    pub fn note_absent(&mut self, node: NodeId, said: NodeReply) {
         if self.healing.contains(node) {
             // The extend was asked before the heal that is in flight.
             return;

@@ -98,7 +98,7 @@ impl StopSchedule {
     /// a third one may hold the lock already. After a restart or a flush, no guarded node grants
     /// the key before the lock's ttl is over. So CMD gets SIGTERM at once, and its grace ends at
     /// the old deadline.
-    pub fn is_gone(&mut self, now: Instant) {
+    pub fn on_lock_gone(&mut self, now: Instant) {
         if self.stage == Stage::Running {
             let grace = if self.policy == OnLost::Kill { Duration::ZERO } else { self.grace };
             self.tell_at = now;
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(sent(&mut kill, &[8_000, 11_749, 11_750]), [None, None, Some(StopSignal::Kill)]);
         let mut warn = stop_schedule(OnLost::Warn);
         assert_eq!(warn.next_due(), None);
-        warn.is_gone(at(9_000));
+        warn.on_lock_gone(at(9_000));
         assert_eq!(sent(&mut warn, &[8_000, 11_750, 20_000]), [None, None, None]);
         assert!(!warn.was_stopped());
     }
@@ -209,18 +209,18 @@ mod tests {
     #[test]
     fn a_lock_that_is_gone_is_stopped_at_once_with_the_grace_up_to_its_deadline() {
         let mut early = stop_schedule(OnLost::Term);
-        early.is_gone(at(1_000));
+        early.on_lock_gone(at(1_000));
         assert_eq!(sent(&mut early, &[1_000, 4_999]), [Some(StopSignal::Term), None]);
         assert_eq!(early.next_blow(at(5_000)), Some(StopSignal::Kill));
         let mut late = stop_schedule(OnLost::Term);
-        late.is_gone(at(11_000));
+        late.on_lock_gone(at(11_000));
         assert_eq!(sent(&mut late, &[11_000, 11_749]), [Some(StopSignal::Term), None]);
         assert_eq!(late.next_blow(at(11_750)), Some(StopSignal::Kill));
         let mut too_late = stop_schedule(OnLost::Term);
-        too_late.is_gone(at(13_000));
+        too_late.on_lock_gone(at(13_000));
         assert_eq!(too_late.next_blow(at(13_000)), Some(StopSignal::Kill));
         let mut kill = stop_schedule(OnLost::Kill);
-        kill.is_gone(at(1_000));
+        kill.on_lock_gone(at(1_000));
         assert_eq!(kill.next_blow(at(1_000)), Some(StopSignal::Kill));
     }
 

@@ -135,7 +135,7 @@ impl<'a> Watch<'a> {
                 Err(error) => {
                     self.lost = true;
                     if matches!(error, Error::Lost { reason: LostReason::Gone, .. }) {
-                        self.stop_schedule.is_gone(clock::now());
+                        self.stop_schedule.on_lock_gone(clock::now());
                     }
                     events::lost(self.log, &error);
                 }

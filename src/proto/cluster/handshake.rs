@@ -65,7 +65,7 @@ impl Cluster {
                 self.reject(node, NodeError::SameServer, now)
             }
             (None, Some(how)) => self.mark_in_handshake(node, how, now),
-            (found, _) => self.is_vetted(node, vetted, found.unwrap_or(vetted.marker), now),
+            (found, _) => self.on_vetted(node, vetted, found.unwrap_or(vetted.marker), now),
         }
     }
 
@@ -88,7 +88,7 @@ impl Cluster {
         self.lose_connection(node, NodeState::Rejected(cause), cause, &words, now);
     }
 
-    fn is_vetted(&mut self, node: NodeId, vetted: Vetted, found: MarkerState, now: Instant) {
+    fn on_vetted(&mut self, node: NodeId, vetted: Vetted, found: MarkerState, now: Instant) {
         self.judge(node, &vetted, found, now);
         self.nodes[node.index()].vetted = vetted;
         self.report(node, Change::Vetted);

@@ -51,7 +51,7 @@ impl Locks {
         let mut found = std::mem::take(&mut self.found);
         found.extend(self.keeper.iter().map(|(_, kept)| kept.record));
         for number in found.drain(..) {
-            self.is_doubted(node, number, now);
+            self.doubt_key_at(node, number, now);
         }
         found.extend(self.ops.waiting());
         for number in found.drain(..) {

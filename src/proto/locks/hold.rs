@@ -184,7 +184,7 @@ impl Locks {
         }
         record.note_answer(now);
         if matches!(said, NodeReply::Held | NodeReply::Absent) {
-            record.is_not_there(node, said);
+            record.note_absent(node, said);
         }
         let uncounted = said == NodeReply::Granted && record.uncounted.contains(node);
         if said == NodeReply::Granted && trusted {

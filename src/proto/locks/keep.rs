@@ -259,7 +259,7 @@ impl Locks {
         if record.phase == Phase::Asking {
             self.notify_waiter(ask.record, |op| WaitEvent::Seen { op, node, left });
         } else if left == Some(-2) && !record.absent.union(record.healing).contains(node) {
-            self.is_doubted(node, ask.record, now);
+            self.doubt_key_at(node, ask.record, now);
         }
     }
 
@@ -294,7 +294,7 @@ impl Locks {
         for number in found.drain(..) {
             // What was done for an earlier record may have ended this one.
             if by != Some(number) && self.records.contains(number) {
-                self.is_doubted(node, number, now);
+                self.doubt_key_at(node, number, now);
                 let ours = by.is_some();
                 self.notify_waiter(number, |op| WaitEvent::Written { op, node, ours });
             }
@@ -302,7 +302,7 @@ impl Locks {
         self.found = found;
     }
 
-    pub(super) fn is_doubted(&mut self, node: NodeId, number: u32, now: Instant) {
+    pub(super) fn doubt_key_at(&mut self, node: NodeId, number: u32, now: Instant) {
         let Some(place) = self.records.get(number).kept else { return };
         self.keeper[place as usize].doubted.insert(node);
         self.plan_look(number, now);
