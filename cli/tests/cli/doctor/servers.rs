@@ -60,7 +60,10 @@ fn what_is_no_master_of_its_own_is_found() {
     let of_whom = format!("it is a replica of 127.0.0.1:{port}");
     diagnosis.is(&label(replica), &[("role", "fail", &of_whom)]);
     let soon = "was promoted: it may lack locks of its old master; its grants count in ";
-    diagnosis.is(&label(promoted), &[("role", "warn", soon)]);
+    // Up to Redis 6 the server that loads answers so late that this quarantine of 100 ms is over.
+    if !is_old() || diagnosis.words(Some(&label(promoted)), "role").0 != "ok" {
+        diagnosis.is(&label(promoted), &[("role", "warn", soon)]);
+    }
     diagnosis.is(&label(cluster), &[("cluster", "fail", "cluster-enabled no")]);
     diagnosis.is(&label(loading), &[("loading", "fail", "it is loading its data")]);
     let set = "allkeys-lru: it may throw a lock away. CONFIG SET maxmemory-policy noeviction";
