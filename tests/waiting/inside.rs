@@ -83,11 +83,10 @@ fn a_single_waiter_beside_a_hundred_has_its_turn() {
     let before: Vec<usize> = turns.iter().map(others).collect();
     println!("{} holds; before each of the single one's turns: {before:?}", holds.len());
     assert!(turns.len() >= 20, "{} turns", turns.len());
-    // One window for others follows STREAK hand-overs and the acquire before them. The single
-    // waiter may come too late for a window, because its thread has to be scheduled: on two shared
-    // processors it has missed one. So it has its turn in the third window at the latest.
-    let cycle = STREAK + 2;
-    assert!(before.iter().all(|others| *others <= 3 * cycle), "{before:?}");
+    // One window for others follows STREAK hand-overs, the acquire before them, and a hold or two
+    // that were in flight. The single waiter may come too late for a window, because its thread has
+    // to be scheduled, but it has its turn in the second one: a third streak does not begin.
+    assert!(before.iter().all(|others| *others < 2 * STREAK + STREAK / 2), "{before:?}");
     nothing_is_left(&fleet);
 }
 
