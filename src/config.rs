@@ -11,7 +11,7 @@ use crate::net::clock;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::proto::error::ConfigError;
-use crate::proto::keeper::AutoExtend;
+use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
 use crate::proto::time::Instant;
 

@@ -80,27 +80,29 @@ pub use net::tls::Tls;
 #[doc(inline)]
 pub use net::{clock, engine::Engine};
 #[doc(inline)]
+pub use proto::cluster::state::NodeState;
+#[doc(inline)]
 pub use proto::coordinator::NodeEvent;
 #[doc(inline)]
 pub use proto::error::{
     Busy, ClosedReason, ConfigError, Error, LostReason, NodeError, NodeReply, NodeReport, Report,
 };
 #[doc(inline)]
-pub use proto::inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
+pub use proto::ids::Op;
 #[doc(inline)]
-pub use proto::keeper::AutoExtend;
+pub use proto::inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
 #[doc(inline)]
 pub use proto::lock::{Lock, LockToken};
 #[doc(inline)]
-pub use proto::node::{NodeId, NodeSet};
+pub use proto::locks::auto_extend::AutoExtend;
 #[doc(inline)]
-pub use proto::ops::{Completion, Op, Outcome};
+pub use proto::locks::requests::{Completion, Outcome};
 #[doc(inline)]
-pub use proto::round::ReleaseOutcome;
+pub use proto::locks::round::ReleaseOutcome;
+#[doc(inline)]
+pub use proto::node_set::{NodeId, NodeSet};
 #[doc(inline)]
 pub use proto::settings::{Credentials, RestartGuard};
-#[doc(inline)]
-pub use proto::standing::NodeState;
 #[doc(inline)]
 pub use proto::stats::{NodeStats, RoundTrips, Stats};
 #[doc(inline)]

@@ -11,7 +11,7 @@ use std::time::Instant;
 use bytes::BytesMut;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use redlatch::proto::command::{self, Form};
+use redlatch::proto::wire::command::{self, Form};
 use redlatch::{LockToken, Ttl};
 
 use super::support::Fleet;

@@ -10,10 +10,10 @@ use super::{Client, EVENTS};
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::proto::error::{Error, LostReason};
-use crate::proto::keeper::AutoExtend;
 use crate::proto::lock::{self, Lock};
-use crate::proto::ops::Outcome;
-use crate::proto::round::ReleaseOutcome;
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::round::ReleaseOutcome;
 use crate::proto::time::Instant;
 
 /// A lock that is held. Dropping the guard releases the lock without waiting for an answer. The

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::proto::error::Error;
 use crate::proto::lock::LockToken;
-use crate::proto::ops::Outcome;
+use crate::proto::locks::requests::Outcome;
 use crate::proto::time::Instant;
 
 /// How many events are kept until the caller polls them; the oldest are dropped first.

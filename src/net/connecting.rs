@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::proto::coordinator::Coordinator;
 use crate::proto::error::{ConfigError, Error, NodeError};
-use crate::proto::node::NodeId;
+use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 
 /// The wait of a new client for its nodes.

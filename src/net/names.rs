@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 use super::address::Lookup;
-use crate::proto::node::{NodeId, NodeSet};
+use crate::proto::node_set::{NodeId, NodeSet};
 
 type Found = (NodeId, io::Result<Vec<SocketAddr>>);
 

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::time::InvalidTtl;
+use crate::proto::time::InvalidTtl;
 
 /// Why a node gave no vote that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -334,10 +334,10 @@ pub enum LostReason {
     /// it.
     Gone,
     /// The lock was held for as long as it may be:
-    /// [`AutoExtend::at_most`](super::keeper::AutoExtend::at_most).
+    /// [`AutoExtend::at_most`](crate::proto::locks::auto_extend::AutoExtend::at_most).
     MaxHold,
     /// The lock was extended as often as it may be:
-    /// [`AutoExtend::extensions`](super::keeper::AutoExtend::extensions).
+    /// [`AutoExtend::extensions`](crate::proto::locks::auto_extend::AutoExtend::extensions).
     Extensions,
     /// The lock was over before: released, given away or lost.
     Over,
@@ -549,7 +549,7 @@ impl fmt::Display for ConfigError {
         match self {
             ConfigError::NoNodes => f.write_str("the list of nodes is empty"),
             ConfigError::TooManyNodes { given } => {
-                write!(f, "{given} nodes: a client can have {}", super::node::MAX_NODES)
+                write!(f, "{given} nodes: a client can have {}", crate::proto::node_set::MAX_NODES)
             }
             ConfigError::DuplicateNode { label } => {
                 write!(f, "the node {label} is in the list twice: it would vote twice")

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::error::NodeError;
+use crate::proto::error::NodeError;
 
 /// How many bytes of a value are asked for and kept. A token of this library has 40 bytes. Another
 /// program may write a value that is longer than any reply should be: it is cut.

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::error::ConfigError;
-use super::node::MAX_NODES;
-use super::time::Ttl;
+use crate::proto::error::ConfigError;
+use crate::proto::node_set::MAX_NODES;
+use crate::proto::time::Ttl;
 
 /// The longest `max_ttl` that can be configured. After its holder died, such a lock cannot be
 /// acquired for a year; a longer one is no lock any more.
@@ -89,8 +89,8 @@ pub struct Limits {
     /// limit, requests are refused as `Busy`. A record takes about 300 bytes and its key.
     pub records: usize,
     /// Questions to one node that it has not answered yet. At half of the limit the node is asked
-    /// for nothing new and votes [`Full`](super::error::NodeError::Full): the other half is for
-    /// releases. At the limit, releases wait as pending releases.
+    /// for nothing new and votes [`Full`](crate::proto::error::NodeError::Full): the other half is
+    /// for releases. At the limit, releases wait as pending releases.
     pub asks: usize,
     /// Bytes to one node that the kernel has not taken. As for `asks`.
     pub outbox: usize,

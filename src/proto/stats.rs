@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::error::{Error, NodeError, NodeReply};
-use super::node::NodeId;
+use crate::proto::error::{Error, NodeError, NodeReply};
+use crate::proto::node_set::NodeId;
 
 /// How many classes of round trips there are: the last one has no upper bound.
 pub const CLASSES: usize = 24;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::time::Instant;
+use crate::proto::time::Instant;
 
 /// How many lengths can have timers at once before further ones go to the sorted set: the node
 /// timeout, the connect timeout, and the ttls of one program, with room to spare.

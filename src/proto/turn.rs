@@ -16,9 +16,10 @@
 //!   longer than a ttl. So every step that compares a deadline with the time reads the clock
 //!   itself, and no step passes a moment on to the next.
 
-use super::coordinator::{Action, Coordinator};
-use super::ops::{Completion, Op};
-use super::time::Instant;
+use crate::proto::coordinator::{Action, Coordinator};
+use crate::proto::ids::Op;
+use crate::proto::locks::requests::Completion;
+use crate::proto::time::Instant;
 
 /// The sockets and the clock around a [`Coordinator`]: what a turn needs from the driver.
 pub trait Driver {
@@ -166,7 +167,7 @@ fn is_something_due(driver: &mut impl Driver) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::node::NodeId;
+    use crate::proto::node_set::NodeId;
     use crate::proto::settings::{NodeSettings, Settings};
 
     /// A driver that does nothing, and notes what it was asked to do. Each look at the clock takes

@@ -13,7 +13,8 @@ use super::Owner;
 use super::open::{Looked, Open};
 use super::park;
 use crate::proto::error::Error;
-use crate::proto::ops::{Op, Outcome};
+use crate::proto::ids::Op;
+use crate::proto::locks::requests::Outcome;
 
 /// What a [`Call`] requests: one of the types in this module's requests.
 pub trait Question: sealed::Asked {}

@@ -13,10 +13,11 @@ use super::inner;
 use super::open::Open;
 use super::watcher::LockWatcher;
 use crate::proto::error::Error;
-use crate::proto::keeper::AutoExtend;
+use crate::proto::ids::Op;
 use crate::proto::lock::{self, Lock};
-use crate::proto::ops::{Op, Outcome};
-use crate::proto::round::ReleaseOutcome;
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::round::ReleaseOutcome;
 use crate::proto::time::Ttl;
 
 /// A lock that is held. Dropping the guard releases the lock and never blocks. The releases are

@@ -30,12 +30,12 @@ pub use watcher::{LockWatcher, Lost};
 
 use crate::config::{Config, DEFAULT_WAIT, LockOptions};
 use crate::net::clock;
+use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{ClosedReason, Error};
-use crate::proto::keeper::AutoExtend;
 use crate::proto::lock;
-use crate::proto::node::NodeId;
-use crate::proto::standing::NodeState;
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::node_set::NodeId;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use inner::Inner;

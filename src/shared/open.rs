@@ -14,10 +14,11 @@ use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::proto::error::{ClosedReason, Error, LostReason};
-use crate::proto::keeper::AutoExtend;
+use crate::proto::ids::Op;
 use crate::proto::lock::Lock;
-use crate::proto::node::NodeId;
-use crate::proto::ops::{Op, Outcome};
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::requests::Outcome;
+use crate::proto::node_set::NodeId;
 
 /// How many lock states are kept for the next guards.
 const SPARES: usize = 1024;

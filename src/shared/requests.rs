@@ -7,10 +7,11 @@ use super::guard::SharedGuard;
 use super::open::Open;
 use crate::config::LockOptions;
 use crate::proto::error::Error;
+use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::lock;
-use crate::proto::ops::{Op, Outcome};
-use crate::proto::round::ReleaseOutcome;
+use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::round::ReleaseOutcome;
 use crate::proto::time::Instant;
 
 /// Takes a lock.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redlatch::proto::coordinator::{Action, Coordinator};
-use redlatch::proto::marker::MARK;
 use redlatch::proto::settings::{NodeSettings, Settings};
+use redlatch::proto::wire::marker::MARK;
 use redlatch::{Completion, Lock, NodeId, NodeState, Op, Outcome, proto::time::Instant};
 
 pub const TTL: Duration = Duration::from_secs(10);

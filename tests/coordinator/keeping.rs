@@ -2,7 +2,7 @@
 //! the loss is reported.
 
 use super::*;
-use redlatch::proto::keeper::TOLD_BEFORE;
+use redlatch::proto::locks::auto_extend::TOLD_BEFORE;
 use redlatch::{AutoExtend, Lock, LostReason, Op};
 
 /// A renewal on a node, and the two commands after it, which register the key for notifications.

@@ -3,9 +3,9 @@
 
 use super::bench::{INFO_REPLID, bulk};
 use super::*;
-use redlatch::proto::marker::MARK;
-use redlatch::proto::quarantine::QuarantineReason;
+use redlatch::proto::cluster::restart_guard::QuarantineReason;
 use redlatch::proto::settings::{NodeSettings, Settings};
+use redlatch::proto::wire::marker::MARK;
 use redlatch::{NodeId, RestartGuard, proto::time::Instant};
 
 const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";

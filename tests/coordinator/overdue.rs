@@ -2,7 +2,7 @@
 //! due in a turn come before its renewals.
 
 use super::*;
-use redlatch::proto::keeper::TOLD_BEFORE;
+use redlatch::proto::locks::auto_extend::TOLD_BEFORE;
 use redlatch::{AutoExtend, Lock, LostReason};
 
 const PUSH: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";

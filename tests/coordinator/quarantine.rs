@@ -3,7 +3,7 @@
 use super::*;
 use redlatch::NodeId;
 use redlatch::RestartGuard;
-use redlatch::proto::quarantine::QuarantineReason;
+use redlatch::proto::cluster::restart_guard::QuarantineReason;
 
 const MEMORY: Duration = Duration::from_millis(60_602);
 

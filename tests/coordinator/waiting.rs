@@ -2,7 +2,7 @@
 //! again.
 
 use super::*;
-use redlatch::proto::node::NodeId;
+use redlatch::proto::node_set::NodeId;
 use redlatch::{Lock, Op};
 
 const WAIT: Duration = Duration::from_secs(100);

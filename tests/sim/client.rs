@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use redlatch::proto::cluster::state::NodeState;
 use redlatch::proto::coordinator::{Action, Coordinator, NodeEvent};
-use redlatch::proto::standing::NodeState;
 use redlatch::proto::turn;
 use redlatch::{Error, NodeId, Outcome, proto::time::Instant};
 

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use redlatch::proto::cluster::state::NodeState;
 use redlatch::proto::coordinator::Coordinator;
 use redlatch::proto::settings::NODE_MARKER;
-use redlatch::proto::standing::NodeState;
 use redlatch::proto::turn;
 use redlatch::{
     Busy, Error, Inspection, KeySummary, Lock, NodeId, Outcome, ReleaseOutcome, Value,

@@ -8,24 +8,11 @@ use super::paths::{Named, Place, module_of, paths};
 use super::source::Source;
 
 /// A module and all files below it share a floor and may name each other.
-const FLOORS: [(u8, &[&str]); 13] = [
-    (
-        0,
-        &[
-            "proto::time",
-            "proto::node",
-            "proto::settings",
-            "proto::error",
-            "proto::lock",
-            "proto::key",
-        ],
-    ),
-    (1, &["proto::ballot", "proto::resp", "proto::command", "proto::stats", "testing::master"]),
-    (1, &["proto::inspection", "proto::marker"]),
-    (2, &["proto::link", "proto::handshake", "proto::standing", "proto::timers"]),
-    (2, &["proto::quarantine"]),
-    (2, &["proto::records", "proto::round", "proto::pending_releases"]),
-    (2, &["proto::waiters", "proto::ops", "proto::keeper"]),
+const FLOORS: [(u8, &[&str]); 10] = [
+    (0, &["proto::time", "proto::node_set", "proto::settings", "proto::error", "proto::lock"]),
+    (0, &["proto::key", "proto::ids"]),
+    (1, &["proto::stats", "proto::inspection", "proto::timers", "proto::waiting"]),
+    (2, &["proto::wire", "testing::master"]),
     (3, &["proto::cluster"]),
     (4, &["proto::locks"]),
     (5, &["proto::waits"]),
@@ -127,7 +114,8 @@ mod tests {
 
     #[test]
     fn a_file_without_a_floor_is_found() {
-        for good in ["src/lib.rs", "src/proto/mod.rs", "src/proto/resp/tests.rs", "src/net/x/y.rs"]
+        for good in
+            ["src/lib.rs", "src/proto/mod.rs", "src/proto/wire/resp/tests.rs", "src/net/x/y.rs"]
         {
             assert_eq!(check(known, good, ""), [""; 0], "{good}");
         }
@@ -141,50 +129,54 @@ mod tests {
     #[test]
     fn a_name_from_above_is_found_however_it_is_written() {
         for bad in [
-            "use super::link::Link;",
-            "use crate::proto::link;",
-            "use super::{time::Instant, link::{self, Link}};",
+            "use super::wire::Connection;",
+            "use crate::proto::wire::connection;",
+            "use super::{time::Instant, wire::{self, Connection}};",
             "fn f() { super::coordinator::go() }",
-            "fn f(x: crate::proto::records::Record) {}",
-            "mod inner { use super::super::link::Link; }",
+            "fn f(x: crate::proto::locks::records::Record) {}",
+            "mod inner { use super::super::wire::Connection; }",
             "use crate::net::Engine;",
             "use crate::Config;",
             "use super::*;",
             "use crate::proto;",
         ] {
-            assert_ne!(check(downwards, "src/proto/ballot.rs", bad), [""; 0], "{bad}");
+            assert_ne!(check(downwards, "src/proto/timers.rs", bad), [""; 0], "{bad}");
         }
         for (path, bad) in [
-            ("src/proto/cluster/trust.rs", "use super::super::locks::Locks;"),
+            ("src/proto/cluster/state.rs", "use super::super::locks::Locks;"),
             ("src/proto/locks/turns.rs", "use super::super::waits::Waits;"),
             ("src/proto/waits/queue.rs", "use super::super::coordinator::Coordinator;"),
         ] {
             assert_eq!(check(downwards, path, bad).len(), 1, "{path}: {bad}");
         }
-        let found = check(downwards, "src/proto/ballot.rs", "\nuse super::link::Link;");
-        assert_eq!(found, ["src/proto/ballot.rs:2: floor 1 names proto::link on floor 2"]);
+        let found = check(downwards, "src/proto/timers.rs", "\nuse super::wire::Connection;");
+        assert_eq!(found, ["src/proto/timers.rs:2: floor 1 names proto::wire on floor 2"]);
     }
 
     #[test]
     fn names_from_the_same_floor_or_below_are_right() {
-        let text = "use super::{command, resp::{self, Reply}, node::*};
+        let text = "use super::{inspection, time::{self, Ttl}, node_set::*};
             use std::fmt; use bytes::Bytes; pub(super) fn f() {} pub(in crate::proto) fn g() {}
             mod inner { use super::*; use super::super::time::Instant; }
-            // use super::link::Link;
-            #[cfg(test)] mod tests { use super::super::link::Link; }";
-        assert_eq!(check(downwards, "src/proto/ballot.rs", text), [""; 0]);
-        let text = "use super::*; use super::super::round::Round; use self::nodes::Node;";
+            // use super::wire::Connection;
+            #[cfg(test)] mod tests { use super::super::wire::Connection; }";
+        assert_eq!(check(downwards, "src/proto/timers.rs", text), [""; 0]);
+        let text = "use super::*; use super::round::Round; use self::nodes::Node;";
         assert_eq!(check(downwards, "src/proto/locks/hold.rs", text), [""; 0]);
         let text = "use crate::config::Config; use crate::proto::coordinator::Coordinator;";
         assert_eq!(check(downwards, "src/net/engine.rs", text), [""; 0]);
-        let text = "use super::keys::K; use crate::proto::command::RELEASE;";
+        let text = "use super::keys::K; use crate::proto::wire::command::RELEASE;";
         assert_eq!(check(downwards, "src/testing/master/scripts.rs", text), [""; 0]);
     }
 
     #[test]
     fn proto_stays_in_its_room() {
-        let found = check(downwards, "src/proto/link.rs", "use crate::testing::master::Master;");
-        assert_eq!(found, ["src/proto/link.rs:1: proto names testing::master, another room"]);
+        let found =
+            check(downwards, "src/proto/wire/connection.rs", "use crate::testing::master::Master;");
+        assert_eq!(
+            found,
+            ["src/proto/wire/connection.rs:1: proto names testing::master, another room"]
+        );
     }
 
     #[test]
@@ -202,12 +194,12 @@ mod tests {
             "fn f(x: socket2::Socket) {}",
             "#[cfg(test)] mod tests { use std::time::Instant; }",
         ] {
-            assert_eq!(check(pure, "src/proto/link.rs", bad).len(), 1, "{bad}");
+            assert_eq!(check(pure, "src/proto/wire/connection.rs", bad).len(), 1, "{bad}");
             assert_eq!(check(pure, "src/testing/master/keys.rs", bad).len(), 1, "{bad}");
             assert_eq!(check(pure, "src/net/socket.rs", bad), [""; 0], "{bad}");
         }
         let good = "use std::time::Duration; use super::time::Instant; // std::net::TcpStream
             fn f() { std::time::Duration::ZERO; time::Instant::ZERO; \"std::thread\" }";
-        assert_eq!(check(pure, "src/proto/link.rs", good), [""; 0]);
+        assert_eq!(check(pure, "src/proto/wire/connection.rs", good), [""; 0]);
     }
 }

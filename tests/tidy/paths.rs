@@ -214,7 +214,10 @@ mod tests {
         let module = |path| module_of(path).map(|module| module.join("::"));
         assert_eq!(module("src/lib.rs").as_deref(), Some(""));
         assert_eq!(module("src/proto/mod.rs").as_deref(), Some("proto"));
-        assert_eq!(module("src/proto/resp/tests.rs").as_deref(), Some("proto::resp::tests"));
+        assert_eq!(
+            module("src/proto/wire/resp/tests.rs").as_deref(),
+            Some("proto::wire::resp::tests")
+        );
         assert_eq!(module("tests/fleet.rs"), None);
         assert_eq!(module("cli/src/main.rs"), None);
     }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redlatch::net::address::Address;
+use redlatch::proto::cluster::state::Reading;
 use redlatch::proto::settings::NodeSettings;
-use redlatch::proto::standing::Reading;
 use redlatch::{NodeError, clock};
 
 use super::connection::{Answer, Connection, Patience, Tls, Trouble, addresses};

@@ -7,7 +7,7 @@
 use std::io;
 
 use mio::{Events, Poll, Token};
-use redlatch::proto::quarantine::QuarantineReason;
+use redlatch::proto::cluster::restart_guard::QuarantineReason;
 use redlatch::{
     Config, Engine, NodeError, NodeEvent, NodeId, NodeReply, NodeState, clock, clock::Instant,
 };

@@ -4,13 +4,13 @@
 //! The hazard is a connection that is lost and forgotten: the node may execute what was written on
 //! it for a long time. So the number of such a connection is kept, to end it by.
 
-use super::super::command;
-use super::super::error::NodeError;
-use super::super::link::{Ask, Fault, Kind};
-use super::super::node::NodeId;
-use super::super::standing::{self, NodeState};
-use super::super::time::Instant;
-use super::{Action, Change, Cluster, Due};
+use crate::proto::cluster::state::{self, NodeState};
+use crate::proto::cluster::{Action, Change, Cluster, Due};
+use crate::proto::error::NodeError;
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::command;
+use crate::proto::wire::connection::{Ask, Fault, Kind};
 
 /// How many times longer the pause is before the next connection to a node whose configuration has
 /// to change before it may be used.
@@ -128,7 +128,7 @@ impl Cluster {
             // The node stays unusable until an operator changes a configuration.
             range = (range.1, range.1.saturating_mul(PATIENCE));
         }
-        let pause = standing::backoff(range, it.failures, random);
+        let pause = state::backoff(range, it.failures, random);
         it.connecting = Some(self.timers.set_at(now.saturating_add(pause), Due::Reconnect(node)));
     }
 

@@ -3,11 +3,11 @@
 
 use std::collections::VecDeque;
 
-use super::super::node::NodeId;
-use super::super::quarantine::QuarantineReason;
-use super::super::standing::NodeState;
-use super::super::time::Instant;
-use super::Cluster;
+use crate::proto::cluster::Cluster;
+use crate::proto::cluster::restart_guard::QuarantineReason;
+use crate::proto::cluster::state::NodeState;
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
 
 /// Something that happened to a node, or to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,14 +2,14 @@
 //! and the reset of a connection that stays silent. The probe, which asks for the node's time,
 //! finds both when nothing else is asked.
 
-use super::super::command;
-use super::super::error::NodeError;
-use super::super::link::{Ask, Kind};
-use super::super::node::NodeId;
-use super::super::quarantine::QuarantineReason;
-use super::super::standing::{self, NodeState, Reading};
-use super::super::time::Instant;
-use super::{Action, Change, Cluster, Due, NodeEvent};
+use crate::proto::cluster::restart_guard::QuarantineReason;
+use crate::proto::cluster::state::{self, NodeState, Reading};
+use crate::proto::cluster::{Action, Change, Cluster, Due, NodeEvent};
+use crate::proto::error::NodeError;
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::command;
+use crate::proto::wire::connection::{Ask, Kind};
 
 impl Cluster {
     /// Sets the timer that looks for silence.
@@ -88,7 +88,7 @@ impl Cluster {
         let Some(micros) = micros else { return };
         let reading = Reading { micros, asked_at: ask.asked_at, read_at: now };
         let before = self.nodes[node.index()].reading.replace(reading);
-        let jump = before.and_then(|before| standing::clock_jump(&before, &reading));
+        let jump = before.and_then(|before| state::clock_jump(&before, &reading));
         if let Some(nanos) = jump {
             self.tell(NodeEvent::ClockJumped { node, nanos });
             self.distrust(node, QuarantineReason::ClockJumped, now);
@@ -98,6 +98,6 @@ impl Cluster {
     fn is_silent(&self, node: NodeId, now: Instant) -> bool {
         let link = &self.nodes[node.index()].link;
         let timeout = self.settings.node_timeout;
-        standing::is_silent(link.oldest_ask(), link.last_answer(), timeout, now)
+        state::is_silent(link.oldest_ask(), link.last_answer(), timeout, now)
     }
 }

@@ -15,28 +15,30 @@
 //! counters are not split: [`Stats`] is read as a whole, so it stands here, below everything that
 //! counts. The cluster draws nothing at random: the pause before a reconnect takes an argument.
 
+mod admission;
 mod connections;
 mod events;
-mod handshake;
+
 mod liveness;
 mod node;
 mod quarantine;
 mod questions;
+pub mod restart_guard;
+pub mod state;
 #[cfg(test)]
 pub mod tests;
 
 use std::collections::VecDeque;
 
-use super::ballot::majority;
-use super::error::NodeError;
-use super::key::KeyHash;
-use super::link::{Answer, Ask, Incoming, Kind};
-use super::node::NodeId;
-use super::quarantine::QuarantineReason;
-use super::settings::Settings;
-use super::stats::Stats;
-use super::time::Instant;
-use super::timers::Timers;
+use crate::proto::cluster::restart_guard::QuarantineReason;
+use crate::proto::error::NodeError;
+use crate::proto::key::KeyHash;
+use crate::proto::node_set::{NodeId, majority};
+use crate::proto::settings::Settings;
+use crate::proto::stats::Stats;
+use crate::proto::time::Instant;
+use crate::proto::timers::Timers;
+use crate::proto::wire::connection::{Answer, Ask, Incoming, Kind};
 
 use events::Events;
 pub use events::NodeEvent;

@@ -1,13 +1,13 @@
 //! What the cluster keeps of one node: its connection, its state, and why its grants may not count.
 
-use super::super::error::{NodeError, NodeReply};
-use super::super::handshake::{Handshake, Info, Vetted};
-use super::super::link::Link;
-use super::super::marker::Marking;
-use super::super::quarantine::QuarantineReason;
-use super::super::standing::{NodeState, Reading};
-use super::super::time::Instant;
-use super::super::timers::Timer;
+use crate::proto::cluster::restart_guard::QuarantineReason;
+use crate::proto::cluster::state::{NodeState, Reading};
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::time::Instant;
+use crate::proto::timers::Timer;
+use crate::proto::wire::connection::Link;
+use crate::proto::wire::handshake::{Handshake, Info, Vetted};
+use crate::proto::wire::marker::Marking;
 
 /// What the cluster keeps of one node.
 #[derive(Debug)]

@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use super::super::error::NodeError;
-use super::super::handshake::{Fact, Vetted, forbids_a_marker};
-use super::super::link::{Ask, Kind};
-use super::super::marker::{self, MarkerState, Marking};
-use super::super::node::NodeId;
-use super::super::quarantine::{self, QuarantineReason};
-use super::super::settings::RestartGuard;
-use super::super::standing::NodeState;
-use super::super::time::Instant;
-use super::{Change, Cluster, Due, NodeEvent};
+use crate::proto::cluster::restart_guard::{self, QuarantineReason};
+use crate::proto::cluster::state::NodeState;
+use crate::proto::cluster::{Change, Cluster, Due, NodeEvent};
+use crate::proto::error::NodeError;
+use crate::proto::node_set::NodeId;
+use crate::proto::settings::RestartGuard;
+use crate::proto::time::Instant;
+use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::handshake::{Fact, Vetted, forbids_a_marker};
+use crate::proto::wire::marker::{self, MarkerState, Marking};
 
 impl Cluster {
     /// A node was vetted: does it remember every live lock? `found` is its marker as it was before
@@ -38,7 +38,7 @@ impl Cluster {
             self.report(node, change);
         }
         let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
-        let judged = quarantine::distrust(guard, known.as_ref(), found, vetted, max_ttl);
+        let judged = restart_guard::distrust(guard, known.as_ref(), found, vetted, max_ttl);
         if let Some((length, why)) = judged {
             self.quarantine(node, length, why, now);
         }
@@ -50,7 +50,7 @@ impl Cluster {
         if self.settings.restart_guard == RestartGuard::Off {
             return;
         }
-        self.quarantine(node, quarantine::memory(self.settings.max_ttl), why, now);
+        self.quarantine(node, restart_guard::memory(self.settings.max_ttl), why, now);
         let it = &mut self.nodes[node.index()];
         if why == QuarantineReason::ClockJumped {
             it.wants_marking = Some(Marking::Renew);

@@ -3,16 +3,16 @@
 
 use bytes::BytesMut;
 
-use super::super::command::Native;
-use super::super::error::{NodeError, NodeReply, NodeReport, Report};
-use super::super::inspection::Value;
-use super::super::link::{Ask, Kind};
-use super::super::node::{NodeId, NodeSet};
-use super::super::settings::{Credentials, Settings};
-use super::super::standing::NodeState;
-use super::super::stats::Stats;
-use super::super::time::Instant;
-use super::Cluster;
+use crate::proto::cluster::Cluster;
+use crate::proto::cluster::state::NodeState;
+use crate::proto::error::{NodeError, NodeReply, NodeReport, Report};
+use crate::proto::inspection::Value;
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::settings::{Credentials, Settings};
+use crate::proto::stats::Stats;
+use crate::proto::time::Instant;
+use crate::proto::wire::command::Native;
+use crate::proto::wire::connection::{Ask, Kind};
 
 impl Cluster {
     /// The settings that the cluster was made with.
@@ -165,7 +165,7 @@ impl Cluster {
     }
 
     /// Writes a question into a node's outbox. Its answer comes as
-    /// [`Heard::Answer`](super::Heard::Answer).
+    /// [`Heard::Answer`](crate::proto::cluster::Heard::Answer).
     #[inline]
     pub fn ask(
         &mut self,

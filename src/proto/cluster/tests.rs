@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::super::command;
-use super::super::error::NodeReply;
-use super::super::settings::NodeSettings;
-use super::super::standing::NodeState;
 use super::*;
+use crate::proto::cluster::state::NodeState;
+use crate::proto::error::NodeReply;
+use crate::proto::settings::NodeSettings;
+use crate::proto::wire::command;
 
 const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 

@@ -13,20 +13,21 @@ mod requests;
 
 use std::time::Duration;
 
-use super::cluster::Heard;
-use super::error::{ConfigError, Error, NodeError};
-use super::link::Kind;
-use super::lock::Lock;
-use super::locks::Locks;
-use super::node::{NodeId, NodeSet};
-use super::ops::{Completion, Op};
-use super::settings::{Credentials, Settings};
-use super::standing::NodeState;
-use super::stats::Stats;
-use super::time::Instant;
-use super::waits::Waits;
+use crate::proto::cluster::Heard;
+use crate::proto::cluster::state::NodeState;
+use crate::proto::error::{ConfigError, Error, NodeError};
+use crate::proto::ids::Op;
+use crate::proto::lock::Lock;
+use crate::proto::locks::Locks;
+use crate::proto::locks::requests::Completion;
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::settings::{Credentials, Settings};
+use crate::proto::stats::Stats;
+use crate::proto::time::Instant;
+use crate::proto::waits::Waits;
+use crate::proto::wire::connection::Kind;
 
-pub use super::cluster::{Action, NodeEvent};
+pub use crate::proto::cluster::{Action, NodeEvent};
 
 /// How many kept locks are extended in one turn, so that a turn stays short. The others follow in
 /// the next turn, which is due at once.

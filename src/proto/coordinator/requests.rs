@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use super::super::error::{Error, LostReason, Report};
-use super::super::keeper::AutoExtend;
-use super::super::key::KeyHash;
-use super::super::lock::{Lock, LockToken};
-use super::super::locks::Wish;
-use super::super::ops::Op;
-use super::super::time::Instant;
-use super::Coordinator;
+use crate::proto::coordinator::Coordinator;
+use crate::proto::error::{Error, LostReason, Report};
+use crate::proto::ids::Op;
+use crate::proto::key::KeyHash;
+use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::Wish;
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::time::Instant;
 
 impl Coordinator {
     /// Asks for `key`. There is one attempt; until `wait` is over, more follow whenever the key may
@@ -80,10 +80,10 @@ impl Coordinator {
     /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was
     /// asked for last, except by an extend that prolonged nothing. The keeping lasts until the lock
     /// is released, given away or lost, or as far as `keep` allows. The completions are
-    /// [`Expiring`](crate::proto::ops::Outcome::Expiring), each time the deadline comes near;
-    /// [`Renewed`](crate::proto::ops::Outcome::Renewed), if `keep` asks for it; and at last
-    /// [`Error::Lost`], once. That one comes before the deadline if it is fetched in time. A lock
-    /// that is released or given away reports nothing.
+    /// [`Expiring`](crate::proto::locks::requests::Outcome::Expiring), each time the deadline comes
+    /// near; [`Renewed`](crate::proto::locks::requests::Outcome::Renewed), if `keep` asks for it;
+    /// and at last [`Error::Lost`], once. That one comes before the deadline if it is fetched in
+    /// time. A lock that is released or given away reports nothing.
     ///
     /// If the lock is kept already, `keep` replaces the old terms, and the former op is cancelled.
     ///

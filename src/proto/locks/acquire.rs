@@ -3,8 +3,20 @@
 
 use std::time::Duration;
 
-use super::super::round::Round;
-use super::*;
+use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
+use crate::proto::ids::Op;
+use crate::proto::key::KeyHash;
+use crate::proto::lock::Lock;
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::ballot::Verdict;
+use crate::proto::locks::records::Phase;
+use crate::proto::locks::requests::Stage;
+use crate::proto::locks::round::Purpose;
+use crate::proto::locks::round::Round;
+use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy, draw, handle_of};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::connection::{Ask, Kind};
 
 impl Locks {
     /// Refuses an invalid request before anything is sent.

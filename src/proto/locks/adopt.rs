@@ -6,8 +6,19 @@
 
 use std::time::Duration;
 
-use super::super::round::Round;
-use super::*;
+use crate::proto::error::{Busy, Error, LostReason, NodeReply};
+use crate::proto::ids::Op;
+use crate::proto::key::KeyHash;
+use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::ballot::{Ballot, Verdict};
+use crate::proto::locks::records::Phase;
+use crate::proto::locks::round::Purpose;
+use crate::proto::locks::round::Round;
+use crate::proto::locks::{Due, Locks, busy, check_length, draw};
+use crate::proto::node_set::NodeId;
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::connection::{Ask, Kind};
 
 impl Locks {
     /// Gives a lock away: another client can `adopt` its token.

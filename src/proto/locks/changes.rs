@@ -4,9 +4,18 @@
 //! its node. So every method that lets the cluster act ends with
 //! [`act_on_changes`](Locks::act_on_changes), or takes the changes out one by one.
 
-use super::super::pending_releases::PendingRelease;
-use super::super::quarantine::QuarantineReason;
-use super::*;
+use rand::RngExt;
+
+use crate::proto::cluster::Change;
+use crate::proto::cluster::restart_guard::QuarantineReason;
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::locks::Locks;
+use crate::proto::locks::ballot::Verdict;
+use crate::proto::locks::pending_releases::PendingRelease;
+use crate::proto::locks::records::Phase;
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::connection::{Ask, Kind};
 
 impl Locks {
     /// The connection is gone, or could not be opened; `words` are the text of the system's error.

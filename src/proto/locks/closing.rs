@@ -1,7 +1,16 @@
 //! The end of a client: every request is cancelled, and every lock released. Also the copy of a
 //! client in a forked process, which has nothing to release.
 
-use super::*;
+use crate::proto::error::{ConfigError, LostReason};
+use crate::proto::locks::Locks;
+use crate::proto::locks::flushes::Flushes;
+use crate::proto::locks::pending_releases::PendingReleases;
+use crate::proto::locks::records::{Phase, Records};
+use crate::proto::locks::requests::Stage;
+use crate::proto::time::Instant;
+use crate::proto::timers::Timers;
+use crate::proto::wire::command;
+use crate::proto::wire::command::Form;
 
 impl Locks {
     /// Ends the client: cancels every request, and releases each lock that was won and not handed

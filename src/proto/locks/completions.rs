@@ -1,6 +1,10 @@
 //! The outcomes of requests, as they are handed out: a lock only before its deadline.
 
-use super::*;
+use crate::proto::error::{Error, LostReason};
+use crate::proto::ids::Op;
+use crate::proto::locks::Locks;
+use crate::proto::locks::requests::{Completion, Outcome, Stage};
+use crate::proto::time::Instant;
 
 impl Locks {
     /// The next request that has ended.

@@ -7,7 +7,10 @@
 
 use std::time::Duration;
 
-use super::*;
+use crate::proto::locks::{Due, Locks, WaitEvent};
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::timers::Timer;
 
 /// How soon after one walk over the locks the next one follows for the same node. A walk over
 /// 50,000 locks takes some milliseconds, so a node that reports flushes all the time costs a small

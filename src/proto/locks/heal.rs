@@ -5,7 +5,12 @@
 //! client's lock that the node forgot. So a heal comes only after a majority agreed, and never
 //! where another token holds the key. In quarantine it counts for nothing.
 
-use super::*;
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::locks::Locks;
+use crate::proto::locks::records::{Phase, Record};
+use crate::proto::node_set::NodeId;
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::connection::{Ask, Kind};
 
 /// The ttl of a heal: what is left of the lock, so that no key outlives it.
 pub(super) fn ttl_of(record: &Record, now: Instant) -> Ttl {

@@ -2,8 +2,19 @@
 
 use std::time::Duration;
 
-use super::super::round::{ReleaseOutcome, Round};
-use super::*;
+use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
+use crate::proto::ids::Op;
+use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::ballot::{Ballot, Verdict};
+use crate::proto::locks::records::Phase;
+use crate::proto::locks::requests::{Outcome, Stage};
+use crate::proto::locks::round::Purpose;
+use crate::proto::locks::round::{ReleaseOutcome, Round};
+use crate::proto::locks::{Due, Locks, busy};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::{Instant, InvalidTtl, Ttl};
+use crate::proto::wire::command::Form;
+use crate::proto::wire::connection::{Ask, Kind};
 
 impl Locks {
     /// When the lock ends; `None` once it is over.

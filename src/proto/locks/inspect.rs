@@ -4,8 +4,17 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::super::inspection::{Inspection, KEPT, KeyState, NodeKeyState, Value};
-use super::*;
+use crate::proto::error::{Error, NodeError, NodeReply};
+use crate::proto::ids::Op;
+use crate::proto::inspection::{Inspection, KEPT, KeyState, NodeKeyState, Value};
+use crate::proto::locks::Locks;
+use crate::proto::locks::ballot::Ballot;
+use crate::proto::locks::requests::{Outcome, Stage};
+use crate::proto::locks::round::Purpose;
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::command;
+use crate::proto::wire::connection::{Ask, Kind};
 
 /// `GETRANGE key 0 55`: the beginning of the value. `GET` would return all of it, and a value of a
 /// megabyte is longer than a reply may be.

@@ -15,6 +15,8 @@
 
 mod acquire;
 mod adopt;
+pub mod auto_extend;
+pub mod ballot;
 mod changes;
 mod closing;
 mod completions;
@@ -22,9 +24,12 @@ mod flushes;
 mod heal;
 mod hold;
 mod inspect;
-mod keep;
-mod pending_releases;
+pub mod pending_releases;
+pub mod records;
+mod renewals;
 mod reports;
+pub mod requests;
+pub mod round;
 mod starting;
 #[cfg(test)]
 pub mod tests;
@@ -33,25 +38,26 @@ mod vouch;
 
 use std::collections::VecDeque;
 
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 
-use super::ballot::{Ballot, Verdict};
-use super::cluster::{Change, Cluster, NodeEvent};
-use super::command::{self, Form};
-use super::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
-use super::keeper::{AutoExtend, Keeper};
-use super::key::KeyHash;
-use super::link::{Answer, Ask, Kind};
-use super::lock::{Lock, LockToken};
-use super::node::{NodeId, NodeSet};
-use super::ops::{Completion, Op, Ops, Outcome, Stage};
-use super::pending_releases::PendingReleases;
-use super::records::{Phase, Record, Records};
-use super::round::Purpose;
-use super::settings::{LONGEST_KEY, Settings};
-use super::time::{Instant, InvalidTtl, Ttl};
-use super::timers::{Timer, Timers};
+use crate::proto::cluster::Cluster;
+use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply};
+use crate::proto::ids::Op;
+use crate::proto::key::KeyHash;
+use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::auto_extend::{AutoExtend, Keeper};
+use crate::proto::locks::ballot::Verdict;
+use crate::proto::locks::pending_releases::PendingReleases;
+use crate::proto::locks::records::{Phase, Record, Records};
+use crate::proto::locks::requests::Ops;
+use crate::proto::locks::round::Purpose;
+use crate::proto::node_set::NodeId;
+use crate::proto::settings::{LONGEST_KEY, Settings};
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::timers::Timers;
+use crate::proto::wire::command::{self};
+use crate::proto::wire::connection::{Answer, Ask, Kind};
 use flushes::Flushes;
 
 /// What a timer does when it comes due.

@@ -1,13 +1,90 @@
 //! Pending releases: each is sent at once if the node can be reached, else as the first thing on
 //! its next connection.
 //!
+//! The queue is an order only: what is pending is decided by the record. An entry is skipped when
+//! its turn comes if its record is gone, or if no release is pending for the node any more.
+//!
 //! The hazard is a `SET` of an earlier connection that the node executes after the release on the
 //! new one. So the earlier connection is ended first. If the node refuses that, the release is sent
 //! twice.
 
-use super::super::command::{Form, Native};
-use super::super::pending_releases::{self, PendingRelease};
-use super::*;
+use crate::proto::cluster::NodeEvent;
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::locks::round::Purpose;
+use crate::proto::locks::{Due, Locks};
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::timers::Timer;
+use crate::proto::wire::command::{Form, Native};
+use crate::proto::wire::connection::{Ask, Kind};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How many times `max_ttl` a node may be away before its pending releases are dropped: by then
+/// every key of ours on it has expired, unless its clock stands still.
+pub const GIVEN_UP_AFTER: u32 = 10;
+
+/// How long after its loss a connection may still deliver to the node what was written on it, if
+/// nothing proves its end. Linux gives unacknowledged bytes up after 924.6 s (`tcp_retries2` is
+/// 15). A proxy on the way does so by its own clock, whatever our socket is set to.
+pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
+
+/// The shortest and the longest pause before releases are sent again to a node that refused them or
+/// has no room.
+pub const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// A pending release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PendingRelease {
+    /// The record.
+    pub record: u32,
+    /// The record's generation: its place may be used again before the turn of the pending release
+    /// comes.
+    pub generation: u64,
+    /// The release is not sent before this moment.
+    pub not_before: Instant,
+}
+
+/// The pending releases of one node.
+#[derive(Debug, Default)]
+pub struct PendingReleases {
+    queue: VecDeque<PendingRelease>,
+    /// Releases for questions that were asked on earlier connections and not answered.
+    pub unproven: Vec<PendingRelease>,
+    /// Starts the next sending.
+    pub payment: Option<Timer>,
+    /// Drops the pending releases when the node was away too long.
+    pub giving_up: Option<Timer>,
+    /// How many releases in a row were refused.
+    pub refused: u32,
+}
+
+impl PendingReleases {
+    /// Queues a pending release.
+    pub fn push(&mut self, pending_release: PendingRelease) {
+        self.queue.push_back(pending_release);
+    }
+
+    /// Takes out the next pending release.
+    pub fn pop(&mut self) -> Option<PendingRelease> {
+        self.queue.pop_front()
+    }
+
+    /// How many releases are queued.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether no release is queued.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The pause before releases are sent again.
+    pub fn pause(&self) -> Duration {
+        (PAUSES.0 * (1 << self.refused.min(8))).min(PAUSES.1)
+    }
+}
 
 impl Locks {
     /// Writes the release of an ended record to a node, or queues it.
@@ -233,8 +310,7 @@ impl Locks {
     fn plan_giving_up(&mut self, node: NodeId, now: Instant) {
         let owed = &mut self.pending_releases[node.index()];
         if owed.giving_up.is_none() {
-            let away =
-                self.cluster.settings().max_ttl.saturating_mul(pending_releases::GIVEN_UP_AFTER);
+            let away = self.cluster.settings().max_ttl.saturating_mul(GIVEN_UP_AFTER);
             let at = now.saturating_add(away);
             owed.giving_up = Some(self.timers.set_at(at, Due::GivingUp { node }));
         }
@@ -262,5 +338,31 @@ impl Locks {
             self.cluster.stats_mut().node(node).pending_releases_dropped += count;
             self.cluster.tell(NodeEvent::PendingReleasesDropped { node, count });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_sent_in_their_order_at_a_bounded_pace() {
+        let mut pending_releases = PendingReleases::default();
+        for record in 0..3 {
+            pending_releases.push(PendingRelease {
+                record,
+                generation: 1,
+                not_before: Instant::default(),
+            });
+        }
+        assert_eq!(pending_releases.len(), 3);
+        let order: Vec<u32> =
+            std::iter::from_fn(|| pending_releases.pop()).map(|d| d.record).collect();
+        assert_eq!(order, [0, 1, 2]);
+        assert_eq!(pending_releases.pause(), PAUSES.0);
+        pending_releases.refused = 1;
+        assert_eq!(pending_releases.pause(), 2 * PAUSES.0);
+        pending_releases.refused = u32::MAX;
+        assert_eq!(pending_releases.pause(), PAUSES.1);
     }
 }

@@ -1,7 +1,9 @@
 //! The reports in errors: what every node said, or why it could not be asked.
 
-use super::super::error::Report;
-use super::*;
+use crate::proto::error::Report;
+use crate::proto::error::{Error, LostReason, NodeReply};
+use crate::proto::locks::Locks;
+use crate::proto::time::Instant;
 
 impl Locks {
     /// What every node said to the record's question.

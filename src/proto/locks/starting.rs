@@ -5,7 +5,10 @@
 //! timeout at the latest, and after the first handshakes nothing is held any more: then a node that
 //! is not ready votes at once.
 
-use super::*;
+use crate::proto::error::Error;
+use crate::proto::locks::Locks;
+use crate::proto::locks::requests::Stage;
+use crate::proto::time::Instant;
 
 impl Locks {
     /// Whether the first handshakes are not over yet. An acquire that is asked now is held, for the

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::super::cluster::Heard;
-use super::super::cluster::tests::{reply_to, said};
-use super::super::error::Error;
-use super::super::settings::NodeSettings;
 use super::*;
+use crate::proto::cluster::Heard;
+use crate::proto::cluster::tests::{reply_to, said};
+use crate::proto::error::Error;
+use crate::proto::locks::requests::{Completion, Outcome};
+use crate::proto::settings::NodeSettings;
 
 const TTL: Duration = Duration::from_secs(10);
 const KEY: &[u8] = b"key";

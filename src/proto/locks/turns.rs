@@ -6,10 +6,18 @@
 
 use std::time::Duration;
 
-use super::super::ops::Request;
-use super::super::round::Round;
-use super::super::waiters::{Mode, Waiting};
-use super::*;
+use rand::RngExt;
+
+use crate::proto::error::{Busy, Error};
+use crate::proto::ids::Op;
+use crate::proto::key::KeyHash;
+use crate::proto::locks::requests::Request;
+use crate::proto::locks::requests::Stage;
+use crate::proto::locks::round::Round;
+use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy, draw};
+use crate::proto::node_set::NodeId;
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::waiting::{Mode, Waiting};
 
 impl Locks {
     /// Whether every open request is a waiter that ignores notifications for a while.

@@ -3,7 +3,15 @@
 //! The hazard is a node that forgets something after the operator has vouched: what was found out
 //! since then is not covered.
 
-use super::*;
+use crate::proto::error::{Error, NodeError, NodeReply};
+use crate::proto::ids::Op;
+use crate::proto::locks::Locks;
+use crate::proto::locks::ballot::Ballot;
+use crate::proto::locks::requests::{Outcome, Stage};
+use crate::proto::locks::round::Purpose;
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::connection::{Ask, Kind};
 
 impl Locks {
     /// Ends the quarantine of every node that can be asked, and writes it into their node markers,

@@ -9,18 +9,20 @@
 //! The one hazard is a request that is never woken: a request that pauses has a timer after every
 //! decision about it, or asks.
 
-mod listening;
+mod contention;
 mod queue;
+mod subscription;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
-use super::key::KeyHash;
-use super::locks::{Locks, WaitEvent};
-use super::ops::Op;
-use super::time::Instant;
-use super::waiters::{ContentionHistory, Queues, RoundTrip};
+use crate::proto::ids::Op;
+use crate::proto::key::KeyHash;
+use crate::proto::locks::{Locks, WaitEvent};
+use crate::proto::time::Instant;
+use contention::{ContentionHistory, RoundTrip};
+use queue::Queues;
 
 /// What is known of the keys that requests wait for.
 #[derive(Debug, Default)]

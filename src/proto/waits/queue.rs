@@ -4,15 +4,82 @@
 //! is never free. So the number of times in a row is bounded, and then other clients really get a
 //! turn.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::super::error::Error;
-use super::super::locks::{Locks, Wish};
-use super::super::ops::Op;
-use super::super::time::Instant;
-use super::super::waiters::{self, Mode, Queue, Waiting};
-use super::Waits;
-use super::listening::name_it;
+use slab::Slab;
+
+use crate::proto::error::Error;
+use crate::proto::ids::Op;
+use crate::proto::locks::{Locks, Wish};
+use crate::proto::time::Instant;
+use crate::proto::waiting::{Mode, Waiting};
+use crate::proto::waits::Waits;
+use crate::proto::waits::contention::turn_of_others;
+use crate::proto::waits::subscription::name_it;
+
+/// How many times in a row a key is handed over inside one client before other clients get a turn.
+const STREAK: u32 = 1000;
+/// For how long at most it is handed over inside one client.
+const STREAK_TIME: Duration = Duration::from_millis(200);
+
+/// The waiters of one key, after the request that asks the nodes, or holds it.
+#[derive(Debug)]
+pub struct Queue {
+    /// The key.
+    pub key: Vec<u8>,
+    /// In the order of their turns.
+    pub waiting: VecDeque<Op>,
+    /// How often the key was handed over in a row, and since when.
+    streak: (u32, Instant),
+    /// The moment up to which other clients have a turn.
+    pub others_until: Instant,
+    /// Why the last attempt for the key failed, unless others held it.
+    pub no_quorum: Option<Error>,
+}
+
+/// The queues, by number.
+pub type Queues = Slab<Queue>;
+
+impl Queue {
+    /// An empty queue for a key.
+    pub fn new(key: &[u8], now: Instant) -> Queue {
+        Queue {
+            key: key.to_vec(),
+            waiting: VecDeque::new(),
+            streak: (0, now),
+            others_until: Instant::default(),
+            no_quorum: None,
+        }
+    }
+
+    /// The key is handed over once more. Returns whether the next request has to leave other
+    /// clients a turn first.
+    pub fn hands_over(&mut self, now: Instant) -> bool {
+        let (count, since) = self.streak;
+        if count == 0 {
+            // The first hand-over is always allowed.
+            self.streak = (1, now);
+            return false;
+        }
+        let over = count >= STREAK || now.saturating_since(since) >= STREAK_TIME;
+        self.streak = if over { (0, now) } else { (count + 1, since) };
+        over
+    }
+
+    /// Takes a request out. It is usually near the front, because the requests that came first
+    /// usually leave first.
+    pub fn leave(&mut self, op: Op) {
+        if let Some(place) = self.waiting.iter().position(|&other| other == op) {
+            self.waiting.remove(place);
+        }
+    }
+
+    /// The next request got the key in another way than a hand-over.
+    pub fn ends_streak(&mut self, now: Instant) {
+        self.streak = (0, now);
+    }
+}
 
 impl Waits {
     /// Queues a request until the record `occupant` gives up the key, which it has or asks for.
@@ -81,7 +148,7 @@ impl Waits {
             line.ends_streak(now);
             locks.begin_attempt(number, now);
         } else if line.hands_over(now) {
-            let turn = waiters::turn_of_others(self.round_trip.usual());
+            let turn = turn_of_others(self.round_trip.usual());
             line.others_until = now.saturating_add(turn);
             self.leave_others_a_turn(locks, op, number, now);
         } else {
@@ -99,7 +166,28 @@ impl Waits {
         }
         let last = Error::Contended(locks.report_unasked(locks.key(number), now));
         name_it(locks, op, number, now);
-        let at = now.saturating_add(waiters::turn_of_others(self.round_trip.usual()));
+        let at = now.saturating_add(turn_of_others(self.round_trip.usual()));
         locks.pause(op, number, at, last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_streak_is_bounded_by_its_length_and_by_its_time() {
+        let mut queue = Queue::new(b"k", at(0));
+        assert!((0..STREAK).all(|_| !queue.hands_over(at(1))));
+        assert!(queue.hands_over(at(1)));
+        assert!(!queue.hands_over(at(1)), "a new one begins");
+        assert!(queue.hands_over(at(201)));
+        assert!(!queue.hands_over(at(500)), "one hand-over is always had");
+        queue.ends_streak(at(500));
+        assert!(!queue.hands_over(at(5_000)));
     }
 }

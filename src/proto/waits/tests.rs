@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::super::cluster::tests::said;
-use super::super::error::Error;
-use super::super::locks::Wish;
-use super::super::locks::tests::{HELD, acquire, hear, ready};
-use super::super::node::NodeId;
-use super::super::ops::{Completion, Outcome};
 use super::*;
+use crate::proto::cluster::tests::said;
+use crate::proto::error::Error;
+use crate::proto::locks::Wish;
+use crate::proto::locks::requests::{Completion, Outcome};
+use crate::proto::locks::tests::{HELD, acquire, hear, ready};
+use crate::proto::node_set::NodeId;
 
 const KEY: &[u8] = b"key";
 const WAIT: Duration = Duration::from_secs(5);
@@ -59,7 +59,7 @@ impl Bench {
     }
 
     /// A client that holds one lock on one node; the commands until then are dropped.
-    fn holding() -> (Bench, super::super::lock::Lock) {
+    fn holding() -> (Bench, crate::proto::lock::Lock) {
         let mut bench = Bench::new(1);
         let op = acquire(&mut bench.locks, KEY, Duration::ZERO, bench.now);
         bench.hear(0, "+OK\r\n");

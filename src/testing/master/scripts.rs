@@ -1,4 +1,5 @@
-//! The scripts a master can run: those of [`crate::proto::command`], each written again in Rust.
+//! The scripts a master can run: those of [`crate::proto::wire::command`], each written again in
+//! Rust.
 //!
 //! This is not Lua: a script that it does not know is refused. To add one, put a line into
 //! [`KNOWN`] and write the function, with a [`Sandbox::call`] for each `redis.call`, in the same
@@ -8,8 +9,8 @@ use super::commands::{self, MASTERDOWN, WRITE};
 use super::reply::Reply;
 use super::request::integer;
 use super::{Call, Master, Trouble};
-use crate::proto::command::{ADOPT, EXTEND, RELEASE, Script};
-use crate::proto::marker::MARK;
+use crate::proto::wire::command::{ADOPT, EXTEND, RELEASE, Script};
+use crate::proto::wire::marker::MARK;
 
 /// What a script answers, or the error that ended it, without the place where it happened.
 type Outcome = Result<Reply, Reply>;

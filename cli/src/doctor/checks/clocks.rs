@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::standing::Reading;
+use redlatch::proto::cluster::state::Reading;
 
 use super::{Finding, Subject, short, span};
 

@@ -201,8 +201,8 @@ mod examples {
     //! Nodes to check, in perfect health until a test changes one.
 
     use redlatch::NodeState;
-    use redlatch::proto::marker::{Identity, Marker};
-    use redlatch::proto::standing::Reading;
+    use redlatch::proto::cluster::state::Reading;
+    use redlatch::proto::wire::marker::{Identity, Marker};
 
     use super::*;
     use crate::doctor::connection::Answer;

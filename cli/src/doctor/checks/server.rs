@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redlatch::NodeState;
-use redlatch::proto::quarantine::{QuarantineReason, memory};
+use redlatch::proto::cluster::restart_guard::{QuarantineReason, memory};
 
 use super::{Finding, Subject, Use, marker, span, up};
 use crate::doctor::marker::Seen;

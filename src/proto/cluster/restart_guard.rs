@@ -6,10 +6,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::handshake::{Info, Vetted};
-use super::marker::{Marker, MarkerState, Marking};
-use super::settings::RestartGuard;
-use super::time::drift;
+use crate::proto::settings::RestartGuard;
+use crate::proto::time::drift;
+use crate::proto::wire::handshake::{Info, Vetted};
+use crate::proto::wire::marker::{Marker, MarkerState, Marking};
 
 /// Why a node's grants do not count for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -211,8 +211,8 @@ fn young(info: &Info, whole: Duration) -> Option<(Duration, QuarantineReason)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::marker::{ID_DIGITS, Identity};
     use super::*;
+    use crate::proto::wire::marker::{ID_DIGITS, Identity};
 
     fn info(run_id: Option<u8>, uptime: Option<i64>, promoted: bool) -> Info {
         let run_id = run_id.map(|digit| [digit; ID_DIGITS]);

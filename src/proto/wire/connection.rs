@@ -10,15 +10,15 @@ use std::fmt;
 
 use bytes::{Buf, BytesMut};
 
-use super::command::Form;
-use super::error::{NodeError, NodeReply};
-use super::handshake::{Fact, Step, time};
-use super::inspection::Value;
-use super::key::KeyHash;
-use super::marker::Marker;
-use super::resp::{self, Elements, Malformed, Reply};
-use super::settings::{Limits, Secret};
-use super::time::Instant;
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::inspection::Value;
+use crate::proto::key::KeyHash;
+use crate::proto::settings::{Limits, Secret};
+use crate::proto::time::Instant;
+use crate::proto::wire::command::Form;
+use crate::proto::wire::handshake::{Fact, Step, time};
+use crate::proto::wire::marker::Marker;
+use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 
 /// What was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

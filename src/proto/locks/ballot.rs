@@ -3,12 +3,7 @@
 //! The hazard is a vote that counts twice, or a verdict that changes: here a node votes once and
 //! the first verdict stands, whatever is cast later.
 
-use super::node::{NodeId, NodeSet};
-
-/// How many of `nodes` are a majority.
-pub const fn majority(nodes: usize) -> usize {
-    nodes / 2 + 1
-}
+use crate::proto::node_set::{NodeId, NodeSet, majority};
 
 /// How a node votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 
 use bytes::BytesMut;
 
-use super::lock::LockToken;
-use super::time::Ttl;
+use crate::proto::lock::LockToken;
+use crate::proto::time::Ttl;
 
 /// A Lua script and the SHA1 by which a node knows it once it was loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

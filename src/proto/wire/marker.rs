@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use super::command::encode;
+use crate::proto::wire::command::encode;
 
 /// How many hex digits a `run_id` and a `master_replid` have.
 pub const ID_DIGITS: usize = 40;

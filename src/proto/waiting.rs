@@ -1,35 +1,21 @@
-//! The waiters of a key. In one client they are a queue, of which only the first asks the nodes. A
-//! waiter keeps what it believes of the nodes, and when it asks again.
+//! A request that waits for a key that others hold: what it knows of the nodes, and when it asks
+//! them again.
 //!
 //! The hazard is a herd: every waiter that is notified of a release wakes, and all but one lose. So
 //! a waiter that lost after a wake-up backs off: it ignores notifications for a while, and longer
 //! each time. The second hazard is a waiter that ignores them for ever, so age makes the pauses
 //! shorter.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
-use slab::Slab;
+use crate::proto::node_set::{MAX_NODES, NodeId};
+use crate::proto::time::Instant;
 
-use super::error::Error;
-use super::key::KeyHash;
-use super::node::NodeId;
-use super::ops::Op;
-use super::time::Instant;
-
-/// How many times in a row a key is handed over inside one client before other clients get a turn.
-const STREAK: u32 = 1000;
-/// For how long at most it is handed over inside one client.
-const STREAK_TIME: Duration = Duration::from_millis(200);
 /// The longest back-off of a waiter whose turn is about to come. Other clients get a turn only if
 /// this client stays away a little longer than that.
-const WINDOW: Duration = Duration::from_millis(2);
+pub const WINDOW: Duration = Duration::from_millis(2);
 /// The longest back-off of a waiter before its turn.
 const NOT_YET: Duration = Duration::from_millis(200);
-/// For how many keys the client remembers that other clients wait, too.
-const CROWDS: usize = 64;
-/// After this time the client forgets that others waited.
-const FORGOTTEN: Duration = Duration::from_millis(500);
 /// The fraction of the usual wait during which a waiter's turn has not come: so few waiters are
 /// awake at a time.
 const TURN: (u32, u32) = (19, 20);
@@ -39,66 +25,9 @@ const TRIES: u32 = 3;
 const LONG_WAIT: u32 = 200;
 /// For how many round trips at most a waiter holds back.
 const HELD_BACK: u32 = 16;
-/// The bounds of the measured round trip: a busy loop must not make every waiter wait for long.
-const ROUND_TRIPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
-/// The waiters of one key, after the request that asks the nodes, or holds it.
-#[derive(Debug)]
-pub struct Queue {
-    /// The key.
-    pub key: Vec<u8>,
-    /// In the order of their turns.
-    pub waiting: VecDeque<Op>,
-    /// How often the key was handed over in a row, and since when.
-    streak: (u32, Instant),
-    /// The moment up to which other clients have a turn.
-    pub others_until: Instant,
-    /// Why the last attempt for the key failed, unless others held it.
-    pub no_quorum: Option<Error>,
-}
-
-/// The queues, by number.
-pub type Queues = Slab<Queue>;
-
-impl Queue {
-    /// An empty queue for a key.
-    pub fn new(key: &[u8], now: Instant) -> Queue {
-        Queue {
-            key: key.to_vec(),
-            waiting: VecDeque::new(),
-            streak: (0, now),
-            others_until: Instant::default(),
-            no_quorum: None,
-        }
-    }
-
-    /// The key is handed over once more. Returns whether the next request has to leave other
-    /// clients a turn first.
-    pub fn hands_over(&mut self, now: Instant) -> bool {
-        let (count, since) = self.streak;
-        if count == 0 {
-            // The first hand-over is always allowed.
-            self.streak = (1, now);
-            return false;
-        }
-        let over = count >= STREAK || now.saturating_since(since) >= STREAK_TIME;
-        self.streak = if over { (0, now) } else { (count + 1, since) };
-        over
-    }
-
-    /// Takes a request out. It is usually near the front, because the requests that came first
-    /// usually leave first.
-    pub fn leave(&mut self, op: Op) {
-        if let Some(place) = self.waiting.iter().position(|&other| other == op) {
-            self.waiting.remove(place);
-        }
-    }
-
-    /// The next request got the key in another way than a hand-over.
-    pub fn ends_streak(&mut self, now: Instant) {
-        self.streak = (0, now);
-    }
-}
+/// A moment that does not come.
+pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// What a waiter does until its next attempt for the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,69 +171,11 @@ impl Waiting {
 
     /// When the key is free on `quorum` nodes, as far as they reported it.
     pub fn wakes_at(&self, quorum: usize) -> Instant {
-        let mut moments = [NEVER; super::node::MAX_NODES];
+        let mut moments = [NEVER; MAX_NODES];
         let moments = &mut moments[..self.free_at.len()];
         moments.copy_from_slice(&self.free_at);
         moments.sort_unstable();
         moments[quorum - 1]
-    }
-}
-
-/// The usual wait for a few keys: a new request need not measure it again.
-#[derive(Debug)]
-pub struct ContentionHistory([(KeyHash, Duration, Instant); CROWDS]);
-
-impl ContentionHistory {
-    /// The usual wait for a key; zero if there is none in memory.
-    pub fn at(&self, key: KeyHash, now: Instant) -> Duration {
-        let (whose, wait, seen_at) = self.0[key.place(CROWDS)];
-        let known = whose == key && now.saturating_since(seen_at) < FORGOTTEN;
-        if known { wait } else { Duration::ZERO }
-    }
-
-    /// Takes note of a wait for the key among other waiters.
-    pub fn note(&mut self, key: KeyHash, wait: Duration, now: Instant) {
-        let before = self.at(key, now);
-        let usual = if before.is_zero() { wait } else { (3 * before + wait) / 4 };
-        self.0[key.place(CROWDS)] = (key, usual, now);
-    }
-}
-
-impl Default for ContentionHistory {
-    fn default() -> ContentionHistory {
-        ContentionHistory([(KeyHash::of(b""), Duration::ZERO, Instant::default()); CROWDS])
-    }
-}
-
-/// A moment that does not come.
-pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
-
-/// How long other clients are left a turn.
-pub fn turn_of_others(round_trip: Duration) -> Duration {
-    2 * (WINDOW + round_trip)
-}
-
-/// How long a look may take before it counts as unanswered.
-pub fn patience(round_trip: Duration) -> Duration {
-    4 * round_trip + Duration::from_millis(1)
-}
-
-/// About how long a node takes to answer.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RoundTrip {
-    nanos: u64,
-}
-
-impl RoundTrip {
-    /// Takes note of one round trip.
-    pub fn add(&mut self, took: Duration) {
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.nanos = (self.nanos - self.nanos / 8).saturating_add(took / 8);
-    }
-
-    /// The usual round trip, within bounds.
-    pub fn usual(self) -> Duration {
-        Duration::from_nanos(self.nanos).clamp(ROUND_TRIPS.0, ROUND_TRIPS.1)
     }
 }
 
@@ -319,29 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_is_about_what_the_last_ones_took() {
-        let mut trips = RoundTrip::default();
-        (0..100).for_each(|_| trips.add(Duration::from_micros(800)));
-        assert!(trips.usual().abs_diff(Duration::from_micros(800)) < Duration::from_micros(2));
-        trips.add(Duration::MAX);
-        assert_eq!(trips.usual(), ROUND_TRIPS.1);
-        assert_eq!(RoundTrip::default().usual(), ROUND_TRIPS.0);
-    }
-
-    #[test]
-    fn a_streak_is_bounded_by_its_length_and_by_its_time() {
-        let mut queue = Queue::new(b"k", at(0));
-        assert!((0..STREAK).all(|_| !queue.hands_over(at(1))));
-        assert!(queue.hands_over(at(1)));
-        assert!(!queue.hands_over(at(1)), "a new one begins");
-        assert!(queue.hands_over(at(201)));
-        assert!(!queue.hands_over(at(500)), "one hand-over is always had");
-        queue.ends_streak(at(500));
-        assert!(!queue.hands_over(at(5_000)));
-    }
-
-    #[test]
-    fn it_is_deaf_until_its_turn_and_then_for_short_times_that_grow() {
+    fn a_back_off_lasts_until_the_turn_and_then_grows() {
         let mut waiting = Waiting::new(5, Duration::ZERO, at(0));
         assert!(!waiting.is_in_a_crowd());
         assert_eq!(waiting.hold_back(TRIP, at(9)), Duration::ZERO);
@@ -364,19 +213,6 @@ mod tests {
         assert_eq!(waiting.window(TRIP, at(10)), (TRIP / 2, TRIP));
         let waiting = Waiting::new(5, Duration::from_secs(10), at(0));
         assert!(waiting.window(TRIP, at(0)).0 <= NOT_YET);
-    }
-
-    #[test]
-    fn a_usual_wait_is_remembered_for_a_while() {
-        let (key, other) = (KeyHash::of(b"a"), KeyHash::of(b"b"));
-        let (none, millis) = (Duration::ZERO, Duration::from_millis);
-        let mut contention = ContentionHistory::default();
-        assert_eq!(contention.at(key, at(1)), none);
-        contention.note(key, millis(8), at(100));
-        assert_eq!(contention.at(key, at(100)), millis(8));
-        contention.note(key, millis(16), at(100));
-        assert_eq!(contention.at(key, at(599)), millis(10));
-        assert_eq!((contention.at(key, at(600)), contention.at(other, at(100))), (none, none));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! A round: a question to all nodes, its ballot, and what each node said. It is a plain value in
 //! its record: it writes nothing and acts on nothing.
 
-use super::ballot::{Ballot, Verdict, Vote};
-use super::error::{NodeError, NodeReply};
-use super::node::{MAX_NODES, NodeId, NodeSet};
-use super::time::{Instant, Ttl};
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::locks::ballot::{Ballot, Verdict, Vote};
+use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
+use crate::proto::time::{Instant, Ttl};
 
 /// What is asked in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

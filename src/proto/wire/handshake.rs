@@ -10,11 +10,11 @@
 //! managed server may refuse each command but the credentials; what follows from a refusal is
 //! defined here. The hazard is a node taken for an independent master that is none.
 
-use super::command::{EXTEND, Native, RELEASE};
-use super::error::NodeError;
-use super::marker::{Identity, Marker, MarkerState};
-use super::resp::Reply;
-use super::settings::NodeSettings;
+use crate::proto::error::NodeError;
+use crate::proto::settings::NodeSettings;
+use crate::proto::wire::command::{EXTEND, Native, RELEASE};
+use crate::proto::wire::marker::{Identity, Marker, MarkerState};
+use crate::proto::wire::resp::Reply;
 
 /// A step of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -396,8 +396,8 @@ impl Info {
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::Secret;
     use super::*;
+    use crate::proto::settings::Secret;
 
     fn said(handshake: &mut Handshake, node: &NodeSettings) -> Vec<(Step, String)> {
         let mut said = Vec::new();
@@ -512,8 +512,10 @@ mod tests {
     #[test]
     fn its_own_compare_and_delete_is_found_by_name() {
         let read = |reply: &[u8]| {
-            let step = crate::proto::resp::decode(reply, &Default::default()).unwrap();
-            let crate::proto::resp::Step::Complete { reply, .. } = step else { panic!("partial") };
+            let step = crate::proto::wire::resp::decode(reply, &Default::default()).unwrap();
+            let crate::proto::wire::resp::Step::Complete { reply, .. } = step else {
+                panic!("partial")
+            };
             Step::Native.read(&reply)
         };
         let found = |native| Some(Fact::Native(native));

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::error::NodeReply;
-use super::keeper::TOLD_BEFORE;
-use super::key::{HashOfIt, KeyHash};
-use super::lock::{Lock, LockToken};
-use super::node::{NodeId, NodeSet, Outstanding};
-use super::ops::Op;
-use super::pending_releases::GONE_AFTER;
-use super::round::{Purpose, Round};
-use super::time::{Instant, Ttl};
-use super::timers::Timer;
+use crate::proto::error::NodeReply;
+use crate::proto::ids::Op;
+use crate::proto::key::{HashOfIt, KeyHash};
+use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::auto_extend::TOLD_BEFORE;
+use crate::proto::locks::pending_releases::GONE_AFTER;
+use crate::proto::locks::round::{Purpose, Round};
+use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::timers::Timer;
 
 /// The phase of a record's life. It only moves on, never back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

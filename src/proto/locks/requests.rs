@@ -7,21 +7,15 @@ use std::collections::VecDeque;
 
 use slab::Slab;
 
-use super::error::{Error, Report};
-use super::inspection::Inspection;
-use super::keeper::AutoExtend;
-use super::lock::Lock;
-use super::round::ReleaseOutcome;
-use super::time::{Instant, Ttl};
-use super::timers::Timer;
-use super::waiters::Waiting;
-
-/// The handle of a request, by which it can be cancelled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Op {
-    index: u32,
-    generation: u64,
-}
+use crate::proto::error::{Error, Report};
+use crate::proto::ids::Op;
+use crate::proto::inspection::Inspection;
+use crate::proto::lock::Lock;
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::round::ReleaseOutcome;
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::timers::Timer;
+use crate::proto::waiting::Waiting;
 
 /// The outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
@@ -280,8 +274,8 @@ impl Ops {
 
 #[cfg(test)]
 mod tests {
-    use super::super::error::Busy;
     use super::*;
+    use crate::proto::error::Busy;
 
     fn over() -> Stage {
         Stage::Over(Err(Error::Busy(Busy::Lock)))

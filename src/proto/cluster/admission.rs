@@ -3,16 +3,16 @@
 //! The hazard is order: a node is admitted only after it is known what it may have forgotten, and
 //! the pending releases are the first thing that is sent to it then.
 
-use super::super::command;
-use super::super::error::NodeError;
-use super::super::handshake::{Fact, Progress, Step, Vetted};
-use super::super::link::{Ask, Kind};
-use super::super::marker::{self, MarkerState, Marking};
-use super::super::node::NodeId;
-use super::super::quarantine;
-use super::super::standing::NodeState;
-use super::super::time::Instant;
-use super::{Action, Change, Cluster};
+use crate::proto::cluster::restart_guard;
+use crate::proto::cluster::state::NodeState;
+use crate::proto::cluster::{Action, Change, Cluster};
+use crate::proto::error::NodeError;
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::command;
+use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::handshake::{Fact, Progress, Step, Vetted};
+use crate::proto::wire::marker::{self, MarkerState, Marking};
 
 impl Cluster {
     /// Asks the first questions on a connection that is open.
@@ -60,7 +60,7 @@ impl Cluster {
         let handshake = &self.nodes[node.index()].handshake;
         let (vetted, found) = (*handshake.vetted(), handshake.found());
         let (guard, max_ttl) = (self.settings.restart_guard, self.settings.max_ttl);
-        match (found, quarantine::marking(guard, &vetted, max_ttl)) {
+        match (found, restart_guard::marking(guard, &vetted, max_ttl)) {
             _ if self.is_known_server(node, &vetted) => {
                 self.reject(node, NodeError::SameServer, now)
             }

@@ -5,14 +5,15 @@
 
 use std::time::Duration;
 
-use super::super::error::Error;
-use super::super::key::KeyHash;
-use super::super::locks::Locks;
-use super::super::node::{NodeId, NodeSet};
-use super::super::ops::Op;
-use super::super::time::Instant;
-use super::super::waiters::{self, Mode, NEVER, Waiting};
-use super::Waits;
+use crate::proto::error::Error;
+use crate::proto::ids::Op;
+use crate::proto::key::KeyHash;
+use crate::proto::locks::Locks;
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::Instant;
+use crate::proto::waiting::{Mode, NEVER, Waiting};
+use crate::proto::waits::Waits;
+use crate::proto::waits::contention;
 
 /// How many times longer the pauses may be for a waiter that is notified than for one that is not.
 const RARELY: u32 = 8;
@@ -115,7 +116,7 @@ impl Waits {
         if let Some(number) = locks.pauses_before(op) {
             locks.name_key(number, [node], now);
         }
-        let patience = waiters::patience(self.round_trip.usual());
+        let patience = contention::patience(self.round_trip.usual());
         locks.pause_on(op, now.saturating_add(patience));
     }
 

@@ -4,8 +4,21 @@
 //! The hazard is a renewal after a release, which would extend a key that is to go: a record that
 //! is not held has no keeping.
 
-use super::super::keeper::Kept;
-use super::*;
+use crate::proto::error::{Error, LostReason};
+use crate::proto::ids::Op;
+use crate::proto::key::KeyHash;
+use crate::proto::lock::Lock;
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::auto_extend::Kept;
+use crate::proto::locks::ballot::Verdict;
+use crate::proto::locks::records::Phase;
+use crate::proto::locks::requests::{Completion, Outcome, Stage};
+use crate::proto::locks::round::Purpose;
+use crate::proto::locks::{Due, Locks, Prolong, WaitEvent};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::command;
+use crate::proto::wire::connection::{Ask, Kind};
 
 impl Locks {
     /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was

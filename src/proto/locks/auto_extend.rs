@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::error::{ConfigError, LostReason};
-use super::node::NodeSet;
-use super::ops::Op;
-use super::time::{Instant, Ttl, drift};
-use super::timers::Timer;
+use crate::proto::error::{ConfigError, LostReason};
+use crate::proto::ids::Op;
+use crate::proto::node_set::NodeSet;
+use crate::proto::time::{Instant, Ttl, drift};
+use crate::proto::timers::Timer;
 
 /// A lock is renewed after its ttl divided by this: two more tries fit in before it ends.
 const RENEWED_AFTER: u32 = 3;
@@ -84,8 +84,9 @@ impl AutoExtend {
         self
     }
 
-    /// Also reports each later deadline ([`Outcome::Renewed`](super::ops::Outcome::Renewed)): for a
-    /// caller that keeps a copy of it.
+    /// Also reports each later deadline
+    /// ([`Outcome::Renewed`](crate::proto::locks::requests::Outcome::Renewed)): for a caller that
+    /// keeps a copy of it.
     #[must_use]
     pub const fn notify_renewals(mut self) -> AutoExtend {
         self.notifies_renewals = true;
@@ -270,8 +271,8 @@ pub type Keeper = Slab<Kept>;
 
 #[cfg(test)]
 mod tests {
-    use super::super::ops::Ops;
     use super::*;
+    use crate::proto::locks::requests::Ops;
 
     const TTL: Duration = Duration::from_secs(9);
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::error::NodeError;
-use super::time::{Instant, drift};
+use crate::proto::error::NodeError;
+use crate::proto::time::{Instant, drift};
 
 /// The state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
