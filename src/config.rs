@@ -156,6 +156,19 @@ impl Config {
         self
     }
 
+    /// Names this client in each of its tokens, for people: `host:pid/job`, say. A token is then
+    /// `<40 hex digits>:<owner>`, `redlatch status` shows it, and
+    /// [`Value::owner`](crate::Value::owner) reads it. It changes nothing in who holds a lock:
+    /// tokens are compared whole. Empty, as unless set: plain tokens.
+    ///
+    /// Printable ASCII without spaces, 100 bytes at most; anything else is refused when the client
+    /// is made, before anything is sent.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Config {
+        self.settings.owner = Some(owner.into()).filter(|owner| !owner.is_empty());
+        self
+    }
+
     /// Calls `ask` for user and password each time a connection opens, with the label of the node
     /// (`host:port`, `unix:/path`): for passwords that change. If it returns `None`, those of the
     /// URL are used. Open connections stay as they are.

@@ -92,7 +92,7 @@ pub use proto::ids::Op;
 #[doc(inline)]
 pub use proto::inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
 #[doc(inline)]
-pub use proto::lock::{Lock, LockToken};
+pub use proto::lock::{InvalidToken, Lock, LockToken};
 #[doc(inline)]
 pub use proto::locks::auto_extend::AutoExtend;
 #[doc(inline)]

@@ -61,7 +61,7 @@ fn extend(options: &Options) -> Result<(), Refusal> {
     let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
     event_loop.gather(|_| false)?;
     node_events::mention(&mut event_loop, &options.output);
-    let op = event_loop.engine.extend_token(key, options.token, ttl, 0)?;
+    let op = event_loop.engine.extend_token(key, options.token.clone(), ttl, 0)?;
     let deadline = match event_loop.end_of(op)? {
         Outcome::Extended { deadline } => deadline,
         other => unreachable!("an extend ended as {other:?}"),

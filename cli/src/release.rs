@@ -61,7 +61,7 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
     event_loop.gather(|_| false)?;
     node_events::mention(&mut event_loop, &options.output);
-    let op = event_loop.engine.release_token(key, options.token, 0)?;
+    let op = event_loop.engine.release_token(key, options.token.clone(), 0)?;
     let released = match event_loop.end_of(op)? {
         Outcome::Released(released) => released,
         other => unreachable!("a release ended as {other:?}"),

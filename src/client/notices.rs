@@ -79,7 +79,11 @@ impl Notices {
         if self.untold.len() == MOST {
             self.untold.pop_front();
         }
-        self.untold.push_back(LockEvent { key: followed.key.clone(), token: followed.token, what });
+        self.untold.push_back(LockEvent {
+            key: followed.key.clone(),
+            token: followed.token.clone(),
+            what,
+        });
         true
     }
 

@@ -501,6 +501,13 @@ pub enum ConfigError {
         /// The name.
         given: Box<str>,
     },
+    /// An owner that tokens cannot name.
+    Owner {
+        /// The owner.
+        given: Box<str>,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
     /// Something that encryption needs is missing or invalid.
     Tls {
         /// What is wrong.
@@ -558,6 +565,7 @@ impl fmt::Display for ConfigError {
             ConfigError::ClientName { given } => {
                 write!(f, "client_name is {given:?}: it must be printable ASCII without spaces")
             }
+            ConfigError::Owner { given, problem } => write!(f, "owner is {given:?}: {problem}"),
             ConfigError::Tls { problem } => write!(f, "TLS: {problem}"),
             ConfigError::Ttl(bad) => bad.fmt(f),
             ConfigError::KeyTooLong { given, most } => {

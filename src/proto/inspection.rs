@@ -7,10 +7,14 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::proto::error::NodeError;
+use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 
-/// How many bytes of a value are asked for and kept. A token of this library has 40 bytes. Another
-/// program may write a value that is longer than any reply should be: it is cut.
-pub const KEPT: usize = 56;
+/// How many bytes of a value are asked for and kept: more than the longest token has
+/// ([`LONGEST_TOKEN`]). Another program may write a value that is longer than any reply should be:
+/// it is cut.
+pub const KEPT: usize = 160;
+
+const _: () = assert!(KEPT > LONGEST_TOKEN, "a token is kept whole");
 
 /// What a node holds at a key, or the beginning of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +35,18 @@ impl Value {
     /// The bytes of the value, as far as they were kept.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
+    }
+
+    /// The token that the value is; `None` if another program wrote it.
+    pub fn token(&self) -> Option<LockToken> {
+        std::str::from_utf8(self.as_bytes()).ok().and_then(LockToken::parse)
+    }
+
+    /// The owner that the value names, if it is a token with an owner.
+    pub fn owner(&self) -> Option<&str> {
+        self.token()?;
+        let text = std::str::from_utf8(self.as_bytes()).ok()?;
+        text.split_once(':').map(|(_, owner)| owner)
     }
 }
 
@@ -180,6 +196,21 @@ mod tests {
         ];
         for (sights, finding) in cases {
             assert_eq!(seen(sights), finding, "{sights:?}");
+        }
+    }
+
+    #[test]
+    fn value_that_is_a_token_names_its_owner() {
+        let digits = "0123456789abcdef0123456789abcdef01234567";
+        let owned = Value::of(format!("{digits}:web-1:4711/nightly").as_bytes());
+        assert_eq!(owned.owner(), Some("web-1:4711/nightly"));
+        assert_eq!(owned.token().map(|token| token.to_string()), Some(owned.to_string()));
+        let plain = Value::of(digits.as_bytes());
+        assert_eq!((plain.owner(), plain.token().is_some()), (None, true));
+        let long = format!("{digits}:{}", "x".repeat(100));
+        assert_eq!(Value::of(long.as_bytes()).owner().map(str::len), Some(100));
+        for other in ["web-1:4711", "not a token:me", &format!("{digits}:a b")] {
+            assert_eq!(Value::of(other.as_bytes()).owner(), None, "{other}");
         }
     }
 

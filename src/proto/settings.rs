@@ -2,9 +2,11 @@
 //! reason. Addresses are not here: only the driver, which opens the sockets, needs them.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::proto::error::ConfigError;
+use crate::proto::lock::check_owner;
 use crate::proto::node_set::MAX_NODES;
 use crate::proto::time::Ttl;
 
@@ -132,6 +134,9 @@ pub struct Settings {
     /// The name of the client's connections in `CLIENT LIST`, if the nodes take a name; empty: no
     /// name.
     pub client_name: Box<str>,
+    /// The words by which people know this client, in each of its tokens; `None`: its tokens are
+    /// plain. Every token shares this copy.
+    pub owner: Option<Arc<str>>,
     /// The longest ttl that may be asked for.
     pub max_ttl: Duration,
     /// How long a node may take to answer before the others decide without it.
@@ -171,6 +176,7 @@ impl Settings {
         Settings {
             nodes,
             client_name: "redlatch".into(),
+            owner: None,
             max_ttl: Duration::from_secs(60),
             node_timeout: Duration::from_millis(50),
             connect_timeout: Duration::from_secs(1),
@@ -214,6 +220,10 @@ impl Settings {
         }
         if !self.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ConfigError::ClientName { given: self.client_name.clone() });
+        }
+        if let Err(problem) = self.owner.as_deref().map_or(Ok(()), check_owner) {
+            let given = self.owner.as_deref().unwrap_or_default().into();
+            return Err(ConfigError::Owner { given, problem });
         }
         self.validate_times()
     }
@@ -269,6 +279,20 @@ mod tests {
             settings.client_name = name.into();
             assert_eq!(settings.validate().is_ok(), good, "{name:?}");
         }
+    }
+
+    #[test]
+    fn owner_that_a_token_cannot_name_is_refused() {
+        let mut settings = of(&["a"]);
+        let (most, longer) = ("x".repeat(100), "x".repeat(101));
+        for (owner, good) in
+            [("web-1:4711/a", true), (&most, true), (&longer, false), ("a b", false)]
+        {
+            settings.owner = Some(owner.into());
+            assert_eq!(settings.validate().is_ok(), good, "{owner:?}");
+        }
+        let error = settings.validate().unwrap_err().to_string();
+        assert_eq!(error, "owner is \"a b\": it must be printable ASCII without spaces");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::proto::locks::ballot::{Ballot, Verdict};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{Due, Locks, busy, check_length, draw};
+use crate::proto::locks::{Due, Locks, busy, check_length};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::connection::{Ask, Kind};
@@ -51,7 +51,7 @@ impl Locks {
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         self.check_key(key)?;
         self.check_room()?;
-        let fresh = draw(&mut self.rng);
+        let fresh = self.draw_token();
         let mut round = Round::acquire(self.cluster.size(), now, ttl);
         round.purpose = Purpose::Adopt;
         let number = self.records.open(key, fresh, round).ok_or(busy(Busy::Records))?;
@@ -159,7 +159,7 @@ impl Locks {
         self.check_room()?;
         let ttl = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
         let round = Round::acquire(self.cluster.size(), now, ttl);
-        let token = draw(&mut self.rng);
+        let token = self.draw_token();
         let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         let op = self.ops.open(data, now, number);
         let record = self.records.get_mut(number);

@@ -16,7 +16,7 @@ use crate::proto::time::Instant;
 use crate::proto::wire::command;
 use crate::proto::wire::connection::{Ask, Kind};
 
-/// `GETRANGE key 0 55`: the beginning of the value. `GET` would return all of it, and a value of a
+/// `GETRANGE key 0 159`: the beginning of the value. `GET` would return all of it, and a value of a
 /// megabyte is longer than a reply may be.
 pub(super) fn ask_what_is_there(out: &mut BytesMut, key: &[u8]) {
     let last = (KEPT - 1).to_string();

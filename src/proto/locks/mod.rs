@@ -306,6 +306,11 @@ impl Locks {
         self.records.get(number).is_deciding()
     }
 
+    /// Draws the token of an attempt.
+    fn draw_token(&mut self) -> LockToken {
+        LockToken::draw(&mut self.rng).with_owner(self.cluster.settings().owner.as_ref())
+    }
+
     /// Refuses a key that cannot be locked.
     fn check_key(&self, key: &[u8]) -> Result<(), Error> {
         check_length(key)?;
@@ -486,9 +491,5 @@ fn busy(busy: Busy) -> Error {
 }
 
 fn handle_of(number: u32, record: &Record) -> Lock {
-    Lock { record: number, generation: record.generation, token: record.token }
-}
-
-fn draw(rng: &mut StdRng) -> LockToken {
-    LockToken::draw(rng)
+    Lock { record: number, generation: record.generation, token: record.token.clone() }
 }

@@ -420,7 +420,7 @@ mod tests {
 
     fn lock(records: &Records, record: u32) -> Lock {
         let open = records.get(record);
-        Lock { record, generation: open.generation, token: open.token }
+        Lock { record, generation: open.generation, token: open.token.clone() }
     }
 
     #[test]
