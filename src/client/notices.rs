@@ -1,6 +1,7 @@
 //! Warnings and losses of the locks that a blocking client keeps, until the caller polls them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 
 use crate::proto::error::Error;
 use crate::proto::lock::LockToken;
@@ -11,7 +12,7 @@ use crate::proto::time::Instant;
 const MOST: usize = 256;
 
 /// An event of a lock that is kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct LockEvent {
     /// Its key.
     pub key: Vec<u8>,
@@ -31,6 +32,15 @@ pub enum LockEventKind {
     },
     /// The lock is lost: reported once.
     Lost(Error),
+}
+
+/// One line, with the key as text.
+impl fmt::Debug for LockEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LockEvent { key, token, what } = self;
+        let key = key.escape_ascii();
+        write!(f, "LockEvent {{ key: \"{key}\", token: {token}, what: {what:?} }}")
+    }
 }
 
 #[derive(Debug)]

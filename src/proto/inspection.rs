@@ -92,8 +92,8 @@ pub struct NodeKeyState {
     pub took: Duration,
 }
 
-/// What the nodes hold at a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What the nodes hold at a key. `Debug` is the line of `Display`.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Inspection {
     /// The key.
     pub key: Box<[u8]>,
@@ -156,6 +156,34 @@ impl Inspection {
     }
 }
 
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\", a quorum is {}:", self.key.escape_ascii(), self.quorum)?;
+        for (index, node) in self.nodes.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma} {} ", node.label)?;
+            match node.sight {
+                KeyState::Absent => f.write_str("free")?,
+                KeyState::Held { value, left: Some(left) } => {
+                    write!(f, "held by {value} for {left:?}")?;
+                }
+                KeyState::Held { value, left: None } => write!(f, "held by {value} for ever")?,
+                KeyState::Failed(cause) => cause.fmt(f)?,
+            }
+            if let Some(detail) = &node.detail {
+                write!(f, " ({detail})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +225,27 @@ mod tests {
         for (sights, finding) in cases {
             assert_eq!(seen(sights), finding, "{sights:?}");
         }
+    }
+
+    #[test]
+    fn inspection_is_one_line_with_the_key_as_text() {
+        let node = |label: &str, sight| NodeKeyState {
+            label: label.into(),
+            sight,
+            detail: matches!(sight, KeyState::Failed(_)).then(|| "refused".into()),
+            took: Duration::ZERO,
+        };
+        let nodes = vec![
+            node("a:1", held(b"tok\n", Some(1500))),
+            node("b:1", held(b"tok", None)),
+            node("c:1", KeyState::Absent),
+            node("d:1", KeyState::Failed(NodeError::Unreachable)),
+        ];
+        let seen = Inspection { key: b"in\r\nvoice"[..].into(), quorum: 3, nodes };
+        let line = "\"in\\r\\nvoice\", a quorum is 3: a:1 held by tok\\n for 1.5s, \
+             b:1 held by tok for ever, c:1 free, d:1 not connected (refused)";
+        assert_eq!(seen.to_string(), line);
+        assert_eq!(format!("{seen:?}"), line);
     }
 
     #[test]
