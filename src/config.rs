@@ -156,6 +156,17 @@ impl Config {
         self
     }
 
+    /// Puts `prefix` before every key that is sent: for a server that others use, too, or a user
+    /// who may only touch such keys. The key of the node marker has no prefix.
+    ///
+    /// Guards, errors, reports and inspections have the key as the caller named it, without the
+    /// prefix. All clients that share a lock have to use the same prefix. Empty unless set.
+    #[must_use]
+    pub fn key_prefix(mut self, prefix: impl Into<Box<str>>) -> Config {
+        self.settings.key_prefix = prefix.into();
+        self
+    }
+
     /// Names this client in each of its tokens, for people: `host:pid/job`, say. A token is then
     /// `<40 hex digits>:<owner>`, `redlatch status` shows it, and
     /// [`Value::owner`](crate::Value::owner) reads it. It changes nothing in who holds a lock:

@@ -137,6 +137,8 @@ pub struct Settings {
     /// The words by which people know this client, in each of its tokens; `None`: its tokens are
     /// plain. Every token shares this copy.
     pub owner: Option<Arc<str>>,
+    /// Stands before every key that is sent, except the node marker.
+    pub key_prefix: Box<str>,
     /// The longest ttl that may be asked for.
     pub max_ttl: Duration,
     /// How long a node may take to answer before the others decide without it.
@@ -177,6 +179,7 @@ impl Settings {
             nodes,
             client_name: "redlatch".into(),
             owner: None,
+            key_prefix: "".into(),
             max_ttl: Duration::from_secs(60),
             node_timeout: Duration::from_millis(50),
             connect_timeout: Duration::from_secs(1),
@@ -214,8 +217,9 @@ impl Settings {
                 return Err(ConfigError::DuplicateNode { label: node.label.clone() });
             }
         }
-        if self.node_marker.len() > LONGEST_KEY {
-            let (given, most) = (self.node_marker.len(), LONGEST_KEY);
+        let longest = self.node_marker.len().max(self.key_prefix.len());
+        if longest > LONGEST_KEY {
+            let (given, most) = (longest, LONGEST_KEY);
             return Err(ConfigError::KeyTooLong { given, most });
         }
         if !self.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {

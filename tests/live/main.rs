@@ -20,6 +20,7 @@ mod losing;
 mod many;
 mod owners;
 mod paused;
+mod prefixed;
 mod quorum;
 mod scripts;
 

@@ -15,7 +15,7 @@ use crate::proto::locks::ballot::{Ballot, Verdict};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{Due, Locks, busy, check_length};
+use crate::proto::locks::{Due, Locks, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::connection::{Ask, Kind};
@@ -155,7 +155,7 @@ impl Locks {
         data: u64,
         now: Instant,
     ) -> Result<(u32, Op), Error> {
-        check_length(key)?;
+        self.check_length(key)?;
         self.check_room()?;
         let ttl = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
         let round = Round::acquire(self.cluster.size(), now, ttl);

@@ -44,7 +44,7 @@ use rand::rngs::StdRng;
 use crate::proto::cluster::Cluster;
 use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply};
 use crate::proto::ids::Op;
-use crate::proto::key::KeyHash;
+use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::{AutoExtend, Keeper};
 use crate::proto::locks::ballot::Verdict;
@@ -183,6 +183,8 @@ pub struct Locks {
     pending_releases: Vec<PendingReleases>,
     /// The flushes that each node reported.
     flushes: Vec<Flushes>,
+    /// The key of the question that is being written.
+    key_prefix: KeyPrefix,
     records: Records,
     ops: Ops,
     keeper: Keeper,
@@ -203,6 +205,7 @@ impl Locks {
         Locks {
             pending_releases: (0..nodes).map(|_| PendingReleases::default()).collect(),
             flushes: (0..nodes).map(|_| Flushes::default()).collect(),
+            key_prefix: KeyPrefix::new(&settings.key_prefix),
             records: Records::new(settings.limits.records),
             ops: Ops::default(),
             starting: true,
@@ -313,10 +316,20 @@ impl Locks {
 
     /// Refuses a key that cannot be locked.
     fn check_key(&self, key: &[u8]) -> Result<(), Error> {
-        check_length(key)?;
-        let marker = self.cluster.settings().wanted_marker();
-        if marker.is_some_and(|marker| marker.as_bytes() == key) {
+        self.check_length(key)?;
+        let marker = self.cluster.settings().wanted_marker().map(str::as_bytes);
+        let unprefixed = marker.and_then(|it| it.strip_prefix(self.key_prefix.as_bytes()));
+        if unprefixed == Some(key) {
             return Err(ConfigError::KeyOfMarker { key: key.into() }.into());
+        }
+        Ok(())
+    }
+
+    /// Refuses a key that is too long with its prefix.
+    fn check_length(&self, key: &[u8]) -> Result<(), Error> {
+        let (given, most) = (self.key_prefix.as_bytes().len() + key.len(), LONGEST_KEY);
+        if given > most {
+            return Err(ConfigError::KeyTooLong { given, most }.into());
         }
         Ok(())
     }
@@ -355,7 +368,8 @@ impl Locks {
         }
         let names_it = record.tracked && kind.may_create();
         let ask = Ask::new(number, record.round.number, kind, now);
-        let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
+        let key = self.key_prefix.put_before(&record.key);
+        let (token, ttl) = (&record.token, record.round.ttl);
         self.cluster.ask(node, ask, now, |out| match kind {
             Kind::Acquire => command::acquire(out, key, token, ttl),
             Kind::Extend(form) => command::extend(out, form, key, token, ttl),
@@ -476,14 +490,6 @@ impl Locks {
             self.records.close(number);
         }
     }
-}
-
-fn check_length(key: &[u8]) -> Result<(), Error> {
-    if key.len() > LONGEST_KEY {
-        let (given, most) = (key.len(), LONGEST_KEY);
-        return Err(ConfigError::KeyTooLong { given, most }.into());
-    }
-    Ok(())
 }
 
 fn busy(busy: Busy) -> Error {

@@ -257,7 +257,8 @@ impl Locks {
         self.cluster.ask(node, ask(Kind::Caching), now, |out| {
             command::encode(out, &[b"CLIENT", b"CACHING", b"YES"]);
         });
-        let names = |out: &mut _| command::encode(out, &[b"PTTL", &record.key]);
+        let key = self.key_prefix.put_before(&record.key);
+        let names = |out: &mut _| command::encode(out, &[b"PTTL", key]);
         self.cluster.ask(node, ask(Kind::Register), now, names);
     }
 

@@ -12,7 +12,7 @@ use bytes::{Buf, BytesMut};
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::inspection::Value;
-use crate::proto::key::KeyHash;
+use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::settings::{Limits, Secret};
 use crate::proto::time::Instant;
 use crate::proto::wire::command::Form;
@@ -194,6 +194,7 @@ pub struct Link {
     /// A node or a proxy may repeat a secret that was sent to it: an error line that contains it is
     /// not kept.
     secret: Option<Secret>,
+    key_prefix: KeyPrefix,
 }
 
 /// `Debug` does not show the bytes: credentials are among them.
@@ -218,6 +219,11 @@ impl Link {
         self.written.clear();
         self.unwritten = 0;
         std::mem::take(&mut self.asks)
+    }
+
+    /// The keys that the node names have this prefix.
+    pub fn set_key_prefix(&mut self, prefix: &str) {
+        self.key_prefix = KeyPrefix::new(prefix);
     }
 
     /// From now on, no error that repeats this secret is kept.
@@ -322,7 +328,7 @@ impl Link {
                 self.last_error.extend(kept.escape_ascii().map(char::from));
             }
             let incoming = match reply {
-                Reply::Push(elements) => told(elements, &mut self.written),
+                Reply::Push(elements) => told(elements, &self.key_prefix, &mut self.written),
                 _ => Some(take(&mut self.asks, (&mut self.fact, &mut self.seen), &reply)?),
             };
             if kept {
@@ -381,7 +387,7 @@ fn take(
 
 /// Reads a push: `invalidate` with the keys that were written to, or with nothing if a database was
 /// flushed. Pushes of other kinds are ignored.
-fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
+fn told(push: Elements<'_>, prefix: &KeyPrefix, written: &mut Vec<KeyHash>) -> Option<Incoming> {
     let mut elements = push.iter();
     if elements.next() != Some(Reply::Bulk(b"invalidate")) {
         return None;
@@ -390,7 +396,7 @@ fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
         Reply::Null => Some(Incoming::Flushed),
         Reply::Array(keys) => {
             written.extend(keys.iter().filter_map(|key| match key {
-                Reply::Bulk(key) => Some(KeyHash::of(key)),
+                Reply::Bulk(key) => Some(prefix.hash_of(key)),
                 _ => None,
             }));
             written.pop().map(Incoming::Written)
