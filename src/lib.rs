@@ -44,6 +44,8 @@
 //!
 //! * `net` (default): the event loop and the blocking client. Without it there is `proto` alone.
 //! * `tls`: encrypted connections, `rediss://`, with rustls.
+//! * `system-ca`: the CAs of the system for `rediss://` (`Tls::system`).
+//! * `serde`: [`Config`] and [`ConfigFile`] can be deserialized, from a TOML file, say.
 //! * `tokio`: `SharedClient::connect_tokio`.
 //! * `testing`: in-process masters, for your own tests.
 #![forbid(unsafe_code)]
@@ -66,7 +68,10 @@ pub mod testing;
 pub use client::{Client, Guard, LockEvent, LockEventKind};
 #[cfg(feature = "net")]
 #[doc(inline)]
-pub use config::{Config, DEFAULT_WAIT, LockOptions};
+pub use config::{Config, ConfigFile, DEFAULT_WAIT, LockOptions, TlsFiles};
+#[cfg(feature = "net")]
+#[doc(inline)]
+pub use config::{InvalidDuration, parse_duration};
 #[cfg(feature = "net")]
 #[doc(inline)]
 pub use net::address::Lookup;

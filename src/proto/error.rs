@@ -529,6 +529,14 @@ pub enum ConfigError {
         /// What is wrong with it.
         problem: &'static str,
     },
+    /// A variable of the environment, or a file, that cannot be used. It is not quoted: it may be
+    /// a password.
+    Source {
+        /// Its name.
+        name: Box<str>,
+        /// What is wrong with it.
+        problem: Box<str>,
+    },
     /// Something that encryption needs is missing or invalid.
     Tls {
         /// What is wrong.
@@ -587,6 +595,7 @@ impl fmt::Display for ConfigError {
                 write!(f, "client_name is {given:?}: it must be printable ASCII without spaces")
             }
             ConfigError::Owner { given, problem } => write!(f, "owner is {given:?}: {problem}"),
+            ConfigError::Source { name, problem } => write!(f, "{name}: {problem}"),
             ConfigError::Tls { problem } => write!(f, "TLS: {problem}"),
             ConfigError::Ttl(bad) => bad.fmt(f),
             ConfigError::KeyTooLong { given, most } => {
