@@ -16,6 +16,7 @@ use signal_hook_mio::v1_0::Signals;
 use crate::arguments::{Key, Nodes, Output, Timing};
 use crate::event_loop::EventLoop;
 use crate::exit;
+use crate::holder::Holder;
 use crate::look::time;
 use crate::node_events;
 use crate::nodes;
@@ -135,9 +136,14 @@ impl Taking<'_> {
         let op = self.event_loop.engine.acquire(&self.options.key.key, lock_options, 0)?;
         loop {
             if let Some(done) = self.event_loop.engine.poll_completion() {
-                return match done.result.map_err(Refusal::of_acquire)? {
-                    Outcome::Acquired(lock) => Ok(lock),
-                    other => unreachable!("an acquire ended as {other:?}"),
+                return match done.result {
+                    Ok(Outcome::Acquired(lock)) => Ok(lock),
+                    Ok(other) => unreachable!("an acquire ended as {other:?}"),
+                    Err(error) => {
+                        let holder =
+                            Holder::of(&mut self.event_loop, &self.options.key.key, &error);
+                        Err(Refusal::of_acquire(error).held_by(holder).into())
+                    }
                 };
             }
             if let Err(stop) = self.turn(None) {

@@ -12,6 +12,8 @@ use std::time::Duration;
 use super::Config;
 use super::duration::parse_duration;
 use crate::net::address::{Address, with_password, without_credentials};
+#[cfg(feature = "tls")]
+use crate::net::tls::Tls;
 use crate::proto::error::ConfigError;
 use crate::proto::settings::{RestartGuard, Secret};
 
@@ -89,9 +91,9 @@ pub struct ConfigFile {
     pub allow_eviction: Option<bool>,
     /// What `rediss://` URLs need.
     pub tls: TlsFiles,
-    /// The password from the environment.
+    /// The password of `REDISCLI_AUTH`. It cannot be written in a file of this shape.
     #[cfg_attr(feature = "serde", serde(skip))]
-    password: Option<Secret>,
+    pub password: Option<Secret>,
 }
 
 /// The files that `rediss://` URLs need, all in PEM.
@@ -117,7 +119,8 @@ impl ConfigFile {
     /// | `REDLATCH_PASSWORD_FILE` | [`password_file`](ConfigFile::password_file) |
     /// | `REDLATCH_TLS_CA`, `REDLATCH_TLS_CERT`, `REDLATCH_TLS_KEY` | [`tls`](ConfigFile::tls) |
     /// | `REDLATCH_KEY_PREFIX`, `REDLATCH_OWNER` | texts |
-    /// | `REDLATCH_TTL`, `REDLATCH_WAIT`, `REDLATCH_NODE_TIMEOUT`, `REDLATCH_CONNECT_TIMEOUT`, `REDLATCH_MAX_TTL` | durations, such as `500ms`; a bare number is seconds |
+    /// | `REDLATCH_TTL`, `REDLATCH_WAIT`, `REDLATCH_MAX_TTL` | durations, such as `500ms` |
+    /// | `REDLATCH_NODE_TIMEOUT`, `REDLATCH_CONNECT_TIMEOUT` | the same |
     /// | `REDLATCH_NO_RESTART_GUARD`, `REDLATCH_PERSISTENT_NODES` | `true` or `false` |
     ///
     /// # Errors
@@ -222,7 +225,7 @@ impl ConfigFile {
     ///
     /// # Errors
     /// A file that cannot be read, or has no password in it.
-    pub fn password(&self) -> Result<Option<Secret>, ConfigError> {
+    pub fn find_password(&self) -> Result<Option<Secret>, ConfigError> {
         if self.password.is_some() {
             return Ok(self.password.clone());
         }
@@ -266,9 +269,7 @@ impl TlsFiles {
     /// # Errors
     /// A file that cannot be used, or is missing.
     #[cfg(feature = "tls")]
-    pub fn load(&self) -> Result<crate::Tls, ConfigError> {
-        use crate::Tls;
-
+    pub fn load(&self) -> Result<Tls, ConfigError> {
         let read = |path: &Path| {
             let problem =
                 |error| ConfigError::Tls { problem: format!("{}: {error}", path.display()).into() };
@@ -307,7 +308,7 @@ impl TryFrom<ConfigFile> for Config {
     /// # Errors
     /// As of [`Config::new`], and a file that cannot be used.
     fn try_from(file: ConfigFile) -> Result<Config, ConfigError> {
-        let password = file.password()?;
+        let password = file.find_password()?;
         let urls = file.servers.iter();
         let config = Config::new(urls.map(|url| with_password(url, password.as_ref())))?;
         let config = file.apply_to(config);

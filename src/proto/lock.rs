@@ -177,7 +177,7 @@ mod tests {
     use rand::rngs::StdRng;
 
     #[test]
-    fn token_is_forty_hex_digits_and_reads_back() {
+    fn a_token_is_forty_hex_digits_and_reads_back() {
         let mut rng = StdRng::from_seed([7; 32]);
         let token = LockToken::draw(&mut rng);
         let text = token.to_string();

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::child::Ended;
 use super::stderr_log::{StderrLog, Weight};
+use crate::holder::Holder;
 use crate::output::{Refusal, node_json};
 use crate::wall_clock;
 
@@ -22,15 +23,13 @@ pub struct Won {
 }
 
 /// The lock was not granted at once; the tool waits for it.
-pub fn waiting(log: &mut StderrLog, error: &Error) {
-    let refusal = Refusal::of_acquire(error.clone());
+pub fn waiting(log: &mut StderrLog, error: &Error, holder: Option<Box<Holder>>) {
+    let refusal = Refusal::of_acquire(error.clone()).held_by(holder);
     let mut text = format!("waiting for \"{}\": {}", log.key(), refusal.message);
     if let Some(line) = refusal.way_out {
         text = format!("{text}\n{line}");
     }
-    let nodes = nodes_json(&refusal.nodes);
-    let fields = json!({ "error": refusal.word, "message": refusal.message, "nodes": nodes });
-    log.event(Weight::News, "waiting", fields, &text);
+    log.event(Weight::News, "waiting", refusal.json(), &text);
 }
 
 /// The lock is held.

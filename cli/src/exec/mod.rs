@@ -23,6 +23,7 @@ use redlatch::{AutoExtend, Lock, LostReason, Outcome, clock, clock::Instant};
 
 use crate::arguments::{Key, Nodes, Output, Timing, duration};
 use crate::event_loop::EventLoop;
+use crate::holder::Holder;
 use crate::output::Refusal;
 use crate::{die_with_parent, exit, nodes, wall_clock};
 use child::Child;
@@ -137,9 +138,13 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
     let keep = keep(options, grace);
     let waited = waiting::wait_for_lock(&mut event_loop, &mut signals, options, keep, log);
-    let lock = match waited.map_err(|error| refusal(options, error))? {
-        Waited::Held(lock) => lock,
-        Waited::EndedBy(signal) => return Ok(exit::by_signal(signal.as_raw())),
+    let lock = match waited {
+        Err(error) => {
+            let holder = Holder::of(&mut event_loop, &options.key.key, &error);
+            return Err(refusal(options, error).held_by(holder));
+        }
+        Ok(Waited::Held(lock)) => lock,
+        Ok(Waited::EndedBy(signal)) => return Ok(exit::by_signal(signal.as_raw())),
     };
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
     let bound = Bound { ttl: options.timing.ttl, no_renew: options.no_renew, until };

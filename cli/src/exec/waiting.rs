@@ -12,6 +12,7 @@ use super::signals::{Caught, Signals};
 use super::stderr_log::StderrLog;
 use super::terminal::stop_ourselves;
 use crate::event_loop::EventLoop;
+use crate::holder::Holder;
 use crate::node_events;
 
 /// How the wait ended.
@@ -68,7 +69,8 @@ fn gather_and_try(
         Some(moment) => lock_options.wait_until(moment),
         None => lock_options.wait_forever(),
     };
-    events::waiting(log, &passing);
+    let holder = Holder::of(event_loop, &options.key.key, &passing);
+    events::waiting(log, &passing, holder);
     attempt(event_loop, signals, options, lock_options, log)?
 }
 

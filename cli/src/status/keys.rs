@@ -35,6 +35,7 @@ fn object(seen: &Inspection, finding: KeySummary) -> Value {
         "key": String::from_utf8_lossy(&seen.key),
         "held": held,
         "holder": holder.map(|value| value.to_string()),
+        "owner": holder.as_ref().and_then(Token::owner),
         "granted": granted(seen),
         "quorum": seen.quorum,
         "nodes": seen.nodes.len(),
@@ -76,9 +77,10 @@ fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
     let (nodes, quorum) = (seen.nodes.len(), seen.quorum);
     let verdict = match finding {
         KeySummary::Free => colours.styled("free", Look::Good),
-        KeySummary::Held { nodes: by, left, .. } => {
+        KeySummary::Held { nodes: by, left, value } => {
             let held = colours.styled("held", Look::Odd);
-            format!("{held} on {by} of {nodes} nodes, {}", for_how_long(left))
+            let owner = value.owner().map(|owner| format!(" by {owner}")).unwrap_or_default();
+            format!("{held}{owner} on {by} of {nodes} nodes, {}", for_how_long(left))
         }
         KeySummary::Split => {
             let split = colours.styled("split", Look::Odd);

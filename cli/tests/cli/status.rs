@@ -14,7 +14,10 @@ fn free_is_0_and_held_is_1_and_nothing_is_changed() {
     assert!(free.out.starts_with("deploy: free\n"), "{free:?}");
     let token = acquired(&fleet, &["-t", "20s", "deploy"]);
     let held = run_on(&fleet, &["status", "deploy"]).with_code(1);
-    assert!(held.out.starts_with("deploy: held on 3 of 3 nodes, 1"), "{held:?}");
+    assert!(
+        held.out.starts_with("deploy: held by ") && held.out.contains(" on 3 of 3 nodes, 1"),
+        "{held:?}"
+    );
     let rows: Vec<&str> = held.out.lines().skip(2).collect();
     assert_eq!(rows.len(), 3);
     for (row, node) in rows.iter().zip(&fleet) {
@@ -58,8 +61,17 @@ fn json_has_the_fields_of_the_interface() {
     fleet[2].kill();
     let seen = run_on(&fleet, &["status", "--json", "deploy", "other"]).with_code(1).json();
     let [held, free] = &seen.as_array().unwrap()[..] else { panic!("{seen}") };
-    let wanted =
-        ["key", "held", "holder", "granted", "quorum", "nodes", "remaining_ms", "per_node"];
+    let wanted = [
+        "key",
+        "held",
+        "holder",
+        "owner",
+        "granted",
+        "quorum",
+        "nodes",
+        "remaining_ms",
+        "per_node",
+    ];
     assert_eq!((fields(held), fields(free)), (wanted.to_vec(), wanted.to_vec()));
     assert_eq!((&held["key"], &held["held"]), (&"deploy".into(), &true.into()));
     assert_eq!((&held["holder"], &held["granted"]), (&token.as_str().into(), &2.into()));

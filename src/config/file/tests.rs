@@ -1,3 +1,5 @@
+//! Variables and files, and which of them counts more.
+
 use super::*;
 
 /// Variables as the environment has them.
