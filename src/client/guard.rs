@@ -6,7 +6,8 @@
 use std::cell::RefMut;
 use std::time::Duration;
 
-use super::{Client, EVENTS};
+use super::Client;
+use super::inner::SPARE_KEYS;
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::proto::error::{Error, LostReason};
@@ -193,7 +194,7 @@ impl Drop for Guard<'_> {
         if let Some(kept) = self.kept {
             inner.notices.forget(kept);
         }
-        if inner.spare_keys.len() < EVENTS {
+        if inner.spare_keys.len() < SPARE_KEYS {
             inner.spare_keys.push(std::mem::take(&mut self.key));
         }
     }

@@ -1,0 +1,35 @@
+//! The copy of an engine in a forked process: it must not touch what is the parent's.
+
+use super::Engine;
+use crate::net::clock;
+use crate::proto::node_set::NodeSet;
+
+impl Engine {
+    /// Whether this is the process that made the engine. The copy in a forked process can do
+    /// nothing: its requests end as [`Error::Config`](crate::Error::Config), and neither it nor its
+    /// drop touches a socket or a lock of the parent. The copy notices the fork here, in
+    /// [`prepare`](Engine::prepare), and in every [`flush`](Engine::flush) that has something to
+    /// write. So a loop that goes on in the child has to begin with one of them, not with events
+    /// of the turn in which it forked.
+    ///
+    /// The engine compares process numbers, so it takes a copy with the same number for the
+    /// original. A plain `fork` never makes such a copy. These may: a fork into a new namespace of
+    /// process numbers, if parent and child both have the number 1; a checkpoint that is restored
+    /// beside the original; and a virtual machine that is cloned. Such a copy writes to the
+    /// parent's connections and draws the parent's tokens. In the child of such a fork, become
+    /// another program (`exec`) before any part of the engine is used or dropped.
+    pub fn check_fork(&mut self) -> bool {
+        if std::process::id() == self.owner {
+            return true;
+        }
+        self.coordinator.disown(clock::now());
+        for socket in &mut self.sockets {
+            // Closed, and nothing else: a shutdown, or deregistering from the poller, would act on
+            // the parent's.
+            socket.stream = None;
+        }
+        self.alarm.forget();
+        self.more = NodeSet::EMPTY;
+        false
+    }
+}
