@@ -69,7 +69,8 @@ impl Inner {
         while let Some((node, addresses)) = self.names.found() {
             self.engine.set_address(node, addresses);
         }
-        let mut timeout = self.engine.prepare().map_or(left, |timeout| timeout.min(left));
+        self.engine.go_on();
+        let mut timeout = self.engine.plan_sleep().map_or(left, |timeout| timeout.min(left));
         if self.engine.coordinator().is_deaf() && !timeout.is_zero() {
             let slept = timeout.min(DEAF);
             sleep(slept);

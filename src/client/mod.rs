@@ -219,6 +219,8 @@ impl Client {
     /// deadline that comes near, or a loss. The client notices them inside its calls.
     pub fn poll_lock_event(&self) -> Option<LockEvent> {
         let mut inner = self.inner.borrow_mut();
+        // What happened to a lock before a fork is the parent's alone.
+        inner.engine.check_fork();
         inner.take_completions();
         inner.notices.poll()
     }

@@ -91,7 +91,10 @@ use crate::proto::locks::requests::Completion;
 /// An `FdEngine` is `Send` and `Sync`: it may be made on one thread and used on another, and every
 /// request needs `&mut`. After `fork` it belongs to the parent: in the child every request ends as
 /// [`ConfigError::Nodes`](crate::ConfigError), and the child must not wait for the descriptor,
-/// which both processes share. A copy with the same process number is not noticed: see
+/// which both processes share. The copy in the child notices the fork in [`tick`](FdEngine::tick),
+/// and when a [`Batch`] ends. So the child calls `tick` before
+/// [`poll_completion`](FdEngine::poll_completion), which would otherwise hand out a lock that the
+/// parent was granted before the fork. A copy with the same process number is not noticed: see
 /// [`Engine::check_fork`]. No call of it waits, so no signal interrupts one; a signal may
 /// interrupt your own wait. [`Engine`] says what a panic in a function of the [`Config`] does. If
 /// a panic of yours unwinds through an `FdEngine`, it is dropped as usual.
@@ -141,8 +144,9 @@ impl FdEngine {
         if self.engine.check_fork() {
             self.reactor.wait(Some(Duration::ZERO))?;
             self.reactor.hand_over(&mut self.engine);
+            self.engine.go_on();
+            self.engine.plan_sleep();
         }
-        self.engine.prepare();
         Ok(())
     }
 

@@ -136,7 +136,7 @@ impl Inner {
         done = act(&mut open);
         let awake = self.awake.load(Ordering::Acquire);
         if !awake || self.outside.is_some_and(|outside| outside()) {
-            open.engine.flush();
+            open.engine.flush_unforked();
             open.tell();
             if open.engine.plan_sleep().is_some() && !open.engine.has_alarm() {
                 // The driver may sleep too long by now.

@@ -9,8 +9,17 @@ impl Engine {
     /// nothing: its requests end as [`Error::Config`](crate::Error::Config), and neither it nor its
     /// drop touches a socket or a lock of the parent. The copy notices the fork here, in
     /// [`prepare`](Engine::prepare), and in every [`flush`](Engine::flush) that has something to
-    /// write. So a loop that goes on in the child has to begin with one of them, not with events
-    /// of the turn in which it forked.
+    /// write. Those are the calls that may write to a socket or set the timer.
+    ///
+    /// No other call looks for a fork, because each look is a system call. So one look stands for
+    /// a whole turn, and a program must not fork inside a turn and go on with it in the child:
+    ///
+    /// * [`handle_event`](Engine::handle_event) would read answers that belong to the parent.
+    /// * [`poll_completion`](Engine::poll_completion) would hand out a lock that was granted
+    ///   before the fork. It is the parent's lock, and both processes would believe in it.
+    ///
+    /// A loop that goes on in the child therefore begins with `prepare` or `check_fork`. From then
+    /// on every request that was in flight has ended as an error, and no lock is handed out.
     ///
     /// The engine compares process numbers, so it takes a copy with the same number for the
     /// original. A plain `fork` never makes such a copy. These may: a fork into a new namespace of

@@ -22,7 +22,7 @@ impl Engine {
     }
 
     /// Does what is due and writes what was requested, but does not plan the sleep that follows.
-    /// For the process that made the engine.
+    /// For a caller that has looked for a fork in the same turn.
     pub(crate) fn go_on(&mut self) {
         turn::run(&mut Driving(self));
     }
@@ -83,8 +83,14 @@ impl Engine {
 
     /// Writes what was requested, without doing what is due. Never waits.
     pub fn flush(&mut self) {
-        let idle = !self.has_output() && !self.coordinator.has_actions();
-        if idle || self.check_fork() {
+        if self.has_something_to_write() && self.check_fork() {
+            self.write_out();
+        }
+    }
+
+    /// As [`flush`](Engine::flush), for a caller that has looked for a fork in the same call.
+    pub(crate) fn flush_unforked(&mut self) {
+        if self.has_something_to_write() {
             self.write_out();
         }
     }
@@ -93,17 +99,17 @@ impl Engine {
         turn::write_out(&mut Driving(self));
     }
 
-    fn has_output(&self) -> bool {
-        self.nodes().iter().any(|node| !self.coordinator.output(node).is_empty())
+    fn has_something_to_write(&self) -> bool {
+        let has_output = |node| !self.coordinator.output(node).is_empty();
+        self.coordinator.has_actions() || self.nodes().iter().any(has_output)
     }
 
-    /// The next request that ended. A lock is handed out only before its deadline.
+    /// The next request that ended. A lock is handed out only before its deadline. This call does
+    /// not look for a fork: see [`check_fork`](Engine::check_fork).
     pub fn poll_completion(&mut self) -> Option<Completion> {
         if !self.coordinator.has_completions() {
             return None;
         }
-        // A lock that was granted before a fork is the parent's alone.
-        self.check_fork();
         turn::hand_out(&mut Driving(self))
     }
 
