@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> ExitCode {
     match take(options) {
         Ok(()) => ExitCode::from(exit::DONE),
         Err(Stop::Signal(signal)) => ExitCode::from(exit::by_signal(signal)),
-        Err(Stop::Refused(refusal)) => refusal.tell(&options.output),
+        Err(Stop::Refused(refusal)) => refusal.report(&options.output),
     }
 }
 
@@ -169,7 +169,7 @@ impl Taking<'_> {
         while self.event_loop.awaits_answers() && clock::now() < end {
             self.turn(Some(end))?;
         }
-        let text = self.told(lock);
+        let text = self.shown(lock);
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
             self.wait_for_reader(lock)?;
@@ -184,7 +184,7 @@ impl Taking<'_> {
     }
 
     /// The text that is printed for the lock.
-    fn told(&self, lock: &Lock) -> String {
+    fn shown(&self, lock: &Lock) -> String {
         let core = self.event_loop.engine.coordinator();
         let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
         let remaining = self.event_loop.engine.remaining(lock);
@@ -199,7 +199,7 @@ impl Taking<'_> {
         if !self.options.output.json {
             return format!("{}\n", lock.token());
         }
-        let told = json!({
+        let object = json!({
             "key": key,
             "token": lock.token().to_string(),
             "deadline_unix_ms": wall_clock::unix_ms(remaining),
@@ -208,7 +208,7 @@ impl Taking<'_> {
             "nodes": nodes,
             "elapsed_us": micros(elapsed),
         });
-        format!("{told}\n")
+        format!("{object}\n")
     }
 
     /// Waits until stdout is writable, or its reader has left. A reader that reads nothing keeps us

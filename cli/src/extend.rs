@@ -51,7 +51,7 @@ pub struct Options {
 pub fn run(options: &Options) -> ExitCode {
     match extend(options) {
         Ok(()) => ExitCode::from(exit::DONE),
-        Err(refusal) => refusal.tell(&options.output),
+        Err(refusal) => refusal.report(&options.output),
     }
 }
 
@@ -69,14 +69,14 @@ fn extend(options: &Options) -> Result<(), Refusal> {
     let now = clock::now();
     let remaining = deadline.saturating_since(now);
     if options.output.json {
-        let told = json!({
+        let object = json!({
             "key": key,
             "token": options.token.to_string(),
             "deadline_unix_ms": wall_clock::unix_ms(remaining),
             "remaining_ms": millis(remaining),
             "elapsed_us": micros(now.saturating_since(start)),
         });
-        return output::print(&told.to_string());
+        return output::print(&object.to_string());
     }
     if options.output.quiet {
         Ok(())

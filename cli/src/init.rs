@@ -70,7 +70,7 @@ pub struct Options {
 pub fn run(options: &Options) -> ExitCode {
     match init(options) {
         Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.tell(&options.output),
+        Err(refusal) => refusal.report(&options.output),
     }
 }
 
@@ -96,7 +96,7 @@ fn init(options: &Options) -> Result<u8, Refusal> {
     }
     let op = event_loop.engine.vouch(0)?;
     match event_loop.end_of(op) {
-        Ok(Outcome::Vouched(report)) => tell(&options.output, &report),
+        Ok(Outcome::Vouched(report)) => print_report(&options.output, &report),
         Ok(other) => unreachable!("vouching ended as {other:?}"),
         Err(Error::NoQuorum(report)) => Err(too_few(&report)),
         Err(error) => Err(error.into()),
@@ -156,7 +156,7 @@ fn labels(event_loop: &EventLoop) -> Vec<String> {
 }
 
 /// Prints the result for each node.
-fn tell(output: &Output, report: &Report) -> Result<u8, Refusal> {
+fn print_report(output: &Output, report: &Report) -> Result<u8, Refusal> {
     let took = |node: &&NodeReport| node.said == NodeReply::Granted;
     let vouched: Vec<&str> = report.nodes.iter().filter(took).map(|node| &*node.label).collect();
     if output.json {

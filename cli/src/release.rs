@@ -52,7 +52,7 @@ pub struct Options {
 pub fn run(options: &Options) -> ExitCode {
     match release(options) {
         Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.tell(&options.output),
+        Err(refusal) => refusal.report(&options.output),
     }
 }
 
@@ -75,10 +75,10 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     if options.output.json {
         let left = looked_at(&mut event_loop, key)?;
         let nodes: Vec<Value> = left.nodes.iter().map(node_json).collect();
-        let told = json!({ "key": key, "outcome": word(released), "nodes": nodes });
-        output::print(&told.to_string())?;
+        let object = json!({ "key": key, "outcome": word(released), "nodes": nodes });
+        output::print(&object.to_string())?;
     } else {
-        tell(&options.output, released, &event_loop)?;
+        print_outcome(&options.output, released, &event_loop)?;
     }
     Ok(code(released))
 }
@@ -92,7 +92,11 @@ fn looked_at(event_loop: &mut EventLoop, key: &str) -> Result<Box<Inspection>, R
     }
 }
 
-fn tell(output: &Output, released: ReleaseOutcome, event_loop: &EventLoop) -> Result<(), Refusal> {
+fn print_outcome(
+    output: &Output,
+    released: ReleaseOutcome,
+    event_loop: &EventLoop,
+) -> Result<(), Refusal> {
     let text = match released {
         _ if output.quiet => return Ok(()),
         ReleaseOutcome::Released => return output::print("released"),

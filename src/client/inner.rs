@@ -22,11 +22,11 @@ const EVENTS: usize = 64;
 /// How many key buffers of dropped guards are kept for later guards.
 pub(super) const SPARE_KEYS: usize = 64;
 
-/// How long a waiter that is deaf leaves its input unread: each answer would wake the thread.
-const DEAF: Duration = Duration::from_millis(1);
+/// How long a waiter that backs off leaves its input unread: each answer would wake the thread.
+const UNREAD: Duration = Duration::from_millis(1);
 
 /// While it keeps locks, a client that is asked about one reads its sockets at most this often.
-const LOOKED_AT: Duration = Duration::from_millis(1);
+const READ_INTERVAL: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -34,7 +34,7 @@ pub(super) struct Inner {
     poll: Poll,
     events: Events,
     /// When the client last read its sockets.
-    looked_at: Instant,
+    read_at: Instant,
     pub(super) names: Names,
     pub(super) notices: Notices,
     /// Key buffers of guards that were dropped.
@@ -53,9 +53,9 @@ impl Inner {
         let poll = Poll::new().map_err(system)?;
         let engine = Engine::new(config, poll.registry(), Token(0))?;
         let events = Events::with_capacity(EVENTS);
-        let (looked_at, spare_keys) = (clock::now(), Vec::new());
+        let (read_at, spare_keys) = (clock::now(), Vec::new());
         let (names, notices) = (Names::new(), Notices::default());
-        let mut inner = Inner { engine, poll, events, looked_at, names, notices, spare_keys };
+        let mut inner = Inner { engine, poll, events, read_at, names, notices, spare_keys };
         inner.wait_for_nodes()?;
         Ok(inner)
     }
@@ -72,7 +72,7 @@ impl Inner {
         self.engine.go_on();
         let mut timeout = self.engine.plan_sleep().map_or(left, |timeout| timeout.min(left));
         if self.engine.coordinator().is_deaf() && !timeout.is_zero() {
-            let slept = timeout.min(DEAF);
+            let slept = timeout.min(UNREAD);
             sleep(slept);
             timeout -= slept;
         }
@@ -83,7 +83,7 @@ impl Inner {
         for event in &self.events {
             self.engine.handle_event(event);
         }
-        self.looked_at = clock::now();
+        self.read_at = clock::now();
         self.look_names_up();
         Ok(())
     }
@@ -104,10 +104,10 @@ impl Inner {
     }
 
     /// Does what is due for the locks that are kept, and reads what has arrived, without waiting.
-    pub(super) fn look_after_kept(&mut self) -> Result<(), Error> {
+    pub(super) fn turn_for_kept(&mut self) -> Result<(), Error> {
         let now = clock::now();
         let due = self.engine.coordinator().next_timeout().is_some_and(|due| due <= now);
-        if due || now.saturating_since(self.looked_at) >= LOOKED_AT {
+        if due || now.saturating_since(self.read_at) >= READ_INTERVAL {
             self.turn(now).map_err(|error| poller_failed(&error))?;
         }
         // A call that waited for something else may have left completions, too.
@@ -127,14 +127,14 @@ impl Inner {
 
     /// Connections may have been closed between calls, when the client does not read. They are
     /// replaced first, for at most a node timeout, so that they do not cost the attempt.
-    pub(super) fn look_after_absence(&mut self) -> Result<(), Error> {
+    pub(super) fn reconnect_after_pause(&mut self) -> Result<(), Error> {
         if !self.engine.check_fork() {
             // A poll would take the parent's events from it.
             return Ok(());
         }
         let now = clock::now();
         let node_timeout = self.engine.coordinator().settings().node_timeout;
-        if now.saturating_since(self.looked_at) < node_timeout {
+        if now.saturating_since(self.read_at) < node_timeout {
             return Ok(());
         }
         let end = now.saturating_add(node_timeout);
@@ -146,7 +146,7 @@ impl Inner {
     }
 
     pub(super) fn wait_for(&mut self, op: Op) -> Result<Outcome, Error> {
-        const FOR_EVER: Instant = Instant::from_nanos(u64::MAX);
+        const FOREVER: Instant = Instant::from_nanos(u64::MAX);
         loop {
             while let Some(done) = self.engine.poll_completion() {
                 if done.op == op {
@@ -156,7 +156,7 @@ impl Inner {
                 }
                 self.notices.take(done.data, done.result);
             }
-            if let Err(error) = self.turn(FOR_EVER) {
+            if let Err(error) = self.turn(FOREVER) {
                 self.engine.cancel(op);
                 self.engine.flush();
                 return Err(poller_failed(&error));

@@ -132,7 +132,7 @@ impl Client {
     ) -> Result<Guard<'_>, Error> {
         let (key, options) = (key.as_ref(), options.into());
         let mut inner = self.inner.borrow_mut();
-        inner.look_after_absence()?;
+        inner.reconnect_after_pause()?;
         let number = inner.number_for(options);
         let op = inner.engine.adopt(key, token, options, number.unwrap_or(0))?;
         self.guard_of(&mut inner, op, key, number)
@@ -277,7 +277,7 @@ impl Client {
     /// left on some node until their ttl is over; zero: none.
     ///
     /// Dropping the client instead writes what the sockets take at this moment, and does not wait.
-    #[must_use = "it tells how many keys may be left on some node"]
+    #[must_use = "it returns how many keys may be left on some node"]
     pub fn close(self, timeout: Duration) -> usize {
         let end = clock::now().saturating_add(timeout);
         let mut inner = self.inner.into_inner();
@@ -304,7 +304,7 @@ impl Client {
 
     fn acquire(&self, key: &[u8], options: LockOptions) -> Result<Guard<'_>, Error> {
         let mut inner = self.inner.borrow_mut();
-        inner.look_after_absence()?;
+        inner.reconnect_after_pause()?;
         let number = inner.number_for(options);
         let op = inner.engine.acquire(key, options, number.unwrap_or(0))?;
         self.guard_of(&mut inner, op, key, number)
@@ -334,7 +334,7 @@ impl Client {
 
     fn ask(&self, ask: impl FnOnce(&mut Engine) -> Result<Op, Error>) -> Result<Outcome, Error> {
         let mut inner = self.inner.borrow_mut();
-        inner.look_after_absence()?;
+        inner.reconnect_after_pause()?;
         let op = ask(&mut inner.engine)?;
         inner.wait_for(op)
     }

@@ -117,7 +117,7 @@ pub struct Options {
 pub fn run(options: &Options) -> ExitCode {
     match bench(options) {
         Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.tell(&options.output),
+        Err(refusal) => refusal.report(&options.output),
     }
 }
 
@@ -139,7 +139,7 @@ fn bench(options: &Options) -> Result<u8, Refusal> {
     let measured = bench.measure_all();
     bench.progress.clear();
     measured?;
-    bench.tell(&files)
+    bench.print(&files)
 }
 
 /// The prefix of all keys of this run. Two runs with the same keys would wait for each other.
@@ -248,7 +248,7 @@ impl Bench<'_> {
     }
 
     /// Prints the results, and returns the exit code.
-    fn tell(&self, files: &Files) -> Result<u8, Refusal> {
+    fn print(&self, files: &Files) -> Result<u8, Refusal> {
         if !self.rows.is_empty() {
             let setting = Setting {
                 plan: self.plan,
@@ -257,14 +257,14 @@ impl Bench<'_> {
                 absent: &self.absent,
                 early: self.signal.is_some(),
             };
-            let told = if self.options.output.json {
+            let text = if self.options.output.json {
                 self.json().to_string()
             } else {
                 table::text(&setting, &self.rows)
             };
             // The files first: they are written even if the output has no reader.
             files.write(&setting, &self.rows)?;
-            output::print(&told)?;
+            output::print(&text)?;
         }
         if let Some(signal) = self.signal {
             return Ok(exit::by_signal(signal));

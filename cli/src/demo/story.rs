@@ -11,7 +11,7 @@ use redlatch::{
     clock::Instant,
 };
 
-use super::bob::{Bob, News};
+use super::bob::{Bob, Report};
 use super::chronicle::{Chronicle, Done};
 use super::masters::{COUNT, Masters, Seen};
 use super::screen::{Look, Screen, time};
@@ -67,7 +67,7 @@ struct Story<'a> {
 }
 
 /// Tells the story on masters that took `started` to start, and notes the facts.
-pub fn tell(
+pub fn play(
     screen: &mut Screen,
     masters: &mut dyn Masters,
     started: Duration,
@@ -132,7 +132,7 @@ impl Story<'_> {
     fn want(&mut self, alice: &Client) -> Result<Bob, Stop> {
         self.screen.heading("2  Somebody else wants it")?;
         let bob = Bob::start(self.config.clone())?;
-        let News::Refused { took, error } = bob.node_events()? else {
+        let Report::Refused { took, error } = bob.next_report()? else {
             return Err(Stop::Failed("bob got a lock that alice has".into()));
         };
         self.call("bob", "try_lock", KEY, &format!("refused in {}", time(took)))?;
@@ -180,7 +180,7 @@ impl Story<'_> {
         let how = lock.release().map_err(|error| failed("alice", &error))?;
         let took = time(since(start));
         self.event("alice", "release()", &format!("{} in {took}", released(how)))?;
-        let News::Has { at, waited, token, left } = bob.node_events()? else {
+        let Report::Has { at, waited, token, left } = bob.next_report()? else {
             return Err(Stop::Failed("bob did not get the lock".into()));
         };
         self.has(at, token, "bob");
@@ -241,7 +241,7 @@ impl Story<'_> {
         self.screen.heading("6  They come back")?;
         let back = clock::now();
         self.thaw(THIRD)?;
-        let News::Extended { at, took, left } = bob.node_events()? else {
+        let Report::Extended { at, took, left } = bob.next_report()? else {
             return Err(Stop::Failed("bob did not extend his lock".into()));
         };
         let later = time(at.saturating_since(back));
@@ -255,7 +255,7 @@ impl Story<'_> {
         until_ready(alice)?;
         let ready = format!("all five ready after {}", time(since(start)));
         self.event("alice", "connects by herself", &ready)?;
-        self.look_until(alice, |story| story.has_no_stray())?;
+        self.look_until(alice, |story| story.find_no_stray())?;
         self.show(KEY)?;
         self.show(FREE_KEY)?;
         let (third, first, killed) = (THIRD + 1, FIRST + 1, KILLED + 1);
@@ -283,7 +283,7 @@ impl Story<'_> {
         self.event("alice", "release()", &done)?;
         self.chronicle.holders.push((clock::now(), None));
         bob.release();
-        let News::Released { took, how } = bob.node_events()? else {
+        let Report::Released { took, how } = bob.next_report()? else {
             return Err(Stop::Failed("bob did not release his lock".into()));
         };
         self.event("bob", "release()", &format!("{} in {}", released(how), time(took)))?;
@@ -368,7 +368,7 @@ impl Story<'_> {
     }
 
     /// Whether every node holds only bob's tokens: pending releases are done.
-    fn has_no_stray(&mut self) -> Result<bool, Stop> {
+    fn find_no_stray(&mut self) -> Result<bool, Stop> {
         let fine = |holds: &Holds| matches!(holds, Holds::Nothing | Holds::TokenOf("bob"));
         Ok(self.holds(KEY)?.iter().all(fine) && self.holds(FREE_KEY)?.iter().all(fine))
     }

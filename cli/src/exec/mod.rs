@@ -146,7 +146,7 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
     // The acquire did not wait for the nodes beyond the majority. The event says how many nodes
     // hold the lock, so their answers may still come in.
     event_loop.settle(STRAGGLERS)?;
-    tell_of_lock(&event_loop, &lock, begun, log);
+    log_lock(&event_loop, &lock, begun, log);
     if event_loop.engine.remaining(&lock) <= stop_schedule::kill_lead(lasts(options)) {
         // The system, or a tiny ttl, kept us from starting CMD in time.
         return over_before_start(&mut event_loop, lock, options, log);
@@ -225,7 +225,7 @@ fn give_back(
     Ok(())
 }
 
-fn tell_of_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut StderrLog) {
+fn log_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut StderrLog) {
     let core = event_loop.engine.coordinator();
     let won = events::Won {
         remaining: event_loop.engine.remaining(lock),

@@ -70,7 +70,7 @@ struct View {
 pub fn run(options: &Options) -> ExitCode {
     match look(options) {
         Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.tell(&options.output),
+        Err(refusal) => refusal.report(&options.output),
     }
 }
 

@@ -144,7 +144,7 @@ impl Engine {
             .map(|node| Credentials { user: node.user.clone(), password: node.password.clone() });
         let by_url = by_url.collect();
         let Some(timer) = base.0.checked_add(sockets.len()) else {
-            return Err(system("no tokens", &"there are too few behind the base"));
+            return Err(system("no tokens", &"there are too few after the base"));
         };
         // Made last: the time to connect runs from here.
         let coordinator = Coordinator::new(config.settings, seed, clock::now())?;

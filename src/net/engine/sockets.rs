@@ -44,7 +44,7 @@ impl Engine {
         };
         let socket = &mut self.sockets[node.index()];
         if socket.opening {
-            self.look_whether_open(node);
+            self.check_opening(node);
         } else {
             socket.writable |= event.is_writable();
         }
@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// Whether the connection attempt has ended.
-    pub(super) fn look_whether_open(&mut self, node: NodeId) {
+    pub(super) fn check_opening(&mut self, node: NodeId) {
         let socket = &mut self.sockets[node.index()];
         let Some(stream) = &mut socket.stream else { return };
         match stream.go_on() {
@@ -104,8 +104,12 @@ impl Engine {
         let Some(ask) = &self.credentials else { return Ok(()) };
         let label = &self.coordinator.settings().nodes[node.index()].label;
         let asked = panic::catch_unwind(AssertUnwindSafe(|| (ask.0)(label)));
-        let said = asked.map_err(|_| io::Error::other("who asks for credentials panicked"))?;
-        let credentials = said.unwrap_or_else(|| self.by_url[node.index()].clone());
+        let given = asked.map_err(|_| {
+            io::Error::other(
+                "Config::credentials: the function panicked; the client tries again later",
+            )
+        })?;
+        let credentials = given.unwrap_or_else(|| self.by_url[node.index()].clone());
         self.coordinator.set_credentials(node, credentials);
         Ok(())
     }

@@ -151,7 +151,7 @@ impl Driver for Driving<'_> {
     fn read_all(&mut self) {
         for node in self.0.nodes().iter() {
             if self.0.sockets[node.index()].opening {
-                self.0.look_whether_open(node);
+                self.0.check_opening(node);
             }
             if self.0.coordinator.unanswered(node) > 0 {
                 self.0.read(node, false);

@@ -186,12 +186,12 @@ fn a_managed_server_that_refuses_half_of_it_is_not_called_bad() {
     let bad = diagnosis.bad(Some(&label(&fleet[0])), &["age"]);
     println!("{bad:#?}");
     let expected = [
-        ("persistence", "warn", "appendfsync cannot be told"),
+        ("persistence", "warn", "appendfsync is unknown"),
         ("permissions", "warn", "CLIENT KILL is refused (ERR unknown command"),
         ("permissions", "warn", "CLIENT SETNAME is refused (ERR unknown command"),
         ("permissions", "warn", "CLIENT SETINFO is refused (ERR unknown command"),
         ("tracking", "warn", "it refuses HELLO"),
-        ("connections", "warn", "cannot be told: the node refuses CONFIG (timeout)"),
+        ("connections", "warn", "unknown: the node refuses CONFIG (timeout)"),
     ];
     assert_alike(&bad, &expected);
     assert_eq!(diagnosis.code, 0);
