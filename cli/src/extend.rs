@@ -49,10 +49,7 @@ pub struct Options {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match extend(options) {
-        Ok(()) => ExitCode::from(exit::DONE),
-        Err(refusal) => refusal.report(&options.output),
-    }
+    output::end(extend(options).map(|()| exit::DONE), &options.output)
 }
 
 fn extend(options: &Options) -> Result<(), Refusal> {

@@ -68,10 +68,7 @@ pub struct Options {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match init(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.report(&options.output),
-    }
+    output::end(init(options), &options.output)
 }
 
 fn init(options: &Options) -> Result<u8, Refusal> {

@@ -77,6 +77,14 @@ impl Refusal {
     }
 }
 
+/// The end of a verb: its exit code, after a refusal was printed.
+pub fn end(result: Result<u8, Refusal>, output: &Output) -> ExitCode {
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(refusal) => refusal.report(output),
+    }
+}
+
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         let nodes = error.report().map(|report| report.nodes.clone()).unwrap_or_default();

@@ -50,10 +50,7 @@ pub struct Options {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match release(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.report(&options.output),
-    }
+    output::end(release(options), &options.output)
 }
 
 fn release(options: &Options) -> Result<u8, Refusal> {

@@ -115,10 +115,7 @@ pub struct Options {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match bench(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.report(&options.output),
-    }
+    output::end(bench(options), &options.output)
 }
 
 fn bench(options: &Options) -> Result<u8, Refusal> {

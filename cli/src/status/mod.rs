@@ -68,10 +68,7 @@ struct View {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match look(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.report(&options.output),
-    }
+    output::end(look(options), &options.output)
 }
 
 fn look(options: &Options) -> Result<u8, Refusal> {
