@@ -7,14 +7,9 @@ mod support;
 use std::time::Duration;
 
 use redlatch::{Client, Config, Error, NodeState, ReleaseOutcome, RestartGuard};
-use support::{Canned, Reply, Scripted, eventually, healthy};
+use support::{Canned, Reply, SECOND, Scripted, eventually, healthy, millis};
 
 const TTL: Duration = Duration::from_secs(10);
-const SECOND: Duration = Duration::from_secs(1);
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// Without the restart guard: these nodes do not report their age.
 fn config(urls: impl IntoIterator<Item = String>) -> Config {

@@ -8,16 +8,6 @@ use super::*;
 use redlatch::{AutoExtend, Lock, LostReason, NodeError, NodeReply, Outcome, ReleaseOutcome};
 use support::{Monitor, Node, Value};
 
-/// Numbers that look random, the same in each run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) as usize % end
-    }
-}
-
 /// So many locks are acquired at once, and released one by one while they are renewed.
 const WAVE: usize = 1_000;
 
@@ -55,8 +45,8 @@ fn none_is_prolonged_behind_its_release(monitor: &Monitor) -> usize {
 fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
     let ttl = millis(1500);
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet).node_timeout(5 * SECOND));
-    let mut dice = Dice(1);
+    let mut embedded = Loop::ready(config(&fleet).node_timeout(5 * SECOND));
+    let mut dice = Dice::new(1);
     let (mut in_flight, mut good) = (0, 0);
     let start = Instant::now();
     for wave in 0..10 {
@@ -69,7 +59,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
             let busy = embedded.engine.coordinator().unanswered(NodeId::new(0)) > 100;
             for _ in 0..if busy { 50 } else { dice.below(3) } {
                 if !locks.is_empty() {
-                    let lock = locks.swap_remove(dice.below(locks.len()));
+                    let lock = locks.swap_remove(dice.place(locks.len()));
                     embedded.engine.release(lock, 0);
                 }
             }

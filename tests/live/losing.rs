@@ -215,7 +215,7 @@ fn an_extend_whose_answers_come_behind_the_old_deadline_is_lost_and_leaves_nothi
 #[test]
 fn an_extend_that_stopped_nodes_execute_behind_the_deadline_leaves_nothing() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet).node_timeout(20 * SECOND));
+    let mut embedded = Loop::ready(config(&fleet).node_timeout(20 * SECOND));
     embedded.engine.acquire("a", LockOptions::once(SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
@@ -243,7 +243,7 @@ fn an_extend_that_stopped_nodes_execute_behind_the_deadline_leaves_nothing() {
 #[test]
 fn an_extend_whose_answers_are_read_behind_the_old_deadline_is_lost_and_leaves_nothing() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet));
+    let mut embedded = Loop::ready(config(&fleet));
     embedded.engine.acquire("a", LockOptions::once(millis(1500)), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);

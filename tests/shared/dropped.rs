@@ -216,7 +216,7 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
         let worker = |_| {
             let cuts = Arc::clone(&cuts);
             tokio::spawn(async move {
-                let mut dice = Dice(7);
+                let mut dice = Dice::new(7);
                 loop {
                     let Some(cut) = cuts.lock().unwrap().next() else { return };
                     // Some are dropped by another task, at any point.

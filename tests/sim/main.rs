@@ -28,6 +28,8 @@ mod agenda;
 mod borrowing;
 mod checker;
 mod client;
+#[path = "../support/dice.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod dice;
 mod directed;
 mod ending;

@@ -516,25 +516,10 @@ impl World {
 
     /// Releases by key and token; the record does not know, and ends at its deadline.
     fn release_by_token(&mut self, client: usize, user: usize, held: Held) {
-        let now = self.agenda.now();
-        let serial = self.next_serial();
-        self.trace.note(now, || format!("client {client} user {user} releases token #{serial}"));
         let until = self.checker.belief(held.belief).until;
         self.occupied.push((client, self.clients[client].users[user].key, until));
-        self.checker.end(now, held.belief);
-        let it = &mut self.clients[client];
-        let (key, token) = (&self.keys[it.users[user].key], held.lock.token());
-        match it.coordinator.release_token(key, token, serial, instant(now)) {
-            Ok(op) => {
-                it.users[user].state = State::Releasing { op, serial };
-                let due = now + RELEASE_TIMEOUTS * self.plan.node_timeout();
-                self.note_request(client, serial, Purpose::Release { user }, "release", due);
-            }
-            Err(_) => {
-                self.tally.busy += 1;
-                self.rest(client, user);
-            }
-        }
+        self.checker.end(self.agenda.now(), held.belief);
+        self.release_token(client, user, held.lock.token());
     }
 
     /// No user begins anything any more, and a user that has a lock gives it back soon.
