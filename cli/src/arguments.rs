@@ -25,7 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   export REDLATCH_SERVERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
   redlatch exec nightly-report -- /usr/local/bin/report   run it on one machine at a time
-  redlatch exec -n deploy -- ./deploy.sh                  or not at all: 75 if somebody else does
+  redlatch exec -n deploy -- ./deploy.sh                  or not at all: 75 if another does
   redlatch status nightly-report                          who has it, and for how long
   redlatch doctor                                         are these masters fit for locks?
   redlatch init                                           make the grants of fresh masters count

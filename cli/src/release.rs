@@ -99,7 +99,7 @@ fn print_outcome(
         ReleaseOutcome::Released => return output::print("released"),
         ReleaseOutcome::AlreadyExpired => "already expired: the key was gone".to_string(),
         ReleaseOutcome::TakenByOther => {
-            "taken by other: somebody else has the lock now".to_string()
+            "taken by other: another client has the lock now".to_string()
         }
         ReleaseOutcome::Unconfirmed { nodes } => {
             let settings = event_loop.engine.coordinator().settings();

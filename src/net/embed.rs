@@ -272,7 +272,7 @@ mod tests {
 
     /// All answers are in the socket, and a turn reads a tenth of them.
     #[test]
-    fn input_that_is_more_than_a_turn_reads_is_told_of_again() {
+    fn input_that_is_more_than_a_turn_reads_is_reported_again() {
         for make in [level_triggered, edge_triggered] {
             let masters = Masters::start(1).unwrap();
             let config = Config::new(masters.urls()).unwrap().restart_guard(RestartGuard::Off);
@@ -298,7 +298,7 @@ mod tests {
             }
             let (mut ticks, mut taken) = (0, 0);
             while taken < LOCKS {
-                assert!(wakes(&locks), "silent behind {taken} locks and {ticks} ticks");
+                assert!(wakes(&locks), "silent after {taken} locks and {ticks} ticks");
                 locks.tick().unwrap();
                 ticks += 1;
                 taken += std::iter::from_fn(|| locks.poll_completion()).count();

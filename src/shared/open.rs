@@ -384,7 +384,7 @@ mod tests {
 
     /// A place is reused before the end of its former request is reported.
     #[test]
-    fn an_end_is_not_told_to_who_has_the_place_by_now() {
+    fn an_end_is_not_reported_to_the_call_that_has_the_place_by_now() {
         let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
         let config = config.connect_timeout(Duration::from_millis(50));
         let client = SharedClient::connect(config).unwrap();

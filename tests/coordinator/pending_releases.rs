@@ -8,7 +8,7 @@ use redlatch::proto::settings::Limits;
 use super::*;
 
 #[test]
-fn a_set_that_is_not_answered_in_time_has_its_release_behind_it_on_the_same_wire() {
+fn a_set_that_is_not_answered_in_time_is_followed_by_its_release_on_the_same_wire() {
     let mut bench = Bench::new(3);
     bench.acquire();
     assert_eq!(bench.names(0), ["SET"]);
@@ -31,11 +31,11 @@ fn what_a_denial_proves_is_not_released_and_what_an_error_does_not_prove_is() {
     bench.acquire();
     let replies =
         ["-OOM full\r\n", "-UPSTREAM timeout\r\n", "-LOADING wait\r\n", "_\r\n", "+OK\r\n"];
-    let mut behind = Vec::new();
+    let mut with_release = Vec::new();
     for (node, reply) in replies.iter().enumerate() {
         let said = bench.names(node);
         if node > 2 {
-            behind.push((["n3", "n4"][node - 3], said == ["SET", "EVAL"]));
+            with_release.push((["n3", "n4"][node - 3], said == ["SET", "EVAL"]));
         }
         bench.reply(node, reply);
     }
@@ -44,7 +44,7 @@ fn what_a_denial_proves_is_not_released_and_what_an_error_does_not_prove_is() {
     // The last two had not answered when it was lost: their releases follow their SETs.
     let released: Vec<bool> = (0..5).map(|node| !bench.said(node).is_empty()).collect();
     assert_eq!(released, [false, true, false, false, false]);
-    assert_eq!(behind, [("n3", true), ("n4", true)]);
+    assert_eq!(with_release, [("n3", true), ("n4", true)]);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn where_the_earlier_connection_cannot_be_ended_the_release_is_said_twice() {
 }
 
 #[test]
-fn another_process_behind_the_address_executes_nothing_of_the_earlier_connection() {
+fn another_process_at_the_address_executes_nothing_of_the_earlier_connection() {
     let mut bench = Bench::new(1);
     bench.acquire();
     bench.said(0);

@@ -54,7 +54,7 @@ fn a_node_that_answers_again_is_ready_again_and_is_paid() {
 }
 
 #[test]
-fn a_node_that_answers_a_little_all_the_time_is_suspect_when_it_falls_behind() {
+fn a_node_that_answers_a_little_all_the_time_is_suspect_when_it_falls_back() {
     let mut bench = Bench::new(3);
     for _ in 0..10 {
         bench.acquire();

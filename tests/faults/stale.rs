@@ -148,7 +148,7 @@ fn a_stall_leaves_nothing(then: &[&str], reset_after: Duration) {
         stalled.read().expect("and so is what follows it");
     }
     let took = drive_until(&client, ttl, "the key is gone", || fleet.keys_everywhere().is_empty());
-    println!("behind the stall: nothing was left after {took:?}");
+    println!("after the stall: nothing was left after {took:?}");
     assert!(took < ttl / 2, "it went by its ttl");
     nothing_outlives_it(&client, &fleet);
     for monitor in &monitors[..2] {

@@ -41,7 +41,7 @@ fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
         // due by then.
         giver.drive(SECOND).unwrap();
         taker.drive(millis(100)).unwrap();
-        assert!(giver.poll_lock_event().is_none(), "who gave it away is told nothing");
+        assert!(giver.poll_lock_event().is_none(), "the giver gets no event");
         guard.check().unwrap();
         is_gone(&giver.adopt("a", given, TTL).unwrap_err());
         assert_eq!(giver.release_token("a", given).unwrap(), ReleaseOutcome::TakenByOther);
@@ -107,7 +107,7 @@ fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
         let start = Instant::now();
         let adopted = by.adopt("a", guard.token(), ttl).unwrap();
         let told = first.until_lost(&guard);
-        println!("taken up, ttl {ttl:?}: the first one is told after {:?}", start.elapsed());
+        println!("taken up, ttl {ttl:?}: the giver notices after {:?}", start.elapsed());
         assert!(start.elapsed() < SECOND, "told by its renewal");
         assert_eq!(told.reason(), LostReason::Gone);
         drop(guard);

@@ -127,12 +127,12 @@ fn run_half(remainder: u64) {
 }
 
 #[test]
-fn no_even_seed_finds_two_holders_or_anything_left_behind() {
+fn no_even_seed_finds_two_holders_or_anything_left() {
     run_half(0);
 }
 
 #[test]
-fn no_odd_seed_finds_two_holders_or_anything_left_behind() {
+fn no_odd_seed_finds_two_holders_or_anything_left() {
     run_half(1);
 }
 

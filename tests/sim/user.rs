@@ -284,8 +284,8 @@ impl World {
     pub fn answered(&mut self, client: usize, done: Completion) {
         let (now, serial) = (self.agenda.now(), done.data);
         self.trace.note(now, || match &done.result {
-            Ok(outcome) => format!("client {client} is told #{serial}: {outcome:?}"),
-            Err(error) => format!("client {client} is told #{serial}: {error}"),
+            Ok(outcome) => format!("client {client} gets #{serial}: {outcome:?}"),
+            Err(error) => format!("client {client} gets #{serial}: {error}"),
         });
         let purpose = self.clients[client].asked.remove(&serial);
         if let Some(Purpose::AutoExtend { user }) = purpose {
@@ -493,10 +493,10 @@ impl World {
         }
         held.extend = None;
         if let Ok(Outcome::Extended { deadline }) = result {
-            let told = deadline.as_nanos();
-            if told > self.checker.belief(held.belief).until {
+            let given = deadline.as_nanos();
+            if given > self.checker.belief(held.belief).until {
                 let who = (client, user);
-                self.checker.violate(format!("{who:?} is told {told} ns, at {now}, and no other"));
+                self.checker.violate(format!("{who:?} got {given} ns, at {now}, and no other"));
             }
         }
     }

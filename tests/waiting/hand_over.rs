@@ -50,7 +50,7 @@ fn longest(took: &[Duration]) -> Duration {
 }
 
 #[test]
-fn a_waiter_is_told_of_the_release() {
+fn a_waiter_is_notified_of_the_release() {
     let fleet = Fleet::start(5);
     let took = hand_overs(&fleet.urls(), ROUNDS, |_| {});
     assert!(median(&took) < TOLD && longest(&took) < LOOKED_BY, "{took:?}");
@@ -77,7 +77,7 @@ fn a_waiter_whose_notifications_are_lost_looks_by_itself() {
 }
 
 #[test]
-fn a_waiter_who_may_not_be_told_looks_by_itself() {
+fn a_waiter_that_may_not_be_notified_looks_by_itself() {
     let fleet = Fleet::start(5);
     for node in &fleet {
         let user = ["ACL", "SETUSER", "untold", "on", ">pw", "~*", "+@all", "-client|tracking"];

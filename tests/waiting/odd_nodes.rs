@@ -20,13 +20,13 @@ fn hand_overs(processes: &mut [Process; 2]) -> Vec<Duration> {
 #[test]
 fn a_key_without_an_end_on_one_node_is_outvoted() {
     let fleet = Fleet::start(5);
-    fleet[2].command(&["SET", "a", "somebody's"]);
+    fleet[2].command(&["SET", "a", "another program's"]);
     let mut processes = [Process::start(&fleet.urls()), Process::start(&fleet.urls())];
     let monitor = fleet[2].monitor();
     let start = Instant::now();
     let took = hand_overs(&mut processes);
     assert!(took[ROUNDS / 2] < SOON, "{took:?}");
-    assert_eq!(fleet[2].get("a").as_deref(), Some(&b"somebody's"[..]));
+    assert_eq!(fleet[2].get("a").as_deref(), Some(&b"another program's"[..]));
     // No process asks for it again and again without a pause.
     let asked = monitor.lines().iter().filter(|line| line.contains("\"a\"")).count();
     println!("{asked} questions about it in {:?}", start.elapsed());
@@ -40,7 +40,7 @@ fn a_key_without_an_end_on_one_node_is_outvoted() {
 fn a_key_without_an_end_on_a_majority_is_waited_for_in_peace() {
     let fleet = Fleet::start(5);
     for node in fleet.iter().take(3) {
-        node.command(&["SET", "a", "somebody's"]);
+        node.command(&["SET", "a", "another program's"]);
     }
     let mut waiter = Loop::ready(config(fleet.urls()).node_timeout(SECOND));
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();

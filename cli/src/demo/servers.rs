@@ -184,7 +184,7 @@ impl Process {
             let mut peek = Peek::open(loopback(port)).ok()?;
             let answers = peek.process_id().ok()?;
             let ours = answers == Some(self.child.id());
-            let taken = || Stop::Failed(format!("port {port} belongs to somebody else"));
+            let taken = || Stop::Failed(format!("port {port} belongs to another process"));
             Some(if ours { Ok(()) } else { Err(taken()) })
         })
     }
@@ -291,7 +291,10 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<Result<T, Stop>>) -> Re
         if clock::now().saturating_since(start) > PATIENCE {
             return Err(Stop::Failed(format!("waited {PATIENCE:?} in vain for {what}")));
         }
-        #[expect(clippy::disallowed_methods, reason = "a process tells nobody that it is ready")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a process does not report that it is ready"
+        )]
         std::thread::sleep(Duration::from_millis(2));
     }
 }

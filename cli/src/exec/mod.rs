@@ -39,13 +39,13 @@ const STRAGGLERS: Duration = Duration::from_millis(10);
 const EXAMPLES: &str = "\
 Examples:
   redlatch exec nightly-report -- /usr/local/bin/report --all
-  redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if somebody else has it
+  redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if another has it
   redlatch exec -w 5m -t 1m migrate -- ./migrate  wait for 5 minutes at most
 
-The lock is renewed at a third of its ttl while CMD runs, and released behind it; redlatch ends \
-with CMD's exit code, or 128+n where signal n ended it. What CMD leaves running behind its end \
+The lock is renewed at a third of its ttl while CMD runs, and released after it; redlatch ends \
+with CMD's exit code, or 128+n where signal n ended it. What CMD leaves running after its end \
 runs without the lock. TERM, INT, HUP, QUIT, USR1, USR2, WINCH and CONT are passed on to CMD. \
-Where the lock cannot be renewed, CMD is told to stop and is dead before others can have the \
+Where the lock cannot be renewed, CMD gets SIGTERM and is dead before others can have the \
 lock: 124.
 
 CMD gets REDLATCH_KEY, REDLATCH_TOKEN, REDLATCH_TTL_MS, REDLATCH_DEADLINE_UNIX_MS and \

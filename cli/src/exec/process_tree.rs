@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_called_gone_while_somebody_of_them_comes_or_goes() {
+    fn no_process_is_called_gone_while_one_of_them_comes_or_goes() {
         let cmd = Pid::from_raw(10).expect("a process number");
         let strangers = Strangers::default();
         let process_tree = ProcessTree { cmd, since: 1, strangers, has_group: false };

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_a_grace_before_the_deadline_and_dead_before_it() {
+    fn cmd_gets_term_a_grace_before_the_deadline_and_is_dead_before_it() {
         let mut stop_schedule = stop_schedule(OnLost::Term);
         assert_eq!(stop_schedule.next_due(), Some(at(8_000)));
         assert_eq!(

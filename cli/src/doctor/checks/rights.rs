@@ -41,7 +41,7 @@ const NEEDS: [Need; 19] = [
     wish("COMMAND INFO", "+command|info", "its own compare-and-delete is not found"),
     wish("DELIFEQ", "+delifeq", "the script releases instead"),
     wish("DELEX", "+delex", "the script releases instead"),
-    wish("CLIENT KILL", "+client|kill", "what is owed behind a lost connection is paid twice"),
+    wish("CLIENT KILL", "+client|kill", "a pending release of a lost connection is sent twice"),
     wish("CLIENT SETNAME", "+client|setname", "we have no name in CLIENT LIST"),
     wish("CLIENT SETINFO", "+client|setinfo", "CLIENT LIST does not tell our version"),
 ];

@@ -14,7 +14,7 @@ pub fn checks(subject: &Subject, how: &Use) -> Vec<Finding> {
         let names = ["role", "loading", "cluster", "eviction", "persistence"];
         let mut found: Vec<Finding> =
             names.into_iter().map(|name| Finding::unknown(name, "INFO")).collect();
-        found.push(age_untold(how));
+        found.push(age_unknown(how));
         return found;
     }
     let mut found = vec![role(subject, how), loading(subject), cluster(subject)];
@@ -149,7 +149,7 @@ fn persistence(subject: &Subject, how: &Use) -> Finding {
         (true, Some("always"), _) => Finding::ok(NAME, "appendonly, appendfsync always"),
         (true, Some(fsync), true) => Finding::ok(
             NAME,
-            format!("appendonly, appendfsync {fsync}; behind a power loss the restart guard helps"),
+            format!("appendonly, appendfsync {fsync}; after a power loss the restart guard helps"),
         ),
         (true, Some(fsync), false) => Finding::warn(
             NAME,
@@ -218,7 +218,7 @@ fn age(subject: &Subject, how: &Use) -> Finding {
     Finding::ok(NAME, format!("up {shown}"))
 }
 
-fn age_untold(how: &Use) -> Finding {
+fn age_unknown(how: &Use) -> Finding {
     if !how.restart_guard {
         return Finding::unknown("age", "INFO");
     }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_young_node_is_told_with_the_time_that_is_left() {
+    fn a_young_node_is_reported_with_the_time_that_is_left() {
         let mut subject = node("a");
         subject.seen.info.insert("uptime_in_seconds".into(), "12".into());
         let until = NOW.saturating_add(Duration::from_millis(49_600));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_not_called_well() {
+    fn what_is_unknown_is_not_reported_as_ok() {
         let mut subject = node("a");
         subject.seen.info.clear();
         let found = checks(&subject, &using());

@@ -144,7 +144,7 @@ fn each_command_that_is_refused_is_found_with_its_effect() {
 }
 
 #[test]
-fn a_user_of_some_keys_is_told_of_the_prefix() {
+fn the_prefix_is_named_to_a_user_of_some_keys() {
     let users = Users::start(1);
     users.set(0, "~lock:* +@all");
     let diagnosis = ask_plainly(&[users.url(0)]);
