@@ -27,7 +27,7 @@ fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
 }
 
 #[test]
-fn a_node_that_answers_again_is_ready_again_and_is_paid() {
+fn a_node_that_answers_again_is_ready_again_and_gets_its_pending_releases() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);

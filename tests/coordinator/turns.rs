@@ -66,7 +66,7 @@ fn a_streak_of_long_holds_ends_too() {
 }
 
 #[test]
-fn the_turn_of_others_is_theirs_also_where_who_left_it_gives_up() {
+fn the_turn_of_others_stays_theirs_also_if_the_client_that_left_it_gives_up() {
     let mut bench = Bench::with(1, quiet);
     ask_for(&mut bench, 0, WAIT);
     let yielding = [ask_for(&mut bench, 0, WAIT), ask_for(&mut bench, 0, WAIT)];

@@ -182,7 +182,7 @@ fn what_a_lock_can_do_without_it_does_without() {
 }
 
 #[test]
-fn only_who_looks_at_locks_needs_a_right_for_it() {
+fn only_inspect_needs_a_permission_of_its_own() {
     let fleet = Fleet::start(3);
     for (may, extra) in [(false, &[][..]), (true, &["+getrange"][..])] {
         grant(&fleet, &[&whole()[..], extra].concat());

@@ -83,7 +83,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
 }
 
 #[test]
-fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
+fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
     let fleet = Fleet::start(3);
     let (first, second) = (client(&fleet), client(&fleet));
     // With its next extend, if it is not kept.
@@ -132,7 +132,7 @@ fn take_up_together(client: &Client, key: &str, token: LockToken, fleet: &Fleet)
 }
 
 #[test]
-fn of_two_who_take_a_lock_up_with_one_token_one_at_most_holds_it() {
+fn of_two_clients_that_adopt_one_token_one_at_most_holds_it() {
     const ROUNDS: usize = 200;
     let fleet = Fleet::start(5);
     let clients = [client(&fleet), client(&fleet), client(&fleet)];
@@ -185,7 +185,7 @@ fn of_two_who_take_a_lock_up_with_one_token_one_at_most_holds_it() {
 }
 
 #[test]
-fn what_the_giver_left_unanswered_never_touches_who_took_it_up() {
+fn what_the_giver_left_unanswered_never_touches_the_adopter() {
     let fleet = Fleet::start(3);
     let patient = |urls: Vec<String>| {
         let client = Client::connect(plain(urls).node_timeout(millis(200)).reset_after(TTL));

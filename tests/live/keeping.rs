@@ -338,7 +338,7 @@ fn timers_of_suspend() -> Vec<Duration> {
 /// meanwhile would come as much later.
 #[cfg(target_os = "linux")]
 #[test]
-fn who_keeps_a_lock_is_woken_by_a_timer_that_goes_on_in_suspend() {
+fn a_holder_that_renews_is_woken_by_a_timer_that_goes_on_in_suspend() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     client.drive(millis(20)).unwrap();

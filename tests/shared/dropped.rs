@@ -274,7 +274,7 @@ fn granted(client: &SharedClient, options: LockOptions) -> Task<impl Future + Un
 }
 
 #[test]
-fn a_grant_that_nobody_took_is_given_back() {
+fn a_grant_that_no_caller_took_is_released() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let before = client.gauges();

@@ -83,7 +83,7 @@ fn an_extend_that_cannot_be_changes_nothing_of_the_one_before() {
 }
 
 #[test]
-fn who_waits_for_the_end_of_a_lock_leaves_nothing_when_they_go() {
+fn a_watcher_of_a_lock_leaves_nothing_when_it_is_dropped() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let guard = client.lock("a", LockOptions::new(TTL).auto_extend(10 * TTL)).wait().unwrap();
@@ -145,7 +145,7 @@ fn whoever_waits_for_the_end_of_a_lock_changes_nothing_of_its_keeping() {
 }
 
 #[test]
-fn who_waits_for_the_end_of_a_client_leaves_nothing_when_they_go() {
+fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let held = client.lock("a", TTL).wait().unwrap();
@@ -175,7 +175,7 @@ fn who_waits_for_the_end_of_a_client_leaves_nothing_when_they_go() {
 }
 
 #[test]
-fn of_several_who_close_it_the_least_patient_decides() {
+fn of_several_closes_the_shortest_timeout_decides() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let held = client.lock("a", TTL).wait().unwrap();
@@ -208,7 +208,7 @@ fn a_client_that_closes_takes_on_nothing_more() {
 }
 
 #[test]
-fn who_waits_for_the_end_of_a_lock_is_woken_by_that_of_its_client() {
+fn a_watcher_of_a_lock_is_woken_by_the_end_of_its_client() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let kept = LockOptions::new(TTL).auto_extend(10 * TTL);

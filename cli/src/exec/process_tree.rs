@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_there_before_cmd_is_a_stranger_in_the_same_tick_too_and_so_are_its_children() {
+    fn a_process_from_before_cmd_is_a_stranger_in_the_same_tick_too_and_so_are_its_children() {
         let cmd = Pid::from_raw(10).expect("a process number");
         let us = process(9, 8);
         // CMD, a child of CMD, a job from before CMD, and a child of the job; all in one tick.

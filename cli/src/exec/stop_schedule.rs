@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_too_late_to_warn_kills() {
+    fn cmd_is_killed_if_it_is_too_late_to_warn() {
         assert_eq!(stop_schedule(OnLost::Term).next_blow(at(11_800)), Some(StopSignal::Kill));
         let mut without_grace = StopSchedule::new(OnLost::Term, TTL, Duration::ZERO, at(12_000));
         assert_eq!(sent(&mut without_grace, &[11_749, 11_750]), [None, Some(StopSignal::Kill)]);

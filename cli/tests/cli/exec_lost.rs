@@ -102,7 +102,7 @@ fn a_cmd_that_obeys_ends_in_its_grace_and_is_not_killed() {
 }
 
 #[test]
-fn who_does_not_want_a_warning_is_killed_and_who_wants_only_that_runs_on() {
+fn on_lost_kill_kills_cmd_at_once_and_on_lost_warn_lets_it_run_on() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "trap 'echo told >> log' TERM; echo up > up

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_run_no_scripts_could_release_nothing() {
+    fn a_user_that_may_run_no_scripts_is_rejected() {
         let mut handshake = Handshake::default();
         said(&mut handshake, &NodeSettings::new("a"));
         let refused = Fact::Refused(NodeError::NoPermission);
