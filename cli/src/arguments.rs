@@ -169,6 +169,17 @@ pub struct Output {
     pub json: bool,
 }
 
+/// What every verb that asks the nodes takes.
+#[derive(Debug, Args)]
+pub struct Common {
+    #[command(flatten)]
+    pub nodes: Nodes,
+    #[command(flatten)]
+    pub timing: Timing,
+    #[command(flatten)]
+    pub output: Output,
+}
+
 /// The name of a lock.
 #[derive(Debug, Args)]
 pub struct Key {

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use redlatch::{AutoExtend, Lock, LostReason, Outcome, clock, clock::Instant};
 
-use crate::arguments::{Key, Nodes, Output, Timing, duration};
+use crate::arguments::{Common, Key, duration};
 use crate::event_loop::EventLoop;
 use crate::output::Refusal;
 use crate::{die_with_parent, exit, nodes, wall_clock};
@@ -100,11 +100,7 @@ pub struct Options {
     pub foreground: bool,
 
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// The longest time that the lock is held; `None`: no bound.
@@ -117,7 +113,7 @@ fn max_hold(text: &str) -> Result<MaxHold, String> {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    let mut log = StderrLog::new(&options.key.key, &options.output);
+    let mut log = StderrLog::new(&options.key.key, &options.common.output);
     let code = match run_under_lock(options, &mut log) {
         Ok(code) => code,
         Err(refusal) => log.refusal(&refusal),
@@ -131,7 +127,8 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
     let name = options.command.first().expect("the parser insists on one");
     let program = command::find(name)?;
     let grace = grace(options)?;
-    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
+    let mut event_loop =
+        EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.count_suspend();
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
@@ -142,7 +139,7 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
         Waited::EndedBy(signal) => return Ok(exit::by_signal(signal.as_raw())),
     };
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
-    let bound = Bound { ttl: options.timing.ttl, no_renew: options.no_renew, until };
+    let bound = Bound { ttl: options.common.timing.ttl, no_renew: options.no_renew, until };
     // The acquire did not wait for the nodes beyond the majority. The event says how many nodes
     // hold the lock, so their answers may still come in.
     event_loop.settle(STRAGGLERS)?;
@@ -200,7 +197,7 @@ fn end(
     events::child_exit(log, ended, code);
     if lost {
         // Sends the releases that are still pending.
-        event_loop.settle(options.timing.node_timeout)?;
+        event_loop.settle(options.common.timing.node_timeout)?;
     } else {
         give_back(event_loop, lock, options, log)?;
     }
@@ -214,7 +211,7 @@ fn give_back(
     options: &Options,
     log: &mut StderrLog,
 ) -> Result<(), Refusal> {
-    let end = clock::now().saturating_add(options.timing.node_timeout);
+    let end = clock::now().saturating_add(options.common.timing.node_timeout);
     let op = event_loop.engine.release(lock, 0);
     let outcome = event_loop.end_of(op)?;
     // Waits also for the nodes that were not needed to confirm the release.
@@ -244,7 +241,7 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
     command
         .env("REDLATCH_KEY", &options.key.key)
         .env("REDLATCH_TOKEN", lock.token().to_string())
-        .env("REDLATCH_TTL_MS", options.timing.ttl.as_millis().to_string())
+        .env("REDLATCH_TTL_MS", options.common.timing.ttl.as_millis().to_string())
         .env("REDLATCH_DEADLINE_UNIX_MS", wall_clock::unix_ms(remaining).to_string())
         .env("REDLATCH_GRANTED", format!("{granted}/{nodes}"))
         .env_remove(nodes::SERVERS_VARIABLE)
@@ -253,11 +250,11 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
 
 /// How long the lock lasts if it is not renewed.
 fn lasts(options: &Options) -> Duration {
-    options.max_hold.0.map_or(options.timing.ttl, |most| most.min(options.timing.ttl))
+    options.max_hold.0.map_or(options.common.timing.ttl, |most| most.min(options.common.timing.ttl))
 }
 
 fn grace(options: &Options) -> Result<Duration, Refusal> {
-    let ttl = options.timing.ttl;
+    let ttl = options.common.timing.ttl;
     let grace = options.grace.unwrap_or_else(|| stop_schedule::default_grace(lasts(options)));
     if grace > ttl / 2 {
         let message = format!("--grace {grace:?}: at most half of --ttl {ttl:?}");
