@@ -38,7 +38,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
     // The stdout of `exec` is its command's.
     let json = verb != "exec" && matches!(given.try_get_one("json"), Ok(Some(true)));
     let how = Output { quiet: false, verbose: false, json };
-    let file = file.map_err(|refusal| refusal.tell(&how))?;
+    let file = file.map_err(|refusal| refusal.report(&how))?;
     let matches = completed(verb, given, &file).try_get_matches_from(&words);
     matches.and_then(|it| Arguments::from_arg_matches(&it)).map_err(|error| {
         let note = variable_in(&error, verb, given);
@@ -170,7 +170,9 @@ mod tests {
             let given = alone.subcommand().unwrap().1;
             let matches = completed("status", given, &file).try_get_matches_from(&words).unwrap();
             match Arguments::from_arg_matches(&matches).unwrap().verb {
-                crate::arguments::Verb::Status(options) => (options.nodes, options.timing),
+                crate::arguments::Verb::Status(options) => {
+                    (options.common.nodes, options.common.timing)
+                }
                 other => panic!("{other:?}"),
             }
         };

@@ -29,7 +29,7 @@ pub fn waiting(log: &mut StderrLog, error: &Error, holder: Option<Box<Holder>>) 
     if let Some(line) = refusal.way_out {
         text = format!("{text}\n{line}");
     }
-    log.event(Weight::News, "waiting", refusal.json(), &text);
+    log.event(Weight::Normal, "waiting", refusal.json(), &text);
 }
 
 /// The lock is held.
@@ -78,7 +78,7 @@ pub fn expiring(
         "sent": signal,
         "nodes": nodes_json(&report.nodes),
     });
-    log.event(Weight::News, "expiring", fields, &text);
+    log.event(Weight::Normal, "expiring", fields, &text);
 }
 
 /// The lock is over, or it was given up because CMD had to be stopped before its end.
@@ -92,7 +92,7 @@ pub fn lost(log: &mut StderrLog, error: &Error) {
     let nodes = error.report().map_or(Value::Null, |report| nodes_json(&report.nodes));
     let message = error.to_string();
     let fields = json!({ "reason": reason, "message": message, "nodes": nodes });
-    log.event(Weight::News, "lost", fields, &message);
+    log.event(Weight::Normal, "lost", fields, &message);
 }
 
 /// The lock could not be renewed, and CMD ended when it got SIGTERM, `left` before the deadline.
@@ -104,7 +104,7 @@ pub fn not_renewed(log: &mut StderrLog, report: &Report, left: Duration) {
     );
     let nodes = nodes_json(&report.nodes);
     let fields = json!({ "reason": "not_renewed", "message": text, "nodes": nodes });
-    log.event(Weight::News, "lost", fields, &text);
+    log.event(Weight::Normal, "lost", fields, &text);
 }
 
 /// The lock was released. If that is not confirmed, the event is a warning.
@@ -127,14 +127,14 @@ pub fn released(log: &mut StderrLog, released: ReleaseOutcome, core: &Coordinato
     let (outcome, weight, text) = match released {
         ReleaseOutcome::Released => ("released", Weight::Detail, "released"),
         ReleaseOutcome::AlreadyExpired => {
-            ("already_expired", Weight::News, "was over on the nodes before it was released")
+            ("already_expired", Weight::Normal, "was over on the nodes before it was released")
         }
         ReleaseOutcome::TakenByOther => {
-            ("taken_by_other", Weight::News, "was another's before it was released")
+            ("taken_by_other", Weight::Normal, "was another's before it was released")
         }
         ReleaseOutcome::Unconfirmed { .. } => (
             "unconfirmed",
-            Weight::News,
+            Weight::Normal,
             "could not be released on enough nodes: it ends by its ttl",
         ),
     };

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use redlatch::{AutoExtend, Lock, LostReason, Outcome, clock, clock::Instant};
 
-use crate::arguments::{Key, Nodes, Output, Timing, duration};
+use crate::arguments::{Common, Key, duration};
 use crate::event_loop::EventLoop;
 use crate::holder::Holder;
 use crate::output::Refusal;
@@ -40,13 +40,13 @@ const STRAGGLERS: Duration = Duration::from_millis(10);
 const EXAMPLES: &str = "\
 Examples:
   redlatch exec nightly-report -- /usr/local/bin/report --all
-  redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if somebody else has it
+  redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if another has it
   redlatch exec -w 5m -t 1m migrate -- ./migrate  wait for 5 minutes at most
 
-The lock is renewed at a third of its ttl while CMD runs, and released behind it; redlatch ends \
-with CMD's exit code, or 128+n where signal n ended it. What CMD leaves running behind its end \
+The lock is renewed at a third of its ttl while CMD runs, and released after it; redlatch ends \
+with CMD's exit code, or 128+n where signal n ended it. What CMD leaves running after its end \
 runs without the lock. TERM, INT, HUP, QUIT, USR1, USR2, WINCH and CONT are passed on to CMD. \
-Where the lock cannot be renewed, CMD is told to stop and is dead before others can have the \
+Where the lock cannot be renewed, CMD gets SIGTERM and is dead before others can have the \
 lock: 124.
 
 CMD gets REDLATCH_KEY, REDLATCH_TOKEN, REDLATCH_TTL_MS, REDLATCH_DEADLINE_UNIX_MS and \
@@ -101,11 +101,7 @@ pub struct Options {
     pub foreground: bool,
 
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// The longest time that the lock is held; `None`: no bound.
@@ -118,7 +114,7 @@ fn max_hold(text: &str) -> Result<MaxHold, String> {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    let mut log = StderrLog::new(&options.key.key, &options.output);
+    let mut log = StderrLog::new(&options.key.key, &options.common.output);
     let code = match run_under_lock(options, &mut log) {
         Ok(code) => code,
         Err(refusal) => log.refusal(&refusal),
@@ -132,7 +128,8 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
     let name = options.command.first().expect("the parser insists on one");
     let program = command::find(name)?;
     let grace = grace(options)?;
-    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
+    let mut event_loop =
+        EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.count_suspend();
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
@@ -147,11 +144,11 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
         Ok(Waited::EndedBy(signal)) => return Ok(exit::by_signal(signal.as_raw())),
     };
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
-    let bound = Bound { ttl: options.timing.ttl, no_renew: options.no_renew, until };
+    let bound = Bound { ttl: options.common.timing.ttl, no_renew: options.no_renew, until };
     // The acquire did not wait for the nodes beyond the majority. The event says how many nodes
     // hold the lock, so their answers may still come in.
     event_loop.settle(STRAGGLERS)?;
-    tell_of_lock(&event_loop, &lock, begun, log);
+    log_lock(&event_loop, &lock, begun, log);
     if event_loop.engine.remaining(&lock) <= stop_schedule::kill_lead(lasts(options)) {
         // The system, or a tiny ttl, kept us from starting CMD in time.
         return over_before_start(&mut event_loop, lock, options, log);
@@ -205,7 +202,7 @@ fn end(
     events::child_exit(log, ended, code);
     if lost {
         // Sends the releases that are still pending.
-        event_loop.settle(options.timing.node_timeout)?;
+        event_loop.settle(options.common.timing.node_timeout)?;
     } else {
         give_back(event_loop, lock, options, log)?;
     }
@@ -219,7 +216,7 @@ fn give_back(
     options: &Options,
     log: &mut StderrLog,
 ) -> Result<(), Refusal> {
-    let end = clock::now().saturating_add(options.timing.node_timeout);
+    let end = clock::now().saturating_add(options.common.timing.node_timeout);
     let op = event_loop.engine.release(lock, 0);
     let outcome = event_loop.end_of(op)?;
     // Waits also for the nodes that were not needed to confirm the release.
@@ -230,7 +227,7 @@ fn give_back(
     Ok(())
 }
 
-fn tell_of_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut StderrLog) {
+fn log_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut StderrLog) {
     let core = event_loop.engine.coordinator();
     let won = events::Won {
         remaining: event_loop.engine.remaining(lock),
@@ -249,7 +246,7 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
     command
         .env("REDLATCH_KEY", &options.key.key)
         .env("REDLATCH_TOKEN", lock.token().to_string())
-        .env("REDLATCH_TTL_MS", options.timing.ttl.as_millis().to_string())
+        .env("REDLATCH_TTL_MS", options.common.timing.ttl.as_millis().to_string())
         .env("REDLATCH_DEADLINE_UNIX_MS", wall_clock::unix_ms(remaining).to_string())
         .env("REDLATCH_GRANTED", format!("{granted}/{nodes}"))
         .env_remove(nodes::SERVERS_VARIABLE)
@@ -258,11 +255,11 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
 
 /// How long the lock lasts if it is not renewed.
 fn lasts(options: &Options) -> Duration {
-    options.max_hold.0.map_or(options.timing.ttl, |most| most.min(options.timing.ttl))
+    options.max_hold.0.map_or(options.common.timing.ttl, |most| most.min(options.common.timing.ttl))
 }
 
 fn grace(options: &Options) -> Result<Duration, Refusal> {
-    let ttl = options.timing.ttl;
+    let ttl = options.common.timing.ttl;
     let grace = options.grace.unwrap_or_else(|| stop_schedule::default_grace(lasts(options)));
     if grace > ttl / 2 {
         let message = format!("--grace {grace:?}: at most half of --ttl {ttl:?}");
