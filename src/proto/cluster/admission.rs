@@ -9,8 +9,8 @@ use crate::proto::cluster::{Action, Change, Cluster};
 use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, Kind};
 use crate::proto::wire::command;
-use crate::proto::wire::connection::{Ask, Kind};
 use crate::proto::wire::handshake::{Fact, Progress, Step, Vetted};
 use crate::proto::wire::marker::{self, MarkerState, Marking};
 

@@ -9,8 +9,9 @@ use crate::proto::cluster::{Action, Change, Cluster, Due};
 use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, Kind};
 use crate::proto::wire::command;
-use crate::proto::wire::connection::{Ask, Fault, Kind};
+use crate::proto::wire::connection::Fault;
 
 /// How many times longer the pause is before the next connection to a node whose configuration has
 /// to change before it may be used.

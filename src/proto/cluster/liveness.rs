@@ -8,8 +8,8 @@ use crate::proto::cluster::{Action, Change, Cluster, Due, NodeEvent};
 use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, Kind};
 use crate::proto::wire::command;
-use crate::proto::wire::connection::{Ask, Kind};
 
 impl Cluster {
     /// Sets the timer that looks for silence.

@@ -38,7 +38,8 @@ use crate::proto::settings::Settings;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
-use crate::proto::wire::connection::{Answer, Ask, Incoming, Kind};
+use crate::proto::wire::ask::{Answer, Ask, Kind};
+use crate::proto::wire::connection::Incoming;
 
 use events::Events;
 pub use events::NodeEvent;

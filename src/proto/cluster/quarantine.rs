@@ -10,7 +10,7 @@ use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::settings::RestartGuard;
 use crate::proto::time::Instant;
-use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::ask::{Ask, Kind};
 use crate::proto::wire::handshake::{Fact, Vetted, forbids_a_marker};
 use crate::proto::wire::marker::{self, MarkerState, Marking};
 

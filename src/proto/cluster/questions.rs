@@ -11,8 +11,8 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, Kind};
 use crate::proto::wire::command::Native;
-use crate::proto::wire::connection::{Ask, Kind};
 
 impl Cluster {
     /// The settings that the cluster was made with.

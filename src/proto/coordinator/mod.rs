@@ -25,7 +25,7 @@ use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::waits::Waits;
-use crate::proto::wire::connection::Kind;
+use crate::proto::wire::ask::Kind;
 
 pub use crate::proto::cluster::{Action, NodeEvent};
 

@@ -16,7 +16,7 @@ use crate::proto::locks::round::Round;
 use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy, draw, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::ask::{Ask, Kind};
 
 impl Locks {
     /// Refuses an invalid request before anything is sent.

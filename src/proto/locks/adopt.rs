@@ -18,7 +18,7 @@ use crate::proto::locks::round::Round;
 use crate::proto::locks::{Due, Locks, busy, check_length, draw};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::ask::{Ask, Kind};
 
 impl Locks {
     /// Gives a lock away: another client can `adopt` its token.

@@ -15,7 +15,7 @@ use crate::proto::locks::pending_releases::PendingRelease;
 use crate::proto::locks::records::Phase;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
-use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::ask::{Ask, Kind};
 
 impl Locks {
     /// The connection is gone, or could not be opened; `words` are the text of the system's error.

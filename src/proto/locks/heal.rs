@@ -10,7 +10,7 @@ use crate::proto::locks::Locks;
 use crate::proto::locks::records::{Phase, Record};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::ask::{Ask, Kind};
 
 /// The ttl of a heal: what is left of the lock, so that no key outlives it.
 pub(super) fn ttl_of(record: &Record, now: Instant) -> Ttl {

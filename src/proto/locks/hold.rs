@@ -13,8 +13,8 @@ use crate::proto::locks::round::{ReleaseOutcome, Round};
 use crate::proto::locks::{Due, Locks, busy};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
+use crate::proto::wire::ask::{Ask, Kind};
 use crate::proto::wire::command::Form;
-use crate::proto::wire::connection::{Ask, Kind};
 
 impl Locks {
     /// When the lock ends; `None` once it is over.

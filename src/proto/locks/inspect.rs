@@ -13,8 +13,8 @@ use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::Purpose;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, Kind};
 use crate::proto::wire::command;
-use crate::proto::wire::connection::{Ask, Kind};
 
 /// `GETRANGE key 0 55`: the beginning of the value. `GET` would return all of it, and a value of a
 /// megabyte is longer than a reply may be.

@@ -56,8 +56,8 @@ use crate::proto::node_set::NodeId;
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::Timers;
+use crate::proto::wire::ask::{Answer, Ask, Kind};
 use crate::proto::wire::command::{self};
-use crate::proto::wire::connection::{Answer, Ask, Kind};
 use flushes::Flushes;
 
 /// What a timer does when it comes due.

@@ -15,8 +15,8 @@ use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::timers::Timer;
+use crate::proto::wire::ask::{Ask, Kind};
 use crate::proto::wire::command::{Form, Native};
-use crate::proto::wire::connection::{Ask, Kind};
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -17,8 +17,8 @@ use crate::proto::locks::round::Purpose;
 use crate::proto::locks::{Due, Locks, Prolong, WaitEvent};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::ask::{Ask, Kind};
 use crate::proto::wire::command;
-use crate::proto::wire::connection::{Ask, Kind};
 
 impl Locks {
     /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was

@@ -11,7 +11,7 @@ use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::Purpose;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
-use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::ask::{Ask, Kind};
 
 impl Locks {
     /// Ends the quarantine of every node that can be asked, and writes it into their node markers,

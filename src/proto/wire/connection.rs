@@ -10,129 +10,16 @@ use std::fmt;
 
 use bytes::{Buf, BytesMut};
 
-use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::error::NodeError;
 use crate::proto::inspection::Value;
 use crate::proto::key::KeyHash;
 use crate::proto::settings::{Limits, Secret};
 use crate::proto::time::Instant;
-use crate::proto::wire::command::Form;
+use crate::proto::wire::answers::{left, said, value};
+use crate::proto::wire::ask::{Answer, Ask, Kind};
+use crate::proto::wire::error_line::kept_of_error;
 use crate::proto::wire::handshake::{Fact, Step, time};
-use crate::proto::wire::marker::Marker;
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
-
-/// What was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// `SET NX PX`.
-    Acquire,
-    /// The extend script.
-    Extend(Form),
-    /// `SET NX PX` of a lock that is held, on a node that lost its key.
-    Heal,
-    /// The script that adopts a lock under a new token.
-    Adopt,
-    /// The release script.
-    Release(Form),
-    /// `EXISTS`: after a native release that answered 0, is the key gone or another's?
-    Exists,
-    /// `DEL`, even if another client holds the key.
-    Delete,
-    /// `GETRANGE`: what does the node hold?
-    Look,
-    /// `PTTL` after `GETRANGE`: for how long does the node hold it?
-    LookLeft,
-    /// `CLIENT CACHING YES`: asks the node to report writes to the next key that is read. It
-    /// belongs to no record.
-    Caching,
-    /// `PTTL`, which registers the key, so that the node reports writes to it. It belongs to no
-    /// record: the record that sent it may be over when the answer comes.
-    Register,
-    /// A step of the handshake; it belongs to no record.
-    Handshake(Step),
-    /// `TIME`: does the node answer, and has its clock jumped? It belongs to no record.
-    Probe,
-    /// The script that writes the node marker, for the next process. It belongs to no record.
-    Mark,
-    /// The script that writes the node marker by which an operator vouches for the node.
-    Vouch,
-    /// A release that is repeated at the end of a client, which does not wait for its answer. It
-    /// belongs to no record.
-    LastWord,
-    /// `CLIENT KILL ID` of an earlier connection of ours. It belongs to no record.
-    Kill {
-        /// The earlier connection's number on the node.
-        client_id: i64,
-    },
-}
-
-impl Kind {
-    /// Whether the question is about a record.
-    pub const fn is_about_a_record(self) -> bool {
-        !matches!(
-            self,
-            Kind::Handshake(_)
-                | Kind::Probe
-                | Kind::Mark
-                | Kind::LastWord
-                | Kind::Kill { .. }
-                | Kind::Caching
-                | Kind::Register
-        )
-    }
-
-    /// Whether the question may create the key, or write a new token to it.
-    pub const fn creates(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::Heal | Kind::Adopt)
-    }
-
-    /// Whether the question may create the key, or extend it. Such a question has to be followed by
-    /// a release.
-    pub const fn may_create(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::Extend(_) | Kind::Heal | Kind::Adopt)
-    }
-}
-
-/// A question in flight: one reply will consume it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
-    /// The record that the question is about.
-    pub record: u32,
-    /// The round of that record.
-    pub round: u32,
-    /// What was asked.
-    pub kind: Kind,
-    /// When the question was put into the outbox.
-    pub asked_at: Instant,
-    /// When the question was written; until then, when it was put into the outbox.
-    pub written_at: Instant,
-}
-
-impl Ask {
-    /// A question that is asked now.
-    pub const fn new(record: u32, round: u32, kind: Kind, now: Instant) -> Ask {
-        Ask { record, round, kind, asked_at: now, written_at: now }
-    }
-}
-
-/// What a reply means to the question it answers. It borrows nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// To a question about a key.
-    NodeReply(NodeReply),
-    /// To a step of the handshake, or to the writing of a marker: the content is in [`Link::fact`].
-    Fact,
-    /// To `TIME`: microseconds on the node's clock, if the node reported them.
-    Time(Option<u64>),
-    /// To a question whose answer is not used.
-    Heard,
-    /// To `GETRANGE`: what the node holds is in [`Link::seen`]; an error has its cause.
-    Value(Result<(), NodeError>),
-    /// To `PTTL`: milliseconds, -1 if the key has no expiry, -2 if there is no key; nothing if it
-    /// was refused.
-    Left(Option<i64>),
-    /// To `CLIENT KILL`: whether the connection is known to be gone.
-    Gone(bool),
-}
 
 /// What came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,12 +54,6 @@ impl fmt::Display for Fault {
         }
     }
 }
-
-/// How much of an error line is kept for reports.
-const KEPT_ERROR: usize = 160;
-
-/// The longest code of an error: `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`.
-const LONGEST_CODE: usize = 16;
 
 /// The bytes of one connection.
 #[derive(Default)]
@@ -399,103 +280,12 @@ fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
     }
 }
 
-/// Reads the reply to `GETRANGE`.
-fn value(reply: &Reply<'_>) -> Option<Result<Option<Value>, NodeError>> {
-    match *reply {
-        Reply::Bulk(bytes) => Some(Ok(Some(Value::of(bytes)))),
-        Reply::Null => Some(Ok(None)),
-        Reply::Error(line) => Some(Err(NodeError::of_error(line))),
-        _ => None,
-    }
-}
-
-/// Reads the reply to `PTTL`.
-fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
-    match *reply {
-        Reply::Integer(millis) => Some(Some(millis)),
-        Reply::Error(_) => Some(None),
-        _ => None,
-    }
-}
-
-/// What a reply says of the key; `None` if the command cannot have such a reply.
-fn said(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
-    if kind == Kind::Vouch {
-        return match *reply {
-            Reply::Bulk(value) => Some(match Marker::parse(value) {
-                Some(marker) if marker.vouched => NodeReply::Granted,
-                Some(_) => NodeReply::Failed(NodeError::Quarantined),
-                // Another program uses the key.
-                None => NodeReply::Failed(NodeError::WrongType),
-            }),
-            // The marker changed while the command was in flight: the node forgot something.
-            Reply::Null => Some(NodeReply::Failed(NodeError::Quarantined)),
-            Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
-            _ => None,
-        };
-    }
-    let script = matches!(kind, Kind::Extend(_) | Kind::Release(_) | Kind::Adopt);
-    if kind == Kind::Exists {
-        return match *reply {
-            Reply::Integer(0) => Some(NodeReply::Absent),
-            Reply::Integer(1) => Some(NodeReply::Held),
-            Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
-            _ => None,
-        };
-    }
-    if kind == Kind::Delete {
-        return match *reply {
-            Reply::Integer(0) => Some(NodeReply::Absent),
-            Reply::Integer(1) => Some(NodeReply::Granted),
-            Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
-            _ => None,
-        };
-    }
-    match *reply {
-        Reply::Simple(b"OK") if !script => Some(NodeReply::Granted),
-        Reply::Null if !script => Some(NodeReply::Held),
-        Reply::Integer(1) if script => Some(NodeReply::Granted),
-        Reply::Integer(0) if script => Some(NodeReply::Absent),
-        Reply::Integer(-1) if script => Some(NodeReply::Held),
-        Reply::Error(line) => Some(match NodeError::of_error(line) {
-            // The script found a key that is no string: it belongs to another program.
-            NodeError::WrongType => NodeReply::Held,
-            cause => NodeReply::Failed(cause),
-        }),
-        _ => None,
-    }
-}
-
-/// What may be kept of an error line.
-///
-/// A node repeats an unknown command with as many of its arguments as it likes, and with spaces for
-/// the ends of lines. So the text of an error that answers the credentials is always dropped. Of
-/// any other error that repeats the secret only the code is kept.
-fn kept_of_error<'a>(line: &'a [u8], kind: Option<Kind>, secret: Option<&Secret>) -> &'a [u8] {
-    let secret = secret.map_or(&[][..], |secret| secret.reveal().as_bytes());
-    let is_same = |(&told, &ours): (&u8, &u8)| {
-        told == ours || (told == b' ' && matches!(ours, b'\r' | b'\n'))
-    };
-    let repeats = |line: &[u8]| {
-        let mut parts = line.windows(secret.len().max(1));
-        !secret.is_empty() && parts.any(|part| part.iter().zip(secret).all(is_same))
-    };
-    let has_credentials = matches!(kind, Some(Kind::Handshake(Step::Hello | Step::Auth)));
-    if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(KEPT_ERROR)] }
-}
-
-/// The code that an error line begins with: one short word of capitals. Empty if the line begins
-/// otherwise.
-fn code(line: &[u8]) -> &[u8] {
-    let end = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
-    let word = &line[..end];
-    let is_code = end <= LONGEST_CODE && word.iter().all(u8::is_ascii_uppercase);
-    if is_code { word } else { &[] }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::error::NodeReply;
+    use crate::proto::wire::command::Form;
+    use crate::proto::wire::error_line::KEPT_ERROR;
 
     const NOW: Instant = Instant::from_nanos(7);
 
