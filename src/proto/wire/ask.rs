@@ -1,11 +1,41 @@
-//! What is asked on a connection, and what a reply can mean to it.
+//! What is asked on a connection. A question says what it concerns, so that a question of the
+//! cluster's own cannot be taken for one about a record.
+//!
+//! Many thousand questions may be in flight, and each is moved about on the hot path. So a question
+//! has 16 bytes, and the moments are kept once for each write (`Moments` in the connection).
 
-use crate::proto::error::{NodeError, NodeReply};
-use crate::proto::time::Instant;
+use std::fmt;
+
+use crate::proto::ids::{RecordId, TaskId};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::handshake::Step;
 
-/// What was asked.
+/// A question in flight: one reply will consume it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// About the lock of a record.
+    Lock(LockAsk),
+    /// `PTTL`, which registers the key of a record, so that the node reports writes to it. The
+    /// record may be over when the answer comes.
+    Register(RecordId),
+    /// For a task.
+    Task(TaskId, TaskAsk),
+    /// The cluster's own.
+    Node(NodeAsk),
+}
+
+/// A question about the lock of a record. The record stays open until it is answered or lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockAsk {
+    /// The record.
+    pub record: RecordId,
+    /// The round of that record.
+    pub round: u32,
+    /// What was asked.
+    pub kind: Kind,
+}
+
+/// What was asked about a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `SET NX PX`.
@@ -20,51 +50,42 @@ pub enum Kind {
     Release(Form),
     /// `EXISTS`: after a native release that answered 0, is the key gone or another's?
     Exists,
-    /// `DEL`, even if another client holds the key.
-    Delete,
+}
+
+/// What was asked for a task. The task stays open until it is answered or lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskAsk {
     /// `GETRANGE`: what does the node hold?
     Look,
     /// `PTTL` after `GETRANGE`: for how long does the node hold it?
     LookLeft,
-    /// `CLIENT CACHING YES`: asks the node to report writes to the next key that is read. It
-    /// belongs to no record.
-    Caching,
-    /// `PTTL`, which registers the key, so that the node reports writes to it. It belongs to no
-    /// record: the record that sent it may be over when the answer comes.
-    Register,
-    /// A step of the handshake; it belongs to no record.
-    Handshake(Step),
-    /// `TIME`: does the node answer, and has its clock jumped? It belongs to no record.
-    Probe,
-    /// The script that writes the node marker, for the next process. It belongs to no record.
-    Mark,
+    /// `DEL`, even if another client holds the key.
+    Delete,
+    /// The extend script, for a token that another client may have drawn.
+    Extend(Form),
     /// The script that writes the node marker by which an operator vouches for the node.
     Vouch,
-    /// A release that is repeated at the end of a client, which does not wait for its answer. It
-    /// belongs to no record.
+}
+
+/// What the cluster asks for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeAsk {
+    /// A step of the handshake.
+    Handshake(Step),
+    /// `TIME`: does the node answer, and has its clock jumped?
+    Probe,
+    /// The script that writes the node marker, for the next process.
+    Mark,
+    /// A release that is repeated at the end of a client, which does not wait for its answer.
     LastWord,
-    /// `CLIENT KILL ID` of an earlier connection of ours. It belongs to no record.
-    Kill {
-        /// The earlier connection's number on the node.
-        client_id: i64,
-    },
+    /// `CLIENT KILL ID` of an earlier connection of ours. They are asked, and answered, in the
+    /// order in which the node's entry has them.
+    Kill,
+    /// `CLIENT CACHING YES`: asks the node to report writes to the next key that is read.
+    Caching,
 }
 
 impl Kind {
-    /// Whether the question is about a record.
-    pub const fn is_about_a_record(self) -> bool {
-        !matches!(
-            self,
-            Kind::Handshake(_)
-                | Kind::Probe
-                | Kind::Mark
-                | Kind::LastWord
-                | Kind::Kill { .. }
-                | Kind::Caching
-                | Kind::Register
-        )
-    }
-
     /// Whether the question may create the key, or write a new token to it.
     pub const fn creates(self) -> bool {
         matches!(self, Kind::Acquire | Kind::Heal | Kind::Adopt)
@@ -77,44 +98,35 @@ impl Kind {
     }
 }
 
-/// A question in flight: one reply will consume it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
-    /// The record that the question is about.
-    pub record: u32,
-    /// The round of that record.
-    pub round: u32,
-    /// What was asked.
-    pub kind: Kind,
-    /// When the question was put into the outbox.
-    pub asked_at: Instant,
-    /// When the question was written; until then, when it was put into the outbox.
-    pub written_at: Instant,
-}
-
 impl Ask {
-    /// A question that is asked now.
-    pub const fn new(record: u32, round: u32, kind: Kind, now: Instant) -> Ask {
-        Ask { record, round, kind, asked_at: now, written_at: now }
+    /// Whether the node may create or extend a key when it executes the question late.
+    pub const fn may_create(self) -> bool {
+        match self {
+            Ask::Lock(ask) => ask.kind.may_create(),
+            Ask::Task(_, kind) => matches!(kind, TaskAsk::Extend(_)),
+            Ask::Register(_) | Ask::Node(_) => false,
+        }
     }
 }
 
-/// What a reply means to the question it answers. It borrows nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// To a question about a key.
-    NodeReply(NodeReply),
-    /// To a step of the handshake, or to the writing of a marker: the content is in `Link::fact`.
-    Fact,
-    /// To `TIME`: microseconds on the node's clock, if the node reported them.
-    Time(Option<u64>),
-    /// To a question whose answer is not used.
-    Heard,
-    /// To `GETRANGE`: what the node holds is in `Link::seen`; an error has its cause.
-    Value(Result<(), NodeError>),
-    /// To `PTTL`: milliseconds, -1 if the key has no expiry, -2 if there is no key; nothing if it
-    /// was refused.
-    Left(Option<i64>),
-    /// To `CLIENT KILL`: whether the connection is known to be gone.
-    Gone(bool),
+/// What was asked, without what it concerns.
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ask::Lock(ask) => write!(f, "{:?}", ask.kind),
+            Ask::Register(_) => f.write_str("Register"),
+            Ask::Task(_, kind) => write!(f, "{kind:?}"),
+            Ask::Node(kind) => write!(f, "{kind:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_in_flight_has_sixteen_bytes() {
+        assert!(size_of::<Ask>() <= 16, "{} bytes", size_of::<Ask>());
+    }
 }

@@ -7,16 +7,19 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 
 use crate::proto::error::NodeError;
+use crate::proto::error::NodeReply;
+use crate::proto::ids::{RecordId, TaskId};
 use crate::proto::inspection::Value;
 use crate::proto::key::KeyHash;
 use crate::proto::settings::{Limits, Secret};
 use crate::proto::time::Instant;
-use crate::proto::wire::answers::{left, said, value};
-use crate::proto::wire::ask::{Answer, Ask, Kind};
+use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
+use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
 use crate::proto::wire::error_line::kept_of_error;
 use crate::proto::wire::handshake::{Fact, Step, time};
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
@@ -24,8 +27,15 @@ use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 /// What came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Incoming {
-    /// The answer to the oldest question.
-    Answer(Ask, Answer),
+    /// The answer to a question about a lock.
+    Lock(LockAsk, NodeReply),
+    /// The answer to the registration of a record's key: milliseconds as in `PTTL`; nothing if it
+    /// was refused.
+    Registered(RecordId, Option<i64>),
+    /// The answer to a question of a task.
+    Task(TaskId, TaskAnswer),
+    /// The answer to a question of the cluster's own.
+    Node(NodeAnswer),
     /// A push: a database of the node was flushed.
     Flushed,
     /// A push: another client wrote to a registered key with this hash, or the node forgot that the
@@ -39,7 +49,7 @@ pub enum Fault {
     /// The bytes are not RESP, or are past a limit.
     Malformed(Malformed),
     /// A reply that the command cannot give.
-    Impossible(Kind),
+    Impossible(Ask),
     /// A reply without a question; an error has its cause.
     Unasked(Option<NodeError>),
 }
@@ -48,11 +58,26 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Malformed(malformed) => malformed.fmt(f),
-            Fault::Impossible(kind) => write!(f, "a reply that {kind:?} cannot have"),
+            Fault::Impossible(ask) => write!(f, "a reply that {ask} cannot have"),
             Fault::Unasked(None) => f.write_str("a reply to nothing"),
             Fault::Unasked(Some(cause)) => cause.fmt(f),
         }
     }
+}
+
+/// How much later than the first of them a question may be put into the outbox to share its
+/// moments with the others of one write. No measured time is wrong by more than this.
+const SAME_MOMENT: Duration = Duration::from_micros(10);
+
+/// The moments of questions that follow each other, and are written together.
+#[derive(Debug)]
+struct Moments {
+    /// When the first of them was put into the outbox.
+    asked_at: Instant,
+    /// When they were written; until then, as `asked_at`.
+    written_at: Instant,
+    /// How many of them are unanswered.
+    count: usize,
 }
 
 /// The bytes of one connection.
@@ -61,8 +86,12 @@ pub struct Link {
     outbox: BytesMut,
     partial: BytesMut,
     asks: VecDeque<Ask>,
-    /// How many of the asks are not written yet: always the youngest.
+    /// The moments of the asks, in their order.
+    moments: VecDeque<Moments>,
+    /// How many of the moments are of asks that are not written yet: always the youngest.
     unwritten: usize,
+    /// When the question of the last answer was asked.
+    asked_at: Instant,
     /// The content of the last answer to a step of the handshake. It is kept apart from the
     /// answers, which are moved about on the hot path and have to be small.
     fact: Fact,
@@ -97,6 +126,7 @@ impl Link {
         self.outbox.clear();
         self.partial.clear();
         self.written.clear();
+        self.moments.clear();
         self.unwritten = 0;
         std::mem::take(&mut self.asks)
     }
@@ -107,10 +137,21 @@ impl Link {
     }
 
     /// Puts a question into the outbox.
-    pub fn ask(&mut self, ask: Ask, encode: impl FnOnce(&mut BytesMut)) {
+    #[inline]
+    pub fn ask(&mut self, ask: Ask, now: Instant, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.outbox);
         self.asks.push_back(ask);
-        self.unwritten += 1;
+        match self.moments.back_mut() {
+            Some(last)
+                if self.unwritten > 0 && now.saturating_since(last.asked_at) <= SAME_MOMENT =>
+            {
+                last.count += 1;
+            }
+            _ => {
+                self.moments.push_back(Moments { asked_at: now, written_at: now, count: 1 });
+                self.unwritten += 1;
+            }
+        }
     }
 
     /// Whether something new may be asked: half of the room is kept for releases.
@@ -133,8 +174,8 @@ impl Link {
     pub fn sent(&mut self, count: usize, now: Instant) {
         self.outbox.advance(count);
         if self.outbox.is_empty() {
-            let written = self.asks.len() - self.unwritten.min(self.asks.len());
-            self.asks.iter_mut().skip(written).for_each(|ask| ask.written_at = now);
+            let written = self.moments.len() - self.unwritten;
+            self.moments.range_mut(written..).for_each(|moments| moments.written_at = now);
             self.unwritten = 0;
         }
     }
@@ -146,7 +187,13 @@ impl Link {
 
     /// When the oldest unanswered question was written.
     pub fn oldest_ask(&self) -> Option<Instant> {
-        self.asks.front().map(|ask| ask.written_at)
+        self.moments.front().map(|moments| moments.written_at)
+    }
+
+    /// When the question of the last answer was put into the outbox.
+    #[inline]
+    pub fn asked_at(&self) -> Instant {
+        self.asked_at
     }
 
     /// The content of the last answer to a step of the handshake.
@@ -198,13 +245,18 @@ impl Link {
             };
             if let Reply::Error(line) = reply {
                 self.last_error.clear();
-                let kind = self.asks.front().map(|ask| ask.kind);
-                let kept = kept_of_error(line, kind, self.secret.as_ref());
+                let ask = self.asks.front().copied();
+                let kept = kept_of_error(line, ask, self.secret.as_ref());
                 self.last_error.extend(kept.escape_ascii().map(char::from));
             }
             let incoming = match reply {
                 Reply::Push(elements) => told(elements, &mut self.written),
-                _ => Some(take(&mut self.asks, (&mut self.fact, &mut self.seen), &reply)?),
+                _ => {
+                    let incoming = take(&self.asks, (&mut self.fact, &mut self.seen), &reply)?;
+                    self.asks.pop_front();
+                    count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                    Some(incoming)
+                }
             };
             if kept {
                 self.partial.advance(consumed);
@@ -219,10 +271,11 @@ impl Link {
     }
 }
 
-/// Gives the reply to the oldest question. A reply that the question cannot have leaves the
-/// question unanswered: it is reported as lost with the others, when the connection ends.
+/// Reads the reply to the oldest question. A reply that the question cannot have leaves it
+/// unanswered: it is reported as lost with the others, when the connection ends.
+#[inline]
 fn take(
-    asks: &mut VecDeque<Ask>,
+    asks: &VecDeque<Ask>,
     (fact, seen): (&mut Fact, &mut Option<Value>),
     reply: &Reply<'_>,
 ) -> Result<Incoming, Fault> {
@@ -233,31 +286,44 @@ fn take(
         };
         return Err(Fault::Unasked(cause));
     };
-    let answer = match ask.kind {
-        Kind::Handshake(step) => step.read(reply).map(|told| {
-            *fact = told;
-            Answer::Fact
-        }),
-        Kind::Probe => time(reply).map(Answer::Time),
-        Kind::LastWord | Kind::Caching => Some(Answer::Heard),
-        Kind::Mark => Step::Mark.read(reply).map(|told| {
-            *fact = told;
-            Answer::Fact
-        }),
-        Kind::Look => value(reply).map(|told| Answer::Value(told.map(|value| *seen = value))),
-        Kind::LookLeft | Kind::Register => left(reply).map(Answer::Left),
-        Kind::Kill { .. } => match reply {
-            // An old node reports by an error that it refused, or that there is no such client.
-            // Neither proves that the connection is gone.
-            Reply::Error(_) => Some(Answer::Gone(false)),
-            Reply::Integer(_) | Reply::Simple(b"OK") => Some(Answer::Gone(true)),
-            _ => None,
-        },
-        kind => said(kind, reply).map(Answer::NodeReply),
+    let incoming = match ask {
+        Ask::Lock(ask) => {
+            answers::about_lock(ask.kind, reply).map(|said| Incoming::Lock(ask, said))
+        }
+        Ask::Register(record) => {
+            answers::left(reply).map(|left| Incoming::Registered(record, left))
+        }
+        Ask::Task(task, kind) => {
+            answers::of_task(kind, reply, seen).map(|answer| Incoming::Task(task, answer))
+        }
+        Ask::Node(kind) => of_node(kind, reply, fact).map(Incoming::Node),
     };
-    let answer = answer.ok_or(Fault::Impossible(ask.kind))?;
-    asks.pop_front();
-    Ok(Incoming::Answer(ask, answer))
+    incoming.ok_or(Fault::Impossible(ask))
+}
+
+/// Reads the reply to a question of the cluster's own, and keeps what a step found in `fact`.
+fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnswer> {
+    let mut keep = |step: Step| step.read(reply).map(|told| *fact = told);
+    match kind {
+        NodeAsk::Handshake(step) => keep(step).map(|()| NodeAnswer::Handshake(step)),
+        NodeAsk::Mark => keep(Step::Mark).map(|()| NodeAnswer::Marked),
+        NodeAsk::Probe => time(reply).map(NodeAnswer::Time),
+        NodeAsk::Kill => answers::killed(reply).map(NodeAnswer::Gone),
+        NodeAsk::LastWord | NodeAsk::Caching => Some(NodeAnswer::Unused),
+    }
+}
+
+/// The oldest question was answered: takes it out of its moments.
+#[inline]
+fn count_answer(moments: &mut VecDeque<Moments>, unwritten: &mut usize, asked_at: &mut Instant) {
+    let Some(oldest) = moments.front_mut() else { return };
+    *asked_at = oldest.asked_at;
+    oldest.count -= 1;
+    if oldest.count == 0 {
+        moments.pop_front();
+        // A node that answers before its question was written whole is odd, but no danger.
+        *unwritten = (*unwritten).min(moments.len());
+    }
 }
 
 /// Reads a push: `invalidate` with the keys that were written to, or with nothing if a database was
@@ -283,47 +349,60 @@ fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::error::NodeReply;
+    use crate::proto::ids::Generation;
+    use crate::proto::wire::ask::Kind;
     use crate::proto::wire::command::Form;
     use crate::proto::wire::error_line::KEPT_ERROR;
 
     const NOW: Instant = Instant::from_nanos(7);
 
-    fn link(kinds: &[Kind]) -> Link {
+    const fn about(kind: Kind) -> Ask {
+        let generation = Generation::FIRST;
+        Ask::Lock(LockAsk { record: RecordId { index: 0, generation }, round: 0, kind })
+    }
+
+    const ACQUIRE: Ask = about(Kind::Acquire);
+    const RELEASE: Ask = about(Kind::Release(Form::Sha));
+
+    fn link(asks: &[Ask]) -> Link {
         let mut link = Link::default();
-        for (index, &kind) in kinds.iter().enumerate() {
-            let ask = Ask::new(index as u32, 0, kind, Instant::default());
-            link.ask(ask, |_| {});
-        }
+        asks.iter().for_each(|&ask| link.ask(ask, Instant::default(), |_| {}));
         link
     }
 
-    fn answers(link: &mut Link, mut input: &[u8]) -> Result<Vec<(u32, Answer)>, Fault> {
+    fn answers(link: &mut Link, mut input: &[u8]) -> Result<Vec<Incoming>, Fault> {
         let mut answers = Vec::new();
         while let Some(incoming) = link.next_incoming(&mut input, NOW)? {
-            if let Incoming::Answer(ask, answer) = incoming {
-                answers.push((ask.record, answer));
+            if !matches!(incoming, Incoming::Flushed | Incoming::Written(_)) {
+                answers.push(incoming);
             }
         }
         assert!(input.is_empty());
         Ok(answers)
     }
 
-    const RELEASE: Kind = Kind::Release(Form::Sha);
+    /// What the answers to questions about a lock say.
+    fn said(answers: &[Incoming]) -> Vec<NodeReply> {
+        let said = |answer: &Incoming| match answer {
+            Incoming::Lock(_, said) => *said,
+            other => panic!("{other:?}"),
+        };
+        answers.iter().map(said).collect()
+    }
 
     #[test]
     fn answers_come_in_the_order_of_the_questions_however_they_are_split() {
-        let kinds = [Kind::Acquire, Kind::Acquire, RELEASE, Kind::Extend(Form::Sha), RELEASE];
+        let kinds = [ACQUIRE, ACQUIRE, RELEASE, about(Kind::Extend(Form::Sha)), RELEASE];
         let stream = b"+OK\r\n$-1\r\n:1\r\n-OOM full\r\n:-1\r\n";
         let whole = answers(&mut link(&kinds), stream).unwrap();
         assert_eq!(
-            whole.iter().map(|a| a.1).collect::<Vec<_>>(),
+            said(&whole),
             [
-                Answer::NodeReply(NodeReply::Granted),
-                Answer::NodeReply(NodeReply::Held),
-                Answer::NodeReply(NodeReply::Granted),
-                Answer::NodeReply(NodeReply::Failed(NodeError::OutOfMemory)),
-                Answer::NodeReply(NodeReply::Held),
+                NodeReply::Granted,
+                NodeReply::Held,
+                NodeReply::Granted,
+                NodeReply::Failed(NodeError::OutOfMemory),
+                NodeReply::Held,
             ]
         );
         for first in 0..=stream.len() {
@@ -342,14 +421,14 @@ mod tests {
 
     #[test]
     fn a_reply_that_the_command_cannot_give_ends_the_connection() {
-        let cases: [(Kind, &[u8]); 7] = [
-            (Kind::Acquire, b":1\r\n"),
-            (Kind::Acquire, b"+QUEUED\r\n"),
-            (Kind::Acquire, b"$2\r\nOK\r\n"),
+        let cases: [(Ask, &[u8]); 7] = [
+            (ACQUIRE, b":1\r\n"),
+            (ACQUIRE, b"+QUEUED\r\n"),
+            (ACQUIRE, b"$2\r\nOK\r\n"),
             (RELEASE, b"+OK\r\n"),
             (RELEASE, b":2\r\n"),
             (RELEASE, b"_\r\n"),
-            (Kind::Extend(Form::Source), b"*0\r\n"),
+            (about(Kind::Extend(Form::Source)), b"*0\r\n"),
         ];
         for (kind, reply) in cases {
             let mut link = link(&[kind]);
@@ -366,8 +445,8 @@ mod tests {
         let full = answers(&mut link(&[]), b"-ERR max number of clients reached\r\n");
         assert_eq!(full, Err(Fault::Unasked(Some(NodeError::TooManyClients))));
         let push = b">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n";
-        let answers = answers(&mut link(&[Kind::Acquire]), push).unwrap();
-        assert_eq!(answers, [(0, Answer::NodeReply(NodeReply::Granted))]);
+        let answers = answers(&mut link(&[ACQUIRE]), push).unwrap();
+        assert_eq!(said(&answers), [NodeReply::Granted]);
     }
 
     #[test]
@@ -387,33 +466,28 @@ mod tests {
 
     #[test]
     fn what_belongs_to_no_record_is_read_too() {
-        let kill = Kind::Kill { client_id: 3 };
-        let mut link = link(&[Kind::Probe, kill, kill, Kind::Exists, Kind::Probe]);
+        let (kill, probe) = (Ask::Node(NodeAsk::Kill), Ask::Node(NodeAsk::Probe));
+        let mut link = link(&[probe, kill, kill, about(Kind::Exists), probe]);
         let time = b"*2\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n";
         let rest = b":1\r\n-NOPERM no\r\n:1\r\n-NOPERM no\r\n";
         let told = answers(&mut link, &[&time[..], rest].concat()).unwrap();
-        assert_eq!(
-            told.iter().map(|answer| answer.1).collect::<Vec<_>>(),
-            [
-                Answer::Time(Some(1_700_000_000_000_042)),
-                Answer::Gone(true),
-                Answer::Gone(false),
-                Answer::NodeReply(NodeReply::Held),
-                Answer::Time(None),
-            ]
-        );
+        let [first, second, third, fourth, last] = told[..] else { panic!("{told:?}") };
+        assert_eq!(first, Incoming::Node(NodeAnswer::Time(Some(1_700_000_000_000_042))));
+        assert_eq!(second, Incoming::Node(NodeAnswer::Gone(true)));
+        assert_eq!(third, Incoming::Node(NodeAnswer::Gone(false)));
+        assert_eq!(said(&[fourth]), [NodeReply::Held]);
+        assert_eq!(last, Incoming::Node(NodeAnswer::Time(None)));
     }
 
     #[test]
     fn silence_counts_from_when_a_question_was_written() {
         let mut link = link(&[]);
-        let ask = Ask::new(0, 0, RELEASE, Instant::default());
-        link.ask(ask, |out| out.extend_from_slice(b"abc"));
+        link.ask(RELEASE, Instant::default(), |out| out.extend_from_slice(b"abc"));
         link.sent(2, Instant::from_nanos(3));
         assert_eq!(link.oldest_ask(), Some(Instant::default()), "it is not written yet");
         link.sent(1, Instant::from_nanos(5));
         assert_eq!(link.oldest_ask(), Some(Instant::from_nanos(5)));
-        link.ask(ask, |out| out.extend_from_slice(b"abc"));
+        link.ask(RELEASE, Instant::default(), |out| out.extend_from_slice(b"abc"));
         link.sent(3, Instant::from_nanos(9));
         assert_eq!(link.oldest_ask(), Some(Instant::from_nanos(5)), "the first was written before");
     }
@@ -421,11 +495,11 @@ mod tests {
     #[test]
     fn half_of_the_place_is_kept_for_releases() {
         let limits = Limits { records: 1, asks: 4, outbox: 100 };
-        let mut link = link(&[Kind::Acquire]);
+        let mut link = link(&[ACQUIRE]);
         assert!(link.has_room(&limits));
-        link.ask(Ask { kind: RELEASE, ..link.asks[0] }, |_| {});
+        link.ask(RELEASE, NOW, |_| {});
         assert!(!link.has_room(&limits) && link.has_room_for_release(&limits));
-        link.ask(Ask { kind: RELEASE, ..link.asks[0] }, |out| out.extend_from_slice(&[0; 100]));
+        link.ask(RELEASE, NOW, |out| out.extend_from_slice(&[0; 100]));
         assert!(!link.has_room_for_release(&limits));
         link.sent(60, NOW);
         assert!(link.has_room_for_release(&limits));
@@ -433,7 +507,7 @@ mod tests {
 
     #[test]
     fn an_error_line_is_kept_short_and_printable() {
-        let mut link = link(&[Kind::Acquire]);
+        let mut link = link(&[ACQUIRE]);
         let mut line = b"-ERR \x1b[31m".to_vec();
         line.extend([b'x'; 5000]);
         line.extend(b"\r\n");
@@ -446,11 +520,10 @@ mod tests {
     fn a_password_is_neither_shown_nor_kept() {
         let mut link = link(&[]);
         link.hide(Some(Secret::new("hunter2")));
-        let ask = Ask::new(0, 0, RELEASE, NOW);
-        link.ask(ask, |out| out.extend_from_slice(b"AUTH hunter2"));
+        link.ask(RELEASE, NOW, |out| out.extend_from_slice(b"AUTH hunter2"));
         let padding = "x".repeat(KEPT_ERROR);
         for line in ["args beginning with: 'hunter2'", &format!("{padding}hunter2")] {
-            link.asks.push_back(ask);
+            link.ask(RELEASE, NOW, |_| {});
             answers(&mut link, format!("-ERR {line}\r\n").as_bytes()).unwrap();
             link.partial.extend_from_slice(b"hunter2");
             assert_eq!(link.last_error(), "ERR");
@@ -459,7 +532,7 @@ mod tests {
         }
         // A server writes the ends of lines as spaces.
         link.hide(Some(Secret::new("hunter2\n")));
-        link.asks.push_back(ask);
+        link.ask(RELEASE, NOW, |_| {});
         answers(&mut link, b"-ERR it was hunter2 that was said\r\n").unwrap();
         assert_eq!(link.last_error(), "ERR");
     }
@@ -467,23 +540,46 @@ mod tests {
     #[test]
     fn of_an_error_to_hello_or_auth_only_the_code_is_kept() {
         let long: String = ('a'..='z').cycle().take(193).collect();
-        let asks = [Step::Hello, Step::Auth].map(Kind::Handshake);
+        let asks =
+            [Step::Hello, Step::Auth].map(|step| (step, Ask::Node(NodeAsk::Handshake(step))));
         for password in [long.as_str(), "first-half\nsecond-half"] {
-            for kind in asks {
-                let mut link = link(&[kind; 3]);
+            for (step, ask) in asks {
+                let mut link = link(&[ask; 3]);
                 link.hide(Some(Secret::new(password)));
                 // A server repeats as much as it likes of it, with spaces for the ends of lines.
-                let told: String = password.replace('\n', " ").chars().take(100).collect();
-                let line = format!("-ERR unknown command 'AUTH', beginning with: '{told}'\r\n");
-                assert_eq!(answers(&mut link, line.as_bytes()).unwrap(), [(0, Answer::Fact)]);
+                let text: String = password.replace('\n', " ").chars().take(100).collect();
+                let line = format!("-ERR unknown command 'AUTH', beginning with: '{text}'\r\n");
+                let told = Incoming::Node(NodeAnswer::Handshake(step));
+                assert_eq!(answers(&mut link, line.as_bytes()).unwrap(), [told]);
                 assert_eq!(link.fact(), Fact::Refused(NodeError::UnknownCommand));
                 assert_eq!(link.last_error(), "ERR");
                 // Some node or proxy may begin with it, too.
-                answers(&mut link, format!("-{told}\r\n").as_bytes()).unwrap();
+                answers(&mut link, format!("-{text}\r\n").as_bytes()).unwrap();
                 assert_eq!(link.last_error(), "");
                 answers(&mut link, b"-WRONGPASS invalid username-password pair\r\n").unwrap();
                 assert_eq!(link.last_error(), "WRONGPASS");
             }
         }
+    }
+
+    #[test]
+    fn questions_of_one_moment_share_it_and_each_answer_has_its_own() {
+        let at = |micros: u64| Instant::from_nanos(micros * 1000);
+        let mut link = link(&[]);
+        for micros in [0, 10, 11, 500] {
+            link.ask(ACQUIRE, at(micros), |out| out.extend_from_slice(b"a"));
+        }
+        assert_eq!(link.moments.len(), 3);
+        link.sent(4, at(600));
+        link.ask(ACQUIRE, at(600), |out| out.extend_from_slice(b"a"));
+        assert_eq!(link.moments.len(), 4, "the others are written");
+        for asked in [0, 0, 11, 500, 600] {
+            answers(&mut link, b"+OK\r\n").unwrap();
+            assert_eq!(link.asked_at(), at(asked));
+        }
+        assert!(link.moments.is_empty() && link.oldest_ask().is_none());
+        assert_eq!(link.unwritten, 0, "the last was answered before it was written");
+        link.ask(ACQUIRE, at(700), |_| {});
+        assert_eq!(link.oldest_ask(), Some(at(700)));
     }
 }

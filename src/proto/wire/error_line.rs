@@ -3,7 +3,7 @@
 //! The hazard is a secret in it: a node or a proxy may repeat what was sent to it.
 
 use crate::proto::settings::Secret;
-use crate::proto::wire::ask::Kind;
+use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::handshake::Step;
 
 /// How much of an error line is kept for reports.
@@ -19,7 +19,7 @@ const LONGEST_CODE: usize = 16;
 /// any other error that repeats the secret only the code is kept.
 pub(super) fn kept_of_error<'a>(
     line: &'a [u8],
-    kind: Option<Kind>,
+    ask: Option<Ask>,
     secret: Option<&Secret>,
 ) -> &'a [u8] {
     let secret = secret.map_or(&[][..], |secret| secret.reveal().as_bytes());
@@ -30,7 +30,8 @@ pub(super) fn kept_of_error<'a>(
         let mut parts = line.windows(secret.len().max(1));
         !secret.is_empty() && parts.any(|part| part.iter().zip(secret).all(is_same))
     };
-    let has_credentials = matches!(kind, Some(Kind::Handshake(Step::Hello | Step::Auth)));
+    let has_credentials =
+        matches!(ask, Some(Ask::Node(NodeAsk::Handshake(Step::Hello | Step::Auth))));
     if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(KEPT_ERROR)] }
 }
 

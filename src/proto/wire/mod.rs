@@ -1,7 +1,7 @@
 //! What goes over one connection: the commands and the replies, the handshake, and which reply
 //! answers which question.
 
-mod answers;
+pub mod answers;
 pub mod ask;
 pub mod command;
 pub mod connection;
