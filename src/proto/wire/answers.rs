@@ -68,6 +68,25 @@ pub(super) fn about_lock(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
     }
 }
 
+/// Reads a reply as it comes from the node, if it is one of the few that nearly all questions about
+/// locks have. Returns its length, too. Any other reply is for the decoder.
+#[inline]
+pub(super) fn plain(kind: Kind, bytes: &[u8]) -> Option<(NodeReply, usize)> {
+    match kind {
+        Kind::Acquire | Kind::Heal => match bytes {
+            [b'+', b'O', b'K', b'\r', b'\n', ..] => Some((NodeReply::Granted, 5)),
+            [b'_', b'\r', b'\n', ..] => Some((NodeReply::Held, 3)),
+            _ => None,
+        },
+        Kind::Extend(_) | Kind::Release(_) => match bytes {
+            [b':', b'1', b'\r', b'\n', ..] => Some((NodeReply::Granted, 4)),
+            [b':', b'0', b'\r', b'\n', ..] => Some((NodeReply::Absent, 4)),
+            _ => None,
+        },
+        Kind::Adopt | Kind::Exists => None,
+    }
+}
+
 /// Reads the reply to a question of a task, and keeps a value in `seen`.
 pub(super) fn of_task(
     kind: TaskAsk,

@@ -225,6 +225,9 @@ impl Link {
         input: &mut &[u8],
         now: Instant,
     ) -> Result<Option<Incoming>, Fault> {
+        if let Some(answer) = self.plain_answer(input, now) {
+            return Ok(Some(answer));
+        }
         loop {
             if let Some(key) = self.written.pop() {
                 return Ok(Some(Incoming::Written(key)));
@@ -268,6 +271,24 @@ impl Link {
                 return Ok(incoming);
             }
         }
+    }
+}
+
+impl Link {
+    /// The next event, if it is one of the few replies that nearly all questions about locks have.
+    /// They are taken from the bytes as they are, without the decoder.
+    #[inline]
+    fn plain_answer(&mut self, input: &mut &[u8], now: Instant) -> Option<Incoming> {
+        let Some(&Ask::Lock(ask)) = self.asks.front() else { return None };
+        if !self.partial.is_empty() || !self.written.is_empty() {
+            return None;
+        }
+        let (said, length) = answers::plain(ask.kind, input)?;
+        *input = &input[length..];
+        self.asks.pop_front();
+        count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+        self.last_answer = now;
+        Some(Incoming::Lock(ask, said))
     }
 }
 
@@ -415,6 +436,28 @@ mod tests {
                 }
                 assert_eq!(split, whole, "split at {first} and {second}");
                 assert_eq!(link.unanswered(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_plain_reply_is_read_as_the_decoder_reads_it() {
+        let kinds = [
+            Kind::Acquire,
+            Kind::Heal,
+            Kind::Adopt,
+            Kind::Exists,
+            Kind::Extend(Form::Sha),
+            Kind::Release(Form::Source),
+        ];
+        for ask in kinds.map(about) {
+            for reply in ["+OK\r\n", "_\r\n", "$-1\r\n", ":1\r\n", ":0\r\n", ":10\r\n", "+OKAY\r\n"]
+            {
+                let mut split = link(&[ask]);
+                let (first, rest) = reply.as_bytes().split_at(1);
+                assert_eq!(answers(&mut split, first), Ok(Vec::new()));
+                let whole = answers(&mut link(&[ask]), reply.as_bytes());
+                assert_eq!(whole, answers(&mut split, rest), "{ask} {reply:?}");
             }
         }
     }
