@@ -172,12 +172,16 @@ impl Link {
     /// Takes note that the first `count` bytes of the output were written. The silence of a node
     /// counts from when its question was written, not from when it was put into the outbox.
     pub fn sent(&mut self, count: usize, now: Instant) {
-        self.outbox.advance(count);
-        if self.outbox.is_empty() {
-            let written = self.moments.len() - self.unwritten;
-            self.moments.range_mut(written..).for_each(|moments| moments.written_at = now);
-            self.unwritten = 0;
+        if count < self.outbox.len() {
+            self.outbox.advance(count);
+            return;
         }
+        assert_eq!(count, self.outbox.len(), "more was written than there was");
+        // The next bytes go to the beginning of the buffer again.
+        self.outbox.clear();
+        let unwritten = self.moments.iter_mut().rev().take(self.unwritten);
+        unwritten.for_each(|moments| moments.written_at = now);
+        self.unwritten = 0;
     }
 
     /// How many questions are unanswered.
@@ -227,6 +231,9 @@ impl Link {
     ) -> Result<Option<Incoming>, Fault> {
         if let Some(answer) = self.plain_answer(input, now) {
             return Ok(Some(answer));
+        }
+        if input.is_empty() && self.partial.is_empty() && self.written.is_empty() {
+            return Ok(None);
         }
         loop {
             if let Some(key) = self.written.pop() {
