@@ -459,6 +459,15 @@ mod tests {
     }
 
     #[test]
+    fn a_handle_whose_generation_came_again_finds_no_other_lock() {
+        let mut records = Records::new(1);
+        let record = open(&mut records, b"a").unwrap();
+        let other = LockToken::draw(&mut StdRng::from_seed([2; 32]));
+        assert_eq!(records.find(&Lock { record, token: other }), None);
+        assert_eq!(records.find(&lock(&records, record)), Some(record));
+    }
+
+    #[test]
     fn records_are_found_by_their_keys() {
         let mut records = Records::new(10);
         let numbers = [&b"a"[..], b"b", b"a", b"a"].map(|key| open(&mut records, key).unwrap());
