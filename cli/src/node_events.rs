@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::coordinator::Coordinator;
+use redlatch::proto::Coordinator;
 use redlatch::{NodeEvent, NodeId, NodeState, clock, clock::Instant};
 
 use crate::arguments::Output;
@@ -39,7 +39,6 @@ fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
             let way = if nanos < 0 { "back" } else { "ahead" };
             format!("the clock of {} jumped {way} by {far}", label(node))
         }
-        NodeEvent::AddressStale { .. } => return None,
         NodeEvent::PendingReleasesSent { node, count } => {
             format!("{} got {count} late releases", label(node))
         }
@@ -49,12 +48,12 @@ fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
         }
         NodeEvent::QuorumReady => "a quorum of nodes is ready".to_string(),
         NodeEvent::QuorumGone => "no quorum of nodes is ready".to_string(),
+        _ => return None,
     })
 }
 
 fn standing_in_words(standing: NodeState) -> Option<String> {
     Some(match standing {
-        NodeState::Connecting | NodeState::Handshake => return None,
         NodeState::Ready => "is ready".to_string(),
         NodeState::Quarantined(until) => {
             format!("is ready; what it grants does not count for {}", time(left(until)))
@@ -62,6 +61,7 @@ fn standing_in_words(standing: NodeState) -> Option<String> {
         NodeState::Suspect => "does not answer".to_string(),
         NodeState::Down(cause) => format!("is down: {cause}"),
         NodeState::Rejected(cause) => format!("is not used: {cause}"),
+        _ => return None,
     })
 }
 

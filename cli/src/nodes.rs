@@ -4,8 +4,7 @@
 //! argument that might be one, goes through `shown` or `without_passwords`.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use redlatch::net::address::{Address, without_credentials};
-use redlatch::{Config, ConfigError, RestartGuard};
+use redlatch::{Address, Config, ConfigError, RestartGuard};
 
 use crate::arguments::{Nodes, Timing};
 use crate::output::Refusal;
@@ -52,7 +51,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
 
 /// An address as it may be printed: `redis://user:***@host`.
 pub fn shown(url: &str) -> String {
-    let shown = without_credentials(url);
+    let shown = Address::without_credentials(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     // Without a colon it may be a password in the place of a user.
     let user = rest.rsplit_once('@').and_then(|(credentials, _)| credentials.split_once(':'));
@@ -89,7 +88,7 @@ fn line_without_passwords(line: &str) -> String {
 fn shown_list(list: &str) -> String {
     let mut shown = Vec::new();
     for address in list.split(',') {
-        shown.push(without_credentials(address));
+        shown.push(Address::without_credentials(address));
         // What follows may be the rest of a password that has a comma in it.
         if shown.last().is_some_and(|shown| shown != address) {
             break;

@@ -25,6 +25,7 @@ const LONGEST_PORT: usize = 5;
 
 /// The address of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Address {
     /// Somewhere on the network.
     Tcp {
@@ -61,7 +62,7 @@ impl Address {
     /// What is wrong with the URL, without its credentials.
     pub fn parse(url: &str) -> Result<(Address, NodeSettings), ConfigError> {
         let bad = |problem: &str| ConfigError::Address {
-            given: without_credentials(url).into(),
+            given: Address::without_credentials(url).into(),
             problem: problem.into(),
         };
         let (scheme, rest) = url.split_once("://").ok_or(bad("it does not begin with redis://"))?;
@@ -76,6 +77,23 @@ impl Address {
         let Credentials { user, password } = credentials;
         let label = address.label();
         Ok((address, NodeSettings { label, user, password, db }))
+    }
+
+    /// The URL as it may be shown: host, port and database, or the path of a socket.
+    ///
+    /// A URL that an error quotes is often one whose `@` was forgotten (`redis://:password`). So
+    /// anything that may be a part of a password reads `***`.
+    pub fn without_credentials(url: &str) -> String {
+        let (scheme, rest) = match url.split_once("://") {
+            Some((scheme, rest)) => (format!("{scheme}://"), rest),
+            None => (String::new(), url),
+        };
+        let (credentials, place) = match rest.rsplit_once('@') {
+            Some((_, place)) => ("***@", place),
+            None => ("", rest),
+        };
+        let place = if scheme == "redis+unix://" { shown_path(place) } else { shown_host(place) };
+        format!("{scheme}{credentials}{place}")
     }
 
     /// How reports name the node: `host:port`, or `unix:/path`.
@@ -165,23 +183,6 @@ fn in_the_file_system(rest: &str) -> Result<Parsed, &'static str> {
 
 fn database(digits: &str) -> Result<u32, &'static str> {
     number(digits).ok_or("its database is not a number")
-}
-
-/// The URL as it may be shown: host, port and database, or the path of a socket.
-///
-/// A URL that an error quotes is often one whose `@` was forgotten (`redis://:password`). So
-/// anything that may be a part of a password reads `***`.
-pub fn without_credentials(url: &str) -> String {
-    let (scheme, rest) = match url.split_once("://") {
-        Some((scheme, rest)) => (format!("{scheme}://"), rest),
-        None => (String::new(), url),
-    };
-    let (credentials, place) = match rest.rsplit_once('@') {
-        Some((_, place)) => ("***@", place),
-        None => ("", rest),
-    };
-    let place = if scheme == "redis+unix://" { shown_path(place) } else { shown_host(place) };
-    format!("{scheme}{credentials}{place}")
 }
 
 /// `host[:port][/db]`, with `***` from the first part on that is none of these.
@@ -408,7 +409,7 @@ mod tests {
             ("redis+unix://:hunter2@/run/s?x", "redis+unix://***@/run/s***"),
         ];
         for (url, shown) in cases {
-            assert_eq!(without_credentials(url), shown);
+            assert_eq!(Address::without_credentials(url), shown);
             let error = Address::parse(url).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
             assert!(error.to_string().contains(shown), "{error}");

@@ -109,6 +109,7 @@ impl Ttl {
 
 /// Why a duration is not a ttl. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum InvalidTtl {
     /// Nothing would be left after drift.
     TooShort {

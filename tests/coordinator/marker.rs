@@ -3,10 +3,10 @@
 
 use super::bench::{INFO_REPLID, bulk};
 use super::*;
-use redlatch::proto::cluster::restart_guard::QuarantineReason;
-use redlatch::proto::settings::{NodeSettings, Settings};
-use redlatch::proto::wire::marker::MARK;
-use redlatch::{NodeId, RestartGuard, proto::time::Instant};
+use redlatch::proto::QuarantineReason;
+use redlatch::proto::command::MARK;
+use redlatch::proto::{NodeSettings, Settings};
+use redlatch::{NodeId, RestartGuard, proto::Instant};
 
 const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);

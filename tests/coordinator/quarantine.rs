@@ -3,7 +3,7 @@
 use super::*;
 use redlatch::NodeId;
 use redlatch::RestartGuard;
-use redlatch::proto::cluster::restart_guard::QuarantineReason;
+use redlatch::proto::QuarantineReason;
 
 const MEMORY: Duration = Duration::from_millis(60_602);
 
@@ -199,7 +199,7 @@ fn an_error_that_the_restart_guard_causes_names_its_switch() {
         "its grants count in 60.6 s",
         "Config::restart_guard",
         "--no-restart-guard",
-        "Client::vouch",
+        "vouch()",
         "redlatch init",
     ] {
         assert!(text.contains(words), "{words} is not in: {text}");

@@ -1,8 +1,8 @@
 //! Two links that lead to one server, by its `run_id`, have one vote between them.
 
 use super::*;
-use redlatch::proto::settings::Settings;
-use redlatch::{RestartGuard, proto::time::Instant};
+use redlatch::proto::Settings;
+use redlatch::{RestartGuard, proto::Instant};
 
 /// The rejected link is tried again after at most this long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

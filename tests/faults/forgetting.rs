@@ -1,7 +1,7 @@
 //! What nodes forget while no client looks, and what that must not lead to: two holders of one key.
 
 use super::*;
-use redlatch::proto::settings::NODE_MARKER;
+use redlatch::proto::NODE_MARKER;
 use redlatch::{Error, LockOptions};
 use support::Value;
 

@@ -3,6 +3,7 @@
 use std::fmt::{Result, Write};
 
 use hdrhistogram::Histogram;
+use redlatch::majority;
 
 use super::figures::{QUANTILES, Row, count, time};
 use super::plan::{Mode, Plan};
@@ -80,7 +81,7 @@ pub fn manner(mode: Mode) -> String {
 
 fn head(out: &mut String, setting: &Setting) -> Result {
     let Setting { plan, nodes, ttl, absent, early } = setting;
-    let quorum = nodes / 2 + 1;
+    let quorum = majority(*nodes);
     let (duration, warm_up) = (plan.duration, plan.warm_up);
     let early = if *early { ", ended early" } else { "" };
     let plural = if *nodes == 1 { "" } else { "s" };

@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use redlatch::net::address::Address;
-use redlatch::proto::wire::command;
-use redlatch::proto::wire::resp::{Limits, Reply, Step, decode};
+use redlatch::Address;
+use redlatch::proto::command;
+use redlatch::proto::resp::{Limits, Reply, Step, decode};
 use redlatch::{NodeError, clock, clock::Instant};
 
 /// How many bytes of an error are kept: the node chooses its text, which may have no end.

@@ -7,7 +7,7 @@
 use std::io;
 
 use mio::{Events, Poll, Token};
-use redlatch::proto::cluster::restart_guard::QuarantineReason;
+use redlatch::proto::QuarantineReason;
 use redlatch::{
     Config, Engine, NodeError, NodeEvent, NodeId, NodeReply, NodeState, clock, clock::Instant,
 };
@@ -30,9 +30,8 @@ impl Met {
         match self.standing {
             NodeState::Ready | NodeState::Quarantined(_) => None,
             NodeState::Down(cause) | NodeState::Rejected(cause) => Some(cause),
-            NodeState::Connecting | NodeState::Handshake | NodeState::Suspect => {
-                Some(NodeError::Silent)
-            }
+            // It is connecting, in its handshake, or suspect.
+            _ => Some(NodeError::Silent),
         }
     }
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::{StdRng, SysRng};
-use redlatch::net::address::Address;
+use redlatch::Address;
 use redlatch::{Config, LockToken, NodeError, RestartGuard, clock};
 use serde_json::json;
 
@@ -103,7 +103,7 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     };
     let nodes = settings.nodes.iter().zip(encrypted).zip(met).zip(seen);
     let subject = |(((node, encrypted), met), seen)| {
-        let node: &redlatch::proto::settings::NodeSettings = node;
+        let node: &redlatch::proto::NodeSettings = node;
         let user = node.user.as_deref().map(str::to_owned);
         Subject { label: node.label.to_string(), encrypted, user, met, seen }
     };

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use redlatch::proto::coordinator::Coordinator;
-use redlatch::{Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report};
+use redlatch::proto::Coordinator;
+use redlatch::{
+    Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report, majority,
+};
 use serde_json::{Value, json};
 
 use super::child::Ended;
@@ -118,7 +120,7 @@ pub fn released(log: &mut StderrLog, released: ReleaseOutcome, core: &Coordinato
                 |node: &NodeId| core.unanswered(*node) > 0 || core.pending_releases(*node) > 0;
             let nodes: NodeSet = nodes.iter().filter(open).collect();
             let all = core.settings().nodes.len();
-            match nodes.len() > all - (all / 2 + 1) {
+            match nodes.len() > all - majority(all) {
                 true => ReleaseOutcome::Unconfirmed { nodes },
                 false => ReleaseOutcome::Released,
             }

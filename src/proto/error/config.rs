@@ -9,6 +9,7 @@ use crate::proto::time::InvalidTtl;
 
 /// What cannot work as it was configured or requested. `Debug` is the line of `Display`.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The list of nodes is empty.
     NoNodes,

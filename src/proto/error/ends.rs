@@ -4,6 +4,7 @@ use std::fmt;
 
 /// Why a lock is not held any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum LostReason {
     /// The deadline came, and too few nodes had agreed to a later one.
     Expired,
@@ -34,6 +35,7 @@ impl fmt::Display for LostReason {
 
 /// Which limit of the client was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Busy {
     /// As many records are open as `limits.records` allows.
     Records,
@@ -55,6 +57,7 @@ impl fmt::Display for Busy {
 
 /// Why a client has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ClosedReason {
     /// The program closed the client.
     Asked,

@@ -19,6 +19,7 @@ pub use report::{NodeReport, Report};
 /// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because Rust prints
 /// the `Debug` form of an error that `main` returns.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Error {
     /// Enough nodes answered, and other clients hold the key.
     Contended(Box<Report>),

@@ -4,6 +4,7 @@ use std::fmt;
 
 /// Why a node gave no vote that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum NodeError {
     /// There was no connection to the node when it was to be asked.
     Unreachable,
@@ -64,7 +65,7 @@ pub enum NodeError {
 
 impl NodeError {
     /// All causes, in the order of their declaration.
-    pub const ALL: [NodeError; 26] = [
+    pub const ALL: &'static [NodeError] = &[
         NodeError::Unreachable,
         NodeError::Silent,
         NodeError::Lost,
@@ -223,6 +224,7 @@ impl fmt::Display for NodeError {
 
 /// What one node said to one question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum NodeReply {
     /// No answer yet: the question was decided before the node answered, or the node was not asked.
     #[default]

@@ -29,6 +29,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 pub const TOLD_BEFORE: Duration = Duration::from_millis(2);
 
 /// How a lock is kept: for how long at most, or with how many extensions, and when a warning comes.
+///
 /// The ttl of the lock has to be 10 ms at least.
 ///
 /// ```

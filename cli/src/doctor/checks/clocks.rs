@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use redlatch::proto::cluster::state::Reading;
-
 use super::{Finding, Subject, short, span};
+use crate::doctor::examination::Reading;
 
 /// What the library takes off every ttl because clocks differ: a hundredth.
 const DRIFT: f64 = 0.01;

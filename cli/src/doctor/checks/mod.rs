@@ -15,7 +15,7 @@ mod server;
 
 use std::time::Duration;
 
-use redlatch::{NodeError, clock::Instant};
+use redlatch::{NodeError, clock::Instant, majority};
 
 use super::examination::Examination;
 use super::meeting::Met;
@@ -166,11 +166,7 @@ pub fn all(subjects: &[Subject], how: &Use) -> Vec<Finding> {
 
 /// Whether so few nodes answered that there is nothing to say of the rest.
 pub fn no_quorum_answered(subjects: &[Subject]) -> bool {
-    subjects.iter().filter(|subject| subject.seen.answered).count() < quorum(subjects.len())
-}
-
-const fn quorum(nodes: usize) -> usize {
-    nodes / 2 + 1
+    subjects.iter().filter(|subject| subject.seen.answered).count() < majority(subjects.len())
 }
 
 /// A length of time in words.
@@ -201,11 +197,11 @@ mod examples {
     //! Nodes to check, in perfect health until a test changes one.
 
     use redlatch::NodeState;
-    use redlatch::proto::cluster::state::Reading;
-    use redlatch::proto::wire::marker::{Identity, Marker};
+    use redlatch::proto::{Identity, Marker};
 
     use super::*;
     use crate::doctor::connection::Answer;
+    use crate::doctor::examination::Reading;
     use crate::doctor::marker::Seen;
     use crate::doctor::trial::{Outcome, Trial};
 

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::NodeState;
-use redlatch::proto::cluster::restart_guard::{QuarantineReason, memory};
+use redlatch::{NodeState, QuarantineReason, RestartGuard};
 
 use super::{Finding, Subject, Use, marker, span, up};
 use crate::doctor::marker::Seen;
@@ -61,7 +60,7 @@ fn promoted(subject: &Subject, how: &Use) -> Option<Finding> {
         return Some(Finding::warn(NAME, format!("{promoted}, and the restart guard is off")));
     }
     if !matches!(subject.seen.marker, Seen::Fits(_)) {
-        let each = span(memory(how.max_ttl));
+        let each = span(RestartGuard::quarantine(how.max_ttl));
         return Some(Finding::fail(
             NAME,
             format!(
@@ -209,7 +208,7 @@ fn age(subject: &Subject, how: &Use) -> Finding {
             );
         }
     }
-    if !how.restart_guard && age < memory(how.max_ttl) {
+    if !how.restart_guard && age < RestartGuard::quarantine(how.max_ttl) {
         return Finding::warn(
             NAME,
             format!("up only {shown}, and the restart guard is off: locks of before may live on"),
@@ -222,7 +221,7 @@ fn age_unknown(how: &Use) -> Finding {
     if !how.restart_guard {
         return Finding::unknown("age", "INFO");
     }
-    let each = span(memory(how.max_ttl));
+    let each = span(RestartGuard::quarantine(how.max_ttl));
     Finding::warn(
         "age",
         format!(
