@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::child::Ended;
 use super::stderr_log::{StderrLog, Weight};
 use crate::output::{Refusal, node_json};
-use crate::wall_clock;
+use crate::wall_clock::{self, millis};
 
 /// What is known of a lock that was won.
 #[derive(Debug, Clone, Copy)]
@@ -174,8 +174,4 @@ fn standings(report: &Report) -> String {
 
 fn nodes_json(nodes: &[NodeReport]) -> Value {
     nodes.iter().map(node_json).collect()
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

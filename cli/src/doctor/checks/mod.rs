@@ -186,12 +186,6 @@ fn up(length: Duration) -> Duration {
     Duration::from_secs(length.as_secs_f64().ceil() as u64)
 }
 
-/// A short time, in the unit that shows it best.
-fn short(length: Duration) -> String {
-    let millis = length.as_secs_f64() * 1e3;
-    if millis < 10.0 { format!("{millis:.2} ms") } else { format!("{millis:.0} ms") }
-}
-
 #[cfg(test)]
 mod examples {
     //! Nodes to check, in perfect health until a test changes one.
@@ -314,7 +308,5 @@ mod tests {
         for (seconds, said) in cases {
             assert_eq!(span(Duration::from_secs(seconds)), said);
         }
-        assert_eq!(short(Duration::from_micros(1234)), "1.23 ms");
-        assert_eq!(short(Duration::from_millis(50)), "50 ms");
     }
 }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use super::super::name::Place;
-use super::{Finding, Subject, Use, short};
+use super::{Finding, Subject, Use};
+use crate::look::time;
 
 /// All checks of the network.
 pub fn checks(subject: &Subject, how: &Use) -> Vec<Finding> {
@@ -90,9 +91,9 @@ fn round_trip(subject: &Subject, how: &Use) -> Option<Finding> {
     times.sort_unstable();
     let (median, slowest) = (*times.get(times.len() / 2)?, *times.last()?);
     let count = times.len();
-    let shown = format!("median {}, slowest {} of {count}", short(median), short(slowest));
+    let shown = format!("median {}, slowest {} of {count}", time(median), time(slowest));
     let limit = how.node_timeout;
-    let limit_shown = short(limit);
+    let limit_shown = time(limit);
     Some(if median >= limit {
         let better = round_up(slowest * 2).as_millis();
         let advice = format!("it never answers in time. Try --node-timeout {better}ms");
