@@ -202,6 +202,6 @@ impl EventLoop {
 }
 
 fn poller_failed(error: &io::Error) -> Error {
-    let problem = format!("the system's poller: {error}").into();
+    let problem = format!("poller: {error}").into();
     Error::Config(ConfigError::System { problem })
 }

@@ -32,7 +32,7 @@ fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
             format!("{} {}", label(node), standing_in_words(standing)?)
         }
         NodeEvent::Quarantined { node, why, until } => {
-            format!("{} does not grant for {}: {why}", label(node), time(left(until)))
+            format!("grants of {} are ignored for {}: {why}", label(node), time(left(until)))
         }
         NodeEvent::ClockJumped { node, nanos } => {
             let far = time(Duration::from_nanos(nanos.unsigned_abs()));
@@ -40,11 +40,13 @@ fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
             format!("the clock of {} jumped {way} by {far}", label(node))
         }
         NodeEvent::PendingReleasesSent { node, count } => {
-            format!("{} got {count} late releases", label(node))
+            format!("{} got {count} pending releases", label(node))
         }
         NodeEvent::PendingReleasesDropped { node, count } => {
             let label = label(node);
-            format!("{label} was away or refused for too long: {count} releases are given up")
+            format!(
+                "{label} was away or refused for too long: {count} pending releases were dropped"
+            )
         }
         NodeEvent::QuorumReady => "a quorum of nodes is ready".to_string(),
         NodeEvent::QuorumGone => "no quorum of nodes is ready".to_string(),
@@ -56,7 +58,7 @@ fn standing_in_words(standing: NodeState) -> Option<String> {
     Some(match standing {
         NodeState::Ready => "is ready".to_string(),
         NodeState::Quarantined(until) => {
-            format!("is ready; what it grants does not count for {}", time(left(until)))
+            format!("is ready; its grants are ignored for {}", time(left(until)))
         }
         NodeState::Suspect => "does not answer".to_string(),
         NodeState::Down(cause) => format!("is down: {cause}"),

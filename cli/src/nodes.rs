@@ -26,13 +26,16 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         }
     }
     if urls.is_empty() {
-        let message = format!("no nodes: name them with -s URL, or in {SERVERS_VARIABLE}");
+        let message =
+            format!("nodes: none are given; name them with -s URL, or in {SERVERS_VARIABLE}");
         return Err(Refusal::config(message));
     }
     if cfg!(feature = "tls") && nodes.tls_ca.is_none() {
         if let Some(url) = urls.iter().find(|url| url.starts_with("rediss://")) {
-            let message =
-                format!("{} is encrypted: say whom to trust, with --tls-ca FILE", shown(url));
+            let message = format!(
+                "{}: rediss:// needs a CA to trust; name it with --tls-ca FILE",
+                shown(url)
+            );
             return Err(Refusal::config(message));
         }
     }
@@ -100,8 +103,11 @@ fn shown_list(list: &str) -> String {
 fn password() -> Result<Option<String>, Refusal> {
     let Some(value) = std::env::var_os(PASSWORD_VARIABLE) else { return Ok(None) };
     let value = value.into_string();
-    let value = value
-        .map_err(|_| Refusal::config(format!("the password in {PASSWORD_VARIABLE} is no UTF-8")))?;
+    let value = value.map_err(|_| {
+        Refusal::config(format!(
+            "password in {PASSWORD_VARIABLE}: it is not UTF-8; percent-encode it in the URL"
+        ))
+    })?;
     Ok(Some(value).filter(|value| !value.is_empty()))
 }
 
@@ -155,7 +161,7 @@ fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
     let flags: [&Option<std::path::PathBuf>; 3] =
         [&nodes.tls_ca, &nodes.certificate, &nodes.private_key];
     if flags.iter().any(|flag| flag.is_some()) {
-        let message = "--tls-ca, --tls-cert and --tls-key need a redlatch that was built with TLS, \
+        let message = "--tls-ca, --tls-cert, --tls-key: TLS is not built in; build redlatch with \
             the feature `tls`";
         return Err(Refusal::config(message));
     }

@@ -312,10 +312,12 @@ mod tests {
         let mut settings = of(&["a"]);
         settings.node_timeout = Duration::ZERO;
         let error = settings.validate().unwrap_err().to_string();
-        assert_eq!(error, "node_timeout is 0ns: it must be from 1 ms to 1 hour");
+        assert_eq!(error, "node_timeout: 0ns cannot work; it must be from 1 ms to 1 hour");
         let mut settings = of(&["a"]);
         settings.retry = (Duration::from_millis(9), Duration::from_millis(8));
-        assert!(settings.validate().unwrap_err().to_string().starts_with("retry is 8ms"));
+        assert!(
+            settings.validate().unwrap_err().to_string().starts_with("retry: 8ms cannot work; ")
+        );
         let mut settings = of(&["a"]);
         settings.max_ttl = Duration::MAX;
         assert!(settings.validate().is_err());

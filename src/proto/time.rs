@@ -135,11 +135,11 @@ impl fmt::Display for InvalidTtl {
         match self {
             InvalidTtl::TooShort { asked } => write!(
                 f,
-                "a ttl of {asked:?} leaves nothing after drift: the shortest is {:?}",
+                "ttl of {asked:?}: nothing is left of it after drift; the shortest is {:?}",
                 Ttl::SHORTEST
             ),
             InvalidTtl::TooLong { asked, max_ttl } => {
-                write!(f, "a ttl of {asked:?} is longer than max_ttl, {max_ttl:?}")
+                write!(f, "ttl of {asked:?}: it is longer than max_ttl; the longest is {max_ttl:?}")
             }
         }
     }

@@ -367,7 +367,7 @@ fn the_key_of_the_marker_cannot_be_locked() {
     let error = bench.core.acquire(b"redlatch:node", TTL, Duration::ZERO, 1, NOW).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "\"redlatch:node\" is the key of the node marker; lock another key"
+        "key \"redlatch:node\": it is the key of the node marker; lock another key"
     );
     assert!(bench.said(0).is_empty());
 }

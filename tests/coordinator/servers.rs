@@ -62,7 +62,7 @@ fn two_links_with_one_run_id_have_one_vote() {
     bench.reply(1, "_\r\n");
     let error = bench.completion().expect("it is lost").result.unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("n2 is the server of another address"), "{text}");
+    assert!(text.contains("n2 is the same server as another address"), "{text}");
     bench.names(0);
     bench.reply(0, ":1\r\n");
     // Two servers are a majority of three all the same.

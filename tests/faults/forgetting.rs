@@ -183,7 +183,7 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
         lock(persistent, SECOND).expect("a rolling restart costs nothing");
     }
     let error = lock(RestartGuard::On, Duration::ZERO).expect_err("they are all young");
-    assert!(error.to_string().contains("started a short while ago"), "{error}");
+    assert!(error.to_string().contains("started a short time ago"), "{error}");
     for node in &fleet {
         assert!(node.command(&["DEL", NODE_MARKER]).int() == 1);
     }

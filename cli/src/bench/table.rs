@@ -119,7 +119,7 @@ fn errors(out: &mut String, setting: &Setting, rows: &[Row]) -> Result {
     }
     let unfinished = rows.iter().any(|row| row.tally.errors.contains_key("unfinished"));
     if unfinished && matches!(setting.plan.mode, Mode::Open { .. }) {
-        writeln!(out, "the nodes did not keep up with the rate: the figures are without the rest")?;
+        writeln!(out, "the nodes did not keep up with the rate; the figures are without the rest")?;
     }
     Ok(())
 }

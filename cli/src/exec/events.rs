@@ -130,15 +130,17 @@ pub fn released(log: &mut StderrLog, released: ReleaseOutcome, core: &Coordinato
     let (outcome, weight, text) = match released {
         ReleaseOutcome::Released => ("released", Weight::Detail, "released"),
         ReleaseOutcome::AlreadyExpired => {
-            ("already_expired", Weight::Normal, "was over on the nodes before it was released")
+            ("already_expired", Weight::Normal, "expired on the nodes before it was released")
         }
-        ReleaseOutcome::TakenByOther => {
-            ("taken_by_other", Weight::Normal, "was another's before it was released")
-        }
+        ReleaseOutcome::TakenByOther => (
+            "taken_by_other",
+            Weight::Normal,
+            "was acquired by another client before it was released",
+        ),
         ReleaseOutcome::Unconfirmed { .. } => (
             "unconfirmed",
             Weight::Normal,
-            "could not be released on enough nodes: it ends by its ttl",
+            "could not be released on enough nodes; it ends by its ttl",
         ),
     };
     let unconfirmed: Vec<&str> = match released {

@@ -82,7 +82,7 @@ fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
         }
         KeySummary::Split => {
             let split = colours.styled("split", Look::Odd);
-            format!("{split}: nobody has {quorum} of {nodes} nodes, and fewer are free")
+            format!("{split}: no client has {quorum} of {nodes} nodes, and fewer are free")
         }
         _ => {
             let unknown = colours.styled("not known", Look::Bad);
@@ -117,7 +117,7 @@ fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
 fn for_how_long(left: Option<Duration>) -> String {
     match left {
         Some(left) => format!("{} left", seconds(left)),
-        None => "for ever (it has no ttl: that is no lock of ours)".to_string(),
+        None => "for ever (it has no ttl, so it is not a lock of redlatch)".to_string(),
     }
 }
 

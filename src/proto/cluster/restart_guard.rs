@@ -42,7 +42,7 @@ impl QuarantineReason {
 impl fmt::Display for QuarantineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            QuarantineReason::Young => "it was started a short while ago",
+            QuarantineReason::Young => "it started a short time ago",
             QuarantineReason::Restarted => "it was restarted",
             QuarantineReason::Promoted => "it was a replica and was promoted",
             QuarantineReason::Unmarked => {
@@ -50,7 +50,7 @@ impl fmt::Display for QuarantineReason {
             }
             QuarantineReason::Flushed => "it was flushed",
             QuarantineReason::ClockJumped => "its clock jumped",
-            QuarantineReason::Unknown => "it does not tell how long it has been up",
+            QuarantineReason::Unknown => "it does not report its uptime",
         })
     }
 }

@@ -17,10 +17,10 @@ fn count(nodes: usize) -> Finding {
     const NAME: &str = "node-count";
     let may_fail = nodes - majority(nodes);
     match nodes {
-        1 => Finding::warn(NAME, "1 node: while it is away no lock can be had. Run 3 or 5"),
+        1 => Finding::warn(NAME, "1 node: while it is away no lock is granted. Run 3 or 5"),
         _ if nodes % 2 == 0 => {
             let fewer = nodes - 1;
-            let as_few = format!("{nodes} nodes bear as few failures as {fewer}: {may_fail}");
+            let as_few = format!("{nodes} nodes tolerate as few failures as {fewer}: {may_fail}");
             Finding::warn(NAME, format!("{as_few}. Take one away, or add one"))
         }
         _ => Finding::ok(NAME, format!("{nodes} nodes, of which {may_fail} may fail")),

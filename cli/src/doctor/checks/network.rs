@@ -64,7 +64,7 @@ fn name(places: &[Place]) -> Option<Finding> {
             Err(trouble) => unknown.push(format!("{address}: {}", trouble.words)),
         }
     }
-    let apart = "two clients may ask different servers as this one node. Give each server a name \
+    let apart = "two clients may take different servers for this one node. Give each server a name \
                  or an address of its own";
     if servers.len() > 1 {
         let servers: Vec<String> = servers.into_iter().map(|(_, words)| words).collect();
@@ -136,9 +136,12 @@ fn connections(subject: &Subject, how: &Use) -> Vec<Finding> {
     if let (Some(most @ 1..), Some(open)) = (most, seen.number("connected_clients")) {
         if open.saturating_mul(10) >= most.saturating_mul(9) {
             let near = format!("{open} of {most} connections are taken (maxclients)");
-            found.push(Finding::warn(NAME, format!("{near}: at the end of them it refuses us")));
+            found.push(Finding::warn(NAME, format!("{near}: at the limit it refuses new clients")));
         } else if found.is_empty() {
-            found.push(Finding::ok(NAME, format!("{open} of {most} are taken, and they last")));
+            found.push(Finding::ok(
+                NAME,
+                format!("{open} of {most} connections are taken (maxclients)"),
+            ));
         }
     } else if found.is_empty() {
         found.push(Finding::unknown(NAME, "INFO (connected_clients)"));

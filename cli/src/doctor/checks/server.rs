@@ -111,7 +111,7 @@ fn eviction(subject: &Subject) -> Finding {
     if policy != "noeviction" {
         let set = "CONFIG SET maxmemory-policy noeviction";
         return if most > 0 {
-            Finding::fail(NAME, format!("{policy}: it may throw a lock away. {set}"))
+            Finding::fail(NAME, format!("{policy}: it may evict a lock. {set}"))
         } else {
             Finding::warn(NAME, format!("{policy}: no maxmemory yet; with one it evicts. {set}"))
         };
@@ -211,7 +211,10 @@ fn age(subject: &Subject, how: &Use) -> Finding {
     if !how.restart_guard && age < RestartGuard::quarantine(how.max_ttl) {
         return Finding::warn(
             NAME,
-            format!("up only {shown}, and the restart guard is off: locks of before may live on"),
+            format!(
+                "up only {shown}, and the restart guard is off: clients may still hold locks \
+                 from before its start"
+            ),
         );
     }
     Finding::ok(NAME, format!("up {shown}"))
