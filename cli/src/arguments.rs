@@ -231,6 +231,15 @@ mod tests {
     }
 
     #[test]
+    fn timing_defaults_are_those_of_the_library() {
+        let read = Arguments::try_parse_from(["redlatch", "status", "-s", "redis://h"]).unwrap();
+        let Verb::Status(status) = read.verb else { panic!("{read:?}") };
+        let library = redlatch::proto::Settings::new(Vec::new());
+        assert_eq!(status.common.timing.node_timeout, library.node_timeout);
+        assert_eq!(status.common.timing.max_ttl, library.max_ttl);
+    }
+
+    #[test]
     fn durations_are_read_as_people_write_them() {
         let millis = |text: &str| duration(text).map(|read| read.as_millis());
         let good = [

@@ -3,10 +3,7 @@
 //! The hazard is a password in something that is printed: whatever quotes an address, or an
 //! argument that might be one, goes through `shown` or `without_passwords`.
 
-use redlatch::net::address::{Address, with_password, without_credentials};
-use redlatch::proto::lock::LONGEST_OWNER;
-use redlatch::proto::settings::Secret;
-use redlatch::{Config, ConfigError, RestartGuard};
+use redlatch::{Address, Config, ConfigError, LONGEST_OWNER, RestartGuard, Secret};
 
 use crate::arguments::{Nodes, Timing};
 use crate::output::Refusal;
@@ -25,15 +22,15 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
     let mut urls = Vec::new();
     for given in &nodes.servers {
         for url in given.split(',').map(str::trim).filter(|url| !url.is_empty()) {
-            let url = with_password(url, password.as_ref());
+            let url = Address::with_password(url, password.as_ref());
             Address::parse(&url).map_err(|error| bad_address(error, &url, given))?;
             urls.push(url);
         }
     }
     if urls.is_empty() {
         let message = format!(
-            "no nodes: name them with -s URL, in {SERVERS_VARIABLE}, or as servers in the \
-             configuration file"
+            "nodes: none are given; name them with -s URL, in {SERVERS_VARIABLE}, or as \
+             servers in the configuration file"
         );
         return Err(Refusal::config(message));
     }
@@ -70,7 +67,7 @@ fn named(host: &str, process: u32) -> String {
 
 /// An address as it may be printed: `redis://user:***@host`.
 pub fn shown(url: &str) -> String {
-    let shown = without_credentials(url);
+    let shown = Address::without_credentials(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     // Without a colon it may be a password in the place of a user.
     let user = rest.rsplit_once('@').and_then(|(credentials, _)| credentials.split_once(':'));
@@ -107,7 +104,7 @@ fn line_without_passwords(line: &str) -> String {
 fn shown_list(list: &str) -> String {
     let mut shown = Vec::new();
     for address in list.split(',') {
-        shown.push(without_credentials(address));
+        shown.push(Address::without_credentials(address));
         // What follows may be the rest of a password that has a comma in it.
         if shown.last().is_some_and(|shown| shown != address) {
             break;
@@ -120,8 +117,11 @@ fn shown_list(list: &str) -> String {
 fn password() -> Result<Option<Secret>, Refusal> {
     let Some(value) = std::env::var_os(PASSWORD_VARIABLE) else { return Ok(None) };
     let value = value.into_string();
-    let value = value
-        .map_err(|_| Refusal::config(format!("the password in {PASSWORD_VARIABLE} is no UTF-8")))?;
+    let value = value.map_err(|_| {
+        Refusal::config(format!(
+            "password in {PASSWORD_VARIABLE}: it is not UTF-8; percent-encode it in the URL"
+        ))
+    })?;
     Ok(Some(value).filter(|value| !value.is_empty()).map(Secret::new))
 }
 
@@ -156,7 +156,7 @@ fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
     let flags: [&Option<std::path::PathBuf>; 3] =
         [&nodes.tls_ca, &nodes.certificate, &nodes.private_key];
     if flags.iter().any(|flag| flag.is_some()) {
-        let message = "--tls-ca, --tls-cert and --tls-key need a redlatch that was built with TLS, \
+        let message = "--tls-ca, --tls-cert, --tls-key: TLS is not built in; build redlatch with \
             the feature `tls`";
         return Err(Refusal::config(message));
     }
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(named("wéb 1", 7), "w-b-1:7");
         let long = named(&"h".repeat(200), 4_194_304);
         assert!(long.len() == LONGEST_OWNER && long.ends_with("h:4194304"), "{long}");
-        assert!(redlatch::proto::lock::check_owner(&host_and_process()).is_ok());
+        assert!(redlatch::proto::check_owner(&host_and_process()).is_ok());
     }
 
     #[test]

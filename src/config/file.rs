@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::Config;
 use super::duration::parse_duration;
-use crate::net::address::{Address, with_password, without_credentials};
+use crate::net::address::Address;
 #[cfg(feature = "tls")]
 use crate::net::tls::Tls;
 use crate::proto::error::ConfigError;
@@ -310,7 +310,7 @@ impl TryFrom<ConfigFile> for Config {
     fn try_from(file: ConfigFile) -> Result<Config, ConfigError> {
         let password = file.find_password()?;
         let urls = file.servers.iter();
-        let config = Config::new(urls.map(|url| with_password(url, password.as_ref())))?;
+        let config = Config::new(urls.map(|url| Address::with_password(url, password.as_ref())))?;
         let config = file.apply_to(config);
         config.settings.validate()?;
         let encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
@@ -337,7 +337,7 @@ impl<'de> serde::Deserialize<'de> for Config {
 impl fmt::Debug for ConfigFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let servers: Vec<String> =
-            self.servers.iter().map(|url| without_credentials(url)).collect();
+            self.servers.iter().map(|url| Address::without_credentials(url)).collect();
         f.debug_struct("ConfigFile")
             .field("servers", &servers)
             .field("password_file", &self.password_file)

@@ -1,13 +1,16 @@
 //! The handle of a lock, and the token that proves it.
 //!
 //! The hazard is a handle that outlives its record. Places of records are used again, so a handle
-//! carries the generation it was made in. An old handle finds nothing.
+//! carries the generation of its record, and the token, which no other lock has. An old handle
+//! finds nothing.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use rand::{CryptoRng, Rng};
+
+use crate::proto::ids::RecordId;
 
 /// Random bytes in a token: 160 bits, as the Redlock page asks for.
 pub const TOKEN_BYTES: usize = 20;
@@ -24,7 +27,7 @@ pub const LONGEST_TOKEN: usize = TOKEN_DIGITS + 1 + LONGEST_OWNER;
 /// The value of a key while the client holds the lock. A new one is drawn for every attempt.
 ///
 /// As text, and on the nodes, a token is 40 hex digits. If its client has an
-/// [owner](crate::proto::settings::Settings::owner), a colon and the owner follow. Tokens are
+/// [owner](crate::proto::Settings::owner), a colon and the owner follow. Tokens are
 /// always compared whole: the digits make a token unique, and the owner is for people.
 ///
 /// All tokens of a client share one copy of the owner, so that drawing and cloning a token
@@ -147,13 +150,12 @@ impl fmt::Debug for LockToken {
 
 /// A lock that was handed out: a handle into the coordinator that gave it.
 ///
-/// The handle is not `Clone`, and dropping it does nothing: guards wrap it. A handle that is
-/// forgotten frees its record at the deadline of the lock.
+/// The handle is not `Clone`, and dropping it does nothing. A handle that is forgotten frees its
+/// record at the deadline of the lock.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a lock that is not released stays until its ttl is over"]
 pub struct Lock {
-    pub(crate) record: u32,
-    pub(crate) generation: u64,
+    pub(crate) record: RecordId,
     pub(crate) token: LockToken,
 }
 
@@ -163,10 +165,10 @@ impl Lock {
         self.token.clone()
     }
 
-    /// Another handle of the same lock, to look at it: only one of the two releases the lock.
-    #[cfg(feature = "net")]
-    pub(crate) fn alias(&self) -> Lock {
-        Lock { record: self.record, generation: self.generation, token: self.token() }
+    /// Another handle of the same lock, to read its state while the first handle is elsewhere.
+    /// The first of them that is released releases the lock; then the other finds no lock.
+    pub fn alias(&self) -> Lock {
+        Lock { record: self.record, token: self.token() }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::proto::error::{ConfigError, LostReason};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId};
 use crate::proto::node_set::NodeSet;
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
@@ -29,6 +29,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 pub const TOLD_BEFORE: Duration = Duration::from_millis(2);
 
 /// How a lock is kept: for how long at most, or with how many extensions, and when a warning comes.
+///
 /// The ttl of the lock has to be 10 ms at least.
 ///
 /// ```
@@ -101,13 +102,13 @@ impl AutoExtend {
         let setting = |name, given, must| Err(ConfigError::Setting { name, given, must });
         match (self.max_hold, self.warn_before) {
             _ if ttl.duration() < SHORTEST => {
-                setting("the ttl of a lock that is kept", ttl.duration(), "at least 10 ms")
+                setting("ttl of a lock with auto_extend", ttl.duration(), "at least 10 ms")
             }
             (Some(given), _) if given < Ttl::SHORTEST => {
                 setting("max_hold", given, "at least 3 ms")
             }
             (_, Some(given)) if given > ttl.duration() / 2 => {
-                setting("lead", given, "at most half of the ttl")
+                setting("warn_before", given, "at most half of the ttl")
             }
             _ => Ok(()),
         }
@@ -124,7 +125,7 @@ impl From<Duration> for AutoExtend {
 #[derive(Debug)]
 pub struct Kept {
     /// The record of the lock.
-    pub record: u32,
+    pub record: RecordId,
     /// The request that the reports go to.
     pub op: Op,
     /// What each renewal asks for.
@@ -154,7 +155,7 @@ pub struct Kept {
 
 impl Kept {
     /// A lock of that ttl, kept from `start` on.
-    pub fn new(record: u32, op: Op, keep: AutoExtend, ttl: Ttl, start: Instant) -> Kept {
+    pub fn new(record: RecordId, op: Op, keep: AutoExtend, ttl: Ttl, start: Instant) -> Kept {
         Kept {
             record,
             op,
@@ -272,7 +273,6 @@ pub type Keeper = Slab<Kept>;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::locks::requests::Ops;
 
     const TTL: Duration = Duration::from_secs(9);
 
@@ -285,7 +285,8 @@ mod tests {
     }
 
     fn kept(keep: AutoExtend) -> Kept {
-        Kept::new(0, Ops::default().open(0, Instant::default(), 0), keep, ttl(), at(1_000_000))
+        let op = Op { index: 0, generation: 1 };
+        Kept::new(RecordId::of(0), op, keep, ttl(), at(1_000_000))
     }
 
     #[test]
