@@ -107,8 +107,9 @@ struct Inner {
 
 impl Client {
     /// Connects to the nodes. None of them needs to be up. The call waits until a quorum is ready
-    /// and the others have had one node timeout, or until every node has failed once, for the
-    /// connect timeout at most. Nodes that come up later join by themselves.
+    /// and the others have had as long again (2 ms at least, a node timeout at most), or until every
+    /// node has failed once, for the connect timeout at most. Nodes that come up later join by
+    /// themselves.
     ///
     /// # Errors
     /// Only for a configuration that cannot work: a setting, or two addresses that lead to one
@@ -440,8 +441,9 @@ impl Inner {
         }
     }
 
-    /// Connections may have been closed between calls, when the client does not read. They are
-    /// replaced first, for at most a node timeout, so that they do not cost the attempt.
+    /// Connections may have been closed between calls, when the client does not read. If the others
+    /// are no quorum, they are replaced first, for at most a node timeout, so that they do not cost
+    /// the attempt.
     fn look_after_absence(&mut self) -> Result<(), Error> {
         if !self.engine.check_fork() {
             // A poll would take the parent's events from it.
@@ -452,10 +454,14 @@ impl Inner {
         if now.saturating_since(self.looked_at) < node_timeout {
             return Ok(());
         }
-        let end = now.saturating_add(node_timeout);
         self.turn(now).map_err(|error| poller_failed(&error))?;
-        while !self.engine.coordinator().coming_back().is_empty() && clock::now() < end {
-            self.turn(end).map_err(|error| poller_failed(&error))?;
+        let core = self.engine.coordinator();
+        self.wait_while(Connecting::again(core, node_timeout, now))
+    }
+
+    fn wait_while(&mut self, mut connecting: Connecting) -> Result<(), Error> {
+        while let Some(until) = connecting.wait_until(self.engine.coordinator(), clock::now()) {
+            self.turn(until).map_err(|error| poller_failed(&error))?;
         }
         Ok(())
     }
@@ -480,10 +486,7 @@ impl Inner {
     }
 
     fn wait_for_nodes(&mut self) -> Result<(), Error> {
-        let mut connecting = Connecting::new(self.engine.coordinator(), clock::now());
-        while let Some(until) = connecting.wait_until(self.engine.coordinator(), clock::now()) {
-            self.turn(until).map_err(|error| poller_failed(&error))?;
-        }
+        self.wait_while(Connecting::new(self.engine.coordinator(), clock::now()))?;
         refuse_one_server_twice(self.engine.coordinator(), clock::now())
     }
 }

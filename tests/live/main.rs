@@ -18,6 +18,7 @@ mod keeping;
 mod late;
 mod losing;
 mod many;
+mod minority;
 mod paused;
 mod quorum;
 mod scripts;
