@@ -52,6 +52,35 @@ fn what_no_majority_says_is_told_as_it_is() {
 }
 
 #[test]
+fn what_depends_on_a_node_that_is_down_is_not_known() {
+    let fleet = Fleet::start(3);
+    assert!(fleet[2].command(&["SET", "deploy", "x"]).is_ok());
+    let token = run_on(&fleet, &["acquire", "-t", "30s", "deploy"]).with_code(0).out;
+    fleet[2].command(&["DEL", "deploy"]);
+    fleet[1].kill();
+    let unknown = run_on(&fleet, &["status", "deploy"]).with_code(69);
+    let why = format!("deploy: not known: it depends on {}, which", fleet_label(&fleet, 1));
+    assert!(unknown.out.starts_with(&why), "{unknown:?}");
+    assert!(unknown.out.contains(token.trim()), "{unknown:?}");
+    let json = run_on(&fleet, &["status", "--json", "deploy"]).with_code(69).json();
+    assert_eq!(json[0]["held"], Value::Null, "{json}");
+    run_on(&fleet, &["acquire", "-n", "deploy"]).with_code(75);
+}
+
+#[test]
+fn a_list_at_the_key_is_told_as_one() {
+    let fleet = Fleet::start(3);
+    for node in &fleet {
+        assert!(node.command(&["RPUSH", "deploy", "z"]) == support::Value::Int(1));
+    }
+    let list = run_on(&fleet, &["status", "deploy"]).with_code(1);
+    assert!(list.out.starts_with("deploy: not a lock: another program"), "{list:?}");
+    let json = run_on(&fleet, &["status", "--json", "deploy"]).with_code(1).json();
+    assert_eq!((&json[0]["held"], &json[0]["holder"]), (&true.into(), &Value::Null), "{json}");
+    run_on(&fleet, &["acquire", "-n", "deploy"]).with_code(75);
+}
+
+#[test]
 fn json_has_the_fields_of_the_interface() {
     let fleet = Fleet::start(3);
     let token = acquired(&fleet, &["-t", "20s", "deploy"]);
