@@ -107,9 +107,9 @@ struct Inner {
 
 impl Client {
     /// Connects to the nodes. None of them needs to be up. The call waits until a quorum is ready
-    /// and the others have had as long again (2 ms at least, a node timeout at most), or until every
-    /// node has failed once, for the connect timeout at most. Nodes that come up later join by
-    /// themselves.
+    /// and the others have had as long again (2 ms at least, a node timeout at most), or until
+    /// every node has failed once, for the connect timeout at most. Nodes that come up later join
+    /// by themselves.
     ///
     /// # Errors
     /// Only for a configuration that cannot work: a setting, or two addresses that lead to one

@@ -18,6 +18,7 @@ mod overdue;
 mod pending_releases;
 mod quarantine;
 mod quarantine_extend;
+mod readonly;
 mod renewing;
 mod secrets;
 mod servers;

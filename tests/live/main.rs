@@ -21,6 +21,7 @@ mod many;
 mod minority;
 mod paused;
 mod quorum;
+mod replicas;
 mod scripts;
 
 use std::time::{Duration, Instant};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::proto::cluster::Heard;
 use crate::proto::cluster::state::NodeState;
-use crate::proto::error::{ConfigError, Error, NodeError};
+use crate::proto::error::{ConfigError, Error, NodeError, NodeReply};
 use crate::proto::ids::Op;
 use crate::proto::lock::Lock;
 use crate::proto::locks::Locks;
@@ -25,7 +25,7 @@ use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::waits::Waits;
-use crate::proto::wire::connection::Kind;
+use crate::proto::wire::connection::{Answer, Kind};
 
 pub use crate::proto::cluster::{Action, NodeEvent};
 
@@ -109,6 +109,9 @@ impl Coordinator {
                         self.waits.note_round_trip(now.saturating_since(ask.asked_at));
                     }
                     self.locks.answered(node, ask, answer, now);
+                    if answer == Answer::NodeReply(NodeReply::Failed(NodeError::Replica)) {
+                        self.locks.became_replica(node, now);
+                    }
                 }
                 Heard::Written(key) => self.locks.was_written(node, key, now),
                 // Several flushes in one read cause one walk over the locks.
