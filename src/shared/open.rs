@@ -130,6 +130,18 @@ impl Open<'_> {
         }
     }
 
+    /// Notes the waker of a call whose request was just made. If the result is there already, the
+    /// waker is woken, and the call fetches the result at its next poll.
+    pub(super) fn look_after_later(&mut self, place: usize, waker: Waker) {
+        self.tell();
+        match self.places.get_mut(place) {
+            Some(Place::Asked { ended: false, waker: noted, .. }) => {
+                self.after_unlock.dropped.extend(noted.replace(waker));
+            }
+            _ => self.after_unlock.woken.push(waker),
+        }
+    }
+
     /// A waker is the user's: it must not be dropped under the lock.
     pub(super) fn drop_behind(&mut self, waker: Waker) {
         self.after_unlock.dropped.push(waker);

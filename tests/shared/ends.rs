@@ -75,10 +75,8 @@ fn a_waker_may_reach_into_the_client_whatever_is_done_to_it() {
             other.gauges();
             count.fetch_add(1, Ordering::Relaxed);
         });
-        assert!(matches!(
-            poll(&mut client.lock("a", millis(1)), &waker),
-            Poll::Ready(Err(Error::Config(_)))
-        ));
+        let invalid = finish(&mut client.lock("a", millis(1)), &waker);
+        assert!(matches!(invalid, Err(Error::Config(_))));
         let guard =
             finish(&mut client.lock("a", LockOptions::new(TTL).auto_extend(TTL)), &waker).unwrap();
         let mut waiting = client.lock("a", TTL);

@@ -199,7 +199,9 @@ fn a_client_that_closes_takes_on_nothing_more() {
     let mut closing = Task::new(client.close(600 * SECOND));
     assert!(closing.poll().is_pending(), "one node has not let go of it");
     assert!(held.remaining().is_zero() && held.deadline().is_none());
-    let refused = Task::new(client.lock("b", TTL)).poll();
+    let mut refused = Task::new(client.lock("b", TTL));
+    assert!(refused.poll().is_pending() && refused.is_woken(), "a call yields once");
+    let refused = refused.poll();
     assert!(matches!(refused, Poll::Ready(Err(Error::Closed(ClosedReason::Asked)))), "{refused:?}");
     fleet[0].cont();
     eventually(10 * SECOND, "it is closed", || closing.is_woken());

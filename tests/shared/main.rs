@@ -16,6 +16,7 @@ mod quiet;
 #[cfg(feature = "tokio")]
 mod runtimes;
 mod threads;
+mod yielding;
 
 use std::time::{Duration, Instant};
 
