@@ -85,7 +85,8 @@ pub use proto::cluster::state::NodeState;
 pub use proto::coordinator::NodeEvent;
 #[doc(inline)]
 pub use proto::error::{
-    Busy, ClosedReason, ConfigError, Error, LostReason, NodeError, NodeReply, NodeReport, Report,
+    Busy, ClosedReason, ConfigError, Error, HeldFor, LostReason, NodeError, NodeReply, NodeReport,
+    Report,
 };
 #[doc(inline)]
 pub use proto::ids::Op;

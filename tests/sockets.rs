@@ -181,7 +181,8 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
     let client = Client::connect(config).unwrap();
     client.drive(millis(60)).unwrap();
     let error = client.try_lock("a", TTL).unwrap_err();
-    assert!(error.to_string().contains("no answer within the connect timeout"), "{error}");
+    let why = "not connected (no answer to HELLO within the connect timeout of 50ms)";
+    assert!(error.to_string().contains(why), "{error}");
     eventually(5 * SECOND, "it is tried again", || {
         client.drive(millis(5)).unwrap();
         silent.connections() >= 3

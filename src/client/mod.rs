@@ -134,6 +134,9 @@ impl Client {
     /// Takes the lock on `key`, waiting for it for 10 s, or as the options say. The nodes notify
     /// the client of a release, so it does not have to poll them all the time.
     ///
+    /// A key that a guard of this client holds and renews is refused at once
+    /// ([`Error::Contended`]): while this call waits, the guard cannot be dropped.
+    ///
     /// # Errors
     /// Why there is no lock: the error of the last attempt.
     pub fn lock(
@@ -338,9 +341,14 @@ impl Client {
         }
     }
 
-    fn acquire(&self, key: &[u8], options: LockOptions) -> Result<Guard<'_>, Error> {
+    fn acquire(&self, key: &[u8], mut options: LockOptions) -> Result<Guard<'_>, Error> {
         let mut inner = self.inner.borrow_mut();
         inner.look_after_absence()?;
+        let give_up_at = clock::now().saturating_add(options.wait.unwrap_or(DEFAULT_WAIT));
+        if inner.engine.coordinator().keeps_beyond(key, give_up_at) {
+            // The thread that could release the lock would wait here.
+            options.wait = Some(Duration::ZERO);
+        }
         let number = inner.number_for(options);
         let op = inner.engine.acquire(key, options, number.unwrap_or(0))?;
         self.guard_of(&mut inner, op, key, number)

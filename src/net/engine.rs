@@ -612,6 +612,7 @@ impl Engine {
         let socket = &mut self.sockets[node.index()];
         let Some(stream) = &mut socket.stream else { return };
         match stream.go_on() {
+            Ok(false) if stream.is_encrypting() => self.coordinator.handle_encrypting(node),
             Ok(false) => {}
             Ok(true) => {
                 if stream.may_hold_input() {

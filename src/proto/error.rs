@@ -283,6 +283,47 @@ pub struct Report {
     pub needed: usize,
     /// Every node, in the order of the list.
     pub nodes: Vec<NodeReport>,
+    /// For how long the key is held, if that is known: after a wait, or if this client holds it.
+    pub held: Option<HeldFor>,
+}
+
+/// For how long a key is held that stands in the way of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldFor {
+    /// A majority of the nodes can be free after this time, unless the lock is extended.
+    Left(Duration),
+    /// The key has no ttl on this many nodes, so no majority becomes free by itself: another
+    /// program wrote it.
+    Ever {
+        /// How many nodes hold the key without a ttl.
+        nodes: usize,
+    },
+    /// This client itself holds the lock.
+    Ours {
+        /// The time to the lock's deadline.
+        left: Duration,
+        /// The client renews the lock.
+        kept: bool,
+    },
+}
+
+impl HeldFor {
+    /// The beginning of a contended error; `nodes` is how many nodes there are.
+    fn describe(held: Option<HeldFor>, nodes: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match held {
+            None => f.write_str("held by another"),
+            Some(HeldFor::Left(left)) => write!(f, "held by another for {left:.1?} more"),
+            Some(HeldFor::Ever { nodes: by }) => {
+                write!(f, "held for ever by another, no ttl on {by} of {nodes} nodes")
+            }
+            Some(HeldFor::Ours { kept: true, .. }) => {
+                f.write_str("held by this client, which renews it; release it first")
+            }
+            Some(HeldFor::Ours { left, .. }) => {
+                write!(f, "held by this client for {left:.1?} more; release it first")
+            }
+        }
+    }
 }
 
 /// The hint in an error that the restart guard causes: what the caller can do.
@@ -397,7 +438,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Contended(report) => write!(f, "held by another: {report}{}", report.hint()),
+            Error::Contended(report) => {
+                HeldFor::describe(report.held, report.nodes.len(), f)?;
+                write!(f, ": {report}{}", report.hint())
+            }
             Error::NoQuorum(report) => write!(f, "no quorum: {report}{}", report.hint()),
             Error::Expired(report) => write!(f, "granted too late to be of use: {report}"),
             Error::Lost { reason, report } => write!(f, "the lock is lost ({reason}): {report}"),
@@ -631,6 +675,7 @@ mod tests {
                 node("10.0.0.2:6379", NodeReply::Held, None),
                 node("10.0.0.3:6379", NodeReply::Failed(NodeError::Unreachable), Some("refused")),
             ],
+            held: None,
         };
         assert_eq!(
             Error::NoQuorum(Box::new(report)).to_string(),
@@ -640,13 +685,32 @@ mod tests {
     }
 
     #[test]
+    fn a_contended_error_says_for_how_long() {
+        let millis = Duration::from_millis;
+        let cases = [
+            (None, "held by another: needed 1 of 0"),
+            (Some(HeldFor::Left(millis(12_300))), "held by another for 12.3s more: needed"),
+            (Some(HeldFor::Ever { nodes: 0 }), "held for ever by another, no ttl on 0 of 0 nodes:"),
+            (
+                Some(HeldFor::Ours { left: millis(5), kept: true }),
+                "held by this client, which renews it; release it first: needed",
+            ),
+        ];
+        for (held, start) in cases {
+            let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held };
+            let text = Error::Contended(Box::new(report)).to_string();
+            assert!(text.starts_with(start), "{text}");
+        }
+    }
+
+    #[test]
     fn a_failed_main_prints_one_line_and_a_chain_says_it_once() {
         let error = Error::Config(ConfigError::NoNodes);
         assert_eq!(format!("{error:?}"), error.to_string(), "main prints Debug");
         assert!(std::error::Error::source(&error).is_none(), "its text would be said twice");
         let config = ConfigError::TooManyNodes { given: 99 };
         assert_eq!(format!("{config:?}"), config.to_string());
-        let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new() };
+        let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held: None };
         assert_eq!(format!("{report:?}"), report.to_string());
         let error = Error::Contended(Box::new(report));
         assert_eq!(format!("{error:?}"), error.to_string());

@@ -95,7 +95,7 @@ fn a_waker_may_reach_into_the_client_whatever_is_done_to_it() {
         assert!(poll(&mut waiting, &waker).is_pending());
         assert_eq!(finish(&mut client.close(10 * SECOND), &waker), 0);
         assert!(poll(&mut waiting, &waker).is_ready());
-        assert!(poll(&mut client.lock("a", TTL), &waker).is_ready());
+        assert!(finish(&mut client.lock("a", TTL), &waker).is_err());
         done.load(Ordering::Relaxed)
     });
     assert!(used > 20, "{used} times it was used");

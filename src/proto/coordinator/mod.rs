@@ -80,6 +80,11 @@ impl Coordinator {
         self.locks.cluster_mut().handle_connecting(node, now);
     }
 
+    /// The TCP connection is open, and the TLS handshake is in flight. Only reports need it.
+    pub fn handle_encrypting(&mut self, node: NodeId) {
+        self.locks.cluster_mut().handle_encrypting(node);
+    }
+
     /// The connection that was asked for is open.
     pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
         self.locks.cluster_mut().handle_connected(node, now);
@@ -286,6 +291,13 @@ impl Coordinator {
     /// How long the lock may still be believed in; zero once it is over.
     pub fn remaining(&self, lock: &Lock, now: Instant) -> Duration {
         self.locks.remaining(lock, now)
+    }
+
+    /// Whether this client holds `key` and may renew that lock beyond `moment`: then only its
+    /// holder
+    /// can end it before.
+    pub fn keeps_beyond(&self, key: &[u8], moment: Instant) -> bool {
+        self.locks.keeps_beyond(key, moment)
     }
 
     /// The nodes that are known to hold the key for this lock, and whose grant counts: a majority

@@ -254,7 +254,10 @@ impl Locks {
             (Some(op), Some(next)) => {
                 self.waits.push_back(WaitEvent::AttemptLost { op, next, last: error });
             }
-            (Some(op), None) => self.ops.move_to(op, Stage::Over(Err(error))),
+            (Some(op), None) => {
+                let error = self.with_time_left(op, error, now);
+                self.ops.move_to(op, Stage::Over(Err(error)));
+            }
             (None, _) => {}
         }
     }
@@ -300,6 +303,7 @@ impl Locks {
             self.begin_extend(number, ttl, now);
         } else if let Stage::Pausing { last, .. } = stage {
             record.op = None;
+            let last = self.with_time_left(op, last, now);
             self.end(number, now);
             self.ops.move_to(op, Stage::Over(Err(last)));
         }

@@ -223,6 +223,11 @@ impl Kept {
         Instant::from_nanos(deadline.as_nanos().saturating_sub(before))
     }
 
+    /// Whether the keeping may prolong the lock beyond this moment.
+    pub fn may_last_beyond(&self, moment: Instant) -> bool {
+        self.extensions.is_none() && self.until.is_none_or(|until| until > moment)
+    }
+
     /// Whether a lock with that deadline is renewed again.
     pub fn wants_renewal(&self, deadline: Instant) -> bool {
         self.extensions != Some(0) && !self.is_at_its_bound(deadline)

@@ -268,6 +268,11 @@ impl Link {
         self.asks.front().map(|ask| ask.written_at)
     }
 
+    /// What the oldest unanswered question is.
+    pub fn oldest_kind(&self) -> Option<Kind> {
+        self.asks.front().map(|ask| ask.kind)
+    }
+
     /// The content of the last answer to a step of the handshake.
     pub fn fact(&self) -> Fact {
         self.fact
