@@ -66,8 +66,7 @@ const LOOKED_AT: Duration = Duration::from_millis(1);
 /// A signal that interrupts a wait neither ends the call nor makes it longer. If a panic of yours
 /// unwinds through guards and client, they are dropped as at any other end of their scopes: the
 /// releases are written, without waiting. A panic in a function of [`Config::credentials`] or
-/// [`Config::resolver`] only fails the attempt at that node. One exception: while
-/// [`connect`](Client::connect) looks names up, such a panic unwinds through it.
+/// [`Config::resolver`] only fails the attempt at that node.
 ///
 /// Dropping the client writes the pending releases, as far as the sockets take them without
 /// waiting; [`close`](Client::close) waits for the nodes. A node that is frozen at that moment

@@ -18,7 +18,8 @@ use super::address::Lookup;
 use super::alarm::Alarm;
 use super::clock;
 use super::connect::Connector;
-use super::socket::Readiness;
+use super::names::Names;
+use super::socket::{Readiness, words};
 use super::stream::Stream;
 use crate::config::{AskForCredentials, Config, DEFAULT_WAIT, LockOptions};
 use crate::proto::cluster::state::NodeState;
@@ -98,9 +99,9 @@ const LAST_READS: usize = 256;
 /// `mio::Poll::poll` then returns [`Interrupted`](std::io::ErrorKind::Interrupted), and the loop
 /// begins its next turn with [`prepare`](Engine::prepare).
 ///
-/// The engine calls two functions of yours: that of [`Config::credentials`], and in `new` that of
-/// [`Config::resolver`]. A panic of the former does not unwind through the loop. The engine does
-/// not connect to that node then, tries again later, and serves everything else as before.
+/// The engine calls two functions of yours: that of [`Config::credentials`], and on threads of its
+/// own that of [`Config::resolver`]. A panic in them does not unwind through the loop. The engine
+/// does not connect to that node then, tries again later, and serves everything else as before.
 ///
 /// Dropping the engine cancels every request, and releases each lock that it won or may yet win but
 /// did not hand out, as far as the sockets take the releases without waiting. A lock that it did
@@ -120,6 +121,8 @@ pub struct Engine {
     more: NodeSet,
     /// Nodes whose names may lead elsewhere by now, and that were not reported yet.
     stale: NodeSet,
+    /// The first lookups, as far as they were late.
+    first_lookups: Names,
     credentials: Option<AskForCredentials>,
     /// The user and password of each URL, used if the function of [`Config::credentials`] returns
     /// `None`.
@@ -144,7 +147,9 @@ impl Engine {
     /// `base` on, and the timer has the next one ([`owns`](Engine::owns) recognizes them). The
     /// engine begins to connect with the first [`prepare`](Engine::prepare).
     ///
-    /// Names are looked up here, which may block.
+    /// Names are looked up here, side by side, each on a short-lived thread. The call blocks until
+    /// the addresses of a quorum are known and the others had as long again (20 ms at least), for
+    /// the connect timeout at most. A name that is late is a node that comes later.
     ///
     /// # Errors
     /// A setting that cannot work, or the system refuses what is needed.
@@ -160,13 +165,16 @@ impl Engine {
         let sockets = connectors.map(|connector| {
             Ok(Socket { connector: connector?, stream: None, opening: false, writable: false })
         });
-        let sockets = sockets.collect::<Result<Vec<_>, ConfigError>>()?;
-        let by_url = config
-            .settings
-            .nodes
-            .iter()
-            .map(|node| Credentials { user: node.user.clone(), password: node.password.clone() });
-        let by_url = by_url.collect();
+        let mut sockets = sockets.collect::<Result<Vec<Socket>, ConfigError>>()?;
+        let lookups = sockets.iter().map(|it| it.connector.lookup().cloned()).collect();
+        let timeout = config.settings.connect_timeout;
+        let first_lookups = Names::of_new_engine(lookups, timeout, |node, found| {
+            sockets[node.index()].connector.take_found(found);
+        });
+        let nodes = config.settings.nodes.iter();
+        let by_url = nodes
+            .map(|node| Credentials { user: node.user.clone(), password: node.password.clone() })
+            .collect();
         let Some(timer) = base.0.checked_add(sockets.len()) else {
             return Err(system("no tokens", &"there are too few behind the base"));
         };
@@ -182,6 +190,7 @@ impl Engine {
             scratch: vec![0; SCRATCH_BYTES].into(),
             more: NodeSet::EMPTY,
             stale: NodeSet::EMPTY,
+            first_lookups,
             credentials: config.credentials,
             by_url,
             owner: std::process::id(),
@@ -588,8 +597,11 @@ impl Engine {
     fn open(&mut self, node: NodeId) {
         let token = Token(self.base.0 + node.index());
         let failures = self.coordinator.failures(node);
+        while let Some((late, found)) = self.first_lookups.next_result() {
+            self.sockets[late.index()].connector.take_found(found);
+        }
         let socket = &mut self.sockets[node.index()];
-        if socket.connector.is_stale(failures) {
+        if socket.connector.is_stale(failures) && !self.first_lookups.is_under_way(node) {
             self.stale.insert(node);
         }
         let opened = socket.connector.open().and_then(|mut stream| {
@@ -792,10 +804,4 @@ impl Drop for Engine {
         }
         self.alarm.leave(&self.registry);
     }
-}
-
-/// The system's error text, without the number that it ends with.
-fn words(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_string()
 }

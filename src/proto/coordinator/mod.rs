@@ -294,8 +294,7 @@ impl Coordinator {
     }
 
     /// Whether this client holds `key` and may renew that lock beyond `moment`: then only its
-    /// holder
-    /// can end it before.
+    /// holder can end it before.
     pub fn keeps_beyond(&self, key: &[u8], moment: Instant) -> bool {
         self.locks.keeps_beyond(key, moment)
     }
