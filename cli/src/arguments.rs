@@ -119,7 +119,7 @@ pub struct Timing {
     pub nonblock: bool,
 
     /// How long one node may take to answer before the others decide without it
-    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "50ms")]
+    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "250ms")]
     pub node_timeout: Duration,
 
     /// The longest ttl that any client uses on these nodes

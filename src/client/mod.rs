@@ -39,6 +39,9 @@ const EVENTS: usize = 64;
 /// How long a waiter that is deaf leaves its input unread: each answer would wake the thread.
 const DEAF: Duration = Duration::from_millis(1);
 
+/// A caller that made no call for longer than this was away: connections may have been closed.
+const AWAY: Duration = Duration::from_millis(50);
+
 /// While it keeps locks, a client that is asked about one reads its sockets at most this often.
 const LOOKED_AT: Duration = Duration::from_millis(1);
 
@@ -458,7 +461,7 @@ impl Inner {
         }
         let now = clock::now();
         let node_timeout = self.engine.coordinator().settings().node_timeout;
-        if now.saturating_since(self.looked_at) < node_timeout {
+        if now.saturating_since(self.looked_at) < node_timeout.min(AWAY) {
             return Ok(());
         }
         self.turn(now).map_err(|error| poller_failed(&error))?;

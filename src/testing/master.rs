@@ -299,8 +299,8 @@ impl Master {
         }
     }
 
-    /// Lets this much time pass at once for its keys and its uptime: a key whose ttl is over by then
-    /// is gone. The clock that `TIME` shows stays, so that no client takes this for a jump.
+    /// Lets this much time pass at once for its keys and its uptime: a key whose ttl is over by
+    /// then is gone. The clock that `TIME` shows stays, so that no client takes this for a jump.
     pub fn advance(&mut self, by: Duration) {
         let by = i128::try_from(by.as_nanos()).unwrap_or(i128::MAX / 2);
         self.started -= by;

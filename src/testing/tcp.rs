@@ -93,8 +93,8 @@ impl Masters {
     /// use redlatch::{Client, Config, Error, LostReason, RestartGuard};
     ///
     /// let masters = Masters::start(3)?;
-    /// let client = || Client::connect(Config::new(masters.urls())?.restart_guard(RestartGuard::Off));
-    /// let (first, second) = (client()?, client()?);
+    /// let config = Config::new(masters.urls())?.restart_guard(RestartGuard::Off);
+    /// let (first, second) = (Client::connect(config.clone())?, Client::connect(config)?);
     /// let ttl = Duration::from_secs(30);
     ///
     /// let mut slow = first.lock("invoice:42", ttl)?;
@@ -258,8 +258,8 @@ impl LocalMaster {
         self.with(|master, now| master.set_uptime(now, seconds));
     }
 
-    /// Lets this much time pass at once for its keys and its uptime: a key whose ttl is over by then
-    /// is gone. The clocks of the clients do not move: a holder believes in its lock until it
+    /// Lets this much time pass at once for its keys and its uptime: a key whose ttl is over by
+    /// then is gone. The clocks of the clients do not move: a holder believes in its lock until it
     /// extends it or renews it, and a client that waits for the key notices the expiry with one of
     /// its next attempts, after less than half a second.
     pub fn advance(&self, by: Duration) {

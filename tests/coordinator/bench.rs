@@ -9,6 +9,9 @@ use redlatch::{Completion, Lock, NodeId, NodeState, Op, Outcome, proto::time::In
 
 pub const TTL: Duration = Duration::from_secs(10);
 
+/// The node timeout of the tests, unless they set another.
+const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// `INFO` of a server that has been up for a day.
 pub const INFO_OLD: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\
                             uptime_in_seconds:86400\r\nrole:master\r\n";
@@ -72,6 +75,7 @@ impl Bench {
     ) -> Bench {
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
         let mut settings = Settings::new(labels.collect());
+        settings.node_timeout = NODE_TIMEOUT;
         change(&mut settings);
         let now = Instant::from_nanos(1_000_000_000_000);
         let core = Coordinator::new(settings, [9; 32], now).expect("good settings");
@@ -87,7 +91,9 @@ impl Bench {
     pub fn not_connected(nodes: usize) -> Bench {
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
         let now = Instant::from_nanos(1_000_000_000_000);
-        let core = Coordinator::new(Settings::new(labels.collect()), [9; 32], now);
+        let mut settings = Settings::new(labels.collect());
+        settings.node_timeout = NODE_TIMEOUT;
+        let core = Coordinator::new(settings, [9; 32], now);
         let info = (0..nodes).map(|node| INFO_OLD.replace("RR0", &format!("RR{node}"))).collect();
         let core = core.expect("good settings");
         Bench::unconnected(core, now, "*2\r\n_\r\n_\r\n", info, "+OK\r\n")
@@ -98,13 +104,13 @@ impl Bench {
     pub fn with_markers(markers: &[Option<String>], now: Instant) -> Bench {
         let nodes = markers.len();
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
-        let settings = Settings::new(labels.collect());
-        Bench::of_settings(settings, markers, now)
+        Bench::of_settings(Settings::new(labels.collect()), markers, now)
     }
 
     /// The same with other settings.
-    pub fn of_settings(settings: Settings, markers: &[Option<String>], now: Instant) -> Bench {
+    pub fn of_settings(mut settings: Settings, markers: &[Option<String>], now: Instant) -> Bench {
         let nodes = markers.len();
+        settings.node_timeout = NODE_TIMEOUT;
         let core = Coordinator::new(settings, [8; 32], now).expect("good settings");
         let info =
             (0..nodes).map(|node| INFO_REPLID.replace("RR0", &format!("RR{node}"))).collect();

@@ -327,9 +327,9 @@ impl Locks {
             self.ops.move_to(op, Stage::Over(Err(error)));
             return;
         }
-        // The node timeout bounds how often the nodes are asked again. At the deadline there is no
-        // next round: its own timer ends the lock.
-        let at = now.saturating_add(self.cluster.settings().node_timeout).min(record.deadline);
+        // At the deadline there is no next round: its own timer ends the lock.
+        let pause = self.cluster.settings().extend_again_after();
+        let at = now.saturating_add(pause).min(record.deadline);
         let timer = self.timers.set_at(at, Due::Retry { op });
         let last = Error::NoQuorum(report);
         self.ops.move_to(op, Stage::Pausing { record: number, timer, last });

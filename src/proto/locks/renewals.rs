@@ -177,13 +177,13 @@ impl Locks {
     /// An extend was not won: it is tried again, at a bounded pace.
     pub(super) fn kept_is_not_extended(&mut self, number: u32, now: Instant) {
         let Some(place) = self.records.get(number).kept else { return };
-        let node_timeout = self.cluster.settings().node_timeout;
+        let pause = self.cluster.settings().extend_again_after();
         let deadline = self.records.get(number).deadline;
         let kept = &mut self.keeper[place as usize];
         kept.renewing = false;
         if kept.renewal.is_none() && kept.wants_renewal(deadline) {
             let due = Prolong::Renew { record: number };
-            kept.renewal = Some(self.prolongs.set_after(now, node_timeout, due));
+            kept.renewal = Some(self.prolongs.set_after(now, pause, due));
         }
         self.plan_look(number, now);
     }
@@ -226,13 +226,13 @@ impl Locks {
 
     pub(super) fn renewal_is_due(&mut self, number: u32, now: Instant) {
         let busy = self.is_extending(number) || self.records.get(number).op.is_some();
-        let node_timeout = self.cluster.settings().node_timeout;
+        let pause = self.cluster.settings().extend_again_after();
         let place = self.records.get(number).kept.expect("its timers are cleared with the keeping");
         let kept = &mut self.keeper[place as usize];
         kept.renewal = None;
         if busy {
             let due = Prolong::Renew { record: number };
-            kept.renewal = Some(self.prolongs.set_after(now, node_timeout, due));
+            kept.renewal = Some(self.prolongs.set_after(now, pause, due));
         } else if let Some(ttl) = kept.renewal_ttl(now) {
             kept.renewing = true;
             self.begin_extend(number, ttl, now);
