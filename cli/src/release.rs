@@ -6,7 +6,7 @@ use redlatch::{Inspection, LockToken, Outcome, ReleaseOutcome};
 use serde_json::{Value, json};
 
 use crate::arguments::{Key, Nodes, Output, Timing, token};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::node_events;
 use crate::nodes;
@@ -59,7 +59,7 @@ pub fn run(options: &Options) -> ExitCode {
 fn release(options: &Options) -> Result<u8, Refusal> {
     let (key, node_timeout) = (&options.key.key, options.timing.node_timeout);
     let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
-    event_loop.gather(|_| false)?;
+    event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.output);
     let op = event_loop.engine.release_token(key, options.token, 0)?;
     let released = match event_loop.end_of(op)? {

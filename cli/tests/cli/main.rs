@@ -20,6 +20,7 @@ mod exec_lost;
 mod exec_pipes;
 mod exec_signals;
 mod exec_terminal;
+mod frozen;
 mod init;
 mod overlap;
 #[cfg(feature = "tls")]
