@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::Owner;
 use super::inner;
-use super::open::{Looked, Open};
+use super::open::Open;
 use super::park;
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
@@ -106,7 +106,7 @@ impl<Q: Question> Future for Call<Q> {
     /// If it is polled again after it returned its answer.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Call { owner, question, stage, refused } = self.get_mut();
-        assert!(*stage != Stage::Over, "a call is polled behind its answer");
+        assert!(*stage != Stage::Over, "a call is polled after its answer");
         let looked = match refused.take() {
             Some(error) => Err(error),
             None if *stage == Stage::New => {
@@ -120,8 +120,8 @@ impl<Q: Question> Future for Call<Q> {
             None => look(owner, question, *stage, context.waker().clone()),
         };
         let result = match looked {
-            Ok(Looked::Waiting) => return Poll::Pending,
-            Ok(Looked::Over(result)) => result,
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(result)) => result,
             Err(error) => Err(error),
         };
         *stage = Stage::Over;
@@ -145,11 +145,11 @@ fn request<Q: Question>(
             Ok(place) => {
                 *stage = Stage::Asked { place };
                 question.asked(open, place);
-                open.look_after_later(place, waker);
+                open.note_waker(place, waker);
                 Ok(())
             }
             Err(error) => {
-                open.drop_behind(waker);
+                open.drop_after_unlock(waker);
                 Err(error)
             }
         });
@@ -162,18 +162,18 @@ fn look<Q: Question>(
     question: &Q,
     stage: Stage,
     waker: Waker,
-) -> Result<Looked<Result<Q::Answer, Error>>, Error> {
+) -> Result<Poll<Result<Q::Answer, Error>>, Error> {
     let Stage::Asked { place } = stage else { unreachable!("the request was made before") };
     let key = question.key();
-    owner.inner.with(|open| match open.look_after(place, waker) {
-        Looked::Waiting => Looked::Waiting,
-        Looked::Over(result) => {
+    owner.inner.with(|open| match open.poll_place(place, waker) {
+        Poll::Pending => Poll::Pending,
+        Poll::Ready(result) => {
             let answer = |outcome| {
                 question.answer(Answering { owner, open: &mut *open, key, place }, outcome)
             };
             let result = result.map(answer);
             open.leave(place);
-            Looked::Over(result)
+            Poll::Ready(result)
         }
     })
 }

@@ -30,7 +30,7 @@ pub fn waiting(log: &mut StderrLog, error: &Error) {
     }
     let nodes = nodes_json(&refusal.nodes);
     let fields = json!({ "error": refusal.word, "message": refusal.message, "nodes": nodes });
-    log.event(Weight::News, "waiting", fields, &text);
+    log.event(Weight::Normal, "waiting", fields, &text);
 }
 
 /// The lock is held.
@@ -79,7 +79,7 @@ pub fn expiring(
         "sent": signal,
         "nodes": nodes_json(&report.nodes),
     });
-    log.event(Weight::News, "expiring", fields, &text);
+    log.event(Weight::Normal, "expiring", fields, &text);
 }
 
 /// The lock is over, or it was given up because CMD had to be stopped before its end.
@@ -93,7 +93,7 @@ pub fn lost(log: &mut StderrLog, error: &Error) {
     let nodes = error.report().map_or(Value::Null, |report| nodes_json(&report.nodes));
     let message = error.to_string();
     let fields = json!({ "reason": reason, "message": message, "nodes": nodes });
-    log.event(Weight::News, "lost", fields, &message);
+    log.event(Weight::Normal, "lost", fields, &message);
 }
 
 /// The lock could not be renewed, and CMD ended when it got SIGTERM, `left` before the deadline.
@@ -105,7 +105,7 @@ pub fn not_renewed(log: &mut StderrLog, report: &Report, left: Duration) {
     );
     let nodes = nodes_json(&report.nodes);
     let fields = json!({ "reason": "not_renewed", "message": text, "nodes": nodes });
-    log.event(Weight::News, "lost", fields, &text);
+    log.event(Weight::Normal, "lost", fields, &text);
 }
 
 /// The lock was released. `unsettled` are the nodes that have not confirmed it by now: the key may
@@ -127,19 +127,19 @@ pub fn released(
     let (outcome, weight, text) = match released {
         ReleaseOutcome::Released if !unsettled.is_empty() => (
             "released",
-            Weight::News,
+            Weight::Normal,
             "released; the key may stay for its ttl where no answer came",
         ),
         ReleaseOutcome::Released => ("released", Weight::Detail, "released"),
         ReleaseOutcome::AlreadyExpired => {
-            ("already_expired", Weight::News, "was over on the nodes before it was released")
+            ("already_expired", Weight::Normal, "was over on the nodes before it was released")
         }
         ReleaseOutcome::TakenByOther => {
-            ("taken_by_other", Weight::News, "was another's before it was released")
+            ("taken_by_other", Weight::Normal, "was another's before it was released")
         }
         ReleaseOutcome::Unconfirmed { .. } => (
             "unconfirmed",
-            Weight::News,
+            Weight::Normal,
             "could not be released on enough nodes: it ends by its ttl",
         ),
     };

@@ -24,7 +24,7 @@ use redlatch::{
     clock::Instant,
 };
 
-use crate::arguments::{Key, Nodes, Output, Timing, duration};
+use crate::arguments::{Common, Key, duration};
 use crate::event_loop::EventLoop;
 use crate::output::Refusal;
 use crate::{die_with_parent, exit, nodes, wall_clock};
@@ -45,13 +45,13 @@ const LAST_WAIT: Duration = Duration::from_millis(50);
 const EXAMPLES: &str = "\
 Examples:
   redlatch exec nightly-report -- /usr/local/bin/report --all
-  redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if somebody else has it
+  redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if another has it
   redlatch exec -w 5m -t 1m migrate -- ./migrate  wait for 5 minutes at most
 
-The lock is renewed at a third of its ttl while CMD runs, and released behind it; redlatch ends \
-with CMD's exit code, or 128+n where signal n ended it. What CMD leaves running behind its end \
+The lock is renewed at a third of its ttl while CMD runs, and released after it; redlatch ends \
+with CMD's exit code, or 128+n where signal n ended it. What CMD leaves running after its end \
 runs without the lock. TERM, INT, HUP, QUIT, USR1, USR2, WINCH and CONT are passed on to CMD. \
-Where the lock cannot be renewed, CMD is told to stop and is dead before others can have the \
+Where the lock cannot be renewed, CMD gets SIGTERM and is dead before others can have the \
 lock: 124.
 
 CMD gets REDLATCH_KEY, REDLATCH_TOKEN, REDLATCH_TTL_MS, REDLATCH_DEADLINE_UNIX_MS and \
@@ -106,11 +106,7 @@ pub struct Options {
     pub foreground: bool,
 
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// The longest time that the lock is held; `None`: no bound.
@@ -123,7 +119,7 @@ fn max_hold(text: &str) -> Result<MaxHold, String> {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    let mut log = StderrLog::new(&options.key.key, &options.output);
+    let mut log = StderrLog::new(&options.key.key, &options.common.output);
     let code = match run_under_lock(options, &mut log) {
         Ok(code) => code,
         Err(refusal) => log.refusal(&refusal),
@@ -137,7 +133,8 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
     let name = options.command.first().expect("the parser insists on one");
     let program = command::find(name)?;
     let grace = grace(options)?;
-    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
+    let mut event_loop =
+        EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.count_suspend();
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
@@ -148,11 +145,11 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
         Waited::EndedBy(signal) => return Ok(exit::by_signal(signal.as_raw())),
     };
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
-    let bound = Bound { ttl: options.timing.ttl, no_renew: options.no_renew, until };
+    let bound = Bound { ttl: options.common.timing.ttl, no_renew: options.no_renew, until };
     // The acquire did not wait for the nodes beyond the majority. The event says how many nodes
     // hold the lock, so their answers may still come in.
     event_loop.settle(STRAGGLERS)?;
-    tell_of_lock(&event_loop, &lock, begun, log);
+    log_lock(&event_loop, &lock, begun, log);
     if event_loop.engine.remaining(&lock) <= stop_schedule::kill_lead(lasts(options)) {
         // The system, or a tiny ttl, kept us from starting CMD in time.
         return over_before_start(&mut event_loop, lock, options, log);
@@ -237,7 +234,7 @@ fn ended(engine: &mut Engine, op: Op) -> Option<ReleaseOutcome> {
     }
 }
 
-fn tell_of_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut StderrLog) {
+fn log_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut StderrLog) {
     let core = event_loop.engine.coordinator();
     let won = events::Won {
         remaining: event_loop.engine.remaining(lock),
@@ -256,7 +253,7 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
     command
         .env("REDLATCH_KEY", &options.key.key)
         .env("REDLATCH_TOKEN", lock.token().to_string())
-        .env("REDLATCH_TTL_MS", options.timing.ttl.as_millis().to_string())
+        .env("REDLATCH_TTL_MS", options.common.timing.ttl.as_millis().to_string())
         .env("REDLATCH_DEADLINE_UNIX_MS", wall_clock::unix_ms(remaining).to_string())
         .env("REDLATCH_GRANTED", format!("{granted}/{nodes}"))
         .env_remove(nodes::SERVERS_VARIABLE)
@@ -265,11 +262,11 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
 
 /// How long the lock lasts if it is not renewed.
 fn lasts(options: &Options) -> Duration {
-    options.max_hold.0.map_or(options.timing.ttl, |most| most.min(options.timing.ttl))
+    options.max_hold.0.map_or(options.common.timing.ttl, |most| most.min(options.common.timing.ttl))
 }
 
 fn grace(options: &Options) -> Result<Duration, Refusal> {
-    let ttl = options.timing.ttl;
+    let ttl = options.common.timing.ttl;
     let grace = options.grace.unwrap_or_else(|| stop_schedule::default_grace(lasts(options)));
     if grace > ttl / 2 {
         let message = format!("--grace {grace:?}: at most half of --ttl {ttl:?}");

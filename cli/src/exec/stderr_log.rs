@@ -28,7 +28,7 @@ pub enum Weight {
     /// Readers that asked for more (`-v`).
     Detail,
     /// Readers that did not ask for silence.
-    News,
+    Normal,
 }
 
 /// The log of one `redlatch exec`.
@@ -53,7 +53,7 @@ impl StderrLog {
         let least = match (output.quiet, output.verbose || output.json) {
             (true, _) => None,
             (false, true) => Some(Weight::Detail),
-            (false, false) => Some(Weight::News),
+            (false, false) => Some(Weight::Normal),
         };
         StderrLog { key: key.to_string(), json: output.json, least, pen: None }
     }
@@ -78,7 +78,7 @@ impl StderrLog {
 
     /// A warning for the operator; nothing depends on it.
     pub fn warning(&mut self, text: &str) {
-        self.event(Weight::News, "warning", serde_json::json!({ "message": text }), text);
+        self.event(Weight::Normal, "warning", serde_json::json!({ "message": text }), text);
     }
 
     /// A line of text for readers that asked for more.
@@ -94,7 +94,7 @@ impl StderrLog {
     pub fn refusal(&mut self, refusal: &Refusal) -> u8 {
         let to_set_right =
             matches!(refusal.code, exit::INTERNAL | exit::CANNOT_RUN | exit::NOT_FOUND);
-        let weight = if refusal.code == exit::DONE { Weight::Detail } else { Weight::News };
+        let weight = if refusal.code == exit::DONE { Weight::Detail } else { Weight::Normal };
         if self.json {
             self.say(refusal.json().to_string());
         } else if self.least.is_some_and(|least| least <= weight) || to_set_right {

@@ -30,7 +30,7 @@ pub fn wait_for_lock(
     keep: AutoExtend,
     log: &mut StderrLog,
 ) -> Result<Waited, Error> {
-    let timing = &options.timing;
+    let timing = &options.common.timing;
     let give_up_at = timing.longest_wait().map(|wait| clock::now().saturating_add(wait));
     let waited = gather_and_try(event_loop, signals, options, keep, give_up_at, log);
     if !matches!(waited, Ok(Waited::Held(_))) {
@@ -55,7 +55,7 @@ fn gather_and_try(
     if let Some(signal) = ended_by {
         return Ok(Waited::EndedBy(signal));
     }
-    let lock_options = LockOptions::once(options.timing.ttl).auto_extend(keep);
+    let lock_options = LockOptions::once(options.common.timing.ttl).auto_extend(keep);
     // The reason for the wait is reported, so the first attempt is a request of its own.
     let passing = match attempt(event_loop, signals, options, lock_options, log)? {
         Ok(waited) => return Ok(waited),

@@ -229,7 +229,7 @@ fn under_a_lock_that_is_over_cmd_is_not_started() {
     command.env("REDLATCH_SERVERS", proxies.iter().map(Proxy::url).collect::<Vec<_>>().join(","));
     let ended = run(&mut command).with_code(124);
     let events = events(&ended);
-    let (last, before) = events.split_last().expect("something is told");
+    let (last, before) = events.split_last().expect("something is logged");
     assert_eq!(last["error"], "lost", "{ended:?}");
     assert!(!names(before).contains(&"child_exit"), "{ended:?}");
     assert!(!desk.path("ran").exists());

@@ -5,7 +5,8 @@ use crate::proto::cluster::state::{NodeState, Reading};
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timer;
-use crate::proto::wire::connection::{Kind, Link};
+use crate::proto::wire::ask::{Ask, NodeAsk};
+use crate::proto::wire::connection::Link;
 use crate::proto::wire::handshake::{Handshake, Info, Vetted};
 use crate::proto::wire::marker::Marking;
 
@@ -118,8 +119,8 @@ impl Node {
         match self.standing {
             NodeState::Connecting if self.encrypting => Some("TLS"),
             NodeState::Connecting => Some("TCP"),
-            NodeState::Handshake => match self.link.oldest_kind() {
-                Some(Kind::Handshake(step)) => Some(step.command()),
+            NodeState::Handshake => match self.link.oldest_question() {
+                Some(Ask::Node(NodeAsk::Handshake(step))) => Some(step.command()),
                 _ => Some("HELLO"),
             },
             _ => None,

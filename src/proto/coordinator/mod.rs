@@ -25,7 +25,8 @@ use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::waits::Waits;
-use crate::proto::wire::connection::{Answer, Kind};
+use crate::proto::wire::answers::TaskAnswer;
+use crate::proto::wire::ask::Kind;
 
 pub use crate::proto::cluster::{Action, NodeEvent};
 
@@ -107,15 +108,21 @@ impl Coordinator {
         while let Some(heard) = self.locks.cluster_mut().hear(node, &mut input, now) {
             self.locks.act_on_changes(now);
             match heard {
-                Heard::Answer(ask, answer) => {
+                Heard::Lock(ask, said) => {
                     // An answer after the majority delays no caller, so only earlier ones are
                     // measured.
                     if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
-                        self.waits.note_round_trip(now.saturating_since(ask.asked_at));
+                        let asked_at = self.locks.cluster().asked_at(node);
+                        self.waits.note_round_trip(now.saturating_since(asked_at));
                     }
-                    self.locks.answered(node, ask, answer, now);
-                    if answer == Answer::NodeReply(NodeReply::Failed(NodeError::Replica)) {
-                        self.locks.became_replica(node, now);
+                    self.locks.answered(node, ask, said, now);
+                    self.look_for_replica(node, said, now);
+                }
+                Heard::Registered(record, left) => self.locks.registered(node, record, left, now),
+                Heard::Task(task, answer) => {
+                    self.locks.task_answered(node, task, answer, now);
+                    if let TaskAnswer::Extended(_, said) = answer {
+                        self.look_for_replica(node, said, now);
                     }
                 }
                 Heard::Written(key) => self.locks.was_written(node, key, now),
@@ -130,6 +137,13 @@ impl Coordinator {
         }
         self.locks.heard_of(node, now);
         self.act_on_waits(now);
+    }
+
+    /// A node that refuses a write as a replica is no master any more.
+    fn look_for_replica(&mut self, node: NodeId, said: NodeReply, now: Instant) {
+        if said == NodeReply::Failed(NodeError::Replica) {
+            self.locks.became_replica(node, now);
+        }
     }
 
     /// The earliest moment at which [`handle_timeout`](Coordinator::handle_timeout) has something

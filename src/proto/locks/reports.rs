@@ -2,7 +2,7 @@
 
 use crate::proto::error::Report;
 use crate::proto::error::{Error, HeldFor, LostReason, NodeReply};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
 use crate::proto::locks::records::Phase;
@@ -10,15 +10,15 @@ use crate::proto::time::Instant;
 
 impl Locks {
     /// What every node said to the record's question.
-    pub(super) fn report(&self, number: u32, now: Instant) -> Box<Report> {
-        let record = self.records.get(number);
+    pub(super) fn report(&self, id: RecordId, now: Instant) -> Box<Report> {
+        let record = self.records.get(id);
         let said = |node| record.round.said(node);
         self.cluster.report_of(&record.key, said, now)
     }
 
     /// The error for the lost lock of the record.
-    pub(super) fn lost(&self, number: u32, reason: LostReason, now: Instant) -> Error {
-        Error::Lost { reason, report: self.report(number, now) }
+    pub(super) fn lost(&self, id: RecordId, reason: LostReason, now: Instant) -> Error {
+        Error::Lost { reason, report: self.report(id, now) }
     }
 
     /// The error of a lost lock about which no node was asked.
@@ -42,8 +42,8 @@ impl Locks {
     }
 
     /// A contended error for a key that this client holds by itself, in this record.
-    pub(super) fn held_by_us(&self, number: u32, now: Instant) -> Error {
-        let record = self.records.get(number);
+    pub(super) fn held_by_us(&self, id: RecordId, now: Instant) -> Error {
+        let record = self.records.get(id);
         let mut report = self.report_unasked(&record.key, now);
         if record.phase == Phase::Held {
             let left = record.deadline.saturating_since(now);
@@ -54,8 +54,8 @@ impl Locks {
 
     /// Whether this client holds the key and renews the lock beyond `moment`.
     pub fn keeps_beyond(&self, key: &[u8], moment: Instant) -> bool {
-        let number = self.records.occupant(key, KeyHash::of(key));
-        let held = number.map(|number| self.records.get(number));
+        let occupant = self.records.occupant(key, KeyHash::of(key));
+        let held = occupant.map(|id| self.records.get(id));
         let kept = held.filter(|record| record.phase == Phase::Held).and_then(|it| it.kept);
         kept.is_some_and(|place| self.keeper[place as usize].may_last_beyond(moment))
     }

@@ -1,0 +1,296 @@
+//! Why a node gave no vote that counts, and what one node said to one question.
+
+use std::fmt;
+
+/// Why a node gave no vote that counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NodeError {
+    /// There was no connection to the node when it was to be asked.
+    Unreachable,
+    /// The node was asked and did not answer in time; or it had been silent for so long that it was
+    /// not asked.
+    Silent,
+    /// The connection was lost before the node answered.
+    Lost,
+    /// The node sent an answer that the command cannot have; the connection was closed.
+    Garbage,
+    /// The limit on what waits to be sent to the node is reached.
+    Full,
+    /// `-LOADING`: the node is reading its data set.
+    Loading,
+    /// `-BUSY`: a script runs without end.
+    Busy,
+    /// `-MISCONF`: the node cannot save, and refuses writes.
+    Misconf,
+    /// `-NOREPLICAS`: the node has fewer replicas than it requires.
+    NoReplicas,
+    /// `-OOM`: the node's memory is full.
+    OutOfMemory,
+    /// `-READONLY` or `-MASTERDOWN`, or its role: the node is a replica.
+    Replica,
+    /// `max number of clients reached`.
+    TooManyClients,
+    /// `-NOAUTH`: the node requires a password.
+    NoAuth,
+    /// `-WRONGPASS`: the password is wrong, or the node has none.
+    WrongPassword,
+    /// `-NOPERM`, or a script that may not be run: the user lacks a permission that a lock needs.
+    NoPermission,
+    /// `-DENIED`: the node is in protected mode.
+    Protected,
+    /// The node is in cluster mode: a key lives on one node there, so it is no independent master.
+    Cluster,
+    /// The node may evict keys: `maxmemory` is set and the policy is not `noeviction`.
+    Evicts,
+    /// The node may have forgotten a live lock: it started or was promoted lately, was flushed, or
+    /// its clock jumped. Its denials count, its grants do not count yet.
+    Quarantined,
+    /// The address leads to the same server as another address of the list.
+    SameServer,
+    /// The node has no database of that number.
+    NoDatabase,
+    /// The client belongs to the process that this one was forked from.
+    Forked,
+    /// `-WRONGTYPE`: the key is not a string, so another program uses it.
+    WrongType,
+    /// `-NOSCRIPT`: the node does not know the script. A caller never sees this: the client then
+    /// sends the script.
+    NoScript,
+    /// `-ERR unknown command`.
+    UnknownCommand,
+    /// Any other error: its text is in the report.
+    Other,
+}
+
+impl NodeError {
+    /// All causes, in the order of their declaration.
+    pub const ALL: [NodeError; 26] = [
+        NodeError::Unreachable,
+        NodeError::Silent,
+        NodeError::Lost,
+        NodeError::Garbage,
+        NodeError::Full,
+        NodeError::Loading,
+        NodeError::Busy,
+        NodeError::Misconf,
+        NodeError::NoReplicas,
+        NodeError::OutOfMemory,
+        NodeError::Replica,
+        NodeError::TooManyClients,
+        NodeError::NoAuth,
+        NodeError::WrongPassword,
+        NodeError::NoPermission,
+        NodeError::Protected,
+        NodeError::Cluster,
+        NodeError::Evicts,
+        NodeError::Quarantined,
+        NodeError::SameServer,
+        NodeError::NoDatabase,
+        NodeError::Forked,
+        NodeError::WrongType,
+        NodeError::NoScript,
+        NodeError::UnknownCommand,
+        NodeError::Other,
+    ];
+
+    /// The cause of an error reply, by its first word: the rest of the line differs between
+    /// servers.
+    pub fn of_error(line: &[u8]) -> NodeError {
+        let (word, rest) = match line.iter().position(|&b| b == b' ') {
+            Some(end) => (&line[..end], &line[end + 1..]),
+            None => (line, &[][..]),
+        };
+        match word {
+            b"LOADING" => NodeError::Loading,
+            b"BUSY" => NodeError::Busy,
+            b"MISCONF" => NodeError::Misconf,
+            b"NOREPLICAS" => NodeError::NoReplicas,
+            b"OOM" => NodeError::OutOfMemory,
+            b"READONLY" | b"MASTERDOWN" => NodeError::Replica,
+            b"NOAUTH" => NodeError::NoAuth,
+            b"WRONGPASS" => NodeError::WrongPassword,
+            b"NOPERM" => NodeError::NoPermission,
+            b"DENIED" => NodeError::Protected,
+            b"MOVED" | b"ASK" | b"CROSSSLOT" | b"CLUSTERDOWN" | b"TRYAGAIN" => NodeError::Cluster,
+            b"WRONGTYPE" => NodeError::WrongType,
+            b"NOSCRIPT" => NodeError::NoScript,
+            b"ERR" => NodeError::of_plain_error(rest),
+            _ => NodeError::Other,
+        }
+    }
+
+    /// The cause of an error whose first word is only `ERR`.
+    fn of_plain_error(text: &[u8]) -> NodeError {
+        const TEXTS: [(&[u8], NodeError); 9] = [
+            (b"max number of clients", NodeError::TooManyClients),
+            (b"unknown command", NodeError::UnknownCommand),
+            (b"AUTH <password> called without", NodeError::WrongPassword),
+            (b"invalid password", NodeError::WrongPassword),
+            (b"The user executing the script", NodeError::NoPermission),
+            (b"ACL failure in script", NodeError::NoPermission),
+            (b"DB index is out of range", NodeError::NoDatabase),
+            (b"invalid DB index", NodeError::NoDatabase),
+            (b"Client sent AUTH, but no password", NodeError::WrongPassword),
+        ];
+        // Up to Redis 6 an error from inside a script comes wrapped.
+        const WRAPPED: [(&[u8], NodeError); 5] = [
+            (b"The user executing the script can't run this command", NodeError::NoPermission),
+            (b" -MISCONF ", NodeError::Misconf),
+            (b" -OOM ", NodeError::OutOfMemory),
+            (b" -NOREPLICAS ", NodeError::NoReplicas),
+            (b" -READONLY ", NodeError::Replica),
+        ];
+        if text.starts_with(b"Error running script") {
+            let within = |part: &[u8]| text.windows(part.len()).any(|window| window == part);
+            let found = WRAPPED.iter().find(|(part, _)| within(part));
+            return found.map_or(NodeError::Other, |(_, cause)| *cause);
+        }
+        TEXTS.iter().find(|(start, _)| text.starts_with(start)).map_or(NodeError::Other, |t| t.1)
+    }
+
+    /// Whether the cause stays until an operator changes a configuration. Such a node is not asked
+    /// again soon; every other cause passes by itself.
+    pub const fn is_permanent(self) -> bool {
+        matches!(
+            self,
+            NodeError::NoAuth
+                | NodeError::WrongPassword
+                | NodeError::NoPermission
+                | NodeError::Protected
+                | NodeError::Cluster
+                | NodeError::Evicts
+                | NodeError::SameServer
+                | NodeError::NoDatabase
+                | NodeError::Forked
+                | NodeError::UnknownCommand
+        )
+    }
+
+    /// Whether this answer proves that a plain `SET` was not executed: the node refuses the command
+    /// for these causes before it looks at the key. An unknown error (a proxy's, say) proves
+    /// nothing.
+    pub const fn proves_nothing_was_set(self) -> bool {
+        matches!(
+            self,
+            NodeError::Loading
+                | NodeError::Busy
+                | NodeError::Misconf
+                | NodeError::NoReplicas
+                | NodeError::OutOfMemory
+                | NodeError::Replica
+                | NodeError::NoAuth
+                | NodeError::NoPermission
+        )
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            NodeError::Unreachable => "not connected",
+            NodeError::Silent => "no answer in time",
+            NodeError::Lost => "connection lost",
+            NodeError::Garbage => "answered garbage",
+            NodeError::Full => "too much waits for it",
+            NodeError::Loading => "loading its data",
+            NodeError::Busy => "busy with a script",
+            NodeError::Misconf => "refuses writes (MISCONF)",
+            NodeError::NoReplicas => "refuses writes (too few replicas)",
+            NodeError::OutOfMemory => "out of memory",
+            NodeError::Replica => "is a replica",
+            NodeError::TooManyClients => "has too many clients",
+            NodeError::NoAuth => "wants a password",
+            NodeError::WrongPassword => "refuses the password",
+            NodeError::NoPermission => "refuses permission",
+            NodeError::Protected => "is in protected mode",
+            NodeError::Cluster => "is in cluster mode",
+            NodeError::Evicts => "may evict keys (maxmemory-policy)",
+            NodeError::Quarantined => "granted, which does not count yet",
+            NodeError::SameServer => "is the server of another address",
+            NodeError::NoDatabase => "has no such database",
+            NodeError::Forked => "is the client of the process before the fork",
+            NodeError::WrongType => "holds something that is no lock",
+            NodeError::NoScript => "does not know the script",
+            NodeError::UnknownCommand => "does not know the command",
+            NodeError::Other => "answered an error",
+        }
+    }
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// What one node said to one question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum NodeReply {
+    /// No answer yet: the question was decided before the node answered, or the node was not asked.
+    #[default]
+    Nothing,
+    /// Yes: our token holds the key there; after a release, the key is gone.
+    Granted,
+    /// Another token holds the key there.
+    Held,
+    /// The key is not there.
+    Absent,
+    /// The node gave no vote that counts.
+    Failed(NodeError),
+}
+
+impl NodeReply {
+    /// Whether the node may answer otherwise if the script is sent by its source instead of its
+    /// SHA1: the node forgot the script, or the user may not run `EVALSHA`.
+    pub(crate) const fn asks_for_the_source(self) -> bool {
+        let NodeReply::Failed(cause) = self else { return false };
+        matches!(cause, NodeError::NoScript | NodeError::NoPermission | NodeError::UnknownCommand)
+    }
+}
+
+impl fmt::Display for NodeReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeReply::Nothing => f.write_str("undecided"),
+            NodeReply::Granted => f.write_str("granted"),
+            NodeReply::Held => f.write_str("held"),
+            NodeReply::Absent => f.write_str("absent"),
+            NodeReply::Failed(cause) => cause.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_known_by_its_first_word() {
+        let wrapped = "ERR Error running script (call to f_0): @user_script:1: @user_script: 1: \
+                       The user executing the script can't run this command or subcommand";
+        let cases: [(&str, NodeError); 18] = [
+            (wrapped, NodeError::NoPermission),
+            ("ERR Error running script (call to f_0): x", NodeError::Other),
+            ("ERR ACL failure in script: User a has no permissions", NodeError::NoPermission),
+            ("ERR DB index is out of range", NodeError::NoDatabase),
+            ("OOM command not allowed when used memory > 'maxmemory'.", NodeError::OutOfMemory),
+            ("OOM", NodeError::OutOfMemory),
+            ("OOMPH", NodeError::Other),
+            ("READONLY You can't write against a read only replica.", NodeError::Replica),
+            ("MISCONF Redis is configured to save RDB snapshots", NodeError::Misconf),
+            ("BUSY Redis is busy running a script.", NodeError::Busy),
+            ("LOADING Redis is loading the dataset in memory", NodeError::Loading),
+            ("NOSCRIPT No matching script. Please use EVAL.", NodeError::NoScript),
+            ("NOAUTH Authentication required.", NodeError::NoAuth),
+            ("ERR max number of clients reached", NodeError::TooManyClients),
+            ("ERR unknown command 'HELLO'", NodeError::UnknownCommand),
+            (
+                "ERR AUTH <password> called without any password configured",
+                NodeError::WrongPassword,
+            ),
+            ("ERR The user executing the script can't run this command", NodeError::NoPermission),
+            ("", NodeError::Other),
+        ];
+        for (line, cause) in cases {
+            assert_eq!(NodeError::of_error(line.as_bytes()), cause, "{line}");
+        }
+    }
+}

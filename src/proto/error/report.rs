@@ -1,0 +1,113 @@
+//! The report of what every node said to the question that failed: one line for an operator.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::node::{NodeError, NodeReply};
+
+/// One line of a [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeReport {
+    /// The node's label: its address, without credentials.
+    pub label: Box<str>,
+    /// What the node said.
+    pub said: NodeReply,
+    /// The node's own words if they say more: an error line, a connect error.
+    pub detail: Option<Box<str>>,
+}
+
+/// What every node said to the question that failed. `Debug` is the line of `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The key that was asked for.
+    pub key: Box<[u8]>,
+    /// How many nodes had to say yes.
+    pub needed: usize,
+    /// Every node, in the order of the list.
+    pub nodes: Vec<NodeReport>,
+    /// For how long the key is held, if that is known: after a wait, or if this client holds it.
+    pub held: Option<HeldFor>,
+}
+
+/// For how long a key is held that stands in the way of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldFor {
+    /// A majority of the nodes can be free after this time, unless the lock is extended.
+    Left(Duration),
+    /// The key has no ttl on this many nodes, so no majority becomes free by itself: another
+    /// program wrote it.
+    Ever {
+        /// How many nodes hold the key without a ttl.
+        nodes: usize,
+    },
+    /// This client itself holds the lock.
+    Ours {
+        /// The time to the lock's deadline.
+        left: Duration,
+        /// The client renews the lock.
+        kept: bool,
+    },
+}
+
+impl HeldFor {
+    /// The beginning of a contended error; `nodes` is how many nodes there are.
+    pub(super) fn describe(
+        held: Option<HeldFor>,
+        nodes: usize,
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
+        match held {
+            None => f.write_str("held by another"),
+            Some(HeldFor::Left(left)) => write!(f, "held by another for {left:.1?} more"),
+            Some(HeldFor::Ever { nodes: by }) => {
+                write!(f, "held for ever by another, no ttl on {by} of {nodes} nodes")
+            }
+            Some(HeldFor::Ours { kept: true, .. }) => {
+                f.write_str("held by this client, which renews it; release it first")
+            }
+            Some(HeldFor::Ours { left, .. }) => {
+                write!(f, "held by this client for {left:.1?} more; release it first")
+            }
+        }
+    }
+}
+
+/// The hint in an error that the restart guard causes: what the caller can do.
+const GUARD_HINT: &str = "; restart guard: a node that may have forgotten a live lock does not \
+    grant for max_ttl; on new nodes run `redlatch init` or call Client::vouch; \
+    Config::restart_guard or --no-restart-guard turns the guard off";
+
+impl Report {
+    /// Whether a majority would be possible if the grants of quarantined nodes counted.
+    pub fn is_for_the_restart_guard(&self) -> bool {
+        let quarantined = NodeReply::Failed(NodeError::Quarantined);
+        let count = |said| self.nodes.iter().filter(|node| node.said == said).count();
+        let most = count(quarantined) + count(NodeReply::Granted) + count(NodeReply::Nothing);
+        count(quarantined) > 0 && most >= self.needed
+    }
+
+    pub(super) fn hint(&self) -> &'static str {
+        if self.is_for_the_restart_guard() { GUARD_HINT } else { "" }
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (needed, nodes) = (self.needed, self.nodes.len());
+        write!(f, "needed {needed} of {nodes} for \"{}\":", self.key.escape_ascii())?;
+        for (index, node) in self.nodes.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma} {} {}", node.label, node.said)?;
+            if let Some(detail) = &node.detail {
+                write!(f, " ({detail})")?;
+            }
+        }
+        Ok(())
+    }
+}
