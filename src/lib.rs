@@ -100,6 +100,8 @@ pub use proto::locks::requests::{Completion, Outcome};
 #[doc(inline)]
 pub use proto::locks::round::ReleaseOutcome;
 #[doc(inline)]
+pub use proto::locks::updates::{LockUpdate, LockUpdateKind};
+#[doc(inline)]
 pub use proto::node_set::{NodeId, NodeSet};
 #[doc(inline)]
 pub use proto::settings::{Credentials, RestartGuard};

@@ -23,7 +23,11 @@ use crate::proto::wire::connection::{Ask, Kind};
 impl Locks {
     /// Gives a lock away: another client can `adopt` its token.
     pub fn hand_on(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
-        let number = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero())?;
+        let held = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero());
+        let Some(number) = held else {
+            self.forget_loss(&lock);
+            return None;
+        };
         self.end_extend(number, LostReason::Over, now);
         self.forget_keeping(number);
         let record = self.records.get_mut(number);

@@ -120,13 +120,13 @@ impl From<Duration> for AutoExtend {
     }
 }
 
-/// A lock that is kept.
+/// A lock that is kept, or watched: then no extension is left, and no request is open.
 #[derive(Debug)]
 pub struct Kept {
     /// The record of the lock.
     pub record: u32,
-    /// The request that the reports go to.
-    pub op: Op,
+    /// The request that the reports go to; none if the lock is only watched.
+    pub op: Option<Op>,
     /// What each renewal asks for.
     ttl: Ttl,
     /// The bound of its deadline.
@@ -154,7 +154,7 @@ pub struct Kept {
 
 impl Kept {
     /// A lock of that ttl, kept from `start` on.
-    pub fn new(record: u32, op: Op, keep: AutoExtend, ttl: Ttl, start: Instant) -> Kept {
+    pub fn new(record: u32, op: Option<Op>, keep: AutoExtend, ttl: Ttl, start: Instant) -> Kept {
         Kept {
             record,
             op,
@@ -251,7 +251,7 @@ impl Kept {
     pub fn reason(&self, deadline: Instant) -> LostReason {
         if self.is_at_its_bound(deadline) {
             LostReason::MaxHold
-        } else if self.extensions == Some(0) {
+        } else if self.op.is_some() && self.extensions == Some(0) {
             LostReason::Extensions
         } else {
             LostReason::Expired
@@ -285,7 +285,8 @@ mod tests {
     }
 
     fn kept(keep: AutoExtend) -> Kept {
-        Kept::new(0, Ops::default().open(0, Instant::default(), 0), keep, ttl(), at(1_000_000))
+        let op = Ops::default().open(0, Instant::default(), 0);
+        Kept::new(0, Some(op), keep, ttl(), at(1_000_000))
     }
 
     #[test]

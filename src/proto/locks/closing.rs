@@ -72,6 +72,7 @@ impl Locks {
         self.records = Records::new(self.cluster.settings().limits.records);
         self.keeper.clear();
         self.waits.clear();
+        self.updates.clear();
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());
         self.cluster.disown();
         self.starting = false;

@@ -10,6 +10,7 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::{ReleaseOutcome, Round};
+use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::locks::{Due, Locks, busy};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
@@ -52,10 +53,13 @@ impl Locks {
         let Some(number) = number else {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
-        let record = self.records.get_mut(number);
-        if record.op.is_some() {
-            return Err(busy(Busy::Lock));
+        if let Some(former) = self.records.get(number).op {
+            if self.ops.get(former).is_some_and(|request| !request.abandoned) {
+                return Err(busy(Busy::Lock));
+            }
+            self.cancel(former, now);
         }
+        let record = self.records.get_mut(number);
         let op = self.ops.open(data, record.deadline, number);
         record.op = Some(op);
         record.ttl = ttl;
@@ -73,6 +77,7 @@ impl Locks {
     pub fn release(&mut self, lock: Lock, data: u64, now: Instant) -> Op {
         let held = self.records.find(&lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         let Some(number) = held else {
+            self.forget_loss(&lock);
             let op = self.ops.open(data, now, lock.record);
             self.ops
                 .move_to(op, Stage::Over(Ok(Outcome::Released(ReleaseOutcome::AlreadyExpired))));
@@ -116,6 +121,8 @@ impl Locks {
         if let Some(number) = held {
             self.end_extend(number, LostReason::Over, now);
             self.end_as(number, Form::Source, now);
+        } else {
+            self.forget_loss(lock);
         }
     }
 
@@ -243,6 +250,9 @@ impl Locks {
             return;
         }
         self.arm_deadline(number);
+        if deadline > before {
+            self.report_update(number, |_| LockUpdateKind::Extended { deadline });
+        }
         self.heal(number, now);
         if self.is_held(number, generation) {
             self.kept_is_extended(number, deadline > before, now);
@@ -348,10 +358,10 @@ impl Locks {
         }
     }
 
-    /// The lock is lost now: its pending releases are sent.
+    /// The lock is lost now: its loss is reported, and its pending releases are sent.
     pub(super) fn lose(&mut self, number: u32, reason: LostReason, now: Instant) {
         self.end_extend(number, reason, now);
-        self.end_keeping(number, reason, now);
+        self.report_loss(number, reason, now);
         self.end(number, now);
     }
 

@@ -34,6 +34,7 @@ mod starting;
 #[cfg(test)]
 pub mod tests;
 mod turns;
+pub mod updates;
 mod vouch;
 
 use std::collections::VecDeque;
@@ -59,6 +60,7 @@ use crate::proto::timers::Timers;
 use crate::proto::wire::command::{self};
 use crate::proto::wire::connection::{Answer, Ask, Kind};
 use flushes::Flushes;
+use updates::Updates;
 
 /// What a timer does when it comes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,6 +195,7 @@ pub struct Locks {
     prolongs: Timers<Prolong>,
     /// Events for the waits: empty except within a call of the coordinator.
     waits: VecDeque<WaitEvent>,
+    updates: Updates,
     rng: StdRng,
 }
 
@@ -211,6 +214,7 @@ impl Locks {
             timers: Timers::new(),
             prolongs: Timers::new(),
             waits: VecDeque::new(),
+            updates: Updates::default(),
             rng: StdRng::from_seed(seed),
             cluster: Cluster::new(settings, now),
         }
