@@ -1,6 +1,9 @@
-//! What an engine reports of the locks that it handed out.
+//! What an engine reports of the locks that it handed out, and which of them it watches.
 
 use super::Engine;
+use crate::net::clock;
+use crate::proto::ids::Op;
+use crate::proto::lock::Lock;
 use crate::proto::locks::updates::LockUpdate;
 
 impl Engine {
@@ -26,5 +29,15 @@ impl Engine {
         // What was found before a fork concerns the parent's locks.
         self.check_fork();
         self.coordinator.poll_lock_update()
+    }
+
+    /// Notices the loss of a lock as if the lock was renewed, but does not extend it.
+    pub(crate) fn watch(&mut self, lock: &Lock) {
+        self.coordinator.watch(lock, clock::now());
+    }
+
+    /// Cancels a request, unless it extends a lock: such a request goes on without a completion.
+    pub(crate) fn abandon(&mut self, op: Op) {
+        self.coordinator.abandon(op, clock::now());
     }
 }
