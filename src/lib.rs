@@ -87,10 +87,10 @@ pub use net::{clock, engine::Engine};
 #[doc(inline)]
 pub use proto::{
     AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, Error, Inspection,
-    InvalidTtl, KeyState, KeySummary, Limits, Lock, LockToken, LostReason, NodeError, NodeEvent,
-    NodeId, NodeKeyState, NodeReply, NodeReport, NodeSet, NodeState, NodeStats, Op, Outcome,
-    QuarantineReason, ReleaseOutcome, Report, RestartGuard, RoundTrips, Secret, Stats, Ttl, Value,
-    majority,
+    InvalidTtl, KeyState, KeySummary, Limits, Lock, LockToken, LockUpdate, LockUpdateKind,
+    LostReason, NodeError, NodeEvent, NodeId, NodeKeyState, NodeReply, NodeReport, NodeSet,
+    NodeState, NodeStats, Op, Outcome, QuarantineReason, ReleaseOutcome, Report, RestartGuard,
+    RoundTrips, Secret, Stats, Ttl, Value, majority,
 };
 #[cfg(feature = "net")]
 #[doc(inline)]

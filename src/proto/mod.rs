@@ -37,6 +37,7 @@ pub use lock::{Lock, LockToken};
 pub use locks::auto_extend::AutoExtend;
 pub use locks::requests::{Completion, Outcome};
 pub use locks::round::ReleaseOutcome;
+pub use locks::updates::{LockUpdate, LockUpdateKind};
 pub use node_set::{MAX_NODES, NodeId, NodeSet, majority};
 pub use settings::{
     Credentials, LONGEST_KEY, LONGEST_MAX_TTL, Limits, NODE_MARKER, NodeSettings, RestartGuard,

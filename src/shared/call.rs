@@ -33,14 +33,8 @@ pub(super) mod sealed {
         /// Makes the request of the engine.
         fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error>;
 
-        /// The request was made, and its result arrives under `place`.
-        fn asked(&self, _open: &mut Open<'_>, _place: usize) {}
-
         /// Makes the answer of the outcome.
         fn answer(&self, at: Answering<'_, '_>, outcome: Outcome) -> Self::Answer;
-
-        /// The request ended with an error.
-        fn failed(&self, _error: &Error) {}
     }
 }
 
@@ -112,10 +106,7 @@ impl<Q: Question> Future for Call<Q> {
                     }
                 },
             };
-            if *stage == Stage::New {
-                *stage = Stage::Asked { place };
-                question.asked(open, place);
-            }
+            *stage = Stage::Asked { place };
             Ok(match open.poll_place(place, waker) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(result) => {
@@ -134,9 +125,6 @@ impl<Q: Question> Future for Call<Q> {
             Err(error) => Err(error),
         };
         *stage = Stage::Over;
-        if let Err(error) = &result {
-            question.failed(error);
-        }
         Poll::Ready(result)
     }
 }

@@ -24,6 +24,7 @@ mod servers;
 mod silence;
 mod starting;
 mod turns;
+mod updates;
 mod waiting;
 
 use std::time::Duration;
