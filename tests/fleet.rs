@@ -1,6 +1,6 @@
 //! The tests' own tools, tried on real servers: what the live tests lean on has to hold first.
 //!
-//! Needs a redis-server and takes the machine's lock for servers, like every live test.
+//! Needs a redis-server and takes a place of the machine's for servers, like every live test.
 
 #![allow(clippy::disallowed_methods, reason = "a test lets some real time pass")]
 
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{
-    CountingListener, Cut, Fleet, Proxy, RespClient, Scripted, Server, ServerLock, Value, Way,
+    CountingListener, Cut, Fleet, PLACES, Proxy, RespClient, Scripted, Server, ServerLock, Value, Way,
     encode, eventually,
 };
 
@@ -184,17 +184,35 @@ fn arguments_reach_the_server_and_its_password_is_used() {
 }
 
 #[test]
-fn two_fleets_never_overlap() {
+fn as_many_fleets_run_at_a_time_as_there_are_places() {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..3 {
+        for _ in 0..PLACES + 2 {
             scope.spawn(|| {
-                let fleet = Fleet::start(2);
-                assert_eq!(RUNNING.fetch_add(1, Ordering::SeqCst), 0);
-                assert!(ServerLock::try_take().is_none(), "another process would wait as well");
+                let fleet = Fleet::start(1);
+                assert!(RUNNING.fetch_add(1, Ordering::SeqCst) < PLACES);
                 let_pass(Duration::from_millis(100));
                 assert_eq!(fleet.keys_everywhere(), []);
-                assert_eq!(RUNNING.fetch_sub(1, Ordering::SeqCst), 1);
+                RUNNING.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_fleet_that_is_alone_waits_for_the_others_and_they_for_it() {
+    static RUNNING: AtomicUsize = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for alone in [false, true, false, true, false] {
+            scope.spawn(move || {
+                let _fleet = if alone { Fleet::start_alone(1) } else { Fleet::start(1) };
+                let others = RUNNING.fetch_add(1, Ordering::SeqCst);
+                let_pass(Duration::from_millis(100));
+                if alone {
+                    assert_eq!((others, RUNNING.load(Ordering::SeqCst)), (0, 1));
+                    assert!(!ServerLock::is_free(), "another process would wait as well");
+                }
+                RUNNING.fetch_sub(1, Ordering::SeqCst);
             });
         }
     });
@@ -216,7 +234,7 @@ fn a_dropped_fleet_leaves_no_process_and_no_lock() {
     for address in addresses {
         assert!(TcpStream::connect(address).is_err());
     }
-    drop(ServerLock::take());
+    drop(ServerLock::take_all());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The demo as a user meets it: the built binary, what it prints, how it ends and what it leaves.
 //!
 //! Each demo runs in a process group of its own, so that whatever it leaves can be found. The
-//! tests of `--real` need a redis-server and take the machine's lock for servers.
+//! tests of `--real` need a redis-server and take a place of the machine's for servers.
 
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 

@@ -1,7 +1,7 @@
 //! Real masters: a fleet of independent servers on loopback, and a handle on each of them.
 //!
-//! A fleet takes the machine's lock for servers, starts them all at once, and ends them and removes
-//! their files when it is dropped, also while a test panics. The one hazard: a stopped server keeps
+//! A fleet takes one of the machine's places for servers, starts them all at once, and ends them and
+//! removes their files when it is dropped, also while a test panics. The one hazard: a stopped server keeps
 //! its connections open and answers nothing, so looking into it panics after a read timeout.
 
 use std::net::SocketAddr;
@@ -38,7 +38,13 @@ impl Fleet {
         Fleet::with(n, &[])
     }
 
-    /// The same with more arguments on each server's command line, such as `--maxclients 10`.
+    /// The same, and no other fleet runs meanwhile: for a test that looks at its whole process.
+    #[track_caller]
+    pub fn start_alone(n: usize) -> Fleet {
+        Fleet::launch(ServerLock::take_all(), n, |_, _| Vec::new(), &[])
+    }
+
+    /// Like `start`, with more arguments on each server's command line, such as `--maxclients 10`.
     ///
     /// With `--requirepass` the connections of the tests' own authenticate themselves.
     #[track_caller]
@@ -50,22 +56,22 @@ impl Fleet {
     #[track_caller]
     pub fn with_environment(n: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Fleet {
         let arguments: Vec<String> = arguments.iter().map(|&it| it.to_owned()).collect();
-        Fleet::launch(n, |_, _| arguments.clone(), variables)
+        Fleet::launch(ServerLock::take(), n, |_, _| arguments.clone(), variables)
     }
 
     /// The same with arguments for each server, which may name files in its directory.
     #[track_caller]
     pub fn each(n: usize, arguments: impl Fn(usize, &Path) -> Vec<String>) -> Fleet {
-        Fleet::launch(n, arguments, &[])
+        Fleet::launch(ServerLock::take(), n, arguments, &[])
     }
 
     #[track_caller]
     fn launch(
+        lock: ServerLock,
         n: usize,
         arguments: impl Fn(usize, &Path) -> Vec<String>,
         variables: &[(&str, &str)],
     ) -> Fleet {
-        let lock = ServerLock::take();
         let directory = own_directory();
         let mut fleet = Fleet { nodes: Vec::new(), directory, lock };
         let recipes: Vec<Recipe> = (0..n).map(|i| fleet.recipe(i, &arguments, variables)).collect();
