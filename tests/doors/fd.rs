@@ -4,9 +4,9 @@
 //! be made short.
 
 use super::*;
+use crate::support::free_port;
 use outer::LOOPS;
 use redlatch::{Error, FdEngine, LockOptions, Outcome, ReleaseOutcome};
-use support::free_port;
 
 /// Every node refuses, and is not tried again while the test runs.
 fn nobody() -> Config {

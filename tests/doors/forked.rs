@@ -13,7 +13,7 @@ use redlatch::{Error, FdEngine, Lock, LockOptions, Outcome, ReleaseOutcome};
 /// The nodes, for the process that forks.
 const NODES: &str = "REDLATCH_TEST_FORK";
 
-const TEST: &str = "forked::a_child_leaves_the_descriptor_and_the_timer_to_its_parent";
+const TEST: &str = "doors::forked::a_child_leaves_the_descriptor_and_the_timer_to_its_parent";
 
 #[test]
 fn a_child_leaves_the_descriptor_and_the_timer_to_its_parent() {

@@ -8,8 +8,8 @@
 use std::process::Command;
 
 use super::*;
+use crate::support::{Monitor, Way};
 use redlatch::{Completion, Error, LockOptions, Outcome, ReleaseOutcome};
-use support::{Monitor, Way};
 
 /// The nodes, for the process that forks.
 const NODES: &str = "REDLATCH_TEST_FORK";
@@ -67,7 +67,7 @@ fn a_child_can_do_nothing_with_its_copy_of_a_client() {
     let fleet = Fleet::start(3);
     let monitors: Vec<Monitor> = fleet.iter().map(Node::monitor).collect();
     let before = connections(&fleet);
-    let test = "fork::a_child_can_do_nothing_with_its_copy_of_a_client";
+    let test = "faults::fork::a_child_can_do_nothing_with_its_copy_of_a_client";
     in_a_process_of_its_own(test, &fleet.urls());
     for monitor in &monitors {
         let lines = monitor.lines();
@@ -136,7 +136,7 @@ fn a_child_takes_no_answer_from_its_parents_connections() {
     }
     let nodes = Proxied::start(3);
     // The answers to the SETs come long after the fork.
-    let test = "fork::a_child_takes_no_answer_from_its_parents_connections";
+    let test = "faults::fork::a_child_takes_no_answer_from_its_parents_connections";
     nodes.proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(300)));
     in_a_process_of_its_own(test, &nodes.urls());
     assert!(nodes.proxies.iter().all(|proxy| proxy.accepted() == 1), "a connection was replaced");

@@ -3,8 +3,8 @@
 
 use super::heard::{What, heard};
 use super::*;
+use crate::support::{Cut, Node, Proxy};
 use redlatch::LostReason;
-use support::{Cut, Node, Proxy};
 
 /// A node that lost a key is looked at a twentieth of this time after the push.
 const SHORT: Duration = Duration::from_secs(4);

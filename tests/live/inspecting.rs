@@ -2,8 +2,8 @@
 
 use super::heard::writes;
 use super::*;
+use crate::support::Node;
 use redlatch::{ConfigError, KeyState, KeySummary, LostReason, NodeError, ReleaseOutcome, Value};
-use support::Node;
 
 /// What each node holds, in the order of the list.
 #[track_caller]

@@ -3,8 +3,8 @@
 
 use super::heard::{What, heard};
 use super::*;
+use crate::support::{Node, Proxy, Way};
 use redlatch::{LostReason, Outcome};
-use support::{Node, Proxy, Way};
 
 /// So long that nothing here is lost by it, or found by a renewal.
 const LONG: Duration = Duration::from_secs(30);

@@ -63,7 +63,7 @@ fn the_first_look_of_a_holder_that_was_stopped_past_its_ttl_says_lost() {
         return the_holder(urls.split(' ').map(str::to_owned));
     }
     let fleet = Fleet::start(3);
-    let test = "paused::the_first_look_of_a_holder_that_was_stopped_past_its_ttl_says_lost";
+    let test = "live::paused::the_first_look_of_a_holder_that_was_stopped_past_its_ttl_says_lost";
     let mut holder = Holder::start(test, &fleet.urls());
     let mut lines = BufReader::new(holder.0.stdout.take().expect("it is piped")).lines();
     let mut line = || lines.next().expect("it says more").expect("it can be read");

@@ -10,6 +10,7 @@ mod alike;
 mod alone;
 mod sequence;
 mod server;
+mod tcp;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -25,7 +25,7 @@ fn a_child_is_never_held_up_by_a_thread_of_its_parent() {
     }
     let fleet = Fleet::start(3);
     let program = std::env::current_exe().expect("a test binary has a path");
-    let test = "forked::a_child_is_never_held_up_by_a_thread_of_its_parent";
+    let test = "shared::forked::a_child_is_never_held_up_by_a_thread_of_its_parent";
     let arguments = ["--exact", test, "--test-threads=1", "--nocapture"];
     let output = Command::new(program).args(arguments).env(NODES, fleet.urls().join(" ")).output();
     let output = output.expect("it can be started again");

@@ -1,8 +1,8 @@
 //! What the live tests share: real servers, a client to look into them, sockets with a script.
 //!
-//! This module knows nothing of the library under test. The one hazard: a [`Fleet`] holds one of a few
-//! places for which every test of this machine waits, so a test has one fleet at a time and drops
-//! it early.
+//! This module knows nothing of the library under test. The one hazard: a [`Fleet`] holds one of a
+//! few places for which every test of this machine waits, so a test has one fleet at a time and
+//! drops it early.
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of this")]
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]

@@ -1,8 +1,9 @@
 //! Real masters: a fleet of independent servers on loopback, and a handle on each of them.
 //!
-//! A fleet takes one of the machine's places for servers, starts them all at once, and ends them and
-//! removes their files when it is dropped, also while a test panics. The one hazard: a stopped server keeps
-//! its connections open and answers nothing, so looking into it panics after a read timeout.
+//! A fleet takes one of the machine's places for servers, starts them all at once, and ends them
+//! and removes their files when it is dropped, also while a test panics. The one hazard: a stopped
+//! server keeps its connections open and answers nothing, so looking into it panics after a read
+//! timeout.
 
 use std::net::SocketAddr;
 use std::ops::Index;

@@ -45,7 +45,7 @@ impl Process {
     #[track_caller]
     pub fn begin(urls: &[String]) -> Process {
         let program = std::env::current_exe().expect("a test binary has a path");
-        let test = "process::in_a_process_of_its_own";
+        let test = "waiting::process::in_a_process_of_its_own";
         let mut command = Command::new(program);
         command.args(["--exact", test, "--test-threads=1", "--nocapture"]);
         command.env(NODES, urls.join(" ")).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -2,18 +2,14 @@
 //!
 //! Needs a redis-server and takes a place of the machine's for servers, like every live test.
 
-#![allow(clippy::disallowed_methods, reason = "a test lets some real time pass")]
-
-mod support;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{
-    CountingListener, Cut, Fleet, PLACES, Proxy, RespClient, Scripted, Server, ServerLock, Value, Way,
-    encode, eventually,
+use crate::support::{
+    CountingListener, Cut, Fleet, PLACES, Proxy, RespClient, Scripted, Server, ServerLock, Value,
+    Way, encode, eventually,
 };
 
 const SOON: Duration = Duration::from_secs(5);

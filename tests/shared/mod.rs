@@ -1,11 +1,6 @@
 //! The shared client on real servers: calls as futures and from threads, guards that renew by
 //! themselves, and its end.
 
-#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod basics;
 mod by_hand;
 mod dropped;
@@ -19,9 +14,9 @@ mod threads;
 
 use std::time::{Duration, Instant};
 
+use crate::support::{Dice, Fleet, SECOND, eventually, millis};
 use redlatch::shared::Gauges;
 use redlatch::{Config, NodeState, RestartGuard, SharedClient};
-use support::{Dice, Fleet, SECOND, eventually, millis};
 
 const TTL: Duration = Duration::from_secs(10);
 
