@@ -1,8 +1,9 @@
 //! How many fleets of servers run at a time on this machine: a few places, which all tests share.
 //!
 //! The places are flocks on files, so they work between threads and processes alike, and the kernel
-//! frees them when a test dies. A test that looks at its whole process takes all of them. The one
-//! hazard: taking a second place on one thread could wait for ever, so that panics instead.
+//! frees them when a test dies. A test that looks at its whole process runs in one of its own: see
+//! `again`. The one hazard: if each thread held a place and waited for a second one, none would go
+//! on, so taking a second one panics instead.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -27,7 +28,7 @@ static HOLDERS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub struct ServerLock {
     /// Closing a file unlocks it.
-    places: Vec<File>,
+    place: Option<File>,
     holder: ThreadId,
 }
 
@@ -35,37 +36,19 @@ impl ServerLock {
     /// Waits for one place, however long the tests before this one take.
     #[track_caller]
     pub fn take() -> ServerLock {
-        ServerLock::queue(|| {
-            loop {
-                if let Some(place) = (0..PLACES).find_map(|n| try_lock(&format!("-{n}"))) {
-                    return vec![place];
-                }
-                std::thread::sleep(LOOK);
-            }
-        })
-    }
-
-    /// Waits for all places: no other test runs servers meanwhile.
-    #[track_caller]
-    pub fn take_all() -> ServerLock {
-        ServerLock::queue(|| (0..PLACES).map(|n| lock(&format!("-{n}"))).collect())
-    }
-
-    /// Whether a test that asked now would get a place at once.
-    pub fn is_free() -> bool {
-        (0..PLACES).any(|n| try_lock(&format!("-{n}")).is_some())
-    }
-
-    /// Only the first in the queue looks for places, so a test that needs all of them gets them.
-    #[track_caller]
-    fn queue(places: impl FnOnce() -> Vec<File>) -> ServerLock {
         let holder = std::thread::current().id();
         assert!(!holders(|it| it.contains(&holder)), "this thread has a fleet already: drop it");
+        // Only the first in the queue looks for a place.
         let turn = lock("");
-        let places = places();
+        let place = loop {
+            match (0..PLACES).find_map(|n| try_lock(&format!("-{n}"))) {
+                Some(place) => break place,
+                None => std::thread::sleep(LOOK),
+            }
+        };
         drop(turn);
         holders(|it| it.push(holder));
-        ServerLock { places, holder }
+        ServerLock { place: Some(place), holder }
     }
 }
 
@@ -73,7 +56,7 @@ impl Drop for ServerLock {
     fn drop(&mut self) {
         let holder = self.holder;
         holders(|it| it.retain(|&other| other != holder));
-        self.places.clear();
+        self.place = None;
     }
 }
 

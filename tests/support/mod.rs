@@ -7,6 +7,7 @@
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of this")]
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
+pub mod again;
 mod canned;
 mod dice;
 pub mod drawing;

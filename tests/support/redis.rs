@@ -39,13 +39,7 @@ impl Fleet {
         Fleet::with(n, &[])
     }
 
-    /// The same, and no other fleet runs meanwhile: for a test that looks at its whole process.
-    #[track_caller]
-    pub fn start_alone(n: usize) -> Fleet {
-        Fleet::launch(ServerLock::take_all(), n, |_, _| Vec::new(), &[])
-    }
-
-    /// Like `start`, with more arguments on each server's command line, such as `--maxclients 10`.
+    /// The same with more arguments on each server's command line, such as `--maxclients 10`.
     ///
     /// With `--requirepass` the connections of the tests' own authenticate themselves.
     #[track_caller]
@@ -57,22 +51,22 @@ impl Fleet {
     #[track_caller]
     pub fn with_environment(n: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Fleet {
         let arguments: Vec<String> = arguments.iter().map(|&it| it.to_owned()).collect();
-        Fleet::launch(ServerLock::take(), n, |_, _| arguments.clone(), variables)
+        Fleet::launch(n, |_, _| arguments.clone(), variables)
     }
 
     /// The same with arguments for each server, which may name files in its directory.
     #[track_caller]
     pub fn each(n: usize, arguments: impl Fn(usize, &Path) -> Vec<String>) -> Fleet {
-        Fleet::launch(ServerLock::take(), n, arguments, &[])
+        Fleet::launch(n, arguments, &[])
     }
 
     #[track_caller]
     fn launch(
-        lock: ServerLock,
         n: usize,
         arguments: impl Fn(usize, &Path) -> Vec<String>,
         variables: &[(&str, &str)],
     ) -> Fleet {
+        let lock = ServerLock::take();
         let directory = own_directory();
         let mut fleet = Fleet { nodes: Vec::new(), directory, lock };
         let recipes: Vec<Recipe> = (0..n).map(|i| fleet.recipe(i, &arguments, variables)).collect();

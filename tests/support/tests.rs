@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{
     CountingListener, Cut, Fleet, PLACES, Proxy, RespClient, Scripted, Server, ServerLock, Value,
-    Way, encode, eventually,
+    Way, encode, eventually, millis,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -66,7 +66,7 @@ fn a_restart_waits_for_its_port() {
     std::thread::scope(|scope| {
         let restarting = scope.spawn(|| node.restart());
         // Long enough for a start to have failed, were it not waiting.
-        let_pass(Duration::from_millis(150));
+        let_pass(millis(150));
         assert!(!restarting.is_finished());
         drop(squatter);
     });
@@ -187,27 +187,8 @@ fn as_many_fleets_run_at_a_time_as_there_are_places() {
             scope.spawn(|| {
                 let fleet = Fleet::start(1);
                 assert!(RUNNING.fetch_add(1, Ordering::SeqCst) < PLACES);
-                let_pass(Duration::from_millis(100));
+                let_pass(millis(100));
                 assert_eq!(fleet.keys_everywhere(), []);
-                RUNNING.fetch_sub(1, Ordering::SeqCst);
-            });
-        }
-    });
-}
-
-#[test]
-fn a_fleet_that_is_alone_waits_for_the_others_and_they_for_it() {
-    static RUNNING: AtomicUsize = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for alone in [false, true, false, true, false] {
-            scope.spawn(move || {
-                let _fleet = if alone { Fleet::start_alone(1) } else { Fleet::start(1) };
-                let others = RUNNING.fetch_add(1, Ordering::SeqCst);
-                let_pass(Duration::from_millis(100));
-                if alone {
-                    assert_eq!((others, RUNNING.load(Ordering::SeqCst)), (0, 1));
-                    assert!(!ServerLock::is_free(), "another process would wait as well");
-                }
                 RUNNING.fetch_sub(1, Ordering::SeqCst);
             });
         }
@@ -230,7 +211,7 @@ fn a_dropped_fleet_leaves_no_process_and_no_lock() {
     for address in addresses {
         assert!(TcpStream::connect(address).is_err());
     }
-    drop(ServerLock::take_all());
+    drop(ServerLock::take());
 }
 
 #[test]
@@ -249,7 +230,7 @@ fn a_missing_server_is_named_with_the_command_that_installs_it() {
 #[test]
 #[should_panic(expected = "in vain: pigs fly")]
 fn waiting_in_vain_ends() {
-    eventually(Duration::from_millis(20), "pigs fly", || false);
+    eventually(millis(20), "pigs fly", || false);
 }
 
 #[test]
@@ -310,12 +291,12 @@ fn a_proxy_passes_delays_and_cuts() {
     let mut buffer = [0; 4];
     for (how, ended) in [(Cut::Fin, None), (Cut::Reset, Some(ErrorKind::ConnectionReset))] {
         let mut stream = connect(&proxy);
-        proxy.delay(Way::ToNode, Duration::from_millis(20));
-        proxy.delay(Way::ToClient, Duration::from_millis(30));
+        proxy.delay(Way::ToNode, millis(20));
+        proxy.delay(Way::ToClient, millis(30));
         let start = Instant::now();
         stream.write_all(b"ping").expect("it reads");
         stream.read_exact(&mut buffer).expect("it comes back");
-        assert!(start.elapsed() >= Duration::from_millis(50), "{:?}", start.elapsed());
+        assert!(start.elapsed() >= millis(50), "{:?}", start.elapsed());
         assert_eq!(&buffer, b"ping");
         proxy.cut(how);
         let read = stream.read(&mut buffer);
@@ -335,17 +316,17 @@ fn a_proxy_keeps_what_it_holds_and_lets_stragglers_through() {
     first.write_all(&[1; 20]).expect("it reads");
     let mut second = connect(&proxy);
     second.write_all(&[1; 100]).expect("the kernel takes it");
-    let_pass(Duration::from_millis(50));
+    let_pass(millis(50));
     assert_eq!((counting.bytes(), counting.connections(), proxy.accepted()), (10, 1, 2));
     // Two pieces, and a reset after them.
     first.write_all(&[1; 1000]).expect("it reads");
     rustix::net::sockopt::set_socket_linger(&first, Some(Duration::ZERO)).expect("an option");
     drop(first);
-    let_pass(Duration::from_millis(50));
-    proxy.heal_with_stragglers(Duration::from_millis(200));
+    let_pass(millis(50));
+    proxy.heal_with_stragglers(millis(200));
     eventually(SOON, "the second one arrives", || counting.bytes() == 110);
     eventually(SOON, "and so does the first piece of the first", || counting.bytes() == 130);
-    let_pass(Duration::from_millis(50));
+    let_pass(millis(50));
     assert_eq!(counting.bytes(), 130, "and no more");
 }
 
@@ -381,7 +362,7 @@ fn a_proxy_trickles_whole_replies() {
         let _ = stream.read(&mut [0]);
     });
     let proxy = Proxy::start(listener.address());
-    let interval = Duration::from_millis(40);
+    let interval = millis(40);
     proxy.trickle(Some(interval));
     let start = Instant::now();
     let mut stream = connect(&proxy);
