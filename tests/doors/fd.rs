@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::support::free_port;
-use outer::LOOPS;
+use event_loops::LOOPS;
 use redlatch::{Error, FdEngine, LockOptions, Outcome, ReleaseOutcome};
 
 /// Every node refuses, and is not tried again while the test runs.

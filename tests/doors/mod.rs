@@ -4,14 +4,14 @@
 //! A caller that would hang if a wake-up were lost has no other timer that would help: see
 //! [`config`].
 
-mod bounds;
-mod ends;
+mod close;
+mod event_loops;
 mod fd;
 mod forked;
-mod many;
-mod outer;
+mod many_engines;
 mod panics;
 mod random;
+mod send_sync;
 mod shared_stressed;
 mod signals;
 mod stress;
@@ -21,7 +21,7 @@ mod timers;
 use std::time::{Duration, Instant};
 
 use crate::support::{Dice, Fleet, Node, SECOND, eventually, millis};
-use outer::Outer;
+use event_loops::Outer;
 use redlatch::{Client, Config, NodeState, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(30);

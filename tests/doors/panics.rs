@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::support::free_port;
-use outer::LOOPS;
+use event_loops::LOOPS;
 use redlatch::{FdEngine, LockOptions, Outcome};
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
-use outer::LOOPS;
+use event_loops::LOOPS;
 use redlatch::{FdEngine, LockOptions, Outcome};
 
 static HEARD: AtomicU64 = AtomicU64::new(0);

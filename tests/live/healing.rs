@@ -1,7 +1,7 @@
 //! Nodes that lose the key of a lock that is held get it again; connections that are lost cost
 //! nothing.
 
-use super::heard::{What, heard};
+use super::monitor_lines::{What, heard};
 use super::*;
 use crate::support::{Cut, Node, Proxy};
 use redlatch::LostReason;

@@ -1,6 +1,6 @@
 //! Looking at a key from outside, and ending a lock whichever client holds it.
 
-use super::heard::writes;
+use super::monitor_lines::writes;
 use super::*;
 use crate::support::Node;
 use redlatch::{ConfigError, KeyState, KeySummary, LostReason, NodeError, ReleaseOutcome, Value};

@@ -1,15 +1,15 @@
 //! Locks on real servers: what a holder, a contender and an operator see.
 
+mod auto_extend;
+mod deadlines;
 mod embedded;
 mod guards;
-mod handing;
+mod hand_off;
 mod healing;
-mod heard;
 mod inspecting;
-mod keeping;
-mod late;
-mod losing;
+mod loss;
 mod many;
+mod monitor_lines;
 mod paused;
 mod quorum;
 mod scripts;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::*;
 use crate::support::again;
-use by_hand::Task;
+use executor::Task;
 use redlatch::{ClosedReason, Error, LockOptions};
 
 /// How often it forks: each time at another point of what the other threads do.

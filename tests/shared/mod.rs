@@ -2,15 +2,15 @@
 //! themselves, and its end.
 
 mod basics;
-mod by_hand;
+mod close_and_panics;
 mod dropped;
-mod ends;
+mod executor;
 mod forked;
-mod lost;
-mod quiet;
+mod loss;
 #[cfg(feature = "tokio")]
 mod runtimes;
 mod threads;
+mod wake_ups;
 
 use std::time::{Duration, Instant};
 

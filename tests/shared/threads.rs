@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
 use super::*;
-use by_hand::Task;
+use executor::Task;
 use redlatch::proto::error::Busy;
 use redlatch::proto::settings::Limits;
 use redlatch::{ClosedReason, Error, LockOptions, SharedGuard};

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 
 use super::*;
 use crate::support::Proxy;
-use by_hand::Task;
+use executor::Task;
 use redlatch::{ClosedReason, Error, LockOptions, NodeEvent};
 
 type Hook = Box<dyn Fn(&str) + Send + Sync>;

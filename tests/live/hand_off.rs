@@ -3,7 +3,7 @@
 
 use std::sync::Barrier;
 
-use super::heard::{What, heard};
+use super::monitor_lines::{What, heard};
 use super::*;
 use crate::support::Node;
 use redlatch::{LockToken, LostReason, ReleaseOutcome};

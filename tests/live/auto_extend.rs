@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::heard::{What, heard};
+use super::monitor_lines::{What, heard};
 use super::*;
 use crate::support::{Monitor, Node, Value, again};
 use redlatch::{AutoExtend, Lock, LostReason, NodeError, NodeReply, Outcome, ReleaseOutcome};
