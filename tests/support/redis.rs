@@ -106,6 +106,15 @@ impl Fleet {
         keys.filter(|(_, key)| key != NODE_MARKER).collect()
     }
 
+    /// Waits until no server has a key: a release that no caller waits for may be on its way.
+    ///
+    /// The hazard is a key that only its ttl removes. So the limit is shorter than the tests' ttls.
+    #[track_caller]
+    pub fn wait_empty(&self) {
+        let limit = Duration::from_millis(500);
+        eventually(limit, "no key is left", || self.keys_everywhere().is_empty());
+    }
+
     fn recipe(
         &self,
         index: usize,
