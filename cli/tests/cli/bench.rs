@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use support::{Fleet, drawing, free_port};
 
 use super::pipes::broken_pipe;
-use super::status::terminal;
+use super::status::{printed, terminal};
 use super::*;
 
 const PREFIX: &str = "redlatch-bench:";
@@ -343,14 +343,9 @@ fn how_far_it_is_stands_on_terminals_alone_and_not_where_it_is_to_be_quiet() {
         command.stderr(terminal).env("TERM", "xterm").env("NO_COLOR", "1");
         let ended = run(&mut command).with_code(0);
         assert!(ended.out.contains("pairs/s") && !ended.out.contains('\r'), "{ended:?}");
-        // If the other end is closed, the last piece is followed by an error. A read of a busy
-        // machine's terminal may return only a part.
+        // It keeps the programs' end open.
         drop(command);
-        let (mut screen, mut piece) = (Vec::new(), [0; 4096]);
-        while let Ok(count @ 1..) = rustix::io::read(&master, &mut piece) {
-            screen.extend_from_slice(&piece[..count]);
-        }
-        String::from_utf8_lossy(&screen).into_owned()
+        printed(master)
     };
     let screen = on_a_terminal(&[]);
     assert!(screen.starts_with("\r1 in flight: warming up"), "{screen:?}");
