@@ -51,7 +51,7 @@ fn a_child_can_do_nothing_with_its_copy_of_a_client() {
         let lines = monitor.lines();
         assert!(!lines.iter().any(|line| line.contains("of the child")), "{lines:?}");
     }
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     eventually(SECOND, "its connections are closed", || connections(&fleet) == before);
 }
 
