@@ -4,9 +4,9 @@
 //! be made short.
 
 use super::*;
-use outer::LOOPS;
+use crate::support::free_port;
+use event_loops::LOOPS;
 use redlatch::{Error, FdEngine, LockOptions, LockUpdateKind, Outcome, ReleaseOutcome};
-use support::free_port;
 
 /// Every node refuses, and is not tried again while the test runs.
 fn nobody() -> Config {
@@ -123,7 +123,7 @@ fn completions_that_are_not_taken_keep_it_readable() {
             assert_eq!(outer.completion(&mut locks).data, 7);
         }
         outer.until_silent(&mut locks);
-        assert!(fleet.keys_everywhere().is_empty());
+        fleet.wait_empty();
     }
 }
 
@@ -162,7 +162,7 @@ fn a_request_that_is_cancelled_leaves_the_descriptor_silent() {
             assert!(locks.poll_completion().is_none());
             outer.until_silent(&mut locks);
             assert_eq!(locks.engine().coordinator().open_records(), 0);
-            assert!(fleet.keys_everywhere().is_empty());
+            fleet.wait_empty();
         }
     }
 }

@@ -2,8 +2,8 @@
 //! nothing, and a majority is an error that names each of them and why.
 
 use super::*;
+use crate::support::{RespClient, Value};
 use redlatch::{Error, LockOptions, NodeError, ReleaseOutcome};
-use support::{RespClient, Value};
 
 /// A state of a server in which it is of no use.
 pub(super) struct Trouble {

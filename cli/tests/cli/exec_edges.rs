@@ -160,7 +160,7 @@ fn what_cmd_leaves_running_neither_has_the_lock_nor_is_waited_for() {
     let desk = Desk::on(&fleet);
     let script = "sleep 60 > /dev/null 2>&1 & echo $! > left; exit 7";
     run(&mut exec(&fleet, &desk, &[], script)).with_code(7);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     let left = desk.process("left");
     assert!(state_of(left).is_some(), "it was killed");
     let left = i32::try_from(left).ok().and_then(Pid::from_raw).expect("a process number");
@@ -187,7 +187,7 @@ fn a_cmd_that_ended_in_time_while_nobody_looked_gives_its_own_code() {
     redlatch.end(LIMIT).with_code(3);
     let told = desk.lines("events").join("\n");
     assert!(!told.contains("SIGTERM") && !told.contains("\"lost\""), "{told}");
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `status`: what each node holds and what they say together, for people and for scripts.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -123,6 +123,17 @@ pub fn terminal() -> (OwnedFd, File) {
     (master, terminal)
 }
 
+/// All that was printed to a terminal whose programs' end is closed.
+///
+/// A read may return only a part, so it is repeated until the error that follows the last part.
+pub fn printed(master: impl AsFd) -> String {
+    let (mut screen, mut part) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = rustix::io::read(&master, &mut part) {
+        screen.extend_from_slice(&part[..count]);
+    }
+    String::from_utf8_lossy(&screen).into_owned()
+}
+
 #[test]
 fn colours_are_for_terminals_and_never_with_no_color() {
     let fleet = Fleet::start(1);
@@ -133,9 +144,9 @@ fn colours_are_for_terminals_and_never_with_no_color() {
         let tool = Running::start(&mut command);
         // The output is less than a terminal keeps for its reader.
         tool.end(LIMIT).with_code(0);
-        let mut screen = [0; 4096];
-        let count = rustix::io::read(&master, &mut screen).expect("something was printed");
-        String::from_utf8_lossy(&screen[..count]).into_owned()
+        // It keeps the programs' end open.
+        drop(command);
+        printed(master)
     };
     let bright = on_a_terminal("");
     assert!(bright.contains("\x1b[32mfree\x1b[0m"), "{bright:?}");

@@ -1,13 +1,9 @@
 //! What a peer can do to a connection: pieces, glue, resets, refusals, garbage.
 
-#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Canned, Reply, SECOND, Scripted, eventually, healthy, millis};
 use redlatch::{Client, Config, Error, NodeState, ReleaseOutcome, RestartGuard};
-use support::{Canned, Reply, SECOND, Scripted, eventually, healthy, millis};
 
 const TTL: Duration = Duration::from_secs(10);
 

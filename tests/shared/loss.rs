@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::task::Poll;
 
 use super::*;
-use by_hand::Task;
+use executor::Task;
 use redlatch::{AutoExtend, ClosedReason, Error, LockOptions, LostReason};
 
 fn delete_everywhere(fleet: &Fleet, key: &str) {

@@ -1,10 +1,10 @@
 //! The loss of a lock is reported before its deadline, and at once if the client knows it; and what
 //! is left of the lock goes.
 
-use super::heard::{What, heard};
+use super::monitor_lines::{What, heard};
 use super::*;
+use crate::support::{Node, Proxy, Way};
 use redlatch::{LostReason, Outcome};
-use support::{Node, Proxy, Way};
 
 /// So long that nothing here is lost by it, or found by a renewal.
 const LONG: Duration = Duration::from_secs(30);
