@@ -63,7 +63,7 @@ fn a_wait_that_is_over_says_for_how_long_the_key_is_held() {
     let (left, text) = held(waiter.lock("a", wait));
     let Some(HeldFor::Left(left)) = left else { panic!("{text}") };
     assert!(left > TTL / 2 && left < TTL, "{left:?}");
-    assert!(text.starts_with("held by another for 19."), "{text}");
+    assert!(text.starts_with("held by another client for 19."), "{text}");
 }
 
 #[test]
@@ -83,6 +83,6 @@ fn a_key_without_a_ttl_is_held_for_ever() {
     let wait = LockOptions::new(TTL).wait(Duration::from_millis(300));
     let (left, text) = held(waiter.lock("a", wait));
     assert_eq!(left, Some(HeldFor::Ever { nodes: 3 }), "{text}");
-    let start = "held for ever by another, no ttl on 3 of 3 nodes: needed 2 of 3 for \"a\"";
+    let start = "held for ever by another client, no ttl on 3 of 3 nodes: needed 2 of 3 for \"a\"";
     assert!(text.starts_with(start), "{text}");
 }

@@ -116,17 +116,18 @@ pub fn word(error: &Error) -> &'static str {
         Error::Busy(_) => "busy",
         Error::Config(_) => "config",
         Error::Closed(_) => "closed",
+        _ => "other",
     }
 }
 
 /// The word for a node's reply, for scripts.
 pub fn outcome(said: NodeReply) -> &'static str {
     match said {
-        NodeReply::Nothing => "undecided",
         NodeReply::Granted => "granted",
         NodeReply::Held => "held",
         NodeReply::Absent => "absent",
         NodeReply::Failed(cause) => trouble(cause),
+        _ => "undecided",
     }
 }
 
@@ -158,7 +159,7 @@ pub fn trouble(cause: NodeError) -> &'static str {
         NodeError::WrongType => "wrong_type",
         NodeError::NoScript => "no_script",
         NodeError::UnknownCommand => "unknown_command",
-        NodeError::Other => "other",
+        _ => "other",
     }
 }
 

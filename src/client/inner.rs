@@ -6,7 +6,7 @@ use std::time::Duration;
 use mio::{Events, Poll, Token};
 
 use super::notices::Notices;
-use crate::config::{Config, LockOptions};
+use crate::config::Config;
 use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::engine::Engine;
@@ -50,11 +50,12 @@ impl Inner {
         // Between calls the client does not read.
         config.settings.attended = false;
         let system = |error: io::Error| {
-            let problem = format!("no poller: {error}").into();
+            let problem = format!("poller: {error}").into();
             Error::Config(ConfigError::System { problem })
         };
         let poll = Poll::new().map_err(system)?;
-        let engine = Engine::new(config, poll.registry(), Token(0))?;
+        let mut engine = Engine::new(config, poll.registry(), Token(0))?;
+        engine.report_lock_updates();
         let events = Events::with_capacity(EVENTS);
         let (read_at, spare_keys) = (clock::now(), Vec::new());
         let (names, notices) = (Names::new(), Notices::default());
@@ -91,19 +92,20 @@ impl Inner {
         Ok(())
     }
 
-    /// Notes the events of the locks that are kept, and returns whether there was any. Other
-    /// completions are dropped: their callers gave up.
+    /// Notes the events of the locks, and returns whether there was any. Completions are dropped:
+    /// no call waits for them, and what they say of a lock that is kept is an update, too.
     pub(super) fn take_completions(&mut self) -> bool {
-        let mut any = false;
-        while let Some(done) = self.engine.poll_completion() {
-            any |= self.notices.take(done.data, done.result);
-        }
-        any
+        while self.engine.poll_completion().is_some() {}
+        self.take_lock_updates()
     }
 
-    /// The number for the notices of a lock that is to be kept.
-    pub(super) fn number_for(&mut self, options: LockOptions) -> Option<u64> {
-        options.keep.map(|_| self.notices.next())
+    /// Notes the events of the locks, and returns whether there was any.
+    fn take_lock_updates(&mut self) -> bool {
+        let mut any = false;
+        while let Some(update) = self.engine.poll_lock_update() {
+            any |= self.notices.take(update);
+        }
+        any
     }
 
     /// Does what is due for the locks that are kept, and reads what has arrived, without waiting.
@@ -113,7 +115,7 @@ impl Inner {
         if due || now.saturating_since(self.read_at) >= READ_INTERVAL {
             self.turn(now).map_err(|error| poller_failed(&error))?;
         }
-        // A call that waited for something else may have left completions, too.
+        // A call that waited for something else may have left updates, too.
         self.take_completions();
         // What the answers require is written now, not with the next call.
         self.engine.flush();
@@ -162,8 +164,8 @@ impl Inner {
                     self.engine.flush();
                     return done.result;
                 }
-                self.notices.take(done.data, done.result);
             }
+            self.take_lock_updates();
             if let Err(error) = self.turn(FOREVER) {
                 self.engine.cancel(op);
                 self.engine.flush();
@@ -187,6 +189,6 @@ fn sleep(length: Duration) {
 }
 
 fn poller_failed(error: &io::Error) -> Error {
-    let problem = format!("the system's poller failed: {error}").into();
+    let problem = format!("poller: {error}").into();
     Error::Config(ConfigError::System { problem })
 }

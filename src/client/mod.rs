@@ -136,9 +136,9 @@ impl Client {
         let (key, options) = (key.as_ref(), options.into());
         let mut inner = self.inner.borrow_mut();
         inner.reconnect_after_pause()?;
-        let number = inner.number_for(options);
-        let op = inner.engine.adopt(key, token, options, number.unwrap_or(0))?;
-        self.guard_of(&mut inner, op, key, number)
+        let number = inner.notices.next();
+        let op = inner.engine.adopt(key, token, options, number)?;
+        self.guard_of(&mut inner, op, key, number, options)
     }
 
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
@@ -218,8 +218,9 @@ impl Client {
         }
     }
 
-    /// The next event of the locks that are kept ([`Guard::auto_extend`]), of the last 256: a
-    /// deadline that comes near, or a loss. The client notices them inside its calls.
+    /// The next event of the locks, of the last 256: a loss, or, if a lock is renewed
+    /// ([`Guard::auto_extend`]), a deadline that comes near. The client notices them inside its
+    /// calls. A lock that was released or given away has no event.
     pub fn poll_lock_event(&self) -> Option<LockEvent> {
         let mut inner = self.inner.borrow_mut();
         // What happened to a lock before a fork is the parent's alone.
@@ -295,7 +296,7 @@ impl Client {
         let mut until = clock::now();
         loop {
             let turned = inner.turn(until);
-            // No caller polls these completions, and while any is left the loop would not sleep.
+            // No caller polls completions any more, and while any is left the loop does not sleep.
             inner.take_completions();
             let (left, now) = (inner.engine.coordinator().open_records(), clock::now());
             if left == 0 || turned.is_err() || now >= end {
@@ -313,9 +314,9 @@ impl Client {
             // The thread that could release the lock would wait here.
             options.wait = Some(Duration::ZERO);
         }
-        let number = inner.number_for(options);
-        let op = inner.engine.acquire(key, options, number.unwrap_or(0))?;
-        self.guard_of(&mut inner, op, key, number)
+        let number = inner.notices.next();
+        let op = inner.engine.acquire(key, options, number)?;
+        self.guard_of(&mut inner, op, key, number, options)
     }
 
     /// Waits for a lock that was requested.
@@ -324,17 +325,15 @@ impl Client {
         inner: &mut Inner,
         op: Op,
         key: &[u8],
-        number: Option<u64>,
+        number: u64,
+        options: LockOptions,
     ) -> Result<Guard<'_>, Error> {
         match inner.wait_for(op)? {
             Outcome::Acquired(lock) => {
                 let mut buffer = inner.spare_keys.pop().unwrap_or_default();
                 buffer.clear();
                 buffer.extend_from_slice(key);
-                if let Some(number) = number {
-                    inner.notices.follow(number, key, lock.token());
-                }
-                Ok(Guard::new(self, buffer, lock, number))
+                Ok(Guard::new(self, buffer, lock, number, options.keep.is_some()))
             }
             other => unreachable!("an acquire ended as {other:?}"),
         }

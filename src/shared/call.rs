@@ -38,14 +38,8 @@ pub(super) mod sealed {
         /// Makes the request of the engine.
         fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error>;
 
-        /// The request was made, and its result arrives under `place`.
-        fn asked(&self, _open: &mut Open<'_>, _place: usize) {}
-
         /// Makes the answer of the outcome.
         fn answer(&self, at: Answering<'_, '_>, outcome: Outcome) -> Self::Answer;
-
-        /// The request ended with an error.
-        fn failed(&self, _error: &Error) {}
     }
 }
 
@@ -125,9 +119,6 @@ impl<Q: Question> Future for Call<Q> {
             Err(error) => Err(error),
         };
         *stage = Stage::Over;
-        if let Err(error) = &result {
-            question.failed(error);
-        }
         Poll::Ready(result)
     }
 }
@@ -144,7 +135,6 @@ fn request<Q: Question>(
         owner.inner.with(|open| match open.ask(|open, data| question.ask(key, open, data)) {
             Ok(place) => {
                 *stage = Stage::Asked { place };
-                question.asked(open, place);
                 open.note_waker(place, waker);
                 Ok(())
             }

@@ -3,7 +3,7 @@
 
 use std::task::Poll;
 
-use super::by_hand::Task;
+use super::executor::Task;
 use super::*;
 use redlatch::testing::tcp::Masters;
 use redlatch::{ConfigError, Error};

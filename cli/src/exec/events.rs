@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use redlatch::proto::coordinator::Coordinator;
-use redlatch::{Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report};
+use redlatch::proto::Coordinator;
+use redlatch::{
+    Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report, majority,
+};
 use serde_json::{Value, json};
 
 use super::child::Ended;
 use super::stderr_log::{StderrLog, Weight};
 use crate::output::{Refusal, node_json};
-use crate::wall_clock;
+use crate::wall_clock::{self, millis};
 
 /// What is known of a lock that was won.
 #[derive(Debug, Clone, Copy)]
@@ -119,7 +121,7 @@ pub fn released(
     let all = core.settings().nodes.len();
     let released = match released {
         // Nodes that answered since then have confirmed the release.
-        ReleaseOutcome::Unconfirmed { .. } if unsettled.len() <= all - (all / 2 + 1) => {
+        ReleaseOutcome::Unconfirmed { .. } if unsettled.len() <= all - majority(all) => {
             ReleaseOutcome::Released
         }
         other => other,
@@ -132,15 +134,17 @@ pub fn released(
         ),
         ReleaseOutcome::Released => ("released", Weight::Detail, "released"),
         ReleaseOutcome::AlreadyExpired => {
-            ("already_expired", Weight::Normal, "was over on the nodes before it was released")
+            ("already_expired", Weight::Normal, "expired on the nodes before it was released")
         }
-        ReleaseOutcome::TakenByOther => {
-            ("taken_by_other", Weight::Normal, "was another's before it was released")
-        }
+        ReleaseOutcome::TakenByOther => (
+            "taken_by_other",
+            Weight::Normal,
+            "was acquired by another client before it was released",
+        ),
         ReleaseOutcome::Unconfirmed { .. } => (
             "unconfirmed",
             Weight::Normal,
-            "could not be released on enough nodes: it ends by its ttl",
+            "could not be released on enough nodes; it ends by its ttl",
         ),
     };
     let label = |node: NodeId| &*core.settings().nodes[node.index()].label;
@@ -172,8 +176,4 @@ fn standings(report: &Report) -> String {
 
 fn nodes_json(nodes: &[NodeReport]) -> Value {
     nodes.iter().map(node_json).collect()
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -137,7 +137,7 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.count_suspend();
     let mut signals = Signals::listen(event_loop.registry())
-        .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
+        .map_err(|error| Refusal::internal(format!("signals: they cannot be caught: {error}")))?;
     let keep = keep(options, grace);
     let waited = waiting::wait_for_lock(&mut event_loop, &mut signals, options, keep, log);
     let lock = match waited.map_err(|error| refusal(options, error))? {
@@ -269,7 +269,7 @@ fn grace(options: &Options) -> Result<Duration, Refusal> {
     let ttl = options.common.timing.ttl;
     let grace = options.grace.unwrap_or_else(|| stop_schedule::default_grace(lasts(options)));
     if grace > ttl / 2 {
-        let message = format!("--grace {grace:?}: at most half of --ttl {ttl:?}");
+        let message = format!("--grace {grace:?}: it is too long; half of --ttl {ttl:?} at most");
         return Err(Refusal::config(message));
     }
     Ok(grace)

@@ -155,7 +155,7 @@ impl<'a> Watch<'a> {
             let Change::Stopped(by) = change else { continue };
             let reads_terminal = matches!(by, Signal::TTIN | Signal::TTOU);
             if self.place == Place::OwnGroup && reads_terminal {
-                self.log.warning("CMD wants the terminal, and is stopped: try --foreground");
+                self.log.warning("CMD was stopped because it reads the terminal; try --foreground");
             }
             if std::mem::take(&mut self.stop_asked) || self.place.stops_with(by) {
                 // Nothing watches the lock while we are stopped, so nothing of CMD may run on.
@@ -243,7 +243,7 @@ impl<'a> Watch<'a> {
         let stopped = self.stop_schedule.was_stopped();
         // The lock is not released but expires by its ttl, so that no other holder runs beside it.
         if left {
-            self.log.warning("something that CMD started does not die of SIGKILL");
+            self.log.warning("a process that CMD started is still alive after SIGKILL");
         }
         if stopped && !self.lost {
             // The library would report the loss a little later: CMD had to be gone before.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 
-use super::status::terminal;
+use super::status::{printed, terminal};
 use super::*;
 
 /// The tool on this fleet with the restart guard on.
@@ -71,7 +71,7 @@ fn nothing_is_sent_where_nobody_can_be_asked() {
     let fleet = Fleet::start(1);
     let monitor = fleet[0].monitor();
     let ended = run(&mut guarded(&fleet, &["init"])).with_code(125);
-    assert!(ended.errors.contains("stdin is no terminal"), "{ended:?}");
+    assert!(ended.errors.contains("stdin is not a terminal"), "{ended:?}");
     assert!(ended.errors.contains("--yes if you vouch that no client believes in"), "{ended:?}");
     assert_eq!(ended.out, "");
     let asked = monitor.lines();
@@ -88,7 +88,7 @@ fn nodes_that_do_not_take_it_are_named_and_a_quorum_is_needed() {
     let [down, foreign] = [label(&fleet[0]), label(&fleet[1])];
     let told = format!("redlatch: not vouched for {down} (not connected: Connection refused), ");
     assert!(ended.errors.starts_with(&told), "{ended:?}");
-    let told = format!("{foreign} (another program uses the key of its marker)");
+    let told = format!("{foreign} (its marker key belongs to another program)");
     assert!(ended.errors.contains(&told), "{ended:?}");
     assert_eq!(fleet[1].get("redlatch:node").as_deref(), Some(&b"mine"[..]));
     let json = run(&mut guarded(&fleet, &["init", "--yes", "--json"])).with_code(0).json();
@@ -151,10 +151,7 @@ impl Asked {
     fn answer(mut self, line: &str, code: i32) -> Ended {
         self.screen.write_all(line.as_bytes()).expect("the terminal is open");
         let mut ended = self.tool.end(LIMIT).with_code(code);
-        let mut rest = [0; 4096];
-        if let Ok(count) = rustix::io::read(&self.screen, &mut rest) {
-            ended.errors = String::from_utf8_lossy(&rest[..count]).into_owned();
-        }
+        ended.errors = printed(&self.screen);
         ended
     }
 }

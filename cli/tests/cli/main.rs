@@ -10,6 +10,7 @@
 mod support;
 
 mod bench;
+mod demo;
 mod doctor;
 #[cfg(feature = "tls")]
 mod encrypted;

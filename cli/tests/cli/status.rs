@@ -1,7 +1,7 @@
 //! `status`: what each node holds and what they say together, for people and for scripts.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -37,13 +37,13 @@ fn what_no_majority_says_is_printed_as_it_is() {
         assert!(fleet[node].command(&["SET", "deploy", value]).is_ok());
     }
     let split = run_on(&fleet, &["status", "deploy"]).with_code(0);
-    assert!(split.out.starts_with("deploy: split: nobody has 2 of 3 nodes"), "{split:?}");
+    assert!(split.out.starts_with("deploy: split: no client has 2 of 3 nodes"), "{split:?}");
     assert!(fleet[1].command(&["SET", "deploy", "x"]).is_ok());
     let for_ever = run_on(&fleet, &["status", "deploy"]).with_code(1);
     assert!(for_ever.out.starts_with("deploy: held on 2 of 3 nodes, for ever"), "{for_ever:?}");
     assert!(fleet[2].command(&["RPUSH", "deploy", "z"]) == support::Value::Int(1));
     let list = run_on(&fleet, &["status", "deploy"]).with_code(1);
-    assert!(list.out.contains("holds something that is no lock"), "{list:?}");
+    assert!(list.out.contains("holds a value that is not a lock"), "{list:?}");
     fleet[0].kill();
     fleet[1].stop();
     let unknown = run_on(&fleet, &["status", "deploy", "other"]).with_code(69);
@@ -135,7 +135,7 @@ fn without_a_key_the_nodes_themselves_are_printed() {
     let gone = run_on(&fleet, &["status"]).with_code(69);
     assert!(gone.out.starts_with("1 of 3 nodes can grant"), "{gone:?}");
     assert!(gone.out.contains("not connected (Connection refused)"), "{gone:?}");
-    assert!(gone.out.contains("wants a password"), "{gone:?}");
+    assert!(gone.out.contains("requires a password"), "{gone:?}");
     let json = run_on(&fleet, &["status", "--json"]).with_code(69).json();
     let state = |index: usize| json[0]["per_node"][index]["state"].as_str().unwrap().to_string();
     assert_eq!([state(0), state(1), state(2)], ["unreachable", "no_auth", "ready"]);
@@ -152,6 +152,17 @@ pub fn terminal() -> (OwnedFd, File) {
     (master, terminal)
 }
 
+/// All that was printed to a terminal whose programs' end is closed.
+///
+/// A read may return only a part, so it is repeated until the error that follows the last part.
+pub fn printed(master: impl AsFd) -> String {
+    let (mut screen, mut part) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = rustix::io::read(&master, &mut part) {
+        screen.extend_from_slice(&part[..count]);
+    }
+    String::from_utf8_lossy(&screen).into_owned()
+}
+
 #[test]
 fn colours_are_for_terminals_and_never_with_no_color() {
     let fleet = Fleet::start(1);
@@ -162,9 +173,9 @@ fn colours_are_for_terminals_and_never_with_no_color() {
         let tool = Running::start(&mut command);
         // The output is less than a terminal keeps for its reader.
         tool.end(LIMIT).with_code(0);
-        let mut screen = [0; 4096];
-        let count = rustix::io::read(&master, &mut screen).expect("something was printed");
-        String::from_utf8_lossy(&screen[..count]).into_owned()
+        // It keeps the programs' end open.
+        drop(command);
+        printed(master)
     };
     let bright = on_a_terminal("");
     assert!(bright.contains("\x1b[32mfree\x1b[0m"), "{bright:?}");

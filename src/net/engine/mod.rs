@@ -8,6 +8,7 @@ mod fork;
 mod requests;
 mod sockets;
 mod turn;
+mod updates;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -20,6 +20,7 @@ use crate::proto::ids::Op;
 use crate::proto::lock::Lock;
 use crate::proto::locks::Locks;
 use crate::proto::locks::requests::Completion;
+use crate::proto::locks::updates::LockUpdate;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
@@ -205,6 +206,23 @@ impl Coordinator {
         self.locks.has_completions()
     }
 
+    /// From now on, updates of every lock that is handed out are reported. The driver takes them
+    /// with [`poll_lock_update`](Coordinator::poll_lock_update), in each of its turns.
+    pub fn report_lock_updates(&mut self) {
+        self.locks.report_lock_updates();
+    }
+
+    /// The next update of a lock that was handed out: a later deadline, a warning, and at last its
+    /// loss, once. A lock that was released, given away, or closed with its client is not lost.
+    pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
+        self.locks.poll_lock_update()
+    }
+
+    /// Whether [`poll_lock_update`](Coordinator::poll_lock_update) may have something.
+    pub fn has_lock_updates(&self) -> bool {
+        self.locks.has_lock_updates()
+    }
+
     /// The next thing that happened to a node.
     pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
         self.locks.cluster_mut().poll_node_event()
@@ -276,7 +294,7 @@ impl Coordinator {
         self.locks.open_ops()
     }
 
-    /// How many locks are kept.
+    /// How many locks are kept, or watched.
     pub fn kept_locks(&self) -> usize {
         self.locks.kept_locks()
     }

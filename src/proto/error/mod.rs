@@ -19,6 +19,7 @@ pub use report::{HeldFor, NodeReport, Report};
 /// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because Rust prints
 /// the `Debug` form of an error that `main` returns.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Error {
     /// Enough nodes answered, and other clients hold the key.
     Contended(Box<Report>),
@@ -63,7 +64,7 @@ impl fmt::Display for Error {
                 write!(f, ": {report}{}", report.hint())
             }
             Error::NoQuorum(report) => write!(f, "no quorum: {report}{}", report.hint()),
-            Error::Expired(report) => write!(f, "granted too late to be of use: {report}"),
+            Error::Expired(report) => write!(f, "granted too late, its ttl is over: {report}"),
             Error::Lost { reason, report } => write!(f, "the lock is lost ({reason}): {report}"),
             Error::Busy(busy) => busy.fmt(f),
             Error::Config(error) => error.fmt(f),
@@ -128,9 +129,12 @@ mod tests {
     fn a_contended_error_says_for_how_long() {
         let millis = Duration::from_millis;
         let cases = [
-            (None, "held by another: needed 1 of 0"),
-            (Some(HeldFor::Left(millis(12_300))), "held by another for 12.3s more: needed"),
-            (Some(HeldFor::Ever { nodes: 0 }), "held for ever by another, no ttl on 0 of 0 nodes:"),
+            (None, "held by another client: needed 1 of 0"),
+            (Some(HeldFor::Left(millis(12_300))), "held by another client for 12.3s more: needed"),
+            (
+                Some(HeldFor::Ever { nodes: 0 }),
+                "held for ever by another client, no ttl on 0 of 0 nodes:",
+            ),
             (
                 Some(HeldFor::Ours { left: millis(5), kept: true }),
                 "held by this client, which renews it; release it first: needed",

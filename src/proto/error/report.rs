@@ -7,6 +7,7 @@ use super::node::{NodeError, NodeReply};
 
 /// One line of a [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeReport {
     /// The node's label: its address, without credentials.
     pub label: Box<str>,
@@ -18,6 +19,7 @@ pub struct NodeReport {
 
 /// What every node said to the question that failed. `Debug` is the line of `Display`.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// The key that was asked for.
     pub key: Box<[u8]>,
@@ -57,10 +59,10 @@ impl HeldFor {
         f: &mut fmt::Formatter<'_>,
     ) -> fmt::Result {
         match held {
-            None => f.write_str("held by another"),
-            Some(HeldFor::Left(left)) => write!(f, "held by another for {left:.1?} more"),
+            None => f.write_str("held by another client"),
+            Some(HeldFor::Left(left)) => write!(f, "held by another client for {left:.1?} more"),
             Some(HeldFor::Ever { nodes: by }) => {
-                write!(f, "held for ever by another, no ttl on {by} of {nodes} nodes")
+                write!(f, "held for ever by another client, no ttl on {by} of {nodes} nodes")
             }
             Some(HeldFor::Ours { kept: true, .. }) => {
                 f.write_str("held by this client, which renews it; release it first")
@@ -74,7 +76,7 @@ impl HeldFor {
 
 /// The hint in an error that the restart guard causes: what the caller can do.
 const GUARD_HINT: &str = "; restart guard: a node that may have forgotten a live lock does not \
-    grant for max_ttl; on new nodes run `redlatch init` or call Client::vouch; \
+    grant for max_ttl; on new nodes run `redlatch init` or call vouch() on a client; \
     Config::restart_guard or --no-restart-guard turns the guard off";
 
 impl Report {

@@ -26,9 +26,10 @@ const LOOKS: u32 = 20;
 const SHORTEST: Duration = Duration::from_millis(10);
 /// How long before the deadline a loss is reported, at the latest: the poller sleeps whole
 /// milliseconds, and a turn of the loop takes its time.
-pub const TOLD_BEFORE: Duration = Duration::from_millis(2);
+pub const LOSS_BEFORE: Duration = Duration::from_millis(2);
 
 /// How a lock is kept: for how long at most, or with how many extensions, and when a warning comes.
+///
 /// The ttl of the lock has to be 10 ms at least.
 ///
 /// ```
@@ -101,13 +102,13 @@ impl AutoExtend {
         let setting = |name, given, must| Err(ConfigError::Setting { name, given, must });
         match (self.max_hold, self.warn_before) {
             _ if ttl.duration() < SHORTEST => {
-                setting("the ttl of a lock that is kept", ttl.duration(), "at least 10 ms")
+                setting("ttl of a lock with auto_extend", ttl.duration(), "at least 10 ms")
             }
             (Some(given), _) if given < Ttl::SHORTEST => {
                 setting("max_hold", given, "at least 3 ms")
             }
             (_, Some(given)) if given > ttl.duration() / 2 => {
-                setting("lead", given, "at most half of the ttl")
+                setting("warn_before", given, "at most half of the ttl")
             }
             _ => Ok(()),
         }
@@ -120,13 +121,13 @@ impl From<Duration> for AutoExtend {
     }
 }
 
-/// A lock that is kept.
+/// A lock that is kept, or watched: then no extension is left, and no request is open.
 #[derive(Debug)]
 pub struct Kept {
     /// The record of the lock.
     pub record: RecordId,
-    /// The request that the reports go to.
-    pub op: Op,
+    /// The request that the reports go to; none if the lock is only watched.
+    pub op: Option<Op>,
     /// What each renewal asks for.
     ttl: Ttl,
     /// The bound of its deadline.
@@ -154,7 +155,13 @@ pub struct Kept {
 
 impl Kept {
     /// A lock of that ttl, kept from `start` on.
-    pub fn new(record: RecordId, op: Op, keep: AutoExtend, ttl: Ttl, start: Instant) -> Kept {
+    pub fn new(
+        record: RecordId,
+        op: Option<Op>,
+        keep: AutoExtend,
+        ttl: Ttl,
+        start: Instant,
+    ) -> Kept {
         Kept {
             record,
             op,
@@ -256,7 +263,7 @@ impl Kept {
     pub fn reason(&self, deadline: Instant) -> LostReason {
         if self.is_at_its_bound(deadline) {
             LostReason::MaxHold
-        } else if self.extensions == Some(0) {
+        } else if self.op.is_some() && self.extensions == Some(0) {
             LostReason::Extensions
         } else {
             LostReason::Expired
@@ -290,7 +297,7 @@ mod tests {
 
     fn kept(keep: AutoExtend) -> Kept {
         let op = Op { index: 0, generation: 1 };
-        Kept::new(RecordId::of(0), op, keep, ttl(), at(1_000_000))
+        Kept::new(RecordId::of(0), Some(op), keep, ttl(), at(1_000_000))
     }
 
     #[test]
@@ -307,7 +314,7 @@ mod tests {
         }
         // Between a renewal and the loss there is time for an answer.
         let shortest = Ttl::new(SHORTEST, TTL).unwrap();
-        let told = shortest.usable() - TOLD_BEFORE;
+        let told = shortest.usable() - LOSS_BEFORE;
         assert!(told > SHORTEST / RENEWED_AFTER + Duration::from_millis(2));
         let shorter = Ttl::new(SHORTEST - Duration::from_millis(1), TTL).unwrap();
         let keep = AutoExtend::extensions(1);

@@ -3,7 +3,6 @@
 //!
 //! No test waits for time to pass if it can wait for a reply; if nothing may come, it listens for a
 //! while.
-#![cfg(feature = "testing")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

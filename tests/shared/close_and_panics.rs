@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 
 use super::*;
-use by_hand::Task;
+use crate::support::Proxy;
+use executor::Task;
 use redlatch::{ClosedReason, Error, LockOptions, NodeEvent};
-use support::Proxy;
 
 type Hook = Box<dyn Fn(&str) + Send + Sync>;
 
