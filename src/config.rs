@@ -91,7 +91,9 @@ impl Config {
         ConfigFile::from_env()?.try_into()
     }
 
-    /// How long a node may take to answer before the others decide without it. 50 ms unless set.
+    /// How long a node may take to answer before the others decide without it. 250 ms unless set. A
+    /// minority that is frozen costs nothing, whatever this is. With a majority frozen it is the
+    /// time to the refusal.
     #[must_use]
     pub fn node_timeout(mut self, timeout: Duration) -> Config {
         self.settings.node_timeout = timeout;

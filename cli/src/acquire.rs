@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use mio::Token;
 use redlatch::{Lock, LockOptions, Outcome, clock, clock::Instant};
@@ -14,7 +15,7 @@ use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
 
 use crate::arguments::{Common, Key};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::holder::Holder;
 use crate::look::time;
@@ -41,6 +42,9 @@ nodes could answer, 125 usage or configuration, 128+n ended by signal n while it
 /// The part of the ttl in which the nodes beyond the majority may answer. They are only counted for
 /// the output: the lock does not need them.
 const FOR_STRAGGLERS: u32 = 20;
+
+/// The longest time for that.
+const LONGEST_FOR_STRAGGLERS: Duration = Duration::from_millis(10);
 
 /// How many bytes a pipe takes without blocking, once it is reported as writable.
 const PIECE: usize = 4096;
@@ -107,7 +111,7 @@ impl Taking<'_> {
     fn gather(&mut self) -> Result<(), Stop> {
         let signals = &mut self.signals;
         let mut signal = None;
-        self.event_loop.gather(|_| {
+        self.event_loop.gather(Patience::Prompt, |_| {
             signal = signals.pending().next();
             signal.is_some()
         })?;
@@ -166,7 +170,7 @@ impl Taking<'_> {
             return Err(not_taken("it was closed from the start"));
         }
         let timing = &self.options.common.timing;
-        let patience = timing.node_timeout.min(timing.ttl / FOR_STRAGGLERS);
+        let patience = LONGEST_FOR_STRAGGLERS.min(timing.ttl / FOR_STRAGGLERS);
         let end = clock::now().saturating_add(patience);
         while self.event_loop.awaits_answers() && clock::now() < end {
             self.turn(Some(end))?;

@@ -136,7 +136,7 @@ pub struct Timing {
     pub nonblock: bool,
 
     /// How long one node may take to answer before the others decide without it
-    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "50ms")]
+    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "250ms")]
     pub node_timeout: Duration,
 
     /// How long a connection may take until its node can be asked

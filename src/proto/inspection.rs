@@ -122,10 +122,14 @@ pub enum KeySummary {
         /// ever.
         left: Option<Duration>,
     },
-    /// No token has a majority, and the key is not free on one: attempts are in flight, or left
-    /// something.
+    /// Every value lacks a majority, whatever the nodes say that did not answer, and the key is not
+    /// free on one: attempts are in flight, or left something.
     Split,
-    /// Too few nodes answered.
+    /// Another kind of value than a string stands at the key on so many nodes that the others are
+    /// no majority: another program uses the key, and no client can lock it.
+    NoLock,
+    /// The nodes that did not answer decide: they may make a majority for a token, or for a free
+    /// key.
     Unknown,
 }
 
@@ -133,6 +137,7 @@ impl Inspection {
     /// What the nodes together say.
     pub fn finding(&self) -> KeySummary {
         let sights = || self.nodes.iter().map(|node| node.sight);
+        let mut most_alike = 0;
         for sight in sights() {
             let KeyState::Held { value, .. } = sight else { continue };
             let mut lefts: Vec<Option<Duration>> = sights()
@@ -141,6 +146,7 @@ impl Inspection {
                     _ => None,
                 })
                 .collect();
+            most_alike = most_alike.max(lefts.len());
             if lefts.len() >= self.quorum {
                 // The longest first; a key without expiry counts as longer than all.
                 lefts.sort_by_key(|left| std::cmp::Reverse(left.unwrap_or(Duration::MAX)));
@@ -148,11 +154,15 @@ impl Inspection {
                 return KeySummary::Held { value, nodes: lefts.len(), left };
             }
         }
-        let free = sights().filter(|sight| *sight == KeyState::Absent).count();
-        let failed = sights().filter(|sight| matches!(sight, KeyState::Failed(_))).count();
+        let count = |test: fn(KeyState) -> bool| sights().filter(|&sight| test(sight)).count();
+        let free = count(|sight| sight == KeyState::Absent);
+        let no_lock = count(|sight| sight == KeyState::Failed(NodeError::WrongType));
+        let silent = count(|sight| matches!(sight, KeyState::Failed(_))) - no_lock;
         if free >= self.quorum {
             KeySummary::Free
-        } else if failed > self.nodes.len() - self.quorum {
+        } else if no_lock > self.nodes.len() - self.quorum {
+            KeySummary::NoLock
+        } else if most_alike.max(free) + silent >= self.quorum {
             KeySummary::Unknown
         } else {
             KeySummary::Split
@@ -217,14 +227,26 @@ mod tests {
             nodes,
             left: millis.map(Duration::from_millis),
         };
-        let cases: [(&[KeyState], KeySummary); 8] = [
+        let list = KeyState::Failed(NodeError::WrongType);
+        let cases: [(&[KeyState], KeySummary); 18] = [
             (&[a, a, none], by_a(2, Some(5))),
             (&[a, held(b"a", Some(7)), held(b"a", Some(9))], by_a(3, Some(7))),
             (&[a, never, never], by_a(3, None)),
             (&[none, none, a], KeySummary::Free),
             (&[a, b, none], KeySummary::Split),
-            (&[a, none, down], KeySummary::Split),
+            // The node that is down may hold the one value or be free as the other.
+            (&[a, none, down], KeySummary::Unknown),
+            (&[a, b, down], KeySummary::Unknown),
             (&[a, down, down], KeySummary::Unknown),
+            (&[none, down, down], KeySummary::Unknown),
+            (&[down, down, down], KeySummary::Unknown),
+            (&[a, b, none, none, down], KeySummary::Unknown),
+            (&[a, b, held(b"c", None), none, down], KeySummary::Split),
+            (&[list, list, list], KeySummary::NoLock),
+            (&[list, list, a], KeySummary::NoLock),
+            (&[list, a, none], KeySummary::Split),
+            (&[list, a, down], KeySummary::Unknown),
+            (&[list, a, a], by_a(2, Some(5))),
             (&[b, a, a], by_a(2, Some(5))),
         ];
         for (sights, finding) in cases {

@@ -18,6 +18,14 @@ pub const LONGEST_MAX_TTL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// is a factor of every other bound.
 pub const LONGEST_KEY: usize = 64 * 1024;
 
+/// The node timeout unless it is changed. On a machine with ten times more work than processors, a
+/// healthy node answers later than 50 ms now and then, and hardly ever later than 200 ms. A longer
+/// time is paid only while a majority is frozen. docs/performance.md has the figures.
+const NODE_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The longest pause before a lock that is held and was not extended is extended again.
+const LONGEST_EXTEND_PAUSE: Duration = Duration::from_millis(50);
+
 /// The key of the node marker, unless it is changed.
 pub const NODE_MARKER: &str = "redlatch:node";
 
@@ -177,7 +185,9 @@ pub struct Settings {
     pub key_prefix: Box<str>,
     /// The longest ttl that may be asked for.
     pub max_ttl: Duration,
-    /// How long a node may take to answer before the others decide without it.
+    /// How long a node may take to answer before the others decide without it, and how long it may
+    /// be silent before it is suspect. One number for both: if a node was suspect sooner, the next
+    /// request would be refused although the node is only slow; if later, more requests would wait.
     pub node_timeout: Duration,
     /// How long a connection may take until its node is ready: connect, handshake, vetting.
     pub connect_timeout: Duration,
@@ -217,7 +227,7 @@ impl Settings {
             owner: None,
             key_prefix: "".into(),
             max_ttl: Duration::from_secs(60),
-            node_timeout: Duration::from_millis(50),
+            node_timeout: NODE_TIMEOUT,
             connect_timeout: Duration::from_secs(1),
             retry: (Duration::from_millis(5), Duration::from_millis(50)),
             reconnect: (Duration::from_millis(20), Duration::from_millis(500)),
@@ -229,6 +239,13 @@ impl Settings {
             attended: true,
             allow_eviction: false,
         }
+    }
+
+    /// The pause before the nodes are asked again about a lock that is held and was not extended.
+    /// It may be much shorter than the node timeout: nodes that were not reachable failed at once,
+    /// and a lock with a short ttl has to be extended before its deadline.
+    pub fn extend_again_after(&self) -> Duration {
+        self.node_timeout.min(LONGEST_EXTEND_PAUSE)
     }
 
     /// The key of the node marker, if the restart guard wants one.

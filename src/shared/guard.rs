@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use super::Owner;
 use super::call::{Answering, Call, Question, sealed};
-use super::inner;
 use super::open::Open;
 use super::watcher::LockWatcher;
 use crate::proto::error::Error;
@@ -19,7 +18,6 @@ use crate::proto::lock::{self, Lock};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
-use crate::proto::time::Ttl;
 
 /// A lock that is held. Dropping the guard releases the lock and never blocks.
 ///
@@ -42,13 +40,10 @@ pub struct SharedGuard {
 }
 
 impl SharedGuard {
-    /// The guard of a lock that a call was granted. If the lock is kept, it keeps the place of the
-    /// call.
+    /// The guard of a lock that a call was granted. It keeps the place of the call.
     pub(super) fn of(at: Answering<'_, '_>, lock: Lock) -> SharedGuard {
         let Answering { owner, open, key, place } = at;
-        let lock_state = open.lock_state_for(key);
-        lock_state.set_deadline(open.engine.deadline(&lock));
-        open.follow_if_kept(place, &lock_state);
+        let lock_state = open.hold(place, key, &lock);
         let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock.alias());
         SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), lock: Some(lock) }
     }
@@ -157,29 +152,14 @@ impl sealed::Asked for Extend<'_> {
     }
 
     fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
-        // An invalid extend does not cancel the former one, which may find out that the lock is
-        // lost.
-        Ttl::new(self.ttl, open.engine.coordinator().settings().max_ttl)?;
-        open.forget_extend(self.guard.lock_state());
         open.engine.extend(self.guard.lock(), self.ttl, data)
     }
 
-    fn asked(&self, open: &mut Open<'_>, place: usize) {
-        open.extends(place, self.guard.lock(), self.guard.lock_state());
-    }
-
     fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) {
+        // Its deadline is an update of the lock, which has reached the state by now.
         match outcome {
-            Outcome::Extended { deadline } => self.guard.lock_state().set_deadline(Some(deadline)),
+            Outcome::Extended { .. } => {}
             other => unreachable!("an extend ended as {other:?}"),
-        }
-    }
-
-    fn failed(&self, error: &Error) {
-        if let Error::Lost { .. } = error {
-            let mut woken = Vec::new();
-            self.guard.lock_state().ends(Some(error.clone()), &mut woken);
-            woken.into_iter().for_each(inner::wake);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Looking at a key from outside, and ending a lock whichever client holds it.
 
-use super::heard::writes;
+use super::monitor_lines::writes;
 use super::*;
+use crate::support::Node;
 use redlatch::{ConfigError, KeyState, KeySummary, LostReason, NodeError, ReleaseOutcome, Value};
-use support::Node;
 
 /// What each node holds, in the order of the list.
 #[track_caller]

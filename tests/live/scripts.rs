@@ -1,10 +1,10 @@
 //! What a script can do that has a key and a token and nothing else: prolong the lock, and give it
 //! back.
 
-use super::heard::{What, heard};
+use super::monitor_lines::{What, heard};
 use super::*;
+use crate::support::Node;
 use redlatch::{LockToken, LostReason, ReleaseOutcome};
-use support::Node;
 
 fn wrong_token() -> LockToken {
     LockToken::parse(&"0123456789".repeat(4)).expect("forty digits")

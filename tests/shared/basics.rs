@@ -82,7 +82,7 @@ fn the_end_of_a_lock_that_is_not_kept_is_reported_too() {
     let guard = client.lock("a", millis(300)).wait().unwrap();
     let before = guard.deadline().unwrap();
     let error = guard.lost().wait();
-    assert!(matches!(error, Error::Lost { reason: LostReason::Extensions, .. }), "{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
     assert!(redlatch::clock::now() < before.saturating_add(SECOND));
     nothing_is_left(&fleet, SECOND);
 

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
 use super::*;
-use by_hand::Task;
-use redlatch::proto::Busy;
-use redlatch::proto::Limits;
+use executor::Task;
+use redlatch::proto::{Busy, Limits};
 use redlatch::{ClosedReason, Error, LockOptions, SharedGuard};
 
 const THREADS: u32 = 64;

@@ -109,24 +109,28 @@ pub fn not_renewed(log: &mut StderrLog, report: &Report, left: Duration) {
     log.event(Weight::Normal, "lost", fields, &text);
 }
 
-/// The lock was released. If that is not confirmed, the event is a warning.
-pub fn released(log: &mut StderrLog, released: ReleaseOutcome, core: &Coordinator) {
+/// The lock was released. `unsettled` are the nodes that have not confirmed it by now: the key may
+/// stay there for its ttl. Then the event is a warning, also if a majority has confirmed it.
+pub fn released(
+    log: &mut StderrLog,
+    released: ReleaseOutcome,
+    unsettled: NodeSet,
+    core: &Coordinator,
+) {
+    let all = core.settings().nodes.len();
     let released = match released {
-        ReleaseOutcome::Unconfirmed { nodes } => {
-            // A node that answered since then, and has no pending release, has confirmed the
-            // release.
-            let open =
-                |node: &NodeId| core.unanswered(*node) > 0 || core.pending_releases(*node) > 0;
-            let nodes: NodeSet = nodes.iter().filter(open).collect();
-            let all = core.settings().nodes.len();
-            match nodes.len() > all - majority(all) {
-                true => ReleaseOutcome::Unconfirmed { nodes },
-                false => ReleaseOutcome::Released,
-            }
+        // Nodes that answered since then have confirmed the release.
+        ReleaseOutcome::Unconfirmed { .. } if unsettled.len() <= all - majority(all) => {
+            ReleaseOutcome::Released
         }
         other => other,
     };
     let (outcome, weight, text) = match released {
+        ReleaseOutcome::Released if !unsettled.is_empty() => (
+            "released",
+            Weight::Normal,
+            "released; the key may stay for its ttl where no answer came",
+        ),
         ReleaseOutcome::Released => ("released", Weight::Detail, "released"),
         ReleaseOutcome::AlreadyExpired => {
             ("already_expired", Weight::Normal, "expired on the nodes before it was released")
@@ -142,12 +146,8 @@ pub fn released(log: &mut StderrLog, released: ReleaseOutcome, core: &Coordinato
             "could not be released on enough nodes; it ends by its ttl",
         ),
     };
-    let unconfirmed: Vec<&str> = match released {
-        ReleaseOutcome::Unconfirmed { nodes } => {
-            nodes.iter().map(|node| &*core.settings().nodes[node.index()].label).collect()
-        }
-        _ => Vec::new(),
-    };
+    let label = |node: NodeId| &*core.settings().nodes[node.index()].label;
+    let unconfirmed: Vec<&str> = unsettled.iter().map(label).collect();
     let list = unconfirmed.join(", ");
     let list = if list.is_empty() { list } else { format!(" ({list})") };
     let text = format!("\"{}\" {text}{list}", log.key());

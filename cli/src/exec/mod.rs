@@ -19,7 +19,10 @@ use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use redlatch::{AutoExtend, Lock, LostReason, Outcome, clock, clock::Instant};
+use redlatch::{
+    AutoExtend, Engine, Lock, LostReason, NodeSet, Op, Outcome, ReleaseOutcome, clock,
+    clock::Instant,
+};
 
 use crate::arguments::{Common, Key, duration};
 use crate::event_loop::EventLoop;
@@ -36,6 +39,9 @@ use watch::{Bound, Over, Watch};
 
 /// How long to wait for the answers of the nodes beyond the majority, which are only counted.
 const STRAGGLERS: Duration = Duration::from_millis(10);
+
+/// For how long the nodes may delay CMD's exit code: at its end the lock is released.
+const LAST_WAIT: Duration = Duration::from_millis(50);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -166,11 +172,11 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
                 .until_it_ends()?
         }
         Err(error) => {
-            give_back(&mut event_loop, lock, options, log)?;
+            give_back(&mut event_loop, lock, log)?;
             return Err(Refusal::internal(format!("CMD cannot be started: {error}")));
         }
     };
-    end(over, &mut event_loop, lock, options, log)
+    end(over, &mut event_loop, lock, log)
 }
 
 /// No time is left to run CMD in, nor to stop it in: nothing is started.
@@ -182,7 +188,7 @@ fn over_before_start(
 ) -> Result<u8, Refusal> {
     let mut report = event_loop.engine.coordinator().report_standings(clock::now());
     report.key = options.key.key.as_bytes().into();
-    give_back(event_loop, lock, options, log)?;
+    give_back(event_loop, lock, log)?;
     let mut refusal = Refusal::from(redlatch::Error::Lost { reason: LostReason::Expired, report });
     refusal.message = format!("CMD was not started: {}", refusal.message);
     refusal.code = exit::LOST;
@@ -194,7 +200,6 @@ fn end(
     over: Over,
     event_loop: &mut EventLoop,
     lock: Lock,
-    options: &Options,
     log: &mut StderrLog,
 ) -> Result<u8, Refusal> {
     let Over { ended, stopped, lost } = over;
@@ -202,29 +207,36 @@ fn end(
     events::child_exit(log, ended, code);
     if lost {
         // Sends the releases that are still pending.
-        event_loop.settle(options.common.timing.node_timeout)?;
+        event_loop.settle(LAST_WAIT)?;
     } else {
-        give_back(event_loop, lock, options, log)?;
+        give_back(event_loop, lock, log)?;
     }
     Ok(code)
 }
 
-/// Releases the lock; takes at most one node timeout.
-fn give_back(
-    event_loop: &mut EventLoop,
-    lock: Lock,
-    options: &Options,
-    log: &mut StderrLog,
-) -> Result<(), Refusal> {
-    let end = clock::now().saturating_add(options.common.timing.node_timeout);
+/// Releases the lock, and waits for the nodes that hold it, but not longer than CMD's exit code may
+/// be delayed. A node that comes back in this time still gets its release.
+fn give_back(event_loop: &mut EventLoop, lock: Lock, log: &mut StderrLog) -> Result<(), Refusal> {
+    let end = clock::now().saturating_add(LAST_WAIT);
     let op = event_loop.engine.release(lock, 0);
-    let outcome = event_loop.end_of(op)?;
-    // Waits also for the nodes that were not needed to confirm the release.
-    event_loop.settle(end.saturating_since(clock::now()))?;
-    if let Outcome::Released(released) = outcome {
-        events::released(log, released, event_loop.engine.coordinator());
-    }
+    let mut outcome = None;
+    event_loop.settle_until(end, |engine| {
+        outcome = outcome.or_else(|| ended(engine, op));
+        outcome.is_some()
+    })?;
+    let unsettled: NodeSet = event_loop.unsettled().collect();
+    let released = outcome.unwrap_or(ReleaseOutcome::Unconfirmed { nodes: unsettled });
+    events::released(log, released, unsettled, event_loop.engine.coordinator());
     Ok(())
+}
+
+/// How the release ended, if it did.
+fn ended(engine: &mut Engine, op: Op) -> Option<ReleaseOutcome> {
+    let done = std::iter::from_fn(|| engine.poll_completion()).find(|done| done.op == op)?;
+    match done.result {
+        Ok(Outcome::Released(released)) => Some(released),
+        _ => None,
+    }
 }
 
 fn log_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut StderrLog) {

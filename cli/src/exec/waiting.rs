@@ -11,7 +11,7 @@ use super::events;
 use super::signals::{Caught, Signals};
 use super::stderr_log::StderrLog;
 use super::terminal::stop_ourselves;
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Patience};
 use crate::holder::Holder;
 use crate::node_events;
 
@@ -49,7 +49,7 @@ fn gather_and_try(
     log: &mut StderrLog,
 ) -> Result<Waited, Error> {
     let mut ended_by = None;
-    event_loop.gather(|_| {
+    event_loop.gather(Patience::Prompt, |_| {
         ended_by = ended_by.or_else(|| ending_signal(signals));
         ended_by.is_some()
     })?;

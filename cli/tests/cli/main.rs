@@ -11,6 +11,7 @@ mod support;
 
 mod bench;
 mod configuration;
+mod demo;
 mod doctor;
 #[cfg(feature = "tls")]
 mod encrypted;
@@ -21,6 +22,7 @@ mod exec_lost;
 mod exec_pipes;
 mod exec_signals;
 mod exec_terminal;
+mod frozen;
 mod init;
 mod overlap;
 #[cfg(feature = "tls")]

@@ -1,7 +1,7 @@
 //! `status`: what each node holds and what they say together, for people and for scripts.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -52,6 +52,35 @@ fn what_no_majority_says_is_printed_as_it_is() {
     let unknown = run_on(&fleet, &["status", "deploy", "other"]).with_code(69);
     assert!(unknown.out.starts_with("deploy: not known: fewer than 2 of 3"), "{unknown:?}");
     assert!(unknown.out.contains("Connection refused"), "{unknown:?}");
+}
+
+#[test]
+fn what_depends_on_a_node_that_is_down_is_not_known() {
+    let fleet = Fleet::start(3);
+    assert!(fleet[2].command(&["SET", "deploy", "x"]).is_ok());
+    let token = run_on(&fleet, &["acquire", "-t", "30s", "deploy"]).with_code(0).out;
+    fleet[2].command(&["DEL", "deploy"]);
+    fleet[1].kill();
+    let unknown = run_on(&fleet, &["status", "deploy"]).with_code(69);
+    let why = format!("deploy: not known: it depends on {}, which", fleet_label(&fleet, 1));
+    assert!(unknown.out.starts_with(&why), "{unknown:?}");
+    assert!(unknown.out.contains(token.trim()), "{unknown:?}");
+    let json = run_on(&fleet, &["status", "--json", "deploy"]).with_code(69).json();
+    assert_eq!(json[0]["held"], Value::Null, "{json}");
+    run_on(&fleet, &["acquire", "-n", "deploy"]).with_code(75);
+}
+
+#[test]
+fn a_list_at_the_key_is_told_as_one() {
+    let fleet = Fleet::start(3);
+    for node in &fleet {
+        assert!(node.command(&["RPUSH", "deploy", "z"]) == support::Value::Int(1));
+    }
+    let list = run_on(&fleet, &["status", "deploy"]).with_code(1);
+    assert!(list.out.starts_with("deploy: not a lock: another program"), "{list:?}");
+    let json = run_on(&fleet, &["status", "--json", "deploy"]).with_code(1).json();
+    assert_eq!((&json[0]["held"], &json[0]["holder"]), (&true.into(), &Value::Null), "{json}");
+    run_on(&fleet, &["acquire", "-n", "deploy"]).with_code(75);
 }
 
 #[test]
@@ -135,6 +164,17 @@ pub fn terminal() -> (OwnedFd, File) {
     (master, terminal)
 }
 
+/// All that was printed to a terminal whose programs' end is closed.
+///
+/// A read may return only a part, so it is repeated until the error that follows the last part.
+pub fn printed(master: impl AsFd) -> String {
+    let (mut screen, mut part) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = rustix::io::read(&master, &mut part) {
+        screen.extend_from_slice(&part[..count]);
+    }
+    String::from_utf8_lossy(&screen).into_owned()
+}
+
 #[test]
 fn colours_are_for_terminals_and_never_with_no_color() {
     let fleet = Fleet::start(1);
@@ -145,9 +185,9 @@ fn colours_are_for_terminals_and_never_with_no_color() {
         let tool = Running::start(&mut command);
         // The output is less than a terminal keeps for its reader.
         tool.end(LIMIT).with_code(0);
-        let mut screen = [0; 4096];
-        let count = rustix::io::read(&master, &mut screen).expect("something was printed");
-        String::from_utf8_lossy(&screen[..count]).into_owned()
+        // It keeps the programs' end open.
+        drop(command);
+        printed(master)
     };
     let bright = on_a_terminal("");
     assert!(bright.contains("\x1b[32mfree\x1b[0m"), "{bright:?}");

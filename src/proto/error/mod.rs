@@ -14,7 +14,7 @@ use crate::proto::time::InvalidTtl;
 pub use config::ConfigError;
 pub use ends::{Busy, ClosedReason, LostReason};
 pub use node::{NodeError, NodeReply};
-pub use report::{NodeReport, Report};
+pub use report::{HeldFor, NodeReport, Report};
 
 /// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because Rust prints
 /// the `Debug` form of an error that `main` returns.
@@ -79,7 +79,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Contended(report) => {
-                write!(f, "held by another client: {report}{}", report.hint())
+                HeldFor::describe(report.held, report.nodes.len(), f)?;
+                write!(f, ": {report}{}", report.hint())
             }
             Error::NoQuorum(report) => write!(f, "no quorum: {report}{}", report.hint()),
             Error::Expired(report) => write!(f, "granted too late, its ttl is over: {report}"),
@@ -115,6 +116,8 @@ impl From<ConfigError> for Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -132,6 +135,7 @@ mod tests {
                 node("10.0.0.2:6379", NodeReply::Held, None),
                 node("10.0.0.3:6379", NodeReply::Failed(NodeError::Unreachable), Some("refused")),
             ],
+            held: None,
         };
         assert_eq!(
             Error::NoQuorum(Box::new(report)).to_string(),
@@ -142,7 +146,8 @@ mod tests {
 
     #[test]
     fn error_says_whether_it_is_worth_another_try() {
-        let report = || Box::new(Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new() });
+        let report =
+            || Box::new(Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held: None });
         let lost = Error::Lost { reason: LostReason::Gone, report: report() };
         let cases = [
             (Error::Contended(report()), true, true),
@@ -163,13 +168,35 @@ mod tests {
     }
 
     #[test]
+    fn a_contended_error_says_for_how_long() {
+        let millis = Duration::from_millis;
+        let cases = [
+            (None, "held by another client: needed 1 of 0"),
+            (Some(HeldFor::Left(millis(12_300))), "held by another client for 12.3s more: needed"),
+            (
+                Some(HeldFor::Ever { nodes: 0 }),
+                "held for ever by another client, no ttl on 0 of 0 nodes:",
+            ),
+            (
+                Some(HeldFor::Ours { left: millis(5), kept: true }),
+                "held by this client, which renews it; release it first: needed",
+            ),
+        ];
+        for (held, start) in cases {
+            let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held };
+            let text = Error::Contended(Box::new(report)).to_string();
+            assert!(text.starts_with(start), "{text}");
+        }
+    }
+
+    #[test]
     fn a_failed_main_prints_one_line_and_a_chain_says_it_once() {
         let error = Error::Config(ConfigError::NoNodes);
         assert_eq!(format!("{error:?}"), error.to_string(), "main prints Debug");
         assert!(std::error::Error::source(&error).is_none(), "its text would be said twice");
         let config = ConfigError::TooManyNodes { given: 99 };
         assert_eq!(format!("{config:?}"), config.to_string());
-        let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new() };
+        let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held: None };
         assert_eq!(format!("{report:?}"), report.to_string());
         let error = Error::Contended(Box::new(report));
         assert_eq!(format!("{error:?}"), error.to_string());

@@ -21,7 +21,11 @@ use crate::proto::wire::ask::LockAsk;
 impl Locks {
     /// Gives a lock away: another client can `adopt` its token.
     pub fn hand_on(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
-        let id = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero())?;
+        let held = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero());
+        let Some(id) = held else {
+            self.forget_loss(&lock);
+            return None;
+        };
         self.end_extend(id, LostReason::Over, now);
         self.forget_keeping(id);
         let record = self.records.get_mut(id);

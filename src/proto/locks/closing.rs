@@ -75,6 +75,7 @@ impl Locks {
         self.tasks = Tasks::default();
         self.keeper.clear();
         self.waits.clear();
+        self.updates.clear();
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());
         self.cluster.disown();
         self.starting = false;

@@ -38,6 +38,7 @@ pub mod tasks;
 #[cfg(test)]
 pub mod tests;
 mod turns;
+pub mod updates;
 mod vouch;
 
 use std::collections::VecDeque;
@@ -64,6 +65,7 @@ use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::command::{self};
+use updates::Updates;
 
 /// What a timer does when it comes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,6 +224,7 @@ pub struct Locks {
     prolongs: Timers<Prolong>,
     /// Events for the waits: empty except within a call of the coordinator.
     waits: VecDeque<WaitEvent>,
+    updates: Updates,
     rng: StdRng,
 }
 
@@ -243,6 +246,7 @@ impl Locks {
             timers: Timers::new(),
             prolongs: Timers::new(),
             waits: VecDeque::new(),
+            updates: Updates::default(),
             rng: StdRng::from_seed(seed),
             cluster: Cluster::new(settings, now),
         }

@@ -189,7 +189,10 @@ impl Locks {
 
     /// Opens a request that ends at once, because it would have to wait for the record `occupant`.
     pub fn refuse_to_wait(&mut self, occupant: RecordId, wish: Wish, now: Instant) -> Op {
-        let error = self.no_turn(self.key(occupant), self.no_quorum_of(occupant), now);
+        let error = match self.no_quorum_of(occupant) {
+            None if !self.starting => self.held_by_us(occupant, now),
+            error => self.no_turn(self.key(occupant), error, now),
+        };
         self.cluster.stats_mut().attempt_is_lost(&error);
         self.ops.open(wish.data, wish.give_up_at, Stage::Over(Err(error)))
     }

@@ -30,15 +30,17 @@ pub const RELEASE: Script = Script {
 ///
 /// `ARGV[1]` is the token, `ARGV[2]` the ttl in milliseconds.
 ///
-/// `PEXPIRE`, not `SET`: it works when memory is full.
+/// It writes also if there is nothing to prolong: a replica, which only copies its master, refuses
+/// the write, and so cannot agree. `PEXPIRE`, not `SET`: it works when memory is full.
 pub const EXTEND: Script = Script {
     source: "local v = redis.call('GET', KEYS[1]) \
              if not v then return 0 end \
              if v ~= ARGV[1] then return -1 end \
-             if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then \
-             redis.call('PEXPIRE', KEYS[1], ARGV[2]) end \
+             local left = redis.call('PTTL', KEYS[1]) \
+             if left < tonumber(ARGV[2]) then left = ARGV[2] end \
+             redis.call('PEXPIRE', KEYS[1], left) \
              return 1",
-    sha1: "af1a383f43e82fcad9ae643947078c813a62c73d",
+    sha1: "3be88173638f1471d822c6ac8ec861872916193b",
 };
 
 /// Adopts a lock under a new token, and never shortens its ttl.

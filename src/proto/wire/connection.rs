@@ -206,6 +206,11 @@ impl Link {
         self.asked_at
     }
 
+    /// The oldest unanswered question.
+    pub fn oldest_question(&self) -> Option<Ask> {
+        self.asks.front().copied()
+    }
+
     /// The content of the last answer to a step of the handshake.
     pub fn fact(&self) -> Fact {
         self.fact

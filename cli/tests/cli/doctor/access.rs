@@ -133,7 +133,7 @@ mod encrypted {
         diagnosis.is(&good, &[]);
         assert_eq!(diagnosis.words(Some(&good), "writes").0, "ok");
         diagnosis.is(&expired, &[("reachable", "fail", "certificate expired")]);
-        assert_eq!(fleet.keys_everywhere(), []);
+        fleet.wait_empty();
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::task::Poll;
 
 use super::*;
-use by_hand::Task;
+use executor::Task;
 use redlatch::{AutoExtend, ClosedReason, Error, LockOptions, LostReason};
 
 fn delete_everywhere(fleet: &Fleet, key: &str) {
@@ -199,7 +199,9 @@ fn a_client_that_closes_takes_on_nothing_more() {
     let mut closing = Task::new(client.close(600 * SECOND));
     assert!(closing.poll().is_pending(), "one node has not let go of it");
     assert!(held.remaining().is_zero() && held.deadline().is_none());
-    let refused = Task::new(client.lock("b", TTL)).poll();
+    let mut refused = Task::new(client.lock("b", TTL));
+    assert!(refused.poll().is_pending() && refused.is_woken(), "a call yields once");
+    let refused = refused.poll();
     assert!(matches!(refused, Poll::Ready(Err(Error::Closed(ClosedReason::Asked)))), "{refused:?}");
     fleet[0].cont();
     eventually(10 * SECOND, "it is closed", || closing.is_woken());
@@ -248,4 +250,73 @@ fn a_loss_that_comes_after_a_refusal_is_seen_though_nobody_waits_for_it() {
         eventually(SECOND, "the loss is seen", || guard.check().is_err());
         assert!(matches!(guard.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
     }
+}
+
+#[test]
+fn loss_of_a_lock_that_is_not_kept_has_its_reason_whether_or_not_it_was_waited_for() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let before = client.gauges();
+    // Too short to be renewed.
+    for ttl in [millis(9), millis(400)] {
+        for is_waited_for in [false, true] {
+            let guard = client.lock("a", ttl).wait().unwrap();
+            let watcher = guard.watcher();
+            if is_waited_for {
+                let error = in_time("the loss", move || watcher.lost().wait());
+                assert!(
+                    matches!(error, Error::Lost { reason: LostReason::Expired, .. }),
+                    "{error}"
+                );
+            }
+            let expired =
+                || matches!(guard.check(), Err(Error::Lost { reason: LostReason::Expired, .. }));
+            eventually(10 * SECOND, "its reason is known", expired);
+            assert!(guard.remaining().is_zero() && !guard.is_expiring());
+            drop(guard);
+            nothing_is_open(&client, before);
+        }
+    }
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn loss_of_a_lock_that_is_not_kept_is_noticed_at_once_while_it_is_waited_for() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let before = client.gauges();
+    let guard = client.lock("a", TTL).wait().unwrap();
+    let mut lost = Task::new(guard.lost());
+    assert!(lost.poll().is_pending());
+    eventually(SECOND, "it is registered everywhere", || client.gauges().unanswered == 0);
+    delete_everywhere(&fleet, "a");
+    eventually(TTL / 2, "it is woken", || lost.is_woken());
+    let Poll::Ready(Error::Lost { reason: LostReason::Gone, report }) = lost.poll() else {
+        panic!("it is lost")
+    };
+    assert_eq!(&report.key[..], b"a");
+    drop(guard);
+    nothing_is_open(&client, before);
+}
+
+#[test]
+fn loss_of_one_lock_is_not_that_of_the_next_one_in_its_place() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    for number in 0..200 {
+        let short = client.try_lock(format!("short:{number}"), millis(8)).wait();
+        let next = short.map(|short| {
+            // Now and then its loss is found and not yet reported when the guard is dropped.
+            while !short.remaining().is_zero() {
+                std::thread::yield_now();
+            }
+            drop(short);
+            client.lock(format!("long:{number}"), TTL).wait().unwrap()
+        });
+        if let Ok(next) = next {
+            std::thread::sleep(Duration::from_micros(200));
+            assert_eq!(next.check(), Ok(()), "{number}");
+        }
+    }
+    nothing_is_left(&fleet, SECOND);
 }

@@ -1,7 +1,7 @@
 //! What a node was asked about locks, read from the lines of MONITOR.
 
+use crate::support::Monitor;
 use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
-use support::Monitor;
 
 use super::*;
 

@@ -1,16 +1,5 @@
 //! Faults of nodes and of the network between, on real servers: each costs nothing on the hot path
 //! and nothing in safety.
-//!
-//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
-//! expected: these machines are shared. What was measured is printed.
-
-#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
-
-#[path = "../support/engine_loop.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod engine_loop;
-#[path = "../support/mod.rs"]
-mod support;
 
 mod answers;
 mod clocks;
@@ -22,13 +11,14 @@ mod permissions;
 mod replies;
 mod resets;
 mod restarts;
+mod sockets;
 mod stale;
 
 use std::time::{Duration, Instant};
 
-use engine_loop::Loop;
+use crate::engine_loop::Loop;
+use crate::support::{Fleet, Node, Proxy, SECOND, eventually, millis};
 use redlatch::{Client, Config, Engine, NodeState, RestartGuard};
-use support::{Fleet, Node, Proxy, SECOND, eventually, millis};
 
 const TTL: Duration = Duration::from_secs(10);
 

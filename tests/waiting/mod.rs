@@ -1,16 +1,5 @@
 //! Waiting for a key that another holds, on real servers and between processes: which waiter gets
 //! it next, when, and what is left of those that gave up.
-//!
-//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
-//! expected: these machines are shared. What was measured is printed.
-
-#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
-
-#[path = "../support/engine_loop.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod engine_loop;
-#[path = "../support/mod.rs"]
-mod support;
 
 mod cancelled;
 mod crowd;
@@ -23,9 +12,9 @@ mod uncontended;
 
 use std::time::{Duration, Instant};
 
-use engine_loop::Loop;
+use crate::engine_loop::Loop;
+use crate::support::{Dice, Fleet, Node, Proxy, SECOND, eventually, millis};
 use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, RestartGuard};
-use support::{Dice, Fleet, Node, Proxy, SECOND, eventually, millis};
 
 /// No test waits for the end of such a lock: a waiter that gets it was notified, or looked.
 const TTL: Duration = Duration::from_secs(30);

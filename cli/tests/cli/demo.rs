@@ -1,21 +1,16 @@
 //! The demo as a user meets it: the built binary, what it prints, how it ends and what it leaves.
 //!
 //! Each demo runs in a process group of its own, so that whatever it leaves can be found. The
-//! tests of `--real` need a redis-server and take the machine's lock for servers.
-
-#![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
-
-#[path = "../../tests/support/mod.rs"]
-mod support;
+//! tests of `--real` need a redis-server and take a place of the machine's for servers.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use crate::support::signals::in_own_group;
+use crate::support::{Server, ServerLock, drawing, eventually};
 use rustix::process::{Pid, Signal, kill_process_group};
-use support::signals::in_own_group;
-use support::{Server, ServerLock, drawing, eventually};
 
 /// The demo promises ten seconds; the rest is for a machine that is busy with other tests.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -3,10 +3,10 @@
 
 use std::sync::Barrier;
 
-use super::heard::{What, heard};
+use super::monitor_lines::{What, heard};
 use super::*;
+use crate::support::Node;
 use redlatch::{LockToken, LostReason, ReleaseOutcome};
-use support::Node;
 
 fn wrong_token() -> LockToken {
     LockToken::parse(&"0123456789".repeat(4)).expect("forty digits")

@@ -233,7 +233,7 @@ fn an_engine_behind_a_descriptor_is_dropped_while_a_socket_is_full() {
 #[test]
 fn a_socket_that_takes_again_wakes_the_loop() {
     let fleet = Fleet::start(3);
-    for make in outer::LOOPS {
+    for make in event_loops::LOOPS {
         let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
         let mut outer = make(&mut locks);
         outer.wait_ready(&mut locks, 3);

@@ -88,7 +88,7 @@ fn losses_do_not_wait_for_the_renewals_of_live_locks() {
 
 /// A kept lock, and how long it takes until it counts as lost.
 fn kept(bench: &mut Bench) -> (Lock, Duration) {
-    let lock = super::doubted::kept(bench, AutoExtend::at_most(TTL * 100));
+    let lock = super::foreign_writes::kept(bench, AutoExtend::at_most(TTL * 100));
     let left = bench.core.remaining(&lock, bench.now) - LOSS_BEFORE;
     (lock, left)
 }
@@ -122,7 +122,7 @@ fn a_callers_extend_is_not_asked_again_at_the_loss_of_a_kept_lock() {
         let mut bench = quiet();
         let (lock, left) = kept(&mut bench);
         bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
-        super::doubted::answer(&mut bench, [super::doubted::BUSY; 3]);
+        super::foreign_writes::answer(&mut bench, [super::foreign_writes::BUSY; 3]);
         // Neither the deadline's timer nor that of the pause was looked at.
         bench.pass(left + past);
         assert_nothing_prolongs(&mut bench);

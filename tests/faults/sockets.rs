@@ -1,13 +1,9 @@
 //! What a peer can do to a connection: pieces, glue, resets, refusals, garbage.
 
-#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
-
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Canned, Reply, SECOND, Scripted, eventually, healthy, millis};
 use redlatch::{Client, Config, Error, NodeState, ReleaseOutcome, RestartGuard};
-use support::{Canned, Reply, SECOND, Scripted, eventually, healthy, millis};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -176,7 +172,8 @@ fn a_node_that_does_not_speak_is_given_up_at_the_connect_timeout_and_tried_again
     let client = Client::connect(config).unwrap();
     client.drive(millis(60)).unwrap();
     let error = client.try_lock("a", TTL).unwrap_err();
-    assert!(error.to_string().contains("no answer within the connect timeout"), "{error}");
+    let why = "not connected (no answer to HELLO within the connect timeout of 50ms)";
+    assert!(error.to_string().contains(why), "{error}");
     eventually(5 * SECOND, "it is tried again", || {
         client.drive(millis(5)).unwrap();
         silent.connections() >= 3

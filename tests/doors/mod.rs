@@ -1,24 +1,17 @@
 //! The doors: the engine on a caller's own poller, behind one descriptor, and inside a blocking
 //! call. Each door is woken when it has to be, is left alone otherwise, and ends in order.
 //!
-//! If a rule is about time, the tests look at the order of events, or at a bound ten times what is
-//! expected: these machines are shared. A caller that would hang if a wake-up were lost has no
-//! other timer that would help: see [`config`].
+//! A caller that would hang if a wake-up were lost has no other timer that would help: see
+//! [`config`].
 
-#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
-#![cfg(any(target_os = "linux", target_os = "android"))]
-
-#[path = "../support/mod.rs"]
-mod support;
-
-mod bounds;
-mod ends;
+mod close;
+mod event_loops;
 mod fd;
 mod forked;
-mod many;
-mod outer;
+mod many_engines;
 mod panics;
 mod random;
+mod send_sync;
 mod shared_stressed;
 mod signals;
 mod stress;
@@ -27,9 +20,9 @@ mod timers;
 
 use std::time::{Duration, Instant};
 
-use outer::Outer;
+use crate::support::{Dice, Fleet, Node, SECOND, eventually, millis};
+use event_loops::Outer;
 use redlatch::{Client, Config, NodeState, RestartGuard};
-use support::{Dice, Fleet, Node, SECOND, eventually, millis};
 
 const TTL: Duration = Duration::from_secs(30);
 const HOUR: Duration = Duration::from_secs(3600);

@@ -1,10 +1,10 @@
 //! The loss of a lock is reported before its deadline, and at once if the client knows it; and what
 //! is left of the lock goes.
 
-use super::heard::{What, heard};
+use super::monitor_lines::{What, heard};
 use super::*;
+use crate::support::{Node, Proxy, Way};
 use redlatch::{LostReason, Outcome};
-use support::{Node, Proxy, Way};
 
 /// So long that nothing here is lost by it, or found by a renewal.
 const LONG: Duration = Duration::from_secs(30);
@@ -151,6 +151,8 @@ fn it_is_lost_when_the_third_of_five_keys_was_replaced() {
     assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     is_only_anothers(&fleet, &client, 3);
     drop(guard);
+    let event = client.poll_lock_event().map(|event| event.what);
+    assert_eq!(event, Some(LockEventKind::Lost(error)), "kept or not");
 
     // And by pushes, if it is kept.
     fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
@@ -282,6 +284,51 @@ fn a_loss_that_another_call_found_out_is_reported_by_the_next_look() {
         let notices = std::iter::from_fn(|| client.poll_lock_event());
         let losses =
             notices.filter(|it| matches!(&it.what, LockEventKind::Lost(e) if lost(e.clone())));
-        assert_eq!(losses.count(), 1);
+        let keys: Vec<_> = losses.map(|it| it.key).collect();
+        assert_eq!(keys, [b"a", b"b"], "each once, kept or not");
     }
+}
+
+#[test]
+fn loss_of_a_lock_that_is_not_kept_is_an_event_too() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let guard = client.lock("a", millis(300)).unwrap();
+    let other = client.lock("b", TTL).unwrap();
+    let start = Instant::now();
+    client.drive(TTL / 2).unwrap();
+    assert!(start.elapsed() < TTL / 4, "it returns when there is an event");
+    let event = client.poll_lock_event().expect("the loss");
+    assert_eq!((&event.key[..], event.token), (guard.key(), guard.token()));
+    let LockEventKind::Lost(error) = event.what else { panic!("{:?}", event.what) };
+    assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
+    assert_eq!(guard.check(), Err(error));
+    assert_eq!(other.check(), Ok(()));
+    drop((guard, other));
+    // No event: one is released in time, and one after its deadline, before it was noticed.
+    let released = client.lock("c", millis(100)).unwrap();
+    released.release().unwrap();
+    let late = client.lock("d", millis(20)).unwrap();
+    std::thread::sleep(millis(30));
+    drop(late);
+    client.drive(millis(200)).unwrap();
+    assert_eq!(client.poll_lock_event(), None);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn loss_that_an_extend_finds_is_an_event_and_the_answer_of_every_check() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guard = client.lock("a", TTL).unwrap();
+    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+    assert_eq!(guard.check(), Ok(()), "no node was asked");
+    let error = guard.extend(TTL).unwrap_err();
+    assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
+    client.drive(Duration::ZERO).unwrap();
+    let event = client.poll_lock_event().map(|event| event.what);
+    assert_eq!(event, Some(LockEventKind::Lost(error.clone())));
+    assert_eq!(guard.check(), Err(error));
+    assert_eq!(client.poll_lock_event(), None);
 }

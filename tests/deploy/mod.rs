@@ -2,11 +2,6 @@
 //! names that move, over sockets in the file system, and on servers that refuse half of their
 //! commands.
 
-#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod credentials;
 #[cfg(feature = "tls")]
 mod encrypted;
@@ -18,8 +13,8 @@ mod secrets;
 
 use std::time::{Duration, Instant};
 
+use crate::support::{Fleet, Node, SECOND, eventually, millis};
 use redlatch::{Client, Config, NodeState, ReleaseOutcome, RestartGuard};
-use support::{Fleet, Node, SECOND, eventually, millis};
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -3,7 +3,6 @@
 //!
 //! No test waits for time to pass if it can wait for a reply; if nothing may come, it listens for a
 //! while.
-#![cfg(feature = "testing")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -306,4 +305,29 @@ fn dropped_masters_leave_no_open_port() {
     for address in addresses {
         assert!(TcpStream::connect(address).is_err());
     }
+}
+
+#[test]
+fn time_that_passes_at_once_ends_keys_and_keeps_the_clock() {
+    let masters = Masters::start(2).expect("there are free ports");
+    let mut peer = Peer::connect(&masters[0]);
+    let before: u64 = {
+        assert_eq!(peer.ask("TIME"), "*2");
+        peer.line();
+        peer.line().expect("seconds").parse().expect("a number")
+    };
+    peer.line();
+    peer.line();
+    assert_eq!(peer.ask("SET short x PX 60000"), "+OK");
+    assert_eq!(peer.ask("SET long x PX 90000"), "+OK");
+    masters.advance(Duration::from_secs(60));
+    assert_eq!(masters[0].get("short"), None);
+    let left = masters[0].pttl("long");
+    assert!((29_000..=30_000).contains(&left), "{left} ms");
+    let uptime: u64 = peer.info("server", "uptime_in_seconds").parse().expect("a number");
+    assert!((60..90).contains(&uptime), "{uptime} s");
+    assert_eq!(peer.ask("TIME"), "*2");
+    peer.line();
+    let after: u64 = peer.line().expect("seconds").parse().expect("a number");
+    assert!(after - before < 30, "a client would take it for a jump of the clock");
 }

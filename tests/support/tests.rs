@@ -1,19 +1,15 @@
 //! The tests' own tools, tried on real servers: what the live tests lean on has to hold first.
 //!
-//! Needs a redis-server and takes the machine's lock for servers, like every live test.
-
-#![allow(clippy::disallowed_methods, reason = "a test lets some real time pass")]
-
-mod support;
+//! Needs a redis-server and takes a place of the machine's for servers, like every live test.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{
-    CountingListener, Cut, Fleet, Proxy, RespClient, Scripted, Server, ServerLock, Value, Way,
-    encode, eventually,
+use crate::support::{
+    CountingListener, Cut, Fleet, PLACES, Proxy, RespClient, Scripted, Server, ServerLock, Value,
+    Way, encode, eventually, millis,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -70,7 +66,7 @@ fn a_restart_waits_for_its_port() {
     std::thread::scope(|scope| {
         let restarting = scope.spawn(|| node.restart());
         // Long enough for a start to have failed, were it not waiting.
-        let_pass(Duration::from_millis(150));
+        let_pass(millis(150));
         assert!(!restarting.is_finished());
         drop(squatter);
     });
@@ -184,17 +180,16 @@ fn arguments_reach_the_server_and_its_password_is_used() {
 }
 
 #[test]
-fn two_fleets_never_overlap() {
+fn no_more_fleets_run_at_a_time_than_there_are_places() {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..3 {
+        for _ in 0..PLACES + 2 {
             scope.spawn(|| {
-                let fleet = Fleet::start(2);
-                assert_eq!(RUNNING.fetch_add(1, Ordering::SeqCst), 0);
-                assert!(ServerLock::try_take().is_none(), "another process would wait as well");
-                let_pass(Duration::from_millis(100));
-                assert_eq!(fleet.keys_everywhere(), []);
-                assert_eq!(RUNNING.fetch_sub(1, Ordering::SeqCst), 1);
+                let place = ServerLock::take();
+                assert!(RUNNING.fetch_add(1, Ordering::SeqCst) < PLACES);
+                let_pass(millis(100));
+                RUNNING.fetch_sub(1, Ordering::SeqCst);
+                drop(place);
             });
         }
     });
@@ -235,7 +230,7 @@ fn a_missing_server_is_named_with_the_command_that_installs_it() {
 #[test]
 #[should_panic(expected = "in vain: pigs fly")]
 fn waiting_in_vain_ends() {
-    eventually(Duration::from_millis(20), "pigs fly", || false);
+    eventually(millis(20), "pigs fly", || false);
 }
 
 #[test]
@@ -296,12 +291,12 @@ fn a_proxy_passes_delays_and_cuts() {
     let mut buffer = [0; 4];
     for (how, ended) in [(Cut::Fin, None), (Cut::Reset, Some(ErrorKind::ConnectionReset))] {
         let mut stream = connect(&proxy);
-        proxy.delay(Way::ToNode, Duration::from_millis(20));
-        proxy.delay(Way::ToClient, Duration::from_millis(30));
+        proxy.delay(Way::ToNode, millis(20));
+        proxy.delay(Way::ToClient, millis(30));
         let start = Instant::now();
         stream.write_all(b"ping").expect("it reads");
         stream.read_exact(&mut buffer).expect("it comes back");
-        assert!(start.elapsed() >= Duration::from_millis(50), "{:?}", start.elapsed());
+        assert!(start.elapsed() >= millis(50), "{:?}", start.elapsed());
         assert_eq!(&buffer, b"ping");
         proxy.cut(how);
         let read = stream.read(&mut buffer);
@@ -321,17 +316,17 @@ fn a_proxy_keeps_what_it_holds_and_lets_stragglers_through() {
     first.write_all(&[1; 20]).expect("it reads");
     let mut second = connect(&proxy);
     second.write_all(&[1; 100]).expect("the kernel takes it");
-    let_pass(Duration::from_millis(50));
+    let_pass(millis(50));
     assert_eq!((counting.bytes(), counting.connections(), proxy.accepted()), (10, 1, 2));
     // Two pieces, and a reset after them.
     first.write_all(&[1; 1000]).expect("it reads");
     rustix::net::sockopt::set_socket_linger(&first, Some(Duration::ZERO)).expect("an option");
     drop(first);
-    let_pass(Duration::from_millis(50));
-    proxy.heal_with_stragglers(Duration::from_millis(200));
+    let_pass(millis(50));
+    proxy.heal_with_stragglers(millis(200));
     eventually(SOON, "the second one arrives", || counting.bytes() == 110);
     eventually(SOON, "and so does the first piece of the first", || counting.bytes() == 130);
-    let_pass(Duration::from_millis(50));
+    let_pass(millis(50));
     assert_eq!(counting.bytes(), 130, "and no more");
 }
 
@@ -367,7 +362,7 @@ fn a_proxy_trickles_whole_replies() {
         let _ = stream.read(&mut [0]);
     });
     let proxy = Proxy::start(listener.address());
-    let interval = Duration::from_millis(40);
+    let interval = millis(40);
     proxy.trickle(Some(interval));
     let start = Instant::now();
     let mut stream = connect(&proxy);

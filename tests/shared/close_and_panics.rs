@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 
 use super::*;
-use by_hand::Task;
+use crate::support::Proxy;
+use executor::Task;
 use redlatch::{ClosedReason, Error, LockOptions, NodeEvent};
-use support::Proxy;
 
 type Hook = Box<dyn Fn(&str) + Send + Sync>;
 
@@ -75,10 +75,8 @@ fn a_waker_may_reach_into_the_client_whatever_is_done_to_it() {
             other.gauges();
             count.fetch_add(1, Ordering::Relaxed);
         });
-        assert!(matches!(
-            poll(&mut client.lock("a", millis(1)), &waker),
-            Poll::Ready(Err(Error::Config(_)))
-        ));
+        let invalid = finish(&mut client.lock("a", millis(1)), &waker);
+        assert!(matches!(invalid, Err(Error::Config(_))));
         let guard =
             finish(&mut client.lock("a", LockOptions::new(TTL).auto_extend(TTL)), &waker).unwrap();
         let mut waiting = client.lock("a", TTL);
@@ -97,7 +95,7 @@ fn a_waker_may_reach_into_the_client_whatever_is_done_to_it() {
         assert!(poll(&mut waiting, &waker).is_pending());
         assert_eq!(finish(&mut client.close(10 * SECOND), &waker), 0);
         assert!(poll(&mut waiting, &waker).is_ready());
-        assert!(poll(&mut client.lock("a", TTL), &waker).is_ready());
+        assert!(finish(&mut client.lock("a", TTL), &waker).is_err());
         done.load(Ordering::Relaxed)
     });
     assert!(used > 20, "{used} times it was used");

@@ -1,27 +1,23 @@
 //! The shared client on real servers: calls as futures and from threads, guards that renew by
 //! themselves, and its end.
 
-#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
-
-#[path = "../support/mod.rs"]
-mod support;
-
 mod basics;
-mod by_hand;
+mod close_and_panics;
 mod dropped;
-mod ends;
+mod executor;
 mod forked;
-mod lost;
-mod quiet;
+mod loss;
 #[cfg(feature = "tokio")]
 mod runtimes;
 mod threads;
+mod wake_ups;
+mod yielding;
 
 use std::time::{Duration, Instant};
 
+use crate::support::{Dice, Fleet, SECOND, eventually, millis};
 use redlatch::shared::Gauges;
 use redlatch::{Config, NodeState, RestartGuard, SharedClient};
-use support::{Dice, Fleet, SECOND, eventually, millis};
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -1,6 +1,6 @@
 //! When kept locks are renewed in addition to the caller's own extends, and what is reported of it.
 
-use super::doubted::{BUSY, answer, kept};
+use super::foreign_writes::{BUSY, answer, kept};
 use super::*;
 use redlatch::{AutoExtend, Lock, LostReason};
 

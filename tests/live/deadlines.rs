@@ -1,8 +1,8 @@
 //! Answers and calls that come too late, and requests that are refused before they are sent.
 
 use super::*;
+use crate::support::CountingListener;
 use redlatch::{Busy, ConfigError, Error, Outcome, ReleaseOutcome};
-use support::CountingListener;
 
 #[test]
 fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
