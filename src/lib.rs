@@ -91,11 +91,12 @@ pub use net::tls::Tls;
 pub use net::{clock, engine::Engine};
 #[doc(inline)]
 pub use proto::{
-    AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, Error, HeldFor,
-    Inspection, InvalidToken, InvalidTtl, KeyState, KeySummary, LONGEST_OWNER, Limits, Lock,
-    LockToken, LockUpdate, LockUpdateKind, LostReason, NodeError, NodeEvent, NodeId, NodeKeyState,
-    NodeReply, NodeReport, NodeSet, NodeState, NodeStats, Op, Outcome, QuarantineReason,
-    ReleaseOutcome, Report, RestartGuard, RoundTrips, Secret, Stats, Ttl, Value, majority,
+    AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, Durations, Error,
+    HeldFor, Inspection, InvalidToken, InvalidTtl, KeyState, KeySummary, LONGEST_OWNER, Limits,
+    Lock, LockToken, LockUpdate, LockUpdateKind, LostReason, NodeError, NodeEvent, NodeId,
+    NodeKeyState, NodeReply, NodeReport, NodeSet, NodeState, NodeStats, Op, Outcome,
+    QuarantineReason, ReleaseOutcome, Report, RestartGuard, RoundTrips, Secret, Stats, Ttl, Value,
+    majority,
 };
 #[cfg(feature = "net")]
 #[doc(inline)]

@@ -8,6 +8,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod coordinator;
+pub(crate) mod durations;
 pub(crate) mod error;
 pub(crate) mod ids;
 pub(crate) mod inspection;
@@ -28,6 +29,7 @@ pub use cluster::restart_guard::QuarantineReason;
 pub use cluster::state::NodeState;
 pub use cluster::{Action, NodeEvent};
 pub use coordinator::Coordinator;
+pub use durations::Durations;
 pub use error::{
     Busy, ClosedReason, ConfigError, Error, HeldFor, LostReason, NodeError, NodeReply, NodeReport,
     Report,

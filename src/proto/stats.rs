@@ -1,11 +1,13 @@
 //! Plain counters: the outcomes of the attempts; and for each node its grants, denials, errors by
-//! cause, round trips, pending releases and connections. They only grow.
+//! cause, round trips, pending releases and connections. They only grow, except the count of the
+//! locks that are held.
 //!
 //! Counting is an addition to a field that exists from the start: nothing is allocated. The reader
 //! decides what to do with the numbers: each program has its own library for logs and metrics.
 
 use std::time::Duration;
 
+use crate::proto::durations::Durations;
 use crate::proto::error::{Error, NodeError, NodeReply};
 use crate::proto::node_set::NodeId;
 
@@ -80,8 +82,14 @@ impl NodeStats {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Attempts that were won in time.
+    /// Attempts that were won in time: locks that were handed out.
     pub won: u64,
+    /// Locks that are held now: handed out, and not yet released, given away or lost.
+    pub held: u64,
+    /// Held locks that the caller released.
+    pub released: u64,
+    /// Extends that a caller asked for, and that were won.
+    pub extended: u64,
     /// Attempts that were lost to another client.
     pub contended: u64,
     /// Attempts for which too few votes counted.
@@ -90,12 +98,16 @@ pub struct Stats {
     pub expired: u64,
     /// Renewals of kept locks that were won.
     pub renewed: u64,
-    /// Kept locks that were lost.
+    /// Held locks that were lost: their deadline passed, or too many nodes had no key of theirs.
     pub lost: u64,
     /// Keys of held locks that a node had lost, and took again.
     pub healed: u64,
     /// Attempts that could not be won as the nodes are configured.
     pub misconfigured: u64,
+    /// How long the requests for the locks that were handed out took, waits included.
+    pub waits: Durations,
+    /// How long locks were held, of those that are not held any more.
+    pub holds: Durations,
     /// The counters of each node, in the order of the list.
     pub nodes: Vec<NodeStats>,
 }
@@ -132,6 +144,21 @@ impl Stats {
     /// Counts a node that gave no answer that counts.
     pub(crate) fn failed(&mut self, node: NodeId, cause: NodeError) {
         self.node(node).errors[cause as usize] += 1;
+    }
+
+    /// A lock is handed out; its request took so long.
+    #[inline]
+    pub(crate) fn handed_out(&mut self, wait: Duration) {
+        self.won += 1;
+        self.held += 1;
+        self.waits.add(wait);
+    }
+
+    /// A lock that was handed out is over; it was held for so long.
+    #[inline]
+    pub(crate) fn hold_is_over(&mut self, hold: Duration) {
+        self.held = self.held.saturating_sub(1);
+        self.holds.add(hold);
     }
 
     pub(crate) fn attempt_is_lost(&mut self, error: &Error) {

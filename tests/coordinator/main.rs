@@ -6,6 +6,7 @@ mod auto_extend;
 mod auto_extend_timing;
 mod bench;
 mod completions;
+mod counters;
 mod extend_release;
 mod flushing;
 mod foreign_writes;

@@ -11,7 +11,16 @@ use super::source::Source;
 const FLOORS: [(u8, &[&str]); 10] = [
     (0, &["proto::time", "proto::node_set", "proto::settings", "proto::error", "proto::lock"]),
     (0, &["proto::key", "proto::ids"]),
-    (1, &["proto::stats", "proto::inspection", "proto::timers", "proto::waiting"]),
+    (
+        1,
+        &[
+            "proto::stats",
+            "proto::durations",
+            "proto::inspection",
+            "proto::timers",
+            "proto::waiting",
+        ],
+    ),
     (2, &["proto::wire", "testing::master"]),
     (3, &["proto::cluster"]),
     (4, &["proto::locks"]),

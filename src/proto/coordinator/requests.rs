@@ -51,7 +51,7 @@ impl Coordinator {
         now: Instant,
     ) -> Result<Op, Error> {
         let ttl = self.locks.check_wish(key, ttl, keep)?;
-        let wish = Wish { ttl, give_up_at: now.saturating_add(wait), keep, data };
+        let wish = Wish { ttl, since: now, give_up_at: now.saturating_add(wait), keep, data };
         // This runs for every acquire.
         let hash = KeyHash::of(key);
         let mut occupant = self.locks.occupant(key, hash);

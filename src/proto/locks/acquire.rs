@@ -47,7 +47,7 @@ impl Locks {
         let round = Round::acquire(self.cluster.size(), now, wish.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.index(id, hash);
-        let op = self.ops.open(wish.data, wish.give_up_at, Stage::Running { record: id });
+        let op = self.ops.open(wish.data, now, wish.give_up_at, Stage::Running { record: id });
         self.will_be_kept(id, op, wish.keep);
         self.begin_attempt(id, now);
         Ok(op)
@@ -247,11 +247,18 @@ impl Locks {
     }
 
     /// Hands the lock to the caller, who gave this data.
-    pub(super) fn hand_out(&mut self, id: RecordId, data: u64) -> Lock {
+    pub(super) fn hand_out(
+        &mut self,
+        id: RecordId,
+        data: u64,
+        since: Instant,
+        now: Instant,
+    ) -> Lock {
         let reports_under = self.reports_under(data);
         let record = self.records.get_mut(id);
         (record.op, record.reports_under) = (None, reports_under);
-        self.cluster.stats_mut().won += 1;
+        record.held_since = Some(now);
+        self.cluster.stats_mut().handed_out(now.saturating_since(since));
         handle_of(id, record)
     }
 

@@ -28,6 +28,7 @@ impl Locks {
         };
         self.end_extend(id, LostReason::Over, now);
         self.forget_keeping(id);
+        self.hold_is_over(id, now);
         let record = self.records.get_mut(id);
         record.hand_on();
         self.timers.clear_in(&mut record.round_timer);
@@ -58,7 +59,7 @@ impl Locks {
         let id = self.records.open(key, fresh, round).ok_or(busy(Busy::Records))?;
         // A node keeps the longer one of two ttls, and the one that it has is not known.
         let longest = self.longest_ttl()?;
-        let op = self.ops.open(data, now, Stage::Running { record: id });
+        let op = self.ops.open(data, now, now, Stage::Running { record: id });
         let record = self.records.get_mut(id);
         (record.taken_up, record.longest) = (Some(Box::new(token)), longest);
         self.records.index(id, KeyHash::of(key));

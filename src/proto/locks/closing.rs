@@ -71,6 +71,7 @@ impl Locks {
 
     /// Called in a forked process: the records, connections and pending releases are the parent's.
     pub fn disown(&mut self, now: Instant) {
+        self.cluster.stats_mut().held = 0;
         self.records = Records::new(self.cluster.settings().limits.records);
         self.tasks = Tasks::default();
         self.keeper.clear();

@@ -60,7 +60,7 @@ impl Locks {
             self.cancel(former, now);
         }
         let record = self.records.get_mut(id);
-        let op = self.ops.open(data, record.deadline, Stage::Running { record: id });
+        let op = self.ops.open(data, now, record.deadline, Stage::Running { record: id });
         record.op = Some(op);
         record.ttl = ttl;
         if ttl.deadline(now) > record.deadline {
@@ -79,7 +79,7 @@ impl Locks {
         let Some(id) = held else {
             self.forget_loss(&lock);
             let expired = Outcome::Released(ReleaseOutcome::AlreadyExpired);
-            return self.ops.open(data, now, Stage::Over(Ok(expired)));
+            return self.ops.open(data, now, now, Stage::Over(Ok(expired)));
         };
         self.end_extend(id, LostReason::Over, now);
         let owed = self.records.get(id).owed;
@@ -240,6 +240,7 @@ impl Locks {
         let deadline = record.deadline;
         if let Some(op) = record.op.take() {
             let lock = handle_of(id, record);
+            self.cluster.stats_mut().extended += 1;
             self.ops.move_to(op, Stage::Extended { lock });
         }
         self.arm_deadline(id);
@@ -341,7 +342,17 @@ impl Locks {
     pub(super) fn lose(&mut self, id: RecordId, reason: LostReason, now: Instant) {
         self.end_extend(id, reason, now);
         self.report_loss(id, reason, now);
+        if self.hold_is_over(id, now) {
+            self.cluster.stats_mut().lost += 1;
+        }
         self.end(id, now);
+    }
+
+    /// Counts the end of a lock that was handed out. Returns whether it was held until now.
+    pub(super) fn hold_is_over(&mut self, id: RecordId, now: Instant) -> bool {
+        let Some(since) = self.records.get_mut(id).held_since.take() else { return false };
+        self.cluster.stats_mut().hold_is_over(now.saturating_since(since));
+        true
     }
 
     /// Ends an extend that is in flight, if there is one: its lock is over.
@@ -362,6 +373,10 @@ impl Locks {
 
     pub(super) fn end_as(&mut self, id: RecordId, form: Form, now: Instant) {
         self.forget_keeping(id);
+        if self.hold_is_over(id, now) {
+            // The loss of a lock was counted before.
+            self.cluster.stats_mut().released += 1;
+        }
         let record = self.records.get_mut(id);
         let was_held = record.phase == Phase::Held;
         record.phase = Phase::Ending;
@@ -386,7 +401,7 @@ impl Locks {
         data: u64,
         now: Instant,
     ) -> Op {
-        let op = self.ops.open(data, now, Stage::Running { record: id });
+        let op = self.ops.open(data, now, now, Stage::Running { record: id });
         let needed = self.cluster.quorum().min(electors.len());
         let record = self.records.get_mut(id);
         record.op = Some(op);

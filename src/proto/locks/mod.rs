@@ -191,6 +191,8 @@ struct Command {
 pub struct Wish {
     /// The ttl of the lock.
     pub ttl: Ttl,
+    /// When it was asked for.
+    pub since: Instant,
     /// No attempt is begun from this moment on.
     pub give_up_at: Instant,
     /// How the lock is kept.

@@ -91,6 +91,8 @@ pub struct Record {
     pub tracked: bool,
     /// The place of the lock among the kept locks, if it is kept or watched.
     pub kept: Option<u32>,
+    /// The lock was handed out then, and is held since.
+    pub held_since: Option<Instant>,
     /// The lock was handed out, and its updates are reported with this data.
     pub reports_under: Option<u64>,
     /// The queue of the requests that wait until this record gives up the key.
@@ -279,6 +281,7 @@ impl Records {
             taken_up: None,
             tracked: false,
             kept: None,
+            held_since: None,
             reports_under: None,
             queue: None,
             found_by: None,

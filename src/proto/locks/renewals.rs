@@ -55,7 +55,7 @@ impl Locks {
             }
             self.forget_keeping(id);
         }
-        let op = self.ops.open(data, now, Stage::Keeping { record: id });
+        let op = self.ops.open(data, now, now, Stage::Keeping { record: id });
         self.begin_keeping(id, Some(op), keep, now);
         self.track(id, tracked, now);
         Ok(op)
@@ -97,7 +97,7 @@ impl Locks {
     /// The reports about a kept lock that do not end its request.
     pub(super) fn told_of_kept(&mut self, op: Op, now: Instant) -> Option<Completion> {
         let request = self.ops.get_mut(op)?;
-        let (data, keep) = (request.data, request.keep);
+        let (data, since, keep) = (request.data, request.since, request.keep);
         let outcome = match (&request.stage, keep) {
             (&Stage::Expiring { record }, _) => {
                 request.stage = Stage::Keeping { record };
@@ -108,7 +108,7 @@ impl Locks {
                 Outcome::Renewed { deadline: self.records.get(record).deadline }
             }
             (&Stage::Granted { record }, Some(keep)) => {
-                let lock = self.hand_out(record, data);
+                let lock = self.hand_out(record, data, since, now);
                 self.begin_keeping(record, Some(op), keep, now);
                 Outcome::Acquired(lock)
             }

@@ -140,6 +140,8 @@ pub struct Request {
     generation: u64,
     /// The data that the caller gave with the request.
     pub data: u64,
+    /// When the caller made the request.
+    pub since: Instant,
     /// No attempt is begun from this moment on.
     pub give_up_at: Instant,
     /// What the request knows of a key that others hold.
@@ -164,11 +166,12 @@ pub struct Ops {
 
 impl Ops {
     /// Opens a request. One that has ended already is queued to be fetched.
-    pub fn open(&mut self, data: u64, give_up_at: Instant, stage: Stage) -> Op {
+    pub fn open(&mut self, data: u64, since: Instant, give_up_at: Instant, stage: Stage) -> Op {
         self.next_generation += 1;
         let generation = self.next_generation;
         let (ended, waiting, keep, abandoned) = (stage.ends(), None, None, false);
-        let request = Request { generation, data, give_up_at, waiting, keep, abandoned, stage };
+        let request =
+            Request { generation, data, since, give_up_at, waiting, keep, abandoned, stage };
         let op = Op { index: self.slab.insert(request) as u32, generation };
         if ended {
             self.ready.push_back(op);
@@ -287,6 +290,8 @@ mod tests {
 
     const TASK: TaskId = TaskId { index: 0, generation: Generation::FIRST };
 
+    const START: Instant = Instant::from_nanos(0);
+
     fn over() -> Stage {
         Stage::Over(Err(Error::Busy(Busy::Lock)))
     }
@@ -295,7 +300,7 @@ mod tests {
     fn ends_are_handed_out_in_their_order() {
         let mut ops = Ops::default();
         let [a, b, c] =
-            [1, 2, 3].map(|data| ops.open(data, Instant::default(), Stage::Task { task: TASK }));
+            [1, 2, 3].map(|data| ops.open(data, START, START, Stage::Task { task: TASK }));
         for op in [b, a, c] {
             ops.move_to(op, over());
         }
@@ -310,10 +315,10 @@ mod tests {
     #[test]
     fn a_request_that_was_cancelled_has_no_end() {
         let mut ops = Ops::default();
-        let op = ops.open(1, Instant::default(), over());
+        let op = ops.open(1, START, START, over());
         assert!(ops.close(op).is_some());
         assert!(ops.close(op).is_none());
-        let next = ops.open(2, Instant::default(), Stage::Task { task: TASK });
+        let next = ops.open(2, START, START, Stage::Task { task: TASK });
         assert_eq!(next.index, op.index, "the place is used again");
         assert!(ops.get_mut(op).is_none());
         assert!(ops.pop_ready().is_none());

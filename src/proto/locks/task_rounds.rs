@@ -28,7 +28,7 @@ impl Locks {
     ) -> Result<(TaskId, Op), Error> {
         self.reserve_place()?;
         let task = self.tasks.open(key, work, deadline);
-        let op = self.ops.open(data, now, Stage::Task { task });
+        let op = self.ops.open(data, now, now, Stage::Task { task });
         self.tasks.get_mut(task).op = Some(op);
         Ok((task, op))
     }

@@ -51,7 +51,8 @@ pub fn hear(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
 /// Asks for the key, for at most `wait`.
 pub fn acquire(locks: &mut Locks, key: &[u8], wait: Duration, now: Instant) -> Op {
     let ttl = locks.check_wish(key, TTL, None).unwrap();
-    let wish = Wish { ttl, give_up_at: now.saturating_add(wait), keep: None, data: 0 };
+    let give_up_at = now.saturating_add(wait);
+    let wish = Wish { ttl, since: now, give_up_at, keep: None, data: 0 };
     locks.acquire(key, KeyHash::of(key), wish, now).unwrap()
 }
 

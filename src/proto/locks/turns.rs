@@ -174,8 +174,8 @@ impl Locks {
 
     /// Opens a request in `queue`, which waits until the record of the key gives it up.
     pub fn open_queued(&mut self, queue: u32, wish: Wish) -> Op {
-        let Wish { ttl, give_up_at, keep, data } = wish;
-        let op = self.ops.open(data, give_up_at, Stage::Queued { queue, ttl, timer: None });
+        let Wish { ttl, since, give_up_at, keep, data } = wish;
+        let op = self.ops.open(data, since, give_up_at, Stage::Queued { queue, ttl, timer: None });
         let for_ever = give_up_at == Instant::from_nanos(u64::MAX);
         let set = (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op }));
         if let Some(request) = self.ops.get_mut(op) {
@@ -194,7 +194,7 @@ impl Locks {
             error => self.no_turn(self.key(occupant), error, now),
         };
         self.cluster.stats_mut().attempt_is_lost(&error);
-        self.ops.open(wish.data, wish.give_up_at, Stage::Over(Err(error)))
+        self.ops.open(wish.data, now, wish.give_up_at, Stage::Over(Err(error)))
     }
 
     /// The queue that a request is in.

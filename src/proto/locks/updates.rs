@@ -127,7 +127,6 @@ impl Locks {
         }
         let ended_by_time = kept.filter(|_| reason == LostReason::Expired);
         let reason = ended_by_time.map_or(reason, |kept| kept.reason(record.deadline));
-        self.cluster.stats_mut().lost += u64::from(op.is_some());
         let error = self.lost(id, reason, now);
         if let Some(op) = op {
             self.ops.move_to(op, Stage::Over(Err(error.clone())));

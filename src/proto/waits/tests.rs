@@ -36,7 +36,7 @@ impl Bench {
     fn queue_up(&mut self, wait: Duration) -> Op {
         let ttl = self.locks.check_wish(KEY, WAIT, None).unwrap();
         let give_up_at = self.now.saturating_add(wait);
-        let wish = Wish { ttl, give_up_at, keep: None, data: 0 };
+        let wish = Wish { ttl, since: self.now, give_up_at, keep: None, data: 0 };
         let occupant = self.locks.occupant(KEY, KeyHash::of(KEY)).unwrap();
         self.waits.queue_up(&mut self.locks, occupant, wish, self.now).unwrap()
     }
