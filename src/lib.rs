@@ -52,6 +52,7 @@ by step, and `docs/performance.md` says what each costs.
 //! * `system-ca`: the CAs of the system for `rediss://` (`Tls::system`).
 //! * `serde`: [`Config`] and [`ConfigFile`] can be deserialized, from a TOML file, say.
 //! * `tokio`: `SharedClient::connect_tokio`.
+//! * `tracing`: a span for each acquire, extend and release, and events of nodes and lost locks.
 //! * `testing`: in-process masters, for your own tests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::iter_over_hash_type, clippy::unwrap_used)]

@@ -11,6 +11,7 @@ use super::Client;
 use super::inner::SPARE_KEYS;
 use crate::net::clock;
 use crate::net::engine::Engine;
+use crate::net::observe::{self, Ended, Verb, Watch};
 use crate::proto::error::{Error, LostReason};
 use crate::proto::lock::{self, Lock};
 use crate::proto::locks::auto_extend::AutoExtend;
@@ -140,10 +141,12 @@ impl<'a> Guard<'a> {
     /// # Errors
     /// [`Error::Lost`] if the lock is over. An invalid ttl changes nothing.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
-        let mut inner = self.client.inner.borrow_mut();
-        inner.reconnect_after_pause()?;
-        let op = inner.engine.extend(self.lock(), ttl, 0)?;
-        inner.wait_for(op).map(|_| ())
+        observe::call(Verb::Extend, &self.key, || {
+            let mut inner = self.client.inner.borrow_mut();
+            inner.reconnect_after_pause()?;
+            let op = inner.engine.extend(self.lock(), ttl, 0)?;
+            inner.wait_for(op).map(|_| ())
+        })
     }
 
     /// Releases the lock, and returns the result. Waits for a majority, for the node timeout at
@@ -159,21 +162,23 @@ impl<'a> Guard<'a> {
     /// the nodes.
     pub fn release(mut self) -> Result<ReleaseOutcome, Error> {
         let lock = self.lock.take().expect("it is taken only here and in drop");
-        let mut inner = self.client.inner.borrow_mut();
-        if let Err(error) = inner.reconnect_after_pause() {
-            inner.engine.release_nowait(&lock);
-            return Err(error);
-        }
-        let op = match inner.engine.deadline(&lock) {
-            Some(_) => inner.engine.release(lock, 0),
-            // The record and the lock are over: ask the nodes whether the key still holds this
-            // token.
-            None => inner.engine.release_token(&self.key, lock.token(), 0)?,
-        };
-        match inner.wait_for(op)? {
-            Outcome::Released(released) => Ok(released),
-            other => unreachable!("a release ended as {other:?}"),
-        }
+        observe::call(Verb::Release, &self.key, || {
+            let mut inner = self.client.inner.borrow_mut();
+            if let Err(error) = inner.reconnect_after_pause() {
+                inner.engine.release_nowait(&lock);
+                return Err(error);
+            }
+            let op = match inner.engine.deadline(&lock) {
+                Some(_) => inner.engine.release(lock, 0),
+                // The record and the lock are over: ask the nodes whether the key still holds this
+                // token.
+                None => inner.engine.release_token(&self.key, lock.token(), 0)?,
+            };
+            match inner.wait_for(op)? {
+                Outcome::Released(released) => Ok(released),
+                other => unreachable!("a release ended as {other:?}"),
+            }
+        })
     }
 
     /// The engine; in a forked process it has noticed the fork by now, and knows of no lock.
@@ -197,9 +202,16 @@ impl fmt::Debug for Guard<'_> {
     }
 }
 
+impl Ended for Guard<'_> {
+    fn word(&self) -> &'static str {
+        "acquired"
+    }
+}
+
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         // A panic inside a call of the client leaves it borrowed: then the lock ends with its ttl.
+        let watch = self.lock.is_some().then(|| Watch::begin(Verb::Release, &self.key));
         let Ok(mut inner) = self.client.inner.try_borrow_mut() else { return };
         if let Some(lock) = self.lock.take() {
             inner.engine.release_nowait(&lock);
@@ -208,6 +220,10 @@ impl Drop for Guard<'_> {
         inner.notices.forget(self.number);
         if inner.spare_keys.len() < SPARE_KEYS {
             inner.spare_keys.push(std::mem::take(&mut self.key));
+        }
+        drop(inner);
+        if let Some(watch) = watch {
+            watch.ends_as_sent();
         }
     }
 }

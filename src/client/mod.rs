@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::config::{Config, DEFAULT_WAIT, LockOptions};
 use crate::net::clock;
 use crate::net::engine::Engine;
+use crate::net::observe::{self, Verb};
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{Error, Report};
@@ -138,11 +139,13 @@ impl Client {
         options: impl Into<LockOptions>,
     ) -> Result<Guard<'_>, Error> {
         let (key, options) = (key.as_ref(), options.into());
-        let mut inner = self.inner.borrow_mut();
-        inner.reconnect_after_pause()?;
-        let number = inner.notices.next();
-        let op = inner.engine.adopt(key, token, options, number)?;
-        self.guard_of(&mut inner, op, key, number, options)
+        observe::call(Verb::Adopt, key, || {
+            let mut inner = self.inner.borrow_mut();
+            inner.reconnect_after_pause()?;
+            let number = inner.notices.next();
+            let op = inner.engine.adopt(key, token, options, number)?;
+            self.guard_of(&mut inner, op, key, number, options)
+        })
     }
 
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
@@ -157,10 +160,13 @@ impl Client {
         token: lock::LockToken,
         ttl: Duration,
     ) -> Result<Instant, Error> {
-        match self.ask(|engine| engine.extend_token(key, token, ttl, 0))? {
-            Outcome::Extended { deadline } => Ok(deadline),
-            other => unreachable!("an extend ended as {other:?}"),
-        }
+        let key = key.as_ref();
+        observe::call(Verb::Extend, key, || {
+            match self.ask(|engine| engine.extend_token(key, token, ttl, 0))? {
+                Outcome::Extended { deadline } => Ok(deadline),
+                other => unreachable!("an extend ended as {other:?}"),
+            }
+        })
     }
 
     /// Releases `key` if it holds `token`, whichever client took it: for scripts.
@@ -172,10 +178,13 @@ impl Client {
         key: impl AsRef<[u8]>,
         token: lock::LockToken,
     ) -> Result<ReleaseOutcome, Error> {
-        match self.ask(|engine| engine.release_token(key, token, 0))? {
-            Outcome::Released(released) => Ok(released),
-            other => unreachable!("a release ended as {other:?}"),
-        }
+        let key = key.as_ref();
+        observe::call(Verb::Release, key, || {
+            match self.ask(|engine| engine.release_token(key, token, 0))? {
+                Outcome::Released(released) => Ok(released),
+                other => unreachable!("a release ended as {other:?}"),
+            }
+        })
     }
 
     /// Reads what every node holds at `key`, and for how long; changes nothing.
@@ -311,16 +320,18 @@ impl Client {
     }
 
     fn acquire(&self, key: &[u8], mut options: LockOptions) -> Result<Guard<'_>, Error> {
-        let mut inner = self.inner.borrow_mut();
-        inner.reconnect_after_pause()?;
-        let give_up_at = clock::now().saturating_add(options.wait.unwrap_or(DEFAULT_WAIT));
-        if inner.engine.coordinator().keeps_beyond(key, give_up_at) {
-            // The thread that could release the lock would wait here.
-            options.wait = Some(Duration::ZERO);
-        }
-        let number = inner.notices.next();
-        let op = inner.engine.acquire(key, options, number)?;
-        self.guard_of(&mut inner, op, key, number, options)
+        observe::call(Verb::Acquire, key, || {
+            let mut inner = self.inner.borrow_mut();
+            inner.reconnect_after_pause()?;
+            let give_up_at = clock::now().saturating_add(options.wait.unwrap_or(DEFAULT_WAIT));
+            if inner.engine.coordinator().keeps_beyond(key, give_up_at) {
+                // The thread that could release the lock would wait here.
+                options.wait = Some(Duration::ZERO);
+            }
+            let number = inner.notices.next();
+            let op = inner.engine.acquire(key, options, number)?;
+            self.guard_of(&mut inner, op, key, number, options)
+        })
     }
 
     /// Waits for a lock that was requested.

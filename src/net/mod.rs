@@ -10,6 +10,7 @@ pub(crate) mod connecting;
 pub(crate) mod embed;
 pub(crate) mod engine;
 pub(crate) mod names;
+pub(crate) mod observe;
 pub(crate) mod reactor;
 mod socket;
 mod stream;

@@ -17,6 +17,7 @@ use super::Owner;
 use super::inner;
 use super::open::Open;
 use super::park;
+use crate::net::observe::{Ended, Verb, Watch};
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::locks::requests::Outcome;
@@ -29,8 +30,11 @@ pub(super) mod sealed {
 
     /// What a call does with its request.
     pub trait Asked {
+        /// The request of its span, if it has one.
+        const VERB: Option<Verb>;
+
         /// The result type.
-        type Answer;
+        type Answer: Ended;
 
         /// The key: read before anything is locked.
         fn key(&self) -> &[u8];
@@ -65,6 +69,8 @@ pub struct Call<Q: Question> {
     stage: Stage,
     /// The error of a call that was refused at its first poll; the second poll returns it.
     refused: Option<Error>,
+    /// Its span, from the first poll on. It is opened and ended outside of the lock.
+    watch: Option<Watch>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +82,7 @@ enum Stage {
 
 impl<Q: Question> Call<Q> {
     pub(super) fn new(owner: &Arc<Owner>, question: Q) -> Call<Q> {
-        Call { owner: Arc::clone(owner), question, stage: Stage::New, refused: None }
+        Call { owner: Arc::clone(owner), question, stage: Stage::New, refused: None, watch: None }
     }
 
     /// Blocks the thread until there is an answer.
@@ -99,11 +105,12 @@ impl<Q: Question> Future for Call<Q> {
     /// # Panics
     /// If it is polled again after it returned its answer.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Call { owner, question, stage, refused } = self.get_mut();
+        let Call { owner, question, stage, refused, watch } = self.get_mut();
         assert!(*stage != Stage::Over, "a call is polled after its answer");
         let looked = match refused.take() {
             Some(error) => Err(error),
             None if *stage == Stage::New => {
+                *watch = Q::VERB.map(|verb| Watch::begin(verb, question.key()));
                 let asked = request(owner, question, stage, context.waker().clone());
                 if let Err(error) = asked {
                     *refused = Some(error);
@@ -119,6 +126,9 @@ impl<Q: Question> Future for Call<Q> {
             Err(error) => Err(error),
         };
         *stage = Stage::Over;
+        if let Some(watch) = watch.take() {
+            watch.end(&result);
+        }
         Poll::Ready(result)
     }
 }

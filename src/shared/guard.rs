@@ -12,6 +12,7 @@ use super::Owner;
 use super::call::{Answering, Call, Question, sealed};
 use super::open::Open;
 use super::watcher::LockWatcher;
+use crate::net::observe::{Ended, Verb, Watch};
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::lock::{self, Lock};
@@ -120,10 +121,19 @@ impl fmt::Debug for SharedGuard {
     }
 }
 
+impl Ended for SharedGuard {
+    fn word(&self) -> &'static str {
+        "acquired"
+    }
+}
+
 impl Drop for SharedGuard {
     fn drop(&mut self) {
         let (lock, watcher) = (self.lock.take(), self.watcher.take());
         let lock_state = watcher.expect("it is taken only here").into_hold();
+        // A lock that was released has no deadline any more.
+        let held = lock.is_some() && lock_state.deadline().is_some();
+        let watch = held.then(|| Watch::begin(Verb::Release, lock_state.key()));
         // Once the client is closed, its locks are over.
         let _ = self.owner.inner.with(|open| {
             if let Some(lock) = lock {
@@ -132,6 +142,9 @@ impl Drop for SharedGuard {
             open.end_lock(&lock_state);
             open.put_back(lock_state)
         });
+        if let Some(watch) = watch {
+            watch.ends_as_sent();
+        }
     }
 }
 
@@ -145,6 +158,8 @@ pub struct Extend<'a> {
 impl Question for Extend<'_> {}
 
 impl sealed::Asked for Extend<'_> {
+    const VERB: Option<Verb> = Some(Verb::Extend);
+
     type Answer = ();
 
     fn key(&self) -> &[u8] {
@@ -173,6 +188,8 @@ pub struct Release {
 impl Question for Release {}
 
 impl sealed::Asked for Release {
+    const VERB: Option<Verb> = Some(Verb::Release);
+
     type Answer = ReleaseOutcome;
 
     fn key(&self) -> &[u8] {

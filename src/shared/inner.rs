@@ -19,6 +19,7 @@ use super::open::{AfterUnlock, Open, Place};
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
+use crate::net::observe::Door;
 use crate::proto::error::{ClosedReason, Error};
 use crate::proto::time::Instant;
 
@@ -91,6 +92,7 @@ impl Inner {
         outside: Option<fn() -> bool>,
     ) -> Inner {
         engine.report_lock_updates();
+        engine.observer().belongs_to(Door::Shared);
         let state = State {
             phase: Phase::Open,
             engine: Some(engine),
@@ -292,9 +294,18 @@ impl Inner {
         })
     }
 
+    /// Releases the lock, wakes the calls that are due, and reports what was heard under the lock.
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
+        let heard = state.engine.as_mut().map(|engine| engine.observer().take());
+        self.wake_calls(state);
+        if let Some(heard) = heard {
+            heard.report();
+        }
+    }
+
     /// Releases the lock, and wakes the calls that are due. A panic of a waker is its executor's
     /// problem, and does not affect the wakers after it.
-    fn wake(&self, mut state: MutexGuard<'_, State>) {
+    fn wake_calls(&self, mut state: MutexGuard<'_, State>) {
         if state.after_unlock.woken.is_empty() && state.after_unlock.dropped.is_empty() {
             return;
         }

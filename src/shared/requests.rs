@@ -6,6 +6,7 @@ use super::call::{Answering, Question, sealed};
 use super::guard::SharedGuard;
 use super::open::Open;
 use crate::config::LockOptions;
+use crate::net::observe::Verb;
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
@@ -58,12 +59,14 @@ pub struct ForceRelease<K> {
 
 /// A request with its own copy of the key: how it is made, and which outcome makes which answer.
 macro_rules! question {
-    ($name:ident -> $answer:ty,
+    ($name:ident -> $answer:ty, $verb:expr,
      |$it:ident, $key:ident, $engine:ident, $data:ident| $ask:expr,
      |$at:ident| $outcome:pat => $value:expr) => {
         impl<K: AsRef<[u8]>> Question for $name<K> {}
 
         impl<K: AsRef<[u8]>> sealed::Asked for $name<K> {
+            const VERB: Option<Verb> = $verb;
+
             type Answer = $answer;
 
             fn key(&self) -> &[u8] {
@@ -86,32 +89,32 @@ macro_rules! question {
 }
 
 question!(
-    Acquire -> SharedGuard,
+    Acquire -> SharedGuard, Some(Verb::Acquire),
     |it, key, engine, data| engine.acquire(key, it.options, data),
     |at| Outcome::Acquired(lock) => SharedGuard::of(at, lock)
 );
 question!(
-    Adopt -> SharedGuard,
+    Adopt -> SharedGuard, Some(Verb::Adopt),
     |it, key, engine, data| engine.adopt(key, it.token.clone(), it.options, data),
     |at| Outcome::Acquired(lock) => SharedGuard::of(at, lock)
 );
 question!(
-    ExtendToken -> Instant,
+    ExtendToken -> Instant, Some(Verb::Extend),
     |it, key, engine, data| engine.extend_token(key, it.token.clone(), it.ttl, data),
     |_at| Outcome::Extended { deadline } => deadline
 );
 question!(
-    ReleaseToken -> ReleaseOutcome,
+    ReleaseToken -> ReleaseOutcome, Some(Verb::Release),
     |it, key, engine, data| engine.release_token(key, it.token.clone(), data),
     |_at| Outcome::Released(released) => released
 );
 question!(
-    Inspect -> Inspection,
+    Inspect -> Inspection, None,
     |_it, key, engine, data| engine.inspect(key, data),
     |_at| Outcome::Inspected(inspection) => *inspection
 );
 question!(
-    ForceRelease -> ReleaseOutcome,
+    ForceRelease -> ReleaseOutcome, Some(Verb::Release),
     |_it, key, engine, data| engine.dangerously_force_release(key, data),
     |_at| Outcome::Released(released) => released
 );

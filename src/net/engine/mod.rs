@@ -22,6 +22,7 @@ use super::alarm::Alarm;
 use super::clock;
 use super::connect::Connector;
 use super::names::Names;
+use super::observe::{Door, Observer};
 use crate::config::{AskForCredentials, Config};
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::{Coordinator, NodeEvent};
@@ -115,6 +116,8 @@ pub struct Engine {
     /// The user and password of each URL, used if the function of [`Config::credentials`] returns
     /// `None`.
     by_url: Vec<Credentials>,
+    /// What is reported to `tracing`.
+    observer: Observer,
     /// The number of the process that owns the sockets and the locks.
     owner: u32,
 }
@@ -172,6 +175,7 @@ impl Engine {
             first_lookups,
             credentials: config.credentials,
             by_url,
+            observer: Observer::new(Door::Engine),
             owner: std::process::id(),
         })
     }
@@ -183,7 +187,7 @@ impl Engine {
 
     /// The next event of a node.
     pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
-        self.coordinator.poll_node_event().or_else(|| {
+        self.observer.next_node_event(&mut self.coordinator).or_else(|| {
             let node = self.take_stale()?;
             Some(NodeEvent::AddressStale { node })
         })
@@ -211,6 +215,11 @@ impl Engine {
         let node = self.stale.iter().next()?;
         self.stale.remove(node);
         Some(node)
+    }
+
+    /// What the engine reports to `tracing`.
+    pub(crate) fn observer(&mut self) -> &mut Observer {
+        &mut self.observer
     }
 
     /// The counters so far.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Engine;
 use crate::config::{DEFAULT_WAIT, LockOptions};
 use crate::net::clock;
+use crate::net::observe::Verb;
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
 use crate::proto::lock::{Lock, LockToken};
@@ -31,7 +32,16 @@ impl Engine {
     ) -> Result<Op, Error> {
         let LockOptions { ttl, wait, keep } = options.into();
         let wait = wait.unwrap_or(DEFAULT_WAIT);
-        self.coordinator.acquire_and_auto_extend(key.as_ref(), ttl, wait, keep, data, clock::now())
+        let asked = self.coordinator.acquire_and_auto_extend(
+            key.as_ref(),
+            ttl,
+            wait,
+            keep,
+            data,
+            clock::now(),
+        );
+        self.observer.asked(&asked, Verb::Acquire, key.as_ref());
+        asked
     }
 
     /// Renews a lock from now on, by its present ttl, until it is released, given away or lost, or
@@ -77,7 +87,9 @@ impl Engine {
         data: u64,
     ) -> Result<Op, Error> {
         let LockOptions { ttl, keep, .. } = options.into();
-        self.coordinator.adopt(key.as_ref(), token, ttl, keep, data, clock::now())
+        let asked = self.coordinator.adopt(key.as_ref(), token, ttl, keep, data, clock::now());
+        self.observer.asked(&asked, Verb::Adopt, key.as_ref());
+        asked
     }
 
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it: for
@@ -92,7 +104,9 @@ impl Engine {
         ttl: Duration,
         data: u64,
     ) -> Result<Op, Error> {
-        self.coordinator.extend_token(key.as_ref(), token, ttl, data, clock::now())
+        let asked = self.coordinator.extend_token(key.as_ref(), token, ttl, data, clock::now());
+        self.observer.asked(&asked, Verb::Extend, key.as_ref());
+        asked
     }
 
     /// Reads what every node holds at `key`, and changes nothing. The request ends when all nodes
@@ -139,7 +153,10 @@ impl Engine {
     /// Before anything is sent: an invalid ttl, [`Error::Lost`], or [`Error::Busy`] while another
     /// extend of the lock is in flight.
     pub fn extend(&mut self, lock: &Lock, ttl: Duration, data: u64) -> Result<Op, Error> {
-        self.coordinator.extend(lock, ttl, data, clock::now())
+        let key = self.observer.key_of(&self.coordinator, lock);
+        let asked = self.coordinator.extend(lock, ttl, data, clock::now());
+        self.observer.asked(&asked, Verb::Extend, key);
+        asked
     }
 
     /// Releases a lock. The completion comes when a majority of nodes has released it, or at the
@@ -147,7 +164,10 @@ impl Engine {
     /// over before ends as `AlreadyExpired` without a request to the nodes;
     /// [`release_token`](Engine::release_token) asks them.
     pub fn release(&mut self, lock: Lock, data: u64) -> Op {
-        self.coordinator.release(lock, data, clock::now())
+        let key = self.observer.key_of(&self.coordinator, &lock);
+        let op = self.coordinator.release(lock, data, clock::now());
+        self.observer.asked(&Ok(op), Verb::Release, key);
+        op
     }
 
     /// Releases `key` if it holds `token`, whichever client took it.
@@ -160,13 +180,17 @@ impl Engine {
         token: LockToken,
         data: u64,
     ) -> Result<Op, Error> {
-        self.coordinator.release_token(key.as_ref(), token, data, clock::now())
+        let asked = self.coordinator.release_token(key.as_ref(), token, data, clock::now());
+        self.observer.asked(&asked, Verb::Release, key.as_ref());
+        asked
     }
 
     /// Releases a lock without a completion. Follow it with [`flush`](Engine::flush) or
     /// [`prepare`](Engine::prepare).
     pub fn release_nowait(&mut self, lock: &Lock) {
+        let key = self.observer.key_of(&self.coordinator, lock);
         self.coordinator.release_nowait(lock, clock::now());
+        self.observer.sent(key);
     }
 
     /// Cancels every request and releases every lock, handed out or not: for an orderly end. Drive
@@ -182,6 +206,7 @@ impl Engine {
     /// released.
     pub fn cancel(&mut self, op: Op) {
         self.coordinator.cancel(op, clock::now());
+        self.observer.is_cancelled(op);
     }
 
     /// How long the lock may still be believed in; zero once it is over. A local read.

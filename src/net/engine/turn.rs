@@ -25,6 +25,7 @@ impl Engine {
     /// For a caller that has looked for a fork in the same turn.
     pub(crate) fn go_on(&mut self) {
         turn::run(&mut Driving(self));
+        self.observer.look_at_nodes(&mut self.coordinator);
     }
 
     /// Whether the driver can sleep without a timeout, because the alarm wakes it.
@@ -110,7 +111,9 @@ impl Engine {
         if !self.coordinator.has_completions() {
             return None;
         }
-        turn::hand_out(&mut Driving(self))
+        let done = turn::hand_out(&mut Driving(self))?;
+        self.observer.completed(&done);
+        Some(done)
     }
 
     /// The next request that ended, without its result: [`fetch`](Engine::fetch) returns that

@@ -12,6 +12,7 @@ impl Engine {
     /// [`prepare`](Engine::prepare) returns a zero timeout.
     pub fn report_lock_updates(&mut self) {
         self.coordinator.report_lock_updates();
+        self.observer.reports_updates();
     }
 
     /// The next update of a lock that was handed out: a later deadline, a warning, and at last its
@@ -28,7 +29,9 @@ impl Engine {
         }
         // What was found before a fork concerns the parent's locks.
         self.check_fork();
-        self.coordinator.poll_lock_update()
+        let update = self.coordinator.poll_lock_update()?;
+        self.observer.updated(&update);
+        Some(update)
     }
 
     /// Notices the loss of a lock as if the lock was renewed, but does not extend it.
@@ -39,5 +42,6 @@ impl Engine {
     /// Cancels a request, unless it extends a lock: such a request goes on without a completion.
     pub(crate) fn abandon(&mut self, op: Op) {
         self.coordinator.abandon(op, clock::now());
+        self.observer.is_cancelled(op);
     }
 }

@@ -223,6 +223,11 @@ impl Coordinator {
         self.locks.has_lock_updates()
     }
 
+    /// The key of a lock, until no release of it is pending any more.
+    pub fn key(&self, lock: &Lock) -> Option<&[u8]> {
+        self.locks.key_of(lock)
+    }
+
     /// The next thing that happened to a node.
     pub fn poll_node_event(&mut self) -> Option<NodeEvent> {
         self.locks.cluster_mut().poll_node_event()

@@ -24,6 +24,11 @@ impl Locks {
         (record.phase == Phase::Held).then_some(record.deadline)
     }
 
+    /// The key of a lock whose record is open.
+    pub fn key_of(&self, lock: &Lock) -> Option<&[u8]> {
+        Some(&self.records.get(self.records.find(lock)?).key)
+    }
+
     /// How long the lock may still be believed in; zero once it is over.
     pub fn remaining(&self, lock: &Lock, now: Instant) -> Duration {
         self.deadline(lock).map_or(Duration::ZERO, |deadline| deadline.saturating_since(now))

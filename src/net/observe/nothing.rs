@@ -1,0 +1,85 @@
+//! Without the feature `tracing`: nothing is kept and nothing is reported.
+
+use super::{Door, Ended, Verb};
+use crate::proto::coordinator::{Coordinator, NodeEvent};
+use crate::proto::error::Error;
+use crate::proto::ids::Op;
+use crate::proto::lock::Lock;
+use crate::proto::locks::requests::Completion;
+use crate::proto::locks::updates::LockUpdate;
+
+/// A request, from its beginning to its end.
+#[derive(Debug)]
+pub struct Watch;
+
+impl Watch {
+    #[inline]
+    pub fn begin(_: Verb, _: &[u8]) -> Watch {
+        Watch
+    }
+
+    #[inline]
+    pub fn end<T: Ended>(self, _: &Result<T, Error>) {}
+
+    #[inline]
+    pub fn ends_as_sent(self) {}
+}
+
+/// What an engine observes.
+#[derive(Debug)]
+pub struct Observer;
+
+impl Observer {
+    #[inline]
+    pub fn new(_: Door) -> Observer {
+        Observer
+    }
+
+    #[inline]
+    pub fn belongs_to(&mut self, _: Door) {}
+
+    #[inline]
+    pub fn key_of(&self, _: &Coordinator, _: &Lock) -> Option<Vec<u8>> {
+        None
+    }
+
+    #[inline]
+    pub fn asked(&mut self, _: &Result<Op, Error>, _: Verb, _: impl Sized) {}
+
+    #[inline]
+    pub fn sent(&self, _: impl Sized) {}
+
+    #[inline]
+    pub fn completed(&mut self, _: &Completion) {}
+
+    #[inline]
+    pub fn is_cancelled(&mut self, _: Op) {}
+
+    #[inline]
+    pub fn reports_updates(&mut self) {}
+
+    #[inline]
+    pub fn updated(&mut self, _: &LockUpdate) {}
+
+    #[inline]
+    pub fn look_at_nodes(&mut self, _: &mut Coordinator) {}
+
+    #[inline]
+    pub fn next_node_event(&mut self, core: &mut Coordinator) -> Option<NodeEvent> {
+        core.poll_node_event()
+    }
+
+    #[inline]
+    pub fn take(&mut self) -> Heard {
+        Heard
+    }
+}
+
+/// What was heard under a lock, to be reported after it.
+#[derive(Debug)]
+pub struct Heard;
+
+impl Heard {
+    #[inline]
+    pub fn report(self) {}
+}
