@@ -471,7 +471,13 @@ impl Locks {
         for node in record.round.ballot().undecided().iter() {
             if self.records.is_open(id) {
                 self.cluster.stats_mut().failed(node, NodeError::Silent);
-                self.cast(id, node, NodeReply::Failed(NodeError::Silent), now);
+                // A node that is asked `EXISTS` has acknowledged the release.
+                let said = if self.records.get(id).is_asked_exists(node) {
+                    NodeReply::Absent
+                } else {
+                    NodeReply::Failed(NodeError::Silent)
+                };
+                self.cast(id, node, said, now);
             }
         }
     }
