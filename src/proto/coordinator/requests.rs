@@ -277,9 +277,10 @@ impl Coordinator {
     }
 
     /// Called in a forked process: the records, connections and pending releases are the parent's.
-    /// Every request ends as `ConfigError::Nodes`, now and from now on, and nothing is written.
-    pub fn disown(&mut self, now: Instant) {
-        self.locks.disown(now);
+    /// Every request ends as [`ClosedReason::Forked`](crate::proto::error::ClosedReason), now and
+    /// from now on, and nothing is written.
+    pub fn disown(&mut self) {
+        self.locks.disown();
         self.waits.clear();
     }
 

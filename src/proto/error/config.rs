@@ -109,7 +109,7 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::System { problem } => f.write_str(problem),
             ConfigError::Nodes(report) => {
-                write!(f, "configuration: too many nodes cannot be used with it: {report}")
+                write!(f, "configuration: too few usable nodes; fix these: {report}")
             }
         }
     }

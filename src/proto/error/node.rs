@@ -251,7 +251,7 @@ impl NodeReply {
 impl fmt::Display for NodeReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NodeReply::Nothing => f.write_str("undecided"),
+            NodeReply::Nothing => f.write_str("no answer yet"),
             NodeReply::Granted => f.write_str("granted"),
             NodeReply::Held => f.write_str("held"),
             NodeReply::Absent => f.write_str("absent"),

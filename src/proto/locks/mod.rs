@@ -205,6 +205,8 @@ pub struct Locks {
     cluster: Cluster,
     /// The first handshakes are not over: requests for locks are held.
     starting: bool,
+    /// This is the copy in a forked process: every request ends as an error.
+    disowned: bool,
     /// The pending releases of each node.
     pending_releases: Vec<PendingReleases>,
     /// The flushes that each node reported.
@@ -237,6 +239,7 @@ impl Locks {
             tasks: Tasks::default(),
             ops: Ops::default(),
             starting: true,
+            disowned: false,
             keeper: Keeper::new(),
             found: Vec::new(),
             command: Command::default(),
