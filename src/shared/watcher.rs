@@ -117,7 +117,7 @@ impl Clone for LockWatcher {
 
 impl fmt::Debug for LockWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
+        f.debug_struct("LockWatcher")
             .field("token", &self.token())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
