@@ -264,7 +264,7 @@ impl LockOptions {
         self.wait(moment.saturating_since(clock::now()))
     }
 
-    /// Waits until the lock is granted, or the nodes reject it for good ([`Error::Config`]).
+    /// Waits until the lock is granted, or the nodes reject it for good (`Error::Config`).
     #[must_use]
     pub fn wait_forever(self) -> LockOptions {
         self.wait(Duration::MAX)
