@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
-use redlatch::{ConfigError, Error, NodeError, NodeReply, NodeReport};
+use redlatch::{ConfigError, Error, InvalidTtl, NodeError, NodeReply, NodeReport};
 use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use serde_json::{Value, json};
 
@@ -80,8 +80,23 @@ impl Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         let nodes = error.report().map(|report| report.nodes.clone()).unwrap_or_default();
-        let (word, message, code) = (word(&error), error.to_string(), exit::of(&error));
+        let (word, code) = (word(&error), exit::of(&error));
+        let message = match flag_to_change(&error) {
+            Some(advice) => format!("{error}; {advice}"),
+            None => error.to_string(),
+        };
         Refusal { word, message, nodes, code, way_out: None }
+    }
+}
+
+/// The flag by which an operator can change what was refused.
+fn flag_to_change(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::Config(ConfigError::Ttl(InvalidTtl::TooLong { .. })) => {
+            Some("shorten --ttl, or raise --max-ttl in every client of these nodes")
+        }
+        Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { .. })) => Some("raise --ttl"),
+        _ => None,
     }
 }
 

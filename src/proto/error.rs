@@ -299,6 +299,28 @@ impl Report {
         count(quarantined) > 0 && most >= self.needed
     }
 
+    /// Writes what some of the nodes said.
+    fn write_nodes(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        wanted: impl Fn(&NodeReport) -> bool,
+    ) -> fmt::Result {
+        for (index, node) in self.nodes.iter().filter(|node| wanted(node)).enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {}", node.label, node.said)?;
+            if let Some(detail) = &node.detail {
+                write!(f, " ({detail})")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a node of the list is a server that another address leads to as well.
+    fn names_one_server_twice(&self) -> bool {
+        let twice = NodeReply::Failed(NodeError::SameServer);
+        self.nodes.iter().any(|node| node.said == twice)
+    }
+
     fn hint(&self) -> &'static str {
         if self.is_for_the_restart_guard() { GUARD_HINT } else { "" }
     }
@@ -313,15 +335,13 @@ impl fmt::Debug for Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (needed, nodes) = (self.needed, self.nodes.len());
-        write!(f, "needed {needed} of {nodes} for \"{}\":", self.key.escape_ascii())?;
-        for (index, node) in self.nodes.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            write!(f, "{comma} {} {}", node.label, node.said)?;
-            if let Some(detail) = &node.detail {
-                write!(f, " ({detail})")?;
-            }
+        write!(f, "needed {needed} of {nodes}")?;
+        // A report about the nodes alone is about no key.
+        if !self.key.is_empty() {
+            write!(f, " for \"{}\"", self.key.escape_ascii())?;
         }
-        Ok(())
+        f.write_str(": ")?;
+        self.write_nodes(f, |_| true)
     }
 }
 
@@ -571,6 +591,11 @@ impl fmt::Display for ConfigError {
                 write!(f, "{name} is {given:?}: it must be {must}")
             }
             ConfigError::System { problem } => f.write_str(problem),
+            ConfigError::Nodes(report) if report.names_one_server_twice() => {
+                f.write_str("two addresses lead to one server, which would vote twice: ")?;
+                report.write_nodes(f, |node| node.said != NodeReply::Nothing)?;
+                f.write_str("; give every server once")
+            }
             ConfigError::Nodes(report) => {
                 write!(f, "too many nodes cannot be used as they are configured: {report}")
             }

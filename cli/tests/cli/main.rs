@@ -27,6 +27,7 @@ mod overlap;
 #[allow(dead_code, reason = "it is shared with other tests, which need more of it")]
 mod papers;
 mod pipes;
+mod refusals;
 mod scripts;
 mod secrets;
 mod signals;
