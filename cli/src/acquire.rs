@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use mio::Token;
-use redlatch::{Lock, LockOptions, Outcome, clock, clock::Instant};
+use redlatch::{Lock, LockOptions, clock, clock::Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
@@ -16,6 +16,7 @@ use signal_hook_mio::v1_0::Signals;
 use crate::arguments::{Key, Nodes, Output, Timing};
 use crate::event_loop::EventLoop;
 use crate::exit;
+use crate::lock_wait::{Patience, for_lock};
 use crate::look::time;
 use crate::node_events;
 use crate::nodes;
@@ -126,25 +127,17 @@ impl Taking<'_> {
     /// Waits for the lock, for what is left of the wait.
     fn acquire(&mut self) -> Result<Lock, Stop> {
         let timing = &self.options.timing;
-        let passed = clock::now().saturating_since(self.start);
-        let lock_options = LockOptions::once(timing.ttl);
-        let lock_options = match timing.longest_wait() {
-            Some(wait) => lock_options.wait(wait.saturating_sub(passed)),
-            None => lock_options.wait_forever(),
+        let give_up_at = timing.longest_wait().map(|wait| self.start.saturating_add(wait));
+        let once = LockOptions::once(timing.ttl);
+        let mut patience = Patience::new(timing.no_quorum_wait);
+        let (signals, output) = (&mut self.signals, &self.options.output);
+        let beside = |event_loop: &mut EventLoop| {
+            node_events::mention(event_loop, output);
+            signals.pending().next().map_or(Ok(None), |signal| Err(Stop::Signal(signal)))
         };
-        let op = self.event_loop.engine.acquire(&self.options.key.key, lock_options, 0)?;
-        loop {
-            if let Some(done) = self.event_loop.engine.poll_completion() {
-                return match done.result.map_err(Refusal::of_acquire)? {
-                    Outcome::Acquired(lock) => Ok(lock),
-                    other => unreachable!("an acquire ended as {other:?}"),
-                };
-            }
-            if let Err(stop) = self.turn(None) {
-                self.event_loop.engine.cancel(op);
-                return Err(stop);
-            }
-        }
+        let key = &self.options.key.key;
+        for_lock(&mut self.event_loop, key, once, give_up_at, &mut patience, beside)
+            .map_err(Refusal::of_acquire)?
     }
 
     /// Hands the lock to the reader of its token, or releases it.

@@ -16,6 +16,7 @@ mod exit;
 mod extend;
 mod init;
 mod leading;
+mod lock_wait;
 mod look;
 mod man;
 mod node_events;

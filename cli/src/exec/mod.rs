@@ -36,9 +36,13 @@ use watch::{Bound, Over, Watch};
 /// How long to wait for the answers of the nodes beyond the majority, which are only counted.
 const STRAGGLERS: Duration = Duration::from_millis(10);
 
+/// The shell of `exec -c`: the one that cron and system(3) use, and not the user's own.
+const SHELL: &str = "/bin/sh";
+
 const EXAMPLES: &str = "\
 Examples:
-  redlatch exec nightly-report -- /usr/local/bin/report --all
+  redlatch exec nightly-report /usr/local/bin/report --all
+  redlatch exec backup -c 'pg_dump app | gzip > /backup/app.gz'
   redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if somebody else has it
   redlatch exec -w 5m -t 1m migrate -- ./migrate  wait for 5 minutes at most
 
@@ -58,9 +62,15 @@ pub struct Options {
     #[command(flatten)]
     pub key: Key,
 
-    /// The command, and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command, and its arguments; -- may stand before it
+    ///
+    /// What follows CMD is CMD's, also if it looks like a flag: our own flags stand before it.
+    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "shell_line")]
     pub command: Vec<OsString>,
+
+    /// Run this line with /bin/sh, in place of CMD
+    #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "command")]
+    pub shell_line: Option<OsString>,
 
     /// The exit code if another client holds the lock and the wait ran out
     #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::CONTENDED)]
@@ -107,6 +117,16 @@ pub struct Options {
     pub output: Output,
 }
 
+impl Options {
+    /// The command and its arguments.
+    fn words(&self) -> Vec<OsString> {
+        match &self.shell_line {
+            Some(line) => vec![SHELL.into(), "-c".into(), line.clone()],
+            None => self.command.clone(),
+        }
+    }
+}
+
 /// The longest time that the lock is held; `None`: no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxHold(pub Option<Duration>);
@@ -128,7 +148,8 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal> {
     let begun = clock::now();
-    let name = options.command.first().expect("the parser insists on one");
+    let words = options.words();
+    let name = words.first().expect("the parser insists on CMD or a line");
     let program = command::find(name)?;
     let grace = grace(options)?;
     let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
@@ -136,7 +157,8 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
     let keep = keep(options, grace);
-    let waited = waiting::wait_for_lock(&mut event_loop, &mut signals, options, keep, log);
+    let wanted = (options.key.key.as_str(), &options.timing);
+    let waited = waiting::wait_for_lock(&mut event_loop, &mut signals, wanted, keep, log);
     let lock = match waited.map_err(|error| refusal(options, error))? {
         Waited::Held(lock) => lock,
         Waited::EndedBy(signal) => return Ok(exit::by_signal(signal.as_raw())),
@@ -152,7 +174,7 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
         return over_before_start(&mut event_loop, lock, options, log);
     }
     let place = Place::of_command(options.foreground);
-    let mut command = die_with_parent::command(&program, &options.command);
+    let mut command = die_with_parent::command(&program, &words);
     give_environment(&mut command, options, &event_loop, &lock);
     let over = match Child::start(command, place, event_loop.registry()) {
         Ok(mut child) => {

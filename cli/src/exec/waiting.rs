@@ -1,17 +1,16 @@
 //! The way to the lock: one attempt at once, and then the wait. A signal ends it at any moment.
 //! However it ends without the lock, nothing is left on a node that can be reached.
 
-use redlatch::{
-    AutoExtend, Completion, Error, Lock, LockOptions, Op, Outcome, clock, clock::Instant,
-};
+use redlatch::{AutoExtend, Error, Lock, LockOptions, clock};
 use rustix::process::Signal;
 
-use super::Options;
 use super::events;
 use super::signals::{Caught, Signals};
 use super::stderr_log::StderrLog;
 use super::terminal::stop_ourselves;
+use crate::arguments::Timing;
 use crate::event_loop::EventLoop;
+use crate::lock_wait::{Patience, for_lock};
 use crate::node_events;
 
 /// How the wait ended.
@@ -26,13 +25,11 @@ pub enum Waited {
 pub fn wait_for_lock(
     event_loop: &mut EventLoop,
     signals: &mut Signals,
-    options: &Options,
+    (key, timing): (&str, &Timing),
     keep: AutoExtend,
     log: &mut StderrLog,
 ) -> Result<Waited, Error> {
-    let timing = &options.timing;
-    let give_up_at = timing.longest_wait().map(|wait| clock::now().saturating_add(wait));
-    let waited = gather_and_try(event_loop, signals, options, keep, give_up_at, log);
+    let waited = gather_and_try(event_loop, signals, (key, timing), keep, log);
     if !matches!(waited, Ok(Waited::Held(_))) {
         event_loop.settle(timing.node_timeout)?;
     }
@@ -42,11 +39,11 @@ pub fn wait_for_lock(
 fn gather_and_try(
     event_loop: &mut EventLoop,
     signals: &mut Signals,
-    options: &Options,
+    (key, timing): (&str, &Timing),
     keep: AutoExtend,
-    give_up_at: Option<Instant>,
     log: &mut StderrLog,
 ) -> Result<Waited, Error> {
+    let give_up_at = timing.longest_wait().map(|wait| clock::now().saturating_add(wait));
     let mut ended_by = None;
     event_loop.gather(|_| {
         ended_by = ended_by.or_else(|| ending_signal(signals));
@@ -55,52 +52,27 @@ fn gather_and_try(
     if let Some(signal) = ended_by {
         return Ok(Waited::EndedBy(signal));
     }
-    let lock_options = LockOptions::once(options.timing.ttl).auto_extend(keep);
+    let once = LockOptions::once(timing.ttl).auto_extend(keep);
+    let mut patience = Patience::new(timing.no_quorum_wait);
+    let mut wait = |event_loop: &mut EventLoop, until, log: &mut StderrLog| {
+        let waited = for_lock(event_loop, key, once, until, &mut patience, |event_loop| {
+            node_events::lines(event_loop).iter().for_each(|line| log.mention(line));
+            ending_signal(signals).map_or(Ok(None), Err)
+        });
+        waited.map(|held| held.map_or_else(Waited::EndedBy, Waited::Held))
+    };
     // The reason for the wait is reported, so the first attempt is a request of its own.
-    let passing = match attempt(event_loop, signals, options, lock_options, log)? {
+    let passing = match wait(event_loop, Some(clock::now()), log) {
         Ok(waited) => return Ok(waited),
         Err(error) => error,
     };
     let passes = matches!(passing, Error::Contended(_) | Error::NoQuorum(_) | Error::Expired(_));
-    let lock_options = match give_up_at {
-        _ if !passes => return Err(passing),
-        Some(moment) if clock::now() >= moment => return Err(passing),
-        Some(moment) => lock_options.wait_until(moment),
-        None => lock_options.wait_forever(),
-    };
-    events::waiting(log, &passing);
-    attempt(event_loop, signals, options, lock_options, log)?
-}
-
-/// Makes one request, with the wait of the options. The outer error is the system's.
-fn attempt(
-    event_loop: &mut EventLoop,
-    signals: &mut Signals,
-    options: &Options,
-    lock_options: LockOptions,
-    log: &mut StderrLog,
-) -> Result<Result<Waited, Error>, Error> {
-    let op = event_loop.engine.acquire(&options.key.key, lock_options, 0)?;
-    loop {
-        if let Some(result) = end_of(event_loop, op) {
-            return Ok(match result {
-                Ok(Outcome::Acquired(lock)) => Ok(Waited::Held(lock)),
-                Ok(other) => unreachable!("an acquire ended as {other:?}"),
-                Err(error) => Err(error),
-            });
-        }
-        if let Some(signal) = ending_signal(signals) {
-            event_loop.engine.cancel(op);
-            return Ok(Ok(Waited::EndedBy(signal)));
-        }
-        event_loop.turn(None)?;
-        node_events::lines(event_loop).iter().for_each(|line| log.mention(line));
+    let is_over = give_up_at.is_some_and(|moment| clock::now() >= moment);
+    if !passes || is_over {
+        return Err(passing);
     }
-}
-
-fn end_of(event_loop: &mut EventLoop, op: Op) -> Option<Result<Outcome, Error>> {
-    let completions = std::iter::from_fn(|| event_loop.engine.poll_completion());
-    completions.filter(|done| done.op == op).map(|Completion { result, .. }| result).next()
+    events::waiting(log, &passing);
+    wait(event_loop, give_up_at, log)
 }
 
 /// The signal that ends redlatch, if one came. A signal that stops redlatch stops it here.

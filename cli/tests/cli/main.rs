@@ -21,6 +21,7 @@ mod exec_pipes;
 mod exec_signals;
 mod exec_terminal;
 mod init;
+mod no_quorum_wait;
 mod overlap;
 #[cfg(feature = "tls")]
 #[path = "../../../tests/deploy/papers.rs"]
