@@ -102,6 +102,8 @@ pub use proto::locks::round::ReleaseOutcome;
 #[doc(inline)]
 pub use proto::node_set::{NodeId, NodeSet};
 #[doc(inline)]
+pub use proto::prometheus;
+#[doc(inline)]
 pub use proto::settings::{Credentials, RestartGuard};
 #[doc(inline)]
 pub use proto::stats::{NodeStats, RoundTrips, Stats};

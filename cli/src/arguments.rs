@@ -125,8 +125,8 @@ pub struct Timing {
     /// How long to go on trying while no quorum of nodes can be asked; then the exit code is 69
     ///
     /// So the jobs of a crontab do not pile up while the nodes are down. The time counts from the
-    /// moment at which the quorum was lost, and begins anew after each time a quorum answered. A key
-    /// that another client holds, and nodes in quarantine, are waited for as --wait says.
+    /// moment at which the quorum was lost, and begins anew after each time a quorum answered. A
+    /// key that another client holds, and nodes in quarantine, are waited for as --wait says.
     #[arg(long, value_name = "DUR", value_parser = duration, default_value = "30s")]
     pub no_quorum_wait: Duration,
 

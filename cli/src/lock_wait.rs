@@ -1,5 +1,5 @@
-//! The wait for a lock, which `exec`, `hold` and `acquire` share, and its bound on the time in which
-//! no quorum of nodes can be asked.
+//! The wait for a lock, which `exec`, `hold` and `acquire` share, and its bound on the time in
+//! which no quorum of nodes can be asked.
 //!
 //! The hazard is a wait for ever. Cron starts a job every minute: on dead nodes, jobs that wait
 //! without a bound pile up. But a lock that another client holds for hours is no reason to give up.

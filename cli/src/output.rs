@@ -139,34 +139,7 @@ pub fn outcome(said: NodeReply) -> &'static str {
 
 /// The word for a node's error, for scripts.
 pub fn trouble(cause: NodeError) -> &'static str {
-    match cause {
-        NodeError::Unreachable => "unreachable",
-        NodeError::Silent => "silent",
-        NodeError::Lost => "connection_lost",
-        NodeError::Garbage => "garbage",
-        NodeError::Full => "full",
-        NodeError::Loading => "loading",
-        NodeError::Busy => "busy",
-        NodeError::Misconf => "misconf",
-        NodeError::NoReplicas => "no_replicas",
-        NodeError::OutOfMemory => "out_of_memory",
-        NodeError::Replica => "replica",
-        NodeError::TooManyClients => "too_many_clients",
-        NodeError::NoAuth => "no_auth",
-        NodeError::WrongPassword => "wrong_password",
-        NodeError::NoPermission => "no_permission",
-        NodeError::Protected => "protected",
-        NodeError::Cluster => "cluster",
-        NodeError::Evicts => "evicts",
-        NodeError::Quarantined => "quarantined",
-        NodeError::SameServer => "same_server",
-        NodeError::NoDatabase => "no_database",
-        NodeError::Forked => "forked",
-        NodeError::WrongType => "wrong_type",
-        NodeError::NoScript => "no_script",
-        NodeError::UnknownCommand => "unknown_command",
-        NodeError::Other => "other",
-    }
+    cause.word()
 }
 
 /// Whether we were started without a stdout (`>&-`). By now the standard library has put
@@ -214,20 +187,5 @@ pub fn words(error: &io::Error) -> String {
 pub fn mention(output: &Output, text: &str) {
     if output.verbose {
         complain(&format!("redlatch: {text}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_trouble_has_a_word_of_its_own() {
-        let mut words: Vec<&str> = NodeError::ALL.iter().map(|&cause| trouble(cause)).collect();
-        words.sort_unstable();
-        words.dedup();
-        assert_eq!(words.len(), NodeError::ALL.len());
-        let fit = |word: &str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-        assert!(words.iter().all(|word| fit(word)), "{words:?}");
     }
 }

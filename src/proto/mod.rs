@@ -13,6 +13,7 @@ pub mod key;
 pub mod lock;
 pub mod locks;
 pub mod node_set;
+pub mod prometheus;
 pub mod settings;
 pub mod stats;
 pub mod time;

@@ -24,8 +24,8 @@ Examples:
   redlatch status                          the nodes themselves
 
 Exit codes: 0 free, 1 held, 69 no quorum of nodes could answer, 125 usage or configuration. Of \
-several keys: 69 if one is not known, else 1 if one is held. Without a key: 0 a quorum of nodes can \
-grant, 69 fewer can: a readiness probe.";
+several keys: 69 if one is not known, else 1 if one is held. Without a key: 0 a quorum of nodes \
+can grant, 69 fewer can: a readiness probe.";
 
 /// What every node says, and the verdict
 ///
