@@ -11,7 +11,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use redlatch::LockToken;
 
-use crate::{acquire, bench, completions, demo, doctor, exec, extend, init, man, release, status};
+use crate::{
+    acquire, bench, completions, demo, doctor, exec, extend, hold, init, man, release, status,
+};
 
 const LONG_ABOUT: &str = "\
 A lock around any program, over N independent Redis masters (Redlock): who gets a majority of the \
@@ -34,9 +36,9 @@ Exit codes:
   0        done; status: free; doctor: healthy (exec: that of its command)
   1        status: held; extend, release: the token does not hold the key; doctor: failed;
            init: not confirmed
-  69       no quorum of nodes could answer
+  69       no quorum of nodes could answer; status without a key: too few can grant
   75       someone else holds the lock and the wait ran out
-  124      exec: the lock was lost, and the command was stopped
+  124      the lock was lost: exec stopped its command, hold ended
   125      usage, configuration or internal error
   126/127  exec: the command cannot be run / is not found
   128+n    ended by signal n";
@@ -54,6 +56,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     Exec(exec::Options),
+    Hold(hold::Options),
     Acquire(acquire::Options),
     Extend(extend::Options),
     Release(release::Options),

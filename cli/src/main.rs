@@ -14,6 +14,7 @@ mod event_loop;
 mod exec;
 mod exit;
 mod extend;
+mod hold;
 mod init;
 mod leading;
 mod lock_wait;
@@ -22,6 +23,7 @@ mod man;
 mod node_events;
 mod nodes;
 mod output;
+mod presence;
 mod release;
 mod sights;
 mod signals;
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
     };
     match verb {
         Verb::Exec(options) => exec::run(&options),
+        Verb::Hold(options) => hold::run(&options),
         Verb::Acquire(options) => acquire::run(&options),
         Verb::Extend(options) => extend::run(&options),
         Verb::Release(options) => release::run(&options),

@@ -8,7 +8,7 @@ use redlatch::{Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutc
 use serde_json::{Value, json};
 
 use super::child::Ended;
-use super::stderr_log::{StderrLog, Weight};
+use super::log::{Log, Weight};
 use crate::output::{Refusal, node_json};
 use crate::wall_clock;
 
@@ -22,7 +22,7 @@ pub struct Won {
 }
 
 /// The lock was not granted at once; the tool waits for it.
-pub fn waiting(log: &mut StderrLog, error: &Error) {
+pub fn waiting(log: &mut Log, error: &Error) {
     let refusal = Refusal::of_acquire(error.clone());
     let mut text = format!("waiting for \"{}\": {}", log.key(), refusal.message);
     if let Some(line) = refusal.way_out {
@@ -34,7 +34,7 @@ pub fn waiting(log: &mut StderrLog, error: &Error) {
 }
 
 /// The lock is held.
-pub fn acquired(log: &mut StderrLog, lock: &Lock, won: Won) {
+pub fn acquired(log: &mut Log, lock: &Lock, won: Won) {
     let Won { remaining, elapsed, granted, nodes } = won;
     let token = lock.token().to_string();
     let text = format!(
@@ -53,7 +53,7 @@ pub fn acquired(log: &mut StderrLog, lock: &Lock, won: Won) {
 }
 
 /// The lock was renewed.
-pub fn renewed(log: &mut StderrLog, lock: &Lock, remaining: Duration) {
+pub fn renewed(log: &mut Log, lock: &Lock, remaining: Duration) {
     let text = format!("renewed \"{}\", for {remaining:.1?}", log.key());
     let fields = json!({
         "token": lock.token().to_string(),
@@ -64,12 +64,7 @@ pub fn renewed(log: &mut StderrLog, lock: &Lock, remaining: Duration) {
 }
 
 /// The lock was not renewed until now. `signal` is what CMD was sent because of that.
-pub fn expiring(
-    log: &mut StderrLog,
-    core: &Coordinator,
-    remaining: Duration,
-    signal: Option<&str>,
-) {
+pub fn expiring(log: &mut Log, core: &Coordinator, remaining: Duration, signal: Option<&str>) {
     let report = core.report_standings(redlatch::clock::now());
     let sent = signal.map_or(String::new(), |signal| format!("; {signal} to CMD"));
     let standings = standings(&report);
@@ -83,7 +78,7 @@ pub fn expiring(
 }
 
 /// The lock is over, or it was given up because CMD had to be stopped before its end.
-pub fn lost(log: &mut StderrLog, error: &Error) {
+pub fn lost(log: &mut Log, error: &Error) {
     let reason = match error {
         Error::Lost { reason: LostReason::Gone, .. } => "gone",
         Error::Lost { reason: LostReason::MaxHold, .. } => "max_hold",
@@ -97,7 +92,7 @@ pub fn lost(log: &mut StderrLog, error: &Error) {
 }
 
 /// The lock could not be renewed, and CMD ended when it got SIGTERM, `left` before the deadline.
-pub fn not_renewed(log: &mut StderrLog, report: &Report, left: Duration) {
+pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
     let standings = standings(report);
     let key = log.key();
     let text = format!(
@@ -109,7 +104,7 @@ pub fn not_renewed(log: &mut StderrLog, report: &Report, left: Duration) {
 }
 
 /// The lock was released. If that is not confirmed, the event is a warning.
-pub fn released(log: &mut StderrLog, released: ReleaseOutcome, core: &Coordinator) {
+pub fn released(log: &mut Log, released: ReleaseOutcome, core: &Coordinator) {
     let released = match released {
         ReleaseOutcome::Unconfirmed { nodes } => {
             // A node that answered since then, and has no pending release, has confirmed the
@@ -153,7 +148,7 @@ pub fn released(log: &mut StderrLog, released: ReleaseOutcome, core: &Coordinato
 }
 
 /// CMD ended.
-pub fn child_exit(log: &mut StderrLog, ended: Ended, exit_code: u8) {
+pub fn child_exit(log: &mut Log, ended: Ended, exit_code: u8) {
     let (code, signal, text) = match ended {
         Ended::Exited(code) => (Some(code), None, format!("CMD ended with {code}")),
         Ended::Killed(signal) => (None, Some(signal), format!("CMD was ended by signal {signal}")),

@@ -6,35 +6,37 @@
 
 mod child;
 mod command;
-mod events;
+pub mod events;
+pub mod holding;
+pub mod log;
 mod process_tree;
-mod signals;
-mod stderr_log;
-mod stop_schedule;
-mod terminal;
-mod waiting;
-mod watch;
+pub mod reports;
+pub mod signals;
+pub mod stop_schedule;
+pub mod terminal;
+pub mod waiting;
+pub mod watch;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use redlatch::{AutoExtend, Lock, LostReason, Outcome, clock, clock::Instant};
+use redlatch::{AutoExtend, Lock, LostReason, clock};
 
 use crate::arguments::{Key, Nodes, Output, Timing, duration};
 use crate::event_loop::EventLoop;
 use crate::output::Refusal;
-use crate::{die_with_parent, exit, nodes, wall_clock};
+use crate::{die_with_parent, exit, nodes, presence, wall_clock};
 use child::Child;
+use holding::give_back;
+use log::Stream;
+use reports::Reports;
 use signals::Signals;
-use stderr_log::StderrLog;
 use stop_schedule::{OnLost, StopSchedule};
 use terminal::Place;
-use waiting::Waited;
+use waiting::{Waited, wait_for_lock};
 use watch::{Bound, Over, Watch};
-
-/// How long to wait for the answers of the nodes beyond the majority, which are only counted.
-const STRAGGLERS: Duration = Duration::from_millis(10);
 
 /// The shell of `exec -c`: the one that cron and system(3) use, and not the user's own.
 const SHELL: &str = "/bin/sh";
@@ -110,6 +112,8 @@ pub struct Options {
     pub foreground: bool,
 
     #[command(flatten)]
+    pub presence: presence::Flags,
+    #[command(flatten)]
     pub nodes: Nodes,
     #[command(flatten)]
     pub timing: Timing,
@@ -131,22 +135,17 @@ impl Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxHold(pub Option<Duration>);
 
-fn max_hold(text: &str) -> Result<MaxHold, String> {
+pub fn max_hold(text: &str) -> Result<MaxHold, String> {
     if text == "none" { Ok(MaxHold(None)) } else { duration(text).map(|read| MaxHold(Some(read))) }
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    let mut log = StderrLog::new(&options.key.key, &options.output);
-    let code = match run_under_lock(options, &mut log) {
-        Ok(code) => code,
-        Err(refusal) => log.refusal(&refusal),
-    };
-    log.finish();
-    ExitCode::from(code)
+    let about = (options.key.key.as_str(), &options.output, Stream::Errors);
+    ExitCode::from(Reports::around(about, &options.presence, |it| run_under_lock(options, it)))
 }
 
-fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal> {
+fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     let begun = clock::now();
     let words = options.words();
     let name = words.first().expect("the parser insists on CMD or a line");
@@ -158,39 +157,54 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
     let keep = keep(options, grace);
     let wanted = (options.key.key.as_str(), &options.timing);
-    let waited = waiting::wait_for_lock(&mut event_loop, &mut signals, wanted, keep, log);
-    let lock = match waited.map_err(|error| refusal(options, error))? {
+    let mut stop = || signals.ending();
+    let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, keep, reports);
+    let lock = match waited.map_err(|error| refusal(error, options.conflict_exit_code))? {
         Waited::Held(lock) => lock,
-        Waited::EndedBy(signal) => return Ok(exit::by_signal(signal.as_raw())),
+        Waited::Stopped(signal) => return Ok(exit::by_signal(signal.as_raw())),
     };
+    holding::report(&mut event_loop, &lock, begun, &mut reports.log)?;
+    let both = (&mut event_loop, &mut signals);
+    run_cmd(both, (&program, &words), (lock, grace), options, reports)
+}
+
+/// Runs CMD under the lock, and releases the lock.
+fn run_cmd(
+    (event_loop, signals): (&mut EventLoop, &mut Signals),
+    (program, words): (&Path, &[OsString]),
+    (lock, grace): (Lock, Duration),
+    options: &Options,
+    reports: &mut Reports,
+) -> Result<u8, Refusal> {
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
     let bound = Bound { ttl: options.timing.ttl, no_renew: options.no_renew, until };
-    // The acquire did not wait for the nodes beyond the majority. The event says how many nodes
-    // hold the lock, so their answers may still come in.
-    event_loop.settle(STRAGGLERS)?;
-    tell_of_lock(&event_loop, &lock, begun, log);
     if event_loop.engine.remaining(&lock) <= stop_schedule::kill_lead(lasts(options)) {
         // The system, or a tiny ttl, kept us from starting CMD in time.
-        return over_before_start(&mut event_loop, lock, options, log);
+        return over_before_start(event_loop, lock, options, reports);
+    }
+    // No deadline means that the lock ran out at this very moment.
+    let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
+    if let Err(refusal) = reports.presence.held(event_loop, deadline) {
+        give_back(event_loop, lock, reports)?;
+        return Err(refusal);
     }
     let place = Place::of_command(options.foreground);
-    let mut command = die_with_parent::command(&program, &words);
-    give_environment(&mut command, options, &event_loop, &lock);
+    let mut command = die_with_parent::command(program, words);
+    give_environment(&mut command, options, event_loop, &lock);
     let over = match Child::start(command, place, event_loop.registry()) {
         Ok(mut child) => {
-            // No deadline means that the lock ran out at this very moment.
-            let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
+            reports.presence.ready();
             let stop_schedule = StopSchedule::new(options.on_lost, lasts(options), grace, deadline);
-            let nodes = (&mut event_loop, &mut signals);
-            Watch::new(nodes, (&mut child, place), &lock, (stop_schedule, bound, deadline), log)
+            let times = (stop_schedule, bound, deadline);
+            Watch::new((event_loop, signals), (&mut child, place), &lock, times, reports)
                 .until_it_ends()?
         }
         Err(error) => {
-            give_back(&mut event_loop, lock, options, log)?;
+            give_back(event_loop, lock, reports)?;
             return Err(Refusal::internal(format!("CMD cannot be started: {error}")));
         }
     };
-    end(over, &mut event_loop, lock, options, log)
+    end(over, event_loop, lock, options, reports)
 }
 
 /// No time is left to run CMD in, nor to stop it in: nothing is started.
@@ -198,11 +212,11 @@ fn over_before_start(
     event_loop: &mut EventLoop,
     lock: Lock,
     options: &Options,
-    log: &mut StderrLog,
+    reports: &mut Reports,
 ) -> Result<u8, Refusal> {
     let mut report = event_loop.engine.coordinator().report_standings(clock::now());
     report.key = options.key.key.as_bytes().into();
-    give_back(event_loop, lock, options, log)?;
+    give_back(event_loop, lock, reports)?;
     let mut refusal = Refusal::from(redlatch::Error::Lost { reason: LostReason::Expired, report });
     refusal.message = format!("CMD was not started: {}", refusal.message);
     refusal.code = exit::LOST;
@@ -215,47 +229,19 @@ fn end(
     event_loop: &mut EventLoop,
     lock: Lock,
     options: &Options,
-    log: &mut StderrLog,
+    reports: &mut Reports,
 ) -> Result<u8, Refusal> {
     let Over { ended, stopped, lost } = over;
     let code = if stopped { exit::LOST } else { ended.code() };
-    events::child_exit(log, ended, code);
+    events::child_exit(&mut reports.log, ended, code);
     if lost {
         // Sends the releases that are still pending.
         event_loop.settle(options.timing.node_timeout)?;
+        reports.presence.count(event_loop);
     } else {
-        give_back(event_loop, lock, options, log)?;
+        give_back(event_loop, lock, reports)?;
     }
     Ok(code)
-}
-
-/// Releases the lock; takes at most one node timeout.
-fn give_back(
-    event_loop: &mut EventLoop,
-    lock: Lock,
-    options: &Options,
-    log: &mut StderrLog,
-) -> Result<(), Refusal> {
-    let end = clock::now().saturating_add(options.timing.node_timeout);
-    let op = event_loop.engine.release(lock, 0);
-    let outcome = event_loop.end_of(op)?;
-    // Waits also for the nodes that were not needed to confirm the release.
-    event_loop.settle(end.saturating_since(clock::now()))?;
-    if let Outcome::Released(released) = outcome {
-        events::released(log, released, event_loop.engine.coordinator());
-    }
-    Ok(())
-}
-
-fn tell_of_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut StderrLog) {
-    let core = event_loop.engine.coordinator();
-    let won = events::Won {
-        remaining: event_loop.engine.remaining(lock),
-        elapsed: clock::now().saturating_since(begun),
-        granted: core.holders(lock).len(),
-        nodes: core.settings().nodes.len(),
-    };
-    events::acquired(log, lock, won);
 }
 
 /// Puts the lock into CMD's environment, and takes out what may have a password in it.
@@ -294,12 +280,12 @@ fn keep(options: &Options, grace: Duration) -> AutoExtend {
     if options.no_renew { keep.with_extensions(0) } else { keep }
 }
 
-/// Why there is no lock, with the exit code that the user wants for it.
-fn refusal(options: &Options, error: redlatch::Error) -> Refusal {
+/// Why there is no lock, with the exit code that the user wants if another client holds it.
+pub fn refusal(error: redlatch::Error, conflict_exit_code: u8) -> Refusal {
     let contended = matches!(error, redlatch::Error::Contended(_));
     let mut refusal = Refusal::of_acquire(error);
     if contended {
-        refusal.code = options.conflict_exit_code;
+        refusal.code = conflict_exit_code;
     }
     refusal
 }

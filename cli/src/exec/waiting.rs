@@ -1,68 +1,66 @@
-//! The way to the lock: one attempt at once, and then the wait. A signal ends it at any moment.
+//! The way to the lock: one attempt at once, and then the wait. A signal ends it at any
+//! moment.
 //! However it ends without the lock, nothing is left on a node that can be reached.
 
 use redlatch::{AutoExtend, Error, Lock, LockOptions, clock};
-use rustix::process::Signal;
 
 use super::events;
-use super::signals::{Caught, Signals};
-use super::stderr_log::StderrLog;
-use super::terminal::stop_ourselves;
+use super::reports::Reports;
 use crate::arguments::Timing;
 use crate::event_loop::EventLoop;
 use crate::lock_wait::{Patience, for_lock};
-use crate::node_events;
 
 /// How the wait ended.
 #[derive(Debug)]
-pub enum Waited {
+pub enum Waited<S> {
     Held(Lock),
-    /// A signal ended it.
-    EndedBy(Signal),
+    /// A signal ended it, say.
+    Stopped(S),
 }
 
-/// Acquires the lock.
-pub fn wait_for_lock(
+/// Acquires the lock, unless `stop` returns a reason to end.
+pub fn wait_for_lock<S>(
     event_loop: &mut EventLoop,
-    signals: &mut Signals,
+    stop: &mut impl FnMut() -> Option<S>,
     (key, timing): (&str, &Timing),
     keep: AutoExtend,
-    log: &mut StderrLog,
-) -> Result<Waited, Error> {
-    let waited = gather_and_try(event_loop, signals, (key, timing), keep, log);
+    reports: &mut Reports,
+) -> Result<Waited<S>, Error> {
+    let waited = gather_and_try(event_loop, stop, (key, timing), keep, reports);
     if !matches!(waited, Ok(Waited::Held(_))) {
         event_loop.settle(timing.node_timeout)?;
+        reports.presence.count(event_loop);
     }
     waited
 }
 
-fn gather_and_try(
+fn gather_and_try<S>(
     event_loop: &mut EventLoop,
-    signals: &mut Signals,
+    stop: &mut impl FnMut() -> Option<S>,
     (key, timing): (&str, &Timing),
     keep: AutoExtend,
-    log: &mut StderrLog,
-) -> Result<Waited, Error> {
+    reports: &mut Reports,
+) -> Result<Waited<S>, Error> {
     let give_up_at = timing.longest_wait().map(|wait| clock::now().saturating_add(wait));
-    let mut ended_by = None;
+    let mut stopped = None;
     event_loop.gather(|_| {
-        ended_by = ended_by.or_else(|| ending_signal(signals));
-        ended_by.is_some()
+        stopped = stop();
+        stopped.is_some()
     })?;
-    if let Some(signal) = ended_by {
-        return Ok(Waited::EndedBy(signal));
+    if let Some(reason) = stopped {
+        return Ok(Waited::Stopped(reason));
     }
     let once = LockOptions::once(timing.ttl).auto_extend(keep);
     let mut patience = Patience::new(timing.no_quorum_wait);
-    let mut wait = |event_loop: &mut EventLoop, until, log: &mut StderrLog| {
+    let mut wait = |event_loop: &mut EventLoop, until, reports: &mut Reports| {
         let waited = for_lock(event_loop, key, once, until, &mut patience, |event_loop| {
-            node_events::lines(event_loop).iter().for_each(|line| log.mention(line));
-            ending_signal(signals).map_or(Ok(None), Err)
+            let wakes_at = reports.turn(event_loop);
+            stop().map_or(Ok(wakes_at), Err)
         });
-        waited.map(|held| held.map_or_else(Waited::EndedBy, Waited::Held))
+        waited.map(|held| held.map_or_else(Waited::Stopped, Waited::Held))
     };
     // The reason for the wait is reported, so the first attempt is a request of its own.
-    let passing = match wait(event_loop, Some(clock::now()), log) {
+    let passing = match wait(event_loop, Some(clock::now()), reports) {
         Ok(waited) => return Ok(waited),
         Err(error) => error,
     };
@@ -71,15 +69,7 @@ fn gather_and_try(
     if !passes || is_over {
         return Err(passing);
     }
-    events::waiting(log, &passing);
-    wait(event_loop, give_up_at, log)
-}
-
-/// The signal that ends redlatch, if one came. A signal that stops redlatch stops it here.
-fn ending_signal(signals: &mut Signals) -> Option<Signal> {
-    let caught = signals.caught();
-    if caught.iter().any(|caught| caught.signal == Signal::TSTP) {
-        stop_ourselves();
-    }
-    caught.iter().find(|caught| Caught::ends(caught)).map(|caught| caught.signal)
+    events::waiting(&mut reports.log, &passing);
+    reports.presence.waiting();
+    wait(event_loop, give_up_at, reports)
 }

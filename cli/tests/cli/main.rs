@@ -20,6 +20,7 @@ mod exec_lost;
 mod exec_pipes;
 mod exec_signals;
 mod exec_terminal;
+mod hold;
 mod init;
 mod no_quorum_wait;
 mod overlap;
@@ -28,6 +29,7 @@ mod overlap;
 #[allow(dead_code, reason = "it is shared with other tests, which need more of it")]
 mod papers;
 mod pipes;
+mod presence;
 mod refusals;
 mod scripts;
 mod secrets;
