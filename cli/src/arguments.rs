@@ -12,7 +12,8 @@ use clap::{Args, Parser, Subcommand};
 use redlatch::LockToken;
 
 use crate::{
-    acquire, bench, completions, demo, doctor, exec, extend, hold, init, man, release, status,
+    acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, man,
+    release, status, wait,
 };
 
 const LONG_ABOUT: &str = "\
@@ -35,7 +36,7 @@ Examples:
 Exit codes:
   0        done; status: free; doctor: healthy (exec: that of its command)
   1        status: held; extend, release: the token does not hold the key; doctor: failed;
-           init: not confirmed
+           init, force-release: not confirmed, or something else is held by now
   69       no quorum of nodes could answer; status without a key: too few can grant
   75       someone else holds the lock and the wait ran out
   124      the lock was lost: exec stopped its command, hold ended
@@ -60,6 +61,8 @@ pub enum Verb {
     Acquire(acquire::Options),
     Extend(extend::Options),
     Release(release::Options),
+    ForceRelease(force_release::Options),
+    Wait(wait::Options),
     Status(status::Options),
     Doctor(doctor::Options),
     Init(init::Options),

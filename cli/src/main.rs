@@ -14,6 +14,7 @@ mod event_loop;
 mod exec;
 mod exit;
 mod extend;
+mod force_release;
 mod hold;
 mod init;
 mod leading;
@@ -30,6 +31,7 @@ mod signals;
 mod status;
 mod suspend;
 mod table;
+mod wait;
 mod wall_clock;
 mod writable;
 
@@ -55,6 +57,8 @@ fn main() -> ExitCode {
         Verb::Acquire(options) => acquire::run(&options),
         Verb::Extend(options) => extend::run(&options),
         Verb::Release(options) => release::run(&options),
+        Verb::ForceRelease(options) => force_release::run(&options),
+        Verb::Wait(options) => wait::run(&options),
         Verb::Status(options) => status::run(&options),
         Verb::Doctor(options) => doctor::run(&options),
         Verb::Init(options) => init::run(&options),

@@ -4,6 +4,8 @@
 //! The order of a turn is what makes it right. It is written in `proto::turn`, which the simulation
 //! runs, too; here is what its steps do with real sockets and the real clock.
 
+mod forced;
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -291,20 +293,6 @@ impl Engine {
     /// Before anything is sent: [`Error::Busy`].
     pub fn vouch(&mut self, data: u64) -> Result<Op, Error> {
         self.coordinator.vouch(data, clock::now())
-    }
-
-    /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
-    /// the holder believes in its lock until it notices, and meanwhile another client can take it.
-    /// For an operator who knows that the holder is gone.
-    ///
-    /// # Errors
-    /// Before anything is sent: an invalid key, or [`Error::Busy`].
-    pub fn dangerously_force_release(
-        &mut self,
-        key: impl AsRef<[u8]>,
-        data: u64,
-    ) -> Result<Op, Error> {
-        self.coordinator.force_release(key.as_ref(), data, clock::now())
     }
 
     /// Extends a lock to at least `ttl` from now. While too few nodes answer, the engine asks them

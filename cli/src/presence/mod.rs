@@ -1,8 +1,8 @@
 //! How other programs on this machine see who is active: a file that is there while the lock is
 //! held, messages to the service manager, and a file of metrics.
 //!
-//! The hazard is a sign of a lock that is not held any more. So the ready file is removed before the
-//! lock is released, and as soon as a loss is known. Only `kill -9` leaves it behind.
+//! The hazard is a sign of a lock that is not held any more. So the ready file is removed before
+//! the lock is released, and as soon as a loss is known. Only `kill -9` leaves it there.
 
 mod metrics_file;
 mod ready_file;

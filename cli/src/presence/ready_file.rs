@@ -1,7 +1,7 @@
 //! The file that is there while the lock is held.
 //!
-//! The hazard is a file that an earlier run left behind after `kill -9`: it would report a lock that
-//! is not held. So it is removed before the lock is asked for.
+//! The hazard is a file that an earlier run left there after `kill -9`: it would report a lock
+//! that is not held. So it is removed before the lock is asked for.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -2,7 +2,7 @@
 //!
 //! The hazard is to rely on it: what was seen may be over when it is read.
 
-mod keys;
+pub mod keys;
 pub mod nodes;
 
 use std::process::ExitCode;
@@ -61,8 +61,8 @@ fn say_what_has_no_effect(arg: clap::Arg) -> clap::Arg {
 const NO_KEY: &str = "redlatch-status";
 
 /// The result of one look.
-struct View {
-    text: String,
+pub struct View {
+    pub text: String,
     json: Value,
     code: u8,
 }
@@ -99,7 +99,7 @@ fn look(options: &Options) -> Result<u8, Refusal> {
 }
 
 /// Inspects the keys one after the other.
-fn inspected(event_loop: &mut EventLoop, keys: &[String]) -> Result<Vec<Inspection>, Refusal> {
+pub fn inspected(event_loop: &mut EventLoop, keys: &[String]) -> Result<Vec<Inspection>, Refusal> {
     let mut seen = Vec::new();
     for key in keys {
         let op = event_loop.engine.inspect(key, 0)?;

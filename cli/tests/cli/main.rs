@@ -20,6 +20,7 @@ mod exec_lost;
 mod exec_pipes;
 mod exec_signals;
 mod exec_terminal;
+mod force_release;
 mod hold;
 mod init;
 mod no_quorum_wait;
@@ -36,6 +37,7 @@ mod secrets;
 mod signals;
 mod status;
 mod usage;
+mod wait;
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;

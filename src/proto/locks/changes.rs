@@ -85,6 +85,10 @@ impl Locks {
                 self.look_is_lost(node, ask.record, cause);
                 return;
             }
+            Kind::DeleteSeen => {
+                self.delete_seen_answered(node, ask, NodeReply::Failed(cause), now);
+                return;
+            }
             Kind::Vouch => {
                 self.vouch_answered(node, ask, NodeReply::Failed(cause), now);
                 return;

@@ -21,6 +21,7 @@ mod changes;
 mod closing;
 mod completions;
 mod flushes;
+mod force;
 mod heal;
 mod hold;
 mod inspect;
@@ -324,7 +325,7 @@ impl Locks {
         let phase = match kind {
             Kind::Acquire | Kind::Adopt => Phase::Asking,
             Kind::Extend(_) | Kind::Heal => Phase::Held,
-            Kind::Look | Kind::LookLeft | Kind::Delete => Phase::Given,
+            Kind::Look | Kind::LookLeft | Kind::Delete | Kind::DeleteSeen => Phase::Given,
             _ => Phase::Ending,
         };
         assert_eq!(record.phase, phase, "{kind:?}");
@@ -362,6 +363,10 @@ impl Locks {
             }
             Kind::Exists => command::encode(out, &[b"EXISTS", key]),
             Kind::Delete => command::encode(out, &[b"DEL", key]),
+            Kind::DeleteSeen => {
+                let seen = record.seen.as_ref().expect("it is set before the node is asked");
+                command::delete_seen(out, key, seen);
+            }
             Kind::Look => inspect::ask_what_is_there(out, key),
             Kind::LookLeft => command::encode(out, &[b"PTTL", key]),
             Kind::Handshake(_)
@@ -394,6 +399,9 @@ impl Locks {
             (Kind::Heal, Answer::NodeReply(said)) => self.heal_answered(node, ask, said, now),
             (Kind::Adopt, Answer::NodeReply(said)) => self.adopt_answered(node, ask, said, now),
             (Kind::Delete, Answer::NodeReply(said)) => self.delete_answered(node, ask, said, now),
+            (Kind::DeleteSeen, Answer::NodeReply(said)) => {
+                self.delete_seen_answered(node, ask, said, now);
+            }
             (Kind::Look, Answer::Value(told)) => self.value_seen(node, ask, told, now),
             (Kind::LookLeft, Answer::Left(left)) => self.left_seen(node, ask, left),
             (Kind::Register, Answer::Left(left)) => self.registered(node, ask, left, now),
@@ -424,6 +432,7 @@ impl Locks {
             (Purpose::Release, _) => self.release_is_over(number),
             (Purpose::Inspect, _) => self.inspection_is_over(number),
             (Purpose::Vouch, _) => self.vouching_is_over(number, now),
+            (Purpose::ForceRelease, _) => self.force_release_is_over(number, now),
         }
     }
 
@@ -448,6 +457,7 @@ impl Locks {
         match record.round.purpose {
             Purpose::Inspect => return self.inspection_is_over(number),
             Purpose::Vouch => return self.vouching_is_over(number, now),
+            Purpose::ForceRelease => return self.force_release_is_over(number, now),
             _ => {}
         }
         let generation = record.generation;

@@ -11,6 +11,7 @@ use slab::Slab;
 
 use crate::proto::error::NodeReply;
 use crate::proto::ids::Op;
+use crate::proto::inspection::Value;
 use crate::proto::key::{HashOfIt, KeyHash};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::TOLD_BEFORE;
@@ -85,6 +86,8 @@ pub struct Record {
     pub borrowed: bool,
     /// The new token of an adopt.
     pub taken_up: Option<Box<LockToken>>,
+    /// What a forced release deletes on the node that is asked.
+    pub seen: Option<Box<Value>>,
     /// The nodes are to report writes to the key.
     pub tracked: bool,
     /// The place of the lock among the kept locks, if it is kept.
@@ -178,7 +181,7 @@ impl Record {
         match self.round.purpose {
             Purpose::Acquire | Purpose::Adopt => self.phase == Phase::Asking,
             Purpose::Extend => self.phase == Phase::Held,
-            Purpose::Release | Purpose::Inspect | Purpose::Vouch => true,
+            Purpose::Release | Purpose::Inspect | Purpose::Vouch | Purpose::ForceRelease => true,
         }
     }
 
@@ -267,6 +270,7 @@ impl Records {
             doubtful: NodeSet::EMPTY,
             borrowed: false,
             taken_up: None,
+            seen: None,
             tracked: false,
             kept: None,
             queue: None,

@@ -21,6 +21,8 @@ pub enum Purpose {
     Release,
     /// An operator vouches for the nodes.
     Vouch,
+    /// An operator deletes what was seen.
+    ForceRelease,
 }
 
 /// How a release ended.

@@ -37,6 +37,8 @@ pub enum Kind {
     Exists,
     /// `DEL`, even if another client holds the key.
     Delete,
+    /// The script that deletes a key if it holds what was seen there.
+    DeleteSeen,
     /// `GETRANGE`: what does the node hold?
     Look,
     /// `PTTL` after `GETRANGE`: for how long does the node hold it?
@@ -434,7 +436,8 @@ fn said(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
             _ => None,
         };
     }
-    let script = matches!(kind, Kind::Extend(_) | Kind::Release(_) | Kind::Adopt);
+    let script =
+        matches!(kind, Kind::Extend(_) | Kind::Release(_) | Kind::Adopt | Kind::DeleteSeen);
     if kind == Kind::Exists {
         return match *reply {
             Reply::Integer(0) => Some(NodeReply::Absent),
