@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             match event.token() {
                 SOCKET => println!("{} bytes for you", socket.recv(&mut [0; 1500])?),
-                other => println!("{other:?} is nobody's"),
+                other => println!("{other:?} belongs to no request"),
             }
         }
         while let Some(done) = locks.poll_completion() {

@@ -37,7 +37,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // A call that is dropped takes its request back: a timeout leaves no lock.
     let other = locks.lock("invoice:42", TTL);
     let timeout = tokio::time::timeout(Duration::from_millis(50), other).await;
-    println!("in the meantime: {}", if timeout.is_err() { "nobody else" } else { "somebody" });
+    println!(
+        "in the meantime: {}",
+        if timeout.is_err() { "no other task" } else { "another task" }
+    );
     println!("given back: {:?}", guard.release().await?);
 
     // At the end: keys that a node did not confirm by then end with their ttl.

@@ -73,7 +73,7 @@ fn shared() {
 #[cfg(feature = "tokio")]
 #[test]
 fn tokio() {
-    let pieces = ["held for 9.", "page 3", "nobody else", "given back:", "be left: 0"];
+    let pieces = ["held for 9.", "page 3", "no other task", "given back:", "be left: 0"];
     run_twice("tokio", &pieces);
 }
 

@@ -46,7 +46,7 @@ impl Peer {
             match self.read(PATIENCE) {
                 Some(0) => return None,
                 Some(_) => {}
-                None => panic!("nothing comes behind {:?}", self.input),
+                None => panic!("nothing comes after {:?}", self.input),
             }
         }
     }
@@ -210,7 +210,7 @@ fn a_delay_is_that_of_a_long_wire() {
         assert!(start.elapsed() >= delay);
     }
     let all = start.elapsed();
-    assert!(all < delay * requests / 2, "one behind the other: {all:?}");
+    assert!(all < delay * requests / 2, "one after the other: {all:?}");
 
     // Executed at once, answered late, and nothing overtakes.
     peer.send("SET k t");
@@ -295,7 +295,7 @@ fn a_peer_that_does_not_read_holds_up_nobody_for_long() {
 }
 
 #[test]
-fn dropped_masters_leave_no_port_behind() {
+fn dropped_masters_leave_no_open_port() {
     let masters = Masters::start(2).expect("two masters start");
     let mut peer = Peer::connect(&masters[0]);
     assert_eq!(peer.ask("PING"), "+PONG");

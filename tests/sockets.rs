@@ -7,14 +7,9 @@ mod support;
 use std::time::Duration;
 
 use redlatch::{Client, Config, Error, NodeState, ReleaseOutcome, RestartGuard};
-use support::{Canned, Reply, Scripted, eventually, healthy};
+use support::{Canned, Reply, SECOND, Scripted, eventually, healthy, millis};
 
 const TTL: Duration = Duration::from_secs(10);
-const SECOND: Duration = Duration::from_secs(1);
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// Without the restart guard: these nodes do not report their age.
 fn config(urls: impl IntoIterator<Item = String>) -> Config {
@@ -90,7 +85,7 @@ fn a_connection_that_is_lost_in_mid_reply_gives_no_vote() {
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
     assert!(error.to_string().contains("connection lost"), "{error}");
     // The SET may have been executed: its release is the first request on the next connection.
-    eventually(5 * SECOND, "both were told to release", || {
+    eventually(5 * SECOND, "both were sent a release", || {
         client.drive(millis(5)).unwrap();
         nodes[..2].iter().all(|node| node.count("EVAL") == 1)
     });
@@ -125,7 +120,7 @@ fn garbage_is_never_a_vote() {
 }
 
 #[test]
-fn a_reply_that_nobody_asked_for_ends_the_connection() {
+fn a_reply_without_a_request_ends_the_connection() {
     let nodes = [answering_set_with(b"+OK\r\n+OK\r\n"), well(), well()];
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let guard = client.try_lock("a", TTL).unwrap();
@@ -144,7 +139,7 @@ fn a_node_that_answers_an_unknown_error_is_released_all_the_same() {
     let client = client(&[&nodes[0], &nodes[1], &nodes[2]]);
     let error = client.try_lock("a", TTL).unwrap_err();
     assert!(error.to_string().contains("UPSTREAM timed out"), "{error}");
-    eventually(5 * SECOND, "all three were told to release", || {
+    eventually(5 * SECOND, "all three were sent a release", || {
         client.drive(millis(5)).unwrap();
         nodes.iter().all(|node| node.count("EVAL") + node.count("EVALSHA") >= 1)
     });

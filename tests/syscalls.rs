@@ -50,10 +50,7 @@ fn one_lock_in_flight_costs_a_write_and_a_read_for_each_question() {
     assert!(calls.of(READS) >= questions / 2, "reads in {calls:?}");
     // At most one for each answer, if all of them arrive one by one.
     assert!(calls.of(WAITS) <= questions + 10, "wake-ups in {calls:?}");
-    // Is this still the process that made the engine? Once a turn, and before anything is handed
-    // out.
-    let looks = calls.of(WAITS) + 2 * pairs + 2;
-    assert!(calls.of(PROCESS) <= looks, "looks at the process in {calls:?}");
+    one_fork_check_for_each_turn(&calls);
     // A timer of the client's own that comes near, such as that of its next probe, is set once.
     let others: u64 = calls.others().iter().map(|(_, count)| **count).sum();
     assert!(others <= pairs / 100, "calls that no lock needs: {:?}", calls.others());
@@ -72,6 +69,14 @@ fn many_locks_in_flight_share_their_writes() {
     // If a node lags, the records of its questions still grow: a few calls for memory.
     let others: u64 = calls.others().iter().map(|(_, count)| **count).sum();
     assert!(others <= pairs / 100, "calls that no lock needs: {:?}", calls.others());
+    one_fork_check_for_each_turn(&calls);
+}
+
+/// `prepare` looks at the process number once. Completions are handed out without another look.
+#[track_caller]
+fn one_fork_check_for_each_turn(calls: &Calls) {
+    let turns = calls.of(WAITS);
+    assert!(calls.of(PROCESS) <= turns + 1, "more fork checks than turns in {calls:?}");
 }
 
 /// What is encrypted is still one write for each node and turn. It is decrypted in the same

@@ -21,7 +21,7 @@ pub fn begin(options: &Options, fleet: &Fleet) {
 /// What is printed after the last one.
 pub fn end() {
     println!();
-    println!("load behind: {}", load());
+    println!("load after: {}", load());
 }
 
 /// The rounds of one number of keys in flight, in each round the doors by their names.

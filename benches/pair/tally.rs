@@ -63,7 +63,7 @@ impl Tally {
 
     /// The figures of the round. It has to be over.
     pub fn figures(&self) -> Figures {
-        self.figures.expect("a round ends with a pair behind its end")
+        self.figures.expect("a round ends with a pair after its end")
     }
 
     fn count(&self, now: Instant) -> Figures {

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
 
-use crate::arguments::{Key, Nodes, Output, Timing};
+use crate::arguments::{Common, Key};
 use crate::event_loop::EventLoop;
 use crate::exit;
 use crate::lock_wait::{Patience, for_lock};
@@ -58,11 +58,7 @@ pub struct Options {
     #[command(flatten)]
     pub key: Key,
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// Why there is no lock to leave held.
@@ -82,20 +78,20 @@ pub fn run(options: &Options) -> ExitCode {
     match take(options) {
         Ok(()) => ExitCode::from(exit::DONE),
         Err(Stop::Signal(signal)) => ExitCode::from(exit::by_signal(signal)),
-        Err(Stop::Refused(refusal)) => refusal.tell(&options.output),
+        Err(Stop::Refused(refusal)) => refusal.report(&options.common.output),
     }
 }
 
 fn take(options: &Options) -> Result<(), Stop> {
     let start = clock::now();
-    let config = nodes::config(&options.nodes, &options.timing)?;
+    let config = nodes::config(&options.common.nodes, &options.common.timing)?;
     let event_loop = EventLoop::new(config)?;
     let signals = signals::listen(event_loop.registry(), SIGNALS, &signals::ENDING)?;
     let mut taking = Taking { event_loop, signals, options, start };
     let taken = taking.gather().and_then(|()| taking.acquire()).and_then(|lock| taking.hand(lock));
     if taken.is_err() {
         // Releases what an attempt left, also if a connection has to be opened for that.
-        taking.event_loop.settle(options.timing.node_timeout)?;
+        taking.event_loop.settle(options.common.timing.node_timeout)?;
     }
     taken
 }
@@ -120,17 +116,17 @@ impl Taking<'_> {
 
     fn turn(&mut self, until: Option<Instant>) -> Result<(), Stop> {
         self.event_loop.turn(until)?;
-        node_events::mention(&mut self.event_loop, &self.options.output);
+        node_events::mention(&mut self.event_loop, &self.options.common.output);
         self.signals.pending().next().map_or(Ok(()), |signal| Err(Stop::Signal(signal)))
     }
 
     /// Waits for the lock, for what is left of the wait.
     fn acquire(&mut self) -> Result<Lock, Stop> {
-        let timing = &self.options.timing;
+        let timing = &self.options.common.timing;
         let give_up_at = timing.longest_wait().map(|wait| self.start.saturating_add(wait));
         let once = LockOptions::once(timing.ttl);
         let mut patience = Patience::new(timing.no_quorum_wait);
-        let (signals, output) = (&mut self.signals, &self.options.output);
+        let (signals, output) = (&mut self.signals, &self.options.common.output);
         let beside = |event_loop: &mut EventLoop| {
             node_events::mention(event_loop, output);
             signals.pending().next().map_or(Ok(None), |signal| Err(Stop::Signal(signal)))
@@ -156,13 +152,13 @@ impl Taking<'_> {
         if output::stdout_was_closed() {
             return Err(not_taken("it was closed from the start"));
         }
-        let timing = &self.options.timing;
+        let timing = &self.options.common.timing;
         let patience = timing.node_timeout.min(timing.ttl / FOR_STRAGGLERS);
         let end = clock::now().saturating_add(patience);
         while self.event_loop.awaits_answers() && clock::now() < end {
             self.turn(Some(end))?;
         }
-        let text = self.told(lock);
+        let text = self.shown(lock);
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
             self.wait_for_reader(lock)?;
@@ -177,7 +173,7 @@ impl Taking<'_> {
     }
 
     /// The text that is printed for the lock.
-    fn told(&self, lock: &Lock) -> String {
+    fn shown(&self, lock: &Lock) -> String {
         let core = self.event_loop.engine.coordinator();
         let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
         let remaining = self.event_loop.engine.remaining(lock);
@@ -188,11 +184,11 @@ impl Taking<'_> {
             time(elapsed),
             time(remaining)
         );
-        output::mention(&self.options.output, &said);
-        if !self.options.output.json {
+        output::mention(&self.options.common.output, &said);
+        if !self.options.common.output.json {
             return format!("{}\n", lock.token());
         }
-        let told = json!({
+        let object = json!({
             "key": key,
             "token": lock.token().to_string(),
             "deadline_unix_ms": wall_clock::unix_ms(remaining),
@@ -201,7 +197,7 @@ impl Taking<'_> {
             "nodes": nodes,
             "elapsed_us": micros(elapsed),
         });
-        format!("{told}\n")
+        format!("{object}\n")
     }
 
     /// Waits until stdout is writable, or its reader has left. A reader that reads nothing keeps us

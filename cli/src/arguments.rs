@@ -28,7 +28,7 @@ const EXAMPLES: &str = "\
 Examples:
   export REDLATCH_SERVERS=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3
   redlatch exec nightly-report -- /usr/local/bin/report   run it on one machine at a time
-  redlatch exec -n deploy -- ./deploy.sh                  or not at all: 75 if somebody else does
+  redlatch exec -n deploy -- ./deploy.sh                  or not at all: 75 if another does
   redlatch status nightly-report                          who has it, and for how long
   redlatch doctor                                         are these masters fit for locks?
   redlatch init                                           make the grants of fresh masters count
@@ -181,6 +181,17 @@ pub struct Output {
     /// Speak JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// What every verb that asks the nodes takes.
+#[derive(Debug, Args)]
+pub struct Common {
+    #[command(flatten)]
+    pub nodes: Nodes,
+    #[command(flatten)]
+    pub timing: Timing,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// The name of a lock.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use redlatch::{LockToken, Outcome, clock};
 use serde_json::json;
 
-use crate::arguments::{Key, Nodes, Output, Timing, token};
+use crate::arguments::{Common, Key, token};
 use crate::event_loop::EventLoop;
 use crate::exit;
 use crate::look::time;
@@ -41,27 +41,21 @@ pub struct Options {
     pub token: LockToken,
 
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match extend(options) {
-        Ok(()) => ExitCode::from(exit::DONE),
-        Err(refusal) => refusal.tell(&options.output),
-    }
+    output::end(extend(options).map(|()| exit::DONE), &options.common.output)
 }
 
 fn extend(options: &Options) -> Result<(), Refusal> {
     let start = clock::now();
-    let (key, ttl) = (&options.key.key, options.timing.ttl);
-    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
+    let (key, ttl) = (&options.key.key, options.common.timing.ttl);
+    let mut event_loop =
+        EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(|_| false)?;
-    node_events::mention(&mut event_loop, &options.output);
+    node_events::mention(&mut event_loop, &options.common.output);
     let op = event_loop.engine.extend_token(key, options.token, ttl, 0)?;
     let deadline = match event_loop.end_of(op)? {
         Outcome::Extended { deadline } => deadline,
@@ -69,17 +63,17 @@ fn extend(options: &Options) -> Result<(), Refusal> {
     };
     let now = clock::now();
     let remaining = deadline.saturating_since(now);
-    if options.output.json {
-        let told = json!({
+    if options.common.output.json {
+        let object = json!({
             "key": key,
             "token": options.token.to_string(),
             "deadline_unix_ms": wall_clock::unix_ms(remaining),
             "remaining_ms": millis(remaining),
             "elapsed_us": micros(now.saturating_since(start)),
         });
-        return output::print(&told.to_string());
+        return output::print(&object.to_string());
     }
-    if options.output.quiet {
+    if options.common.output.quiet {
         Ok(())
     } else {
         output::print(&format!("extended: {} left", time(remaining)))

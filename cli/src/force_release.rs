@@ -11,7 +11,7 @@ use redlatch::{
 };
 use serde_json::{Value, json};
 
-use crate::arguments::{Key, Nodes, Output, Timing};
+use crate::arguments::{Common, Key};
 use crate::event_loop::EventLoop;
 use crate::look::Colours;
 use crate::output::{self, Refusal, trouble};
@@ -57,23 +57,16 @@ pub struct Options {
     pub yes: bool,
 
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match force_release(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.tell(&options.output),
-    }
+    output::end(force_release(options), &options.common.output)
 }
 
 fn force_release(options: &Options) -> Result<u8, Refusal> {
-    let config = nodes::config(&options.nodes, &options.timing)?;
+    let config = nodes::config(&options.common.nodes, &options.common.timing)?;
     if !options.yes && !io::stdin().is_terminal() {
         let message = "force-release: stdin is no terminal, so nobody can be asked; give --yes if \
             you know that the holder is gone";
@@ -87,7 +80,7 @@ fn force_release(options: &Options) -> Result<u8, Refusal> {
     refuse_without_quorum(&event_loop, seen)?;
     let is_held = |node: &NodeKeyState| matches!(node.sight, KeyState::Held { .. });
     if seen.nodes.iter().any(is_held) {
-        let shows = !options.yes || options.output.verbose;
+        let shows = !options.yes || options.common.output.verbose;
         if shows {
             let colours = Colours::on(&io::stderr());
             output::complain(keys::view(seen, colours).text.trim_end());
@@ -97,7 +90,7 @@ fn force_release(options: &Options) -> Result<u8, Refusal> {
             return Ok(exit::NO);
         }
     }
-    node_events::mention(&mut event_loop, &options.output);
+    node_events::mention(&mut event_loop, &options.common.output);
     let op = event_loop.engine.dangerously_force_release_seen(key, seen, 0)?;
     match event_loop.end_of(op)? {
         Outcome::ForceReleased(report) => tell(options, seen, &report),
@@ -164,13 +157,13 @@ fn verdict(report: &Report) -> (&'static str, u8) {
 fn tell(options: &Options, seen: &Inspection, report: &Report) -> Result<u8, Refusal> {
     let (outcome, code) = verdict(report);
     let nodes = || report.nodes.iter().zip(&seen.nodes);
-    if options.output.json {
+    if options.common.output.json {
         let nodes: Vec<Value> = nodes().map(|(node, seen)| object(node, seen)).collect();
         let told = json!({ "key": options.key.key, "outcome": outcome, "nodes": nodes });
         output::print(&told.to_string())?;
         return Ok(code);
     }
-    if options.output.quiet {
+    if options.common.output.quiet {
         return Ok(code);
     }
     let deleted = nodes().filter(|(node, _)| node.said == NodeReply::Granted);

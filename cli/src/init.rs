@@ -13,7 +13,7 @@ use redlatch::{
 };
 use serde_json::{Value, json};
 
-use crate::arguments::{Nodes, Output, Timing};
+use crate::arguments::{Common, Output};
 use crate::event_loop::EventLoop;
 use crate::exit;
 use crate::look::Colours;
@@ -60,29 +60,22 @@ pub struct Options {
     pub yes: bool,
 
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match init(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.tell(&options.output),
-    }
+    output::end(init(options), &options.common.output)
 }
 
 fn init(options: &Options) -> Result<u8, Refusal> {
-    let mut config = nodes::config(&options.nodes, &options.timing)?;
+    let mut config = nodes::config(&options.common.nodes, &options.common.timing)?;
     if !options.yes && !io::stdin().is_terminal() {
         let message = "init: stdin is no terminal, so nobody can be asked; give --yes if \
             you vouch that ";
         return Err(Refusal::config(format!("{message}{CLAIM}")));
     }
-    if options.timing.no_restart_guard {
+    if options.common.timing.no_restart_guard {
         // The markers are for the clients that have a guard.
         config = config.restart_guard(RestartGuard::On);
     }
@@ -90,14 +83,14 @@ fn init(options: &Options) -> Result<u8, Refusal> {
     event_loop.gather(|_| false)?;
     refuse_without_quorum(&event_loop)?;
     if options.yes {
-        node_events::mention(&mut event_loop, &options.output);
+        node_events::mention(&mut event_loop, &options.common.output);
     } else if !is_confirmed(&mut event_loop)? {
         output::complain("redlatch: not confirmed; nothing was written");
         return Ok(exit::NO);
     }
     let op = event_loop.engine.vouch(0)?;
     match event_loop.end_of(op) {
-        Ok(Outcome::Vouched(report)) => tell(&options.output, &report),
+        Ok(Outcome::Vouched(report)) => print_report(&options.common.output, &report),
         Ok(other) => unreachable!("vouching ended as {other:?}"),
         Err(Error::NoQuorum(report)) => Err(too_few(&report)),
         Err(error) => Err(error.into()),
@@ -157,7 +150,7 @@ fn labels(event_loop: &EventLoop) -> Vec<String> {
 }
 
 /// Prints the result for each node.
-fn tell(output: &Output, report: &Report) -> Result<u8, Refusal> {
+fn print_report(output: &Output, report: &Report) -> Result<u8, Refusal> {
     let took = |node: &&NodeReport| node.said == NodeReply::Granted;
     let vouched: Vec<&str> = report.nodes.iter().filter(took).map(|node| &*node.label).collect();
     if output.json {

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use clap::{Arg, Command};
 
 /// The arguments, with the flags before the verb moved after it. The first one is the program.
-pub fn behind_verb(mut arguments: Vec<OsString>, tool: &Command) -> Vec<OsString> {
+pub fn after_verb(mut arguments: Vec<OsString>, tool: &Command) -> Vec<OsString> {
     let Some(shared) = tool.find_subcommand("status") else { return arguments };
     let mut verb = 1;
     loop {
@@ -57,13 +57,13 @@ mod tests {
     #[track_caller]
     fn check(line: &str, moved: &str) {
         let words = line.split(' ').map(OsString::from).collect();
-        let found = behind_verb(words, &Arguments::command());
+        let found = after_verb(words, &Arguments::command());
         let found: Vec<&str> = found.iter().map(|word| word.to_str().expect("ASCII")).collect();
         assert_eq!(found.join(" "), moved);
     }
 
     #[test]
-    fn flags_before_the_verb_come_behind_it_with_their_values() {
+    fn flags_before_the_verb_are_moved_after_it_with_their_values() {
         check("redlatch -s URL status", "redlatch status -s URL");
         check("redlatch -sURL -qt 5s status a", "redlatch status -sURL -qt 5s a");
         check(

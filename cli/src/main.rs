@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     if let Some(code) = die_with_parent::become_command() {
         return code;
     }
-    let words = leading::behind_verb(std::env::args_os().collect(), &Arguments::command());
+    let words = leading::after_verb(std::env::args_os().collect(), &Arguments::command());
     let verb = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments.verb,
         Err(error) => return exit::not_understood(&error),

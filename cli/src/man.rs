@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn every_verb_has_a_section_and_what_they_share_is_told_once() {
+    fn every_verb_has_a_section_and_what_they_share_is_printed_once() {
         let page = page().unwrap();
         for verb in Arguments::command().get_subcommands() {
             let heading = format!("\n.SH {}\n", verb.get_name().to_uppercase());

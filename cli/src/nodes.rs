@@ -233,8 +233,8 @@ mod tests {
         ];
         for (given, url) in cases {
             let error = Address::parse(url).unwrap_err();
-            let told = bad_address(error, url, given).message;
-            assert!(!told.contains("hun") && !told.contains("ter2"), "{told}");
+            let message = bad_address(error, url, given).message;
+            assert!(!message.contains("hun") && !message.contains("ter2"), "{message}");
         }
     }
 }

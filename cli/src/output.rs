@@ -67,13 +67,21 @@ impl Refusal {
 
     /// Prints the refusal and returns the exit code. With `--quiet` only what an operator has to
     /// set right is printed. JSON that cannot be written is replaced by a line of text.
-    pub fn tell(&self, output: &Output) -> ExitCode {
-        let told = output.json && write(&self.json().to_string()).is_ok();
-        if !told && (!output.quiet || self.code == exit::INTERNAL) {
+    pub fn report(&self, output: &Output) -> ExitCode {
+        let written = output.json && write(&self.json().to_string()).is_ok();
+        if !written && (!output.quiet || self.code == exit::INTERNAL) {
             complain(&format!("redlatch: {}", self.message));
             self.way_out.into_iter().for_each(complain);
         }
         ExitCode::from(self.code)
+    }
+}
+
+/// The end of a verb: its exit code, after a refusal was printed.
+pub fn end(result: Result<u8, Refusal>, output: &Output) -> ExitCode {
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(refusal) => refusal.report(output),
     }
 }
 

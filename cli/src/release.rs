@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use redlatch::{Inspection, LockToken, Outcome, ReleaseOutcome};
 use serde_json::{Value, json};
 
-use crate::arguments::{Key, Nodes, Output, Timing, token};
+use crate::arguments::{Common, Key, Output, token};
 use crate::event_loop::EventLoop;
 use crate::exit;
 use crate::node_events;
@@ -42,26 +42,20 @@ pub struct Options {
     pub token: LockToken,
 
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match release(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.tell(&options.output),
-    }
+    output::end(release(options), &options.common.output)
 }
 
 fn release(options: &Options) -> Result<u8, Refusal> {
-    let (key, node_timeout) = (&options.key.key, options.timing.node_timeout);
-    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
+    let (key, node_timeout) = (&options.key.key, options.common.timing.node_timeout);
+    let mut event_loop =
+        EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(|_| false)?;
-    node_events::mention(&mut event_loop, &options.output);
+    node_events::mention(&mut event_loop, &options.common.output);
     let op = event_loop.engine.release_token(key, options.token, 0)?;
     let released = match event_loop.end_of(op)? {
         Outcome::Released(released) => released,
@@ -73,13 +67,13 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     // A majority has released the lock. The others get the release too, and a bounded time to
     // answer.
     event_loop.settle(node_timeout)?;
-    if options.output.json {
+    if options.common.output.json {
         let left = looked_at(&mut event_loop, key)?;
         let nodes: Vec<Value> = left.nodes.iter().map(node_json).collect();
-        let told = json!({ "key": key, "outcome": word(released), "nodes": nodes });
-        output::print(&told.to_string())?;
+        let object = json!({ "key": key, "outcome": word(released), "nodes": nodes });
+        output::print(&object.to_string())?;
     } else {
-        tell(&options.output, released, &event_loop)?;
+        print_outcome(&options.common.output, released, &event_loop)?;
     }
     Ok(code(released))
 }
@@ -93,13 +87,17 @@ fn looked_at(event_loop: &mut EventLoop, key: &str) -> Result<Box<Inspection>, R
     }
 }
 
-fn tell(output: &Output, released: ReleaseOutcome, event_loop: &EventLoop) -> Result<(), Refusal> {
+fn print_outcome(
+    output: &Output,
+    released: ReleaseOutcome,
+    event_loop: &EventLoop,
+) -> Result<(), Refusal> {
     let text = match released {
         _ if output.quiet => return Ok(()),
         ReleaseOutcome::Released => return output::print("released"),
         ReleaseOutcome::AlreadyExpired => "already expired: the key was gone".to_string(),
         ReleaseOutcome::TakenByOther => {
-            "taken by other: somebody else has the lock now".to_string()
+            "taken by other: another client has the lock now".to_string()
         }
         ReleaseOutcome::Unconfirmed { nodes } => {
             let settings = event_loop.engine.coordinator().settings();

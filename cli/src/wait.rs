@@ -14,7 +14,7 @@ use redlatch::{
 };
 use serde_json::json;
 
-use crate::arguments::{Key, Nodes, Output, Timing};
+use crate::arguments::{Common, Key};
 use crate::event_loop::EventLoop;
 use crate::look::Colours;
 use crate::nodes;
@@ -56,32 +56,25 @@ pub struct Options {
     #[command(flatten)]
     pub key: Key,
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match wait(options) {
-        Ok(()) => ExitCode::from(exit::DONE),
-        Err(refusal) => refusal.tell(&options.output),
-    }
+    output::end(wait(options), &options.common.output)
 }
 
-fn wait(options: &Options) -> Result<(), Refusal> {
+fn wait(options: &Options) -> Result<u8, Refusal> {
     let begun = clock::now();
-    let (key, timing) = (&options.key.key, &options.timing);
+    let (key, timing) = (&options.key.key, &options.common.timing);
     let give_up_at = timing.longest_wait().map(|wait| begun.saturating_add(wait));
-    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, timing)?)?;
+    let mut event_loop = EventLoop::new(nodes::config(&options.common.nodes, timing)?)?;
     event_loop.gather(|_| false)?;
     let (mut pause, mut unknown_since) = (FIRST_PAUSE, None);
     loop {
         let seen = inspected(&mut event_loop, std::slice::from_ref(key))?;
         let seen = seen.first().expect("one key was asked for");
-        node_events::mention(&mut event_loop, &options.output);
+        node_events::mention(&mut event_loop, &options.common.output);
         let (now, finding) = (clock::now(), seen.finding());
         if finding == KeySummary::Free {
             return tell(options, now.saturating_since(begun));
@@ -145,11 +138,11 @@ fn words(cause: NodeError, node: &redlatch::NodeKeyState) -> Option<String> {
     node.detail.is_some().then(|| in_words(cause, node))
 }
 
-fn tell(options: &Options, waited: Duration) -> Result<(), Refusal> {
+fn tell(options: &Options, waited: Duration) -> Result<u8, Refusal> {
     let key = &options.key.key;
-    if options.output.json {
-        return output::print(&json!({ "key": key, "waited_ms": millis(waited) }).to_string());
+    if options.common.output.json {
+        output::print(&json!({ "key": key, "waited_ms": millis(waited) }).to_string())?;
     }
-    output::mention(&options.output, &format!("\"{}\" is free", key.escape_debug()));
-    Ok(())
+    output::mention(&options.common.output, &format!("\"{}\" is free", key.escape_debug()));
+    Ok(exit::DONE)
 }

@@ -5,7 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// The moment that is `from_now` away, in milliseconds since 1970. Rounded down: a deadline is
 /// reported too early rather than too late.
 pub fn unix_ms(from_now: Duration) -> u64 {
-    #[expect(clippy::disallowed_methods, reason = "it is told to other programs, not used here")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it is printed for other programs, not used here"
+    )]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     millis(now.saturating_add(from_now))
 }

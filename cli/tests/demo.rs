@@ -28,12 +28,12 @@ const MILESTONES: [&str; 22] = [
     "granted in",
     "invoice:42  1 alice     2 alice     3 alice     4 alice     5 alice",
     "takes 52.0 ms off",
-    "2  Somebody else wants it",
+    "2  Another client wants it",
     "held by another: needed 3 of 5 for \"invoice:42\":",
     "3  One node freezes, one dies",
     "extend(5s)",
     "invoice:42  1 alice     2 alice     3 alice     4 frozen    5 dead",
-    "4  Let go",
+    "4  Release it",
     "release()                    released in",
     "invoice:42  1 bob       2 bob       3 bob       4 frozen    5 dead",
     "5  A third freezes: no majority",
@@ -180,10 +180,10 @@ fn assert_told(ended: &Ended) {
     let text = one_line(screen);
     let mut rest = text.as_str();
     for milestone in MILESTONES {
-        let Some((_, behind)) = rest.split_once(&one_line(milestone)) else {
+        let Some((_, after)) = rest.split_once(&one_line(milestone)) else {
             panic!("{milestone:?} is missing, or not in its place:\n{screen}");
         };
-        rest = behind;
+        rest = after;
     }
     assert!(!screen.contains('\x1b'), "no colours but on a terminal");
     let too_long = screen.lines().find(|line| line.chars().count() > 84);
@@ -247,7 +247,7 @@ fn what_happened_is_drawn() {
 }
 
 #[test]
-fn a_picture_that_cannot_be_written_is_told_of_at_once() {
+fn a_picture_that_cannot_be_written_is_reported_at_once() {
     let nowhere = std::env::temp_dir().join("redlatch-no-such-directory").join("it.svg");
     let ended = Demo::start(&["--svg", nowhere.to_str().expect("a path of letters")]).end();
     assert_eq!((ended.status.code(), ended.screen.as_str()), (Some(125), ""));

@@ -6,7 +6,8 @@
 use std::cell::RefMut;
 use std::time::Duration;
 
-use super::{Client, EVENTS};
+use super::Client;
+use super::inner::SPARE_KEYS;
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::proto::error::{Error, LostReason};
@@ -76,7 +77,7 @@ impl<'a> Guard<'a> {
         let mut inner = self.client.inner.borrow_mut();
         let ours = inner.engine.check_fork();
         if ours && self.kept.is_some() {
-            inner.look_after_kept()?;
+            inner.turn_for_kept()?;
         }
         if ours && !inner.engine.remaining(self.lock()).is_zero() {
             return Ok(());
@@ -135,7 +136,7 @@ impl<'a> Guard<'a> {
     /// [`Error::Lost`] if the lock is over. An invalid ttl changes nothing.
     pub fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
-        inner.look_after_absence()?;
+        inner.reconnect_after_pause()?;
         let op = inner.engine.extend(self.lock(), ttl, 0)?;
         inner.wait_for(op).map(|_| ())
     }
@@ -154,7 +155,7 @@ impl<'a> Guard<'a> {
     pub fn release(mut self) -> Result<ReleaseOutcome, Error> {
         let lock = self.lock.take().expect("it is taken only here and in drop");
         let mut inner = self.client.inner.borrow_mut();
-        if let Err(error) = inner.look_after_absence() {
+        if let Err(error) = inner.reconnect_after_pause() {
             inner.engine.release_nowait(&lock);
             return Err(error);
         }
@@ -193,7 +194,7 @@ impl Drop for Guard<'_> {
         if let Some(kept) = self.kept {
             inner.notices.forget(kept);
         }
-        if inner.spare_keys.len() < EVENTS {
+        if inner.spare_keys.len() < SPARE_KEYS {
             inner.spare_keys.push(std::mem::take(&mut self.key));
         }
     }

@@ -5,22 +5,19 @@
 //! lost: what the kernel holds is read before a timeout takes effect.
 
 mod guard;
+mod inner;
 mod notices;
 
 use std::cell::RefCell;
 use std::io;
 use std::time::Duration;
 
-use mio::{Events, Poll, Token};
-
 use crate::config::{Config, DEFAULT_WAIT, LockOptions};
 use crate::net::clock;
-use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::engine::Engine;
-use crate::net::names::Names;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::NodeEvent;
-use crate::proto::error::{ConfigError, Error, Report};
+use crate::proto::error::{Error, Report};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::lock;
@@ -31,16 +28,8 @@ use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 
 pub use guard::Guard;
-use notices::Notices;
+use inner::Inner;
 pub use notices::{LockEvent, LockEventKind};
-
-const EVENTS: usize = 64;
-
-/// How long a waiter that is deaf leaves its input unread: each answer would wake the thread.
-const DEAF: Duration = Duration::from_millis(1);
-
-/// While it keeps locks, a client that is asked about one reads its sockets at most this often.
-const LOOKED_AT: Duration = Duration::from_millis(1);
 
 /// Distributed locks, blocking.
 ///
@@ -92,19 +81,6 @@ pub struct Client {
     inner: RefCell<Inner>,
 }
 
-#[derive(Debug)]
-struct Inner {
-    engine: Engine,
-    poll: Poll,
-    events: Events,
-    /// When the client last read its sockets.
-    looked_at: Instant,
-    names: Names,
-    notices: Notices,
-    /// Key buffers of guards that were dropped.
-    spare_keys: Vec<Vec<u8>>,
-}
-
 impl Client {
     /// Connects to the nodes. None of them needs to be up. The call waits until a quorum is ready
     /// and the others have had one node timeout, or until every node has failed once, for the
@@ -113,21 +89,8 @@ impl Client {
     /// # Errors
     /// Only for a configuration that cannot work: a setting, or two addresses that lead to one
     /// server.
-    pub fn connect(mut config: Config) -> Result<Client, Error> {
-        // Between calls the client does not read.
-        config.settings.attended = false;
-        let system = |error: io::Error| {
-            let problem = format!("no poller: {error}").into();
-            Error::Config(ConfigError::System { problem })
-        };
-        let poll = Poll::new().map_err(system)?;
-        let engine = Engine::new(config, poll.registry(), Token(0))?;
-        let events = Events::with_capacity(EVENTS);
-        let (looked_at, spare_keys) = (clock::now(), Vec::new());
-        let (names, notices) = (Names::new(), Notices::default());
-        let mut inner = Inner { engine, poll, events, looked_at, names, notices, spare_keys };
-        inner.wait_for_nodes()?;
-        Ok(Client { inner: RefCell::new(inner) })
+    pub fn connect(config: Config) -> Result<Client, Error> {
+        Ok(Client { inner: RefCell::new(Inner::connect(config)?) })
     }
 
     /// Takes the lock on `key`, waiting for it for 10 s, or as the options say. The nodes notify
@@ -169,7 +132,7 @@ impl Client {
     ) -> Result<Guard<'_>, Error> {
         let (key, options) = (key.as_ref(), options.into());
         let mut inner = self.inner.borrow_mut();
-        inner.look_after_absence()?;
+        inner.reconnect_after_pause()?;
         let number = inner.number_for(options);
         let op = inner.engine.adopt(key, token, options, number.unwrap_or(0))?;
         self.guard_of(&mut inner, op, key, number)
@@ -256,6 +219,8 @@ impl Client {
     /// deadline that comes near, or a loss. The client notices them inside its calls.
     pub fn poll_lock_event(&self) -> Option<LockEvent> {
         let mut inner = self.inner.borrow_mut();
+        // What happened to a lock before a fork is the parent's alone.
+        inner.engine.check_fork();
         inner.take_completions();
         inner.notices.poll()
     }
@@ -312,7 +277,7 @@ impl Client {
     /// left on some node until their ttl is over; zero: none.
     ///
     /// Dropping the client instead writes what the sockets take at this moment, and does not wait.
-    #[must_use = "it tells how many keys may be left on some node"]
+    #[must_use = "it returns how many keys may be left on some node"]
     pub fn close(self, timeout: Duration) -> usize {
         let end = clock::now().saturating_add(timeout);
         let mut inner = self.inner.into_inner();
@@ -339,7 +304,7 @@ impl Client {
 
     fn acquire(&self, key: &[u8], options: LockOptions) -> Result<Guard<'_>, Error> {
         let mut inner = self.inner.borrow_mut();
-        inner.look_after_absence()?;
+        inner.reconnect_after_pause()?;
         let number = inner.number_for(options);
         let op = inner.engine.acquire(key, options, number.unwrap_or(0))?;
         self.guard_of(&mut inner, op, key, number)
@@ -369,134 +334,8 @@ impl Client {
 
     fn ask(&self, ask: impl FnOnce(&mut Engine) -> Result<Op, Error>) -> Result<Outcome, Error> {
         let mut inner = self.inner.borrow_mut();
-        inner.look_after_absence()?;
+        inner.reconnect_after_pause()?;
         let op = ask(&mut inner.engine)?;
         inner.wait_for(op)
     }
-}
-
-impl Inner {
-    /// One turn of the loop, which sleeps no longer than until `end`.
-    fn turn(&mut self, end: Instant) -> io::Result<()> {
-        let left = end.saturating_since(clock::now());
-        if !self.engine.check_fork() {
-            return Ok(());
-        }
-        while let Some((node, addresses)) = self.names.found() {
-            self.engine.set_address(node, addresses);
-        }
-        let mut timeout = self.engine.prepare().map_or(left, |timeout| timeout.min(left));
-        if self.engine.coordinator().is_deaf() && !timeout.is_zero() {
-            let slept = timeout.min(DEAF);
-            sleep(slept);
-            timeout -= slept;
-        }
-        match self.poll.poll(&mut self.events, Some(timeout)) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            polled => polled?,
-        }
-        for event in &self.events {
-            self.engine.handle_event(event);
-        }
-        self.looked_at = clock::now();
-        self.look_names_up();
-        Ok(())
-    }
-
-    /// Notes the events of the locks that are kept, and returns whether there was any. Other
-    /// completions are dropped: their callers gave up.
-    fn take_completions(&mut self) -> bool {
-        let mut any = false;
-        while let Some(done) = self.engine.poll_completion() {
-            any |= self.notices.take(done.data, done.result);
-        }
-        any
-    }
-
-    /// The number for the notices of a lock that is to be kept.
-    fn number_for(&mut self, options: LockOptions) -> Option<u64> {
-        options.keep.map(|_| self.notices.next())
-    }
-
-    /// Does what is due for the locks that are kept, and reads what has arrived, without waiting.
-    fn look_after_kept(&mut self) -> Result<(), Error> {
-        let now = clock::now();
-        let due = self.engine.coordinator().next_timeout().is_some_and(|due| due <= now);
-        if due || now.saturating_since(self.looked_at) >= LOOKED_AT {
-            self.turn(now).map_err(|error| poller_failed(&error))?;
-        }
-        // A call that waited for something else may have left completions, too.
-        self.take_completions();
-        // What the answers require is written now, not with the next call.
-        self.engine.flush();
-        Ok(())
-    }
-
-    fn look_names_up(&mut self) {
-        while let Some(node) = self.engine.take_stale() {
-            if let Some(lookup) = self.engine.lookup(node) {
-                self.names.begin(node, lookup);
-            }
-        }
-    }
-
-    /// Connections may have been closed between calls, when the client does not read. They are
-    /// replaced first, for at most a node timeout, so that they do not cost the attempt.
-    fn look_after_absence(&mut self) -> Result<(), Error> {
-        if !self.engine.check_fork() {
-            // A poll would take the parent's events from it.
-            return Ok(());
-        }
-        let now = clock::now();
-        let node_timeout = self.engine.coordinator().settings().node_timeout;
-        if now.saturating_since(self.looked_at) < node_timeout {
-            return Ok(());
-        }
-        let end = now.saturating_add(node_timeout);
-        self.turn(now).map_err(|error| poller_failed(&error))?;
-        while !self.engine.coordinator().coming_back().is_empty() && clock::now() < end {
-            self.turn(end).map_err(|error| poller_failed(&error))?;
-        }
-        Ok(())
-    }
-
-    fn wait_for(&mut self, op: Op) -> Result<Outcome, Error> {
-        const FOR_EVER: Instant = Instant::from_nanos(u64::MAX);
-        loop {
-            while let Some(done) = self.engine.poll_completion() {
-                if done.op == op {
-                    // Releases after a lost attempt are written now, not with the next call.
-                    self.engine.flush();
-                    return done.result;
-                }
-                self.notices.take(done.data, done.result);
-            }
-            if let Err(error) = self.turn(FOR_EVER) {
-                self.engine.cancel(op);
-                self.engine.flush();
-                return Err(poller_failed(&error));
-            }
-        }
-    }
-
-    fn wait_for_nodes(&mut self) -> Result<(), Error> {
-        let mut connecting = Connecting::new(self.engine.coordinator(), clock::now());
-        while let Some(until) = connecting.wait_until(self.engine.coordinator(), clock::now()) {
-            self.turn(until).map_err(|error| poller_failed(&error))?;
-        }
-        refuse_one_server_twice(self.engine.coordinator(), clock::now())
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one place where a thread sleeps: it is the caller's"
-)]
-fn sleep(length: Duration) {
-    std::thread::sleep(length);
-}
-
-fn poller_failed(error: &io::Error) -> Error {
-    let problem = format!("the system's poller failed: {error}").into();
-    Error::Config(ConfigError::System { problem })
 }

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn it_rings_once_until_somebody_heard_of_it() {
+    fn it_rings_once_until_the_ring_is_taken() {
         let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
         let mut poll = Poll::new().unwrap();
         let mut alarm = Alarm::new(poll.registry(), Token(7));

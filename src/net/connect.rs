@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_looked_up_again_behind_failures() {
+    fn a_name_is_looked_up_again_after_failures() {
         let config = Config::new(["redis://localhost:1", "redis://127.0.0.1:2"]).unwrap();
         let connector = |node: usize| Connector::new(&config.addresses[node], &config).unwrap();
         let stale: Vec<u32> = (0..20).filter(|&n| connector(0).is_stale(n)).collect();

@@ -91,7 +91,10 @@ use crate::proto::locks::requests::Completion;
 /// An `FdEngine` is `Send` and `Sync`: it may be made on one thread and used on another, and every
 /// request needs `&mut`. After `fork` it belongs to the parent: in the child every request ends as
 /// [`ConfigError::Nodes`](crate::ConfigError), and the child must not wait for the descriptor,
-/// which both processes share. A copy with the same process number is not noticed: see
+/// which both processes share. The copy in the child notices the fork in [`tick`](FdEngine::tick),
+/// and when a [`Batch`] ends. So the child calls `tick` before
+/// [`poll_completion`](FdEngine::poll_completion), which would otherwise hand out a lock that the
+/// parent was granted before the fork. A copy with the same process number is not noticed: see
 /// [`Engine::check_fork`]. No call of it waits, so no signal interrupts one; a signal may
 /// interrupt your own wait. [`Engine`] says what a panic in a function of the [`Config`] does. If
 /// a panic of yours unwinds through an `FdEngine`, it is dropped as usual.
@@ -141,8 +144,9 @@ impl FdEngine {
         if self.engine.check_fork() {
             self.reactor.wait(Some(Duration::ZERO))?;
             self.reactor.hand_over(&mut self.engine);
+            self.engine.go_on();
+            self.engine.plan_sleep();
         }
-        self.engine.prepare();
         Ok(())
     }
 
@@ -268,7 +272,7 @@ mod tests {
 
     /// All answers are in the socket, and a turn reads a tenth of them.
     #[test]
-    fn input_that_is_more_than_a_turn_reads_is_told_of_again() {
+    fn input_that_is_more_than_a_turn_reads_is_reported_again() {
         for make in [level_triggered, edge_triggered] {
             let masters = Masters::start(1).unwrap();
             let config = Config::new(masters.urls()).unwrap().restart_guard(RestartGuard::Off);
@@ -294,7 +298,7 @@ mod tests {
             }
             let (mut ticks, mut taken) = (0, 0);
             while taken < LOCKS {
-                assert!(wakes(&locks), "silent behind {taken} locks and {ticks} ticks");
+                assert!(wakes(&locks), "silent after {taken} locks and {ticks} ticks");
                 locks.tick().unwrap();
                 ticks += 1;
                 taken += std::iter::from_fn(|| locks.poll_completion()).count();

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_trusted_by_himself() {
+    fn tls_without_a_ca_is_refused() {
         let error = Encryption::to("h", None).unwrap_err();
         assert!(error.to_string().contains("whom to trust"), "{error}");
     }

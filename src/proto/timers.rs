@@ -60,7 +60,7 @@ impl<T: Copy> Timers<T> {
         };
         let entry = Entry { due, what, lane: lane as u32, previous: NONE, next: NONE };
         let key = self.entries.insert(entry) as u32;
-        self.link_behind_earlier(lane, key);
+        self.link_after_earlier(lane, key);
         Timer(key)
     }
 
@@ -139,7 +139,7 @@ impl<T: Copy> Timers<T> {
 
     /// Appends to the lane. Only a caller whose clock went back makes it look further than the
     /// tail.
-    fn link_behind_earlier(&mut self, lane: usize, key: u32) {
+    fn link_after_earlier(&mut self, lane: usize, key: u32) {
         let due = self.entries[key as usize].due;
         let mut previous = self.lanes[lane].tail;
         while previous != NONE && self.entries[previous as usize].due > due {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::Owner;
-use super::open::{Looked, Open};
+use super::open::Open;
 use super::park;
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
@@ -98,16 +98,16 @@ impl<Q: Question> Future for Call<Q> {
     /// If it is polled again after it returned its answer.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Call { owner, question, stage } = self.get_mut();
-        assert!(*stage != Stage::Over, "a call is polled behind its answer");
+        assert!(*stage != Stage::Over, "a call is polled after its answer");
         let waker = context.waker().clone();
         let key = question.key();
-        let looked = owner.inner.with(|open| {
+        let polled = owner.inner.with(|open| {
             let place = match *stage {
                 Stage::Asked { place } => place,
                 _ => match open.ask(|open, data| question.ask(key, open, data)) {
                     Ok(place) => place,
                     Err(error) => {
-                        open.drop_behind(waker);
+                        open.drop_after_unlock(waker);
                         return Err(error);
                     }
                 },
@@ -116,21 +116,21 @@ impl<Q: Question> Future for Call<Q> {
                 *stage = Stage::Asked { place };
                 question.asked(open, place);
             }
-            Ok(match open.look_after(place, waker) {
-                Looked::Waiting => Looked::Waiting,
-                Looked::Over(result) => {
+            Ok(match open.poll_place(place, waker) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(result) => {
                     let answer = |outcome| {
                         question.answer(Answering { owner, open: &mut *open, key, place }, outcome)
                     };
                     let result = result.map(answer);
                     open.leave(place);
-                    Looked::Over(result)
+                    Poll::Ready(result)
                 }
             })
         });
-        let result = match looked.and_then(|looked| looked) {
-            Ok(Looked::Waiting) => return Poll::Pending,
-            Ok(Looked::Over(result)) => result,
+        let result = match polled.and_then(|polled| polled) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(result)) => result,
             Err(error) => Err(error),
         };
         *stage = Stage::Over;

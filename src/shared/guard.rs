@@ -45,7 +45,7 @@ impl SharedGuard {
     /// call.
     pub(super) fn of(at: Answering<'_, '_>, lock: Lock) -> SharedGuard {
         let Answering { owner, open, key, place } = at;
-        let lock_state = open.hold_for(key);
+        let lock_state = open.lock_state_for(key);
         lock_state.set_deadline(open.engine.deadline(&lock));
         open.follow_if_kept(place, &lock_state);
         let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock.alias());
@@ -98,7 +98,7 @@ impl SharedGuard {
         let lock = self.lock.take().expect("it is taken only where the guard ends");
         let given = self.inner().with(|open| {
             let token = open.engine.into_token(lock);
-            open.is_over(self.lock_state());
+            open.end_lock(self.lock_state());
             token
         })?;
         given.ok_or_else(|| self.check().expect_err("it is over"))
@@ -126,7 +126,7 @@ impl Drop for SharedGuard {
             if let Some(lock) = lock {
                 open.engine.release_nowait(&lock);
             }
-            open.is_over(&lock_state);
+            open.end_lock(&lock_state);
             open.put_back(lock_state)
         });
     }
@@ -193,7 +193,7 @@ impl sealed::Asked for Release {
 
     fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
         let lock = self.guard.lock();
-        open.is_over(self.guard.lock_state());
+        open.end_lock(self.guard.lock_state());
         match open.engine.deadline(lock) {
             Some(_) => Ok(open.engine.release(lock.alias(), data)),
             // The record and the lock are over: ask the nodes whether the key still holds this

@@ -9,13 +9,13 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use slab::Slab;
 
 use super::lock_state::LockState;
-use super::open::{AfterUnlock, Doubted, Looked, Open, Place};
+use super::open::{AfterUnlock, Doubted, Open, Place};
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
@@ -123,7 +123,7 @@ impl Inner {
         if !self.is_ours() {
             return Err(Error::Closed(ClosedReason::Forked));
         }
-        let _told = Panicking(&self.waker);
+        let _on_panic = Panicking(&self.waker);
         // Declared before the lock, so that a panic drops it after the lock is released: it may be
         // a guard.
         let done;
@@ -136,8 +136,8 @@ impl Inner {
         done = act(&mut open);
         let awake = self.awake.load(Ordering::Acquire);
         if !awake || self.outside.is_some_and(|outside| outside()) {
-            open.engine.flush();
-            open.tell();
+            open.engine.flush_unforked();
+            open.pass_on_results();
             if open.engine.plan_sleep().is_some() && !open.engine.has_alarm() {
                 // The driver may sleep too long by now.
                 let _ = self.waker.wake();
@@ -148,7 +148,7 @@ impl Inner {
     }
 
     /// The driver stopped sleeping.
-    pub(super) fn is_awake(&self) {
+    pub(super) fn set_awake(&self) {
         self.awake.store(true, Ordering::Release);
     }
 
@@ -166,11 +166,11 @@ impl Inner {
         hand_over(open.engine);
         open.look_names_up();
         open.engine.go_on();
-        open.tell();
+        open.pass_on_results();
         let turned = if open.after_unlock.woken.len() > 1 {
             Turned::Awake
         } else {
-            Turned::Asleep(self.lie_down(&mut open))
+            Turned::Asleep(self.prepare_to_sleep(&mut open))
         };
         let ended = state.end_if_closed();
         let turned = if ended.is_some() { Turned::Over } else { turned };
@@ -189,15 +189,15 @@ impl Inner {
         if patient && state.after_unlock.coming > 0 {
             return Turned::Awake;
         }
-        let sleep = self.lie_down(&mut state.open());
+        let sleep = self.prepare_to_sleep(&mut state.open());
         self.wake(state);
         Turned::Asleep(sleep)
     }
 
     /// From here on calls write their requests themselves. Runs under the lock.
-    fn lie_down(&self, open: &mut Open<'_>) -> Option<Duration> {
+    fn prepare_to_sleep(&self, open: &mut Open<'_>) -> Option<Duration> {
         open.engine.flush();
-        open.tell();
+        open.pass_on_results();
         let sleep = open.engine.plan_sleep();
         open.after_unlock.coming = 0;
         self.awake.store(false, Ordering::Release);
@@ -211,34 +211,34 @@ impl Inner {
         until: Instant,
         slot: &mut Option<usize>,
         waker: &Waker,
-    ) -> Looked<usize> {
+    ) -> Poll<usize> {
         if !self.is_ours() {
-            return Looked::Over(0);
+            return Poll::Ready(0);
         }
         let waker = waker.clone();
         let mut state = self.lock();
         if matches!(state.phase, Phase::Open) {
             self.over.store(true, Ordering::Release);
-            state.give_everything_back(until);
+            state.begin_to_close(until);
         }
         state.end_by(until);
         let ended = state.end_if_closed();
         let State { phase, after_unlock, left, .. } = &mut *state;
-        let looked = match phase {
+        let polled = match phase {
             Phase::Closing { waiting, .. } => {
                 match slot.and_then(|slot| waiting.get_mut(slot)) {
                     Some(noted) => after_unlock.dropped.push(mem::replace(noted, waker)),
                     None => *slot = Some(waiting.insert(waker)),
                 }
-                Looked::Waiting
+                Poll::Pending
             }
-            _ => Looked::Over(*left),
+            _ => Poll::Ready(*left),
         };
         // The driver has to sleep no longer than until the new moment, or to see the end.
         let _ = self.waker.wake();
         self.wake(state);
         drop(ended);
-        looked
+        polled
     }
 
     /// The caller that waited for the end was dropped.
@@ -302,14 +302,14 @@ impl Inner {
             let all = woken.chain(dropped.drain(..).map(|waker| (waker, false)));
             carried.iter_mut().zip(all).for_each(|(place, it)| *place = Some(it));
             drop(state);
-            carried.into_iter().flatten().for_each(|(waker, wake)| let_out(waker, wake));
+            carried.into_iter().flatten().for_each(|(waker, wake)| wake_or_drop(waker, wake));
             return;
         }
         let AfterUnlock { woken, dropped, .. } = &mut state.after_unlock;
         let (mut woken, mut dropped) = (mem::take(woken), mem::take(dropped));
         drop(state);
-        woken.drain(..).for_each(|waker| let_out(waker, true));
-        dropped.drain(..).for_each(|waker| let_out(waker, false));
+        woken.drain(..).for_each(|waker| wake_or_drop(waker, true));
+        dropped.drain(..).for_each(|waker| wake_or_drop(waker, false));
         // The buffers are reused, unless new ones were filled meanwhile.
         let mut state = self.lock();
         if state.after_unlock.woken.is_empty() && state.after_unlock.dropped.is_empty() {
@@ -320,13 +320,13 @@ impl Inner {
 }
 
 /// Wakes or drops a waker, after the lock is released. A panic of the waker is caught.
-fn let_out(waker: Waker, wake: bool) {
+fn wake_or_drop(waker: Waker, wake: bool) {
     let _ = catch_unwind(AssertUnwindSafe(|| if wake { waker.wake() } else { drop(waker) }));
 }
 
 /// Wakes a waker. A panic of it is caught.
 pub(super) fn wake(waker: Waker) {
-    let_out(waker, true);
+    wake_or_drop(waker, true);
 }
 
 /// Wakes the driver to check the lock if this thread panics under it.
@@ -353,9 +353,9 @@ impl State {
         }
     }
 
-    fn give_everything_back(&mut self, until: Instant) {
+    fn begin_to_close(&mut self, until: Instant) {
         self.phase = Phase::Closing { until, waiting: Slab::new() };
-        self.tell_all(ClosedReason::Asked);
+        self.end_calls(ClosedReason::Asked);
         let engine = self.engine.as_mut().expect("it goes with the end");
         engine.release_all();
         engine.wake_by(Some(until));
@@ -386,7 +386,7 @@ impl State {
         if matches!(self.phase, Phase::Ended(_)) {
             return None;
         }
-        self.tell_all(closed);
+        self.end_calls(closed);
         if let Phase::Closing { waiting, .. } = mem::replace(&mut self.phase, Phase::Ended(closed))
         {
             self.after_unlock.woken.extend(waiting.into_iter().map(|(_, waker)| waker));
@@ -396,7 +396,7 @@ impl State {
         engine
     }
 
-    fn tell_all(&mut self, closed: ClosedReason) {
+    fn end_calls(&mut self, closed: ClosedReason) {
         for (_, place) in &mut self.places {
             match place {
                 Place::Asked { waker, .. } => self.after_unlock.woken.extend(waker.take()),
@@ -434,9 +434,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn is_told(receiver: &mpsc::Receiver<Error>) {
-        let told = receiver.recv_timeout(Duration::from_secs(10)).expect("it is told");
-        assert_eq!(told, Error::Closed(ClosedReason::DriverGone));
+    fn ends_as_driver_gone(receiver: &mpsc::Receiver<Error>) {
+        let error = receiver.recv_timeout(Duration::from_secs(10)).expect("the call ends");
+        assert_eq!(error, Error::Closed(ClosedReason::DriverGone));
     }
 
     /// A bug of ours must not leave a call waiting.
@@ -452,7 +452,7 @@ mod tests {
             if another_comes {
                 assert_eq!(client.gauges(), Gauges::default());
             }
-            is_told(&receiver);
+            ends_as_driver_gone(&receiver);
         }
     }
 
@@ -463,7 +463,7 @@ mod tests {
         let turn = || inner.turn(|_| panic!("under the lock"));
         assert!(catch_unwind(AssertUnwindSafe(turn)).is_err());
         inner.end(ClosedReason::DriverGone);
-        is_told(&receiver);
+        ends_as_driver_gone(&receiver);
         assert_eq!(client.gauges(), Gauges::default());
         // What was open then counts as left; the close does not wait for it.
         client.close(Duration::from_secs(600)).wait();

@@ -84,13 +84,13 @@ impl LockState {
         (nanos != 0).then_some(Instant::from_nanos(nanos))
     }
 
-    pub(super) fn is_renewed(&self, deadline: Instant) {
+    pub(super) fn set_renewed(&self, deadline: Instant) {
         self.expiring.store(false, Ordering::Release);
         self.set_deadline(Some(deadline));
     }
 
     /// A warning is due. Its deadline may be that of a renewal that was not reported.
-    pub(super) fn is_expiring(&self, deadline: Instant) {
+    pub(super) fn set_expiring(&self, deadline: Instant) {
         self.expiring.store(true, Ordering::Release);
         self.set_deadline(Some(deadline));
     }

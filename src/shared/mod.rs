@@ -39,7 +39,6 @@ use crate::proto::node_set::NodeId;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use inner::Inner;
-use open::Looked;
 
 /// How long [`SharedClient::with_lock`] may hold a lock unless the options say otherwise.
 pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
@@ -390,8 +389,8 @@ impl Future for Closing {
         let until = *self.until.get_or_insert_with(|| clock::now().saturating_add(timeout));
         let Closing { owner, slot, .. } = &mut *self;
         match owner.inner.close(until, slot, context.waker()) {
-            Looked::Waiting => Poll::Pending,
-            Looked::Over(left) => Poll::Ready(left),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(left) => Poll::Ready(left),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use slab::Slab;
 
@@ -56,14 +56,6 @@ pub(super) struct Doubted {
     lock_state: Arc<LockState>,
 }
 
-/// The result of looking after a call.
-pub(super) enum Looked<T> {
-    /// The call goes on: its waker is noted.
-    Waiting,
-    /// The call has this result.
-    Over(T),
-}
-
 /// What the lock protects, before the end.
 pub struct Open<'a> {
     pub(super) engine: &'a mut Engine,
@@ -100,16 +92,16 @@ impl Open<'_> {
 
     /// The result of a call, if there is one; otherwise notes `waker`, which is woken when there
     /// is.
-    pub(super) fn look_after(
+    pub(super) fn poll_place(
         &mut self,
         place: usize,
         waker: Waker,
-    ) -> Looked<Result<Outcome, Error>> {
-        self.tell();
+    ) -> Poll<Result<Outcome, Error>> {
+        self.pass_on_results();
         let Some(Place::Asked { op, ended, waker: noted, .. }) = self.places.get_mut(place) else {
             // The client is closing: the call was woken, and has no place any more.
-            self.drop_behind(waker);
-            return Looked::Over(Err(Error::Closed(ClosedReason::Asked)));
+            self.drop_after_unlock(waker);
+            return Poll::Ready(Err(Error::Closed(ClosedReason::Asked)));
         };
         let done = if mem::take(ended) {
             self.after_unlock.coming = self.after_unlock.coming.saturating_sub(1);
@@ -121,17 +113,17 @@ impl Open<'_> {
             Some(done) => {
                 self.after_unlock.dropped.extend(noted.take());
                 self.after_unlock.dropped.push(waker);
-                Looked::Over(done.result)
+                Poll::Ready(done.result)
             }
             None => {
                 self.after_unlock.dropped.extend(noted.replace(waker));
-                Looked::Waiting
+                Poll::Pending
             }
         }
     }
 
     /// A waker is the user's: it must not be dropped under the lock.
-    pub(super) fn drop_behind(&mut self, waker: Waker) {
+    pub(super) fn drop_after_unlock(&mut self, waker: Waker) {
         self.after_unlock.dropped.push(waker);
     }
 
@@ -156,7 +148,7 @@ impl Open<'_> {
             extends.lock_state.set_extending(Some(place));
             self.places[place] = Place::Extending { op, extends };
             // The engine may have reported its end before.
-            self.hear_of_extend(place);
+            self.finish_extend(place);
         } else {
             self.engine.cancel(op);
             self.leave(place);
@@ -179,20 +171,20 @@ impl Open<'_> {
         }
     }
 
-    fn hear_of_extend(&mut self, place: usize) {
+    fn finish_extend(&mut self, place: usize) {
         let Some(Place::Extending { op, .. }) = self.places.get(place) else { return };
         let Some(done) = self.engine.fetch(*op) else { return };
         let Place::Extending { extends, .. } = self.places.remove(place) else { return };
         extends.lock_state.set_extending(None);
         match done.result {
             Ok(Outcome::Extended { deadline }) => extends.lock_state.set_deadline(Some(deadline)),
-            Err(error) => self.is_not_extended(error, extends),
+            Err(error) => self.handle_failed_extend(error, extends),
             _ => {}
         }
     }
 
     /// An extend failed: if that shows that the lock is lost, its state ends.
-    fn is_not_extended(&mut self, error: Error, extends: Doubted) {
+    fn handle_failed_extend(&mut self, error: Error, extends: Doubted) {
         match error {
             // Watchers may read the state before the call does.
             Error::Lost { .. } => {
@@ -207,7 +199,7 @@ impl Open<'_> {
 
     /// Ends the states of locks whose loss was found by answers that came after the end of an
     /// extend.
-    fn look_at_doubted(&mut self) {
+    fn check_doubted(&mut self) {
         if self.doubted.is_empty() {
             return;
         }
@@ -268,12 +260,16 @@ impl Open<'_> {
 
     /// Makes sure that the loss of a lock reaches `lock_state`, if it does not yet.
     pub(super) fn watch(&mut self, lock: &Lock, lock_state: &Arc<LockState>) -> Result<(), Error> {
-        let told = lock_state.place().is_some() || lock_state.deadline().is_none();
-        if told { Ok(()) } else { self.auto_extend(lock, AutoExtend::extensions(0), lock_state) }
+        let reported = lock_state.place().is_some() || lock_state.deadline().is_none();
+        if reported {
+            Ok(())
+        } else {
+            self.auto_extend(lock, AutoExtend::extensions(0), lock_state)
+        }
     }
 
     /// Passes on the results of requests that ended, and wakes their calls.
-    pub(super) fn tell(&mut self) {
+    pub(super) fn pass_on_results(&mut self) {
         while let Some((op, data)) = self.engine.poll_ended() {
             match self.places.get_mut(data as usize) {
                 Some(Place::Asked { op: asked, ended, waker, extends }) if *asked == op => {
@@ -283,14 +279,14 @@ impl Open<'_> {
                     let lock = extends.as_ref();
                     let error = lock.and_then(|_| self.engine.coordinator().error(op).cloned());
                     if let Some((error, Some(extends))) = error.map(|it| (it, extends.take())) {
-                        self.is_not_extended(error, extends);
+                        self.handle_failed_extend(error, extends);
                     }
                 }
                 Some(Place::Kept { op: kept, lock_state }) if *kept == op => {
                     match self.engine.fetch(op).map(|done| done.result) {
-                        Some(Ok(Outcome::Renewed { deadline })) => lock_state.is_renewed(deadline),
+                        Some(Ok(Outcome::Renewed { deadline })) => lock_state.set_renewed(deadline),
                         Some(Ok(Outcome::Expiring { deadline })) => {
-                            lock_state.is_expiring(deadline)
+                            lock_state.set_expiring(deadline)
                         }
                         Some(Err(error)) => {
                             lock_state.ends(Some(error), &mut self.after_unlock.woken)
@@ -299,7 +295,7 @@ impl Open<'_> {
                     }
                 }
                 Some(Place::Extending { op: asked, .. }) if *asked == op => {
-                    self.hear_of_extend(data as usize);
+                    self.finish_extend(data as usize);
                 }
                 _ => {
                     // No call waits for it any more.
@@ -307,7 +303,7 @@ impl Open<'_> {
                 }
             }
         }
-        self.look_at_doubted();
+        self.check_doubted();
     }
 
     pub(super) fn look_names_up(&mut self) {
@@ -336,15 +332,15 @@ impl Open<'_> {
     }
 
     /// A state for a lock on `key`.
-    pub(super) fn hold_for(&mut self, key: &[u8]) -> Arc<LockState> {
+    pub(super) fn lock_state_for(&mut self, key: &[u8]) -> Arc<LockState> {
         let mut lock_state = self.spares.pop().unwrap_or_default();
-        let unshared = Arc::get_mut(&mut lock_state).expect("nobody else has a spare one");
+        let unshared = Arc::get_mut(&mut lock_state).expect("a spare one has no other owner");
         unshared.reset(key);
         lock_state
     }
 
     /// A lock was released or given away: it is over for all its watchers.
-    pub(super) fn is_over(&mut self, lock_state: &LockState) {
+    pub(super) fn end_lock(&mut self, lock_state: &LockState) {
         if let Some(place) = lock_state.set_place(None) {
             self.places.try_remove(place);
         }
@@ -388,13 +384,13 @@ mod tests {
 
     /// A place is reused before the end of its former request is reported.
     #[test]
-    fn an_end_is_not_told_to_who_has_the_place_by_now() {
+    fn an_end_is_not_reported_to_the_call_that_has_the_place_by_now() {
         let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
         let config = config.connect_timeout(Duration::from_millis(50));
         let client = SharedClient::connect(config).unwrap();
         let tried = client.owner.inner.with(|open| {
             let (_, op) = ask(open, 600 * TTL);
-            let lock_state = open.hold_for(b"a");
+            let lock_state = open.lock_state_for(b"a");
             lock_state.set_deadline(Some(Instant::from_nanos(1)));
             let token = LockToken::parse(&"0".repeat(40)).unwrap();
             let lock = Lock { record: 0, generation: 0, token };
@@ -409,10 +405,13 @@ mod tests {
             for other in others {
                 let (place, ended) = ask(open, Duration::ZERO);
                 open.places[place] = other;
-                open.tell();
+                open.pass_on_results();
                 assert!(!matches!(open.places[place], Place::Asked { ended: true, .. }));
                 assert!(lock_state.deadline().is_some(), "its lock is not over");
-                assert!(open.engine.fetch(ended).is_none(), "it is nobody's, and not kept");
+                assert!(
+                    open.engine.fetch(ended).is_none(),
+                    "no call waits for it, and it is not kept"
+                );
             }
         });
         tried.unwrap();

@@ -48,7 +48,7 @@ impl Driver {
                     if self.reactor.wait(timeout).is_err() {
                         return;
                     }
-                    self.inner.is_awake();
+                    self.inner.set_awake();
                     let reactor = &self.reactor;
                     turned = self.inner.turn(|engine| reactor.hand_over(engine));
                     patience = PATIENCE;

@@ -118,7 +118,7 @@ impl Driver {
                     if take_events(&mut self.reactor).await.is_err() {
                         return;
                     }
-                    self.inner.is_awake();
+                    self.inner.set_awake();
                     turned = self.inner.turn(|engine| self.reactor.get_ref().hand_over(engine));
                     patience = PATIENCE;
                 }

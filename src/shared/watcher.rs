@@ -62,8 +62,8 @@ impl LockWatcher {
     /// the client is closed.
     pub fn check(&self) -> Result<(), Error> {
         if self.remaining().is_zero() {
-            let told = if self.inner.is_ours() { self.lock_state.error() } else { None };
-            return Err(told.unwrap_or_else(|| self.is_over()));
+            let error = if self.inner.is_ours() { self.lock_state.error() } else { None };
+            return Err(error.unwrap_or_else(|| self.is_over()));
         }
         Ok(())
     }
@@ -129,7 +129,7 @@ impl fmt::Debug for LockWatcher {
 
 /// The end of a lock, as a future: see [`LockWatcher::lost`]. Dropping it changes nothing.
 #[derive(Debug)]
-#[must_use = "it tells nothing unless it is awaited or waited for"]
+#[must_use = "it reports nothing unless it is awaited or waited for"]
 pub struct Lost {
     watcher: LockWatcher,
     watched: Result<(), Error>,

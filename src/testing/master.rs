@@ -418,7 +418,7 @@ impl Master {
             // `CLIENT CACHING YES` is about the next command that is not itself a `CLIENT`.
             state.caching &= about_client;
             let pushes = std::mem::take(&mut state.own_pushes);
-            let closing = std::mem::take(&mut state.closing_behind_reply);
+            let closing = std::mem::take(&mut state.closing_after_reply);
             for push in pushes {
                 self.push(connection, push);
             }

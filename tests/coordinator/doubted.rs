@@ -118,7 +118,7 @@ fn a_warning_comes_once_for_a_deadline() {
     bench.pass(millis(500));
     assert_eq!(answer(&mut bench, [":1\r\n"; 3]), 3, "the write is looked after");
     bench.pass(Duration::ZERO);
-    assert!(bench.completion().is_none(), "it was told before");
+    assert!(bench.completion().is_none(), "it was reported before");
     assert!(!bench.core.remaining(&lock, bench.now).is_zero());
 }
 

@@ -10,7 +10,7 @@ fn unprobed() -> Bench {
 }
 
 #[test]
-fn an_end_is_told_once_and_fetched_by_its_op() {
+fn an_end_is_reported_once_and_fetched_by_its_op() {
     let mut bench = Bench::new(3);
     let op = bench.acquire();
     assert!(bench.core.fetch(op, bench.now).is_none(), "it has no end yet");
@@ -47,7 +47,7 @@ fn a_lock_that_is_fetched_too_late_is_released_and_asked_for_again() {
 }
 
 #[test]
-fn one_that_was_told_and_is_cancelled_before_it_is_fetched_is_released() {
+fn one_that_was_reported_and_is_cancelled_before_it_is_fetched_is_released() {
     let mut bench = Bench::new(3);
     let op = bench.acquire();
     for node in 0..3 {
@@ -89,7 +89,7 @@ fn answer_all(bench: &mut Bench) {
 }
 
 #[test]
-fn a_renewal_is_told_where_that_was_asked_for_and_of_several_only_the_last() {
+fn a_renewal_is_reported_if_that_was_requested_and_of_several_only_the_last() {
     let keep = AutoExtend::at_most(6 * TTL);
     let mut bench = unprobed();
     renewed(&mut bench, keep);
@@ -109,7 +109,7 @@ fn a_renewal_is_told_where_that_was_asked_for_and_of_several_only_the_last() {
 }
 
 #[test]
-fn a_renewal_that_nobody_fetched_is_not_told_of_a_lock_that_was_lost() {
+fn a_renewal_that_was_not_fetched_is_not_reported_for_a_lock_that_was_lost() {
     let mut bench = unprobed();
     renewed(&mut bench, AutoExtend::at_most(6 * TTL).notify_renewals());
     bench.pass(millis(3_400));

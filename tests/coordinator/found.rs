@@ -98,7 +98,7 @@ fn an_extend_from_before_a_keeping_does_not_reach_beyond_its_bound() {
 }
 
 #[test]
-fn a_lock_that_is_kept_anew_behind_a_bound_is_renewed_before_its_deadline() {
+fn a_lock_that_is_kept_anew_after_a_bound_is_renewed_before_its_deadline() {
     let (mut bench, lock) = kept(AutoExtend::at_most(Duration::from_secs(1)));
     bench.pass(millis(500));
     bench.core.auto_extend(&lock, AutoExtend::extensions(3), 2, bench.now).unwrap();
@@ -111,7 +111,7 @@ fn a_lock_that_is_kept_anew_behind_a_bound_is_renewed_before_its_deadline() {
 }
 
 #[test]
-fn an_extend_that_was_won_is_not_told_of_a_lock_that_was_lost_since() {
+fn an_extend_that_was_won_is_not_reported_for_a_lock_that_was_lost_since() {
     let (mut bench, lock) = kept(AutoExtend::at_most(Duration::from_secs(1)));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
     for node in 0..3 {

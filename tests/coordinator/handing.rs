@@ -78,7 +78,7 @@ fn an_adopt_that_is_cancelled_is_released() {
 }
 
 #[test]
-fn a_token_is_prolonged_without_being_owed() {
+fn a_token_is_extended_without_a_pending_release() {
     let mut bench = Bench::new(3);
     let cases: [([&str; 3], bool); 3] = [
         ([":1\r\n", ":1\r\n", ":0\r\n"], true),

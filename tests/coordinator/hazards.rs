@@ -80,7 +80,7 @@ fn a_shorter_extend_does_not_shorten_what_an_earlier_ask_may_leave() {
 }
 
 #[test]
-fn an_extend_that_is_fetched_behind_its_deadline_is_no_extend() {
+fn an_extend_that_is_fetched_after_its_deadline_is_no_extend() {
     let mut bench = Bench::with(1, never_asked_for_its_time);
     let lock = bench.hold(&[0]);
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -92,7 +92,7 @@ fn an_extend_that_is_fetched_behind_its_deadline_is_no_extend() {
 }
 
 #[test]
-fn no_extend_is_written_behind_the_deadline_however_late_the_turn() {
+fn no_extend_is_written_after_the_deadline_however_late_the_turn() {
     let mut bench = Bench::with(3, never_asked_for_its_time);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
@@ -133,7 +133,7 @@ fn the_end_of_a_client_says_a_release_by_its_source_that_went_by_its_sha1() {
 }
 
 #[test]
-fn a_node_that_breaks_right_behind_its_greeting_is_not_connected_to_again_and_again() {
+fn a_node_that_breaks_right_after_its_handshake_is_not_connected_to_again_and_again() {
     let mut bench = Bench::new(1);
     bench.lose(0);
     let mut connections = 0;
@@ -169,7 +169,7 @@ fn no_connection_is_ended_by_its_number_where_the_process_may_be_another() {
 }
 
 #[test]
-fn a_clock_that_is_read_late_behind_a_write_is_no_jump() {
+fn a_clock_that_is_read_late_after_a_write_is_no_jump() {
     let mut bench = Bench::new(1);
     bench.pass(Duration::from_secs(5));
     let node = NodeId::new(0);
@@ -229,7 +229,7 @@ fn a_connection_that_was_begun_late_is_not_given_up_at_once() {
 }
 
 #[test]
-fn a_question_that_is_lost_behind_the_end_of_its_lock_decides_nothing_any_more() {
+fn a_question_that_is_lost_after_the_end_of_its_lock_decides_nothing_any_more() {
     for what in ["let go", "given away", "cancelled"] {
         let mut bench = Bench::with(3, |settings| {
             never_asked_for_its_time(settings);
@@ -294,7 +294,7 @@ fn a_node_that_tells_of_flushes_all_the_time_costs_no_more_than_one_that_tells_o
 }
 
 #[test]
-fn a_flush_is_told_to_those_who_keep_the_key_and_to_those_who_wait_for_it() {
+fn a_flush_is_reported_to_holders_and_to_waiters_of_the_key() {
     let mut bench = Bench::with(1, never_asked_for_its_time);
     let keep = Some(redlatch::AutoExtend::at_most(NEVER));
     bench.core.acquire_and_auto_extend(b"a", TTL, NEVER, keep, 1, bench.now).unwrap();

@@ -12,7 +12,7 @@ fn extend(bench: &mut Bench, lock: &redlatch::Lock, replies: &[&str]) -> bool {
 }
 
 #[test]
-fn behind_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
+fn after_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
@@ -27,11 +27,11 @@ fn behind_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
     // Now the other two are gone: without the healed one there would be no majority.
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":0\r\n", ":1\r\n"]));
     bench.core.release(lock, 3, bench.now);
-    assert_eq!(bench.names(1), ["SET", "EVAL"], "the heal is released behind it");
+    assert_eq!(bench.names(1), ["SET", "EVAL"], "the heal is released after it");
 }
 
 #[test]
-fn a_node_that_answers_behind_the_majority_is_healed_too() {
+fn a_node_that_answers_after_the_majority_is_healed_too() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
@@ -134,7 +134,7 @@ fn a_heal_that_is_under_way_when_a_node_forgets_counts_for_nothing_either() {
 }
 
 #[test]
-fn what_was_asked_behind_an_absence_is_owed_until_it_is_answered() {
+fn a_question_after_an_absence_has_a_pending_release_until_it_is_answered() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);

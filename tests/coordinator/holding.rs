@@ -4,7 +4,7 @@ use super::*;
 use redlatch::{AutoExtend, Lock, LostReason, NodeId};
 
 #[test]
-fn who_holds_a_lock_is_told_beyond_the_majority_that_decided() {
+fn holders_are_reported_beyond_the_majority_that_decided() {
     let mut bench = Bench::new(5);
     let lock = bench.hold(&[0, 1, 3]);
     let holders = |bench: &Bench, lock: &Lock| -> Vec<usize> {
@@ -70,7 +70,7 @@ fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwh
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
     bench.said(0);
     bench.core.release(lock, 4, bench.now);
-    assert_eq!(bench.names(0), ["EVAL"], "behind a question that is unanswered");
+    assert_eq!(bench.names(0), ["EVAL"], "after a question that is unanswered");
     bench.reply(0, "-NOSCRIPT No matching script\r\n");
     assert!(bench.said(0).is_empty(), "the repeat would overtake its release");
     bench.reply(0, ":1\r\n");
@@ -107,7 +107,7 @@ fn keys_that_are_taken_are_remembered_over_rounds_until_they_are_too_many() {
 }
 
 #[test]
-fn a_majority_that_agrees_behind_the_old_deadline_does_not_bring_the_lock_back() {
+fn a_majority_that_agrees_after_the_old_deadline_does_not_bring_the_lock_back() {
     let mut bench = Bench::with(1, |settings| {
         (settings.node_timeout, settings.probe_interval) = (TTL, TTL * 10);
     });
@@ -193,7 +193,7 @@ fn a_release_whose_connections_were_lost_is_said_again_in_time() {
 }
 
 #[test]
-fn an_extend_behind_one_that_was_taken_back_is_a_round_of_its_own() {
+fn an_extend_after_one_that_was_cancelled_is_a_round_of_its_own() {
     let mut bench = Bench::new(1);
     let lock = bench.hold(&[0]);
     let first = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();

@@ -67,7 +67,7 @@ fn quiet(settings: &mut redlatch::proto::settings::Settings) {
 }
 
 #[test]
-fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_behind_its_release() {
+fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_after_its_release() {
     let mut bench = Bench::with(3, quiet);
     let (lock, _) = keep(&mut bench, 3, hour());
     let first = bench.core.deadline(&lock).unwrap();
@@ -85,7 +85,7 @@ fn a_lock_is_renewed_at_a_third_of_its_ttl_and_not_behind_its_release() {
     }
     bench.core.release_nowait(&lock, bench.now);
     for node in 0..3 {
-        assert_eq!(bench.names(node), ["EVAL"], "behind a renewal that is not answered");
+        assert_eq!(bench.names(node), ["EVAL"], "after a renewal that is not answered");
         bench.reply(node, &format!("{YES}:1\r\n"));
     }
     wait(&mut bench, millis(20_000));
@@ -119,7 +119,8 @@ fn many_locks_are_renewed_together() {
 }
 
 #[test]
-fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_told_before_it() {
+fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_reported_before_it()
+{
     let mut bench = Bench::with(3, |settings| {
         (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
         quiet(settings);
@@ -140,7 +141,7 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_t
     assert!(bench.now < deadline);
     assert_eq!(reason(&mut bench), LostReason::Expired);
     assert!(bench.core.remaining(&lock, bench.now).is_zero());
-    assert!(bench.completion().is_none(), "it is told once");
+    assert!(bench.completion().is_none(), "it is reported once");
     for node in 0..3 {
         let names = bench.names(node);
         assert_eq!(names.last().map(String::as_str), Some("EVAL"), "it is released: {names:?}");
@@ -286,7 +287,7 @@ fn keeping_that_is_cancelled_leaves_the_lock_until_its_deadline() {
     let again = bench.core.auto_extend(&lock, AutoExtend::extensions(0), 10, bench.now).unwrap();
     assert_ne!(op, again);
     assert_eq!(bench.core.open_ops(), 1, "the former keeping is over");
-    assert_eq!(bench.names(0), ["CLIENT", "PTTL"], "somebody wants to be told again");
+    assert_eq!(bench.names(0), ["CLIENT", "PTTL"], "a waiter wants notifications again");
     bench.reply(0, "+OK\r\n:5000\r\n");
     bench.core.release_nowait(&lock, bench.now);
     bench.said(0);

@@ -349,7 +349,7 @@ fn a_new_replication_history_without_a_promotion_costs_nothing() {
 }
 
 #[test]
-fn a_restart_that_another_client_wrote_down_as_harmless_is_none_to_one_that_is_not_told() {
+fn a_restart_that_another_client_recorded_as_harmless_counts_for_a_client_without_that_setting() {
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
     bench.lose(0);
     bench.pass(millis(600));

@@ -50,7 +50,7 @@ fn count_lost(bench: &mut Bench) -> usize {
 }
 
 #[test]
-fn a_turn_behind_all_deadlines_releases_every_kept_lock_and_extends_none() {
+fn a_turn_after_all_deadlines_releases_every_kept_lock_and_extends_none() {
     let mut bench = quiet();
     keep_many(&mut bench, "k", 600, TTL, AutoExtend::at_most(TTL * 100));
     bench.pass(TTL * 2);

@@ -8,7 +8,7 @@ use redlatch::proto::settings::Limits;
 use super::*;
 
 #[test]
-fn a_set_that_is_not_answered_in_time_has_its_release_behind_it_on_the_same_wire() {
+fn a_set_that_is_not_answered_in_time_is_followed_by_its_release_on_the_same_wire() {
     let mut bench = Bench::new(3);
     bench.acquire();
     assert_eq!(bench.names(0), ["SET"]);
@@ -31,11 +31,11 @@ fn what_a_denial_proves_is_not_released_and_what_an_error_does_not_prove_is() {
     bench.acquire();
     let replies =
         ["-OOM full\r\n", "-UPSTREAM timeout\r\n", "-LOADING wait\r\n", "_\r\n", "+OK\r\n"];
-    let mut behind = Vec::new();
+    let mut with_release = Vec::new();
     for (node, reply) in replies.iter().enumerate() {
         let said = bench.names(node);
         if node > 2 {
-            behind.push((["n3", "n4"][node - 3], said == ["SET", "EVAL"]));
+            with_release.push((["n3", "n4"][node - 3], said == ["SET", "EVAL"]));
         }
         bench.reply(node, reply);
     }
@@ -44,11 +44,11 @@ fn what_a_denial_proves_is_not_released_and_what_an_error_does_not_prove_is() {
     // The last two had not answered when it was lost: their releases follow their SETs.
     let released: Vec<bool> = (0..5).map(|node| !bench.said(node).is_empty()).collect();
     assert_eq!(released, [false, true, false, false, false]);
-    assert_eq!(behind, [("n3", true), ("n4", true)]);
+    assert_eq!(with_release, [("n3", true), ("n4", true)]);
 }
 
 #[test]
-fn owed_is_not_due_while_the_lock_is_held_not_even_on_a_new_connection() {
+fn pending_release_is_not_due_while_the_lock_is_held_not_even_on_a_new_connection() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     for node in 0..3 {
@@ -76,7 +76,7 @@ fn owed_is_not_due_while_the_lock_is_held_not_even_on_a_new_connection() {
 }
 
 #[test]
-fn the_earlier_connection_is_ended_before_debts_are_paid_and_they_are_paid_once() {
+fn pending_releases_are_sent_once_after_the_earlier_connection_is_ended() {
     let mut bench = Bench::new(3);
     bench.acquire();
     for node in 0..3 {
@@ -148,7 +148,7 @@ fn where_the_earlier_connection_cannot_be_ended_the_release_is_said_twice() {
 }
 
 #[test]
-fn another_process_behind_the_address_executes_nothing_of_the_earlier_connection() {
+fn another_process_at_the_address_executes_nothing_of_the_earlier_connection() {
     let mut bench = Bench::new(1);
     bench.acquire();
     bench.said(0);
@@ -184,7 +184,7 @@ fn a_release_that_is_refused_is_asked_again_and_lapses_with_its_ttl() {
 }
 
 #[test]
-fn what_a_node_is_owed_is_given_up_when_it_was_away_for_ten_max_ttl() {
+fn pending_releases_are_dropped_when_a_node_was_away_for_ten_max_ttl() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
@@ -212,7 +212,7 @@ fn what_a_node_is_owed_is_given_up_when_it_was_away_for_ten_max_ttl() {
 }
 
 #[test]
-fn a_debt_that_nothing_proves_paid_lapses_when_the_earlier_connection_must_be_gone() {
+fn pending_release_without_proof_lapses_when_the_earlier_connection_must_be_gone() {
     // What the node says to CLIENT KILL, and to every release.
     for refusals in [["-NOPERM no\r\n"; 2], ["-NOPERM no\r\n", "-BUSY a script runs\r\n"]] {
         let mut bench = Bench::with(1, |settings| settings.probe_interval = GONE_AFTER * 3);
@@ -255,7 +255,7 @@ fn a_debt_that_nothing_proves_paid_lapses_when_the_earlier_connection_must_be_go
 }
 
 #[test]
-fn a_debt_whose_connection_was_ended_lapses_with_its_ttl_and_is_not_given_up() {
+fn pending_release_whose_connection_was_ended_lapses_with_its_ttl_and_is_not_dropped() {
     let mut bench = Bench::with(1, |settings| settings.probe_interval = GONE_AFTER);
     bench.acquire();
     bench.said(0);

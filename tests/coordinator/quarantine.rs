@@ -118,7 +118,7 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
 }
 
 #[test]
-fn a_clock_that_jumps_is_told_and_distrusted() {
+fn a_clock_that_jumps_is_reported_and_distrusted() {
     for skew in [3_600_000_000, -3_600_000_000] {
         let mut bench = Bench::new(1);
         bench.pass(Duration::from_secs(5));
@@ -130,7 +130,7 @@ fn a_clock_that_jumps_is_told_and_distrusted() {
             NodeEvent::ClockJumped { node: n, nanos } if *n == node => Some(*nanos / 1_000_000_000),
             _ => None,
         });
-        let hours = jumped.expect("the jump is told");
+        let hours = jumped.expect("the jump is reported");
         assert!((3_590..=3_600).contains(&hours.abs()) && hours.signum() == skew.signum());
         let why = QuarantineReason::ClockJumped;
         let until = bench.now.saturating_add(MEMORY);

@@ -60,7 +60,7 @@ fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_
 }
 
 #[test]
-fn a_keeping_that_begins_behind_an_extend_that_was_lost_renews_in_time() {
+fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
@@ -116,7 +116,7 @@ fn a_ttl_that_is_over_before_it_can_be_renewed_is_not_kept() {
 }
 
 #[test]
-fn a_warning_that_nobody_fetched_is_not_told_once_the_lock_was_renewed() {
+fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
     let mut bench = quiet();
     let lock = kept(&mut bench, long());
     bench.pass(millis(3_400));
@@ -204,7 +204,7 @@ fn a_lock_whose_keeping_was_cancelled_is_not_named_any_more() {
     }
     bench.completion().unwrap().result.unwrap();
     bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
-    assert!(named(&mut bench), "now somebody does");
+    assert!(named(&mut bench), "now a waiter does");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
 }
 
 #[test]
-fn a_node_that_answers_again_is_ready_again_and_is_paid() {
+fn a_node_that_answers_again_is_ready_again_and_gets_its_pending_releases() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
@@ -54,7 +54,7 @@ fn a_node_that_answers_again_is_ready_again_and_is_paid() {
 }
 
 #[test]
-fn a_node_that_answers_a_little_all_the_time_is_suspect_when_it_falls_behind() {
+fn a_node_that_answers_a_little_all_the_time_is_suspect_when_it_falls_back() {
     let mut bench = Bench::new(3);
     for _ in 0..10 {
         bench.acquire();

@@ -106,7 +106,7 @@ fn an_adopt_is_held_and_stays_an_adopt() {
 }
 
 #[test]
-fn a_waiter_behind_one_that_is_held_is_not_told_that_the_key_is_held_by_another() {
+fn a_waiter_queued_after_one_that_is_held_back_does_not_get_contended() {
     let mut bench = Bench::not_connected(3);
     bench.core.acquire(b"k", TTL, TTL, 1, bench.now).unwrap();
     bench.core.acquire(b"k", TTL, millis(100), 2, bench.now).unwrap();

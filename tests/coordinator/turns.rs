@@ -66,7 +66,7 @@ fn a_streak_of_long_holds_ends_too() {
 }
 
 #[test]
-fn the_turn_of_others_is_theirs_also_where_who_left_it_gives_up() {
+fn the_turn_of_others_stays_theirs_also_if_the_client_that_left_it_gives_up() {
     let mut bench = Bench::with(1, quiet);
     ask_for(&mut bench, 0, WAIT);
     let yielding = [ask_for(&mut bench, 0, WAIT), ask_for(&mut bench, 0, WAIT)];
@@ -130,7 +130,7 @@ fn one_who_takes_the_lock_up_does_not_split_the_line() {
 }
 
 #[test]
-fn who_waits_for_less_than_is_usual_is_told_too() {
+fn a_waiter_for_less_than_is_usual_is_notified_too() {
     let mut bench = Bench::with(1, quiet);
     let push = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
     ask_for(&mut bench, 1, WAIT);
@@ -158,7 +158,7 @@ fn who_waits_for_less_than_is_usual_is_told_too() {
 }
 
 #[test]
-fn the_waiter_behind_those_that_gave_up_has_its_turn() {
+fn the_waiter_after_those_that_gave_up_has_its_turn() {
     for gave_up in [1, 2, 5] {
         let mut bench = Bench::with(1, quiet);
         let lock = bench.hold(&[0]);

@@ -29,7 +29,7 @@ fn answer_denied(bench: &mut Bench, lefts: &[i32]) {
     }
     for (node, left) in lefts.iter().enumerate() {
         let said = bench.names(node);
-        assert_eq!(said[said.len() - 2..], ["CLIENT", "PTTL"], "behind its releases: {said:?}");
+        assert_eq!(said[said.len() - 2..], ["CLIENT", "PTTL"], "after its releases: {said:?}");
         let released = ":0\r\n".repeat(said.len() - 2);
         bench.reply(node, &format!("{released}+OK\r\n:{left}\r\n"));
     }
@@ -61,7 +61,7 @@ fn is_asking(bench: &mut Bench, node: usize) -> bool {
 }
 
 #[test]
-fn a_loser_is_told_and_asks_when_a_majority_can_be_free() {
+fn a_loser_is_notified_and_asks_when_a_majority_can_be_free() {
     let mut bench = Bench::new(5);
     ask_for(&mut bench, 1, WAIT);
     denied(&mut bench, &[9000; 5]);
@@ -133,7 +133,7 @@ fn a_push_that_is_lost_and_a_key_that_lives_for_ever_are_asked_about_in_a_bounde
 }
 
 #[test]
-fn where_nobody_tells_it_asks_again_behind_growing_pauses() {
+fn a_waiter_that_is_not_notified_asks_again_after_growing_pauses() {
     // HELLO and the rest, but CLIENT TRACKING is refused.
     let mut bench = Bench::without_tracking(3);
     ask_for(&mut bench, 1, WAIT);
@@ -288,7 +288,7 @@ fn streak(bench: &mut Bench, by: Duration) -> u32 {
 }
 
 #[test]
-fn behind_a_streak_others_have_a_turn() {
+fn after_a_streak_others_have_a_turn() {
     let quiet = |settings: &mut redlatch::proto::settings::Settings| {
         settings.probe_interval = Duration::from_secs(3000);
     };
@@ -311,7 +311,7 @@ fn behind_a_streak_others_have_a_turn() {
 }
 
 #[test]
-fn a_waiter_behind_one_that_finds_no_quorum_is_not_told_that_the_key_is_held() {
+fn a_waiter_queued_after_one_without_quorum_does_not_get_contended() {
     let mut bench = Bench::new(3);
     bench.lose(0);
     bench.lose(1);

@@ -72,7 +72,7 @@ fn what_is_wrong_with_credentials_is_an_error_of_configuration_that_names_it() {
 }
 
 #[test]
-fn a_node_that_repeats_what_it_was_told_does_not_make_us_repeat_it() {
+fn a_node_that_repeats_the_password_does_not_make_the_client_repeat_it() {
     let fleet = Fleet::with(
         3,
         &[

@@ -19,14 +19,9 @@ mod secrets;
 use std::time::{Duration, Instant};
 
 use redlatch::{Client, Config, NodeState, ReleaseOutcome, RestartGuard};
-use support::{Fleet, Node, eventually};
+use support::{Fleet, Node, SECOND, eventually, millis};
 
 const TTL: Duration = Duration::from_secs(10);
-const SECOND: Duration = Duration::from_secs(1);
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
 fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {

@@ -145,7 +145,7 @@ fn a_name_with_several_addresses_is_tried_in_turn() {
 }
 
 #[test]
-fn what_happens_is_told_and_counted() {
+fn what_happens_is_reported_and_counted() {
     let fleet = Fleet::start(3);
     let client = ready(config(fleet.urls()));
     let told = |client: &Client| -> Vec<NodeEvent> {

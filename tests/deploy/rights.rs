@@ -116,7 +116,7 @@ fn what_a_lock_cannot_do_without_is_named() {
 
 /// Inside a script every command is looked at too.
 #[test]
-fn what_a_script_may_not_do_is_told_where_it_is_needed() {
+fn what_a_script_may_not_do_is_reported_where_it_is_needed() {
     let fleet = Fleet::start(3);
     for word in ["+get", "+del", "+pttl", "+pexpire"] {
         grant(&fleet, &without(word));
@@ -182,7 +182,7 @@ fn what_a_lock_can_do_without_it_does_without() {
 }
 
 #[test]
-fn only_who_looks_at_locks_needs_a_right_for_it() {
+fn only_inspect_needs_a_permission_of_its_own() {
     let fleet = Fleet::start(3);
     for (may, extra) in [(false, &[][..]), (true, &["+getrange"][..])] {
         grant(&fleet, &[&whole()[..], extra].concat());
@@ -221,7 +221,7 @@ fn a_server_that_does_not_tell_its_age_is_distrusted_for_as_long_as_it_may_have_
     let client = Client::connect(config).unwrap();
     let error = client.try_lock("a", millis(100)).unwrap_err();
     assert!(error.to_string().contains("does not tell how long it has been up"), "{error}");
-    assert!(client.lock("a", millis(900)).is_ok(), "it is trusted behind that");
+    assert!(client.lock("a", millis(900)).is_ok(), "it is trusted after that");
 }
 
 /// A node that compares and deletes by itself is asked to.

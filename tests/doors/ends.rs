@@ -21,9 +21,7 @@ fn large_key(number: usize) -> String {
 /// Every key that is left goes with its ttl, and so many are left at most.
 #[track_caller]
 fn what_is_left_goes(fleet: &Fleet, most: usize) {
-    eventually(LOST, "the node has done all that it was told", || {
-        fleet[2].client_list().is_empty()
-    });
+    eventually(LOST, "the node has executed all commands", || fleet[2].client_list().is_empty());
     let mut left = Vec::new();
     for (node, key) in fleet.keys_everywhere() {
         let pttl = fleet[node].pttl(&key);
@@ -88,7 +86,7 @@ fn a_client_that_is_closed_waits_for_a_node_that_comes_back() {
     let fleet = Fleet::start(3);
     let client = filled(&fleet);
     let goes_on = || {
-        eventually(LOST, "it was told to all the others", || fleet[0].keys().is_empty());
+        eventually(LOST, "the release reached all the others", || fleet[0].keys().is_empty());
         fleet[2].cont();
     };
     std::thread::scope(|scope| {

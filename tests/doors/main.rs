@@ -29,18 +29,13 @@ use std::time::{Duration, Instant};
 
 use outer::Outer;
 use redlatch::{Client, Config, NodeState, RestartGuard};
-use support::{Fleet, Node, eventually};
+use support::{Dice, Fleet, Node, SECOND, eventually, millis};
 
 const TTL: Duration = Duration::from_secs(30);
-const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// A wake-up that does not come within this time is lost.
 const LOST: Duration = Duration::from_secs(10);
-
-const fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// No timer of its own in the time that a test takes: only the awaited event wakes it.
 fn config<I>(urls: I) -> Config
@@ -72,25 +67,5 @@ fn kill_some(node: &Node, percent: u32, dice: &mut Dice) {
         if dice.roll(100) < percent {
             node.command(&["CLIENT", "KILL", "ID", id]);
         }
-    }
-}
-
-/// Numbers that look random, from a seed that is printed.
-struct Dice(u64);
-
-impl Dice {
-    fn new(seed: u64) -> Dice {
-        println!("the dice are of seed {seed}");
-        Dice(seed)
-    }
-
-    /// 0 to `sides` - 1.
-    fn roll(&mut self, sides: u32) -> u32 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % u64::from(sides)) as u32
     }
 }

@@ -58,7 +58,7 @@ impl Crowd {
 fn ten_engines_live_on_one_poller_through_reconnects() {
     let fleet = Fleet::start(3);
     let mut crowd = Crowd::new(&fleet, ENGINES);
-    let mut dice = Dice::new(u64::from(std::process::id()));
+    let mut dice = Dice::of_this_run();
     let start = Instant::now();
     let mut turns = 0_u64;
     // Each goes on until it has lost a connection to each node, and made it anew.

@@ -11,7 +11,7 @@ use redlatch::{FdEngine, LockOptions, Outcome};
 use support::free_port;
 
 #[test]
-fn a_panic_of_who_asks_for_credentials_costs_that_connection_and_nothing_else() {
+fn a_panic_of_the_credentials_function_costs_that_connection_and_nothing_else() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
         let unlucky = fleet[1].address().to_string();
@@ -38,7 +38,7 @@ fn a_panic_of_who_asks_for_credentials_costs_that_connection_and_nothing_else() 
 }
 
 #[test]
-fn a_panic_of_who_looks_names_up_is_a_name_that_was_not_found_this_time() {
+fn a_panic_of_the_resolver_is_a_name_that_was_not_found_this_time() {
     let fleet = Fleet::start(3);
     let (port, nobody) = (fleet[2].port(), free_port());
     let urls = [fleet[0].url(), fleet[1].url(), format!("redis://node.example:{port}")];

@@ -139,7 +139,7 @@ fn whatever_anybody_does_the_descriptor_is_readable_when_it_has_to_be() {
         let config = config(masters.urls()).node_timeout(millis(40)).reset_after(millis(150));
         let config = config.probe_interval(millis(200)).reconnect(millis(1), millis(50));
         let mut locks = FdEngine::new(config).unwrap();
-        let (outer, dice) = (make(&mut locks), Dice::new(seed + number as u64));
+        let (outer, dice) = (make(&mut locks), Dice::printed(seed + number as u64));
         let (held, asked) = (Vec::new(), Vec::new());
         let mut anybody =
             Anybody { locks, outer, dice, masters, held, asked, completions: 0, wakes: 0 };

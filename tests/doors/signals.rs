@@ -33,7 +33,7 @@ fn interrupted(what: impl FnOnce() + Send) -> u64 {
         let (sender, thread) = std::sync::mpsc::channel();
         let worker = scope.spawn(|| {
             // SAFETY: it asks for nothing but the number of this thread.
-            sender.send(unsafe { libc::pthread_self() }).expect("somebody waits for it");
+            sender.send(unsafe { libc::pthread_self() }).expect("the test waits for it");
             drop(sender);
             what();
             over.store(true, Ordering::SeqCst);

@@ -101,7 +101,7 @@ pub fn stress<D: Door>() {
 
 fn on_nodes<D: Door>(nodes: usize, wanted: u64) {
     let fleet = Fleet::start(nodes);
-    let mut dice = Dice::new(u64::from(std::process::id()));
+    let mut dice = Dice::of_this_run();
     let watch = Arc::new(Watch::default());
     let (sender, result) = mpsc::channel();
     // Connections that are killed again and again are not to be waited for longer and longer.
@@ -167,7 +167,7 @@ struct Run<D: Door> {
 
 fn run<D: Door>(config: &Config, wanted: u64, seed: u64, watch: &Watch, sender: &Sender<Tally>) {
     let mut door = D::open(config);
-    let mut dice = Dice::new(seed);
+    let mut dice = Dice::printed(seed);
     let start = Instant::now();
     let asked = (0..D::AT_ONCE).map(|number| ask(&mut door, number, &mut dice)).collect();
     let (tally, held, kept) = (Tally::default(), HashSet::new(), VecDeque::new());

@@ -99,16 +99,16 @@ impl Door for OnPoll {
 }
 
 /// The engine behind a descriptor, in a loop that has nothing else to wake it.
-struct Behind {
+struct FdLoop {
     locks: FdEngine,
     outer: Outer,
 }
 
-impl Behind {
-    fn open(config: &Config, make: fn(&mut FdEngine) -> Outer) -> Behind {
+impl FdLoop {
+    fn open(config: &Config, make: fn(&mut FdEngine) -> Outer) -> FdLoop {
         let mut locks = FdEngine::new(config.clone()).expect("good settings");
         let outer = make(&mut locks);
-        Behind { locks, outer }
+        FdLoop { locks, outer }
     }
 
     fn next(&mut self, watch: &Watch) -> (u64, End<Lock>) {
@@ -136,10 +136,10 @@ impl Behind {
 }
 
 /// In poll(2).
-struct Level(Behind);
+struct Level(FdLoop);
 
 /// In an edge-triggered epoll.
-struct Edge(Behind);
+struct Edge(FdLoop);
 
 macro_rules! behind_a_descriptor {
     ($door:ident, $make:expr) => {
@@ -149,7 +149,7 @@ macro_rules! behind_a_descriptor {
             const USUALLY: u64 = 20_000;
 
             fn open(config: &Config) -> $door {
-                $door(Behind::open(config, $make))
+                $door(FdLoop::open(config, $make))
             }
 
             fn acquire(&mut self, key: &str, options: LockOptions, number: u64) {

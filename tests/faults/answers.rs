@@ -25,22 +25,22 @@ impl Trouble {
         self.costs_nothing(&before, "connected before");
         self.costs_nothing(&between, "connected to two");
         (self.provoke)(&fleet[1]);
-        let behind = Client::connect(config(urls)).unwrap();
+        let after = Client::connect(config(urls)).unwrap();
         if self.meets_the_connected {
             self.is_named(&before, fleet);
         } else {
             self.costs_nothing(&before, "connected before, and it does not matter");
         }
-        self.is_named(&behind, fleet);
+        self.is_named(&after, fleet);
         (self.heal)(&fleet[0]);
         (self.heal)(&fleet[1]);
-        for client in [&before, &between, &behind] {
+        for client in [&before, &between, &after] {
             let took = wait_ready(client, 3);
             let guard = client.try_lock("healed", TTL).unwrap();
             assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
             println!("{}: healed, all ready after {took:?}", self.cause);
         }
-        nothing_is_left(&[&before, &between, &behind], fleet);
+        nothing_is_left(&[&before, &between, &after], fleet);
     }
 
     pub fn costs_nothing(&self, client: &Client, who: &str) {
@@ -296,8 +296,8 @@ fn two_of_three_that_load_for_three_seconds_and_a_lock_that_waits_for_ten() {
     loads_for(&fleet[0], 3 * SECOND);
     loads_for(&fleet[1], 3 * SECOND);
     let start = Instant::now();
-    let behind = Client::connect(config(fleet.urls())).unwrap();
-    for client in [&before, &behind] {
+    let after = Client::connect(config(fleet.urls())).unwrap();
+    for client in [&before, &after] {
         // The one that was connected has lost its connections, and has to meet the new servers.
         client.drive(millis(200)).unwrap();
         let error = client.try_lock("a", TTL).unwrap_err();
@@ -306,7 +306,7 @@ fn two_of_three_that_load_for_three_seconds_and_a_lock_that_waits_for_ten() {
         assert!(error.to_string().contains("loading its data"), "{error}");
     }
     assert_eq!(fleet[0].info("loading"), "1");
-    let guard = behind.lock("a", LockOptions::new(TTL).wait(10 * SECOND)).unwrap();
+    let guard = after.lock("a", LockOptions::new(TTL).wait(10 * SECOND)).unwrap();
     println!("two of three load for 3 s: held after {:?}", start.elapsed());
     assert!(start.elapsed() > SECOND, "they had loaded before it was asked for");
     // One of the two was enough; the other may still be loading, and cannot be looked into.
@@ -314,7 +314,7 @@ fn two_of_three_that_load_for_three_seconds_and_a_lock_that_waits_for_ten() {
         (0..2).all(|node| fleet[node].info("loading") == "0")
     });
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
-    nothing_is_left(&[&before, &behind], &fleet);
+    nothing_is_left(&[&before, &after], &fleet);
 }
 
 /// Starts the node anew with so many keys on its disk, and so slow, that it loads for that long.

@@ -111,7 +111,7 @@ fn a_node_that_is_up_for_a_day_counts_at_once() {
 
 #[test]
 #[ignore = "needs gcc: apt-get install gcc"]
-fn a_clock_that_jumps_is_told_and_quarantined() {
+fn a_clock_that_jumps_is_reported_and_quarantined() {
     for by in [3600, -3600, 5] {
         let servers = Elsewhere::start(1, 0);
         let settings = config(servers.fleet.urls()).restart_guard(RestartGuard::On);
@@ -128,7 +128,7 @@ fn a_clock_that_jumps_is_told_and_quarantined() {
         let start = Instant::now();
         servers.set(by);
         let mut told = None;
-        embedded.turn_until("the jump is told", |engine| {
+        embedded.turn_until("the jump is reported", |engine| {
             told = jump(engine);
             told.is_some()
         });

@@ -162,6 +162,15 @@ fn the_engine_forks(urls: &[String]) {
         end_of_child();
     }
     let start = Instant::now();
+    let is_granted = |engine: &mut Engine| engine.coordinator().has_completions();
+    embedded.turn_until("the lock is granted, and not handed out", is_granted);
+    if is_the_child() {
+        // The child begins a turn before it asks what ended.
+        embedded.engine.prepare();
+        let ended = embedded.engine.poll_completion().map(|done| done.result);
+        assert!(!matches!(ended, Some(Ok(_))), "the child has the parent's lock: {ended:?}");
+        end_of_child();
+    }
     let mut completion = None;
     embedded.turn_until("the parent has its answer", |engine| {
         completion = engine.poll_completion();

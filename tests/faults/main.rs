@@ -6,6 +6,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
+#[path = "../support/engine_loop.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod engine_loop;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -23,18 +26,14 @@ mod stale;
 
 use std::time::{Duration, Instant};
 
+use engine_loop::Loop;
 use redlatch::{Client, Config, Engine, NodeState, RestartGuard};
-use support::{Fleet, Node, Proxy, eventually};
+use support::{Fleet, Node, Proxy, SECOND, eventually, millis};
 
 const TTL: Duration = Duration::from_secs(10);
-const SECOND: Duration = Duration::from_secs(1);
 
 /// No healthy node misses this timeout here, and a test that waits for it becomes visibly slow.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
-
-const fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 fn config<I>(urls: I) -> Config
 where
@@ -104,37 +103,5 @@ impl Proxied {
 
     fn urls(&self) -> Vec<String> {
         self.proxies.iter().map(Proxy::url).collect()
-    }
-}
-
-/// An engine on a poller of its own, as an embedder has it.
-struct Loop {
-    engine: Engine,
-    poll: mio::Poll,
-    events: mio::Events,
-}
-
-impl Loop {
-    fn new(config: Config) -> Loop {
-        let poll = mio::Poll::new().expect("a poller");
-        let engine = Engine::new(config, poll.registry(), mio::Token(0)).expect("good settings");
-        Loop { engine, poll, events: mio::Events::with_capacity(64) }
-    }
-
-    /// Prepares, sleeps for at most 10 ms, takes the events.
-    fn turn(&mut self) {
-        let timeout = self.engine.prepare().unwrap_or(millis(10)).min(millis(10));
-        self.poll.poll(&mut self.events, Some(timeout)).expect("the poller works");
-        for event in &self.events {
-            self.engine.handle_event(event);
-        }
-    }
-
-    #[track_caller]
-    fn turn_until(&mut self, what: &str, mut holds: impl FnMut(&mut Engine) -> bool) {
-        eventually(5 * SECOND, what, || {
-            self.turn();
-            holds(&mut self.engine)
-        });
     }
 }

@@ -73,16 +73,16 @@ fn a_user_without_scripting() {
     let between = Client::connect(config(&urls)).unwrap();
     trouble.costs_nothing(&between, "connected to two");
     (trouble.provoke)(&fleet[1]);
-    let behind = Client::connect(config(&urls)).unwrap();
-    trouble.is_named(&behind, &fleet);
+    let after = Client::connect(config(&urls)).unwrap();
+    trouble.is_named(&after, &fleet);
     [&fleet[0], &fleet[1]].into_iter().for_each(trouble.heal);
-    answers::nothing_is_left(&[&before, &between, &behind], &fleet);
+    answers::nothing_is_left(&[&before, &between, &after], &fleet);
 }
 
 /// A client cannot find that out beforehand without writing a key. The release reports it, and the
 /// ttl ends the lock.
 #[test]
-fn a_user_whose_scripts_may_not_delete_is_told_that_nothing_was_released() {
+fn a_user_whose_scripts_may_not_delete_learns_that_nothing_was_released() {
     let (fleet, urls) = fleet_with_a_user();
     let client = client(config(&urls).node_timeout(millis(300)));
     acl(&fleet[0], &["-del"]);

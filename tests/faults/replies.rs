@@ -108,7 +108,7 @@ fn pieces_and_glue_make_no_difference() {
 }
 
 #[test]
-fn error_lines_of_any_length_are_no_votes_and_are_told_shortly() {
+fn error_lines_of_any_length_are_no_votes_and_are_reported_shortly() {
     // The limit of a line is 64 KiB: one that is longer costs the connection.
     let cases = [
         (4_000, true, NodeError::OutOfMemory),

@@ -194,12 +194,12 @@ fn two_addresses_of_one_server_are_refused_and_an_address_that_moves_has_no_vote
 }
 
 #[test]
-fn what_happens_to_nodes_is_told() {
+fn what_happens_to_nodes_is_reported() {
     let fleet = Fleet::start(1);
     let mut embedded = Loop::new(guarded(fleet.urls(), RestartGuard::On));
     let mut told = Vec::new();
     let mut tell_until = |wanted: fn(&NodeEvent) -> bool| {
-        embedded.turn_until("it is told", |engine| {
+        embedded.turn_until("the event is reported", |engine| {
             let new: Vec<NodeEvent> = std::iter::from_fn(|| engine.poll_node_event()).collect();
             told.extend_from_slice(&new);
             new.iter().any(wanted)

@@ -96,7 +96,7 @@ fn a_set_that_is_later_than_the_next_connection_is_followed_by_a_release_too() {
 }
 
 #[test]
-fn where_the_old_connection_cannot_be_killed_the_debt_is_paid_twice() {
+fn pending_release_is_sent_twice_where_the_old_connection_cannot_be_killed() {
     let nodes = Proxied::start(3);
     for node in &nodes.fleet {
         let rules = ["ACL", "SETUSER", "lock", "on", ">pw", "~*", "&*", "+@all", "-client"];
@@ -148,7 +148,7 @@ fn a_stall_leaves_nothing(then: &[&str], reset_after: Duration) {
         stalled.read().expect("and so is what follows it");
     }
     let took = drive_until(&client, ttl, "the key is gone", || fleet.keys_everywhere().is_empty());
-    println!("behind the stall: nothing was left after {took:?}");
+    println!("after the stall: nothing was left after {took:?}");
     assert!(took < ttl / 2, "it went by its ttl");
     nothing_outlives_it(&client, &fleet);
     for monitor in &monitors[..2] {

@@ -6,7 +6,7 @@ use redlatch::{Error, LockOptions, Outcome, ReleaseOutcome};
 #[test]
 fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet));
+    let mut embedded = Loop::ready(config(&fleet));
     for turns in 0..6 {
         let op = embedded.engine.acquire("a", LockOptions::once(60 * SECOND), turns).unwrap();
         for _ in 0..turns {
@@ -27,7 +27,7 @@ fn a_request_that_is_cancelled_has_no_completion_and_leaves_nothing() {
 #[test]
 fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet));
+    let mut embedded = Loop::ready(config(&fleet));
     let holder = client(&fleet);
     let guard = holder.try_lock("a", TTL).unwrap();
     for pause in 0..20 {
@@ -51,7 +51,7 @@ fn a_wait_that_is_cancelled_ends_between_two_attempts_too() {
 #[test]
 fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet));
+    let mut embedded = Loop::ready(config(&fleet));
     embedded.engine.acquire("asked", LockOptions::once(60 * SECOND), 1).unwrap();
     embedded.engine.prepare();
     embedded.engine.acquire("not even written", LockOptions::once(60 * SECOND), 2).unwrap();
@@ -63,7 +63,7 @@ fn an_engine_that_is_dropped_releases_what_it_did_not_hand_out() {
 #[test]
 fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet));
+    let mut embedded = Loop::ready(config(&fleet));
     embedded.engine.acquire("a", LockOptions::once(millis(200)), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     assert_eq!(embedded.engine.coordinator().open_records(), 1);
@@ -89,7 +89,7 @@ fn a_lock_that_is_forgotten_frees_its_record_at_its_deadline() {
 #[test]
 fn a_release_while_an_extend_is_under_way_ends_both() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet));
+    let mut embedded = Loop::ready(config(&fleet));
     embedded.engine.acquire("a", LockOptions::once(TTL), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     embedded.engine.extend(&lock, TTL, 2).unwrap();
@@ -106,7 +106,7 @@ fn a_release_while_an_extend_is_under_way_ends_both() {
 #[test]
 fn events_of_others_are_left_alone() {
     let fleet = Fleet::start(1);
-    let embedded = Loop::new(config(&fleet));
+    let embedded = Loop::ready(config(&fleet));
     let owns = |token| embedded.engine.owns(mio::Token(token));
     assert!(owns(1000) && owns(1001), "a node, and the timer");
     assert!(!owns(1002) && !owns(999));

@@ -41,7 +41,7 @@ fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
         // due by then.
         giver.drive(SECOND).unwrap();
         taker.drive(millis(100)).unwrap();
-        assert!(giver.poll_lock_event().is_none(), "who gave it away is told nothing");
+        assert!(giver.poll_lock_event().is_none(), "the giver gets no event");
         guard.check().unwrap();
         is_gone(&giver.adopt("a", given, TTL).unwrap_err());
         assert_eq!(giver.release_token("a", given).unwrap(), ReleaseOutcome::TakenByOther);
@@ -83,7 +83,7 @@ fn a_lock_is_not_taken_up_with_a_wrong_token_nor_when_it_is_over() {
 }
 
 #[test]
-fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
+fn a_giver_that_still_believes_in_an_adopted_lock_notices_the_loss() {
     let fleet = Fleet::start(3);
     let (first, second) = (client(&fleet), client(&fleet));
     // With its next extend, if it is not kept.
@@ -107,7 +107,7 @@ fn who_still_believes_in_a_lock_that_was_taken_up_learns_of_it() {
         let start = Instant::now();
         let adopted = by.adopt("a", guard.token(), ttl).unwrap();
         let told = first.until_lost(&guard);
-        println!("taken up, ttl {ttl:?}: the first one is told after {:?}", start.elapsed());
+        println!("taken up, ttl {ttl:?}: the giver notices after {:?}", start.elapsed());
         assert!(start.elapsed() < SECOND, "told by its renewal");
         assert_eq!(told.reason(), LostReason::Gone);
         drop(guard);
@@ -132,7 +132,7 @@ fn take_up_together(client: &Client, key: &str, token: LockToken, fleet: &Fleet)
 }
 
 #[test]
-fn of_two_who_take_a_lock_up_with_one_token_one_at_most_holds_it() {
+fn of_two_clients_that_adopt_one_token_one_at_most_holds_it() {
     const ROUNDS: usize = 200;
     let fleet = Fleet::start(5);
     let clients = [client(&fleet), client(&fleet), client(&fleet)];
@@ -185,7 +185,7 @@ fn of_two_who_take_a_lock_up_with_one_token_one_at_most_holds_it() {
 }
 
 #[test]
-fn what_the_giver_left_unanswered_never_touches_who_took_it_up() {
+fn what_the_giver_left_unanswered_never_touches_the_adopter() {
     let fleet = Fleet::start(3);
     let patient = |urls: Vec<String>| {
         let client = Client::connect(plain(urls).node_timeout(millis(200)).reset_after(TTL));

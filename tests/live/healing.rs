@@ -76,7 +76,7 @@ fn a_key_that_is_another_s_is_healed_when_it_is_free_and_not_before() {
 }
 
 #[test]
-fn a_node_that_restarts_empty_is_healed_behind_the_next_extend_that_is_won() {
+fn a_node_that_restarts_empty_is_healed_after_the_next_extend_that_is_won() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let guard = client.lock("a", kept(SHORT)).unwrap();
@@ -132,7 +132,7 @@ fn a_key_that_was_healed_in_quarantine_counts_when_that_is_over_and_not_before()
         } else {
             client.drive(3 * ttl).unwrap();
             guard.check().expect("the healed node counts now");
-            println!("behind it: held on, {:?} are left", guard.remaining());
+            println!("after it: held on, {:?} are left", guard.remaining());
         }
         fleet[1].cont();
         drop(guard);

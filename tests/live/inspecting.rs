@@ -124,7 +124,7 @@ fn nodes_that_do_not_answer_and_keys_that_are_no_locks_are_seen_as_what_they_are
 }
 
 #[test]
-fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_told_at_once() {
+fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_reported_at_once() {
     let ttl = 30 * SECOND;
     let fleet = Fleet::start(5);
     let (holder, operator) = (client(&fleet), client(&fleet));
@@ -136,7 +136,7 @@ fn a_lock_that_is_ended_by_force_is_gone_everywhere_and_its_holder_is_told_at_on
         let start = Instant::now();
         assert_eq!(by.dangerously_force_release("a").unwrap(), ReleaseOutcome::Released);
         let told = holder.until_lost(&guard);
-        println!("ended by force, ttl {ttl:?}: its holder is told after {:?}", start.elapsed());
+        println!("ended by force, ttl {ttl:?}: its holder notices after {:?}", start.elapsed());
         assert!(start.elapsed() < SECOND, "told by its renewal");
         assert_eq!(told.reason(), LostReason::Gone);
         by.drive_until(SECOND, "it is gone everywhere", || tokens(&fleet, "a").is_empty());

@@ -8,16 +8,6 @@ use super::*;
 use redlatch::{AutoExtend, Lock, LostReason, NodeError, NodeReply, Outcome, ReleaseOutcome};
 use support::{Monitor, Node, Value};
 
-/// Numbers that look random, the same in each run.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) as usize % end
-    }
-}
-
 /// So many locks are acquired at once, and released one by one while they are renewed.
 const WAVE: usize = 1_000;
 
@@ -36,7 +26,7 @@ fn acquire_wave(embedded: &mut Loop, wave: usize, ttl: Duration) -> Vec<Lock> {
 
 /// No token is prolonged or set after its release. Returns how many were released while an answer
 /// about them was on its way: by the source, which needs none.
-fn none_is_prolonged_behind_its_release(monitor: &Monitor) -> usize {
+fn none_is_prolonged_after_its_release(monitor: &Monitor) -> usize {
     let mut released = HashSet::new();
     let mut in_flight = 0;
     for heard in heard(monitor) {
@@ -45,7 +35,7 @@ fn none_is_prolonged_behind_its_release(monitor: &Monitor) -> usize {
                 in_flight += usize::from(heard.by_source);
                 released.insert(heard.token);
             }
-            _ => assert!(!released.contains(&heard.token), "{heard:?} behind its release"),
+            _ => assert!(!released.contains(&heard.token), "{heard:?} after its release"),
         }
     }
     in_flight
@@ -55,8 +45,8 @@ fn none_is_prolonged_behind_its_release(monitor: &Monitor) -> usize {
 fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
     let ttl = millis(1500);
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet).node_timeout(5 * SECOND));
-    let mut dice = Dice(1);
+    let mut embedded = Loop::ready(config(&fleet).node_timeout(5 * SECOND));
+    let mut dice = Dice::new(1);
     let (mut in_flight, mut good) = (0, 0);
     let start = Instant::now();
     for wave in 0..10 {
@@ -69,7 +59,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
             let busy = embedded.engine.coordinator().unanswered(NodeId::new(0)) > 100;
             for _ in 0..if busy { 50 } else { dice.below(3) } {
                 if !locks.is_empty() {
-                    let lock = locks.swap_remove(dice.below(locks.len()));
+                    let lock = locks.swap_remove(dice.place(locks.len()));
                     embedded.engine.release(lock, 0);
                 }
             }
@@ -87,7 +77,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
             embedded.engine.coordinator().open_records() == 0
         });
         nothing_is_left(&fleet, SECOND);
-        in_flight += monitors.iter().map(none_is_prolonged_behind_its_release).sum::<usize>();
+        in_flight += monitors.iter().map(none_is_prolonged_after_its_release).sum::<usize>();
     }
     println!(
         "10,000 locks in {:?}: {} renewals; {good} released; on three nodes, {in_flight} times \
@@ -137,7 +127,7 @@ fn is_warned_once(told: &Told) {
 }
 
 #[test]
-fn a_lock_that_is_lost_by_expiry_leaves_nothing_a_node_timeout_behind_its_ttl() {
+fn a_lock_that_is_lost_by_expiry_leaves_nothing_a_node_timeout_after_its_ttl() {
     let (ttl, node_timeout) = (SECOND, millis(100));
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(node_timeout)).unwrap();
@@ -154,7 +144,7 @@ fn a_lock_that_is_lost_by_expiry_leaves_nothing_a_node_timeout_behind_its_ttl() 
     // The nodes execute what was asked before they were stopped, and after it the pending releases.
     let limit = ttl + node_timeout;
     let left = client.drive_until(limit, "nothing", || fleet.keys_everywhere().is_empty());
-    println!("all stopped behind ten ttls: lost, and nothing is left {left:?} after they go on");
+    println!("all stopped after ten ttls: lost, and nothing is left {left:?} after they go on");
 }
 
 #[test]
@@ -188,7 +178,7 @@ fn max_hold_ends_it_and_no_key_lives_beyond() {
     assert!(!warnings.is_empty() && warnings.windows(2).all(|two| two[0] < two[1]));
     nothing_is_left(&fleet, SECOND);
     client.drive(millis(50)).unwrap();
-    assert!(client.poll_lock_event().is_none(), "something was told twice");
+    assert!(client.poll_lock_event().is_none(), "something was reported twice");
     drop(guard);
     // A ttl that is longer than it may be held ends with that, too.
     let guard = client.lock("a", LockOptions::new(TTL).auto_extend(millis(700))).unwrap();
@@ -348,7 +338,7 @@ fn timers_of_suspend() -> Vec<Duration> {
 /// meanwhile would come as much later.
 #[cfg(target_os = "linux")]
 #[test]
-fn who_keeps_a_lock_is_woken_by_a_timer_that_goes_on_in_suspend() {
+fn a_holder_that_renews_is_woken_by_a_timer_that_goes_on_in_suspend() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     client.drive(millis(20)).unwrap();

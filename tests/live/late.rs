@@ -30,7 +30,7 @@ fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
 }
 
 #[test]
-fn a_release_behind_the_expiry_leaves_the_next_holder_alone() {
+fn a_release_after_the_expiry_leaves_the_next_holder_alone() {
     let fleet = Fleet::start(5);
     let (first, second) = (client(&fleet), client(&fleet));
     // With and without a look at the loop meanwhile, which ends the record at its deadline.
@@ -59,7 +59,7 @@ fn a_release_behind_the_expiry_leaves_the_next_holder_alone() {
 }
 
 #[test]
-fn a_majority_that_answers_behind_the_ttl_is_expired_and_leaves_nothing() {
+fn a_majority_that_answers_after_the_ttl_is_expired_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(20 * SECOND)).unwrap();
     client.wait_ready(3);
@@ -75,9 +75,9 @@ fn a_majority_that_answers_behind_the_ttl_is_expired_and_leaves_nothing() {
 }
 
 #[test]
-fn a_grant_that_is_fetched_behind_its_deadline_is_no_lock() {
+fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet));
+    let mut embedded = Loop::ready(config(&fleet));
     // The replies come at once and lie in the kernel; the caller looks too late.
     embedded.engine.acquire("a", LockOptions::once(millis(100)), 1).unwrap();
     embedded.engine.prepare();
@@ -102,14 +102,14 @@ fn a_grant_that_is_fetched_behind_its_deadline_is_no_lock() {
 fn a_caller_that_was_away_finds_no_healthy_node_dead() {
     let fleet = Fleet::start(5);
     let timeout = millis(50);
-    let mut embedded = Loop::new(config(&fleet).node_timeout(timeout));
+    let mut embedded = Loop::ready(config(&fleet).node_timeout(timeout));
     for round in 0..5 {
         embedded.engine.acquire("a", LockOptions::once(TTL), round).unwrap();
         embedded.engine.prepare();
         std::thread::sleep(3 * timeout);
         let done = embedded.completion();
         let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{:?}", done.result) };
-        assert_eq!(embedded.standings(), [NodeState::Ready; 5]);
+        assert_eq!(standings(&embedded.engine), [NodeState::Ready; 5]);
         embedded.engine.release(lock, round);
         embedded.engine.prepare();
         std::thread::sleep(3 * timeout);
@@ -117,7 +117,7 @@ fn a_caller_that_was_away_finds_no_healthy_node_dead() {
         let released = Ok(Outcome::Released(ReleaseOutcome::Released));
         assert_eq!(done.result, released);
     }
-    assert_eq!(embedded.standings(), [NodeState::Ready; 5]);
+    assert_eq!(standings(&embedded.engine), [NodeState::Ready; 5]);
 }
 
 #[test]

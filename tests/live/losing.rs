@@ -31,7 +31,7 @@ fn told_in_time(what: &str, mut lose: impl FnMut() -> Told) {
 }
 
 #[test]
-fn it_is_told_before_the_deadline_when_a_majority_is_stopped() {
+fn it_is_reported_before_the_deadline_when_a_majority_is_stopped() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
     told_in_time("two of three stopped", || {
@@ -42,7 +42,7 @@ fn it_is_told_before_the_deadline_when_a_majority_is_stopped() {
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::stop);
         let told = client.until_lost(&guard);
         assert_eq!(guard.check().unwrap_err(), told.error, "every look says the same");
-        assert!(client.poll_lock_event().is_none(), "it was told twice");
+        assert!(client.poll_lock_event().is_none(), "the loss was reported twice");
         drop(guard);
         [&fleet[0], &fleet[2]].into_iter().for_each(Node::cont);
         let end = Instant::now();
@@ -54,7 +54,7 @@ fn it_is_told_before_the_deadline_when_a_majority_is_stopped() {
 }
 
 #[test]
-fn it_is_told_before_the_deadline_when_a_majority_is_killed() {
+fn it_is_reported_before_the_deadline_when_a_majority_is_killed() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
     told_in_time("two of three killed", || {
@@ -71,7 +71,7 @@ fn it_is_told_before_the_deadline_when_a_majority_is_killed() {
 }
 
 #[test]
-fn it_is_told_at_once_when_its_keys_are_deleted_on_a_majority() {
+fn it_is_reported_at_once_when_its_keys_are_deleted_on_a_majority() {
     let fleet = Fleet::start(5);
     let client = client(&fleet);
     for round in 0..5 {
@@ -118,7 +118,7 @@ fn a_flush_of_all_nodes_loses_it_at_once_and_no_key_comes_back() {
         ));
         told += 1;
     }
-    assert_eq!(told, 20, "each is told once");
+    assert_eq!(told, 20, "each loss is reported once");
     let end = Instant::now() + millis(500);
     while Instant::now() < end {
         client.drive(millis(5)).unwrap();
@@ -182,7 +182,7 @@ fn is_only_anothers(fleet: &Fleet, client: &Client, nodes: usize) {
 }
 
 #[test]
-fn an_extend_whose_answers_come_behind_the_old_deadline_is_lost_and_leaves_nothing() {
+fn an_extend_whose_answers_come_after_the_old_deadline_is_lost_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
     let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
@@ -196,12 +196,12 @@ fn an_extend_whose_answers_come_behind_the_old_deadline_is_lost_and_leaves_nothi
     proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, 3 * SECOND));
     let error = guard.extend(LONG).unwrap_err();
     let late = clock::now().saturating_since(deadline);
-    println!("lost {late:?} behind the deadline: {error}");
+    println!("lost {late:?} after the deadline: {error}");
     assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
     assert!(guard.check().is_err() && late < SECOND);
     // The releases are written, and their answers are late, too.
     let left = nothing_is_left(&fleet, SECOND);
-    println!("what was prolonged is gone {left:?} behind that");
+    println!("what was prolonged is gone {left:?} after that");
     for monitor in &monitors {
         let whats: Vec<What> = heard(monitor).iter().map(|heard| heard.what).collect();
         assert_eq!(whats, [What::Extend, What::Release]);
@@ -213,9 +213,9 @@ fn an_extend_whose_answers_come_behind_the_old_deadline_is_lost_and_leaves_nothi
 }
 
 #[test]
-fn an_extend_that_stopped_nodes_execute_behind_the_deadline_leaves_nothing() {
+fn an_extend_that_stopped_nodes_execute_after_the_deadline_leaves_nothing() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet).node_timeout(20 * SECOND));
+    let mut embedded = Loop::ready(config(&fleet).node_timeout(20 * SECOND));
     embedded.engine.acquire("a", LockOptions::once(SECOND), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
@@ -241,9 +241,9 @@ fn an_extend_that_stopped_nodes_execute_behind_the_deadline_leaves_nothing() {
 }
 
 #[test]
-fn an_extend_whose_answers_are_read_behind_the_old_deadline_is_lost_and_leaves_nothing() {
+fn an_extend_whose_answers_are_read_after_the_old_deadline_is_lost_and_leaves_nothing() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet));
+    let mut embedded = Loop::ready(config(&fleet));
     embedded.engine.acquire("a", LockOptions::once(millis(1500)), 1).unwrap();
     let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
     eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
@@ -265,7 +265,7 @@ fn an_extend_whose_answers_are_read_behind_the_old_deadline_is_lost_and_leaves_n
 }
 
 #[test]
-fn a_loss_that_another_call_found_out_is_told_by_the_next_look() {
+fn a_loss_that_another_call_found_out_is_reported_by_the_next_look() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(50))).unwrap();
     client.wait_ready(3);

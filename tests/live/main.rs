@@ -5,6 +5,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
+#[path = "../support/engine_loop.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod engine_loop;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -24,16 +27,12 @@ mod scripts;
 
 use std::time::{Duration, Instant};
 
+use engine_loop::Loop;
 use redlatch::{Client, Config, Engine, Error, Guard, LockEventKind, LockOptions, NodeId};
 use redlatch::{NodeState, RestartGuard, clock};
-use support::{Fleet, eventually};
+use support::{Dice, Fleet, SECOND, eventually, millis};
 
 const TTL: Duration = Duration::from_secs(10);
-const SECOND: Duration = Duration::from_secs(1);
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// The nodes of this fleet, with a node timeout that no healthy node misses here.
 fn config(fleet: &Fleet) -> Config {
@@ -150,49 +149,8 @@ fn nothing_is_left(fleet: &Fleet, within: Duration) -> Duration {
     start.elapsed()
 }
 
-/// An engine on a poller of its own, as an embedder has it.
-struct Loop {
-    engine: Engine,
-    poll: mio::Poll,
-    events: mio::Events,
-}
-
-impl Loop {
-    fn new(config: Config) -> Loop {
-        let nodes = config.settings().nodes.len();
-        let poll = mio::Poll::new().expect("a poller");
-        let engine = Engine::new(config, poll.registry(), mio::Token(1000)).expect("good settings");
-        let mut embedded = Loop { engine, poll, events: mio::Events::with_capacity(64) };
-        eventually(5 * SECOND, "the nodes are ready", || {
-            embedded.turn();
-            embedded.engine.coordinator().ready().len() == nodes
-        });
-        embedded
-    }
-
-    /// Prepares, sleeps for at most 10 ms, takes the events.
-    fn turn(&mut self) {
-        let timeout = self.engine.prepare().unwrap_or(millis(10)).min(millis(10));
-        self.poll.poll(&mut self.events, Some(timeout)).expect("the poller works");
-        for event in &self.events {
-            assert!(self.engine.handle_event(event), "every socket here is the engine's");
-        }
-    }
-
-    /// Turns until a request ends.
-    fn completion(&mut self) -> redlatch::Completion {
-        let start = Instant::now();
-        loop {
-            if let Some(done) = self.engine.poll_completion() {
-                return done;
-            }
-            assert!(start.elapsed() < 30 * SECOND, "a request came to no end");
-            self.turn();
-        }
-    }
-
-    fn standings(&self) -> Vec<NodeState> {
-        let nodes = 0..self.engine.coordinator().settings().nodes.len();
-        nodes.map(|index| self.engine.standing(NodeId::new(index))).collect()
-    }
+/// The state of each node.
+fn standings(engine: &Engine) -> Vec<NodeState> {
+    let nodes = 0..engine.coordinator().settings().nodes.len();
+    nodes.map(|index| engine.standing(NodeId::new(index))).collect()
 }

@@ -44,7 +44,7 @@ fn is_idle(embedded: &mut Loop) -> bool {
 #[test]
 fn ten_thousand_keys_at_once() {
     let fleet = Fleet::start(3);
-    let mut embedded = Loop::new(config(&fleet).node_timeout(2 * SECOND));
+    let mut embedded = Loop::ready(config(&fleet).node_timeout(2 * SECOND));
     let locks = acquire_all(&mut embedded);
     eventually(5 * SECOND, "all keys are on all nodes", || {
         embedded.turn();
@@ -60,7 +60,7 @@ fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
     let fleet = Fleet::start(3);
     let timeout = 2 * SECOND;
     let config = config(&fleet).node_timeout(timeout).reset_after(600 * SECOND);
-    let mut embedded = Loop::new(config);
+    let mut embedded = Loop::ready(config);
     fleet[1].stop();
     let stopped = NodeId::new(1);
     let waiting = |embedded: &Loop| {
@@ -91,7 +91,7 @@ fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
 fn a_node_at_its_limit_votes_full_and_the_others_decide() {
     let fleet = Fleet::start(3);
     let limits = redlatch::proto::settings::Limits { asks: 200, ..Default::default() };
-    let mut embedded = Loop::new(config(&fleet).node_timeout(60 * SECOND).limits(limits));
+    let mut embedded = Loop::ready(config(&fleet).node_timeout(60 * SECOND).limits(limits));
     fleet[2].stop();
     let full = NodeId::new(2);
     for round in 0..500_u64 {

@@ -130,6 +130,6 @@ fn it_was_stopped(client: &Client, renewed: &Guard<'_>, extended: &Guard<'_>) {
     let lost = |notice: redlatch::LockEvent| matches!(notice.what, LockEventKind::Lost(_));
     let told =
         std::iter::from_fn(|| client.poll_lock_event()).filter(|it| lost(it.clone())).count();
-    assert_eq!(told, 1, "it is told once");
+    assert_eq!(told, 1, "the loss is reported once");
     println!("{BOTH_LOST}");
 }

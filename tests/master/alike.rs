@@ -125,9 +125,9 @@ fn elements(frame: &[u8]) -> Vec<&[u8]> {
     let mut rest = &frame[frame.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1)..];
     let mut elements = Vec::new();
     while let Some(length) = frame_length(rest).filter(|_| !rest.is_empty()) {
-        let (element, behind) = rest.split_at(length);
+        let (element, after) = rest.split_at(length);
         elements.push(element);
-        rest = behind;
+        rest = after;
     }
     elements
 }

@@ -103,7 +103,7 @@ fn a_promotion_changes_the_replid_and_a_restart_with_data_keeps_the_offset() {
 }
 
 #[test]
-fn in_whole_milliseconds_a_key_ends_behind_its_moment() {
+fn in_whole_milliseconds_a_key_ends_after_its_moment() {
     let mut master = Master::new(1, START);
     master.count_whole_milliseconds();
     let connection = master.connect();
@@ -225,7 +225,7 @@ fn troubles_answer_in_place_of_commands_until_it_serves() {
 }
 
 #[test]
-fn info_says_what_it_was_told_to_say() {
+fn info_says_what_the_test_set() {
     let mut master = Master::new(1, START);
     for (field, text) in [("cluster_enabled", "1"), ("role", "slave"), ("run_id", "same")] {
         master.set_info(field, text);

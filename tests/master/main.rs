@@ -392,9 +392,9 @@ impl Bench {
             let mut rest = &bytes[..];
             while !rest.is_empty() {
                 let length = frame_length(rest).ok_or("the master's reply is not whole")?;
-                let (frame, behind) = rest.split_at(length);
+                let (frame, after) = rest.split_at(length);
                 let request = if frame[0] == b'>' { None } else { replies.next() };
-                rest = behind;
+                rest = after;
                 let real = wire.frame();
                 self.compared += u64::from(request.is_some());
                 self.pushes += u64::from(request.is_none());

@@ -50,7 +50,7 @@ fn a_waiter_has_the_lock_when_it_is_dropped() {
 }
 
 #[test]
-fn a_lock_that_is_kept_outlives_its_ttl_and_its_loss_is_told() {
+fn a_lock_that_is_kept_outlives_its_ttl_and_its_loss_is_reported() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let ttl = millis(600);
@@ -76,7 +76,7 @@ fn a_lock_that_is_kept_outlives_its_ttl_and_its_loss_is_told() {
 }
 
 #[test]
-fn the_end_of_a_lock_that_is_not_kept_is_told_too() {
+fn the_end_of_a_lock_that_is_not_kept_is_reported_too() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let guard = client.lock("a", millis(300)).wait().unwrap();

@@ -28,14 +28,14 @@ fn how_many() -> u32 {
 #[derive(Debug, Default)]
 struct Tally {
     unpolled: AtomicU32,
-    behind_a_poll: AtomicU32,
-    behind_a_wake_up: AtomicU32,
+    after_a_poll: AtomicU32,
+    after_a_wake_up: AtomicU32,
     came_to_an_end: AtomicU32,
 }
 
 impl Tally {
     fn dropped(&self) -> u32 {
-        let drops = [&self.unpolled, &self.behind_a_poll, &self.behind_a_wake_up];
+        let drops = [&self.unpolled, &self.after_a_poll, &self.after_a_wake_up];
         drops.iter().map(|it| it.load(Ordering::Relaxed)).sum()
     }
 }
@@ -70,7 +70,7 @@ impl Future for Cut {
         if this.polls == 0 {
             this.inner = None;
             let (polled, tally) = (this.polled, &this.tally);
-            return Cut::count(if polled { &tally.behind_a_wake_up } else { &tally.unpolled });
+            return Cut::count(if polled { &tally.after_a_wake_up } else { &tally.unpolled });
         }
         this.polls -= 1;
         this.polled = true;
@@ -81,7 +81,7 @@ impl Future for Cut {
         }
         if this.polls == 0 && this.at_once {
             this.inner = None;
-            return Cut::count(&this.tally.behind_a_poll);
+            return Cut::count(&this.tally.after_a_poll);
         }
         Poll::Pending
     }
@@ -157,7 +157,7 @@ async fn hold(client: &SharedClient, mut guard: SharedGuard, key: &str, dice: &m
             let token = guard.token();
             let under_way = guard.release();
             drop(under_way);
-            client.release_token(key, token).await.expect("somebody answers");
+            client.release_token(key, token).await.expect("a quorum answers");
         }
         _ => {
             drop(guard.extend(2 * TTL));
@@ -181,13 +181,13 @@ fn cuts(client: &SharedClient, tally: &Arc<Tally>) -> impl Iterator<Item = Boxed
 }
 
 /// Nothing is left of it all.
-fn look_behind(fleet: &Fleet, client: &SharedClient, before: Gauges, tally: &Tally) {
+fn check_what_is_left(fleet: &Fleet, client: &SharedClient, before: Gauges, tally: &Tally) {
     println!("{tally:?}");
     nothing_is_left(fleet, SECOND);
     nothing_is_open(client, before);
     let wanted = how_many();
     assert!(tally.dropped() >= wanted, "{tally:?}");
-    for count in [&tally.unpolled, &tally.behind_a_poll, &tally.behind_a_wake_up] {
+    for count in [&tally.unpolled, &tally.after_a_poll, &tally.after_a_wake_up] {
         assert!(count.load(Ordering::Relaxed) > wanted / 30, "{tally:?}");
     }
 }
@@ -198,7 +198,7 @@ fn futures_are_dropped_anywhere_by_hand() {
     let client = client(&fleet);
     let (before, tally) = (client.gauges(), Arc::default());
     run_all(cuts(&client, &tally), AT_ONCE);
-    look_behind(&fleet, &client, before, &tally);
+    check_what_is_left(&fleet, &client, before, &tally);
 }
 
 #[cfg(feature = "tokio")]
@@ -216,7 +216,7 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
         let worker = |_| {
             let cuts = Arc::clone(&cuts);
             tokio::spawn(async move {
-                let mut dice = Dice(7);
+                let mut dice = Dice::new(7);
                 loop {
                     let Some(cut) = cuts.lock().unwrap().next() else { return };
                     // Some are dropped by another task, at any point.
@@ -246,7 +246,7 @@ fn dropped_on(runtime: &tokio::runtime::Runtime) {
     });
     runtime.block_on(async {
         let done = tokio::task::spawn_blocking(move || {
-            look_behind(&fleet, &client, before, &tally);
+            check_what_is_left(&fleet, &client, before, &tally);
         });
         done.await.expect("nothing is left");
     });
@@ -274,7 +274,7 @@ fn granted(client: &SharedClient, options: LockOptions) -> Task<impl Future + Un
 }
 
 #[test]
-fn a_grant_that_nobody_took_is_given_back() {
+fn a_grant_that_no_caller_took_is_released() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let before = client.gauges();

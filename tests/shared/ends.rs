@@ -151,7 +151,7 @@ fn a_waker_may_drop_guards_calls_and_the_client() {
 }
 
 #[test]
-fn wakers_that_panic_take_nothing_from_those_behind_them() {
+fn wakers_that_panic_take_nothing_from_those_after_them() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let held = client.lock("a", TTL).wait().unwrap();
@@ -305,7 +305,7 @@ fn a_resolver_that_panics_is_asked_again() {
 }
 
 #[test]
-fn a_name_is_followed_also_where_somebody_takes_the_events() {
+fn a_name_is_followed_also_where_the_caller_takes_the_events() {
     let fleet = Fleet::start(1);
     let far = Proxy::start(fleet[0].address());
     far.vanish();

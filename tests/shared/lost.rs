@@ -83,7 +83,7 @@ fn an_extend_that_cannot_be_changes_nothing_of_the_one_before() {
 }
 
 #[test]
-fn who_waits_for_the_end_of_a_lock_leaves_nothing_when_they_go() {
+fn a_watcher_of_a_lock_leaves_nothing_when_it_is_dropped() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let guard = client.lock("a", LockOptions::new(TTL).auto_extend(10 * TTL)).wait().unwrap();
@@ -145,7 +145,7 @@ fn whoever_waits_for_the_end_of_a_lock_changes_nothing_of_its_keeping() {
 }
 
 #[test]
-fn who_waits_for_the_end_of_a_client_leaves_nothing_when_they_go() {
+fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let held = client.lock("a", TTL).wait().unwrap();
@@ -169,13 +169,13 @@ fn who_waits_for_the_end_of_a_client_leaves_nothing_when_they_go() {
     drop(goes);
     assert_eq!(Arc::strong_count(&wakes), 1, "its waker is kept");
     fleet[0].cont();
-    eventually(10 * SECOND, "those who stay are told", || stays.is_woken());
+    eventually(10 * SECOND, "the watchers that stay are woken", || stays.is_woken());
     assert_eq!(stays.poll(), std::task::Poll::Ready(0));
     drop(held);
 }
 
 #[test]
-fn of_several_who_close_it_the_least_patient_decides() {
+fn of_several_closes_the_shortest_timeout_decides() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let held = client.lock("a", TTL).wait().unwrap();
@@ -184,7 +184,7 @@ fn of_several_who_close_it_the_least_patient_decides() {
     assert!(patient.poll().is_pending());
     let left = in_time("a close of 100 ms", move || client.close(millis(100)).wait());
     assert_eq!(left, 1);
-    eventually(SECOND, "the other is told", || patient.is_woken());
+    eventually(SECOND, "the other is woken", || patient.is_woken());
     assert_eq!(patient.poll(), Poll::Ready(1));
     drop(held);
     fleet[0].cont();
@@ -208,7 +208,7 @@ fn a_client_that_closes_takes_on_nothing_more() {
 }
 
 #[test]
-fn who_waits_for_the_end_of_a_lock_is_woken_by_that_of_its_client() {
+fn a_watcher_of_a_lock_is_woken_by_the_end_of_its_client() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let kept = LockOptions::new(TTL).auto_extend(10 * TTL);
@@ -224,7 +224,7 @@ fn who_waits_for_the_end_of_a_lock_is_woken_by_that_of_its_client() {
 }
 
 #[test]
-fn a_loss_that_comes_behind_a_refusal_is_seen_though_nobody_waits_for_it() {
+fn a_loss_that_comes_after_a_refusal_is_seen_though_nobody_waits_for_it() {
     // Of two, one refuses for good, and the other says later that the key is gone.
     for is_dropped in [false, true] {
         let fleet = Fleet::start(2);

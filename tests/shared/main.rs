@@ -21,14 +21,9 @@ use std::time::{Duration, Instant};
 
 use redlatch::shared::Gauges;
 use redlatch::{Config, NodeState, RestartGuard, SharedClient};
-use support::{Fleet, eventually};
+use support::{Dice, Fleet, SECOND, eventually, millis};
 
 const TTL: Duration = Duration::from_secs(10);
-const SECOND: Duration = Duration::from_secs(1);
-
-fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// The nodes of this fleet, with a node timeout that no healthy node misses here. These servers are
 /// seconds old, and nothing was ever locked there.
@@ -69,34 +64,6 @@ fn nothing_is_open(client: &SharedClient, before: Gauges) {
         let now = client.gauges();
         assert!(start.elapsed() < 10 * SECOND, "{now:?} is open, and it was {before:?}");
         std::thread::sleep(millis(2));
-    }
-}
-
-/// Numbers that look random, from a seed that is printed.
-#[derive(Debug, Clone)]
-struct Dice(u64);
-
-impl Dice {
-    /// Those of this process.
-    fn of_this_run() -> Dice {
-        let seed = u64::from(std::process::id());
-        println!("the dice are of seed {seed}");
-        Dice(seed)
-    }
-
-    /// Others, for something that rolls by itself.
-    fn others(&mut self) -> Dice {
-        Dice(u64::from(self.roll(u32::MAX)) << 32 | u64::from(self.roll(u32::MAX)))
-    }
-
-    /// 0 to `sides` - 1.
-    fn roll(&mut self, sides: u32) -> u32 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % u64::from(sides)) as u32
     }
 }
 

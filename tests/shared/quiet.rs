@@ -15,7 +15,7 @@ fn within_a_minute(what: &str, act: impl FnOnce() + Send + 'static) {
     let (sender, receiver) = mpsc::channel();
     let acts = std::thread::spawn(move || {
         act();
-        sender.send(()).expect("somebody waits");
+        sender.send(()).expect("the test waits");
     });
     if let Err(mpsc::RecvTimeoutError::Timeout) = receiver.recv_timeout(60 * SECOND) {
         panic!("{what}: a wake-up was lost");

@@ -125,7 +125,7 @@ fn outside_of_a_runtime_there_is_an_error() {
 
 /// Two that are woken in one turn, so that the driver makes way for both; then no runtime turns it.
 #[test]
-fn a_guard_that_is_dropped_behind_its_runtime_is_given_back() {
+fn a_guard_that_is_dropped_after_its_runtime_is_given_back() {
     let fleet = Fleet::start(3);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(on_tokio(&fleet));

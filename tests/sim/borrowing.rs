@@ -128,12 +128,13 @@ impl World {
                 if let Some(belief) = it.belief {
                     self.checker.end(self.agenda.now(), belief);
                 }
-                self.release_borrowed(client, user, it.token);
+                self.release_token(client, user, it.token);
             }
         }
     }
 
-    fn release_borrowed(&mut self, client: usize, user: usize, token: LockToken) {
+    /// Releases the user's key, if it holds this token.
+    pub(super) fn release_token(&mut self, client: usize, user: usize, token: LockToken) {
         let (now, serial) = (self.agenda.now(), self.next_serial());
         self.trace.note(now, || format!("client {client} user {user} releases {token} #{serial}"));
         let it = &mut self.clients[client];

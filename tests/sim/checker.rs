@@ -110,7 +110,7 @@ impl Checker {
     pub fn hand_out(&mut self, now: u64, belief: Belief) -> usize {
         if belief.until <= now {
             let (who, late) = (belief.who, now - belief.until);
-            self.violate(format!("{who:?} was handed a lock {late} ns behind its deadline"));
+            self.violate(format!("{who:?} was handed a lock {late} ns after its deadline"));
         }
         let number = self.beliefs.len();
         self.beliefs.push(belief);
@@ -125,7 +125,7 @@ impl Checker {
         belief.until = until.max(was);
         let forced = belief.forced;
         if was <= now && now < until {
-            self.violate(format!("the lock of {who:?} came back behind its deadline"));
+            self.violate(format!("the lock of {who:?} came back after its deadline"));
         } else if forced {
             self.violate(format!(
                 "{who:?} prolonged from {was} to {until} ns a lock that was taken away"
@@ -194,7 +194,7 @@ impl Checker {
         kept.warned = true;
         let until = self.beliefs[kept.belief].until;
         if deadline > until {
-            self.violate(format!("{serial} is told of {deadline} ns, and ends at {until} ns"));
+            self.violate(format!("{serial} was given {deadline} ns, and ends at {until} ns"));
         }
     }
 
@@ -207,11 +207,11 @@ impl Checker {
         let (who, until) = (belief.who, belief.until);
         let waited = kept_waiting - kept.kept_waiting;
         if now < until {
-            self.violate(format!("{who:?} is told of a loss, and still has the lock"));
+            self.violate(format!("{who:?} got the report of a loss, and still has the lock"));
         }
         if now > kept.due + waited {
             let late = now - kept.due - waited;
-            self.violate(format!("the loss of {who:?} was told {late} ns late"));
+            self.violate(format!("the loss of {who:?} was reported {late} ns late"));
         }
         // A client that was kept from running may report the loss alone; and if there was no time
         // for a warning, there is none.
@@ -279,7 +279,7 @@ impl Checker {
     /// An answer came.
     pub fn answer(&mut self, serial: u64, now: u64, kept_waiting: u64) {
         let Some(asked) = self.asked.remove(&serial) else {
-            self.violate(format!("request {serial} was answered twice, or behind its cancelling"));
+            self.violate(format!("request {serial} was answered twice, or after its cancelling"));
             return;
         };
         // A client that did not run could not get a report.
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_of_two_keys_or_one_behind_the_other_are_fine() {
+    fn holders_of_two_keys_or_one_after_the_other_are_fine() {
         let mut checker = Checker::new(true);
         let first = checker.hand_out(10, belief(1, 7, 10, 100));
         checker.hand_out(20, belief(2, 8, 20, 300));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_comes_back_behind_its_deadline_is_found() {
+    fn a_lock_that_comes_back_after_its_deadline_is_found() {
         let mut checker = Checker::new(true);
         let first = checker.hand_out(10, belief(1, 7, 10, 100));
         checker.prolong(100, first, 150, 0);
@@ -379,7 +379,7 @@ mod tests {
     fn a_lock_handed_out_at_its_deadline_is_found() {
         let mut checker = Checker::new(true);
         checker.hand_out(100, belief(1, 7, 100, 100));
-        assert!(checker.violations()[0].contains("behind its deadline"));
+        assert!(checker.violations()[0].contains("after its deadline"));
     }
 
     #[test]
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_of_a_kept_lock_is_told_once_in_time_and_behind_a_warning() {
+    fn the_loss_of_a_kept_lock_is_reported_once_in_time_and_after_a_warning() {
         let (mut checker, number) = kept();
         checker.warned(1, 90 * MILLI);
         checker.lose(88 * MILLI, number, 0);
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(checker.violations(), [""; 0]);
         checker.lost(1, End::Deadline, 88 * MILLI, 0);
         checker.warned(1, 90 * MILLI);
-        assert_eq!(checker.violations().len(), 2, "behind the end");
+        assert_eq!(checker.violations().len(), 2, "after the end");
 
         let (mut checker, number) = kept();
         checker.lose(88 * MILLI, number, 0);

@@ -193,7 +193,7 @@ fn what_was_granted_in_quarantine_does_not_count_in_an_extend() {
 /// The holder won without the third node, which is flushed and executes the holder's question
 /// afterwards: the answer comes after the push, and does not count.
 #[test]
-fn what_a_flushed_node_grants_behind_the_verdict_does_not_count_in_an_extend() {
+fn what_a_flushed_node_grants_after_the_verdict_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
     it.a_rival_asks();
     it.until(2);

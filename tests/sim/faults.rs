@@ -317,7 +317,7 @@ impl World {
             2 => Trouble::Misconf,
             3 => Trouble::NoReplicas,
             4 => Trouble::OutOfMemory,
-            5 => answers("-ERR a proxy of nobody's knowledge\r\n"),
+            5 => answers("-ERR a proxy that is unknown\r\n"),
             6 => answers("$3\r\nyes\r\n"),
             7 => refuses("client|kill", REFUSED),
             8 => refuses("info", REFUSED),

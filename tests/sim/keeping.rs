@@ -158,17 +158,17 @@ impl World {
                 let kept_waiting = self.clients[client].kept_waiting;
                 let end = if reason == LostReason::Gone { End::Gone } else { End::Deadline };
                 self.checker.lost(serial, end, now, kept_waiting);
-                self.is_told_of_loss(client, user, serial, reason);
+                self.on_loss(client, user, serial, reason);
             }
             other => self.checker.violate(format!("{serial} is kept, and told {other:?}")),
         }
     }
 
     /// The keeper of a lock gets the report that it is lost, and stops.
-    fn is_told_of_loss(&mut self, client: usize, user: usize, serial: u64, reason: LostReason) {
+    fn on_loss(&mut self, client: usize, user: usize, serial: u64, reason: LostReason) {
         let state = std::mem::replace(&mut self.clients[client].users[user].state, State::Resting);
         let State::Holding(held) = state else {
-            return self.checker.violate(format!("the loss {serial} of nobody's lock"));
+            return self.checker.violate(format!("the loss {serial} of a lock without an owner"));
         };
         let keep = held.keep.as_ref().filter(|keep| keep.serial == serial);
         let Some(keep) = keep else {
@@ -268,7 +268,7 @@ impl World {
 fn set_ttl(output: &[u8], token: &[u8]) -> Option<u64> {
     const OPTIONS: &[u8] = b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n";
     let at = output.windows(token.len()).position(|part| part == token)?;
-    let behind = output[at + token.len()..].strip_prefix(OPTIONS)?;
-    let digits = behind.split(|byte| *byte == b'\n').nth(1)?.strip_suffix(b"\r")?;
+    let after = output[at + token.len()..].strip_prefix(OPTIONS)?;
+    let digits = after.split(|byte| *byte == b'\n').nth(1)?.strip_suffix(b"\r")?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }

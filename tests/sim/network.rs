@@ -285,11 +285,11 @@ fn pieces<'a>(bytes: &'a [u8], cuts: u64, dice: &mut Dice) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
     let mut rest = bytes;
     for _ in 0..cuts {
-        let (piece, behind) = rest.split_at(dice.place(rest.len() + 1));
+        let (piece, after) = rest.split_at(dice.place(rest.len() + 1));
         if !piece.is_empty() {
             pieces.push(piece);
         }
-        rest = behind;
+        rest = after;
     }
     if !rest.is_empty() {
         pieces.push(rest);

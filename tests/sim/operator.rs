@@ -174,8 +174,9 @@ impl World {
             });
             if holds && forced.told.len() > spare {
                 let told = &forced.told;
-                let words =
-                    format!("client {client} was told by nodes {told:?} that it lost a lock");
+                let words = format!(
+                    "client {client} got the answer from nodes {told:?} that it lost a lock"
+                );
                 self.checker.violate(format!("{words}, and believes in it"));
             }
         }

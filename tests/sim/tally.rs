@@ -51,7 +51,7 @@ pub struct Tally {
     /// Locks that a node granted on a connection that its client had dropped.
     pub stale: u64,
     /// Of these, those whose client had a newer connection that was ready.
-    pub stale_behind_newer: u64,
+    pub stale_after_newer: u64,
     /// Locks that were kept, for a while.
     pub kept: u64,
     /// Deadlines of locks that moved without the owner's call.
@@ -113,7 +113,7 @@ impl Tally {
             ("nodes flushed", &mut self.flushes),
             ("nodes distrusted", &mut self.distrusted),
             ("stale grants", &mut self.stale),
-            ("stale grants behind a newer connection", &mut self.stale_behind_newer),
+            ("stale grants after a newer connection", &mut self.stale_after_newer),
             ("locks kept", &mut self.kept),
             ("locks prolonged by being kept", &mut self.prolonged),
             ("warnings", &mut self.warnings),

@@ -243,7 +243,7 @@ mod tests {
     }
 
     /// Lets the client come back, and asserts that no node was found silent and the lock was won.
-    fn has_the_lock_behind_its_absence(mut world: World, trace: &Trace) {
+    fn has_the_lock_after_its_absence(mut world: World, trace: &Trace) {
         world.run_until(world.agenda.now() + AWAY + 10 * MILLI);
         let it = &world.clients[0];
         let holds = matches!(it.users[0].state, State::Holding(_));
@@ -263,7 +263,7 @@ mod tests {
         let now = world.agenda.now();
         world.run_until(now);
         world.keep_busy_before_its_turn(0, AWAY);
-        has_the_lock_behind_its_absence(world, &trace);
+        has_the_lock_after_its_absence(world, &trace);
     }
 
     /// The node timeout of its questions is over before it wrote them.
@@ -272,6 +272,6 @@ mod tests {
         let trace = Trace::on();
         let mut world = one_that_asked(&trace);
         world.keep_busy_before_its_turn(0, AWAY);
-        has_the_lock_behind_its_absence(world, &trace);
+        has_the_lock_after_its_absence(world, &trace);
     }
 }

@@ -284,8 +284,8 @@ impl World {
     pub fn answered(&mut self, client: usize, done: Completion) {
         let (now, serial) = (self.agenda.now(), done.data);
         self.trace.note(now, || match &done.result {
-            Ok(outcome) => format!("client {client} is told #{serial}: {outcome:?}"),
-            Err(error) => format!("client {client} is told #{serial}: {error}"),
+            Ok(outcome) => format!("client {client} gets #{serial}: {outcome:?}"),
+            Err(error) => format!("client {client} gets #{serial}: {error}"),
         });
         let purpose = self.clients[client].asked.remove(&serial);
         if let Some(Purpose::AutoExtend { user }) = purpose {
@@ -496,10 +496,10 @@ impl World {
         }
         held.extend = None;
         if let Ok(Outcome::Extended { deadline }) = result {
-            let told = deadline.as_nanos();
-            if told > self.checker.belief(held.belief).until {
+            let given = deadline.as_nanos();
+            if given > self.checker.belief(held.belief).until {
                 let who = (client, user);
-                self.checker.violate(format!("{who:?} is told {told} ns, at {now}, and no other"));
+                self.checker.violate(format!("{who:?} got {given} ns, at {now}, and no other"));
             }
         }
     }
@@ -519,25 +519,10 @@ impl World {
 
     /// Releases by key and token; the record does not know, and ends at its deadline.
     fn release_by_token(&mut self, client: usize, user: usize, held: Held) {
-        let now = self.agenda.now();
-        let serial = self.next_serial();
-        self.trace.note(now, || format!("client {client} user {user} releases token #{serial}"));
         let until = self.checker.belief(held.belief).until;
         self.occupied.push((client, self.clients[client].users[user].key, until));
-        self.checker.end(now, held.belief);
-        let it = &mut self.clients[client];
-        let (key, token) = (&self.keys[it.users[user].key], held.lock.token());
-        match it.coordinator.release_token(key, token, serial, instant(now)) {
-            Ok(op) => {
-                it.users[user].state = State::Releasing { op, serial };
-                let due = now + RELEASE_TIMEOUTS * self.plan.node_timeout();
-                self.note_request(client, serial, Purpose::Release { user }, "release", due);
-            }
-            Err(_) => {
-                self.tally.busy += 1;
-                self.rest(client, user);
-            }
-        }
+        self.checker.end(self.agenda.now(), held.belief);
+        self.release_token(client, user, held.lock.token());
     }
 
     /// No user begins anything any more, and a user that has a lock gives it back soon.

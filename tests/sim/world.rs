@@ -285,7 +285,7 @@ impl World {
             self.tally.stale += 1;
             let now = self.agenda.now();
             self.trace.note(now, || format!("wire {wire}: stale grant of key {key}: {paid}"));
-            self.tally.stale_behind_newer += u64::from(paid);
+            self.tally.stale_after_newer += u64::from(paid);
             if paid && !self.nodes[number].kills {
                 self.excused.insert((number, self.keys[key].clone(), token));
             }

@@ -46,12 +46,12 @@ fn look_at(attributes: &str) {
     let mut rest = attributes.trim();
     while !rest.is_empty() {
         let Some((name, value)) = rest.split_once("=\"") else { panic!("attributes: {rest:?}") };
-        let Some((value, behind)) = value.split_once('"') else { panic!("attributes: {rest:?}") };
+        let Some((value, after)) = value.split_once('"') else { panic!("attributes: {rest:?}") };
         plain(value);
         let fine = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         assert!(fine && !names.contains(&name), "an attribute {name:?}");
         names.push(name);
-        rest = behind.trim_start();
+        rest = after.trim_start();
     }
 }
 
@@ -60,8 +60,8 @@ fn look_at(attributes: &str) {
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text;
-    while let Some((before, behind)) = rest.split_once('&') {
-        let Some((entity, behind)) = behind.split_once(';') else { panic!("a bare & in {text:?}") };
+    while let Some((before, after)) = rest.split_once('&') {
+        let Some((entity, after)) = after.split_once(';') else { panic!("a bare & in {text:?}") };
         plain.push_str(before);
         plain.push(match entity {
             "lt" => '<',
@@ -71,7 +71,7 @@ fn plain(text: &str) -> String {
             "apos" => '\'',
             other => panic!("an unknown entity {other:?}"),
         });
-        rest = behind;
+        rest = after;
     }
     plain + rest
 }

@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
 mod canned;
+mod dice;
 pub mod drawing;
 mod listener;
 mod lock;
@@ -21,6 +22,7 @@ pub mod signals;
 use std::time::{Duration, Instant};
 
 pub use canned::{Canned, Reply, healthy};
+pub use dice::Dice;
 pub use listener::{CountingListener, Scripted};
 pub use lock::ServerLock;
 pub use monitor::Monitor;
@@ -28,6 +30,12 @@ pub use process::{Server, free_port};
 pub use proxy::{Cut, Proxy, Way};
 pub use redis::{Fleet, Node};
 pub use resp_client::{RespClient, Value, encode};
+
+pub const SECOND: Duration = Duration::from_secs(1);
+
+pub const fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
 
 /// Asks `holds` again and again until it is true, and panics with `what` when `limit` has passed.
 ///

@@ -164,7 +164,7 @@ mod tests {
         let text = "use super::*; use super::round::Round; use self::nodes::Node;";
         assert_eq!(check(downwards, "src/proto/locks/hold.rs", text), [""; 0]);
         let text = "use crate::config::Config; use crate::proto::coordinator::Coordinator;";
-        assert_eq!(check(downwards, "src/net/engine.rs", text), [""; 0]);
+        assert_eq!(check(downwards, "src/net/engine/mod.rs", text), [""; 0]);
         let text = "use super::keys::K; use crate::proto::wire::command::RELEASE;";
         assert_eq!(check(downwards, "src/testing/master/scripts.rs", text), [""; 0]);
     }

@@ -182,8 +182,8 @@ impl Reader<'_> {
         self.tokens.get(self.at + ahead).map_or("", |token| token.1)
     }
 
-    fn back(&self, behind: usize) -> &str {
-        self.at.checked_sub(behind).map_or("", |at| self.tokens[at].1)
+    fn back(&self, after: usize) -> &str {
+        self.at.checked_sub(after).map_or("", |at| self.tokens[at].1)
     }
 
     fn offset(&self) -> usize {

@@ -16,8 +16,8 @@ fn lock_beside(holder: &mut Loop, other: &mut Loop) -> Lock {
     holder.engine.acquire("a", waiting(), 0).unwrap();
     let start = Instant::now();
     loop {
-        other.turn(Duration::ZERO);
-        holder.turn(Duration::ZERO);
+        other.turn_within(Duration::ZERO);
+        holder.turn_within(Duration::ZERO);
         while let Some(done) = holder.engine.poll_completion() {
             if let Ok(Outcome::Acquired(lock)) = done.result {
                 return lock;
@@ -30,9 +30,11 @@ fn lock_beside(holder: &mut Loop, other: &mut Loop) -> Lock {
 #[test]
 fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
     let fleet = Fleet::start(5);
-    let mut dice = Dice::new();
-    let (mut holder, mut waiter) =
-        (Loop::new(config(fleet.urls())), Loop::new(config(fleet.urls())));
+    let mut dice = Dice::printed(now());
+    let (mut holder, mut waiter) = (
+        Loop::ready(config(fleet.urls()).node_timeout(SECOND)),
+        Loop::ready(config(fleet.urls()).node_timeout(SECOND)),
+    );
     let mut held = None;
     for time in 0..TIMES {
         // The key is free, held, or comes free meanwhile, with or without others before it.
@@ -46,11 +48,11 @@ fn a_wait_that_is_cancelled_at_any_moment_leaves_nothing() {
         let free = Duration::from_micros(dice.below(6_000));
         let start = Instant::now();
         while start.elapsed() < length {
-            waiter.turn(Duration::ZERO);
+            waiter.turn_within(Duration::ZERO);
             if start.elapsed() > free {
                 give_back(&mut holder, &mut held);
             }
-            holder.turn(Duration::ZERO);
+            holder.turn_within(Duration::ZERO);
             while holder.engine.poll_completion().is_some() {}
         }
         // In any order.

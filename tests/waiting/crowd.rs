@@ -61,7 +61,7 @@ fn many_processes_share_a_key_while_nodes_come_and_go() {
 
 /// One of the nodes stops and goes on, or dies and comes back, again and again; how often.
 fn trouble(fleet: &Fleet, end: u64) -> usize {
-    let mut dice = Dice::new();
+    let mut dice = Dice::printed(now());
     let mut troubles = 0;
     while now() + SECOND.as_nanos() as u64 / 2 < end {
         let node = &fleet[dice.below(fleet.len() as u64) as usize];

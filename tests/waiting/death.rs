@@ -34,7 +34,7 @@ fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline
     let earliest = free - LOOK.as_nanos() as u64;
     assert!(had.have >= earliest, "before a majority was free: {had:?}, {free}");
     let late = Duration::from_nanos(had.have.saturating_sub(free));
-    println!("the next one has it {late:?} behind the earliest moment");
+    println!("the next one has it {late:?} after the earliest moment");
     assert!(late < SOON, "{late:?}");
     waiter.release();
     nothing_is_left(fleet);
@@ -68,7 +68,7 @@ fn a_holder_that_kept_its_lock_and_dies_is_followed_at_its_expiry() {
 
 /// Among many, one dies while it waits: the others go on.
 #[test]
-fn a_waiter_that_dies_is_nobody_s_trouble() {
+fn a_waiter_that_dies_delays_no_other() {
     let fleet = Fleet::start(5);
     let mut holder = Process::start(&fleet.urls());
     let mut waiters: Vec<Process> = (0..4).map(|_| Process::start(&fleet.urls())).collect();

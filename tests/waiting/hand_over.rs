@@ -9,15 +9,20 @@ const ROUNDS: usize = 40;
 /// a busy machine adds to them. A waiter that looks again and again takes longer.
 const TOLD: Duration = millis(10);
 
+/// Lets two processes take turns: how long each hand-over took, in order of length.
+fn hand_overs(urls: &[String], rounds: usize, meanwhile: impl FnMut(&Process)) -> Vec<Duration> {
+    let mut processes = [Process::start(urls), Process::start(urls)];
+    hand_overs_of(&mut processes, rounds, meanwhile)
+}
+
 /// Two processes take turns; from giving back to the next grant, each time. Every time the other
-/// one waits already, and `meanwhile` happens to it.
-fn hand_overs(
-    urls: &[String],
+/// one waits already, and `meanwhile` happens to it. The last one keeps the lock.
+pub(super) fn hand_overs_of(
+    processes: &mut [Process; 2],
     rounds: usize,
     mut meanwhile: impl FnMut(&Process),
 ) -> Vec<Duration> {
-    let mut processes = [Process::start(urls), Process::start(urls)];
-    let mut dice = Dice::new();
+    let mut dice = Dice::printed(now());
     processes[0].lock("a", TTL);
     let mut took: Vec<Duration> = (0..rounds)
         .map(|round| {
@@ -45,7 +50,7 @@ fn longest(took: &[Duration]) -> Duration {
 }
 
 #[test]
-fn a_waiter_is_told_of_the_release() {
+fn a_waiter_is_notified_of_the_release() {
     let fleet = Fleet::start(5);
     let took = hand_overs(&fleet.urls(), ROUNDS, |_| {});
     assert!(median(&took) < TOLD && longest(&took) < LOOKED_BY, "{took:?}");
@@ -72,7 +77,7 @@ fn a_waiter_whose_notifications_are_lost_looks_by_itself() {
 }
 
 #[test]
-fn a_waiter_who_may_not_be_told_looks_by_itself() {
+fn a_waiter_that_may_not_be_notified_looks_by_itself() {
     let fleet = Fleet::start(5);
     for node in &fleet {
         let user = ["ACL", "SETUSER", "untold", "on", ">pw", "~*", "+@all", "-client|tracking"];

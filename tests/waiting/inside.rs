@@ -14,13 +14,15 @@ const STREAK: usize = 1000;
 #[test]
 fn a_hundred_waiters_in_one_client_are_served_in_order() {
     let fleet = Fleet::start(5);
-    let (mut holder, mut crowd) =
-        (Loop::new(config(fleet.urls())), Loop::new(config(fleet.urls())));
+    let (mut holder, mut crowd) = (
+        Loop::ready(config(fleet.urls()).node_timeout(SECOND)),
+        Loop::ready(config(fleet.urls()).node_timeout(SECOND)),
+    );
     let lock = holder.lock("a");
     for data in 0..WAITERS {
         crowd.engine.acquire("a", waiting(), data).unwrap();
         // Their first attempts do not meet.
-        crowd.turn(millis(1));
+        crowd.turn_within(millis(1));
     }
     crowd.turn_for(millis(100));
     holder.engine.release(lock, 0);
@@ -56,8 +58,8 @@ struct Hold {
 #[test]
 fn a_single_waiter_beside_a_hundred_has_its_turn() {
     let fleet = Fleet::start(5);
-    let crowd = Loop::new(config(fleet.urls()));
-    let single = Loop::new(config(fleet.urls()));
+    let crowd = Loop::ready(config(fleet.urls()).node_timeout(SECOND));
+    let single = Loop::ready(config(fleet.urls()).node_timeout(SECOND));
     let holds = Mutex::new(Vec::new());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -118,7 +120,7 @@ fn contend(
                 other => panic!("{other:?}"),
             }
         }
-        embedded.turn(millis(5));
+        embedded.turn_within(millis(5));
     }
     ops.into_iter().flatten().for_each(|op| embedded.engine.cancel(op));
     embedded.comes_to_rest();

@@ -6,6 +6,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
 
+#[path = "../support/engine_loop.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod engine_loop;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -20,19 +23,15 @@ mod uncontended;
 
 use std::time::{Duration, Instant};
 
-use redlatch::{Config, Engine, Lock, LockOptions, NodeId, Op, Outcome, RestartGuard};
-use support::{Fleet, Node, Proxy, eventually};
+use engine_loop::Loop;
+use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, RestartGuard};
+use support::{Dice, Fleet, Node, Proxy, SECOND, eventually, millis};
 
 /// No test waits for the end of such a lock: a waiter that gets it was notified, or looked.
 const TTL: Duration = Duration::from_secs(30);
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Ten times the longest that a waiter goes without a look when no release is reported to it.
 const LOOKED_BY: Duration = Duration::from_secs(5);
-
-const fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
 fn config<I>(urls: I) -> Config
@@ -62,51 +61,14 @@ fn nothing_is_left<'a>(nodes: impl IntoIterator<Item = &'a Node>) {
     eventually(5 * SECOND, "no key is left", || nodes.iter().all(|node| node.keys().is_empty()));
 }
 
-/// An engine on a poller of its own, as an embedder has it.
-struct Loop {
-    engine: Engine,
-    poll: mio::Poll,
-    events: mio::Events,
+/// What the tests here ask of an engine in its loop.
+trait Waits {
+    fn lock(&mut self, key: &str) -> Lock;
+    fn locked(&mut self, op: Op) -> Lock;
+    fn comes_to_rest(&mut self);
 }
 
-impl Loop {
-    /// With all nodes ready.
-    fn new(config: Config) -> Loop {
-        let nodes = config.settings().nodes.len();
-        // No healthy node misses it here.
-        let config = config.node_timeout(SECOND);
-        let poll = mio::Poll::new().expect("a poller");
-        let engine = Engine::new(config, poll.registry(), mio::Token(0)).expect("good settings");
-        let mut embedded = Loop { engine, poll, events: mio::Events::with_capacity(64) };
-        embedded.turn_until("the nodes are ready", |it| it.coordinator().ready().len() == nodes);
-        embedded
-    }
-
-    /// Prepares, sleeps for at most this long, takes the events.
-    fn turn(&mut self, most: Duration) {
-        let timeout = self.engine.prepare().unwrap_or(most).min(most);
-        self.poll.poll(&mut self.events, Some(timeout)).expect("the poller works");
-        for event in &self.events {
-            self.engine.handle_event(event);
-        }
-    }
-
-    #[track_caller]
-    fn turn_until(&mut self, what: &str, mut holds: impl FnMut(&mut Engine) -> bool) {
-        eventually(30 * SECOND, what, || {
-            self.turn(millis(10));
-            holds(&mut self.engine)
-        });
-    }
-
-    #[track_caller]
-    fn turn_for(&mut self, time: Duration) {
-        let start = Instant::now();
-        while start.elapsed() < time {
-            self.turn(millis(1));
-        }
-    }
-
+impl Waits for Loop {
     /// Waits for one lock.
     #[track_caller]
     fn lock(&mut self, key: &str) -> Lock {
@@ -141,23 +103,5 @@ impl Loop {
             let owed: usize = nodes.map(|node| core.pending_releases(node)).sum();
             owed == 0 && core.open_records() == 0 && core.open_ops() == 0
         });
-    }
-}
-
-/// Enough randomness for moments, from a seed that is printed.
-struct Dice(u64);
-
-impl Dice {
-    fn new() -> Dice {
-        let seed = now() | 1;
-        println!("seed {seed}");
-        Dice(seed)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
     }
 }

@@ -219,7 +219,7 @@ fn contend(client: &Client, key: &str, ttl: Duration, end: u64, file: &str) {
     // Many processes append to it: each line is one write.
     let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
     let who = std::process::id();
-    let mut dice = Dice(now().wrapping_mul(u64::from(who)) | 1);
+    let mut dice = Dice::new(now().wrapping_mul(u64::from(who)));
     loop {
         let asked = now();
         if asked >= end {

@@ -43,11 +43,11 @@ impl Row {
 
 fn latencies(histogram: &Histogram<u64>) -> Value {
     let micros = |nanos: u64| json!(rounded(nanos as f64 / 1e3, 1e1));
-    let told = QUANTILES.iter().map(|&(name, _, quantile)| {
+    let fields = QUANTILES.iter().map(|&(name, _, quantile)| {
         (name.to_owned(), micros(histogram.value_at_quantile(quantile)))
     });
     let max = ("max".to_owned(), micros(histogram.max()));
-    Value::Object(told.chain([max]).collect())
+    Value::Object(fields.chain([max]).collect())
 }
 
 /// Rounded to a multiple of `1 / parts`.

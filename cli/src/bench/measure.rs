@@ -99,7 +99,7 @@ impl Measurement<'_> {
             if (!asked && self.pairs.under_way() == 0) || now >= self.over {
                 return Ok(now);
             }
-            let tick = progress.tell(now, &self.window, &self.measured.tally);
+            let tick = progress.show(now, &self.window, &self.measured.tally);
             let end = if now < self.window.end { self.window.end } else { self.over };
             let due = [Some(end), self.load.due(), tick].into_iter().flatten().min();
             self.driver.turn(due.unwrap_or(end))?;

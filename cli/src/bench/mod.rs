@@ -28,7 +28,7 @@ use std::time::Duration;
 use redlatch::{Config, LockOptions, RestartGuard, clock};
 use serde_json::Value;
 
-use crate::arguments::{Nodes, Output, Timing, duration};
+use crate::arguments::{Common, duration};
 use crate::output::{self, Refusal};
 use crate::{exit, nodes};
 use closed::Closed;
@@ -107,24 +107,18 @@ pub struct Options {
     pub hgrm: Option<PathBuf>,
 
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match bench(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.tell(&options.output),
-    }
+    output::end(bench(options), &options.common.output)
 }
 
 fn bench(options: &Options) -> Result<u8, Refusal> {
     let plan = Plan::new(options)?;
-    let config = nodes::config(&options.nodes, &options.timing)?.restart_guard(RestartGuard::Off);
+    let config = nodes::config(&options.common.nodes, &options.common.timing)?
+        .restart_guard(RestartGuard::Off);
     let files = Files::new(options, &plan)?;
     let mut bench = Bench {
         options,
@@ -132,7 +126,7 @@ fn bench(options: &Options) -> Result<u8, Refusal> {
         nodes: config.settings().nodes.len(),
         config,
         prefix: prefix()?,
-        progress: Progress::new(options.output.quiet),
+        progress: Progress::new(options.common.output.quiet),
         rows: Vec::new(),
         absent: Vec::new(),
         signal: None,
@@ -140,7 +134,7 @@ fn bench(options: &Options) -> Result<u8, Refusal> {
     let measured = bench.measure_all();
     bench.progress.clear();
     measured?;
-    bench.tell(&files)
+    bench.print(&files)
 }
 
 /// The prefix of all keys of this run. Two runs with the same keys would wait for each other.
@@ -184,7 +178,7 @@ impl Bench<'_> {
             // Releases everything, also after an error.
             let left = ready::settle(&mut ready, SETTLE)?;
             let Measured { tally, took, signal } = measured?;
-            if left > 0 && !self.options.output.quiet {
+            if left > 0 && !self.options.common.output.quiet {
                 let message = "locks may be left until their ttl on nodes that do not answer";
                 output::complain(&format!("redlatch: {left} {message}"));
             }
@@ -204,14 +198,14 @@ impl Bench<'_> {
         self.signal = ready::gather(&mut driver)?;
         if self.signal.is_none() {
             let key = format!("{}:rehearsal", self.prefix);
-            self.signal = ready::rehearse(&mut driver, &key, self.options.timing.ttl)?;
+            self.signal = ready::rehearse(&mut driver, &key, self.options.common.timing.ttl)?;
         }
         if self.signal.is_some() {
             ready::settle(&mut driver, SETTLE)?;
             return Ok(None);
         }
         self.absent = driver.absent();
-        if self.options.output.json && !self.options.output.quiet {
+        if self.options.common.output.json && !self.options.common.output.quiet {
             // The table has them already.
             self.absent
                 .iter()
@@ -228,7 +222,7 @@ impl Bench<'_> {
     ) -> Result<Measured, Refusal> {
         let keys = self.plan.keys(in_flight);
         let names = (0..keys).map(|number| format!("{}:{number}", self.prefix)).collect();
-        let timing = &self.options.timing;
+        let timing = &self.options.common.timing;
         let wait = timing.longest_wait().unwrap_or(Duration::MAX);
         let mut pairs = Pairs::new(names, LockOptions::new(timing.ttl).wait(wait), round);
         let start = clock::now();
@@ -249,23 +243,23 @@ impl Bench<'_> {
     }
 
     /// Prints the results, and returns the exit code.
-    fn tell(&self, files: &Files) -> Result<u8, Refusal> {
+    fn print(&self, files: &Files) -> Result<u8, Refusal> {
         if !self.rows.is_empty() {
             let setting = Setting {
                 plan: self.plan,
                 nodes: self.nodes,
-                ttl: self.options.timing.ttl,
+                ttl: self.options.common.timing.ttl,
                 absent: &self.absent,
                 early: self.signal.is_some(),
             };
-            let told = if self.options.output.json {
+            let text = if self.options.common.output.json {
                 self.json().to_string()
             } else {
                 table::text(&setting, &self.rows)
             };
             // The files first: they are written even if the output has no reader.
             files.write(&setting, &self.rows)?;
-            output::print(&told)?;
+            output::print(&text)?;
         }
         if let Some(signal) = self.signal {
             return Ok(exit::by_signal(signal));

@@ -38,7 +38,7 @@ impl Progress {
     }
 
     /// Prints the progress when it is due, and returns when it is due next.
-    pub fn tell(&mut self, now: Instant, window: &Window, tally: &Tally) -> Option<Instant> {
+    pub fn show(&mut self, now: Instant, window: &Window, tally: &Tally) -> Option<Instant> {
         if !self.shown {
             return None;
         }
@@ -59,8 +59,8 @@ impl Progress {
     fn write(&mut self, line: &str) {
         // Overwrites the old line without escape codes, which not every terminal knows. If stderr
         // cannot be written, progress ends.
-        let told = write!(std::io::stderr(), "\r{line:WIDTH$}\r");
-        self.shown = told.is_ok();
+        let written = write!(std::io::stderr(), "\r{line:WIDTH$}\r");
+        self.shown = written.is_ok();
     }
 }
 

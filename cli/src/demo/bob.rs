@@ -20,7 +20,7 @@ enum Order {
 }
 
 /// What bob reports. Moments are those at which his call returned.
-pub enum News {
+pub enum Report {
     /// One attempt failed.
     Refused { took: Duration, error: Error },
     /// He has the lock.
@@ -34,23 +34,23 @@ pub enum News {
 /// The handle of bob's thread. Dropping it drops bob's client as well.
 pub struct Bob {
     orders: Sender<Order>,
-    node_events: Receiver<Result<News, Error>>,
+    reports: Receiver<Result<Report, Error>>,
 }
 
 impl Bob {
     /// Starts bob: he tries the lock once, and then waits for it.
     pub fn start(config: Config) -> Result<Bob, Stop> {
         let (orders, to_do) = channel();
-        let (tell, node_events) = channel();
+        let (sender, reports) = channel();
         let thread = move || {
-            if let Err(error) = live(config, &to_do, &tell) {
+            if let Err(error) = live(config, &to_do, &sender) {
                 // If the demo has ended early, no receiver is left.
-                let _ = tell.send(Err(error));
+                let _ = sender.send(Err(error));
             }
         };
         let started = std::thread::Builder::new().name("bob".into()).spawn(thread);
         started.map_err(|error| Stop::Failed(format!("no thread for bob: {error}")))?;
-        Ok(Bob { orders, node_events })
+        Ok(Bob { orders, reports })
     }
 
     pub fn extend(&self) {
@@ -62,17 +62,17 @@ impl Bob {
         let _ = self.orders.send(Order::Release);
     }
 
-    /// Waits for bob's next news.
-    pub fn node_events(&self) -> Result<News, Stop> {
-        match self.node_events.recv_timeout(PATIENCE) {
-            Ok(node_events) => node_events.map_err(|error| Stop::Failed(format!("bob: {error}"))),
+    /// Waits for bob's next report.
+    pub fn next_report(&self) -> Result<Report, Stop> {
+        match self.reports.recv_timeout(PATIENCE) {
+            Ok(report) => report.map_err(|error| Stop::Failed(format!("bob: {error}"))),
             Err(error) => Err(Stop::Failed(format!("nothing is heard of bob: {error}"))),
         }
     }
 
-    /// Checks that bob still does his last order: there must be no news of it yet.
+    /// Checks that bob still does his last order: there must be no report of it yet.
     pub fn is_still_at_it(&self) -> Result<(), Stop> {
-        match self.node_events.try_recv() {
+        match self.reports.try_recv() {
             Err(TryRecvError::Empty) => Ok(()),
             Ok(Err(error)) => Err(Stop::Failed(format!("bob: {error}"))),
             Ok(Ok(_)) | Err(TryRecvError::Disconnected) => {
@@ -85,33 +85,33 @@ impl Bob {
 fn live(
     config: Config,
     orders: &Receiver<Order>,
-    tell: &Sender<Result<News, Error>>,
+    sender: &Sender<Result<Report, Error>>,
 ) -> Result<(), Error> {
-    let say = |node_events| {
+    let say = |report| {
         // See above: the demo may have ended.
-        let _ = tell.send(Ok(node_events));
+        let _ = sender.send(Ok(report));
     };
     let client = Client::connect(config)?;
     let start = clock::now();
     if let Err(error) = client.try_lock(KEY, TTL) {
-        say(News::Refused { took: clock::now().saturating_since(start), error });
+        say(Report::Refused { took: clock::now().saturating_since(start), error });
     }
     let start = clock::now();
     let mut guard = client.lock(KEY, LockOptions::new(TTL))?;
     let at = clock::now();
     let (waited, left) = (at.saturating_since(start), guard.remaining());
-    say(News::Has { at, waited, token: guard.token(), left });
+    say(Report::Has { at, waited, token: guard.token(), left });
     while let Some(order) = next_order(orders, &client) {
         let start = clock::now();
         match order {
             Order::Extend => {
                 guard.extend(TTL)?;
                 let (at, left) = (clock::now(), guard.remaining());
-                say(News::Extended { at, took: at.saturating_since(start), left });
+                say(Report::Extended { at, took: at.saturating_since(start), left });
             }
             Order::Release => {
                 let how = guard.release()?;
-                say(News::Released { took: clock::now().saturating_since(start), how });
+                say(Report::Released { took: clock::now().saturating_since(start), how });
                 return Ok(());
             }
         }

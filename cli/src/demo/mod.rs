@@ -67,7 +67,7 @@ pub enum Stop {
 
 /// Runs the demo.
 pub fn run(options: &Options) -> ExitCode {
-    match tell(options, &mut Screen::new()) {
+    match play(options, &mut Screen::new()) {
         Ok(()) | Err(Stop::ReaderLeft) => ExitCode::SUCCESS,
         Err(Stop::Failed(why)) => {
             // If stderr has no reader either, only the exit code is left.
@@ -77,7 +77,7 @@ pub fn run(options: &Options) -> ExitCode {
     }
 }
 
-fn tell(options: &Options, screen: &mut Screen) -> Result<(), Stop> {
+fn play(options: &Options, screen: &mut Screen) -> Result<(), Stop> {
     if let Some(path) = &options.svg {
         writable::look(path).map_err(|error| unwritable(path, &error))?;
     }
@@ -86,7 +86,7 @@ fn tell(options: &Options, screen: &mut Screen) -> Result<(), Stop> {
     let started = clock::now().saturating_since(start);
     let mut chronicle = Chronicle::new(clock::now());
     let watch = options.svg.as_ref().map(|_| Watch::start(&masters.urls(), &KEYS)).transpose()?;
-    story::tell(screen, masters.as_mut(), started, &mut chronicle)?;
+    story::play(screen, masters.as_mut(), started, &mut chronicle)?;
     let end = clock::now();
     let sights = watch.map(Watch::end);
     drop(masters);

@@ -139,7 +139,7 @@ impl Masters for Servers {
     fn look(&mut self, node: usize) -> Result<Seen, Stop> {
         let Node { port, process } = &mut self.nodes[node];
         let Some(process) = process else { return Ok(Seen::Dead) };
-        if process.has_ended() {
+        if process.check_ended() {
             return Ok(Seen::Dead);
         }
         if process.state() == Some('T') {
@@ -176,7 +176,7 @@ impl Process {
     /// Waits until this very process answers on its port.
     fn wait_until_ready(&mut self, directory: &Directory, port: u16) -> Result<(), Stop> {
         until("a server to answer", || {
-            if self.has_ended() {
+            if self.check_ended() {
                 let log = fs::read_to_string(directory.log(port)).unwrap_or_default();
                 let last = log.lines().last().unwrap_or_default();
                 return Some(Err(Stop::Failed(format!("{BINARY} ended at once: {last}"))));
@@ -184,12 +184,12 @@ impl Process {
             let mut peek = Peek::open(loopback(port)).ok()?;
             let answers = peek.process_id().ok()?;
             let ours = answers == Some(self.child.id());
-            let taken = || Stop::Failed(format!("port {port} belongs to somebody else"));
+            let taken = || Stop::Failed(format!("port {port} belongs to another process"));
             Some(if ours { Ok(()) } else { Err(taken()) })
         })
     }
 
-    fn has_ended(&mut self) -> bool {
+    fn check_ended(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
@@ -204,7 +204,7 @@ impl Process {
     fn signal(&mut self, signal: Signal) -> Result<(), Stop> {
         let id = self.child.id();
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
-        match pid.filter(|_| !self.has_ended()) {
+        match pid.filter(|_| !self.check_ended()) {
             Some(pid) => kill_process(pid, signal)
                 .map_err(|error| Stop::Failed(format!("a signal to process {id}: {error}"))),
             None => Err(Stop::Failed(format!("process {id} ended by itself"))),
@@ -291,7 +291,10 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<Result<T, Stop>>) -> Re
         if clock::now().saturating_since(start) > PATIENCE {
             return Err(Stop::Failed(format!("waited {PATIENCE:?} in vain for {what}")));
         }
-        #[expect(clippy::disallowed_methods, reason = "a process tells nobody that it is ready")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a process does not report that it is ready"
+        )]
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -11,7 +11,7 @@ use redlatch::{
     clock::Instant,
 };
 
-use super::bob::{Bob, News};
+use super::bob::{Bob, Report};
 use super::chronicle::{Chronicle, Done};
 use super::masters::{COUNT, Masters, Seen};
 use super::screen::{Look, Screen, time};
@@ -67,7 +67,7 @@ struct Story<'a> {
 }
 
 /// Tells the story on masters that took `started` to start, and notes the facts.
-pub fn tell(
+pub fn play(
     screen: &mut Screen,
     masters: &mut dyn Masters,
     started: Duration,
@@ -120,26 +120,26 @@ impl Story<'_> {
         let ttl = Ttl::new(TTL, self.config.settings().max_ttl);
         let drift = time(TTL - ttl.map_err(|error| failed("alice", &error.into()))?.usable());
         self.prose(&format!(
-            "All five were asked at once to set the key if it is not there; the third yes decided, \
-             and the others came in behind it. The key dies by itself after {TTL:?}, should alice \
-             die. She counts those {TTL:?} from before her first byte left, and takes {drift} off \
-             for clocks that drift: she stops believing before the nodes do."
+            "All five were asked at once to set the key if it is not there. The third yes decided, \
+             and the others came after it. If alice dies, the key expires after {TTL:?}. She \
+             counts those {TTL:?} from before her first byte left, and takes {drift} off for \
+             clocks that drift. So her lock ends for her before it ends on the nodes."
         ))?;
         drive(alice, A_MOMENT)?;
         Ok(lock)
     }
 
     fn want(&mut self, alice: &Client) -> Result<Bob, Stop> {
-        self.screen.heading("2  Somebody else wants it")?;
+        self.screen.heading("2  Another client wants it")?;
         let bob = Bob::start(self.config.clone())?;
-        let News::Refused { took, error } = bob.node_events()? else {
+        let Report::Refused { took, error } = bob.next_report()? else {
             return Err(Stop::Failed("bob got a lock that alice has".into()));
         };
         self.call("bob", "try_lock", KEY, &format!("refused in {}", time(took)))?;
         self.screen.quote(&error.to_string())?;
         self.prose(
-            "Three no decide as three yes do, and nobody waits for the rest. Any two majorities \
-             have a node in common, so alice and bob cannot both have one.",
+            "Three no decide as three yes do, and bob does not wait for the other two. Any two \
+             majorities have a node in common, so alice and bob cannot both have one.",
         )?;
         self.call("bob", "lock", KEY, "waits, and tries again by himself")?;
         drive(alice, A_WHILE)?;
@@ -163,16 +163,16 @@ impl Story<'_> {
         self.show(KEY)?;
         let timeout = self.config.settings().node_timeout;
         self.prose(&format!(
-            "Three answered, and three decide. The frozen node took her question and says nothing; \
-             a client that asks one node after the other would stand there until a timeout \
-             ({timeout:?} here). A minority that is frozen or dead costs no safety, and nobody \
+            "Three answered, and three decide. The frozen node took her request and does not \
+             answer. A client that asks one node after the other would now wait for a timeout \
+             ({timeout:?} here). A minority that is frozen or dead costs no safety, and no client \
              waits for it."
         ))?;
         drive(alice, A_MOMENT)
     }
 
     fn release_nowait(&mut self, alice: &Client, lock: Guard<'_>, bob: &Bob) -> Result<(), Stop> {
-        self.screen.heading("4  Let go")?;
+        self.screen.heading("4  Release it")?;
         let start = clock::now();
         // From the request on it is not hers: bob may have the lock before she gets the
         // confirmation.
@@ -180,7 +180,7 @@ impl Story<'_> {
         let how = lock.release().map_err(|error| failed("alice", &error))?;
         let took = time(since(start));
         self.event("alice", "release()", &format!("{} in {took}", released(how)))?;
-        let News::Has { at, waited, token, left } = bob.node_events()? else {
+        let Report::Has { at, waited, token, left } = bob.next_report()? else {
             return Err(Stop::Failed("bob did not get the lock".into()));
         };
         self.has(at, token, "bob");
@@ -191,9 +191,10 @@ impl Story<'_> {
         let (frozen, killed) = (FIRST + 1, KILLED + 1);
         self.prose(&format!(
             "He waited {waited} for it. alice's release went to every node that may hold her key, \
-             not just to a quorum: what one of them keeps stands in somebody's way until its ttl \
-             is over. Node {frozen} froze with her key: the release waits for it. Node {killed} is \
-             owed one as well, and gets it first of all when it comes back."
+             not just to a quorum: a key that stays on one node is in the way of other clients \
+             until its ttl is over. Node {frozen} froze with her key: it executes the release when \
+             it goes on. The release for node {killed} is pending, and is the first command that \
+             it gets when it comes back."
         ))?;
         drive(alice, A_MOMENT)
     }
@@ -210,10 +211,11 @@ impl Story<'_> {
         self.show(FREE_KEY)?;
         let timeout = self.config.settings().node_timeout;
         self.prose(&format!(
-            "Nobody has that key, and still alice may not: two of five is no quorum, the other \
-             three could give it to somebody else. It took the node timeout ({timeout:?}) to find \
-             out that node {} is silent; then it was known, and the second time nobody had to be \
-             asked. What two nodes had granted was taken back at once.",
+            "No client has that key, and still alice does not get it: two of five is no quorum, \
+             because the other three could grant it to another client. Her first attempt took the \
+             node timeout ({timeout:?}), because node {} did not answer. Then she knew that, and \
+             the second attempt failed without a request. What two nodes had granted was released \
+             at once.",
             THIRD + 1
         ))?;
         let start = clock::now();
@@ -222,7 +224,7 @@ impl Story<'_> {
         bob.is_still_at_it()?;
         let waiting = format!("no quorum yet, after {}", time(since(start)));
         self.event("bob", &extend(), &waiting)?;
-        self.prose("He goes on asking, until his deadline: so long the lock is his as before.")
+        self.prose("He asks again until his deadline. Until then the lock is his as before.")
     }
 
     /// alice asks for a key that is free, and is refused.
@@ -241,7 +243,7 @@ impl Story<'_> {
         self.screen.heading("6  They come back")?;
         let back = clock::now();
         self.thaw(THIRD)?;
-        let News::Extended { at, took, left } = bob.node_events()? else {
+        let Report::Extended { at, took, left } = bob.next_report()? else {
             return Err(Stop::Failed("bob did not extend his lock".into()));
         };
         let later = time(at.saturating_since(back));
@@ -255,18 +257,19 @@ impl Story<'_> {
         until_ready(alice)?;
         let ready = format!("all five ready after {}", time(since(start)));
         self.event("alice", "connects by herself", &ready)?;
-        self.look_until(alice, |story| story.has_no_stray())?;
+        self.look_until(alice, |story| story.find_no_stray())?;
         self.show(KEY)?;
         self.show(FREE_KEY)?;
         let (third, first, killed) = (THIRD + 1, FIRST + 1, KILLED + 1);
         self.prose(&format!(
-            "bob asked for {} in all and never was without his lock: the old deadline stood until \
-             a quorum agreed to a new one. A frozen node does, when it goes on, whatever was sent \
-             to it meanwhile. So node {third} set \"{FREE_KEY}\" for alice after all, and then \
-             read what she had sent right behind: the release. Node {first} found hers of \
-             \"{KEY}\" waiting, too. Node {killed} has forgotten what it granted. With the \
-             restart guard, the yes of a node that has just started counts only when every lock it \
-             may have forgotten is over; the guard is off here, where all five are new.",
+            "bob's extend took {} in all, and he had his lock all the time: the old deadline was \
+             in force until a quorum agreed to a new one. When a frozen node goes on, it executes \
+             everything that was sent to it meanwhile. So node {third} set \"{FREE_KEY}\" for \
+             alice after all, and then executed the release that she had sent after it. Node \
+             {first} did the same with her release of \"{KEY}\". Node {killed} has forgotten what \
+             it granted. With the restart guard, the yes of a node that has just started counts \
+             only when every lock that it may have forgotten is over. The guard is off here, \
+             because all five are new.",
             time(took)
         ))?;
         drive(alice, A_MOMENT)
@@ -283,7 +286,7 @@ impl Story<'_> {
         self.event("alice", "release()", &done)?;
         self.chronicle.holders.push((clock::now(), None));
         bob.release();
-        let News::Released { took, how } = bob.node_events()? else {
+        let Report::Released { took, how } = bob.next_report()? else {
             return Err(Stop::Failed("bob did not release his lock".into()));
         };
         self.event("bob", "release()", &format!("{} in {}", released(how), time(took)))?;
@@ -368,7 +371,7 @@ impl Story<'_> {
     }
 
     /// Whether every node holds only bob's tokens: pending releases are done.
-    fn has_no_stray(&mut self) -> Result<bool, Stop> {
+    fn find_no_stray(&mut self) -> Result<bool, Stop> {
         let fine = |holds: &Holds| matches!(holds, Holds::Nothing | Holds::TokenOf("bob"));
         Ok(self.holds(KEY)?.iter().all(fine) && self.holds(FREE_KEY)?.iter().all(fine))
     }

@@ -95,7 +95,7 @@ impl Examination {
 
     /// Whether such a server could grant locks at all.
     pub fn is_master(&self) -> bool {
-        let is = |name, value| self.info(name).is_none_or(|told| told == value);
+        let is = |name, value| self.info(name).is_none_or(|reported| reported == value);
         is("role", "master") && is("loading", "0") && is("cluster_enabled", "0")
     }
 }
@@ -120,12 +120,12 @@ fn examine_into(
         _ => BTreeMap::new(),
     };
     let questions = SETTINGS.map(|name| [&b"CONFIG"[..], b"GET", name.as_bytes()]);
-    let told = connection.ask_all(&[&questions[0], &questions[1], &questions[2]])?;
-    let told = SETTINGS.into_iter().zip(told.iter().map(setting));
-    seen.settings = told.filter_map(|(name, value)| Some((name, value?))).collect();
+    let answers = connection.ask_all(&[&questions[0], &questions[1], &questions[2]])?;
+    let values = SETTINGS.into_iter().zip(answers.iter().map(setting));
+    seen.settings = values.filter_map(|(name, value)| Some((name, value?))).collect();
     let question: &[&[u8]] = &[b"INFO", b"server"];
-    let told = connection.ask_all(&[question; IDENTITIES])?;
-    seen.identities = told.iter().filter_map(identity).collect();
+    let answers = connection.ask_all(&[question; IDENTITIES])?;
+    seen.identities = answers.iter().filter_map(identity).collect();
     seen.identities.dedup();
     // If two servers take turns, one would keep the key that the other is asked to delete.
     if seen.is_master() && seen.identities.len() <= 1 {
@@ -281,8 +281,8 @@ mod tests {
         let time = Answer::Many(vec![text("1700000000"), text("7")]);
         assert_eq!(micros(&time), Some(1_700_000_000_000_007));
         assert_eq!(micros(&Answer::Error("NOPERM".into())), None);
-        let told = Answer::Many(vec![text("timeout"), text("10")]);
-        assert_eq!(setting(&told).as_deref(), Some("10"));
+        let answer = Answer::Many(vec![text("timeout"), text("10")]);
+        assert_eq!(setting(&answer).as_deref(), Some("10"));
         assert_eq!(setting(&Answer::Many(Vec::new())), None);
     }
 

@@ -53,8 +53,8 @@ pub fn meet(config: Config) -> Result<Vec<Met>, Refusal> {
     let end = clock::now().saturating_add(limit);
     loop {
         let timeout = engine.prepare();
-        let told = std::iter::from_fn(|| engine.poll_node_event());
-        for event in told.collect::<Vec<_>>() {
+        let found = std::iter::from_fn(|| engine.poll_node_event());
+        for event in found.collect::<Vec<_>>() {
             if let NodeEvent::Quarantined { node, why, until } = event {
                 distrusted[node.index()] = Some((why, until));
             }

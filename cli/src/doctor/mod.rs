@@ -27,7 +27,7 @@ use redlatch::net::address::Address;
 use redlatch::{Config, LockToken, NodeError, RestartGuard, clock};
 use serde_json::json;
 
-use crate::arguments::{Nodes, Output, Timing};
+use crate::arguments::{Common, Output};
 use crate::exit;
 use crate::output::{self, Refusal};
 use checks::{Finding, Level, Subject, Use};
@@ -76,23 +76,16 @@ pub struct Options {
     pub key_prefix: String,
 
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match look(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.tell(&options.output),
-    }
+    output::end(look(options), &options.common.output)
 }
 
 fn look(options: &Options) -> Result<u8, Refusal> {
-    let config = crate::nodes::config(&options.nodes, &options.timing)?;
+    let config = crate::nodes::config(&options.common.nodes, &options.common.timing)?;
     let settings = config.settings().clone();
     let patience = patience(&config);
     let examined = start(&config, &options.key_prefix, patience)?;
@@ -117,7 +110,7 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     };
     let subjects: Vec<Subject> = nodes.map(subject).collect();
     let findings = checks::all(&subjects, &how);
-    show(&subjects, &findings, &options.output)?;
+    show(&subjects, &findings, &options.common.output)?;
     let failed = findings.iter().any(|finding| finding.level == Level::Fail);
     Ok(if checks::no_quorum_answered(&subjects) {
         exit::NO_QUORUM

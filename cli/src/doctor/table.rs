@@ -26,15 +26,15 @@ pub fn text(labels: &[&str], findings: &[Finding], everything: bool) -> String {
     lines.push(String::new());
     lines.push(heading(labels.len(), colours));
     lines.extend(NAMES.iter().filter_map(|name| row(name, labels, findings, colours)));
-    let told = |level| findings.iter().filter(move |finding| finding.level == level);
+    let of_level = |level| findings.iter().filter(move |finding| finding.level == level);
     for level in [Level::Fail, Level::Warn, Level::Ok] {
-        if (level != Level::Ok || everything) && told(level).next().is_some() {
+        if (level != Level::Ok || everything) && of_level(level).next().is_some() {
             lines.push(String::new());
-            lines.extend(told(level).flat_map(|finding| in_words(finding, labels, colours)));
+            lines.extend(of_level(level).flat_map(|finding| in_words(finding, labels, colours)));
         }
     }
     lines.push(String::new());
-    let (failures, warnings) = (told(Level::Fail).count(), told(Level::Warn).count());
+    let (failures, warnings) = (of_level(Level::Fail).count(), of_level(Level::Warn).count());
     lines.push(verdict(failures, warnings, colours));
     lines.join("\n")
 }

@@ -30,7 +30,7 @@ pub fn waiting(log: &mut Log, error: &Error) {
     }
     let nodes = nodes_json(&refusal.nodes);
     let fields = json!({ "error": refusal.word, "message": refusal.message, "nodes": nodes });
-    log.event(Weight::News, "waiting", fields, &text);
+    log.event(Weight::Normal, "waiting", fields, &text);
 }
 
 /// The lock is held.
@@ -74,7 +74,7 @@ pub fn expiring(log: &mut Log, core: &Coordinator, remaining: Duration, signal: 
         "sent": signal,
         "nodes": nodes_json(&report.nodes),
     });
-    log.event(Weight::News, "expiring", fields, &text);
+    log.event(Weight::Normal, "expiring", fields, &text);
 }
 
 /// The lock is over, or it was given up because CMD had to be stopped before its end.
@@ -88,7 +88,7 @@ pub fn lost(log: &mut Log, error: &Error) {
     let nodes = error.report().map_or(Value::Null, |report| nodes_json(&report.nodes));
     let message = error.to_string();
     let fields = json!({ "reason": reason, "message": message, "nodes": nodes });
-    log.event(Weight::News, "lost", fields, &message);
+    log.event(Weight::Normal, "lost", fields, &message);
 }
 
 /// The lock could not be renewed, and CMD ended when it got SIGTERM, `left` before the deadline.
@@ -100,7 +100,7 @@ pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
     );
     let nodes = nodes_json(&report.nodes);
     let fields = json!({ "reason": "not_renewed", "message": text, "nodes": nodes });
-    log.event(Weight::News, "lost", fields, &text);
+    log.event(Weight::Normal, "lost", fields, &text);
 }
 
 /// The lock was released. If that is not confirmed, the event is a warning.
@@ -123,14 +123,14 @@ pub fn released(log: &mut Log, released: ReleaseOutcome, core: &Coordinator) {
     let (outcome, weight, text) = match released {
         ReleaseOutcome::Released => ("released", Weight::Detail, "released"),
         ReleaseOutcome::AlreadyExpired => {
-            ("already_expired", Weight::News, "was over on the nodes before it was released")
+            ("already_expired", Weight::Normal, "was over on the nodes before it was released")
         }
         ReleaseOutcome::TakenByOther => {
-            ("taken_by_other", Weight::News, "was another's before it was released")
+            ("taken_by_other", Weight::Normal, "was another's before it was released")
         }
         ReleaseOutcome::Unconfirmed { .. } => (
             "unconfirmed",
-            Weight::News,
+            Weight::Normal,
             "could not be released on enough nodes: it ends by its ttl",
         ),
     };

@@ -28,7 +28,7 @@ pub enum Weight {
     /// Readers that asked for more (`-v`).
     Detail,
     /// Readers that did not ask for silence.
-    News,
+    Normal,
 }
 
 /// Where a line is printed.
@@ -62,7 +62,7 @@ impl Log {
         let least = match (output.quiet, output.verbose || output.json) {
             (true, _) => None,
             (false, true) => Some(Weight::Detail),
-            (false, false) => Some(Weight::News),
+            (false, false) => Some(Weight::Normal),
         };
         Log { key: key.to_string(), json: output.json, objects, least, pen: None }
     }
@@ -87,7 +87,7 @@ impl Log {
 
     /// A warning for the operator; nothing depends on it.
     pub fn warning(&mut self, text: &str) {
-        self.event(Weight::News, "warning", serde_json::json!({ "message": text }), text);
+        self.event(Weight::Normal, "warning", serde_json::json!({ "message": text }), text);
     }
 
     /// A line of text for readers that asked for more.
@@ -103,7 +103,7 @@ impl Log {
     pub fn refusal(&mut self, refusal: &Refusal) -> u8 {
         let to_set_right =
             matches!(refusal.code, exit::INTERNAL | exit::CANNOT_RUN | exit::NOT_FOUND);
-        let weight = if refusal.code == exit::DONE { Weight::Detail } else { Weight::News };
+        let weight = if refusal.code == exit::DONE { Weight::Detail } else { Weight::Normal };
         if self.json {
             self.say_on(self.objects, refusal.json().to_string());
         } else if self.least.is_some_and(|least| least <= weight) || to_set_right {

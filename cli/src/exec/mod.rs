@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use redlatch::{AutoExtend, Lock, LostReason, clock};
 
-use crate::arguments::{Key, Nodes, Output, Timing, duration};
+use crate::arguments::{Common, Key, duration};
 use crate::event_loop::EventLoop;
 use crate::output::Refusal;
 use crate::{die_with_parent, exit, nodes, presence, wall_clock};
@@ -48,10 +48,10 @@ Examples:
   redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if somebody else has it
   redlatch exec -w 5m -t 1m migrate -- ./migrate  wait for 5 minutes at most
 
-The lock is renewed at a third of its ttl while CMD runs, and released behind it; redlatch ends \
-with CMD's exit code, or 128+n where signal n ended it. What CMD leaves running behind its end \
+The lock is renewed at a third of its ttl while CMD runs, and released after it; redlatch ends \
+with CMD's exit code, or 128+n where signal n ended it. What CMD leaves running after its end \
 runs without the lock. TERM, INT, HUP, QUIT, USR1, USR2, WINCH and CONT are passed on to CMD. \
-Where the lock cannot be renewed, CMD is told to stop and is dead before others can have the \
+Where the lock cannot be renewed, CMD gets SIGTERM and is dead before others can have the \
 lock: 124.
 
 CMD gets REDLATCH_KEY, REDLATCH_TOKEN, REDLATCH_TTL_MS, REDLATCH_DEADLINE_UNIX_MS and \
@@ -114,11 +114,7 @@ pub struct Options {
     #[command(flatten)]
     pub presence: presence::Flags,
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 impl Options {
@@ -141,7 +137,7 @@ pub fn max_hold(text: &str) -> Result<MaxHold, String> {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    let about = (options.key.key.as_str(), &options.output, Stream::Errors);
+    let about = (options.key.key.as_str(), &options.common.output, Stream::Errors);
     ExitCode::from(Reports::around(about, &options.presence, |it| run_under_lock(options, it)))
 }
 
@@ -151,12 +147,13 @@ fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusa
     let name = words.first().expect("the parser insists on CMD or a line");
     let program = command::find(name)?;
     let grace = grace(options)?;
-    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
+    let mut event_loop =
+        EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.count_suspend();
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
     let keep = keep(options, grace);
-    let wanted = (options.key.key.as_str(), &options.timing);
+    let wanted = (options.key.key.as_str(), &options.common.timing);
     let mut stop = || signals.ending();
     let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, keep, reports);
     let lock = match waited.map_err(|error| refusal(error, options.conflict_exit_code))? {
@@ -177,7 +174,7 @@ fn run_cmd(
     reports: &mut Reports,
 ) -> Result<u8, Refusal> {
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
-    let bound = Bound { ttl: options.timing.ttl, no_renew: options.no_renew, until };
+    let bound = Bound { ttl: options.common.timing.ttl, no_renew: options.no_renew, until };
     if event_loop.engine.remaining(&lock) <= stop_schedule::kill_lead(lasts(options)) {
         // The system, or a tiny ttl, kept us from starting CMD in time.
         return over_before_start(event_loop, lock, options, reports);
@@ -236,7 +233,7 @@ fn end(
     events::child_exit(&mut reports.log, ended, code);
     if lost {
         // Sends the releases that are still pending.
-        event_loop.settle(options.timing.node_timeout)?;
+        event_loop.settle(options.common.timing.node_timeout)?;
         reports.presence.count(event_loop);
     } else {
         give_back(event_loop, lock, reports)?;
@@ -252,7 +249,7 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
     command
         .env("REDLATCH_KEY", &options.key.key)
         .env("REDLATCH_TOKEN", lock.token().to_string())
-        .env("REDLATCH_TTL_MS", options.timing.ttl.as_millis().to_string())
+        .env("REDLATCH_TTL_MS", options.common.timing.ttl.as_millis().to_string())
         .env("REDLATCH_DEADLINE_UNIX_MS", wall_clock::unix_ms(remaining).to_string())
         .env("REDLATCH_GRANTED", format!("{granted}/{nodes}"))
         .env_remove(nodes::SERVERS_VARIABLE)
@@ -261,11 +258,11 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
 
 /// How long the lock lasts if it is not renewed.
 fn lasts(options: &Options) -> Duration {
-    options.max_hold.0.map_or(options.timing.ttl, |most| most.min(options.timing.ttl))
+    options.max_hold.0.map_or(options.common.timing.ttl, |most| most.min(options.common.timing.ttl))
 }
 
 fn grace(options: &Options) -> Result<Duration, Refusal> {
-    let ttl = options.timing.ttl;
+    let ttl = options.common.timing.ttl;
     let grace = options.grace.unwrap_or_else(|| stop_schedule::default_grace(lasts(options)));
     if grace > ttl / 2 {
         let message = format!("--grace {grace:?}: at most half of --ttl {ttl:?}");

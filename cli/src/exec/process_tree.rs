@@ -102,7 +102,7 @@ impl ProcessTree {
     pub fn send(&self, signal: Signal) -> io::Result<()> {
         let members = self.look()?.members;
         let us = getpid().as_raw_pid();
-        if !members.is_empty() && look_at("self")?.is_none_or(|told| told.id != us) {
+        if !members.is_empty() && look_at("self")?.is_none_or(|seen| seen.id != us) {
             let why = "/proc, which is of another namespace, has other numbers";
             return Err(io::Error::other(why));
         }
@@ -262,8 +262,8 @@ mod tests {
         let rest = "0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1000";
         let parsed = parse(&format!("7 (a) S 1 (b)) R 5 6 9 {rest}"));
         let (group, session, started) = (6, 9, 4711);
-        let told = Process { id: 7, parent: 5, group, session, started, dead: false };
-        assert_eq!(parsed, Some(told));
+        let process = Process { id: 7, parent: 5, group, session, started, dead: false };
+        assert_eq!(parsed, Some(process));
         let dead = parse(&format!("7 (x) Z 5 6 9 {rest}"));
         assert!(dead.is_some_and(|process| process.dead));
         // Its first thread has ended, and the other has not.
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_called_gone_while_somebody_of_them_comes_or_goes() {
+    fn no_process_is_called_gone_while_one_of_them_comes_or_goes() {
         let cmd = Pid::from_raw(10).expect("a process number");
         let strangers = Strangers::default();
         let process_tree = ProcessTree { cmd, since: 1, strangers, has_group: false };
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_there_before_cmd_is_a_stranger_in_the_same_tick_too_and_so_are_its_children() {
+    fn a_process_from_before_cmd_is_a_stranger_in_the_same_tick_too_and_so_are_its_children() {
         let cmd = Pid::from_raw(10).expect("a process number");
         let us = process(9, 8);
         // CMD, a child of CMD, a job from before CMD, and a child of the job; all in one tick.

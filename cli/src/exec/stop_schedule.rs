@@ -70,7 +70,7 @@ pub struct StopSchedule {
     grace: Duration,
     /// How long before the deadline CMD is killed.
     kill_lead: Duration,
-    tell_at: Instant,
+    term_at: Instant,
     kill_at: Instant,
     stage: Stage,
 }
@@ -80,8 +80,8 @@ impl StopSchedule {
     pub fn new(policy: OnLost, ttl: Duration, grace: Duration, deadline: Instant) -> StopSchedule {
         let kill_lead = kill_lead(ttl);
         let grace = grace.max(kill_lead);
-        let (tell_at, kill_at) = (before(deadline, grace), before(deadline, kill_lead));
-        StopSchedule { policy, grace, kill_lead, tell_at, kill_at, stage: Stage::Running }
+        let (term_at, kill_at) = (before(deadline, grace), before(deadline, kill_lead));
+        StopSchedule { policy, grace, kill_lead, term_at, kill_at, stage: Stage::Running }
     }
 
     /// The lock lasts until `deadline`. If CMD got SIGTERM already, nothing changes: SIGTERM cannot
@@ -89,7 +89,7 @@ impl StopSchedule {
     /// promised, and no more, though the lock may last longer.
     pub fn lasts_until(&mut self, deadline: Instant) {
         if self.stage == Stage::Running {
-            self.tell_at = before(deadline, self.grace);
+            self.term_at = before(deadline, self.grace);
             self.kill_at = before(deadline, self.kill_lead);
         }
     }
@@ -101,7 +101,7 @@ impl StopSchedule {
     pub fn on_lock_gone(&mut self, now: Instant) {
         if self.stage == Stage::Running {
             let grace = if self.policy == OnLost::Kill { Duration::ZERO } else { self.grace };
-            self.tell_at = now;
+            self.term_at = now;
             self.kill_at = self.kill_at.min(now.saturating_add(grace));
         }
     }
@@ -110,7 +110,7 @@ impl StopSchedule {
     pub fn next_due(&self) -> Option<Instant> {
         match (self.policy, self.stage) {
             (OnLost::Warn, _) | (_, Stage::Killed) => None,
-            (OnLost::Term, Stage::Running) => Some(self.tell_at.min(self.kill_at)),
+            (OnLost::Term, Stage::Running) => Some(self.term_at.min(self.kill_at)),
             (OnLost::Kill, Stage::Running) | (_, Stage::Told) => Some(self.kill_at),
         }
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_a_grace_before_the_deadline_and_dead_before_it() {
+    fn cmd_gets_term_a_grace_before_the_deadline_and_is_dead_before_it() {
         let mut stop_schedule = stop_schedule(OnLost::Term);
         assert_eq!(stop_schedule.next_due(), Some(at(8_000)));
         assert_eq!(
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_too_late_to_warn_kills() {
+    fn cmd_is_killed_if_it_is_too_late_to_warn() {
         assert_eq!(stop_schedule(OnLost::Term).next_blow(at(11_800)), Some(StopSignal::Kill));
         let mut without_grace = StopSchedule::new(OnLost::Term, TTL, Duration::ZERO, at(12_000));
         assert_eq!(sent(&mut without_grace, &[11_749, 11_750]), [None, Some(StopSignal::Kill)]);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use redlatch::{AutoExtend, Error, Lock, Outcome, ReleaseOutcome, clock, clock::Instant};
 use rustix::process::Signal;
 
-use crate::arguments::{Key, Nodes, Output, Timing};
+use crate::arguments::{Common, Key};
 use crate::event_loop::EventLoop;
 use crate::exec::holding::{self, give_back};
 use crate::exec::log::Stream;
@@ -59,16 +59,12 @@ pub struct Options {
     #[command(flatten)]
     pub presence: presence::Flags,
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    let about = (options.key.key.as_str(), &options.output, Stream::Out);
+    let about = (options.key.key.as_str(), &options.common.output, Stream::Out);
     ExitCode::from(Reports::around(about, &options.presence, |reports| hold(options, reports)))
 }
 
@@ -81,7 +77,8 @@ enum Stop {
 
 fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     let begun = clock::now();
-    let mut event_loop = EventLoop::new(nodes::config(&options.nodes, &options.timing)?)?;
+    let mut event_loop =
+        EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.count_suspend();
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
@@ -92,7 +89,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     };
     let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX));
     let keep = keep.warn_before(default_grace(lasts(options)));
-    let wanted = (options.key.key.as_str(), &options.timing);
+    let wanted = (options.key.key.as_str(), &options.common.timing);
     let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, keep, reports);
     let lock = match waited.map_err(|error| refusal(error, options.conflict_exit_code))? {
         Waited::Held(lock) => lock,
@@ -104,7 +101,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
         }
     };
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
-    let bound = Bound { ttl: options.timing.ttl, no_renew: false, until };
+    let bound = Bound { ttl: options.common.timing.ttl, no_renew: false, until };
     holding::report(&mut event_loop, &lock, begun, &mut reports.log)?;
     // No deadline means that the lock ran out at this very moment.
     let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
@@ -131,7 +128,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
 
 /// How long the lock lasts if it is not renewed.
 fn lasts(options: &Options) -> Duration {
-    options.max_hold.0.map_or(options.timing.ttl, |most| most.min(options.timing.ttl))
+    options.max_hold.0.map_or(options.common.timing.ttl, |most| most.min(options.common.timing.ttl))
 }
 
 /// A lock that was over before it was released was lost, though hold did not notice.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use redlatch::{Inspection, Outcome};
 use serde_json::Value;
 
-use crate::arguments::{Nodes, Output, Timing};
+use crate::arguments::Common;
 use crate::event_loop::EventLoop;
 use crate::look::Colours;
 use crate::node_events;
@@ -40,11 +40,7 @@ pub struct Options {
     pub keys: Vec<String>,
 
     #[command(flatten)]
-    pub nodes: Nodes,
-    #[command(flatten)]
-    pub timing: Timing,
-    #[command(flatten)]
-    pub output: Output,
+    pub common: Common,
 }
 
 /// Marks flags that have no effect: they let one variable of flags serve a whole script.
@@ -69,14 +65,11 @@ pub struct View {
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    match look(options) {
-        Ok(code) => ExitCode::from(code),
-        Err(refusal) => refusal.tell(&options.output),
-    }
+    output::end(look(options), &options.common.output)
 }
 
 fn look(options: &Options) -> Result<u8, Refusal> {
-    let mut event_loop = EventLoop::new(config(&options.nodes, &options.timing)?)?;
+    let mut event_loop = EventLoop::new(config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(|_| false)?;
     let colours = Colours::on(&std::io::stdout());
     let views = if options.keys.is_empty() {
@@ -85,13 +78,13 @@ fn look(options: &Options) -> Result<u8, Refusal> {
         seen.iter().map(|seen| nodes::view(&event_loop, seen, &events, colours)).collect()
     } else {
         let seen = inspected(&mut event_loop, &options.keys)?;
-        node_events::mention(&mut event_loop, &options.output);
+        node_events::mention(&mut event_loop, &options.common.output);
         seen.iter().map(|seen| keys::view(seen, colours)).collect::<Vec<View>>()
     };
-    if options.output.json {
+    if options.common.output.json {
         let all: Vec<Value> = views.iter().map(|view| view.json.clone()).collect();
         output::print(&Value::from(all).to_string())?;
-    } else if !options.output.quiet {
+    } else if !options.common.output.quiet {
         let all: Vec<&str> = views.iter().map(|view| view.text.trim_end()).collect();
         output::print(&all.join("\n\n"))?;
     }

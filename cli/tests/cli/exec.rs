@@ -221,7 +221,7 @@ fn cmd_may_stand_behind_the_key_without_dashes() {
 }
 
 #[test]
-fn cmd_is_told_of_its_lock_and_of_no_password() {
+fn cmd_gets_its_lock_and_no_password_in_its_environment() {
     let fleet = Fleet::with(3, &["--requirepass", "hunter2"]);
     let desk = Desk::on(&fleet);
     let script = "redlatch=$PPID; tr '\\0' '\\n' < /proc/$$/environ > environ; \
@@ -298,7 +298,7 @@ fn a_long_cmd_keeps_its_lock_and_the_events_tell_of_it() {
 }
 
 #[test]
-fn in_words_only_trouble_is_told_unless_more_is_asked_for() {
+fn in_words_only_trouble_is_printed_unless_more_is_asked_for() {
     let fleet = Fleet::start(1);
     let desk = Desk::on(&fleet);
     let verbose = run(&mut exec(&fleet, &desk, &["-v"], "exit 2")).with_code(2);

@@ -69,7 +69,7 @@ fn as_the_first_process_it_gives_cmds_code_and_stops_it_in_time() {
 
 #[test]
 #[ignore = "needs unshare: root and apt-get install util-linux"]
-fn by_a_proc_of_another_namespace_it_signals_nobody_and_tells_of_who_is_left() {
+fn with_a_proc_of_another_namespace_exec_signals_no_stranger_and_reports_what_is_left() {
     for flags in [&[][..], &["--foreground"]] {
         let fleet = Fleet::start(3);
         let desk = Desk::on(&fleet);

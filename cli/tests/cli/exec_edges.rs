@@ -225,7 +225,7 @@ fn under_a_lock_that_is_over_cmd_is_not_started() {
     let flags = ["-t", "10ms", "--no-renew", "--json"];
     let ended = run(&mut exec(&fleet, &desk, &flags, "touch ran")).with_code(124);
     let events = events(&ended);
-    let (last, before) = events.split_last().expect("something is told");
+    let (last, before) = events.split_last().expect("something is logged");
     assert_eq!(last["error"], "lost", "{ended:?}");
     assert!(!names(before).contains(&"child_exit"), "{ended:?}");
     assert!(!desk.path("ran").exists());

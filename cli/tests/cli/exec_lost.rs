@@ -71,7 +71,7 @@ fn a_cmd_that_ignores_sigterm_and_what_it_started_are_dead_before_the_deadline()
         assert!(last > last_moment(&desk, "told"), "{log} has a grace");
     }
     assert_eq!(sent(&events), ["SIGTERM", "SIGKILL"]);
-    let lost = events.iter().find(|event| event["event"] == "lost").expect("it is told");
+    let lost = events.iter().find(|event| event["event"] == "lost").expect("it is logged");
     assert_eq!(lost["reason"], "deadline");
     let words = lost["message"].as_str().expect("a text");
     assert!(words.contains(&fleet[0].address().to_string()), "{words}");
@@ -91,18 +91,18 @@ fn a_cmd_that_obeys_ends_in_its_grace_and_is_not_killed() {
     assert_eq!(desk.lines("log"), ["tidy"]);
     let events = events(&ended);
     assert_eq!(sent(&events), ["SIGTERM"]);
-    let lost = events.iter().find(|event| event["event"] == "lost").expect("it is told");
+    let lost = events.iter().find(|event| event["event"] == "lost").expect("it is logged");
     assert_eq!(lost["reason"], "not_renewed", "its deadline had not come");
-    let released = events.iter().find(|event| event["event"] == "released").expect("it is told");
+    let released = events.iter().find(|event| event["event"] == "released").expect("it is logged");
     let stopped: Vec<String> = (0..2).map(|node| fleet[node].address().to_string()).collect();
     assert_eq!(released["unconfirmed"], serde_json::json!(stopped));
-    let exit = events.iter().find(|event| event["event"] == "child_exit").expect("it is told");
+    let exit = events.iter().find(|event| event["event"] == "child_exit").expect("it is logged");
     assert_eq!((&exit["code"], &exit["exit_code"]), (&3.into(), &124.into()));
     go_on(&fleet);
 }
 
 #[test]
-fn who_does_not_want_a_warning_is_killed_and_who_wants_only_that_runs_on() {
+fn on_lost_kill_kills_cmd_at_once_and_on_lost_warn_lets_it_run_on() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "trap 'echo told >> log' TERM; echo up > up
@@ -148,7 +148,7 @@ fn a_lock_that_is_not_renewed_or_has_a_bound_ends_cmd() {
 }
 
 #[test]
-fn a_lock_that_somebody_takes_away_ends_cmd_at_once() {
+fn a_lock_that_another_takes_away_ends_cmd_at_once() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "trap 'echo told > log; exit' TERM; echo up > up; while :; do sleep 0.01; done";
@@ -161,7 +161,7 @@ fn a_lock_that_somebody_takes_away_ends_cmd_at_once() {
     let ended = redlatch.end(LIMIT).with_code(124);
     assert_eq!(desk.lines("log"), ["told"]);
     let events = events(&ended);
-    let lost = events.iter().find(|event| event["event"] == "lost").expect("it is told");
+    let lost = events.iter().find(|event| event["event"] == "lost").expect("it is logged");
     assert_eq!(lost["reason"], "gone");
     assert_eq!(fleet[0].get("key").as_deref(), Some(&b"another's"[..]));
     assert_eq!(fleet[2].keys(), [b""; 0]);

@@ -120,7 +120,7 @@ fn what_is_typed_is_the_terminals_to_send() {
 }
 
 #[test]
-fn a_terminal_that_is_hung_up_is_told_to_cmd() {
+fn the_hang_up_of_a_terminal_reaches_cmd() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "trap 'echo HUP >> log; exit 9' HUP; echo up > up; while :; do sleep 0.01; done";

@@ -48,9 +48,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::signals::{in_own_group, with_default_signals};
-use support::{Fleet, Node, eventually};
-
-const SECOND: Duration = Duration::from_secs(1);
+use support::{Dice, Fleet, Node, SECOND, eventually};
 
 /// How long a tool may take if it has nothing to wait for. Many times what it needs.
 const LIMIT: Duration = Duration::from_secs(30);

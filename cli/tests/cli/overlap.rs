@@ -20,17 +20,6 @@ const NODES: usize = 5;
 const CMD: &str = "exec 9>>alone; flock -n 9 || echo \"overlap $REDLATCH_TOKEN\" >> log
     echo \"begin $REDLATCH_TOKEN\" >> log; sleep $WORK 9>&-; echo \"end $REDLATCH_TOKEN\" >> log";
 
-/// A small random generator: the same seed gives the same numbers.
-struct Dice(u64);
-
-impl Dice {
-    /// A number in `0..sides`.
-    fn throw(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
-        (self.0 >> 33) % sides
-    }
-}
-
 /// The outcomes of one side's wrappers.
 #[derive(Debug, Default)]
 struct Tally {
@@ -43,7 +32,7 @@ struct Tally {
 
 /// Starts wrappers until there were enough runs.
 fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize) -> Tally {
-    let (mut dice, mut tally) = (Dice(seed), Tally::default());
+    let (mut dice, mut tally) = (Dice::new(seed), Tally::default());
     while begun.fetch_add(1, Ordering::Relaxed) < runs {
         // The guard is on here: a master that forgot its keys must not grant.
         let arguments = ["exec", "-t", "1s", "--max-ttl", "1s", "-w", "20s", "key", "--"];
@@ -51,12 +40,12 @@ fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize)
         command.args(["sh", "-c", CMD]).current_dir(desk.path(""));
         command.env("REDLATCH_SERVERS", fleet.urls().join(","));
         // Now and then so long that the lock can be lost meanwhile.
-        let work = if dice.throw(15) == 0 { 1500 } else { dice.throw(100) };
+        let work = if dice.below(15) == 0 { 1500 } else { dice.below(100) };
         command.env("WORK", format!("{}.{:03}", work / 1000, work % 1000));
         let mut wrapper = Running::start(&mut command);
-        let signal = [Signal::KILL, Signal::TERM].get(dice.throw(20) as usize).copied();
+        let signal = [Signal::KILL, Signal::TERM].get(dice.below(20) as usize).copied();
         if let Some(signal) = signal {
-            let (start, length) = (Instant::now(), Duration::from_millis(dice.throw(120)));
+            let (start, length) = (Instant::now(), Duration::from_millis(dice.below(120)));
             eventually(LIMIT, "a random time", || start.elapsed() >= length || wrapper.has_ended());
             if !wrapper.has_ended() {
                 wrapper.signal(signal);
@@ -78,7 +67,7 @@ fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize)
 /// Stops, continues, kills and restarts masters. Now and then a majority is stopped. Only one
 /// master at a time is killed, because Redlock does not allow for many that forget.
 fn disturb(fleet: &Fleet, seed: u64, over: &AtomicBool) -> usize {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut disturbances = 0;
     let mut last_restart = Instant::now();
     while !over.load(Ordering::Relaxed) {
@@ -87,19 +76,19 @@ fn disturb(fleet: &Fleet, seed: u64, over: &AtomicBool) -> usize {
             let length = Duration::from_millis(millis);
             eventually(LIMIT, "a pause", || start.elapsed() >= length);
         };
-        pause(100 + dice.throw(400));
-        let first = dice.throw(NODES as u64) as usize;
+        pause(100 + dice.below(400));
+        let first = dice.below(NODES as u64) as usize;
         disturbances += 1;
-        match dice.throw(8) {
+        match dice.below(8) {
             0 => {
                 let stopped = [0, 1, 2].map(|more| &fleet[(first + more) % NODES]);
                 stopped.iter().for_each(|node| node.stop());
-                pause(dice.throw(1500));
+                pause(dice.below(1500));
                 stopped.iter().for_each(|node| node.cont());
             }
             1..4 => {
                 fleet[first].stop();
-                pause(dice.throw(300));
+                pause(dice.below(300));
                 fleet[first].cont();
             }
             // The other masters still hold what it forgot, until it may grant again.

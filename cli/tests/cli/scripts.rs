@@ -50,7 +50,7 @@ fn a_foreign_token_changes_nothing_and_gives_1() {
 }
 
 #[test]
-fn who_waits_has_it_when_it_is_released_and_who_does_not_is_told_so() {
+fn a_waiter_gets_the_lock_when_it_is_released_and_without_a_wait_75_is_returned() {
     let fleet = Fleet::start(3);
     let token = acquired(&fleet, &["deploy"]);
     let refused = run_on(&fleet, &["acquire", "-n", "deploy"]).with_code(CONTENDED);
@@ -79,7 +79,7 @@ pub fn has_been_asked_by_a_waiter(fleet: &Fleet) {
         let list = node.client_list();
         list.iter().any(|line| line.contains("name=redlatch-cli") && line.contains("cmd=pttl"))
     };
-    eventually(LIMIT, "somebody waits for the key", || fleet.iter().any(waits));
+    eventually(LIMIT, "a process waits for the key", || fleet.iter().any(waits));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_release_is_said_again_where_its_connection_is_lost() {
 }
 
 #[test]
-fn who_grants_behind_the_majority_is_counted() {
+fn a_node_that_grants_after_the_majority_is_counted() {
     let fleet = Fleet::start(3);
     let proxy = Proxy::start(fleet[2].address());
     proxy.delay(Way::ToClient, Duration::from_millis(100));
@@ -166,7 +166,7 @@ fn what_cannot_work_as_it_is_configured_is_125() {
 }
 
 #[test]
-fn a_node_that_was_just_started_does_not_grant_unless_it_is_told_to() {
+fn a_node_that_was_just_started_does_not_grant_unless_the_guard_is_off() {
     let fleet = Fleet::start(3);
     let mut guarded = tool(&["acquire", "-n", "--node-timeout", "500ms", "key"]);
     let ended = run(guarded.env("REDLATCH_SERVERS", fleet.urls().join(","))).with_code(NO_QUORUM);

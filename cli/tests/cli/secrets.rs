@@ -50,7 +50,7 @@ fn every_verb(fleet: &Fleet, adjust: impl Fn(&mut Command)) {
 }
 
 #[test]
-fn a_password_in_a_url_or_in_the_environment_is_used_and_never_told() {
+fn a_password_in_a_url_or_in_the_environment_is_used_and_never_printed() {
     let fleet = Fleet::with(3, &["--requirepass", PASSWORD]);
     let urls = with_password(&fleet, "", ENCODED);
     every_verb(&fleet, |command| {
@@ -70,7 +70,7 @@ fn a_password_in_a_url_or_in_the_environment_is_used_and_never_told() {
 }
 
 #[test]
-fn a_wrong_password_is_not_told_either() {
+fn a_wrong_password_is_not_printed_either() {
     let fleet = Fleet::with(3, &["--requirepass", "right"]);
     let urls = with_password(&fleet, "ann", ENCODED);
     let cases: [(&[&str], i32); 6] = [

@@ -73,7 +73,7 @@ fn what_was_asked_of_nodes_that_stand_still_is_taken_back_too() {
 }
 
 #[test]
-fn what_is_owed_behind_a_connection_that_was_lost_is_paid_before_the_end() {
+fn pending_releases_of_a_lost_connection_are_sent_before_the_end() {
     let fleet = Fleet::start(3);
     let proxy = Proxy::start(fleet[2].address());
     for node in &fleet {

@@ -31,7 +31,7 @@ fn free_is_0_and_held_is_1_and_nothing_is_changed() {
 }
 
 #[test]
-fn what_no_majority_says_is_told_as_it_is() {
+fn what_no_majority_says_is_printed_as_it_is() {
     let fleet = Fleet::start(3);
     for (node, value) in [(0, "x"), (1, "y")] {
         assert!(fleet[node].command(&["SET", "deploy", value]).is_ok());
@@ -88,7 +88,7 @@ fn fleet_label(fleet: &Fleet, index: usize) -> String {
 }
 
 #[test]
-fn without_a_key_the_nodes_themselves_are_told() {
+fn without_a_key_the_nodes_themselves_are_printed() {
     let fleet = Fleet::start(3);
     let ready = run_on(&fleet, &["status"]).with_code(0);
     assert!(ready.out.starts_with("3 of 3 nodes can grant, 2 are needed\n"), "{ready:?}");

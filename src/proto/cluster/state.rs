@@ -131,8 +131,8 @@ mod tests {
         }
         let ahead = clock_jump(&before, &reading(1_006_000_000, 5_100, 5_101)).unwrap();
         assert!((900_000_000..=1_000_000_000).contains(&ahead), "{ahead} ns");
-        let behind = clock_jump(&before, &reading(996_400_000, 5_100, 5_101)).unwrap();
-        assert!(behind < -8_000_000_000, "{behind} ns");
+        let back = clock_jump(&before, &reading(996_400_000, 5_100, 5_101)).unwrap();
+        assert!(back < -8_000_000_000, "{back} ns");
         // An answer that was read an hour late proves little, so it is no sign of a jump.
         assert_eq!(clock_jump(&before, &reading(1_000_100_000, 200, 3_600_000)), None);
         assert!(clock_jump(&before, &reading(u64::MAX / 2000, 200, 201)).is_some());

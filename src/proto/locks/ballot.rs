@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_withdrawn_before_the_verdict_and_not_behind_it() {
+    fn a_grant_is_withdrawn_before_the_verdict_and_not_after_it() {
         let mut ballot = Ballot::of_majority(3);
         ballot.cast(NodeId::new(0), Vote::Grant);
         assert_eq!(ballot.withdraw(NodeId::new(0)), Verdict::Undecided);

@@ -51,7 +51,7 @@ impl Waits {
                 self.hand_over(locks, queue, given_back, now);
             }
             WaitEvent::Written { op, node, ours } => {
-                self.waiter_is_told(locks, op, node, ours, now);
+                self.notify_waiter(locks, op, node, ours, now);
             }
             WaitEvent::Seen { op, node, left } => self.waiter_looked(locks, op, node, left, now),
         }

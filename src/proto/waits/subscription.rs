@@ -187,7 +187,7 @@ impl Waits {
     }
 
     /// The key was written to on a node; `ours`: by this client.
-    pub(super) fn waiter_is_told(
+    pub(super) fn notify_waiter(
         &mut self,
         locks: &mut Locks,
         op: Op,

@@ -10,90 +10,14 @@
 //! managed server may refuse each command but the credentials; what follows from a refusal is
 //! defined here. The hazard is a node taken for an independent master that is none.
 
+mod answers;
+
 use crate::proto::error::NodeError;
 use crate::proto::settings::NodeSettings;
 use crate::proto::wire::command::{EXTEND, Native, RELEASE};
-use crate::proto::wire::marker::{Identity, Marker, MarkerState};
-use crate::proto::wire::resp::Reply;
+use crate::proto::wire::marker::MarkerState;
 
-/// A step of the handshake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// `HELLO 3`, with the credentials if there are any.
-    Hello,
-    /// `AUTH`: only if `HELLO` is unknown.
-    Auth,
-    /// `SELECT`: only if the database is not 0.
-    Select,
-    /// `INFO`: the node's identity and configuration.
-    Info,
-    /// `TIME`: the node's clock, by which the age of its marker is known.
-    Time,
-    /// `GET` of the node marker. If refused, the node is judged without one.
-    Marker,
-    /// The script that writes the node marker: only if the present marker does not match.
-    Mark,
-    /// A script of ours without its arguments: it fails before it does anything, by an error of its
-    /// own. A user who may run no scripts gets another error.
-    Run,
-    /// `SCRIPT LOAD`. If refused, scripts are sent by their source.
-    Load,
-    /// `COMMAND INFO`: whether the node has a native compare-and-delete. If refused, the script is
-    /// used.
-    Native,
-    /// `CLIENT TRACKING`: asks the node to report flushes, and writes to registered keys. If
-    /// refused, the client notices neither.
-    Track,
-    /// `CLIENT SETNAME`, `CLIENT SETINFO`: how an operator finds the connection in `CLIENT LIST`.
-    /// If refused, it has no name there.
-    Name,
-}
-
-/// What one answer says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Fact {
-    /// Done; the answer contains nothing else.
-    #[default]
-    Fine,
-    /// The answer to `HELLO`: the connection's number, for `CLIENT KILL`.
-    Hello {
-        /// The connection's number on the node.
-        client_id: i64,
-    },
-    /// The answer to `INFO`.
-    Info(Info),
-    /// The answer to `TIME`, in microseconds.
-    Time(u64),
-    /// The node marker; unavailable if the value is no marker.
-    Marker(MarkerState),
-    /// The native compare-and-delete of the node, if it has one.
-    Native(Option<Native>),
-    /// The node refused the command.
-    Refused(NodeError),
-}
-
-/// What `INFO` says of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Info {
-    /// The node's identity.
-    pub identity: Identity,
-    /// Uptime as the node reports it: a difference of wall-clock times in whole seconds. Negative
-    /// after its clock was set back.
-    pub uptime_seconds: Option<i64>,
-    /// The node is a replica.
-    pub replica: bool,
-    /// The node was a replica and became a master since it started, at an unknown time. False also
-    /// once the node has dropped its backlog for replicas (`repl-backlog-ttl`, an hour).
-    pub promoted: bool,
-    /// The node reports whether it was promoted.
-    pub tells_promotion: bool,
-    /// The node is reading its data set.
-    pub loading: bool,
-    /// The node is in cluster mode.
-    pub cluster: bool,
-    /// The node may evict keys.
-    pub evicts: bool,
-}
+pub use answers::{Fact, Info, Step, time};
 
 /// What is known of a node that may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -293,48 +217,6 @@ impl Handshake {
     }
 }
 
-impl Step {
-    /// Reads the reply to this step; `None` if the command cannot have such a reply.
-    pub fn read(self, reply: &Reply<'_>) -> Option<Fact> {
-        match (self, *reply) {
-            (_, Reply::Error(line)) => Some(Fact::Refused(NodeError::of_error(line))),
-            (Step::Hello, Reply::Map(fields) | Reply::Array(fields)) => {
-                let mut fields = fields.iter();
-                let mut client_id = 0;
-                while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
-                    if let (Reply::Bulk(b"id"), Reply::Integer(id)) = (name, value) {
-                        client_id = id;
-                    }
-                }
-                Some(Fact::Hello { client_id })
-            }
-            (Step::Auth | Step::Select | Step::Track | Step::Name, Reply::Simple(b"OK")) => {
-                Some(Fact::Fine)
-            }
-            (Step::Native, Reply::Array(commands)) => {
-                // The reply has one entry for each command, null if the command is unknown.
-                let known = |entry: Option<Reply<'_>>| matches!(entry, Some(Reply::Array(_)));
-                let mut entries = commands.iter();
-                let (delifeq, delex) = (known(entries.next()), known(entries.next()));
-                Some(Fact::Native(match (delifeq, delex) {
-                    (true, _) => Some(Native::Delifeq),
-                    (false, true) => Some(Native::Delex),
-                    (false, false) => None,
-                }))
-            }
-            (Step::Info, Reply::Bulk(text)) => Some(Fact::Info(Info::read(text))),
-            (Step::Time, Reply::Array(_)) => time(reply)?.map(Fact::Time),
-            (Step::Marker | Step::Mark, Reply::Null) => Some(Fact::Marker(MarkerState::Absent)),
-            (Step::Marker | Step::Mark, Reply::Bulk(value)) => {
-                let marker = Marker::parse(value);
-                Some(Fact::Marker(marker.map_or(MarkerState::Unavailable, MarkerState::Present)))
-            }
-            (Step::Load, Reply::Bulk(_)) | (Step::Run, Reply::Integer(_)) => Some(Fact::Fine),
-            _ => None,
-        }
-    }
-}
-
 /// Whether this error from the marker's commands is lasting: the user may not use the key, or a
 /// command.
 pub const fn forbids_a_marker(cause: NodeError) -> bool {
@@ -347,57 +229,11 @@ pub const fn forbids_a_marker(cause: NodeError) -> bool {
     )
 }
 
-/// The answer to `TIME`, in microseconds; `Some(None)` if it was refused.
-pub fn time(reply: &Reply<'_>) -> Option<Option<u64>> {
-    let elements = match reply {
-        Reply::Error(_) => return Some(None),
-        Reply::Array(elements) => elements,
-        _ => return None,
-    };
-    let mut parts = elements.iter().map(|part| match part {
-        Reply::Bulk(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
-        _ => None,
-    });
-    let (seconds, micros) = (parts.next()??, parts.next()??);
-    Some(seconds.checked_mul(1_000_000)?.checked_add(micros))
-}
-
-impl Info {
-    /// Reads the lines of `INFO` that matter here.
-    fn read(text: &[u8]) -> Info {
-        let mut info = Info::default();
-        let (mut bounded, mut keeps_all) = (false, true);
-        for line in text.split(|&byte| byte == b'\n') {
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            let Some(colon) = line.iter().position(|&byte| byte == b':') else { continue };
-            let value = &line[colon + 1..];
-            match &line[..colon] {
-                b"run_id" => info.identity.run_id = value.try_into().ok(),
-                b"master_replid" => info.identity.replid = value.try_into().ok(),
-                b"uptime_in_seconds" => {
-                    info.uptime_seconds =
-                        std::str::from_utf8(value).ok().and_then(|v| v.parse().ok());
-                }
-                b"role" => info.replica = value != b"master",
-                b"second_repl_offset" => {
-                    (info.promoted, info.tells_promotion) = (value != b"-1", true);
-                }
-                b"loading" => info.loading = value != b"0",
-                b"cluster_enabled" => info.cluster = value != b"0",
-                b"maxmemory" => bounded = value != b"0",
-                b"maxmemory_policy" => keeps_all = value == b"noeviction",
-                _ => {}
-            }
-        }
-        info.evicts = bounded && !keeps_all;
-        info
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::proto::settings::Secret;
+    use crate::proto::wire::resp::Reply;
 
     fn said(handshake: &mut Handshake, node: &NodeSettings) -> Vec<(Step, String)> {
         let mut said = Vec::new();
@@ -510,23 +346,6 @@ mod tests {
     }
 
     #[test]
-    fn its_own_compare_and_delete_is_found_by_name() {
-        let read = |reply: &[u8]| {
-            let step = crate::proto::wire::resp::decode(reply, &Default::default()).unwrap();
-            let crate::proto::wire::resp::Step::Complete { reply, .. } = step else {
-                panic!("partial")
-            };
-            Step::Native.read(&reply)
-        };
-        let found = |native| Some(Fact::Native(native));
-        assert_eq!(read(b"*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n"), found(Some(Native::Delifeq)));
-        assert_eq!(read(b"*2\r\n*-1\r\n*1\r\n$5\r\ndelex\r\n"), found(Some(Native::Delex)));
-        assert_eq!(read(b"*2\r\n_\r\n$-1\r\n"), found(None));
-        assert_eq!(read(b"*0\r\n"), found(None));
-        assert_eq!(read(b"+OK\r\n"), None);
-    }
-
-    #[test]
     fn what_a_managed_server_refuses_is_done_without_and_scripts_are_not() {
         for why in [NodeError::NoPermission, NodeError::UnknownCommand] {
             let refused = Fact::Refused(why);
@@ -545,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_run_no_scripts_could_release_nothing() {
+    fn a_user_that_may_run_no_scripts_is_rejected() {
         let mut handshake = Handshake::default();
         said(&mut handshake, &NodeSettings::new("a"));
         let refused = Fact::Refused(NodeError::NoPermission);

@@ -22,7 +22,7 @@ pub(super) struct Connection {
     /// Nothing more is read from it or sent on it: it closes after its output.
     pub(super) closing: bool,
     /// The command that runs ends the connection.
-    pub(super) closing_behind_reply: bool,
+    pub(super) closing_after_reply: bool,
     /// Invalidations by the command that runs, to be pushed after its reply.
     pub(super) own_pushes: Vec<Option<Vec<u8>>>,
     pub(super) authenticated: bool,
@@ -41,7 +41,7 @@ impl Connection {
             output: Vec::new(),
             speaks: false,
             closing: false,
-            closing_behind_reply: false,
+            closing_after_reply: false,
             own_pushes: Vec::new(),
             authenticated,
             resp3: false,
@@ -191,7 +191,7 @@ pub(super) fn reset(master: &mut Master, call: &Call) -> Reply {
 }
 
 pub(super) fn quit(master: &mut Master, call: &Call) -> Reply {
-    master.own(call).closing_behind_reply = true;
+    master.own(call).closing_after_reply = true;
     Reply::OK
 }
 
@@ -260,7 +260,7 @@ pub(super) fn kill(master: &mut Master, call: &Call) -> Reply {
         }
         killed += 1;
         if me {
-            master.own(call).closing_behind_reply = true;
+            master.own(call).closing_after_reply = true;
         } else {
             master.hang_up(id);
         }

@@ -51,9 +51,9 @@ pub fn credentials(subject: &Subject) -> Option<Finding> {
 /// are found elsewhere.
 pub fn unexplained(subject: &Subject, found: &[Finding]) -> Option<Finding> {
     let cause = subject.met.trouble().filter(|&cause| cause != NodeError::SameServer)?;
-    let told = found.iter().any(|finding| finding.level == Level::Fail);
+    let failed = found.iter().any(|finding| finding.level == Level::Fail);
     let words = subject.met.words.as_deref().map_or(String::new(), |it| format!(" ({it})"));
-    (!told).then(|| Finding::fail("reachable", format!("no lock is asked of it: {cause}{words}")))
+    (!failed).then(|| Finding::fail("reachable", format!("no lock is asked of it: {cause}{words}")))
 }
 
 /// Whether the error is about the connection, and not about the server at its end.

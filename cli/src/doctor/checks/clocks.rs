@@ -29,7 +29,7 @@ pub fn rate(subject: &Subject) -> Option<Finding> {
         return None;
     }
     let Some((rate, unsure)) = measured(&subject.seen.readings) else {
-        return Some(Finding::untold(NAME, "TIME"));
+        return Some(Finding::unknown(NAME, "TIME"));
     };
     let (percent, within) = (rate * 100.0, unsure * 100.0);
     let which = if rate > 0.0 { "faster" } else { "slower" };
@@ -42,8 +42,8 @@ pub fn rate(subject: &Subject) -> Option<Finding> {
     } else if surely > ODD_RATE {
         Finding::warn(NAME, format!("{shown}: {takes_off}, but no good clock is so far off"))
     } else if unsure > DRIFT {
-        let slow = "answers take too long to tell";
-        Finding::warn(NAME, format!("cannot be told: {slow} ({shown})"))
+        let slow = "answers take too long to compare clocks";
+        Finding::warn(NAME, format!("unknown: {slow} ({shown})"))
     } else {
         Finding::ok(NAME, shown)
     })
@@ -159,7 +159,7 @@ mod tests {
         subject.seen.readings[3..].iter_mut().for_each(later);
         let found = rate(&subject).unwrap();
         assert_eq!(found.level, Level::Warn);
-        assert!(found.detail.starts_with("cannot be told"), "{found:?}");
+        assert!(found.detail.starts_with("unknown"), "{found:?}");
         // But a delay that is always that long explains nothing.
         subject.seen.readings[..3].iter_mut().for_each(later);
         assert_eq!(rate(&subject).unwrap().level, Level::Fail);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_differs_from_the_others_is_told() {
+    fn the_one_that_differs_from_the_others_is_reported() {
         let levels = |ahead: &[f64]| -> Vec<Level> {
             let subjects: Vec<Subject> = ahead.iter().map(|&ahead| with(ahead, 0.0)).collect();
             skew(&subjects).iter().map(|finding| finding.level).collect()

@@ -45,13 +45,13 @@ fn distinct(subjects: &[Subject]) -> Finding {
     // A node that did not answer has a failure of its own.
     let silent =
         subjects.iter().filter(|it| it.seen.handshake_answered && of(it).is_none()).count();
-    let told = subjects.iter().filter(|subject| of(subject).is_some()).count();
+    let known = subjects.iter().filter(|subject| of(subject).is_some()).count();
     if silent > 0 {
-        return Finding::warn(NAME, format!("cannot be told: {silent} of them tell no run_id"));
+        return Finding::warn(NAME, format!("unknown: {silent} of them report no run_id"));
     }
     Finding::ok(
         NAME,
-        format!("{told} of {} addresses told, and lead to as many servers", subjects.len()),
+        format!("{known} of {} addresses answered, and lead to as many servers", subjects.len()),
     )
 }
 

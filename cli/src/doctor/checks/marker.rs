@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_of_a_marker_is_told() {
+    fn the_age_of_a_marker_is_reported() {
         let mut subject = node("a");
         let found = check(&subject, &using()).expect("it was looked for");
         assert_eq!((found.level, &*found.detail), (Level::Ok, "written 10 min ago"));

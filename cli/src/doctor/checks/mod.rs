@@ -94,8 +94,8 @@ impl Finding {
     }
 
     /// The finding if a server refuses to answer.
-    fn untold(name: &'static str, refused: &str) -> Finding {
-        Finding::warn(name, format!("cannot be told: the node refuses {refused}"))
+    fn unknown(name: &'static str, refused: &str) -> Finding {
+        Finding::warn(name, format!("unknown: the node refuses {refused}"))
     }
 }
 
@@ -134,7 +134,7 @@ impl Subject {
     /// Whether the node loads its data. Meanwhile it answers rarely: that says nothing of the
     /// network.
     fn is_loading(&self) -> bool {
-        self.seen.info("loading").is_some_and(|told| told != "0")
+        self.seen.info("loading").is_some_and(|value| value != "0")
     }
 }
 

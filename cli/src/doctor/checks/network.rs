@@ -25,7 +25,7 @@ fn proxy(subject: &Subject) -> Finding {
         return finding;
     }
     match (seen.identities.as_slice(), &seen.elsewhere) {
-        ([], _) => Finding::untold(NAME, "INFO"),
+        ([], _) => Finding::unknown(NAME, "INFO"),
         ([one, other, ..], _) => Finding::fail(
             NAME,
             format!(
@@ -50,32 +50,33 @@ fn proxy(subject: &Subject) -> Finding {
 /// What is wrong with the addresses of a name that has several.
 fn name(places: &[Place]) -> Option<Finding> {
     const NAME: &str = "proxy";
-    let (mut servers, mut untold) = (Vec::<(&str, String)>::new(), Vec::new());
+    let (mut servers, mut unknown) = (Vec::<(&str, String)>::new(), Vec::new());
     for Place { address, run_id } in places {
         match run_id {
             Ok(Some(run_id)) if servers.iter().all(|(known, _)| known != run_id) => {
                 servers.push((run_id, format!("{address} is {}", beginning(run_id))));
             }
             Ok(Some(_)) => {}
-            Ok(None) => untold.push(format!("{address} does not tell")),
+            Ok(None) => unknown.push(format!("{address} does not report it")),
             // No server listens there: no client takes another server for this node.
             Err(trouble) if trouble.words.contains("refused") => {}
-            Err(trouble) => untold.push(format!("{address}: {}", trouble.words)),
+            Err(trouble) => unknown.push(format!("{address}: {}", trouble.words)),
         }
     }
     let apart = "two clients may ask different servers as this one node. Give each server a name \
                  or an address of its own";
     if servers.len() > 1 {
         let servers: Vec<String> = servers.into_iter().map(|(_, words)| words).collect();
-        let told = format!("its name leads to several servers (run_id: {})", servers.join(", "));
+        let finding = format!("its name leads to several servers (run_id: {})", servers.join(", "));
         return Some(Finding::fail(
             NAME,
-            format!("{told}: {apart}, unless it was restarted this second"),
+            format!("{finding}: {apart}, unless it was restarted this second"),
         ));
     }
-    let told = "its name has several addresses, and whether they lead to one server cannot be told";
-    (!untold.is_empty())
-        .then(|| Finding::warn(NAME, format!("{told} ({}): if not, {apart}", untold.join(", "))))
+    let finding = "its name has several addresses, and whether they lead to one server is unknown";
+    (!unknown.is_empty()).then(|| {
+        Finding::warn(NAME, format!("{finding} ({}): if not, {apart}", unknown.join(", ")))
+    })
 }
 
 /// As much of a `run_id` as a person compares.
@@ -128,7 +129,7 @@ fn connections(subject: &Subject, how: &Use) -> Vec<Finding> {
             ),
         )),
         Some(_) => {}
-        None => found.push(Finding::untold(NAME, "CONFIG (timeout)")),
+        None => found.push(Finding::unknown(NAME, "CONFIG (timeout)")),
     }
     let most = seen.number("maxclients").or_else(|| setting("maxclients")?.try_into().ok());
     if let (Some(most @ 1..), Some(open)) = (most, seen.number("connected_clients")) {
@@ -139,7 +140,7 @@ fn connections(subject: &Subject, how: &Use) -> Vec<Finding> {
             found.push(Finding::ok(NAME, format!("{open} of {most} are taken, and they last")));
         }
     } else if found.is_empty() {
-        found.push(Finding::untold(NAME, "INFO (connected_clients)"));
+        found.push(Finding::unknown(NAME, "INFO (connected_clients)"));
     }
     found
 }
@@ -184,12 +185,12 @@ mod tests {
         let (one, other) = (place(1, Ok(Some("aaaaaaaaaa"))), place(2, Ok(Some("bbbbbbbbbb"))));
         let (level, detail) = judged(&[one.clone(), other]);
         assert_eq!(level, Level::Fail);
-        let told = "(run_id: 10.0.0.1:6379 is aaaaaaaa, 10.0.0.2:6379 is bbbbbbbb): two clients";
-        assert!(detail.contains(told), "{detail}");
+        let finding = "(run_id: 10.0.0.1:6379 is aaaaaaaa, 10.0.0.2:6379 is bbbbbbbb): two clients";
+        assert!(detail.contains(finding), "{detail}");
         let same = place(2, Ok(Some("aaaaaaaaaa")));
         assert_eq!(judged(&[one.clone(), same]).0, Level::Ok);
-        let nobody = place(2, Err("Connection refused"));
-        assert_eq!(judged(&[one.clone(), nobody]).0, Level::Ok);
+        let unreachable = place(2, Err("Connection refused"));
+        assert_eq!(judged(&[one.clone(), unreachable]).0, Level::Ok);
         // An address that could not be examined is not reported as well.
         for unknown in [Ok(None), Err("connection timed out")] {
             let (level, detail) = judged(&[one.clone(), place(3, unknown)]);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_do_not_last_or_run_out_are_told() {
+    fn connections_that_do_not_last_or_run_out_are_reported() {
         let cases = [
             ("0", "3", Level::Ok),
             ("10", "3", Level::Warn),

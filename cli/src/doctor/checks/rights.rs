@@ -41,7 +41,7 @@ const NEEDS: [Need; 19] = [
     wish("COMMAND INFO", "+command|info", "its own compare-and-delete is not found"),
     wish("DELIFEQ", "+delifeq", "the script releases instead"),
     wish("DELEX", "+delex", "the script releases instead"),
-    wish("CLIENT KILL", "+client|kill", "what is owed behind a lost connection is paid twice"),
+    wish("CLIENT KILL", "+client|kill", "a pending release of a lost connection is sent twice"),
     wish("CLIENT SETNAME", "+client|setname", "we have no name in CLIENT LIST"),
     wish("CLIENT SETINFO", "+client|setinfo", "CLIENT LIST does not tell our version"),
 ];
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_its_own_compare_and_delete_needs_del_less() {
+    fn a_node_with_compare_and_delete_needs_del_less() {
         let mut subject = node("a");
         let outcome = Outcome::Refused(NodeError::NoPermission, NOPERM.to_owned());
         subject.seen.trials.retain(|trial| trial.command != "DEL");
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn without_pushes_it_is_said_who_pays() {
+    fn without_pushes_the_cost_is_named() {
         let line = "NOPERM User x has no permissions to run the 'client|tracking' command";
         let (level, detail) = bad(&refusing(&[("CLIENT TRACKING", line)]), "tracking");
         assert_eq!(level, Level::Warn);

@@ -13,8 +13,8 @@ pub fn checks(subject: &Subject, how: &Use) -> Vec<Finding> {
     if subject.seen.info.is_empty() {
         let names = ["role", "loading", "cluster", "eviction", "persistence"];
         let mut found: Vec<Finding> =
-            names.into_iter().map(|name| Finding::untold(name, "INFO")).collect();
-        found.push(age_untold(how));
+            names.into_iter().map(|name| Finding::unknown(name, "INFO")).collect();
+        found.push(age_unknown(how));
         return found;
     }
     let mut found = vec![role(subject, how), loading(subject), cluster(subject)];
@@ -93,7 +93,7 @@ fn loading(subject: &Subject) -> Finding {
 
 fn cluster(subject: &Subject) -> Finding {
     const NAME: &str = "cluster";
-    if subject.seen.info("cluster_enabled").is_none_or(|told| told == "0") {
+    if subject.seen.info("cluster_enabled").is_none_or(|value| value == "0") {
         return Finding::ok(NAME, "it is in no cluster");
     }
     Finding::fail(
@@ -130,7 +130,7 @@ fn eviction(subject: &Subject) -> Finding {
 /// A server that forgets must not grant again while a client believes in a lock that it forgot.
 fn persistence(subject: &Subject, how: &Use) -> Finding {
     const NAME: &str = "persistence";
-    let aof = subject.seen.info("aof_enabled").is_some_and(|told| told == "1");
+    let aof = subject.seen.info("aof_enabled").is_some_and(|value| value == "1");
     let fsync = subject.seen.settings.get("appendfsync").map(String::as_str);
     if how.persistent {
         return declared_persistent(aof, fsync);
@@ -149,7 +149,7 @@ fn persistence(subject: &Subject, how: &Use) -> Finding {
         (true, Some("always"), _) => Finding::ok(NAME, "appendonly, appendfsync always"),
         (true, Some(fsync), true) => Finding::ok(
             NAME,
-            format!("appendonly, appendfsync {fsync}; behind a power loss the restart guard helps"),
+            format!("appendonly, appendfsync {fsync}; after a power loss the restart guard helps"),
         ),
         (true, Some(fsync), false) => Finding::warn(
             NAME,
@@ -159,7 +159,7 @@ fn persistence(subject: &Subject, how: &Use) -> Finding {
             ),
         ),
         (true, None, _) => {
-            Finding::warn(NAME, "appendonly; appendfsync cannot be told: the node refuses CONFIG")
+            Finding::warn(NAME, "appendonly; appendfsync is unknown: the node refuses CONFIG")
         }
     }
 }
@@ -183,7 +183,7 @@ fn declared_persistent(aof: bool, fsync: Option<&str>) -> Finding {
         ),
         (true, None) => Finding::warn(
             NAME,
-            format!("{declared}; appendfsync cannot be told: the node refuses CONFIG"),
+            format!("{declared}; appendfsync is unknown: the node refuses CONFIG"),
         ),
     }
 }
@@ -218,15 +218,15 @@ fn age(subject: &Subject, how: &Use) -> Finding {
     Finding::ok(NAME, format!("up {shown}"))
 }
 
-fn age_untold(how: &Use) -> Finding {
+fn age_unknown(how: &Use) -> Finding {
     if !how.restart_guard {
-        return Finding::untold("age", "INFO");
+        return Finding::unknown("age", "INFO");
     }
     let each = span(memory(how.max_ttl));
     Finding::warn(
         "age",
         format!(
-            "cannot be told: the node refuses INFO, so each new client counts none of its grants \
+            "unknown: the node refuses INFO, so each new client counts none of its grants \
              for {each}"
         ),
     )
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_young_node_is_told_with_the_time_that_is_left() {
+    fn a_young_node_is_reported_with_the_time_that_is_left() {
         let mut subject = node("a");
         subject.seen.info.insert("uptime_in_seconds".into(), "12".into());
         let until = NOW.saturating_add(Duration::from_millis(49_600));
@@ -350,14 +350,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_not_called_well() {
+    fn what_is_unknown_is_not_reported_as_ok() {
         let mut subject = node("a");
         subject.seen.info.clear();
         let found = checks(&subject, &using());
         assert_eq!(found.len(), 6);
         for finding in found {
             assert_eq!(finding.level, Level::Warn, "{finding:?}");
-            assert!(finding.detail.contains("cannot be told"), "{finding:?}");
+            assert!(finding.detail.contains("unknown"), "{finding:?}");
         }
     }
 }

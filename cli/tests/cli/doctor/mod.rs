@@ -42,7 +42,7 @@ fn ask_plainly(urls: &[String]) -> Diagnosis {
 
 /// The effect of other tests on a busy machine: answers that are late now and then.
 fn is_of_a_busy_machine(detail: &str) -> bool {
-    ["cannot be told: answers take too long", "some of its answers come too late"]
+    ["unknown: answers take too long", "some of its answers come too late"]
         .iter()
         .any(|words| detail.contains(words))
 }

@@ -144,7 +144,7 @@ fn each_command_that_is_refused_is_found_with_its_effect() {
 }
 
 #[test]
-fn a_user_of_some_keys_is_told_of_the_prefix() {
+fn the_prefix_is_named_to_a_user_of_some_keys() {
     let users = Users::start(1);
     users.set(0, "~lock:* +@all");
     let diagnosis = ask_plainly(&[users.url(0)]);
@@ -186,12 +186,12 @@ fn a_managed_server_that_refuses_half_of_it_is_not_called_bad() {
     let bad = diagnosis.bad(Some(&label(&fleet[0])), &["age"]);
     println!("{bad:#?}");
     let expected = [
-        ("persistence", "warn", "appendfsync cannot be told"),
+        ("persistence", "warn", "appendfsync is unknown"),
         ("permissions", "warn", "CLIENT KILL is refused (ERR unknown command"),
         ("permissions", "warn", "CLIENT SETNAME is refused (ERR unknown command"),
         ("permissions", "warn", "CLIENT SETINFO is refused (ERR unknown command"),
         ("tracking", "warn", "it refuses HELLO"),
-        ("connections", "warn", "cannot be told: the node refuses CONFIG (timeout)"),
+        ("connections", "warn", "unknown: the node refuses CONFIG (timeout)"),
     ];
     assert_alike(&bad, &expected);
     assert_eq!(diagnosis.code, 0);

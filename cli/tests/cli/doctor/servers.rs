@@ -51,7 +51,7 @@ fn what_is_no_master_of_its_own_is_found() {
         tell(node, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     }
     load_slowly(loading);
-    eventually(10 * SECOND, "its replica is told", || master.info("connected_slaves") == "1");
+    eventually(10 * SECOND, "its replica is connected", || master.info("connected_slaves") == "1");
 
     let diagnosis = ask(&fleet.urls(), &TRUSTING);
     assert_eq!(diagnosis.code, 1);
@@ -106,7 +106,7 @@ fn two_addresses_of_one_server_and_an_even_number_of_nodes_are_found() {
 }
 
 #[test]
-fn a_young_node_is_told_when_it_counts_and_when_nobody_keeps_it_from_counting() {
+fn a_young_node_is_reported_with_the_time_when_it_counts() {
     let fleet = Fleet::start(3);
     let guarded = ask(&fleet.urls(), &["--node-timeout", "2s"]);
     assert_eq!(guarded.code, 1);

@@ -488,7 +488,7 @@ fn no_limit_at_all_wraps_nothing() {
 }
 
 #[test]
-fn what_is_wrong_is_told_in_words() {
+fn what_is_wrong_is_reported_in_words() {
     assert_eq!(Malformed::UnknownType(b'\n').to_string(), r"no reply begins with '\n'");
     for (_, why) in MALFORMED {
         assert!(!why.to_string().is_empty());

@@ -1,13 +1,34 @@
-//! The one source of chance: everything that a run decides is drawn here, so a seed is a run.
+//! The source of chance in all tests: a seed always gives the same numbers.
 
 /// SplitMix64: small, fast without optimization, and good enough to choose with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Dice(u64);
 
 impl Dice {
     /// The draws of a seed.
     pub fn new(seed: u64) -> Dice {
         Dice(seed)
+    }
+
+    /// The draws of a seed that is printed, so that a failed run can be repeated.
+    pub fn printed(seed: u64) -> Dice {
+        println!("the dice are of seed {seed}");
+        Dice(seed)
+    }
+
+    /// Those of this process; the seed is printed.
+    pub fn of_this_run() -> Dice {
+        Dice::printed(u64::from(std::process::id()))
+    }
+
+    /// Others, for a thread or a task that draws by itself.
+    pub fn others(&mut self) -> Dice {
+        Dice(self.any())
+    }
+
+    /// 0 to `sides` - 1.
+    pub fn roll(&mut self, sides: u32) -> u32 {
+        self.below(u64::from(sides)) as u32
     }
 
     /// Any number.

@@ -1,0 +1,187 @@
+//! The loop that the blocking client turns inside its calls.
+
+use std::io;
+use std::time::Duration;
+
+use mio::{Events, Poll, Token};
+
+use super::notices::Notices;
+use crate::config::{Config, LockOptions};
+use crate::net::clock;
+use crate::net::connecting::{Connecting, refuse_one_server_twice};
+use crate::net::engine::Engine;
+use crate::net::names::Names;
+use crate::proto::error::{ConfigError, Error};
+use crate::proto::ids::Op;
+use crate::proto::locks::requests::Outcome;
+use crate::proto::time::Instant;
+
+/// How many events of the poller are taken at once.
+const EVENTS: usize = 64;
+
+/// How many key buffers of dropped guards are kept for later guards.
+pub(super) const SPARE_KEYS: usize = 64;
+
+/// How long a waiter that backs off leaves its input unread: each answer would wake the thread.
+const UNREAD: Duration = Duration::from_millis(1);
+
+/// While it keeps locks, a client that is asked about one reads its sockets at most this often.
+const READ_INTERVAL: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) engine: Engine,
+    poll: Poll,
+    events: Events,
+    /// When the client last read its sockets.
+    read_at: Instant,
+    pub(super) names: Names,
+    pub(super) notices: Notices,
+    /// Key buffers of guards that were dropped.
+    pub(super) spare_keys: Vec<Vec<u8>>,
+}
+
+impl Inner {
+    /// Connects to the nodes, and waits for them: see [`Client::connect`](super::Client::connect).
+    pub(super) fn connect(mut config: Config) -> Result<Inner, Error> {
+        // Between calls the client does not read.
+        config.settings.attended = false;
+        let system = |error: io::Error| {
+            let problem = format!("no poller: {error}").into();
+            Error::Config(ConfigError::System { problem })
+        };
+        let poll = Poll::new().map_err(system)?;
+        let engine = Engine::new(config, poll.registry(), Token(0))?;
+        let events = Events::with_capacity(EVENTS);
+        let (read_at, spare_keys) = (clock::now(), Vec::new());
+        let (names, notices) = (Names::new(), Notices::default());
+        let mut inner = Inner { engine, poll, events, read_at, names, notices, spare_keys };
+        inner.wait_for_nodes()?;
+        Ok(inner)
+    }
+
+    /// One turn of the loop, which sleeps no longer than until `end`.
+    pub(super) fn turn(&mut self, end: Instant) -> io::Result<()> {
+        let left = end.saturating_since(clock::now());
+        if !self.engine.check_fork() {
+            return Ok(());
+        }
+        while let Some((node, addresses)) = self.names.found() {
+            self.engine.set_address(node, addresses);
+        }
+        self.engine.go_on();
+        let mut timeout = self.engine.plan_sleep().map_or(left, |timeout| timeout.min(left));
+        if self.engine.coordinator().is_deaf() && !timeout.is_zero() {
+            let slept = timeout.min(UNREAD);
+            sleep(slept);
+            timeout -= slept;
+        }
+        match self.poll.poll(&mut self.events, Some(timeout)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            polled => polled?,
+        }
+        for event in &self.events {
+            self.engine.handle_event(event);
+        }
+        self.read_at = clock::now();
+        self.look_names_up();
+        Ok(())
+    }
+
+    /// Notes the events of the locks that are kept, and returns whether there was any. Other
+    /// completions are dropped: their callers gave up.
+    pub(super) fn take_completions(&mut self) -> bool {
+        let mut any = false;
+        while let Some(done) = self.engine.poll_completion() {
+            any |= self.notices.take(done.data, done.result);
+        }
+        any
+    }
+
+    /// The number for the notices of a lock that is to be kept.
+    pub(super) fn number_for(&mut self, options: LockOptions) -> Option<u64> {
+        options.keep.map(|_| self.notices.next())
+    }
+
+    /// Does what is due for the locks that are kept, and reads what has arrived, without waiting.
+    pub(super) fn turn_for_kept(&mut self) -> Result<(), Error> {
+        let now = clock::now();
+        let due = self.engine.coordinator().next_timeout().is_some_and(|due| due <= now);
+        if due || now.saturating_since(self.read_at) >= READ_INTERVAL {
+            self.turn(now).map_err(|error| poller_failed(&error))?;
+        }
+        // A call that waited for something else may have left completions, too.
+        self.take_completions();
+        // What the answers require is written now, not with the next call.
+        self.engine.flush();
+        Ok(())
+    }
+
+    pub(super) fn look_names_up(&mut self) {
+        while let Some(node) = self.engine.take_stale() {
+            if let Some(lookup) = self.engine.lookup(node) {
+                self.names.begin(node, lookup);
+            }
+        }
+    }
+
+    /// Connections may have been closed between calls, when the client does not read. They are
+    /// replaced first, for at most a node timeout, so that they do not cost the attempt.
+    pub(super) fn reconnect_after_pause(&mut self) -> Result<(), Error> {
+        if !self.engine.check_fork() {
+            // A poll would take the parent's events from it.
+            return Ok(());
+        }
+        let now = clock::now();
+        let node_timeout = self.engine.coordinator().settings().node_timeout;
+        if now.saturating_since(self.read_at) < node_timeout {
+            return Ok(());
+        }
+        let end = now.saturating_add(node_timeout);
+        self.turn(now).map_err(|error| poller_failed(&error))?;
+        while !self.engine.coordinator().coming_back().is_empty() && clock::now() < end {
+            self.turn(end).map_err(|error| poller_failed(&error))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn wait_for(&mut self, op: Op) -> Result<Outcome, Error> {
+        const FOREVER: Instant = Instant::from_nanos(u64::MAX);
+        loop {
+            while let Some(done) = self.engine.poll_completion() {
+                if done.op == op {
+                    // Releases after a lost attempt are written now, not with the next call.
+                    self.engine.flush();
+                    return done.result;
+                }
+                self.notices.take(done.data, done.result);
+            }
+            if let Err(error) = self.turn(FOREVER) {
+                self.engine.cancel(op);
+                self.engine.flush();
+                return Err(poller_failed(&error));
+            }
+        }
+    }
+
+    pub(super) fn wait_for_nodes(&mut self) -> Result<(), Error> {
+        let mut connecting = Connecting::new(self.engine.coordinator(), clock::now());
+        while let Some(until) = connecting.wait_until(self.engine.coordinator(), clock::now()) {
+            self.turn(until).map_err(|error| poller_failed(&error))?;
+        }
+        refuse_one_server_twice(self.engine.coordinator(), clock::now())
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where a thread sleeps: it is the caller's"
+)]
+fn sleep(length: Duration) {
+    std::thread::sleep(length);
+}
+
+fn poller_failed(error: &io::Error) -> Error {
+    let problem = format!("the system's poller failed: {error}").into();
+    Error::Config(ConfigError::System { problem })
+}

@@ -1,0 +1,217 @@
+//! What callers ask of an engine. Each request reads the clock, and passes the call to the
+//! coordinator.
+
+use std::time::Duration;
+
+use super::Engine;
+use crate::config::{DEFAULT_WAIT, LockOptions};
+use crate::net::clock;
+use crate::proto::error::Error;
+use crate::proto::ids::Op;
+use crate::proto::inspection::Inspection;
+use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::time::Instant;
+
+impl Engine {
+    /// Asks for the lock on `key`, and waits for it for 10 s, or as the options say. The
+    /// completion brings `data` back. If the options renew the lock, the completions of
+    /// [`auto_extend`](Engine::auto_extend) follow, with the same `data`.
+    ///
+    /// An acquire may be requested at once. While the nodes' first handshakes are in flight, the
+    /// engine holds the request until a quorum of nodes is connected, for the connect timeout at
+    /// most. So an acquire on a new engine may take that much longer than its wait.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid ttl or key, or [`Error::Busy`].
+    pub fn acquire(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<LockOptions>,
+        data: u64,
+    ) -> Result<Op, Error> {
+        let LockOptions { ttl, wait, keep } = options.into();
+        let wait = wait.unwrap_or(DEFAULT_WAIT);
+        self.coordinator.acquire_and_auto_extend(key.as_ref(), ttl, wait, keep, data, clock::now())
+    }
+
+    /// Renews a lock from now on, by its present ttl, until it is released, given away or lost, or
+    /// as far as `keep` allows. Whenever the lock comes near its deadline,
+    /// [`Outcome::Expiring`](crate::Outcome) is reported. The last completion is [`Error::Lost`],
+    /// once, and before the deadline if the loop turns in time. A lock that is released or given
+    /// away has no further completion.
+    ///
+    /// # Errors
+    /// An invalid `keep`, or [`Error::Lost`].
+    pub fn auto_extend(
+        &mut self,
+        lock: &Lock,
+        keep: impl Into<AutoExtend>,
+        data: u64,
+    ) -> Result<Op, Error> {
+        self.coordinator.auto_extend(lock, keep.into(), data, clock::now())
+    }
+
+    /// Gives a lock away: returns its token, with which another client can
+    /// [`adopt`](Engine::adopt) it. This engine neither renews nor releases it any more. Returns
+    /// `None` if the lock was over. If an extend is in flight, the new owner also gets the time it
+    /// adds.
+    pub fn into_token(&mut self, lock: Lock) -> Option<LockToken> {
+        self.coordinator.into_token(lock, clock::now())
+    }
+
+    /// Takes up the lock on `key` that was given away with `token`, under a new token. If two
+    /// clients try with one token, at most one of them gets the lock. Makes one attempt, whatever
+    /// wait the options have.
+    ///
+    /// The request ends as an acquire does, or as [`Error::Lost`] if the token does not hold the
+    /// key on enough nodes. If the giver still believes in the lock, it loses it, and learns of
+    /// that with its next extend: so give the lock away first.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
+    pub fn adopt(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        token: LockToken,
+        options: impl Into<LockOptions>,
+        data: u64,
+    ) -> Result<Op, Error> {
+        let LockOptions { ttl, keep, .. } = options.into();
+        self.coordinator.adopt(key.as_ref(), token, ttl, keep, data, clock::now())
+    }
+
+    /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it: for
+    /// scripts. Makes one round. Nothing is released, whatever the result.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
+    pub fn extend_token(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        token: LockToken,
+        ttl: Duration,
+        data: u64,
+    ) -> Result<Op, Error> {
+        self.coordinator.extend_token(key.as_ref(), token, ttl, data, clock::now())
+    }
+
+    /// Reads what every node holds at `key`, and changes nothing. The request ends when all nodes
+    /// have answered, or at the node timeout.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    pub fn inspect(&mut self, key: impl AsRef<[u8]>, data: u64) -> Result<Op, Error> {
+        self.coordinator.inspect(key.as_ref(), data, clock::now())
+    }
+
+    /// Ends the quarantine of every node that can be asked, and records that in the nodes'
+    /// markers, so that the next process trusts them at once, too. The request ends as
+    /// [`Outcome::Vouched`](crate::Outcome::Vouched) when all nodes have answered, or at the node
+    /// timeout.
+    ///
+    /// The caller vouches that no client believes in a lock that one of these nodes forgot. That
+    /// is so, for instance, on nodes that no client has used yet.
+    ///
+    /// # Errors
+    /// Before anything is sent: [`Error::Busy`].
+    pub fn vouch(&mut self, data: u64) -> Result<Op, Error> {
+        self.coordinator.vouch(data, clock::now())
+    }
+
+    /// Deletes `key` on every node, whichever client holds it. This breaks what a lock promises:
+    /// the holder believes in its lock until it notices, and meanwhile another client can take it.
+    /// For an operator who knows that the holder is gone.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    pub fn dangerously_force_release(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        data: u64,
+    ) -> Result<Op, Error> {
+        self.coordinator.force_release(key.as_ref(), data, clock::now())
+    }
+
+    /// Deletes `key` on each node that still holds what the inspection `seen` of this key found
+    /// there, whichever client holds it: what changed since then stays. Like
+    /// [`dangerously_force_release`](Engine::dangerously_force_release), this breaks what a lock
+    /// promises. The request ends as [`Outcome::ForceReleased`](crate::Outcome::ForceReleased),
+    /// with what each node said, when all nodes have answered, or at the node timeout.
+    ///
+    /// A value that is longer than what an inspection keeps of it is compared as far as it was
+    /// kept.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    pub fn dangerously_force_release_seen(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        seen: &Inspection,
+        data: u64,
+    ) -> Result<Op, Error> {
+        self.coordinator.force_release_seen(key.as_ref(), seen, data, clock::now())
+    }
+
+    /// Extends a lock to at least `ttl` from now. While too few nodes answer, the engine asks them
+    /// again, up to the deadline that is in force.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid ttl, [`Error::Lost`], or [`Error::Busy`] while another
+    /// extend of the lock is in flight.
+    pub fn extend(&mut self, lock: &Lock, ttl: Duration, data: u64) -> Result<Op, Error> {
+        self.coordinator.extend(lock, ttl, data, clock::now())
+    }
+
+    /// Releases a lock. The completion comes when a majority of nodes has released it, or at the
+    /// node timeout; the engine sends the pending releases afterwards by itself. A lock that was
+    /// over before ends as `AlreadyExpired` without a request to the nodes;
+    /// [`release_token`](Engine::release_token) asks them.
+    pub fn release(&mut self, lock: Lock, data: u64) -> Op {
+        self.coordinator.release(lock, data, clock::now())
+    }
+
+    /// Releases `key` if it holds `token`, whichever client took it.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    pub fn release_token(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        token: LockToken,
+        data: u64,
+    ) -> Result<Op, Error> {
+        self.coordinator.release_token(key.as_ref(), token, data, clock::now())
+    }
+
+    /// Releases a lock without a completion. Follow it with [`flush`](Engine::flush) or
+    /// [`prepare`](Engine::prepare).
+    pub fn release_nowait(&mut self, lock: &Lock) {
+        self.coordinator.release_nowait(lock, clock::now());
+    }
+
+    /// Cancels every request and releases every lock, handed out or not: for an orderly end. Drive
+    /// the engine on until [`Coordinator::open_records`] is zero: then no key is left on any node.
+    /// If you stop earlier, it counts the keys that may be left on some node until their ttl ends.
+    ///
+    /// [`Coordinator::open_records`]: crate::proto::coordinator::Coordinator::open_records
+    pub fn release_all(&mut self) {
+        self.coordinator.release_all(clock::now());
+    }
+
+    /// Cancels a request: no completion follows, and a lock that it won or may yet win is
+    /// released.
+    pub fn cancel(&mut self, op: Op) {
+        self.coordinator.cancel(op, clock::now());
+    }
+
+    /// How long the lock may still be believed in; zero once it is over. A local read.
+    pub fn remaining(&self, lock: &Lock) -> Duration {
+        self.coordinator.remaining(lock, clock::now())
+    }
+
+    /// When the lock ends, on the clock of [`clock::now`]; `None` once it is over.
+    pub fn deadline(&self, lock: &Lock) -> Option<Instant> {
+        self.coordinator.deadline(lock)
+    }
+}

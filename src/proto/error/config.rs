@@ -1,0 +1,120 @@
+//! What cannot work as it was configured or requested.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::node::NodeReply;
+use super::report::Report;
+use crate::proto::node_set::MAX_NODES;
+use crate::proto::time::InvalidTtl;
+
+/// What cannot work as it was configured or requested. `Debug` is the line of `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The list of nodes is empty.
+    NoNodes,
+    /// More nodes than a client can have.
+    TooManyNodes {
+        /// How many were given.
+        given: usize,
+    },
+    /// The same address is in the list twice: it would vote twice.
+    DuplicateNode {
+        /// The address.
+        label: Box<str>,
+    },
+    /// An invalid address. Credentials are left out.
+    Address {
+        /// What was given, without its credentials.
+        given: Box<str>,
+        /// What is wrong with it.
+        problem: Box<str>,
+    },
+    /// A name for the client's connections that no node accepts.
+    ClientName {
+        /// The name.
+        given: Box<str>,
+    },
+    /// Something that encryption needs is missing or invalid.
+    Tls {
+        /// What is wrong.
+        problem: Box<str>,
+    },
+    /// A ttl that is too short to leave any time after drift, or is too long.
+    Ttl(InvalidTtl),
+    /// A key that is longer than the limit.
+    KeyTooLong {
+        /// Its length in bytes.
+        given: usize,
+        /// The most bytes it may have.
+        most: usize,
+    },
+    /// A key that cannot be locked: it is the key of the node marker.
+    KeyOfMarker {
+        /// The key.
+        key: Box<[u8]>,
+    },
+    /// A setting that cannot work.
+    Setting {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        given: Duration,
+        /// What the setting must be.
+        must: &'static str,
+    },
+    /// The operating system refused something that the client needs to start.
+    System {
+        /// What was tried, and what came of it.
+        problem: Box<str>,
+    },
+    /// So many nodes have a lasting failure that the others are no quorum.
+    Nodes(Box<Report>),
+}
+
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::NoNodes => f.write_str("the list of nodes is empty"),
+            ConfigError::TooManyNodes { given } => {
+                write!(f, "{given} nodes: a client can have {}", MAX_NODES)
+            }
+            ConfigError::DuplicateNode { label } => {
+                write!(f, "the node {label} is in the list twice: it would vote twice")
+            }
+            ConfigError::Address { given, problem } => write!(f, "address {given}: {problem}"),
+            ConfigError::ClientName { given } => {
+                write!(f, "client_name is {given:?}: it must be printable ASCII without spaces")
+            }
+            ConfigError::Tls { problem } => write!(f, "TLS: {problem}"),
+            ConfigError::Ttl(bad) => bad.fmt(f),
+            ConfigError::KeyTooLong { given, most } => {
+                write!(f, "a key of {given} bytes: the limit is {most}")
+            }
+            ConfigError::KeyOfMarker { key } => {
+                let key = key.escape_ascii();
+                write!(f, "\"{key}\" is the key of the node marker; lock another key")
+            }
+            ConfigError::Setting { name, given, must } => {
+                write!(f, "{name} is {given:?}: it must be {must}")
+            }
+            ConfigError::System { problem } => f.write_str(problem),
+            ConfigError::Nodes(report) if report.names_one_server_twice() => {
+                f.write_str("two addresses lead to one server, which would vote twice: ")?;
+                report.write_nodes(f, |node| node.said != NodeReply::Nothing)?;
+                f.write_str("; give every server once")
+            }
+            ConfigError::Nodes(report) => {
+                write!(f, "too many nodes cannot be used as they are configured: {report}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

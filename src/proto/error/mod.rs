@@ -1,0 +1,133 @@
+//! What can go wrong, as closed sets; and the report of what every node said.
+//!
+//! A node's failure is data in a [`Report`], never an error of the event loop.
+
+mod config;
+mod ends;
+mod node;
+mod report;
+
+use std::fmt;
+
+use crate::proto::time::InvalidTtl;
+
+pub use config::ConfigError;
+pub use ends::{Busy, ClosedReason, LostReason};
+pub use node::{NodeError, NodeReply};
+pub use report::{NodeReport, Report};
+
+/// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because Rust prints
+/// the `Debug` form of an error that `main` returns.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Error {
+    /// Enough nodes answered, and other clients hold the key.
+    Contended(Box<Report>),
+    /// Not enough nodes gave a vote that counts.
+    NoQuorum(Box<Report>),
+    /// A majority granted, but the ttl had run out when the client knew it.
+    Expired(Box<Report>),
+    /// The lock is not held any more.
+    Lost {
+        /// Why.
+        reason: LostReason,
+        /// What every node said to the last question about it.
+        report: Box<Report>,
+    },
+    /// A limit of the client is reached: nothing was sent.
+    Busy(Busy),
+    /// The request, or the configuration of the client, cannot work. Retrying does not help.
+    Config(ConfigError),
+    /// The client has ended: nothing was sent, or what the request may have left is released.
+    Closed(ClosedReason),
+}
+
+impl Error {
+    /// What every node said; `None` if no node was asked.
+    pub fn report(&self) -> Option<&Report> {
+        match self {
+            Error::Contended(report)
+            | Error::NoQuorum(report)
+            | Error::Expired(report)
+            | Error::Lost { report, .. }
+            | Error::Config(ConfigError::Nodes(report)) => Some(report),
+            Error::Busy(_) | Error::Config(_) | Error::Closed(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Contended(report) => write!(f, "held by another: {report}{}", report.hint()),
+            Error::NoQuorum(report) => write!(f, "no quorum: {report}{}", report.hint()),
+            Error::Expired(report) => write!(f, "granted too late to be of use: {report}"),
+            Error::Lost { reason, report } => write!(f, "the lock is lost ({reason}): {report}"),
+            Error::Busy(busy) => busy.fmt(f),
+            Error::Config(error) => error.fmt(f),
+            Error::Closed(closed) => closed.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// No `source()`: `Display` already contains the text of a [`ConfigError`] inside, so a chain would
+/// repeat it.
+impl std::error::Error for Error {}
+
+impl From<InvalidTtl> for Error {
+    fn from(bad: InvalidTtl) -> Error {
+        Error::Config(ConfigError::Ttl(bad))
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Error {
+        Error::Config(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_one_line_for_an_operator() {
+        let node = |label: &str, said, detail: Option<&str>| NodeReport {
+            label: label.into(),
+            said,
+            detail: detail.map(Into::into),
+        };
+        let report = Report {
+            key: b"invoice:\r\n42"[..].into(),
+            needed: 2,
+            nodes: vec![
+                node("10.0.0.1:6379", NodeReply::Granted, None),
+                node("10.0.0.2:6379", NodeReply::Held, None),
+                node("10.0.0.3:6379", NodeReply::Failed(NodeError::Unreachable), Some("refused")),
+            ],
+        };
+        assert_eq!(
+            Error::NoQuorum(Box::new(report)).to_string(),
+            "no quorum: needed 2 of 3 for \"invoice:\\r\\n42\": 10.0.0.1:6379 granted, \
+             10.0.0.2:6379 held, 10.0.0.3:6379 not connected (refused)"
+        );
+    }
+
+    #[test]
+    fn a_failed_main_prints_one_line_and_a_chain_says_it_once() {
+        let error = Error::Config(ConfigError::NoNodes);
+        assert_eq!(format!("{error:?}"), error.to_string(), "main prints Debug");
+        assert!(std::error::Error::source(&error).is_none(), "its text would be said twice");
+        let config = ConfigError::TooManyNodes { given: 99 };
+        assert_eq!(format!("{config:?}"), config.to_string());
+        let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new() };
+        assert_eq!(format!("{report:?}"), report.to_string());
+        let error = Error::Contended(Box::new(report));
+        assert_eq!(format!("{error:?}"), error.to_string());
+    }
+}

@@ -1,0 +1,87 @@
+//! The report of what every node said to the question that failed: one line for an operator.
+
+use std::fmt;
+
+use super::node::{NodeError, NodeReply};
+
+/// One line of a [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeReport {
+    /// The node's label: its address, without credentials.
+    pub label: Box<str>,
+    /// What the node said.
+    pub said: NodeReply,
+    /// The node's own words if they say more: an error line, a connect error.
+    pub detail: Option<Box<str>>,
+}
+
+/// What every node said to the question that failed. `Debug` is the line of `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The key that was asked for.
+    pub key: Box<[u8]>,
+    /// How many nodes had to say yes.
+    pub needed: usize,
+    /// Every node, in the order of the list.
+    pub nodes: Vec<NodeReport>,
+}
+
+/// The hint in an error that the restart guard causes: what the caller can do.
+const GUARD_HINT: &str = "; restart guard: a node that may have forgotten a live lock does not \
+    grant for max_ttl; on new nodes run `redlatch init` or call Client::vouch; \
+    Config::restart_guard or --no-restart-guard turns the guard off";
+
+impl Report {
+    /// Whether a majority would be possible if the grants of quarantined nodes counted.
+    pub fn is_for_the_restart_guard(&self) -> bool {
+        let quarantined = NodeReply::Failed(NodeError::Quarantined);
+        let count = |said| self.nodes.iter().filter(|node| node.said == said).count();
+        let most = count(quarantined) + count(NodeReply::Granted) + count(NodeReply::Nothing);
+        count(quarantined) > 0 && most >= self.needed
+    }
+
+    /// Writes what some of the nodes said.
+    pub(super) fn write_nodes(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        wanted: impl Fn(&NodeReport) -> bool,
+    ) -> fmt::Result {
+        for (index, node) in self.nodes.iter().filter(|node| wanted(node)).enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {}", node.label, node.said)?;
+            if let Some(detail) = &node.detail {
+                write!(f, " ({detail})")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a node of the list is a server that another address leads to as well.
+    pub(super) fn names_one_server_twice(&self) -> bool {
+        let twice = NodeReply::Failed(NodeError::SameServer);
+        self.nodes.iter().any(|node| node.said == twice)
+    }
+
+    pub(super) fn hint(&self) -> &'static str {
+        if self.is_for_the_restart_guard() { GUARD_HINT } else { "" }
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (needed, nodes) = (self.needed, self.nodes.len());
+        write!(f, "needed {needed} of {nodes}")?;
+        // A report about the nodes alone is about no key.
+        if !self.key.is_empty() {
+            write!(f, " for \"{}\"", self.key.escape_ascii())?;
+        }
+        f.write_str(": ")?;
+        self.write_nodes(f, |_| true)
+    }
+}

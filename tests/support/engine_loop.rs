@@ -1,0 +1,72 @@
+//! An engine on a poller of its own, in the loop of a program that uses it.
+
+use std::time::{Duration, Instant};
+
+use redlatch::{Config, Engine};
+
+use super::support::{SECOND, eventually, millis};
+
+pub struct Loop {
+    pub engine: Engine,
+    poll: mio::Poll,
+    events: mio::Events,
+}
+
+impl Loop {
+    /// The nodes need not be ready yet.
+    pub fn new(config: Config) -> Loop {
+        let poll = mio::Poll::new().expect("a poller");
+        let engine = Engine::new(config, poll.registry(), mio::Token(1000)).expect("good settings");
+        Loop { engine, poll, events: mio::Events::with_capacity(64) }
+    }
+
+    /// With all nodes ready.
+    #[track_caller]
+    pub fn ready(config: Config) -> Loop {
+        let nodes = config.settings().nodes.len();
+        let mut embedded = Loop::new(config);
+        embedded.turn_until("the nodes are ready", |it| it.coordinator().ready().len() == nodes);
+        embedded
+    }
+
+    /// Prepares, sleeps for at most 10 ms, takes the events.
+    pub fn turn(&mut self) {
+        self.turn_within(millis(10));
+    }
+
+    /// Prepares, sleeps for at most this long, takes the events.
+    pub fn turn_within(&mut self, most: Duration) {
+        let timeout = self.engine.prepare().unwrap_or(most).min(most);
+        self.poll.poll(&mut self.events, Some(timeout)).expect("the poller works");
+        for event in &self.events {
+            assert!(self.engine.handle_event(event), "every socket here is the engine's");
+        }
+    }
+
+    /// Turns until `holds`, for 30 s at most.
+    #[track_caller]
+    pub fn turn_until(&mut self, what: &str, mut holds: impl FnMut(&mut Engine) -> bool) {
+        eventually(30 * SECOND, what, || {
+            self.turn();
+            holds(&mut self.engine)
+        });
+    }
+
+    pub fn turn_for(&mut self, time: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            self.turn_within(millis(1));
+        }
+    }
+
+    /// Turns until a request ends.
+    #[track_caller]
+    pub fn completion(&mut self) -> redlatch::Completion {
+        let mut done = None;
+        self.turn_until("a request ends", |engine| {
+            done = done.take().or_else(|| engine.poll_completion());
+            done.is_some()
+        });
+        done.expect("the loop ended with it")
+    }
+}
