@@ -215,11 +215,16 @@ fn metrics_file_has_the_course_of_the_lock_and_the_counters() {
     assert!(metric(&desk, "redlatch_lock_wait_seconds{key=\"key\"}") >= Some(0.3));
     assert!(metric(&desk, "redlatch_lock_held_seconds{key=\"key\"}") >= Some(1.0));
     assert_eq!(metric(&desk, "redlatch_lock_deadline_timestamp_seconds{key=\"key\"}"), None);
+    // The key was deleted on one node after the other: the last one may have denied it, and have
+    // been given it later.
+    let mut grants = 0.0;
     for node in &fleet {
         let label = format!("node=\"{}\"", node.address());
-        assert!(metric(&desk, &format!("redlatch_node_grants_total{{{label}}}")) >= Some(1.0));
+        let granted = metric(&desk, &format!("redlatch_node_grants_total{{{label}}}"));
+        grants += granted.expect("every node has this counter");
         is(&format!("redlatch_node_can_grant{{{label}}}"), 1.0);
     }
+    assert!(grants >= 2.0, "{grants}");
     let names: Vec<_> = std::fs::read_dir(desk.path("")).expect("it is there").collect();
     let left =
         names.iter().flatten().filter(|it| it.file_name().to_string_lossy().contains("prom"));
