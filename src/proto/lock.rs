@@ -1,11 +1,14 @@
 //! The handle of a lock, and the token that proves it.
 //!
 //! The hazard is a handle that outlives its record. Places of records are used again, so a handle
-//! carries the generation it was made in. An old handle finds nothing.
+//! carries the generation of its record, and the token, which no other lock has. An old handle
+//! finds nothing.
 
 use std::fmt;
 
 use rand::{CryptoRng, Rng};
+
+use crate::proto::ids::RecordId;
 
 /// Random bytes in a token: 160 bits, as the Redlock page asks for.
 pub const TOKEN_BYTES: usize = 20;
@@ -65,8 +68,7 @@ impl fmt::Debug for LockToken {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a lock that is not released stays until its ttl is over"]
 pub struct Lock {
-    pub(crate) record: u32,
-    pub(crate) generation: u64,
+    pub(crate) record: RecordId,
     pub(crate) token: LockToken,
 }
 
@@ -79,7 +81,7 @@ impl Lock {
     /// Another handle of the same lock, to look at it: only one of the two releases the lock.
     #[cfg(feature = "net")]
     pub(crate) fn alias(&self) -> Lock {
-        Lock { record: self.record, generation: self.generation, token: self.token }
+        Lock { record: self.record, token: self.token }
     }
 }
 

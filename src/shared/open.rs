@@ -393,7 +393,7 @@ mod tests {
             let lock_state = open.lock_state_for(b"a");
             lock_state.set_deadline(Some(Instant::from_nanos(1)));
             let token = LockToken::parse(&"0".repeat(40)).unwrap();
-            let lock = Lock { record: 0, generation: 0, token };
+            let lock = Lock { record: crate::proto::ids::RecordId::of(0), token };
             let others = [
                 Place::Asked { op, ended: false, waker: None, extends: None },
                 Place::Kept { op, lock_state: Arc::clone(&lock_state) },

@@ -2,7 +2,7 @@
 //! first request of the next connection, after the earlier one has ended. A live lock is not
 //! released.
 
-use redlatch::proto::locks::pending_releases::GONE_AFTER;
+use redlatch::proto::locks::records::GONE_AFTER;
 use redlatch::proto::settings::Limits;
 
 use super::*;

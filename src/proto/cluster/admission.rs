@@ -9,8 +9,8 @@ use crate::proto::cluster::{Action, Change, Cluster};
 use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
-use crate::proto::wire::connection::{Ask, Kind};
 use crate::proto::wire::handshake::{Fact, Progress, Step, Vetted};
 use crate::proto::wire::marker::{self, MarkerState, Marking};
 
@@ -23,8 +23,8 @@ impl Cluster {
         link.hide(settings.password.clone());
         let (name, marker) = (&self.settings.client_name, self.settings.wanted_marker());
         it.handshake.begin(settings, name, marker, |step, arguments| {
-            let ask = Ask::new(0, 0, Kind::Handshake(step), now);
-            link.ask(ask, |out| command::encode(out, arguments));
+            let ask = Ask::Node(NodeAsk::Handshake(step));
+            link.ask(ask, now, |out| command::encode(out, arguments));
         });
     }
 
@@ -32,9 +32,10 @@ impl Cluster {
     fn mark_in_handshake(&mut self, node: NodeId, how: Marking, now: Instant) {
         let it = &mut self.nodes[node.index()];
         let identity = it.handshake.vetted().info.identity;
-        let ask = Ask::new(0, 0, Kind::Handshake(Step::Mark), now);
+        let ask = Ask::Node(NodeAsk::Handshake(Step::Mark));
         it.handshake.mark();
-        it.link.ask(ask, |out| marker::mark(out, &self.settings.node_marker, &identity, how));
+        let key = &self.settings.node_marker;
+        it.link.ask(ask, now, |out| marker::mark(out, key, &identity, how));
     }
 
     /// The node answered a step of the handshake.

@@ -9,8 +9,9 @@ use crate::proto::cluster::{Action, Change, Cluster, Due};
 use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
-use crate::proto::wire::connection::{Ask, Fault, Kind};
+use crate::proto::wire::connection::Fault;
 
 /// How many times longer the pause is before the next connection to a node whose configuration has
 /// to change before it may be used.
@@ -113,9 +114,9 @@ impl Cluster {
         }
         (it.marking, it.vouching) = (None, false);
         let mut asks = it.link.reset();
-        let creating = |ask: &Ask| ask.kind.may_create();
-        let provable = self.remember_connection(node, asks.iter().any(creating));
-        asks.retain(|ask| ask.kind.is_about_a_record());
+        asks.retain(|ask| matches!(ask, Ask::Lock(_) | Ask::Task(..)));
+        let unproven = asks.iter().any(|ask| ask.may_create());
+        let provable = self.remember_connection(node, unproven);
         self.report(node, Change::Lost { cause, asks, provable });
     }
 
@@ -161,8 +162,7 @@ impl Cluster {
     pub(super) fn end_earlier_connections(&mut self, node: NodeId, now: Instant) {
         let it = &mut self.nodes[node.index()];
         for &client_id in &it.earlier {
-            let kind = Kind::Kill { client_id };
-            it.link.ask(Ask::new(0, 0, kind, now), |out| {
+            it.link.ask(Ask::Node(NodeAsk::Kill), now, |out| {
                 let digits = client_id.to_string();
                 command::encode(out, &[b"CLIENT", b"KILL", b"ID", digits.as_bytes()]);
             });
@@ -170,9 +170,10 @@ impl Cluster {
     }
 
     /// A node answered the command that ends an earlier connection.
-    pub(super) fn kill_answered(&mut self, node: NodeId, client_id: i64, gone: bool) {
+    pub(super) fn kill_answered(&mut self, node: NodeId, gone: bool) {
         let it = &mut self.nodes[node.index()];
-        it.earlier.retain(|&earlier| earlier != client_id);
+        // The connections were named in this order.
+        it.earlier.remove(0);
         let last = it.earlier.is_empty();
         if !gone {
             // No proof will come for what was asked on that connection: its keys are released

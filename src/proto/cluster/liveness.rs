@@ -8,8 +8,8 @@ use crate::proto::cluster::{Action, Change, Cluster, Due, NodeEvent};
 use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
-use crate::proto::wire::connection::{Ask, Kind};
 
 impl Cluster {
     /// Sets the timer that looks for silence.
@@ -72,8 +72,7 @@ impl Cluster {
         if !it.standing.is_usable() || !it.link.has_room(&self.settings.limits) {
             return;
         }
-        let ask = Ask::new(0, 0, Kind::Probe, now);
-        it.link.ask(ask, |out| command::encode(out, &[b"TIME"]));
+        it.link.ask(Ask::Node(NodeAsk::Probe), now, |out| command::encode(out, &[b"TIME"]));
         self.watch_for_silence(node, now);
     }
 
@@ -84,9 +83,10 @@ impl Cluster {
     }
 
     /// The node answered the probe: with its time, or with an error.
-    pub(super) fn time_told(&mut self, node: NodeId, ask: Ask, micros: Option<u64>, now: Instant) {
+    pub(super) fn time_told(&mut self, node: NodeId, micros: Option<u64>, now: Instant) {
         let Some(micros) = micros else { return };
-        let reading = Reading { micros, asked_at: ask.asked_at, read_at: now };
+        let asked_at = self.asked_at(node);
+        let reading = Reading { micros, asked_at, read_at: now };
         let before = self.nodes[node.index()].reading.replace(reading);
         let jump = before.and_then(|before| state::clock_jump(&before, &reading));
         if let Some(nanos) = jump {

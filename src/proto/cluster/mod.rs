@@ -3,7 +3,7 @@
 //! gives their answers back.
 //!
 //! The cluster is not the locks: it sees no record, no deadline and no round. An [`Ask`] carries
-//! the number of a record through the cluster, and nothing here looks at that number.
+//! the id of a record through the cluster, and nothing here looks at that id.
 //!
 //! What the locks have to know of a node comes out as [`Heard`] and as [`Change`]s, in their order.
 //! The one hazard is a change that is acted on late. The caller of [`hear`](Cluster::hear),
@@ -31,14 +31,17 @@ pub mod tests;
 use std::collections::VecDeque;
 
 use crate::proto::cluster::restart_guard::QuarantineReason;
-use crate::proto::error::NodeError;
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::ids::{RecordId, TaskId};
 use crate::proto::key::KeyHash;
 use crate::proto::node_set::{NodeId, majority};
 use crate::proto::settings::Settings;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
-use crate::proto::wire::connection::{Answer, Ask, Incoming, Kind};
+use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
+use crate::proto::wire::ask::{Ask, Kind, LockAsk};
+use crate::proto::wire::connection::Incoming;
 
 use events::Events;
 pub use events::NodeEvent;
@@ -61,8 +64,12 @@ pub enum Action {
 /// drop.
 #[derive(Debug, Clone, Copy)]
 pub enum Heard {
-    /// The answer to a question about a record, or to one that names a key.
-    Answer(Ask, Answer),
+    /// The answer to a question about a lock.
+    Lock(LockAsk, NodeReply),
+    /// The answer to the registration of a record's key: as in [`Incoming::Registered`].
+    Registered(RecordId, Option<i64>),
+    /// The answer to a question of a task.
+    Task(TaskId, TaskAnswer),
     /// Another client wrote to a key with this hash, or the node forgot that the key was
     /// registered.
     Written(KeyHash),
@@ -88,8 +95,7 @@ pub enum Change {
     /// The node was silent, and answers again.
     CaughtUp,
     /// The node's connection is gone, or could not be made. The caller has to call
-    /// [`plan_reconnect`](Cluster::plan_reconnect). These questions about records will not be
-    /// answered any more.
+    /// [`plan_reconnect`](Cluster::plan_reconnect). These questions will not be answered any more.
     Lost {
         /// What the node votes instead.
         cause: NodeError,
@@ -182,15 +188,21 @@ impl Cluster {
                 return None;
             }
             match it.link.next_incoming(input, now) {
-                Ok(Some(Incoming::Answer(ask, answer))) => {
-                    if let Answer::NodeReply(said) = answer {
-                        let took = now.saturating_since(ask.asked_at);
-                        self.stats.answered(node, ask.kind == Kind::Acquire, said, took);
+                Ok(Some(Incoming::Lock(ask, said))) => {
+                    let took = now.saturating_since(it.link.asked_at());
+                    self.stats.answered(node, ask.kind == Kind::Acquire, said, took);
+                    return Some(Heard::Lock(ask, said));
+                }
+                Ok(Some(Incoming::Node(answer))) => self.answered(node, answer, now),
+                Ok(Some(Incoming::Registered(record, left))) => {
+                    return Some(Heard::Registered(record, left));
+                }
+                Ok(Some(Incoming::Task(task, answer))) => {
+                    if let Some(said) = answer.said() {
+                        let took = now.saturating_since(it.link.asked_at());
+                        self.stats.answered(node, false, said, took);
                     }
-                    if ask.kind.is_about_a_record() || ask.kind == Kind::Register {
-                        return Some(Heard::Answer(ask, answer));
-                    }
-                    self.answered(node, ask, answer, now);
+                    return Some(Heard::Task(task, answer));
                 }
                 Ok(Some(Incoming::Flushed)) => {
                     self.distrust(node, QuarantineReason::Flushed, now);
@@ -207,17 +219,20 @@ impl Cluster {
     }
 
     /// The node answered a question of the cluster's own.
-    fn answered(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
-        match (ask.kind, answer) {
-            (Kind::Handshake(step), Answer::Fact) => self.handshake_answered(node, step, now),
-            (Kind::Probe, Answer::Time(micros)) => self.time_told(node, ask, micros, now),
-            (Kind::Kill { client_id }, Answer::Gone(gone)) => {
-                self.kill_answered(node, client_id, gone);
-            }
-            (Kind::Mark, Answer::Fact) => self.marked(node, now),
-            (Kind::Caching | Kind::LastWord, Answer::Heard) => {}
-            _ => unreachable!("the link reads each reply by its question"),
+    fn answered(&mut self, node: NodeId, answer: NodeAnswer, now: Instant) {
+        match answer {
+            NodeAnswer::Handshake(step) => self.handshake_answered(node, step, now),
+            NodeAnswer::Marked => self.marked(node, now),
+            NodeAnswer::Time(micros) => self.time_told(node, micros, now),
+            NodeAnswer::Gone(gone) => self.kill_answered(node, gone),
+            NodeAnswer::Unused => {}
         }
+    }
+
+    /// When the question of the last answer of a node was asked.
+    #[inline]
+    pub fn asked_at(&self, node: NodeId) -> Instant {
+        self.nodes[node.index()].link.asked_at()
     }
 
     /// Whether there are changes.

@@ -10,7 +10,7 @@ use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
 use crate::proto::settings::RestartGuard;
 use crate::proto::time::Instant;
-use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::handshake::{Fact, Vetted, forbids_a_marker};
 use crate::proto::wire::marker::{self, MarkerState, Marking};
 
@@ -75,8 +75,8 @@ impl Cluster {
             return;
         }
         it.marking = Some(how);
-        let ask = Ask::new(0, 0, Kind::Mark, now);
-        it.link.ask(ask, |out| marker::mark(out, key, &identity, how));
+        let encode = |out: &mut _| marker::mark(out, key, &identity, how);
+        it.link.ask(Ask::Node(NodeAsk::Mark), now, encode);
         self.watch_for_silence(node, now);
     }
 
@@ -151,7 +151,8 @@ impl Cluster {
             MarkerState::Absent | MarkerState::Unavailable => None,
         };
         let (key, identity) = (&self.settings.node_marker, it.vetted.info.identity);
-        it.link.ask(ask, |out| marker::mark(out, key, &identity, Marking::Vouch(since)));
+        let how = Marking::Vouch(since);
+        it.link.ask(ask, now, |out| marker::mark(out, key, &identity, how));
         self.watch_for_silence(node, now);
     }
 

@@ -11,8 +11,8 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command::Native;
-use crate::proto::wire::connection::{Ask, Kind};
 
 impl Cluster {
     /// The settings that the cluster was made with.
@@ -165,7 +165,7 @@ impl Cluster {
     }
 
     /// Writes a question into a node's outbox. Its answer comes as
-    /// [`Heard::Answer`](crate::proto::cluster::Heard::Answer).
+    /// [`Heard`](crate::proto::cluster::Heard).
     #[inline]
     pub fn ask(
         &mut self,
@@ -174,8 +174,14 @@ impl Cluster {
         now: Instant,
         encode: impl FnOnce(&mut BytesMut),
     ) {
-        self.nodes[node.index()].link.ask(ask, encode);
+        self.nodes[node.index()].link.ask(ask, now, encode);
         self.watch_for_silence(node, now);
+    }
+
+    /// Writes a question into a node's outbox that is encoded already.
+    #[inline]
+    pub fn ask_encoded(&mut self, node: NodeId, ask: Ask, now: Instant, bytes: &[u8]) {
+        self.ask(node, ask, now, |out| out.extend_from_slice(bytes));
     }
 
     /// Writes a release once more into a node's outbox, at the end of a client, which does not wait
@@ -188,7 +194,7 @@ impl Cluster {
     ) {
         let it = &mut self.nodes[node.index()];
         if it.vetted.native.is_none() {
-            it.link.ask(Ask::new(0, 0, Kind::LastWord, now), encode);
+            it.link.ask(Ask::Node(NodeAsk::LastWord), now, encode);
         }
     }
 

@@ -106,7 +106,8 @@ impl Bench {
 
     /// A question about record 5 that may create its key.
     fn ask(&mut self) {
-        let ask = Ask::new(5, 1, Kind::Acquire, self.now);
+        let (record, kind) = (RecordId::of(5), Kind::Acquire);
+        let ask = Ask::Lock(LockAsk { record, round: 1, kind });
         self.cluster.ask(only(), ask, self.now, |out| command::encode(out, &[b"SET", b"key"]));
     }
 
@@ -142,10 +143,10 @@ fn answer_about_a_record_comes_out_with_its_question() {
     bench.ask();
     bench.heard.clear();
     assert!(bench.hear("+OK\r\n").is_empty());
-    let [Heard::Answer(ask, Answer::NodeReply(NodeReply::Granted))] = bench.heard[..] else {
+    let [Heard::Lock(ask, NodeReply::Granted)] = bench.heard[..] else {
         panic!("{:?}", bench.heard)
     };
-    assert_eq!((ask.record, ask.round, ask.kind), (5, 1, Kind::Acquire));
+    assert_eq!((ask.record, ask.round, ask.kind), (RecordId::of(5), 1, Kind::Acquire));
     assert_eq!(bench.cluster.stats().nodes[0].grants, 1);
 }
 
@@ -161,7 +162,7 @@ fn lost_connection_gives_back_what_was_asked_about_records_and_nothing_else() {
     let [Change::Lost { ref asks, provable: true, .. }] = changes[..] else {
         panic!("{changes:?}")
     };
-    assert!(asks.iter().all(|ask| ask.kind == Kind::Acquire), "{asks:?}");
+    assert!(asks.iter().all(|ask| matches!(ask, Ask::Lock(_))), "{asks:?}");
     assert_eq!(asks.len(), 2);
 }
 

@@ -25,7 +25,7 @@ use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::waits::Waits;
-use crate::proto::wire::connection::Kind;
+use crate::proto::wire::ask::Kind;
 
 pub use crate::proto::cluster::{Action, NodeEvent};
 
@@ -102,14 +102,17 @@ impl Coordinator {
         while let Some(heard) = self.locks.cluster_mut().hear(node, &mut input, now) {
             self.locks.act_on_changes(now);
             match heard {
-                Heard::Answer(ask, answer) => {
+                Heard::Lock(ask, said) => {
                     // An answer after the majority delays no caller, so only earlier ones are
                     // measured.
                     if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
-                        self.waits.note_round_trip(now.saturating_since(ask.asked_at));
+                        let asked_at = self.locks.cluster().asked_at(node);
+                        self.waits.note_round_trip(now.saturating_since(asked_at));
                     }
-                    self.locks.answered(node, ask, answer, now);
+                    self.locks.answered(node, ask, said, now);
                 }
+                Heard::Registered(record, left) => self.locks.registered(node, record, left, now),
+                Heard::Task(task, answer) => self.locks.task_answered(node, task, answer, now),
                 Heard::Written(key) => self.locks.was_written(node, key, now),
                 // Several flushes in one read cause one walk over the locks.
                 Heard::Flushed => flushed = true,

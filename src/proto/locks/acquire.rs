@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::lock::Lock;
 use crate::proto::locks::auto_extend::AutoExtend;
@@ -16,7 +16,7 @@ use crate::proto::locks::round::Round;
 use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy, draw, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::ask::{Kind, LockAsk};
 
 impl Locks {
     /// Refuses an invalid request before anything is sent.
@@ -45,37 +45,37 @@ impl Locks {
         self.check_room()?;
         let token = draw(&mut self.rng);
         let round = Round::acquire(self.cluster.size(), now, wish.ttl);
-        let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
-        self.records.index(number, hash);
-        let op = self.ops.open(wish.data, wish.give_up_at, number);
-        self.will_be_kept(number, op, wish.keep);
-        self.begin_attempt(number, now);
+        let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
+        self.records.index(id, hash);
+        let op = self.ops.open(wish.data, wish.give_up_at, Stage::Running { record: id });
+        self.will_be_kept(id, op, wish.keep);
+        self.begin_attempt(id, now);
         Ok(op)
     }
 
     /// The record that asks for `key`, or holds it.
     #[inline]
-    pub fn occupant(&self, key: &[u8], hash: KeyHash) -> Option<u32> {
+    pub fn occupant(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
         self.records.occupant(key, hash)
     }
 
     /// Ends a lock whose deadline has passed, and whose timer was not looked at yet. A kept lock is
     /// left alone: its loss is reported by the driver's turn. Returns whether a lock was ended.
     #[inline]
-    pub fn end_if_overdue(&mut self, number: u32, now: Instant) -> bool {
-        let record = self.records.get_mut(number);
+    pub fn end_if_overdue(&mut self, id: RecordId, now: Instant) -> bool {
+        let record = self.records.get_mut(id);
         if record.phase != Phase::Held || now < record.deadline || record.kept.is_some() {
             return false;
         }
         self.timers.clear_in(&mut record.deadline_timer);
-        self.deadline_is_reached(number, now);
+        self.deadline_is_reached(id, now);
         true
     }
 
     /// Cancels a request: no completion follows.
     pub fn cancel(&mut self, op: Op, now: Instant) {
         let Some(request) = self.ops.close(op) else { return };
-        let number = match request.stage {
+        let id = match request.stage {
             Stage::Over(_) | Stage::Extended { .. } => return,
             Stage::Queued { queue, mut timer, .. } => {
                 self.timers.clear_in(&mut timer);
@@ -86,7 +86,7 @@ impl Locks {
             Stage::Starting { record } | Stage::Running { record } | Stage::Granted { record } => {
                 record
             }
-            Stage::Looking { record, .. } => record,
+            Stage::Task { task } => return self.cancel_task(task),
             Stage::Keeping { record }
             | Stage::Expiring { record, .. }
             | Stage::Renewed { record } => {
@@ -99,13 +99,12 @@ impl Locks {
                 record
             }
         };
-        let record = self.records.get_mut(number);
-        let generation = record.generation;
+        let record = self.records.get_mut(id);
         record.op = None;
         if matches!(record.round.purpose, Purpose::Acquire | Purpose::Adopt) {
-            self.end(number, now);
+            self.end(id, now);
         }
-        self.finish(number, generation);
+        self.finish(id);
     }
 
     /// Refuses if enough nodes are there, but too few of them have room.
@@ -128,19 +127,19 @@ impl Locks {
     /// is: the grants of a minority would only have to be released.
     ///
     /// Until the first handshakes are over, the attempt is held and does not begin.
-    pub fn begin_attempt(&mut self, number: u32, now: Instant) {
-        if self.hold_at_start(number) {
+    pub fn begin_attempt(&mut self, id: RecordId, now: Instant) {
+        if self.hold_at_start(id) {
             return;
         }
-        let adopts = self.records.get(number).taken_up.is_some();
+        let adopts = self.records.get(id).taken_up.is_some();
         let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
         let mut askable = NodeSet::EMPTY;
-        self.records.get_mut(number).uncounted = NodeSet::EMPTY;
+        self.records.get_mut(id).uncounted = NodeSet::EMPTY;
         for node in self.cluster.all_nodes().iter() {
             if !self.cluster.is_trusted(node) {
                 // A node that cannot be asked is doubtful, too: our key may come to be there in
                 // another way.
-                self.records.get_mut(number).doubtful.insert(node);
+                self.records.get_mut(id).doubtful.insert(node);
             }
             match self.cluster.may_ask(node) {
                 Ok(()) => {
@@ -148,37 +147,38 @@ impl Locks {
                 }
                 Err(cause) => {
                     self.cluster.stats_mut().failed(node, cause);
-                    self.records.get_mut(number).round.cast(node, NodeReply::Failed(cause));
+                    self.records.get_mut(id).round.cast(node, NodeReply::Failed(cause));
                 }
             }
         }
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(number, now);
+            self.settle(id, now);
             return;
         }
         // A lock that is won after its deadline would be of no use.
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
-        let due = Due::Round { record: number };
+        let due = Due::Round { record: id };
         record.round_timer = Some(self.timers.set_after(now, length, due));
+        let mut command = self.next_command();
         for node in askable.iter() {
             if !self.cluster.is_trusted(node) {
-                self.records.get_mut(number).uncounted.insert(node);
+                self.records.get_mut(id).uncounted.insert(node);
             }
-            self.ask(node, number, kind, now);
+            self.ask_again(node, id, kind, &mut command, now);
         }
+        self.command = command;
     }
 
     /// A node answered a `SET`.
     pub(super) fn acquire_answered(
         &mut self,
         node: NodeId,
-        ask: Ask,
+        ask: LockAsk,
         said: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
-        let generation = record.generation;
         record.asked.take(node);
         if said == NodeReply::Granted {
             record.confirm(node);
@@ -194,11 +194,11 @@ impl Locks {
             _ => record.note_answer(now),
         }
         self.cast_grant(node, ask, said, now);
-        self.finish(ask.record, generation);
+        self.finish(ask.record);
     }
 
     /// Casts the vote of a node in an attempt that is in flight.
-    pub(super) fn cast_grant(&mut self, node: NodeId, ask: Ask, said: NodeReply, now: Instant) {
+    pub(super) fn cast_grant(&mut self, node: NodeId, ask: LockAsk, said: NodeReply, now: Instant) {
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking && record.round.number == ask.round {
             let uncounted = said == NodeReply::Granted && record.uncounted.contains(node);
@@ -211,10 +211,10 @@ impl Locks {
     }
 
     /// A majority granted: the client owns the lock until it is handed out.
-    pub(super) fn attempt_is_won(&mut self, number: u32, now: Instant) {
-        let record = self.records.get_mut(number);
+    pub(super) fn attempt_is_won(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get_mut(id);
         if now >= record.deadline {
-            self.attempt_is_lost(number, now);
+            self.attempt_is_lost(id, now);
             return;
         }
         record.phase = Phase::Held;
@@ -224,31 +224,31 @@ impl Locks {
             let key = KeyHash::of(&record.key);
             self.waits.push_back(WaitEvent::AttemptWon { op, key });
         }
-        self.note_attempt(number, None);
-        self.arm_deadline(number);
+        self.note_attempt(id, None);
+        self.arm_deadline(id);
         if let Some(op) = op {
-            self.ops.move_to(op, Stage::Granted { record: number });
+            self.ops.move_to(op, Stage::Granted { record: id });
         }
     }
 
     /// Hands the lock to the caller.
-    pub(super) fn hand_out(&mut self, number: u32) -> Lock {
-        let record = self.records.get_mut(number);
+    pub(super) fn hand_out(&mut self, id: RecordId) -> Lock {
+        let record = self.records.get_mut(id);
         record.op = None;
         self.cluster.stats_mut().won += 1;
-        handle_of(number, record)
+        handle_of(id, record)
     }
 
     /// The attempt failed: what it may have left is released. Then comes the next attempt, or the
     /// end of the request.
-    pub(super) fn attempt_is_lost(&mut self, number: u32, now: Instant) {
-        let error = self.refusal(number, now);
+    pub(super) fn attempt_is_lost(&mut self, id: RecordId, now: Instant) {
+        let error = self.refusal(id, now);
         self.cluster.stats_mut().attempt_is_lost(&error);
-        self.note_attempt(number, Some(&error));
-        let record = self.records.get_mut(number);
+        self.note_attempt(id, Some(&error));
+        let record = self.records.get_mut(id);
         let op = record.op.take();
-        let next = op.and_then(|op| self.next_attempt(number, op, &error, now));
-        self.end(number, now);
+        let next = op.and_then(|op| self.next_attempt(id, op, &error, now));
+        self.end(id, now);
         match (op, next) {
             // This comes after the releases, so that a look sees what they left.
             (Some(op), Some(next)) => {
@@ -260,20 +260,26 @@ impl Locks {
     }
 
     /// Opens the record of the next attempt, which takes the place of this one.
-    fn next_attempt(&mut self, number: u32, op: Op, error: &Error, now: Instant) -> Option<u32> {
+    fn next_attempt(
+        &mut self,
+        id: RecordId,
+        op: Op,
+        error: &Error,
+        now: Instant,
+    ) -> Option<RecordId> {
         let request = self.ops.get_mut(op)?;
         let passing = matches!(error, Error::Contended(_) | Error::NoQuorum(_) | Error::Expired(_));
         if !passing || now >= request.give_up_at {
             return None;
         }
         let token = draw(&mut self.rng);
-        let ttl = self.records.get(number).ttl;
+        let ttl = self.records.get(id).ttl;
         let round = Round::acquire(self.cluster.size(), now, ttl);
-        let next = self.records.open_again(number, token, round)?;
+        let next = self.records.open_again(id, token, round)?;
         let hash = KeyHash::of(&self.records.get(next).key);
-        self.records.unindex(number);
+        self.records.unindex(id);
         self.records.index(next, hash);
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         let (tracked, queue) = (record.tracked, record.queue.take());
         let record = self.records.get_mut(next);
         (record.op, record.tracked, record.queue) = (Some(op), tracked, queue);
@@ -284,32 +290,32 @@ impl Locks {
     pub(super) fn pause_is_over(&mut self, op: Op, now: Instant) {
         let Some(request) = self.ops.get_mut(op) else { return };
         let give_up = now >= request.give_up_at;
-        let Stage::Pausing { record: number, .. } = request.stage else {
+        let Stage::Pausing { record: id, .. } = request.stage else {
             unreachable!("the timer of a pause is cleared with the pause")
         };
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         if record.phase == Phase::Asking && !give_up {
             self.waits.push_back(WaitEvent::PauseOver { op });
             return;
         }
-        let stage = std::mem::replace(&mut request.stage, Stage::Running { record: number });
+        let stage = std::mem::replace(&mut request.stage, Stage::Running { record: id });
         if record.phase == Phase::Held && record.is_overdue(now) {
-            self.lose(number, LostReason::Expired, now);
+            self.lose(id, LostReason::Expired, now);
         } else if record.phase == Phase::Held {
             let ttl = record.ttl;
-            self.begin_extend(number, ttl, now);
+            self.begin_extend(id, ttl, now);
         } else if let Stage::Pausing { last, .. } = stage {
             record.op = None;
-            self.end(number, now);
+            self.end(id, now);
             self.ops.move_to(op, Stage::Over(Err(last)));
         }
     }
 
     /// The error of an attempt that failed.
-    fn refusal(&self, number: u32, now: Instant) -> Error {
-        let record = self.records.get(number);
+    fn refusal(&self, id: RecordId, now: Instant) -> Error {
+        let record = self.records.get(id);
         let (round, spare) = (&record.round, self.cluster.spare_nodes());
-        let report = self.report(number, now);
+        let report = self.report(id, now);
         if round.count_failed(NodeError::is_permanent) > spare {
             Error::Config(ConfigError::Nodes(report))
         } else if round.purpose == Purpose::Adopt && round.ballot().denials().len() > spare {

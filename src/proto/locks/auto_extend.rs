@@ -8,7 +8,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::proto::error::{ConfigError, LostReason};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId};
 use crate::proto::node_set::NodeSet;
 use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
@@ -124,7 +124,7 @@ impl From<Duration> for AutoExtend {
 #[derive(Debug)]
 pub struct Kept {
     /// The record of the lock.
-    pub record: u32,
+    pub record: RecordId,
     /// The request that the reports go to.
     pub op: Op,
     /// What each renewal asks for.
@@ -154,7 +154,7 @@ pub struct Kept {
 
 impl Kept {
     /// A lock of that ttl, kept from `start` on.
-    pub fn new(record: u32, op: Op, keep: AutoExtend, ttl: Ttl, start: Instant) -> Kept {
+    pub fn new(record: RecordId, op: Op, keep: AutoExtend, ttl: Ttl, start: Instant) -> Kept {
         Kept {
             record,
             op,
@@ -272,7 +272,6 @@ pub type Keeper = Slab<Kept>;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::locks::requests::Ops;
 
     const TTL: Duration = Duration::from_secs(9);
 
@@ -285,7 +284,8 @@ mod tests {
     }
 
     fn kept(keep: AutoExtend) -> Kept {
-        Kept::new(0, Ops::default().open(0, Instant::default(), 0), keep, ttl(), at(1_000_000))
+        let op = Op { index: 0, generation: 1 };
+        Kept::new(RecordId::of(0), op, keep, ttl(), at(1_000_000))
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::proto::locks::pending_releases::PendingRelease;
 use crate::proto::locks::records::Phase;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
-use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::ask::{Ask, LockAsk};
 
 impl Locks {
     /// The connection is gone, or could not be opened; `words` are the text of the system's error.
@@ -75,47 +75,50 @@ impl Locks {
         provable: bool,
         now: Instant,
     ) {
+        match ask {
+            Ask::Lock(ask) => {
+                self.cluster.stats_mut().failed(node, cause);
+                self.lock_ask_is_lost(node, ask, cause, provable, now);
+            }
+            Ask::Task(task, kind) => {
+                self.cluster.stats_mut().failed(node, cause);
+                self.task_ask_is_lost(node, (task, kind), cause, now);
+            }
+            Ask::Register(_) | Ask::Node(_) => {}
+        }
+    }
+
+    fn lock_ask_is_lost(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        cause: NodeError,
+        provable: bool,
+        now: Instant,
+    ) {
         let coming_back = self.cluster.is_coming_back(node);
         let record = self.records.get_mut(ask.record);
-        let generation = record.generation;
         let mut vote = record.round.number == ask.round;
-        self.cluster.stats_mut().failed(node, cause);
-        match ask.kind {
-            Kind::Look | Kind::LookLeft => {
-                self.look_is_lost(node, ask.record, cause);
-                return;
+        if ask.kind.may_create() {
+            record.asked.take(node);
+            record.healing.remove(node);
+            record.may_be_executed_late(node, now);
+            if provable {
+                let pending_release = PendingRelease { record: ask.record, not_before: now };
+                self.pending_releases[node.index()].unproven.push(pending_release);
             }
-            Kind::DeleteSeen => {
-                self.delete_seen_answered(node, ask, NodeReply::Failed(cause), now);
-                return;
-            }
-            Kind::Vouch => {
-                self.vouch_answered(node, ask, NodeReply::Failed(cause), now);
-                return;
-            }
-            kind if kind.may_create() => {
-                record.asked.take(node);
-                record.healing.remove(node);
-                record.may_be_executed_late(node, now);
-                if provable {
-                    let pending_release =
-                        PendingRelease { record: ask.record, generation, not_before: now };
-                    self.pending_releases[node.index()].unproven.push(pending_release);
-                }
-            }
-            _ => {
-                record.releasing.remove(node);
-                if record.owed.contains(node) {
-                    self.owe(node, ask.record, now);
-                    // The release is sent again on the next connection, which may be in time.
-                    vote &= !coming_back;
-                }
+        } else {
+            record.releasing.remove(node);
+            if record.owed.contains(node) {
+                self.owe(node, ask.record, now);
+                // The release is sent again on the next connection, which may be in time.
+                vote &= !coming_back;
             }
         }
         if vote {
             self.cast(ask.record, node, NodeReply::Failed(cause), now);
         }
-        self.finish(ask.record, generation);
+        self.finish(ask.record);
     }
 
     /// The node may have forgotten keys just now. If it has not confirmed a key of ours, that key
@@ -125,12 +128,13 @@ impl Locks {
     ///
     /// If the loss was noticed only later, a confirmed key may have been created since, too.
     fn doubt_votes(&mut self, node: NodeId, why: QuarantineReason, now: Instant) {
-        for number in self.records.numbers() {
+        self.doubt_tasks(node, now);
+        for id in self.records.ids() {
             // An attempt that failed because of this may have closed its record.
-            if !self.records.contains(number) {
+            if !self.records.is_open(id) {
                 continue;
             }
-            let record = self.records.get_mut(number);
+            let record = self.records.get_mut(id);
             if why.is_noticed_late() || !record.confirmed.contains(node) {
                 record.doubtful.insert(node);
             }
@@ -145,7 +149,7 @@ impl Locks {
             record.uncounted.insert(node);
             let before = record.round.ballot().verdict();
             if before == Verdict::Undecided && record.round.withdraw(node) != before {
-                self.settle(number, now);
+                self.settle(id, now);
             }
         }
     }

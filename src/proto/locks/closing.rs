@@ -2,11 +2,12 @@
 //! client in a forked process, which has nothing to release.
 
 use crate::proto::error::{ConfigError, LostReason};
-use crate::proto::locks::Locks;
-use crate::proto::locks::flushes::Flushes;
+use crate::proto::ids::RecordId;
 use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Records};
 use crate::proto::locks::requests::Stage;
+use crate::proto::locks::tasks::Tasks;
+use crate::proto::locks::{Flushes, Locks};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
 use crate::proto::wire::command;
@@ -17,15 +18,15 @@ impl Locks {
     /// out.
     pub fn close(&mut self, now: Instant) {
         let attended = self.cluster.set_unattended();
-        let mut released = self.records.numbers();
-        released.retain(|&number| attended && self.records.get(number).phase == Phase::Ending);
+        let mut released = self.records.ids();
+        released.retain(|&id| attended && self.records.get(id).phase == Phase::Ending);
         self.cancel_queued(now);
         // Releases that were never sent come first: the repeats may fill the outboxes.
         for op in self.ops.all() {
             self.cancel(op, now);
         }
-        for number in released {
-            self.release_by_source(number, now);
+        for id in released {
+            self.release_by_source(id, now);
         }
     }
 
@@ -36,11 +37,11 @@ impl Locks {
         for op in self.ops.all() {
             self.cancel(op, now);
         }
-        for number in self.records.numbers() {
+        for id in self.records.ids() {
             // The end of an earlier record may have closed this one.
-            if self.records.contains(number) && self.records.get(number).phase == Phase::Held {
-                self.end_extend(number, LostReason::Over, now);
-                self.end_as(number, Form::Source, now);
+            if self.records.is_open(id) && self.records.get(id).phase == Phase::Held {
+                self.end_extend(id, LostReason::Over, now);
+                self.end_as(id, Form::Source, now);
             }
         }
     }
@@ -56,9 +57,9 @@ impl Locks {
 
     /// Repeats the unanswered releases of a record by their source. A release by a SHA1 that the
     /// node forgot would fail, and the client will not be there to repeat it.
-    fn release_by_source(&mut self, number: u32, now: Instant) {
-        if self.records.contains(number) {
-            let record = self.records.get(number);
+    fn release_by_source(&mut self, id: RecordId, now: Instant) {
+        if self.records.is_open(id) {
+            let record = self.records.get(id);
             for node in record.releasing.iter() {
                 self.cluster.repeat_release(node, now, |out| {
                     command::release(out, Form::Source, &record.key, &record.token);
@@ -70,6 +71,7 @@ impl Locks {
     /// Called in a forked process: the records, connections and pending releases are the parent's.
     pub fn disown(&mut self, now: Instant) {
         self.records = Records::new(self.cluster.settings().limits.records);
+        self.tasks = Tasks::default();
         self.keeper.clear();
         self.waits.clear();
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());

@@ -40,7 +40,7 @@ impl Locks {
         let request = self.ops.close(op)?;
         let result = match request.stage {
             Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
-            Stage::Extended { record, generation } => self.told_of_extend(record, generation, now),
+            Stage::Extended { lock } => self.told_of_extend(&lock, now),
             // The outcome is fetched too late: the lock that was extended by its token has expired.
             Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
                 Err(self.lost_unasked(LostReason::Expired, &[], now))

@@ -10,21 +10,11 @@ use std::time::Duration;
 use crate::proto::locks::{Due, Locks, WaitEvent};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
-use crate::proto::timers::Timer;
 
 /// How soon after one walk over the locks the next one follows for the same node. A walk over
 /// 50,000 locks takes some milliseconds, so a node that reports flushes all the time costs a small
 /// part of a core. The loss of a lock that such a flush deleted is noticed this much later.
 const BETWEEN_WALKS: Duration = Duration::from_millis(50);
-
-/// What is remembered of a node's flushes.
-#[derive(Debug, Default)]
-pub(super) struct Flushes {
-    /// When the locks were last walked over because of one.
-    walked_at: Option<Instant>,
-    /// Starts the walk for those that were reported since.
-    next_walk: Option<Timer>,
-}
 
 impl Locks {
     /// A node reported that it was flushed.
@@ -53,12 +43,12 @@ impl Locks {
         self.cluster.stats_mut().node(node).flushes += 1;
         let mut found = std::mem::take(&mut self.found);
         found.extend(self.keeper.iter().map(|(_, kept)| kept.record));
-        for number in found.drain(..) {
-            self.doubt_key_at(node, number, now);
+        for id in found.drain(..) {
+            self.doubt_key_at(node, id, now);
         }
         found.extend(self.ops.waiting());
-        for number in found.drain(..) {
-            self.notify_waiter(number, |op| WaitEvent::Written { op, node, ours: false });
+        for id in found.drain(..) {
+            self.notify_waiter(id, |op| WaitEvent::Written { op, node, ours: false });
         }
         self.found = found;
     }

@@ -5,15 +5,15 @@
 //! each node compares what it holds with what was seen there, and deletes nothing else.
 
 use crate::proto::error::{Error, NodeError, NodeReply};
-use crate::proto::ids::Op;
-use crate::proto::inspection::{Inspection, KeyState, Value};
-use crate::proto::locks::Locks;
-use crate::proto::locks::ballot::Ballot;
-use crate::proto::locks::requests::{Outcome, Stage};
-use crate::proto::locks::round::Purpose;
-use crate::proto::node_set::NodeId;
+use crate::proto::ids::{Op, TaskId};
+use crate::proto::inspection::{Inspection, KeyState};
+use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::tasks::Work;
+use crate::proto::locks::{Locks, check_length};
+use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::time::Instant;
-use crate::proto::wire::connection::{Ask, Kind};
+use crate::proto::wire::ask::TaskAsk;
+use crate::proto::wire::command;
 
 impl Locks {
     /// Deletes the key that was inspected on each node that still holds the value that was seen
@@ -25,33 +25,27 @@ impl Locks {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let (number, op) = self.open_for_looking(key, data, now)?;
-        let ballot = Ballot::of_majority(self.cluster.size());
-        let values = |(index, node): (usize, _)| value_at(seen, index).map(|value| (node, value));
-        let values: Vec<(NodeId, Value)> =
-            self.cluster.all_nodes().iter().enumerate().filter_map(values).collect();
-        let record = self.records.get_mut(number);
-        let ttl = record.ttl;
-        record.round.follow(Purpose::ForceRelease, ballot, now, ttl);
-        for (index, node) in self.cluster.all_nodes().iter().enumerate() {
-            let said = match seen.nodes.get(index).map(|node| node.sight) {
-                Some(KeyState::Held { .. }) => self.cluster.may_ask(node).err(),
-                Some(KeyState::Failed(cause)) => Some(cause),
-                Some(KeyState::Absent) | None => None,
+        check_length(key)?;
+        self.check_room()?;
+        let (mut said, mut values) = ([NodeReply::Absent; MAX_NODES], Vec::new());
+        for (node, seen) in self.cluster.all_nodes().iter().zip(&seen.nodes) {
+            said[node.index()] = match (seen.sight, self.cluster.may_ask(node)) {
+                (KeyState::Absent, _) => NodeReply::Absent,
+                (KeyState::Failed(cause), _) | (_, Err(cause)) => NodeReply::Failed(cause),
+                (KeyState::Held { value, .. }, Ok(())) => {
+                    values.push((node, value));
+                    NodeReply::Nothing
+                }
             };
-            let absent = value_at(seen, index).is_none().then_some(NodeReply::Absent);
-            if let Some(said) = said.map(NodeReply::Failed).or(absent) {
-                self.records.get_mut(number).round.cast(node, said);
-            }
         }
-        self.arm_round(number, now);
+        let deadline = self.longest_ttl()?.deadline(now);
+        let (id, op) = self.open_task(key, Work::DeleteSeen(said), deadline, data, now)?;
         for (node, value) in values {
-            if self.cluster.may_ask(node).is_ok() {
-                self.records.get_mut(number).seen = Some(Box::new(value));
-                self.ask(node, number, Kind::DeleteSeen, now);
-            }
+            self.ask_for(node, id, TaskAsk::DeleteSeen, now, |task, out| {
+                command::delete_seen(out, &task.key, &value);
+            });
         }
-        self.end_force_release_if_all_answered(number, now);
+        self.task_is_asked(id, now);
         Ok(op)
     }
 
@@ -59,47 +53,29 @@ impl Locks {
     pub(super) fn delete_seen_answered(
         &mut self,
         node: NodeId,
-        ask: Ask,
+        id: TaskId,
         said: NodeReply,
         now: Instant,
     ) {
-        let record = self.records.get_mut(ask.record);
-        let generation = record.generation;
-        record.releasing.remove(node);
-        record.round.cast(node, said);
         if said == NodeReply::Granted {
-            self.we_wrote(node, ask.record, now);
+            self.task_wrote(node, id, now);
         }
-        self.end_force_release_if_all_answered(ask.record, now);
-        self.finish(ask.record, generation);
-    }
-
-    fn end_force_release_if_all_answered(&mut self, number: u32, now: Instant) {
-        if self.records.get(number).releasing.is_empty() {
-            self.force_release_is_over(number, now);
+        if let Work::DeleteSeen(all) = &mut self.tasks.get_mut(id).work {
+            all[node.index()] = said;
         }
     }
 
     /// Every node has answered, or the node timeout has passed.
-    pub(super) fn force_release_is_over(&mut self, number: u32, now: Instant) {
-        let record = self.records.get_mut(number);
-        self.timers.clear_in(&mut record.round_timer);
-        let Some(op) = record.op.take() else { return };
-        let generation = record.generation;
-        for node in record.round.ballot().undecided().iter() {
-            let record = self.records.get_mut(number);
-            record.round.cast(node, NodeReply::Failed(NodeError::Silent));
-        }
-        let report = self.report(number, now);
-        self.ops.move_to(op, Stage::Over(Ok(Outcome::ForceReleased(report))));
-        self.finish(number, generation);
-    }
-}
-
-/// The value that was seen on a node.
-fn value_at(seen: &Inspection, index: usize) -> Option<Value> {
-    match seen.nodes.get(index)?.sight {
-        KeyState::Held { value, .. } => Some(value),
-        KeyState::Absent | KeyState::Failed(_) => None,
+    pub(super) fn outcome_of_forced_release(
+        &self,
+        id: TaskId,
+        said: [NodeReply; MAX_NODES],
+        now: Instant,
+    ) -> Outcome {
+        let said = |node: NodeId| match said[node.index()] {
+            NodeReply::Nothing => NodeReply::Failed(NodeError::Silent),
+            said => said,
+        };
+        Outcome::ForceReleased(self.cluster.report_of(&self.tasks.get(id).key, said, now))
     }
 }

@@ -6,29 +6,20 @@
 //! where another token holds the key. In quarantine it counts for nothing.
 
 use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::ids::RecordId;
 use crate::proto::locks::Locks;
-use crate::proto::locks::records::{Phase, Record};
+use crate::proto::locks::records::Phase;
 use crate::proto::node_set::NodeId;
-use crate::proto::time::{Instant, Ttl};
-use crate::proto::wire::connection::{Ask, Kind};
-
-/// The ttl of a heal: what is left of the lock, so that no key outlives it.
-pub(super) fn ttl_of(record: &Record, now: Instant) -> Ttl {
-    left_of(record, now).expect("a heal is asked only where something is left")
-}
-
-fn left_of(record: &Record, now: Instant) -> Option<Ttl> {
-    let left = record.deadline.saturating_since(now);
-    Ttl::new(left, left).ok()
-}
+use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Kind, LockAsk};
 
 impl Locks {
     /// How a grant of the node in the extend that is about to be asked counts. The grant counts as
     /// absent if the node answered absent before and was not healed since. It does not count if the
     /// node is in quarantine and our key there may stand in the place of another's.
-    pub(super) fn extend_counts(&mut self, node: NodeId, number: u32) -> NodeReply {
+    pub(super) fn extend_counts(&mut self, node: NodeId, id: RecordId) -> NodeReply {
         let trusted = self.cluster.is_trusted(node);
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         record.uncounted.remove(node);
         if record.absent.contains(node) {
             return NodeReply::Absent;
@@ -44,28 +35,33 @@ impl Locks {
     }
 
     /// Asks the nodes that lost the key of a lock that is held to take it again.
-    pub(super) fn heal(&mut self, number: u32, now: Instant) {
-        let record = self.records.get(number);
+    pub(super) fn heal(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
         let absent = record.absent.minus(record.taken).minus(record.healing);
-        if record.borrowed || absent.is_empty() || left_of(record, now).is_none() {
+        if absent.is_empty() || record.ttl_left(now).is_none() {
             return;
         }
         for node in absent.iter() {
-            if self.cluster.may_ask(node).is_err() || self.records.get(number).asked.is_full(node) {
+            if self.cluster.may_ask(node).is_err() || self.records.get(id).asked.is_full(node) {
                 continue;
             }
-            let record = self.records.get_mut(number);
+            let record = self.records.get_mut(id);
             record.absent.remove(node);
             record.healing.insert(node);
-            self.ask(node, number, Kind::Heal, now);
+            self.ask(node, id, Kind::Heal, now);
         }
     }
 
     /// A node answered a heal. If it refused, the key is as absent as before; otherwise the next
     /// extend shows whether the key is there.
-    pub(super) fn heal_answered(&mut self, node: NodeId, ask: Ask, said: NodeReply, now: Instant) {
+    pub(super) fn heal_answered(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        said: NodeReply,
+        now: Instant,
+    ) {
         let record = self.records.get_mut(ask.record);
-        let generation = record.generation;
         record.asked.take(node);
         record.healing.remove(node);
         if said == NodeReply::Granted {
@@ -81,6 +77,6 @@ impl Locks {
             }
             _ => {}
         }
-        self.finish(ask.record, generation);
+        self.finish(ask.record);
     }
 }

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::ballot::{Ballot, Verdict};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::{ReleaseOutcome, Round};
-use crate::proto::locks::{Due, Locks, busy};
+use crate::proto::locks::{Due, Locks, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
+use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
-use crate::proto::wire::connection::{Ask, Kind};
 
 impl Locks {
     /// When the lock ends; `None` once it is over.
@@ -31,8 +31,8 @@ impl Locks {
     /// The nodes that are known to hold the key for this lock, and whose grant counts: a majority
     /// once it is handed out, and more of them as their answers come.
     pub fn holders(&self, lock: &Lock) -> NodeSet {
-        let Some(number) = self.records.find(lock) else { return NodeSet::EMPTY };
-        let record = self.records.get(number);
+        let Some(id) = self.records.find(lock) else { return NodeSet::EMPTY };
+        let record = self.records.get(id);
         let unknown = record.unproven.union(record.uncounted);
         let counts = |node| self.cluster.is_trusted(node) || !record.is_doubtful(node);
         let known = record.owed.minus(unknown).iter();
@@ -48,23 +48,23 @@ impl Locks {
         now: Instant,
     ) -> Result<Op, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
-        let number = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
-        let Some(number) = number else {
+        let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
+        let Some(id) = id else {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         if record.op.is_some() {
             return Err(busy(Busy::Lock));
         }
-        let op = self.ops.open(data, record.deadline, number);
+        let op = self.ops.open(data, record.deadline, Stage::Running { record: id });
         record.op = Some(op);
         record.ttl = ttl;
         if ttl.deadline(now) > record.deadline {
             record.lasts = ttl;
         }
         record.longest = record.longest.max(ttl);
-        self.caller_extends(number);
-        self.begin_extend(number, ttl, now);
+        self.caller_extends(id);
+        self.begin_extend(id, ttl, now);
         Ok(op)
     }
 
@@ -72,15 +72,13 @@ impl Locks {
     #[inline]
     pub fn release(&mut self, lock: Lock, data: u64, now: Instant) -> Op {
         let held = self.records.find(&lock).filter(|&n| self.records.get(n).phase == Phase::Held);
-        let Some(number) = held else {
-            let op = self.ops.open(data, now, lock.record);
-            self.ops
-                .move_to(op, Stage::Over(Ok(Outcome::Released(ReleaseOutcome::AlreadyExpired))));
-            return op;
+        let Some(id) = held else {
+            let expired = Outcome::Released(ReleaseOutcome::AlreadyExpired);
+            return self.ops.open(data, now, Stage::Over(Ok(expired)));
         };
-        self.end_extend(number, LostReason::Over, now);
-        let owed = self.records.get(number).owed;
-        self.begin_release(number, owed, data, now)
+        self.end_extend(id, LostReason::Over, now);
+        let owed = self.records.get(id).owed;
+        self.begin_release(id, owed, data, now)
     }
 
     /// Releases `key` on the nodes where it holds `token`, no matter which client acquired it: for
@@ -93,19 +91,19 @@ impl Locks {
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_key(key)?;
-        let ttl = Ttl::new(self.cluster.settings().max_ttl, self.cluster.settings().max_ttl)?;
+        let ttl = self.longest_ttl()?;
         let round = Round::acquire(self.cluster.size(), now, ttl);
-        let number = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
+        let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         // A release becomes pending only for nodes that can be asked now: this client did not write
         // the key to the others.
         let reachable =
             self.cluster.all_nodes().iter().filter(|&node| self.cluster.may_ask(node).is_ok());
         let owed = reachable.collect();
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         record.owed = owed;
         record.note_answer(now);
         let electors = self.cluster.all_nodes();
-        Ok(self.begin_release(number, electors, data, now))
+        Ok(self.begin_release(id, electors, data, now))
     }
 
     /// Releases a lock without waiting for the outcome: the release is written so that it needs no
@@ -113,29 +111,29 @@ impl Locks {
     #[inline]
     pub fn release_nowait(&mut self, lock: &Lock, now: Instant) {
         let held = self.records.find(lock).filter(|&n| self.records.get(n).phase == Phase::Held);
-        if let Some(number) = held {
-            self.end_extend(number, LostReason::Over, now);
-            self.end_as(number, Form::Source, now);
+        if let Some(id) = held {
+            self.end_extend(id, LostReason::Over, now);
+            self.end_as(id, Form::Source, now);
         }
     }
 
     /// Asks the nodes to extend the key.
-    pub(super) fn begin_extend(&mut self, number: u32, ttl: Ttl, now: Instant) {
-        let Some(ttl) = self.capped_ttl(number, ttl, now) else {
-            self.extend_is_of_no_use(number, ttl);
+    pub(super) fn begin_extend(&mut self, id: RecordId, ttl: Ttl, now: Instant) {
+        let Some(ttl) = self.capped_ttl(id, ttl, now) else {
+            self.extend_is_of_no_use(id, ttl);
             return;
         };
         let ballot = Ballot::of_majority(self.cluster.size());
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         // The timer of an extend whose caller is gone may still run.
         self.timers.clear_in(&mut record.round_timer);
         record.longest = record.longest.max(ttl);
         record.round.follow(Purpose::Extend, ballot, now, ttl);
-        self.doubts_are_asked_about(number);
+        self.doubts_are_asked_about(id);
         let mut askable = NodeSet::EMPTY;
         for node in self.cluster.all_nodes().iter() {
-            let counts = self.extend_counts(node, number);
-            let record = self.records.get(number);
+            let counts = self.extend_counts(node, id);
+            let record = self.records.get(id);
             let said = match self.cluster.may_ask(node) {
                 Err(cause) => {
                     self.cluster.stats_mut().failed(node, cause);
@@ -153,33 +151,34 @@ impl Locks {
                 }
             };
             let said = if counts == NodeReply::Absent { counts } else { said };
-            self.records.get_mut(number).round.cast(node, said);
+            self.records.get_mut(id).round.cast(node, said);
         }
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         if record.round.ballot().verdict() != Verdict::Undecided {
-            self.settle(number, now);
+            self.settle(id, now);
             return;
         }
-        let due = Due::Round { record: number };
+        let due = Due::Round { record: id };
         record.round_timer =
             Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
+        let mut command = self.next_command();
         for node in askable.iter() {
-            self.ask(node, number, Kind::Extend(Form::Sha), now);
+            self.ask_again(node, id, Kind::Extend(Form::Sha), &mut command, now);
         }
+        self.command = command;
     }
 
     /// A node answered an extend.
     pub(super) fn extend_answered(
         &mut self,
         node: NodeId,
-        ask: Ask,
+        ask: LockAsk,
         form: Form,
         said: NodeReply,
         now: Instant,
     ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
-        let generation = record.generation;
         record.asked.take(node);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
         if said.asks_for_the_source() && form == Form::Sha {
@@ -190,7 +189,7 @@ impl Locks {
             if current && !self.records.get(ask.record).is_overdue(now) {
                 self.ask(node, ask.record, Kind::Extend(Form::Source), now);
             }
-            self.finish(ask.record, generation);
+            self.finish(ask.record);
             return;
         }
         record.note_answer(now);
@@ -207,7 +206,7 @@ impl Locks {
             let said = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { said };
             self.cast(ask.record, node, said, now);
         }
-        if self.is_held(ask.record, generation) {
+        if self.is_held(ask.record) {
             if gone > self.cluster.spare_nodes() {
                 self.lose(ask.record, LostReason::Gone, now);
             } else if current && was_won {
@@ -215,52 +214,40 @@ impl Locks {
                 self.heal(ask.record, now);
             }
         }
-        self.finish(ask.record, generation);
+        self.finish(ask.record);
     }
 
-    pub(super) fn extend_is_won(&mut self, number: u32, now: Instant) {
-        let record = self.records.get_mut(number);
+    pub(super) fn extend_is_won(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get_mut(id);
         if now >= record.deadline {
             // The majority came too late: between the old deadline and now, no holder could believe
             // in the lock.
-            self.lose(number, LostReason::Expired, now);
+            self.lose(id, LostReason::Expired, now);
             return;
         }
         let (start, ttl) = (record.round.start, record.round.ttl);
-        let agreed = self.capped_deadline(number, ttl.deadline(start));
-        let record = self.records.get_mut(number);
+        let agreed = self.capped_deadline(id, ttl.deadline(start));
+        let record = self.records.get_mut(id);
         let before = record.deadline;
         record.deadline = before.max(agreed);
-        let (deadline, generation, borrowed) =
-            (record.deadline, record.generation, record.borrowed);
+        let deadline = record.deadline;
         if let Some(op) = record.op.take() {
-            let over = Stage::Over(Ok(Outcome::Extended { deadline }));
-            let held = Stage::Extended { record: number, generation };
-            self.ops.move_to(op, if borrowed { over } else { held });
+            let lock = handle_of(id, record);
+            self.ops.move_to(op, Stage::Extended { lock });
         }
-        if borrowed {
-            self.end(number, now);
-            return;
-        }
-        self.arm_deadline(number);
-        self.heal(number, now);
-        if self.is_held(number, generation) {
-            self.kept_is_extended(number, deadline > before, now);
+        self.arm_deadline(id);
+        self.heal(id, now);
+        if self.is_held(id) {
+            self.kept_is_extended(id, deadline > before, now);
         }
     }
 
     /// The outcome of an extend that was won, judged when it is fetched: the lock may have been
     /// lost or released since.
-    pub(super) fn told_of_extend(
-        &self,
-        number: u32,
-        generation: u64,
-        now: Instant,
-    ) -> Result<Outcome, Error> {
-        if !self.is_held(number, generation) {
+    pub(super) fn told_of_extend(&self, lock: &Lock, now: Instant) -> Result<Outcome, Error> {
+        let Some(deadline) = self.deadline(lock) else {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
-        }
-        let deadline = self.records.get(number).deadline;
+        };
         if now >= deadline {
             return Err(self.lost_unasked(LostReason::Expired, &[], now));
         }
@@ -269,19 +256,19 @@ impl Locks {
 
     /// Sets the timer of the deadline. A kept lock is lost a little before it, so that its holder
     /// is notified in time.
-    pub(super) fn arm_deadline(&mut self, number: u32) {
-        let record = self.records.get_mut(number);
+    pub(super) fn arm_deadline(&mut self, id: RecordId) {
+        let record = self.records.get_mut(id);
         self.timers.clear_in(&mut record.deadline_timer);
         let start = record.round.start.min(record.deadline);
         let length = record.deadline.saturating_since(start).saturating_sub(record.lost_before());
-        let due = Due::Deadline { record: number };
+        let due = Due::Deadline { record: id };
         record.deadline_timer = Some(self.timers.set_after(start, length, due));
     }
 
     /// Ends an extend that cannot be asked: what is left up to the bound of the keeping is too
     /// short for a ttl.
-    fn extend_is_of_no_use(&mut self, number: u32, asked: Ttl) {
-        if let Some(op) = self.records.get_mut(number).op.take() {
+    fn extend_is_of_no_use(&mut self, id: RecordId, asked: Ttl) {
+        if let Some(op) = self.records.get_mut(id).op.take() {
             let asked = asked.duration();
             let error = Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { asked }));
             self.ops.move_to(op, Stage::Over(Err(error)));
@@ -290,40 +277,32 @@ impl Locks {
 
     /// No majority extended the lock. If too many nodes say that the key is not ours, the lock is
     /// lost. Otherwise the old deadline stays in force, and the nodes are asked again before it.
-    pub(super) fn extend_is_lost(&mut self, number: u32, now: Instant) {
+    pub(super) fn extend_is_lost(&mut self, id: RecordId, now: Instant) {
         let spare = self.cluster.spare_nodes();
-        let record = self.records.get(number);
+        let record = self.records.get(id);
         if record.absent.len() > spare {
-            self.lose(number, LostReason::Gone, now);
+            self.lose(id, LostReason::Gone, now);
             return;
         }
         if now >= record.deadline {
-            self.lose(number, LostReason::Expired, now);
+            self.lose(id, LostReason::Expired, now);
             return;
         }
-        self.kept_is_not_extended(number, now);
-        self.tell_or_pause(number, now);
-        // For a lock that another client holds there is one round, even if the caller is gone.
-        if self.records.get(number).borrowed {
-            self.end(number, now);
-        }
+        self.kept_is_not_extended(id, now);
+        self.tell_or_pause(id, now);
     }
 
     /// Ends an extend that was not won if asking again is of no use, or starts the pause before the
     /// next round.
-    fn tell_or_pause(&mut self, number: u32, now: Instant) {
-        let record = self.records.get(number);
+    fn tell_or_pause(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
         let Some(op) = record.op else { return };
-        let report = self.report(number, now);
+        let report = self.report(id, now);
         let permanent =
             record.round.count_failed(NodeError::is_permanent) > self.cluster.spare_nodes();
-        if permanent || record.borrowed {
-            let error = if permanent {
-                Error::Config(ConfigError::Nodes(report))
-            } else {
-                Error::NoQuorum(report)
-            };
-            self.records.get_mut(number).op = None;
+        if permanent {
+            let error = Error::Config(ConfigError::Nodes(report));
+            self.records.get_mut(id).op = None;
             self.ops.move_to(op, Stage::Over(Err(error)));
             return;
         }
@@ -332,33 +311,33 @@ impl Locks {
         let at = now.saturating_add(self.cluster.settings().node_timeout).min(record.deadline);
         let timer = self.timers.set_at(at, Due::Retry { op });
         let last = Error::NoQuorum(report);
-        self.ops.move_to(op, Stage::Pausing { record: number, timer, last });
+        self.ops.move_to(op, Stage::Pausing { record: id, timer, last });
     }
 
     /// The deadline has come: the lock must not be believed in any more.
-    pub(super) fn deadline_is_reached(&mut self, number: u32, now: Instant) {
-        let record = self.records.get_mut(number);
+    pub(super) fn deadline_is_reached(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get_mut(id);
         record.deadline_timer = None;
         let op = record.op;
         let stage = op.and_then(|op| self.ops.get_mut(op)).map(|request| &request.stage);
         if matches!(stage, Some(Stage::Granted { .. })) {
-            self.attempt_is_lost(number, now);
+            self.attempt_is_lost(id, now);
         } else {
-            self.lose(number, LostReason::Expired, now);
+            self.lose(id, LostReason::Expired, now);
         }
     }
 
     /// The lock is lost now: its pending releases are sent.
-    pub(super) fn lose(&mut self, number: u32, reason: LostReason, now: Instant) {
-        self.end_extend(number, reason, now);
-        self.end_keeping(number, reason, now);
-        self.end(number, now);
+    pub(super) fn lose(&mut self, id: RecordId, reason: LostReason, now: Instant) {
+        self.end_extend(id, reason, now);
+        self.end_keeping(id, reason, now);
+        self.end(id, now);
     }
 
     /// Ends an extend that is in flight, if there is one: its lock is over.
-    pub(super) fn end_extend(&mut self, number: u32, reason: LostReason, now: Instant) {
-        let Some(op) = self.records.get_mut(number).op.take() else { return };
-        let error = self.lost(number, reason, now);
+    pub(super) fn end_extend(&mut self, id: RecordId, reason: LostReason, now: Instant) {
+        let Some(op) = self.records.get_mut(id).op.take() else { return };
+        let error = self.lost(id, reason, now);
         if let Some(Stage::Pausing { timer, .. }) = self.ops.get_mut(op).map(|r| &r.stage) {
             self.timers.clear(*timer);
         }
@@ -366,83 +345,79 @@ impl Locks {
     }
 
     /// Ends a record: its releases become due, and are sent at once if the nodes can be reached.
-    pub(super) fn end(&mut self, number: u32, now: Instant) {
+    pub(super) fn end(&mut self, id: RecordId, now: Instant) {
         let form = if self.cluster.settings().attended { Form::Sha } else { Form::Source };
-        self.end_as(number, form, now);
+        self.end_as(id, form, now);
     }
 
-    pub(super) fn end_as(&mut self, number: u32, form: Form, now: Instant) {
-        self.forget_keeping(number);
-        let record = self.records.get_mut(number);
+    pub(super) fn end_as(&mut self, id: RecordId, form: Form, now: Instant) {
+        self.forget_keeping(id);
+        let record = self.records.get_mut(id);
         let was_held = record.phase == Phase::Held;
-        if record.borrowed {
-            // The token is another client's, and so is the duty to release the lock.
-            record.hand_on();
-        } else {
-            record.phase = Phase::Ending;
-        }
+        record.phase = Phase::Ending;
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
-        let (owed, generation) = (record.owed, record.generation);
+        let owed = record.owed;
+        let mut command = self.next_command();
         for node in owed.iter() {
-            self.pay(node, number, form, now);
+            self.pay(node, id, form, &mut command, now);
         }
+        self.command = command;
         // This comes after the releases, and in one write with them.
-        self.vacate(number, was_held);
-        self.finish(number, generation);
+        self.vacate(id, was_held);
+        self.finish(id);
     }
 
     /// Starts the round of a release: those `electors` are asked that may hold the key.
     pub(super) fn begin_release(
         &mut self,
-        number: u32,
+        id: RecordId,
         electors: NodeSet,
         data: u64,
         now: Instant,
     ) -> Op {
-        let op = self.ops.open(data, now, number);
+        let op = self.ops.open(data, now, Stage::Running { record: id });
         let needed = self.cluster.quorum().min(electors.len());
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         record.op = Some(op);
         self.timers.clear_in(&mut record.round_timer);
         let ttl = record.ttl;
         record.round.follow(Purpose::Release, Ballot::of(electors, needed), now, ttl);
-        let generation = record.generation;
-        self.end(number, now);
+        self.end(id, now);
         for node in electors.iter() {
-            let record = self.records.get(number);
+            let record = self.records.get(id);
             // A release is pending for a node whose next connection is being opened: it may be in
             // time.
             let may_come = record.owed.contains(node) && self.cluster.is_coming_back(node);
             if !record.releasing.contains(node) && !may_come {
                 let said =
                     NodeReply::Failed(self.cluster.may_ask(node).err().unwrap_or(NodeError::Full));
-                self.records.get_mut(number).round.cast(node, said);
+                self.records.get_mut(id).round.cast(node, said);
             }
         }
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         if record.round.ballot().verdict() == Verdict::Undecided {
-            let due = Due::Round { record: number };
+            let due = Due::Round { record: id };
             record.round_timer =
                 Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
         } else {
-            self.settle(number, now);
+            self.settle(id, now);
         }
-        self.finish(number, generation);
+        self.finish(id);
         op
     }
 
     /// A majority released the key, or cannot do so in time.
-    pub(super) fn release_is_over(&mut self, number: u32) {
-        let record = self.records.get_mut(number);
-        let (released, generation) = (record.round.released(), record.generation);
+    pub(super) fn release_is_over(&mut self, id: RecordId) {
+        let record = self.records.get_mut(id);
+        let released = record.round.released();
         if let Some(op) = record.op.take() {
             self.ops.move_to(op, Stage::Over(Ok(Outcome::Released(released))));
         }
-        self.finish(number, generation);
+        self.finish(id);
     }
 
-    pub(super) fn is_held(&self, number: u32, generation: u64) -> bool {
-        self.records.is_open(number, generation) && self.records.get(number).phase == Phase::Held
+    pub(super) fn is_held(&self, id: RecordId) -> bool {
+        self.records.is_open(id) && self.records.get(id).phase == Phase::Held
     }
 }

@@ -5,20 +5,18 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use crate::proto::error::{Error, NodeError, NodeReply};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, TaskId};
 use crate::proto::inspection::{Inspection, KEPT, KeyState, NodeKeyState, Value};
-use crate::proto::locks::Locks;
-use crate::proto::locks::ballot::Ballot;
-use crate::proto::locks::requests::{Outcome, Stage};
-use crate::proto::locks::round::Purpose;
+use crate::proto::locks::tasks::Work;
+use crate::proto::locks::{Locks, check_length};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
+use crate::proto::wire::ask::TaskAsk;
 use crate::proto::wire::command;
-use crate::proto::wire::connection::{Ask, Kind};
 
 /// `GETRANGE key 0 55`: the beginning of the value. `GET` would return all of it, and a value of a
 /// megabyte is longer than a reply may be.
-pub(super) fn ask_what_is_there(out: &mut BytesMut, key: &[u8]) {
+fn ask_what_is_there(out: &mut BytesMut, key: &[u8]) {
     let last = (KEPT - 1).to_string();
     command::encode(out, &[b"GETRANGE", key, b"0", last.as_bytes()]);
 }
@@ -31,22 +29,21 @@ fn time_left(millis: i64) -> Option<Duration> {
 impl Locks {
     /// Reads what every node holds at `key`, and for how long.
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
-        let (number, op) = self.open_for_looking(key, data, now)?;
-        let ballot = Ballot::of_majority(self.cluster.size());
-        let record = self.records.get_mut(number);
-        let ttl = record.ttl;
-        record.round.follow(Purpose::Inspect, ballot, now, ttl);
+        check_length(key)?;
+        self.check_room()?;
         let nodes = self.cluster.all_nodes().iter().map(|node| self.not_seen(node, now)).collect();
         let seen = Box::new(Inspection { key: key.into(), quorum: self.cluster.quorum(), nodes });
-        self.ops.move_to(op, Stage::Looking { record: number, seen });
-        self.arm_round(number, now);
-        for node in self.cluster.all_nodes().iter() {
-            if self.cluster.may_ask(node).is_ok() {
-                self.ask(node, number, Kind::Look, now);
-                self.ask(node, number, Kind::LookLeft, now);
-            }
+        let deadline = self.longest_ttl()?.deadline(now);
+        let (id, op) = self.open_task(key, Work::Inspect(seen), deadline, data, now)?;
+        for node in self.askable_for(id).iter() {
+            self.ask_for(node, id, TaskAsk::Look, now, |task, out| {
+                ask_what_is_there(out, &task.key);
+            });
+            self.ask_for(node, id, TaskAsk::LookLeft, now, |task, out| {
+                command::encode(out, &[b"PTTL", &task.key]);
+            });
         }
-        self.look_whether_all_is_seen(number);
+        self.task_is_asked(id, now);
         Ok(op)
     }
 
@@ -62,7 +59,7 @@ impl Locks {
     pub(super) fn value_seen(
         &mut self,
         node: NodeId,
-        ask: Ask,
+        id: TaskId,
         told: Result<(), NodeError>,
         now: Instant,
     ) {
@@ -77,16 +74,15 @@ impl Locks {
         };
         let said = value.err().map_or(NodeReply::Nothing, NodeReply::Failed);
         let detail = self.cluster.detail(node, said, now);
-        let took = now.saturating_since(ask.asked_at);
-        if let Some(seen) = self.seen_by(ask.record, node) {
+        let took = now.saturating_since(self.cluster.asked_at(node));
+        if let Some(seen) = self.seen_by(id, node) {
             (seen.sight, seen.detail, seen.took) = (sight, detail, took);
         }
-        self.look_answered(node, ask.record);
     }
 
     /// A node answered how long the key lives there.
-    pub(super) fn left_seen(&mut self, node: NodeId, ask: Ask, left: Option<i64>) {
-        if let Some(seen) = self.seen_by(ask.record, node) {
+    pub(super) fn left_seen(&mut self, node: NodeId, id: TaskId, left: Option<i64>) {
+        if let Some(seen) = self.seen_by(id, node) {
             match (&mut seen.sight, left) {
                 // The key is absent, or expired between the two commands.
                 (sight @ KeyState::Held { .. }, Some(-2)) => *sight = KeyState::Absent,
@@ -98,51 +94,19 @@ impl Locks {
                 _ => {}
             }
         }
-        self.look_answered(node, ask.record);
     }
 
     /// Acts on an inspecting question that will not be answered any more.
-    pub(super) fn look_is_lost(&mut self, node: NodeId, number: u32, cause: NodeError) {
-        if let Some(seen) = self.seen_by(number, node) {
+    pub(super) fn look_is_lost(&mut self, node: NodeId, id: TaskId, cause: NodeError) {
+        if let Some(seen) = self.seen_by(id, node) {
             seen.sight = KeyState::Failed(cause);
         }
-        self.look_answered(node, number);
     }
 
-    fn seen_by(&mut self, number: u32, node: NodeId) -> Option<&mut NodeKeyState> {
-        let op = self.records.get(number).op?;
-        match &mut self.ops.get_mut(op)?.stage {
-            Stage::Looking { seen, .. } => seen.nodes.get_mut(node.index()),
+    fn seen_by(&mut self, id: TaskId, node: NodeId) -> Option<&mut NodeKeyState> {
+        match &mut self.tasks.get_mut(id).work {
+            Work::Inspect(seen) => seen.nodes.get_mut(node.index()),
             _ => None,
         }
-    }
-
-    fn look_answered(&mut self, node: NodeId, number: u32) {
-        let record = self.records.get_mut(number);
-        let generation = record.generation;
-        record.asked.take(node);
-        self.look_whether_all_is_seen(number);
-        self.finish(number, generation);
-    }
-
-    fn look_whether_all_is_seen(&mut self, number: u32) {
-        if self.records.get(number).asked.is_empty() {
-            self.inspection_is_over(number);
-        }
-    }
-
-    /// All nodes have answered, or the time is over.
-    pub(super) fn inspection_is_over(&mut self, number: u32) {
-        let record = self.records.get_mut(number);
-        self.timers.clear_in(&mut record.round_timer);
-        let generation = record.generation;
-        let Some(op) = record.op.take() else { return };
-        if let Some(request) = self.ops.get_mut(op) {
-            let stage = std::mem::replace(&mut request.stage, Stage::Running { record: number });
-            if let Stage::Looking { seen, .. } = stage {
-                self.ops.move_to(op, Stage::Over(Ok(Outcome::Inspected(seen))));
-            }
-        }
-        self.finish(number, generation);
     }
 }

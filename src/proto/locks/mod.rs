@@ -17,6 +17,7 @@ mod acquire;
 mod adopt;
 pub mod auto_extend;
 pub mod ballot;
+mod by_token;
 mod changes;
 mod closing;
 mod completions;
@@ -27,11 +28,14 @@ mod hold;
 mod inspect;
 pub mod pending_releases;
 pub mod records;
+mod releases;
 mod renewals;
 mod reports;
 pub mod requests;
 pub mod round;
 mod starting;
+mod task_rounds;
+pub mod tasks;
 #[cfg(test)]
 pub mod tests;
 mod turns;
@@ -39,12 +43,13 @@ mod vouch;
 
 use std::collections::VecDeque;
 
+use bytes::BytesMut;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::proto::cluster::Cluster;
 use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId, TaskId};
 use crate::proto::key::KeyHash;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::{AutoExtend, Keeper};
@@ -53,27 +58,29 @@ use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Record, Records};
 use crate::proto::locks::requests::Ops;
 use crate::proto::locks::round::Purpose;
+use crate::proto::locks::tasks::Tasks;
 use crate::proto::node_set::NodeId;
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::timers::Timers;
+use crate::proto::timers::{Timer, Timers};
+use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::command::{self};
-use crate::proto::wire::connection::{Answer, Ask, Kind};
-use flushes::Flushes;
 
 /// What a timer does when it comes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
     /// The round's time is over: a node that has not answered is silent.
-    Round { record: u32 },
+    Round { record: RecordId },
+    /// The time of the task is over.
+    Task { task: TaskId },
     /// The lock's deadline.
-    Deadline { record: u32 },
+    Deadline { record: RecordId },
     /// The pause before the next attempt or round is over.
     Retry { op: Op },
     /// The wait for the turn after other requests of this client is over.
     GiveUp { op: Op },
     /// A kept lock comes near its deadline: warn its caller.
-    Warn { record: u32 },
+    Warn { record: RecordId },
     /// Send the node its pending releases.
     Payment { node: NodeId },
     /// Act on the flushes that the node reported since they were last acted on.
@@ -86,9 +93,9 @@ enum Due {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prolong {
     /// The lock is renewed.
-    Renew { record: u32 },
+    Renew { record: RecordId },
     /// The nodes are asked, because the lock's key may be gone on one.
-    Look { record: u32 },
+    Look { record: RecordId },
 }
 
 /// An event for the waits.
@@ -99,7 +106,7 @@ pub enum WaitEvent {
         /// The request.
         op: Op,
         /// The record of its next attempt.
-        next: u32,
+        next: RecordId,
         /// The error of the attempt.
         last: Error,
     },
@@ -156,9 +163,26 @@ pub enum WaitEvent {
         op: Op,
         /// The node.
         node: NodeId,
-        /// As in [`Answer::Left`].
+        /// As in [`Incoming::Registered`](crate::proto::wire::connection::Incoming::Registered).
         left: Option<i64>,
     },
+}
+
+/// What is remembered of a node's flushes.
+#[derive(Debug, Default)]
+struct Flushes {
+    /// When the locks were last walked over because of one.
+    walked_at: Option<Instant>,
+    /// Starts the walk for those that were reported since.
+    next_walk: Option<Timer>,
+}
+
+/// The bytes of a question that several nodes are asked: they are encoded once.
+#[derive(Debug, Default)]
+struct Command {
+    /// Which question the bytes ask; `None`: they are of an earlier one.
+    kind: Option<Kind>,
+    bytes: BytesMut,
 }
 
 /// What a caller of an acquire asked for.
@@ -185,10 +209,13 @@ pub struct Locks {
     /// The flushes that each node reported.
     flushes: Vec<Flushes>,
     records: Records,
+    tasks: Tasks,
     ops: Ops,
     keeper: Keeper,
     /// The records that a push concerns: empty except while they are notified.
-    found: Vec<u32>,
+    found: Vec<RecordId>,
+    /// The buffer for the next question.
+    command: Command,
     timers: Timers<Due>,
     /// Extends of kept locks. They have timers of their own because they come last in a turn.
     prolongs: Timers<Prolong>,
@@ -205,10 +232,12 @@ impl Locks {
             pending_releases: (0..nodes).map(|_| PendingReleases::default()).collect(),
             flushes: (0..nodes).map(|_| Flushes::default()).collect(),
             records: Records::new(settings.limits.records),
+            tasks: Tasks::default(),
             ops: Ops::default(),
             starting: true,
             keeper: Keeper::new(),
             found: Vec::new(),
+            command: Command::default(),
             timers: Timers::new(),
             prolongs: Timers::new(),
             waits: VecDeque::new(),
@@ -260,6 +289,7 @@ impl Locks {
         let Some(due) = self.timers.pop_due(now) else { return false };
         match due {
             Due::Round { record } => self.round_is_over(record, now),
+            Due::Task { task } => self.task_is_due(task, now),
             Due::Deadline { record } => self.deadline_is_reached(record, now),
             Due::Retry { op } => self.pause_is_over(op, now),
             Due::GiveUp { op } => self.on_wait_over(op),
@@ -286,9 +316,9 @@ impl Locks {
         self.cluster.open_timers() + self.timers.len() + self.prolongs.len()
     }
 
-    /// How many records are open.
+    /// How many records and tasks are open.
     pub fn open_records(&self) -> usize {
-        self.records.len()
+        self.records.len() + self.tasks.len()
     }
 
     /// How many locks are kept.
@@ -303,8 +333,8 @@ impl Locks {
 
     /// Whether the caller of this record's round still waits for its outcome.
     #[inline]
-    pub fn is_deciding(&self, number: u32) -> bool {
-        self.records.get(number).is_deciding()
+    pub fn is_deciding(&self, id: RecordId) -> bool {
+        self.records.get(id).is_deciding()
     }
 
     /// Refuses a key that cannot be locked.
@@ -317,168 +347,142 @@ impl Locks {
         Ok(())
     }
 
-    /// Writes a question into a node's outbox. Only this method encodes the bytes of a record, and
-    /// checks its phase first.
-    fn ask(&mut self, node: NodeId, number: u32, kind: Kind, now: Instant) {
+    /// The longest ttl that the settings allow.
+    fn longest_ttl(&self) -> Result<Ttl, Error> {
+        let longest = self.cluster.settings().max_ttl;
+        Ok(Ttl::new(longest, longest)?)
+    }
+
+    /// Writes a question about a lock into a node's outbox.
+    fn ask(&mut self, node: NodeId, id: RecordId, kind: Kind, now: Instant) {
+        let mut command = self.next_command();
+        self.ask_again(node, id, kind, &mut command, now);
+        self.command = command;
+    }
+
+    /// Takes the buffer for a question; the caller puts it back.
+    fn next_command(&mut self) -> Command {
+        let bytes = std::mem::take(&mut self.command.bytes);
+        Command { kind: None, bytes }
+    }
+
+    /// Writes a question about a lock into a node's outbox. `command` has the bytes that another
+    /// node was sent for the same record just now: they are copied if it is the same question.
+    ///
+    /// Only this method encodes the bytes of a record, and checks its phase first.
+    fn ask_again(
+        &mut self,
+        node: NodeId,
+        id: RecordId,
+        kind: Kind,
+        command: &mut Command,
+        now: Instant,
+    ) {
         let trusted = self.cluster.is_trusted(node);
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         let phase = match kind {
             Kind::Acquire | Kind::Adopt => Phase::Asking,
             Kind::Extend(_) | Kind::Heal => Phase::Held,
-            Kind::Look | Kind::LookLeft | Kind::Delete | Kind::DeleteSeen => Phase::Given,
-            _ => Phase::Ending,
+            Kind::Release(_) | Kind::Exists => Phase::Ending,
         };
         assert_eq!(record.phase, phase, "{kind:?}");
         let prolongs = phase == Phase::Held;
         debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
-        match kind {
-            kind if kind.may_create() => {
-                record.asked.add(node);
-                if !record.borrowed {
-                    record.owed.insert(node);
-                }
-                if kind.creates() {
-                    record.confirmed.remove(node);
-                    if !trusted {
-                        record.doubtful.insert(node);
-                    }
+        if kind.may_create() {
+            record.asked.add(node);
+            record.owed.insert(node);
+            if kind.creates() {
+                record.confirmed.remove(node);
+                if !trusted {
+                    record.doubtful.insert(node);
                 }
             }
-            Kind::Look | Kind::LookLeft => record.asked.add(node),
-            _ => {
-                record.releasing.insert(node);
-            }
+        } else {
+            record.releasing.insert(node);
+        }
+        if command.kind != Some(kind) {
+            command.kind = Some(kind);
+            command.bytes.clear();
+            encode(&mut command.bytes, record, kind, now);
         }
         let names_it = record.tracked && kind.may_create();
-        let ask = Ask::new(number, record.round.number, kind, now);
-        let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
-        self.cluster.ask(node, ask, now, |out| match kind {
-            Kind::Acquire => command::acquire(out, key, token, ttl),
-            Kind::Extend(form) => command::extend(out, form, key, token, ttl),
-            Kind::Release(form) => command::release(out, form, key, token),
-            Kind::Heal => command::acquire(out, key, token, heal::ttl_of(record, now)),
-            Kind::Adopt => {
-                let old = record.taken_up.as_ref().expect("it is set before the nodes are asked");
-                command::adopt(out, key, old, token, ttl);
-            }
-            Kind::Exists => command::encode(out, &[b"EXISTS", key]),
-            Kind::Delete => command::encode(out, &[b"DEL", key]),
-            Kind::DeleteSeen => {
-                let seen = record.seen.as_ref().expect("it is set before the node is asked");
-                command::delete_seen(out, key, seen);
-            }
-            Kind::Look => inspect::ask_what_is_there(out, key),
-            Kind::LookLeft => command::encode(out, &[b"PTTL", key]),
-            Kind::Handshake(_)
-            | Kind::Probe
-            | Kind::Mark
-            | Kind::Vouch
-            | Kind::LastWord
-            | Kind::Kill { .. }
-            | Kind::Caching
-            | Kind::Register => unreachable!("{kind:?} belongs to no record"),
-        });
+        let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
+        self.cluster.ask_encoded(node, ask, now, &command.bytes);
         if names_it {
             // A write of this client ends the registration of the key, so the key is registered
             // again after each write.
-            self.register(node, number, now);
+            self.register(node, id, now);
         }
     }
 
     /// Gives an answer to the record it is about.
     #[inline]
-    pub fn answered(&mut self, node: NodeId, ask: Ask, answer: Answer, now: Instant) {
-        match (ask.kind, answer) {
-            (Kind::Acquire, Answer::NodeReply(said)) => self.acquire_answered(node, ask, said, now),
-            (Kind::Extend(form), Answer::NodeReply(said)) => {
-                self.extend_answered(node, ask, form, said, now);
-            }
-            (Kind::Release(form), Answer::NodeReply(said)) => {
-                self.release_answered(node, ask, form, said, now);
-            }
-            (Kind::Heal, Answer::NodeReply(said)) => self.heal_answered(node, ask, said, now),
-            (Kind::Adopt, Answer::NodeReply(said)) => self.adopt_answered(node, ask, said, now),
-            (Kind::Delete, Answer::NodeReply(said)) => self.delete_answered(node, ask, said, now),
-            (Kind::DeleteSeen, Answer::NodeReply(said)) => {
-                self.delete_seen_answered(node, ask, said, now);
-            }
-            (Kind::Look, Answer::Value(told)) => self.value_seen(node, ask, told, now),
-            (Kind::LookLeft, Answer::Left(left)) => self.left_seen(node, ask, left),
-            (Kind::Register, Answer::Left(left)) => self.registered(node, ask, left, now),
-            (Kind::Exists, Answer::NodeReply(said)) => self.exists_answered(node, ask, said, now),
-            (Kind::Vouch, Answer::NodeReply(said)) => self.vouch_answered(node, ask, said, now),
-            _ => unreachable!("the link reads each reply by its question"),
+    pub fn answered(&mut self, node: NodeId, ask: LockAsk, said: NodeReply, now: Instant) {
+        match ask.kind {
+            Kind::Acquire => self.acquire_answered(node, ask, said, now),
+            Kind::Extend(form) => self.extend_answered(node, ask, form, said, now),
+            Kind::Release(form) => self.release_answered(node, ask, form, said, now),
+            Kind::Heal => self.heal_answered(node, ask, said, now),
+            Kind::Adopt => self.adopt_answered(node, ask, said, now),
+            Kind::Exists => self.exists_answered(node, ask, said, now),
         }
     }
 
     /// Casts what a node said in the record's round, and acts on the verdict if there is one.
-    fn cast(&mut self, number: u32, node: NodeId, said: NodeReply, now: Instant) {
-        let record = self.records.get_mut(number);
+    fn cast(&mut self, id: RecordId, node: NodeId, said: NodeReply, now: Instant) {
+        let record = self.records.get_mut(id);
         let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
         if open && record.round.cast(node, said) != Verdict::Undecided {
-            self.settle(number, now);
+            self.settle(id, now);
         }
     }
 
     /// Acts on a verdict: the one function that hands out, retries, extends or ends.
-    fn settle(&mut self, number: u32, now: Instant) {
-        let record = self.records.get_mut(number);
+    fn settle(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get_mut(id);
         self.timers.clear_in(&mut record.round_timer);
         match (record.round.purpose, record.round.ballot().verdict()) {
-            (Purpose::Acquire | Purpose::Adopt, Verdict::Won) => self.attempt_is_won(number, now),
-            (Purpose::Acquire | Purpose::Adopt, _) => self.attempt_is_lost(number, now),
-            (Purpose::Extend, Verdict::Won) => self.extend_is_won(number, now),
-            (Purpose::Extend, _) => self.extend_is_lost(number, now),
-            (Purpose::Release, _) => self.release_is_over(number),
-            (Purpose::Inspect, _) => self.inspection_is_over(number),
-            (Purpose::Vouch, _) => self.vouching_is_over(number, now),
-            (Purpose::ForceRelease, _) => self.force_release_is_over(number, now),
+            (Purpose::Acquire | Purpose::Adopt, Verdict::Won) => self.attempt_is_won(id, now),
+            (Purpose::Acquire | Purpose::Adopt, _) => self.attempt_is_lost(id, now),
+            (Purpose::Extend, Verdict::Won) => self.extend_is_won(id, now),
+            (Purpose::Extend, _) => self.extend_is_lost(id, now),
+            (Purpose::Release, _) => self.release_is_over(id),
         }
     }
 
     /// Ends the round: a node that has not answered by now is silent.
-    fn round_is_over(&mut self, number: u32, now: Instant) {
+    fn round_is_over(&mut self, id: RecordId, now: Instant) {
         let timeout = self.cluster.settings().node_timeout;
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         record.round_timer = None;
         // Questions that were written late have not been unanswered for a node timeout: the round
         // waits for them, though not beyond the deadline.
         let undecided = record.round.ballot().undecided();
-        // An inspection casts no votes: some of its undecided nodes were not asked.
-        let (inspects, asked) = (record.round.purpose == Purpose::Inspect, record.asked);
-        let waited_for = undecided.iter().filter(|&node| !inspects || asked.contains(node));
-        let written = waited_for.filter_map(|node| self.cluster.oldest_ask(node));
+        let written = undecided.iter().filter_map(|node| self.cluster.oldest_ask(node));
         let until = written.max().map_or(now, |written| written.saturating_add(timeout));
         let until = until.min(record.deadline);
         if until > now {
-            record.round_timer = Some(self.timers.set_at(until, Due::Round { record: number }));
+            record.round_timer = Some(self.timers.set_at(until, Due::Round { record: id }));
             return;
         }
-        match record.round.purpose {
-            Purpose::Inspect => return self.inspection_is_over(number),
-            Purpose::Vouch => return self.vouching_is_over(number, now),
-            Purpose::ForceRelease => return self.force_release_is_over(number, now),
-            _ => {}
-        }
-        let generation = record.generation;
         for node in record.round.ballot().undecided().iter() {
-            if self.records.is_open(number, generation) {
+            if self.records.is_open(id) {
                 self.cluster.stats_mut().failed(node, NodeError::Silent);
-                self.cast(number, node, NodeReply::Failed(NodeError::Silent), now);
+                self.cast(id, node, NodeReply::Failed(NodeError::Silent), now);
             }
         }
     }
 
     /// Closes the record if nothing of it is in flight or pending any more.
-    fn finish(&mut self, number: u32, generation: u64) {
-        if !self.records.is_open(number, generation) {
+    fn finish(&mut self, id: RecordId) {
+        if !self.records.is_open(id) {
             return;
         }
-        let record = self.records.get_mut(number);
+        let record = self.records.get_mut(id);
         if record.is_finished() {
             self.timers.clear_in(&mut record.round_timer);
             self.timers.clear_in(&mut record.deadline_timer);
-            self.records.close(number);
+            self.records.close(id);
         }
     }
 }
@@ -491,12 +495,31 @@ fn check_length(key: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Encodes a question about the lock of a record.
+fn encode(out: &mut BytesMut, record: &Record, kind: Kind, now: Instant) {
+    let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
+    match kind {
+        Kind::Acquire => command::acquire(out, key, token, ttl),
+        Kind::Extend(form) => command::extend(out, form, key, token, ttl),
+        Kind::Release(form) => command::release(out, form, key, token),
+        Kind::Heal => {
+            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
+            command::acquire(out, key, token, left);
+        }
+        Kind::Adopt => {
+            let old = record.taken_up.as_ref().expect("it is set before the nodes are asked");
+            command::adopt(out, key, old, token, ttl);
+        }
+        Kind::Exists => command::encode(out, &[b"EXISTS", key]),
+    }
+}
+
 fn busy(busy: Busy) -> Error {
     Error::Busy(busy)
 }
 
-fn handle_of(number: u32, record: &Record) -> Lock {
-    Lock { record: number, generation: record.generation, token: record.token }
+fn handle_of(id: RecordId, record: &Record) -> Lock {
+    Lock { record: id, token: record.token }
 }
 
 fn draw(rng: &mut StdRng) -> LockToken {

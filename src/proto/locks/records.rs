@@ -10,16 +10,19 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::proto::error::NodeReply;
-use crate::proto::ids::Op;
-use crate::proto::inspection::Value;
+use crate::proto::ids::{Generation, Op, RecordId};
 use crate::proto::key::{HashOfIt, KeyHash};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::TOLD_BEFORE;
-use crate::proto::locks::pending_releases::GONE_AFTER;
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::Timer;
+
+/// How long after its loss a connection may still deliver to the node what was written on it, if
+/// nothing proves its end. Linux gives unacknowledged bytes up after 924.6 s (`tcp_retries2` is
+/// 15). A proxy on the way does so by its own clock, whatever our socket is set to.
+pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
 
 /// The phase of a record's life. It only moves on, never back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +34,7 @@ pub enum Phase {
     /// The lock is over, and its releases are due. Only now may a release be written.
     Ending,
     /// The token was given to another client: no release is pending for it. Nothing is written any
-    /// more, except what the record's own caller asked to inspect or to delete.
+    /// more.
     Given,
 }
 
@@ -39,7 +42,7 @@ pub enum Phase {
 #[derive(Debug)]
 pub struct Record {
     /// The generation: counts the uses of the record's place.
-    pub generation: u64,
+    pub generation: Generation,
     /// The key.
     pub key: Vec<u8>,
     /// The token of this attempt alone.
@@ -82,12 +85,8 @@ pub struct Record {
     /// forgot others. A yes of such a node to an extend does not count before its quarantine is
     /// over.
     pub doubtful: NodeSet,
-    /// The token is another client's: no release is pending for it.
-    pub borrowed: bool,
     /// The new token of an adopt.
     pub taken_up: Option<Box<LockToken>>,
-    /// What a forced release deletes on the node that is asked.
-    pub seen: Option<Box<Value>>,
     /// The nodes are to report writes to the key.
     pub tracked: bool,
     /// The place of the lock among the kept locks, if it is kept.
@@ -97,7 +96,7 @@ pub struct Record {
     /// The hash of the key, while the record is found by it.
     found_by: Option<KeyHash>,
     /// The next record whose key has the same hash.
-    next_of_key: Option<u32>,
+    next_of_key: Option<RecordId>,
     /// When the key has expired on every node that answered, even if its release fails.
     pub lapses_at: Instant,
     /// When the key has expired on the nodes that are unproven, even if they refuse its release.
@@ -166,7 +165,7 @@ impl Record {
     /// Whether our key on a node in quarantine may stand in the place of another client's key. For
     /// a lock that another client handed on, it is not known how its keys were created.
     pub fn is_doubtful(&self, node: NodeId) -> bool {
-        self.borrowed || self.taken_up.is_some() || self.doubtful.contains(node)
+        self.taken_up.is_some() || self.doubtful.contains(node)
     }
 
     /// The token is given to another client: no release is pending for it from now on.
@@ -181,8 +180,14 @@ impl Record {
         match self.round.purpose {
             Purpose::Acquire | Purpose::Adopt => self.phase == Phase::Asking,
             Purpose::Extend => self.phase == Phase::Held,
-            Purpose::Release | Purpose::Inspect | Purpose::Vouch | Purpose::ForceRelease => true,
+            Purpose::Release => true,
         }
+    }
+
+    /// The ttl of a heal: what is left of the lock, so that no key outlives it.
+    pub fn ttl_left(&self, now: Instant) -> Option<Ttl> {
+        let left = self.deadline.saturating_since(now);
+        Ttl::new(left, left).ok()
     }
 
     /// How long before its deadline the lock is lost: a kept lock a little earlier, so that its
@@ -215,14 +220,14 @@ const SPARE_KEYS: usize = 4096;
 /// A buffer longer than this many bytes is not kept: one long key must not cost memory for ever.
 const SPARE_KEY_BYTES: usize = 1024;
 
-/// The records, by number.
+/// The records.
 #[derive(Debug)]
 pub struct Records {
     slab: Slab<Record>,
     /// The first record for each key hash. Only records that ask for a lock or hold one are here.
-    by_key: HashMap<KeyHash, u32, HashOfIt>,
+    by_key: HashMap<KeyHash, RecordId, HashOfIt>,
     spare: Vec<Vec<u8>>,
-    next_generation: u64,
+    next_generation: Generation,
     most: usize,
     /// How many places are reserved for requests that wait for their turn.
     reserved: usize,
@@ -235,22 +240,22 @@ impl Records {
             slab: Slab::new(),
             by_key: HashMap::default(),
             spare: Vec::new(),
-            next_generation: 0,
+            next_generation: Generation::FIRST,
             most,
             reserved: 0,
         }
     }
 
     /// Opens a record in the phase `Asking`; `None` if there is no room.
-    pub fn open(&mut self, key: &[u8], token: LockToken, round: Round) -> Option<u32> {
+    pub fn open(&mut self, key: &[u8], token: LockToken, round: Round) -> Option<RecordId> {
         if self.slab.len() + self.reserved >= self.most {
             return None;
         }
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.extend_from_slice(key);
-        self.next_generation += 1;
+        let generation = self.next_generation.advance();
         let record = Record {
-            generation: self.next_generation,
+            generation,
             key: buffer,
             token,
             ttl: round.ttl,
@@ -268,9 +273,7 @@ impl Records {
             taken: NodeSet::EMPTY,
             healing: NodeSet::EMPTY,
             doubtful: NodeSet::EMPTY,
-            borrowed: false,
             taken_up: None,
-            seen: None,
             tracked: false,
             kept: None,
             queue: None,
@@ -283,7 +286,7 @@ impl Records {
             round_timer: None,
             deadline_timer: None,
         };
-        Some(self.slab.insert(record) as u32)
+        Some(RecordId { index: self.slab.insert(record) as u32, generation })
     }
 
     /// Reserves a place for a record that is opened later. Returns whether there was one.
@@ -299,58 +302,68 @@ impl Records {
     }
 
     /// Opens a record for the key of another one.
-    pub fn open_again(&mut self, record: u32, token: LockToken, round: Round) -> Option<u32> {
+    pub fn open_again(
+        &mut self,
+        record: RecordId,
+        token: LockToken,
+        round: Round,
+    ) -> Option<RecordId> {
         let key = std::mem::take(&mut self.get_mut(record).key);
         let opened = self.open(&key, token, round);
         self.get_mut(record).key = key;
         opened
     }
 
-    /// The record of that number.
+    /// The record.
     ///
     /// # Panics
-    /// If there is none: code that keeps a number has to forget it when the record is closed.
-    pub fn get(&self, record: u32) -> &Record {
-        &self.slab[record as usize]
+    /// If it is closed: code that keeps an id has to forget it when the record is closed, or look
+    /// whether it [`is_open`](Records::is_open).
+    #[inline]
+    pub fn get(&self, id: RecordId) -> &Record {
+        let record = &self.slab[id.index as usize];
+        assert!(record.generation == id.generation, "{id:?} is closed");
+        record
     }
 
-    /// The record of that number, to change it.
+    /// The record, to change it.
     ///
     /// # Panics
-    /// When there is none.
-    pub fn get_mut(&mut self, record: u32) -> &mut Record {
-        &mut self.slab[record as usize]
+    /// If it is closed.
+    #[inline]
+    pub fn get_mut(&mut self, id: RecordId) -> &mut Record {
+        let record = &mut self.slab[id.index as usize];
+        assert!(record.generation == id.generation, "{id:?} is closed");
+        record
     }
 
-    /// The number of the record that `lock` stands for, if it is still open.
-    pub fn find(&self, lock: &Lock) -> Option<u32> {
-        let record = self.slab.get(lock.record as usize)?;
-        (record.generation == lock.generation).then_some(lock.record)
+    /// The record that `lock` stands for, if it is still open. A caller may keep a lock for so long
+    /// that the generation comes again: so the token is compared, too.
+    pub fn find(&self, lock: &Lock) -> Option<RecordId> {
+        let same = self.is_open(lock.record) && self.get(lock.record).token == lock.token;
+        same.then_some(lock.record)
     }
 
-    /// Whether the record `number` is still the one of that generation.
-    pub fn is_open(&self, number: u32, generation: u64) -> bool {
-        self.slab.get(number as usize).is_some_and(|record| record.generation == generation)
-    }
-
-    /// Whether there is a record of that number.
-    pub fn contains(&self, number: u32) -> bool {
-        self.slab.contains(number as usize)
+    /// Whether the record is still open.
+    #[inline]
+    pub fn is_open(&self, id: RecordId) -> bool {
+        let record = self.slab.get(id.index as usize);
+        record.is_some_and(|record| record.generation == id.generation)
     }
 
     /// From now on the record is found by its key, whose hash is `hash`.
-    pub fn index(&mut self, number: u32, hash: KeyHash) {
-        let first = self.by_key.insert(hash, number);
-        let record = self.get_mut(number);
+    pub fn index(&mut self, id: RecordId, hash: KeyHash) {
+        let first = self.by_key.insert(hash, id);
+        let record = self.get_mut(id);
         (record.found_by, record.next_of_key) = (Some(hash), first);
     }
 
     /// From now on the record is not found by its key. Returns whether it was before.
-    pub fn unindex(&mut self, number: u32) -> bool {
-        let record = self.get_mut(number);
+    pub fn unindex(&mut self, id: RecordId) -> bool {
+        let record = self.get_mut(id);
         let Some(hash) = record.found_by.take() else { return false };
         let next = record.next_of_key.take();
-        let before = self.with_key(hash).find(|&other| self.get(other).next_of_key == Some(number));
+        let before = self.with_key(hash).find(|&other| self.get(other).next_of_key == Some(id));
         match (before, next) {
             (Some(before), next) => self.get_mut(before).next_of_key = next,
             (None, Some(next)) => {
@@ -364,39 +377,43 @@ impl Records {
     }
 
     /// The record that asks for exactly this key, or holds it.
-    pub fn occupant(&self, key: &[u8], hash: KeyHash) -> Option<u32> {
+    pub fn occupant(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
         // Two records may have the key: one that adopts it, and one that holds it or waits for it.
-        let waited_for = |number: &u32| {
-            let record = self.get(*number);
+        let waited_for = |id: &RecordId| {
+            let record = self.get(*id);
             let asks = record.phase == Phase::Asking && record.round.purpose == Purpose::Acquire;
             record.queue.is_some() || asks
         };
-        let all = || self.with_key(hash).filter(|&number| self.get(number).key == key);
+        let all = || self.with_key(hash).filter(|&id| self.get(id).key == key);
         all().find(waited_for).or_else(|| all().next())
     }
 
     /// The records whose keys have this hash.
-    pub fn with_key(&self, hash: KeyHash) -> impl Iterator<Item = u32> {
+    pub fn with_key(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
         let mut next = self.by_key.get(&hash).copied();
         std::iter::from_fn(move || {
-            let number = next?;
-            next = self.get(number).next_of_key;
-            Some(number)
+            let id = next?;
+            next = self.get(id).next_of_key;
+            Some(id)
         })
     }
 
     /// Closes a record; its place may be used again.
-    pub fn close(&mut self, record: u32) {
-        let mut key = self.slab.remove(record as usize).key;
+    pub fn close(&mut self, id: RecordId) {
+        let mut key = self.slab.remove(id.index as usize).key;
         if self.spare.len() < SPARE_KEYS && key.capacity() <= SPARE_KEY_BYTES {
             key.clear();
             self.spare.push(key);
         }
     }
 
-    /// The numbers of the open records.
-    pub fn numbers(&self) -> Vec<u32> {
-        self.slab.iter().map(|(number, _)| number as u32).collect()
+    /// The open records.
+    pub fn ids(&self) -> Vec<RecordId> {
+        let id = |(index, record): (usize, &Record)| RecordId {
+            index: index as u32,
+            generation: record.generation,
+        };
+        self.slab.iter().map(id).collect()
     }
 
     /// How many records are open.
@@ -416,15 +433,15 @@ mod tests {
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
-    fn open(records: &mut Records, key: &[u8]) -> Option<u32> {
+    fn open(records: &mut Records, key: &[u8]) -> Option<RecordId> {
         let ttl = Ttl::new(Duration::from_secs(1), Duration::from_secs(60)).unwrap();
         let token = LockToken::draw(&mut StdRng::from_seed([1; 32]));
         records.open(key, token, Round::acquire(3, Instant::default(), ttl))
     }
 
-    fn lock(records: &Records, record: u32) -> Lock {
+    fn lock(records: &Records, record: RecordId) -> Lock {
         let open = records.get(record);
-        Lock { record, generation: open.generation, token: open.token }
+        Lock { record, token: open.token }
     }
 
     #[test]
@@ -436,28 +453,37 @@ mod tests {
         records.close(first);
         assert_eq!(records.find(&handle), None);
         let second = open(&mut records, b"b").unwrap();
-        assert_eq!(second, first, "the place is used again");
+        assert_eq!(second.index, first.index, "the place is used again");
         assert_eq!(records.find(&handle), None);
         assert_eq!(records.get(second).key, b"b");
+    }
+
+    #[test]
+    fn a_handle_whose_generation_came_again_finds_no_other_lock() {
+        let mut records = Records::new(1);
+        let record = open(&mut records, b"a").unwrap();
+        let other = LockToken::draw(&mut StdRng::from_seed([2; 32]));
+        assert_eq!(records.find(&Lock { record, token: other }), None);
+        assert_eq!(records.find(&lock(&records, record)), Some(record));
     }
 
     #[test]
     fn records_are_found_by_their_keys() {
         let mut records = Records::new(10);
         let numbers = [&b"a"[..], b"b", b"a", b"a"].map(|key| open(&mut records, key).unwrap());
-        for number in numbers {
-            let hash = KeyHash::of(&records.get(number).key);
-            records.index(number, hash);
+        for id in numbers {
+            let hash = KeyHash::of(&records.get(id).key);
+            records.index(id, hash);
         }
         let found = |records: &Records, key: &[u8]| {
-            let mut found: Vec<u32> = records.with_key(KeyHash::of(key)).collect();
-            found.sort_unstable();
+            let mut found: Vec<RecordId> = records.with_key(KeyHash::of(key)).collect();
+            found.sort_unstable_by_key(|id| id.index);
             found
         };
         assert_eq!(found(&records, b"a"), [numbers[0], numbers[2], numbers[3]]);
         for (gone, left) in [(2, vec![0, 3]), (3, vec![0]), (0, vec![])] {
             records.unindex(numbers[gone]);
-            let left: Vec<u32> = left.into_iter().map(|index: usize| numbers[index]).collect();
+            let left: Vec<RecordId> = left.into_iter().map(|index: usize| numbers[index]).collect();
             assert_eq!(found(&records, b"a"), left);
         }
         assert_eq!(found(&records, b"b"), [numbers[1]]);
@@ -480,8 +506,8 @@ mod tests {
     #[test]
     fn a_record_is_finished_when_nothing_is_asked_owed_or_waited_for() {
         let mut records = Records::new(1);
-        let number = open(&mut records, b"a").unwrap();
-        let record = records.get_mut(number);
+        let id = open(&mut records, b"a").unwrap();
+        let record = records.get_mut(id);
         assert!(!record.is_finished(), "it is asking");
         record.phase = Phase::Ending;
         assert!(record.is_finished());

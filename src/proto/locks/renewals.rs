@@ -5,7 +5,7 @@
 //! is not held has no keeping.
 
 use crate::proto::error::{Error, LostReason};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId, TaskId};
 use crate::proto::key::KeyHash;
 use crate::proto::lock::Lock;
 use crate::proto::locks::auto_extend::AutoExtend;
@@ -17,8 +17,19 @@ use crate::proto::locks::round::Purpose;
 use crate::proto::locks::{Due, Locks, Prolong, WaitEvent};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
-use crate::proto::wire::connection::{Ask, Kind};
+
+/// What wrote to a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writer {
+    /// Another client.
+    Other,
+    /// This client, for a record.
+    Record(RecordId),
+    /// This client, for a task.
+    Task,
+}
 
 impl Locks {
     /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was
@@ -31,23 +42,23 @@ impl Locks {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let number = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
-        let Some(number) = number else {
+        let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
+        let Some(id) = id else {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
-        keep.check(self.records.get(number).lasts)?;
-        let named = self.records.get(number).tracked;
-        if let Some(kept) = self.records.get(number).kept {
+        keep.check(self.records.get(id).lasts)?;
+        let named = self.records.get(id).tracked;
+        if let Some(kept) = self.records.get(id).kept {
             self.ops.close(self.keeper[kept as usize].op);
-            self.forget_keeping(number);
+            self.forget_keeping(id);
         }
-        let op = self.ops.open(data, now, number);
-        self.begin_keeping(number, op, keep, now);
-        self.records.get_mut(number).tracked = true;
+        let op = self.ops.open(data, now, Stage::Keeping { record: id });
+        self.begin_keeping(id, op, keep, now);
+        self.records.get_mut(id).tracked = true;
         if !named {
             for node in self.cluster.all_nodes().iter() {
                 if self.cluster.may_ask(node).is_ok() {
-                    self.register(node, number, now);
+                    self.register(node, id, now);
                 }
             }
         }
@@ -55,8 +66,8 @@ impl Locks {
     }
 
     /// A record that is being opened belongs to a request whose lock is to be kept.
-    pub(super) fn will_be_kept(&mut self, number: u32, op: Op, keep: Option<AutoExtend>) {
-        let record = self.records.get_mut(number);
+    pub(super) fn will_be_kept(&mut self, id: RecordId, op: Op, keep: Option<AutoExtend>) {
+        let record = self.records.get_mut(id);
         (record.op, record.tracked) = (Some(op), keep.is_some());
         if let Some(request) = self.ops.get_mut(op) {
             request.keep = keep;
@@ -86,19 +97,19 @@ impl Locks {
         Some(Completion { op, data, result: Ok(outcome) })
     }
 
-    fn begin_keeping(&mut self, number: u32, op: Op, keep: AutoExtend, start: Instant) {
-        let record = self.records.get_mut(number);
-        let kept = Kept::new(number, op, keep, record.lasts, start);
+    fn begin_keeping(&mut self, id: RecordId, op: Op, keep: AutoExtend, start: Instant) {
+        let record = self.records.get_mut(id);
+        let kept = Kept::new(id, op, keep, record.lasts, start);
         record.deadline = kept.capped(record.deadline);
         record.kept = Some(self.keeper.insert(kept) as u32);
-        self.ops.move_to(op, Stage::Keeping { record: number });
-        self.arm_deadline(number);
-        self.plan_renewal(number, true);
+        self.ops.move_to(op, Stage::Keeping { record: id });
+        self.arm_deadline(id);
+        self.plan_renewal(id, true);
     }
 
     /// The lock is not kept any more, and writes to its key are of no interest.
-    pub(super) fn forget_keeping(&mut self, number: u32) {
-        let record = self.records.get_mut(number);
+    pub(super) fn forget_keeping(&mut self, id: RecordId) {
+        let record = self.records.get_mut(id);
         let Some(place) = record.kept.take() else { return };
         record.tracked = false;
         let mut kept = self.keeper.remove(place as usize);
@@ -115,29 +126,29 @@ impl Locks {
     }
 
     /// The lock is lost: its request ends with this reason.
-    pub(super) fn end_keeping(&mut self, number: u32, reason: LostReason, now: Instant) {
-        let record = self.records.get(number);
+    pub(super) fn end_keeping(&mut self, id: RecordId, reason: LostReason, now: Instant) {
+        let record = self.records.get(id);
         let Some(place) = record.kept else { return };
         let kept = &self.keeper[place as usize];
         let reason =
             if reason == LostReason::Expired { kept.reason(record.deadline) } else { reason };
         let op = kept.op;
-        let error = self.lost(number, reason, now);
+        let error = self.lost(id, reason, now);
         self.cluster.stats_mut().lost += 1;
         self.ops.move_to(op, Stage::Over(Err(error)));
-        self.forget_keeping(number);
+        self.forget_keeping(id);
     }
 
     /// The caller extends the lock: a success is no renewal.
-    pub(super) fn caller_extends(&mut self, number: u32) {
-        if let Some(place) = self.records.get(number).kept {
+    pub(super) fn caller_extends(&mut self, id: RecordId) {
+        if let Some(place) = self.records.get(id).kept {
             self.keeper[place as usize].renewing = false;
         }
     }
 
     /// The ttl that an extend which wants `ttl` asks for: up to the bound of the keeping.
-    pub(super) fn capped_ttl(&self, number: u32, ttl: Ttl, now: Instant) -> Option<Ttl> {
-        match self.records.get(number).kept {
+    pub(super) fn capped_ttl(&self, id: RecordId, ttl: Ttl, now: Instant) -> Option<Ttl> {
+        match self.records.get(id).kept {
             Some(place) => self.keeper[place as usize].capped_ttl(ttl, now),
             None => Some(ttl),
         }
@@ -145,54 +156,54 @@ impl Locks {
 
     /// `deadline`, or the bound of the lock's keeping if that is earlier: an extend may have been
     /// asked for before the keeping began.
-    pub(super) fn capped_deadline(&self, number: u32, deadline: Instant) -> Instant {
-        match self.records.get(number).kept {
+    pub(super) fn capped_deadline(&self, id: RecordId, deadline: Instant) -> Instant {
+        match self.records.get(id).kept {
             Some(place) => self.keeper[place as usize].capped(deadline),
             None => deadline,
         }
     }
 
     /// An extend was won, no matter what asked for it; `moved`: the deadline is a later one.
-    pub(super) fn kept_is_extended(&mut self, number: u32, moved: bool, now: Instant) {
-        let Some(place) = self.records.get(number).kept else { return };
+    pub(super) fn kept_is_extended(&mut self, id: RecordId, moved: bool, now: Instant) {
+        let Some(place) = self.records.get(id).kept else { return };
         let kept = &mut self.keeper[place as usize];
         if kept.renewing {
             kept.was_renewed();
             self.cluster.stats_mut().renewed += 1;
         }
-        self.plan_renewal(number, moved);
-        self.tell_renewal(number, moved);
-        self.plan_look(number, now);
+        self.plan_renewal(id, moved);
+        self.tell_renewal(id, moved);
+        self.plan_look(id, now);
     }
 
     /// Queues the report of a later deadline, if the caller asked for such reports.
-    fn tell_renewal(&mut self, number: u32, moved: bool) {
-        let Some(place) = self.records.get(number).kept else { return };
+    fn tell_renewal(&mut self, id: RecordId, moved: bool) {
+        let Some(place) = self.records.get(id).kept else { return };
         let kept = &self.keeper[place as usize];
         if moved && kept.notifies_renewals {
-            self.ops.move_to(kept.op, Stage::Renewed { record: number });
+            self.ops.move_to(kept.op, Stage::Renewed { record: id });
         }
     }
 
     /// An extend was not won: it is tried again, at a bounded pace.
-    pub(super) fn kept_is_not_extended(&mut self, number: u32, now: Instant) {
-        let Some(place) = self.records.get(number).kept else { return };
+    pub(super) fn kept_is_not_extended(&mut self, id: RecordId, now: Instant) {
+        let Some(place) = self.records.get(id).kept else { return };
         let node_timeout = self.cluster.settings().node_timeout;
-        let deadline = self.records.get(number).deadline;
+        let deadline = self.records.get(id).deadline;
         let kept = &mut self.keeper[place as usize];
         kept.renewing = false;
         if kept.renewal.is_none() && kept.wants_renewal(deadline) {
-            let due = Prolong::Renew { record: number };
+            let due = Prolong::Renew { record: id };
             kept.renewal = Some(self.prolongs.set_after(now, node_timeout, due));
         }
-        self.plan_look(number, now);
+        self.plan_look(id, now);
     }
 
     /// Sets the timers of the next renewal and of the warning, after a round that was won. If the
     /// deadline did not move, the timers stay. A caller that was warned is not warned again before
     /// a later warning is due.
-    fn plan_renewal(&mut self, number: u32, moved: bool) {
-        let record = self.records.get(number);
+    fn plan_renewal(&mut self, id: RecordId, moved: bool) {
+        let record = self.records.get(id);
         let (start, deadline) = (record.round.start, record.deadline);
         let Some(place) = record.kept else { return };
         let kept = &mut self.keeper[place as usize];
@@ -202,7 +213,7 @@ impl Locks {
         if kept.renewal.is_none() && kept.wants_renewal(deadline) {
             let counts_from = kept.counts_from(deadline);
             let (from, length) = kept.next_renewal(counts_from);
-            let due = Prolong::Renew { record: number };
+            let due = Prolong::Renew { record: id };
             // A timer lane takes only timers that are set in the order of their moments.
             kept.renewal = Some(if counts_from == start {
                 self.prolongs.set_after(from, length, due)
@@ -218,82 +229,92 @@ impl Locks {
         let told = self.ops.get_mut(kept.op).map(|request| &mut request.stage);
         if let Some(stage @ Stage::Expiring { .. }) = told {
             // The caller has not fetched the warning, and it is not true any more.
-            *stage = Stage::Keeping { record: number };
+            *stage = Stage::Keeping { record: id };
         }
         self.timers.clear_in(&mut kept.warning);
-        kept.warning = Some(self.timers.set_after(start, length, Due::Warn { record: number }));
+        kept.warning = Some(self.timers.set_after(start, length, Due::Warn { record: id }));
     }
 
-    pub(super) fn renewal_is_due(&mut self, number: u32, now: Instant) {
-        let busy = self.is_extending(number) || self.records.get(number).op.is_some();
+    pub(super) fn renewal_is_due(&mut self, id: RecordId, now: Instant) {
+        let busy = self.is_extending(id) || self.records.get(id).op.is_some();
         let node_timeout = self.cluster.settings().node_timeout;
-        let place = self.records.get(number).kept.expect("its timers are cleared with the keeping");
+        let place = self.records.get(id).kept.expect("its timers are cleared with the keeping");
         let kept = &mut self.keeper[place as usize];
         kept.renewal = None;
         if busy {
-            let due = Prolong::Renew { record: number };
+            let due = Prolong::Renew { record: id };
             kept.renewal = Some(self.prolongs.set_after(now, node_timeout, due));
         } else if let Some(ttl) = kept.renewal_ttl(now) {
             kept.renewing = true;
-            self.begin_extend(number, ttl, now);
+            self.begin_extend(id, ttl, now);
         }
     }
 
-    pub(super) fn warning_is_due(&mut self, number: u32) {
-        let record = self.records.get(number);
+    pub(super) fn warning_is_due(&mut self, id: RecordId) {
+        let record = self.records.get(id);
         let place = record.kept.expect("its timers are cleared with the keeping");
         let kept = &mut self.keeper[place as usize];
         (kept.warning, kept.warned) = (None, true);
-        self.ops.move_to(kept.op, Stage::Expiring { record: number });
+        self.ops.move_to(kept.op, Stage::Expiring { record: id });
     }
 
     /// Registers the record's key at a node, so that the node reports writes to it.
-    pub(super) fn register(&mut self, node: NodeId, number: u32, now: Instant) {
+    pub(super) fn register(&mut self, node: NodeId, id: RecordId, now: Instant) {
         if !self.cluster.may_name_a_key(node) {
             return;
         }
-        let record = self.records.get(number);
-        let ask = |kind| Ask::new(number, record.round.number, kind, now);
-        self.cluster.ask(node, ask(Kind::Caching), now, |out| {
+        self.cluster.ask(node, Ask::Node(NodeAsk::Caching), now, |out| {
             command::encode(out, &[b"CLIENT", b"CACHING", b"YES"]);
         });
+        let record = self.records.get(id);
         let names = |out: &mut _| command::encode(out, &[b"PTTL", &record.key]);
-        self.cluster.ask(node, ask(Kind::Register), now, names);
+        self.cluster.ask(node, Ask::Register(id), now, names);
     }
 
     /// A node answered the registration of a key. If the key is not there, it was deleted before,
-    /// unless that is known already or a heal is in flight. If the slot of the record was reused
-    /// since, this costs one harmless extra check.
-    pub(super) fn registered(&mut self, node: NodeId, ask: Ask, left: Option<i64>, now: Instant) {
-        if !self.records.contains(ask.record) {
+    /// unless that is known already or a heal is in flight. Nothing is done for a record that is
+    /// over.
+    pub fn registered(&mut self, node: NodeId, id: RecordId, left: Option<i64>, now: Instant) {
+        if !self.records.is_open(id) {
             return;
         }
-        let record = self.records.get(ask.record);
+        let record = self.records.get(id);
         if record.phase == Phase::Asking {
-            self.notify_waiter(ask.record, |op| WaitEvent::Seen { op, node, left });
+            self.notify_waiter(id, |op| WaitEvent::Seen { op, node, left });
         } else if left == Some(-2) && !record.absent.union(record.healing).contains(node) {
-            self.doubt_key_at(node, ask.record, now);
+            self.doubt_key_at(node, id, now);
         }
     }
 
     /// Another client wrote to a key on a node, or the node forgot that the key was registered.
     pub fn was_written(&mut self, node: NodeId, key: KeyHash, now: Instant) {
-        self.tell_of_write(node, key, None, now);
+        self.tell_of_write(node, key, Writer::Other, now);
     }
 
-    /// A node executed a write of this client to the key of `record`, which it does not report to
+    /// A node executed a write of this client to the key of a record, which it does not report to
     /// us. Other records of that key may be kept, or wait for it.
-    pub(super) fn we_wrote(&mut self, node: NodeId, record: u32, now: Instant) {
-        if self.keeper.is_empty() && self.ops.nobody_waits() {
-            return;
+    pub(super) fn we_wrote(&mut self, node: NodeId, id: RecordId, now: Instant) {
+        if self.is_interested_in_writes() {
+            let key = KeyHash::of(&self.records.get(id).key);
+            self.tell_of_write(node, key, Writer::Record(id), now);
         }
-        let key = KeyHash::of(&self.records.get(record).key);
-        self.tell_of_write(node, key, Some(record), now);
+    }
+
+    /// A node executed a write of a task, which it does not report to us.
+    pub(super) fn task_wrote(&mut self, node: NodeId, id: TaskId, now: Instant) {
+        if self.is_interested_in_writes() {
+            let key = KeyHash::of(&self.tasks.get(id).key);
+            self.tell_of_write(node, key, Writer::Task, now);
+        }
+    }
+
+    fn is_interested_in_writes(&self) -> bool {
+        !self.keeper.is_empty() || !self.ops.nobody_waits()
     }
 
     /// Reports an event to the waits if the record belongs to a waiter between two attempts.
-    pub(super) fn notify_waiter(&mut self, number: u32, event: impl FnOnce(Op) -> WaitEvent) {
-        let record = self.records.get(number);
+    pub(super) fn notify_waiter(&mut self, id: RecordId, event: impl FnOnce(Op) -> WaitEvent) {
+        let record = self.records.get(id);
         let op = record.op.filter(|_| record.phase == Phase::Asking);
         let waits = |&op: &Op| self.ops.get(op).is_some_and(|it| it.waiting.is_some());
         if let Some(op) = op.filter(waits) {
@@ -301,31 +322,31 @@ impl Locks {
         }
     }
 
-    fn tell_of_write(&mut self, node: NodeId, key: KeyHash, by: Option<u32>, now: Instant) {
+    fn tell_of_write(&mut self, node: NodeId, key: KeyHash, by: Writer, now: Instant) {
         let mut found = std::mem::take(&mut self.found);
         found.extend(self.records.with_key(key));
-        for number in found.drain(..) {
+        for id in found.drain(..) {
             // What was done for an earlier record may have ended this one.
-            if by != Some(number) && self.records.contains(number) {
-                self.doubt_key_at(node, number, now);
-                let ours = by.is_some();
-                self.notify_waiter(number, |op| WaitEvent::Written { op, node, ours });
+            if by != Writer::Record(id) && self.records.is_open(id) {
+                self.doubt_key_at(node, id, now);
+                let ours = by != Writer::Other;
+                self.notify_waiter(id, |op| WaitEvent::Written { op, node, ours });
             }
         }
         self.found = found;
     }
 
-    pub(super) fn doubt_key_at(&mut self, node: NodeId, number: u32, now: Instant) {
-        let Some(place) = self.records.get(number).kept else { return };
+    pub(super) fn doubt_key_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
+        let Some(place) = self.records.get(id).kept else { return };
         self.keeper[place as usize].doubted.insert(node);
-        self.plan_look(number, now);
+        self.plan_look(id, now);
     }
 
     /// All nodes are about to be asked, so the doubts are cleared, also those about a node that
     /// cannot be asked now. Otherwise the looks would go on as long as that node is away; the next
     /// renewal asks it.
-    pub(super) fn doubts_are_asked_about(&mut self, number: u32) {
-        let Some(place) = self.records.get(number).kept else { return };
+    pub(super) fn doubts_are_asked_about(&mut self, id: RecordId) {
+        let Some(place) = self.records.get(id).kept else { return };
         let kept = &mut self.keeper[place as usize];
         kept.doubted = NodeSet::EMPTY;
         self.prolongs.clear_in(&mut kept.look);
@@ -333,10 +354,10 @@ impl Locks {
 
     /// Starts an extend because of doubted nodes, or plans it: at once if no majority may be left,
     /// and never two at a time.
-    fn plan_look(&mut self, number: u32, now: Instant) {
+    fn plan_look(&mut self, id: RecordId, now: Instant) {
         let spare = self.cluster.spare_nodes();
-        let extending = self.is_extending(number);
-        let record = self.records.get(number);
+        let extending = self.is_extending(id);
+        let record = self.records.get(id);
         let Some(place) = record.kept else { return };
         let kept = &mut self.keeper[place as usize];
         if kept.doubted.is_empty() || extending {
@@ -346,14 +367,14 @@ impl Locks {
         let at = kept.looks_at(may_be_gone, now);
         if kept.look.is_none() || may_be_gone {
             self.prolongs.clear_in(&mut kept.look);
-            kept.look = Some(self.prolongs.set_at(at, Prolong::Look { record: number }));
+            kept.look = Some(self.prolongs.set_at(at, Prolong::Look { record: id }));
         }
     }
 
-    pub(super) fn look_is_due(&mut self, number: u32, now: Instant) {
+    pub(super) fn look_is_due(&mut self, id: RecordId, now: Instant) {
         // An extend of the caller that pauses is about to ask by itself.
-        let busy = self.is_extending(number) || self.records.get(number).op.is_some();
-        let record = self.records.get(number);
+        let busy = self.is_extending(id) || self.records.get(id).op.is_some();
+        let record = self.records.get(id);
         let (place, deadline) = (record.kept, record.deadline);
         let place = place.expect("its timers are cleared with the keeping");
         let kept = &mut self.keeper[place as usize];
@@ -365,12 +386,12 @@ impl Locks {
         kept.looked_at = Some(now);
         if let Some(ttl) = kept.look_ttl(deadline, now) {
             kept.renewing = false;
-            self.begin_extend(number, ttl, now);
+            self.begin_extend(id, ttl, now);
         }
     }
 
-    fn is_extending(&self, number: u32) -> bool {
-        let round = &self.records.get(number).round;
+    fn is_extending(&self, id: RecordId) -> bool {
+        let round = &self.records.get(id).round;
         round.purpose == Purpose::Extend && round.ballot().verdict() == Verdict::Undecided
     }
 }

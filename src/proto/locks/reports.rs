@@ -2,20 +2,21 @@
 
 use crate::proto::error::Report;
 use crate::proto::error::{Error, LostReason, NodeReply};
+use crate::proto::ids::RecordId;
 use crate::proto::locks::Locks;
 use crate::proto::time::Instant;
 
 impl Locks {
     /// What every node said to the record's question.
-    pub(super) fn report(&self, number: u32, now: Instant) -> Box<Report> {
-        let record = self.records.get(number);
+    pub(super) fn report(&self, id: RecordId, now: Instant) -> Box<Report> {
+        let record = self.records.get(id);
         let said = |node| record.round.said(node);
         self.cluster.report_of(&record.key, said, now)
     }
 
     /// The error for the lost lock of the record.
-    pub(super) fn lost(&self, number: u32, reason: LostReason, now: Instant) -> Error {
-        Error::Lost { reason, report: self.report(number, now) }
+    pub(super) fn lost(&self, id: RecordId, reason: LostReason, now: Instant) -> Error {
+        Error::Lost { reason, report: self.report(id, now) }
     }
 
     /// The error of a lost lock about which no node was asked.

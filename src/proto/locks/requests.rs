@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use slab::Slab;
 
 use crate::proto::error::{Error, Report};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId, TaskId};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock::Lock;
 use crate::proto::locks::auto_extend::AutoExtend;
@@ -68,12 +68,12 @@ pub enum Stage {
     /// Held until the first handshakes are over: no node was asked yet.
     Starting {
         /// The record of the attempt to come.
-        record: u32,
+        record: RecordId,
     },
     /// A round of this record is in flight, or about to begin.
     Running {
         /// The record.
-        record: u32,
+        record: RecordId,
     },
     /// In the queue after other requests of this client that wait for the key, or hold it.
     Queued {
@@ -87,7 +87,7 @@ pub enum Stage {
     /// Between two attempts, or two rounds.
     Pausing {
         /// The record of the next attempt or round.
-        record: u32,
+        record: RecordId,
         /// Ends the pause.
         timer: Timer,
         /// The error of the last attempt: the result if the wait runs out.
@@ -96,37 +96,33 @@ pub enum Stage {
     /// The lock was handed out, and is kept until the keeping ends.
     Keeping {
         /// Its record.
-        record: u32,
+        record: RecordId,
     },
     /// As `Keeping`, with a warning that was not fetched yet.
     Expiring {
         /// Its record.
-        record: u32,
+        record: RecordId,
     },
     /// As `Keeping`, with a later deadline that was not fetched yet.
     Renewed {
         /// Its record.
-        record: u32,
+        record: RecordId,
     },
-    /// An inspection of the nodes is in flight.
-    Looking {
-        /// The record that stands for the key.
-        record: u32,
-        /// What the nodes answered so far.
-        seen: Box<Inspection>,
+    /// A task is in flight.
+    Task {
+        /// The task.
+        task: TaskId,
     },
     /// The lock was granted, and was not fetched yet.
     Granted {
         /// The record that is held.
-        record: u32,
+        record: RecordId,
     },
     /// The lock was extended, and the outcome was not fetched yet: the lock may be lost before
     /// that.
     Extended {
-        /// The record that was held.
-        record: u32,
-        /// Its generation.
-        generation: u64,
+        /// The lock. The request may be left for so long that the record's generation comes again.
+        lock: Lock,
     },
     /// The request has ended, and its outcome was not fetched yet.
     Over(Result<Outcome, Error>),
@@ -166,13 +162,17 @@ pub struct Ops {
 }
 
 impl Ops {
-    /// Opens a request.
-    pub fn open(&mut self, data: u64, give_up_at: Instant, record: u32) -> Op {
+    /// Opens a request. One that has ended already is queued to be fetched.
+    pub fn open(&mut self, data: u64, give_up_at: Instant, stage: Stage) -> Op {
         self.next_generation += 1;
         let generation = self.next_generation;
-        let stage = Stage::Running { record };
+        let ended = stage.ends();
         let request = Request { generation, data, give_up_at, waiting: None, keep: None, stage };
-        Op { index: self.slab.insert(request) as u32, generation }
+        let op = Op { index: self.slab.insert(request) as u32, generation };
+        if ended {
+            self.ready.push_back(op);
+        }
+        op
     }
 
     /// The request, to look at, unless it was cancelled or answered.
@@ -228,7 +228,7 @@ impl Ops {
     }
 
     /// The records of the requests that wait for a key between two attempts.
-    pub fn waiting(&self) -> impl Iterator<Item = u32> {
+    pub fn waiting(&self) -> impl Iterator<Item = RecordId> {
         self.slab.iter().filter_map(|(_, request)| match request.stage {
             Stage::Pausing { record, .. } if request.waiting.is_some() => Some(record),
             _ => None,
@@ -279,6 +279,9 @@ impl Ops {
 mod tests {
     use super::*;
     use crate::proto::error::Busy;
+    use crate::proto::ids::Generation;
+
+    const TASK: TaskId = TaskId { index: 0, generation: Generation::FIRST };
 
     fn over() -> Stage {
         Stage::Over(Err(Error::Busy(Busy::Lock)))
@@ -287,7 +290,8 @@ mod tests {
     #[test]
     fn ends_are_handed_out_in_their_order() {
         let mut ops = Ops::default();
-        let [a, b, c] = [1, 2, 3].map(|data| ops.open(data, Instant::default(), 0));
+        let [a, b, c] =
+            [1, 2, 3].map(|data| ops.open(data, Instant::default(), Stage::Task { task: TASK }));
         for op in [b, a, c] {
             ops.move_to(op, over());
         }
@@ -302,11 +306,10 @@ mod tests {
     #[test]
     fn a_request_that_was_cancelled_has_no_end() {
         let mut ops = Ops::default();
-        let op = ops.open(1, Instant::default(), 0);
-        ops.move_to(op, over());
+        let op = ops.open(1, Instant::default(), over());
         assert!(ops.close(op).is_some());
         assert!(ops.close(op).is_none());
-        let next = ops.open(2, Instant::default(), 0);
+        let next = ops.open(2, Instant::default(), Stage::Task { task: TASK });
         assert_eq!(next.index, op.index, "the place is used again");
         assert!(ops.get_mut(op).is_none());
         assert!(ops.pop_ready().is_none());

@@ -15,14 +15,8 @@ pub enum Purpose {
     Extend,
     /// May we adopt it, under a new token?
     Adopt,
-    /// What is there?
-    Inspect,
     /// The lock is released.
     Release,
-    /// An operator vouches for the nodes.
-    Vouch,
-    /// An operator deletes what was seen.
-    ForceRelease,
 }
 
 /// How a release ended.
@@ -61,14 +55,13 @@ pub struct Round {
 impl Round {
     /// The first round of a record: an attempt on `nodes` nodes.
     pub fn acquire(nodes: usize, start: Instant, ttl: Ttl) -> Round {
-        Round {
-            purpose: Purpose::Acquire,
-            number: 0,
-            start,
-            ttl,
-            ballot: Ballot::of_majority(nodes),
-            said: [NodeReply::Nothing; MAX_NODES],
-        }
+        Round::first(Purpose::Acquire, Ballot::of_majority(nodes), start, ttl)
+    }
+
+    /// The first round of a record or of a task.
+    pub fn first(purpose: Purpose, ballot: Ballot, start: Instant, ttl: Ttl) -> Round {
+        let said = [NodeReply::Nothing; MAX_NODES];
+        Round { purpose, number: 0, start, ttl, ballot, said }
     }
 
     /// Replaces this round by the next one, with a ballot of its own.

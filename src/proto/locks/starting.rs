@@ -6,6 +6,7 @@
 //! is not ready votes at once.
 
 use crate::proto::error::Error;
+use crate::proto::ids::RecordId;
 use crate::proto::locks::Locks;
 use crate::proto::locks::requests::Stage;
 use crate::proto::time::Instant;
@@ -19,10 +20,10 @@ impl Locks {
 
     /// Holds the request of this record if the first handshakes are not over. Returns whether it
     /// did.
-    pub(super) fn hold_at_start(&mut self, number: u32) -> bool {
-        let op = self.records.get(number).op.filter(|_| self.starting);
+    pub(super) fn hold_at_start(&mut self, id: RecordId) -> bool {
+        let op = self.records.get(id).op.filter(|_| self.starting);
         if let Some(op) = op {
-            self.ops.move_to(op, Stage::Starting { record: number });
+            self.ops.move_to(op, Stage::Starting { record: id });
         }
         op.is_some()
     }

@@ -40,8 +40,10 @@ pub fn hear(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
     let mut input = bytes.as_bytes();
     while let Some(heard) = locks.cluster_mut().hear(node, &mut input, now) {
         locks.act_on_changes(now);
-        if let Heard::Answer(ask, answer) = heard {
-            locks.answered(node, ask, answer, now);
+        match heard {
+            Heard::Lock(ask, said) => locks.answered(node, ask, said, now),
+            Heard::Registered(record, left) => locks.registered(node, record, left, now),
+            _ => {}
         }
     }
 }
@@ -53,7 +55,7 @@ pub fn acquire(locks: &mut Locks, key: &[u8], wait: Duration, now: Instant) -> O
     locks.acquire(key, KeyHash::of(key), wish, now).unwrap()
 }
 
-fn hold(locks: &mut Locks, now: Instant) -> (Lock, u32) {
+fn hold(locks: &mut Locks, now: Instant) -> (Lock, RecordId) {
     let op = acquire(locks, KEY, Duration::ZERO, now);
     for node in locks.cluster().all_nodes().iter() {
         hear(locks, node, "+OK\r\n", now);
@@ -108,8 +110,8 @@ fn attempt_without_a_wait_ends_where_it_is_lost() {
 fn key_with_a_queue_is_reported_when_its_lock_is_over() {
     for given_back in [true, false] {
         let (mut locks, now) = ready(3);
-        let (lock, number) = hold(&mut locks, now);
-        assert_eq!(locks.queue_behind(number, |key| if key == KEY { 7 } else { 8 }), 7);
+        let (lock, id) = hold(&mut locks, now);
+        assert_eq!(locks.queue_behind(id, |key| if key == KEY { 7 } else { 8 }), 7);
         if given_back {
             locks.release(lock, 0, now);
         } else {

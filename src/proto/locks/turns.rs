@@ -9,7 +9,7 @@ use std::time::Duration;
 use rand::RngExt;
 
 use crate::proto::error::{Busy, Error};
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
@@ -32,8 +32,8 @@ impl Locks {
     }
 
     /// The key of a record.
-    pub fn key(&self, number: u32) -> &[u8] {
-        &self.records.get(number).key
+    pub fn key(&self, id: RecordId) -> &[u8] {
+        &self.records.get(id).key
     }
 
     /// A pause between these two, drawn at random.
@@ -67,14 +67,19 @@ impl Locks {
     }
 
     /// Registers the key of a record at these nodes, so that they report writes to it.
-    pub fn name_key(&mut self, number: u32, nodes: impl IntoIterator<Item = NodeId>, now: Instant) {
+    pub fn name_key(
+        &mut self,
+        id: RecordId,
+        nodes: impl IntoIterator<Item = NodeId>,
+        now: Instant,
+    ) {
         for node in nodes {
-            self.register(node, number, now);
+            self.register(node, id, now);
         }
     }
 
     /// The record of the attempt that a request pauses before.
-    pub fn pauses_before(&self, op: Op) -> Option<u32> {
+    pub fn pauses_before(&self, op: Op) -> Option<RecordId> {
         match self.ops.get(op)?.stage {
             Stage::Pausing { record, .. } => Some(record),
             _ => None,
@@ -82,10 +87,10 @@ impl Locks {
     }
 
     /// Lets a request pause from now on; `last` is the error of its last attempt.
-    pub fn pause(&mut self, op: Op, number: u32, at: Instant, last: Error) {
+    pub fn pause(&mut self, op: Op, id: RecordId, at: Instant, last: Error) {
         let Some(request) = self.ops.get_mut(op) else { return };
         let timer = self.timers.set_at(at.min(request.give_up_at), Due::Retry { op });
-        request.stage = Stage::Pausing { record: number, timer, last };
+        request.stage = Stage::Pausing { record: id, timer, last };
     }
 
     /// Sets a new timer for a request that goes on with its pause.
@@ -106,24 +111,24 @@ impl Locks {
 
     /// Begins the attempt that a request pauses before. Its timer is not set.
     pub fn attempt_again(&mut self, op: Op, now: Instant) {
-        let Some(number) = self.pauses_before(op) else { return };
-        self.attempt_anew(op, number, now);
+        let Some(id) = self.pauses_before(op) else { return };
+        self.attempt_anew(op, id, now);
     }
 
     /// Begins the attempt that a request waited for, or that was held at the start.
-    pub(super) fn attempt_anew(&mut self, op: Op, number: u32, now: Instant) {
-        self.ops.move_to(op, Stage::Running { record: number });
-        let record = self.records.get_mut(number);
+    pub(super) fn attempt_anew(&mut self, op: Op, id: RecordId, now: Instant) {
+        self.ops.move_to(op, Stage::Running { record: id });
+        let record = self.records.get_mut(id);
         let (ttl, purpose) = (record.ttl, record.round.purpose);
         record.round = Round::acquire(self.cluster.size(), now, ttl);
         record.round.purpose = purpose;
         record.deadline = ttl.deadline(now);
-        self.begin_attempt(number, now);
+        self.begin_attempt(id, now);
     }
 
     /// The attempt for a record has ended: the requests in its queue learn whether it had a quorum.
-    pub(super) fn note_attempt(&mut self, number: u32, error: Option<&Error>) {
-        if let Some(queue) = self.records.get(number).queue {
+    pub(super) fn note_attempt(&mut self, id: RecordId, error: Option<&Error>) {
+        if let Some(queue) = self.records.get(id).queue {
             let no_quorum = error.filter(|error| matches!(error, Error::NoQuorum(_))).cloned();
             self.waits.push_back(WaitEvent::Attempted { queue, no_quorum });
         }
@@ -131,7 +136,7 @@ impl Locks {
 
     /// Why the last attempt of the request that asks for this record failed, if too few nodes gave
     /// a vote that counts.
-    pub fn no_quorum_of(&self, occupant: u32) -> Option<&Error> {
+    pub fn no_quorum_of(&self, occupant: RecordId) -> Option<&Error> {
         let request = self.ops.get(self.records.get(occupant).op?)?;
         match &request.stage {
             Stage::Pausing { last, .. } => Some(last).filter(|it| matches!(it, Error::NoQuorum(_))),
@@ -149,13 +154,13 @@ impl Locks {
     }
 
     /// Whether requests are queued for the key of a record.
-    pub fn has_queue(&self, number: u32) -> bool {
-        self.records.get(number).queue.is_some()
+    pub fn has_queue(&self, id: RecordId) -> bool {
+        self.records.get(id).queue.is_some()
     }
 
     /// The queue for the key of a record, or the one that `open` makes.
-    pub fn queue_behind(&mut self, number: u32, open: impl FnOnce(&[u8]) -> u32) -> u32 {
-        let record = self.records.get_mut(number);
+    pub fn queue_behind(&mut self, id: RecordId, open: impl FnOnce(&[u8]) -> u32) -> u32 {
+        let record = self.records.get_mut(id);
         *record.queue.get_or_insert_with(|| open(&record.key))
     }
 
@@ -167,26 +172,26 @@ impl Locks {
         if self.records.reserve() { Ok(()) } else { Err(busy(Busy::Records)) }
     }
 
-    /// Opens a request in `queue`, which waits until the record `occupant` gives up the key.
-    pub fn open_queued(&mut self, occupant: u32, queue: u32, wish: Wish) -> Op {
+    /// Opens a request in `queue`, which waits until the record of the key gives it up.
+    pub fn open_queued(&mut self, queue: u32, wish: Wish) -> Op {
         let Wish { ttl, give_up_at, keep, data } = wish;
-        let op = self.ops.open(data, give_up_at, occupant);
+        let op = self.ops.open(data, give_up_at, Stage::Queued { queue, ttl, timer: None });
         let for_ever = give_up_at == Instant::from_nanos(u64::MAX);
-        let timer = (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op }));
-        self.ops.move_to(op, Stage::Queued { queue, ttl, timer });
+        let set = (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op }));
         if let Some(request) = self.ops.get_mut(op) {
             request.keep = keep;
+            if let Stage::Queued { timer, .. } = &mut request.stage {
+                *timer = set;
+            }
         }
         op
     }
 
     /// Opens a request that ends at once, because it would have to wait for the record `occupant`.
-    pub fn refuse_to_wait(&mut self, occupant: u32, wish: Wish, now: Instant) -> Op {
-        let op = self.ops.open(wish.data, wish.give_up_at, occupant);
+    pub fn refuse_to_wait(&mut self, occupant: RecordId, wish: Wish, now: Instant) -> Op {
         let error = self.no_turn(self.key(occupant), self.no_quorum_of(occupant), now);
         self.cluster.stats_mut().attempt_is_lost(&error);
-        self.ops.move_to(op, Stage::Over(Err(error)));
-        op
+        self.ops.open(wish.data, wish.give_up_at, Stage::Over(Err(error)))
     }
 
     /// The queue that a request is in.
@@ -219,18 +224,18 @@ impl Locks {
     }
 
     /// Opens the record of a request whose turn has come, for the key of its queue.
-    pub fn take_turn(&mut self, op: Op, queue: u32, key: &[u8], now: Instant) -> u32 {
+    pub fn take_turn(&mut self, op: Op, queue: u32, key: &[u8], now: Instant) -> RecordId {
         let ttl = self.clear_queued(op).expect("whoever gives up or is cancelled leaves the queue");
         let token = draw(&mut self.rng);
         let round = Round::acquire(self.cluster.size(), now, ttl);
         self.records.give_up_reserved();
-        let number = self.records.open(key, token, round).expect("its place was kept for it");
-        self.records.index(number, KeyHash::of(key));
-        self.records.get_mut(number).queue = Some(queue);
-        self.ops.move_to(op, Stage::Running { record: number });
+        let id = self.records.open(key, token, round).expect("its place was kept for it");
+        self.records.index(id, KeyHash::of(key));
+        self.records.get_mut(id).queue = Some(queue);
+        self.ops.move_to(op, Stage::Running { record: id });
         let keep = self.ops.get_mut(op).and_then(|request| request.keep);
-        self.will_be_kept(number, op, keep);
-        number
+        self.will_be_kept(id, op, keep);
+        id
     }
 
     /// Clears the timer of a queued request. Returns the ttl that it asks for.
@@ -246,11 +251,11 @@ impl Locks {
 
     /// The record gives up its key: the next request has its turn. `given_back`: the holder
     /// released it.
-    pub(super) fn vacate(&mut self, number: u32, given_back: bool) {
-        if !self.records.unindex(number) {
+    pub(super) fn vacate(&mut self, id: RecordId, given_back: bool) {
+        if !self.records.unindex(id) {
             return;
         }
-        if let Some(queue) = self.records.get_mut(number).queue.take() {
+        if let Some(queue) = self.records.get_mut(id).queue.take() {
             self.waits.push_back(WaitEvent::Vacated { queue, given_back });
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::proto::error::Error;
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId};
 use crate::proto::locks::{Locks, Wish};
 use crate::proto::time::Instant;
 use crate::proto::waiting::{Mode, Waiting};
@@ -89,7 +89,7 @@ impl Waits {
     pub fn queue_up(
         &mut self,
         locks: &mut Locks,
-        occupant: u32,
+        occupant: RecordId,
         wish: Wish,
         now: Instant,
     ) -> Result<Op, Error> {
@@ -105,7 +105,7 @@ impl Waits {
             queue.no_quorum = no_quorum;
             queues.insert(queue) as u32
         });
-        let op = locks.open_queued(occupant, queue, wish);
+        let op = locks.open_queued(queue, wish);
         self.queues[queue as usize].waiting.push_back(op);
         Ok(op)
     }
@@ -140,34 +140,34 @@ impl Waits {
             self.queues.remove(queue as usize);
             return;
         };
-        let number = locks.take_turn(op, queue, &line.key, now);
+        let id = locks.take_turn(op, queue, &line.key, now);
         if now < line.others_until {
             // The request that was leaving other clients a turn has given up meanwhile.
-            self.leave_others_a_turn(locks, op, number, now);
+            self.leave_others_a_turn(locks, op, id, now);
         } else if !given_back {
             line.ends_streak(now);
-            locks.begin_attempt(number, now);
+            locks.begin_attempt(id, now);
         } else if line.hands_over(now) {
             let turn = turn_of_others(self.round_trip.usual());
             line.others_until = now.saturating_add(turn);
-            self.leave_others_a_turn(locks, op, number, now);
+            self.leave_others_a_turn(locks, op, id, now);
         } else {
-            locks.begin_attempt(number, now);
+            locks.begin_attempt(id, now);
         }
     }
 
     /// The request begins to wait, though the key is free as far as this client knows.
-    fn leave_others_a_turn(&mut self, locks: &mut Locks, op: Op, number: u32, now: Instant) {
+    fn leave_others_a_turn(&mut self, locks: &mut Locks, op: Op, id: RecordId, now: Instant) {
         let nodes = locks.cluster().size();
         let begin = || Waiting::new(nodes, Duration::ZERO, now);
         if let Some(waiting) = locks.begin_waiting(op, begin) {
             *waiting = begin();
             waiting.mode = Mode::Yielding;
         }
-        let last = Error::Contended(locks.report_unasked(locks.key(number), now));
-        name_it(locks, op, number, now);
+        let last = Error::Contended(locks.report_unasked(locks.key(id), now));
+        name_it(locks, op, id, now);
         let at = now.saturating_add(turn_of_others(self.round_trip.usual()));
-        locks.pause(op, number, at, last);
+        locks.pause(op, id, at, last);
     }
 }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::proto::error::Error;
-use crate::proto::ids::Op;
+use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -19,13 +19,13 @@ use crate::proto::waits::contention;
 const RARELY: u32 = 8;
 
 impl Waits {
-    /// An attempt was lost, and `number` is the record of the next one. Decides what the request
+    /// An attempt was lost, and `id` is the record of the next one. Decides what the request
     /// waits for.
     pub(super) fn wait_for_it(
         &mut self,
         locks: &mut Locks,
         op: Op,
-        number: u32,
+        id: RecordId,
         last: Error,
         now: Instant,
     ) {
@@ -33,7 +33,7 @@ impl Waits {
         let contended = matches!(last, Error::Contended(_));
         let told = contended && tell_us(locks).len() >= quorum;
         let round_trip = self.round_trip.usual();
-        let usual = self.contention.at(KeyHash::of(locks.key(number)), now);
+        let usual = self.contention.at(KeyHash::of(locks.key(id)), now);
         let (shortest, longest) = locks.cluster().settings().retry;
         let Some(give_up_at) = locks.give_up_at(op) else { return };
         let first = locks.waiting(op).is_none();
@@ -55,10 +55,10 @@ impl Waits {
             let left = give_up_at.saturating_since(now) / 4;
             now.saturating_add(locks.draw_pause(least, most).min(left))
         } else {
-            name_it(locks, op, number, now);
+            name_it(locks, op, id, now);
             listen(locks, op, now)
         };
-        locks.pause(op, number, at, last);
+        locks.pause(op, id, at, last);
     }
 
     /// The timer of a waiter came due.
@@ -113,8 +113,8 @@ impl Waits {
         if let Some(waiting) = locks.waiting(op) {
             waiting.mode = Mode::Looking { node };
         }
-        if let Some(number) = locks.pauses_before(op) {
-            locks.name_key(number, [node], now);
+        if let Some(id) = locks.pauses_before(op) {
+            locks.name_key(id, [node], now);
         }
         let patience = contention::patience(self.round_trip.usual());
         locks.pause_on(op, now.saturating_add(patience));
@@ -215,7 +215,7 @@ fn tell_us(locks: &Locks) -> NodeSet {
 
 /// Registers the key at the nodes that report writes: at all of them, or, in a crowd, at one more
 /// than a quorum, drawn at random. Every push costs the node and the waiter.
-pub(super) fn name_it(locks: &mut Locks, op: Op, number: u32, now: Instant) {
+pub(super) fn name_it(locks: &mut Locks, op: Op, id: RecordId, now: Instant) {
     let mut nodes: Vec<NodeId> = tell_us(locks).iter().collect();
     let quorum = locks.cluster().quorum();
     let Some(waiting) = locks.waiting(op) else { return };
@@ -224,7 +224,7 @@ pub(super) fn name_it(locks: &mut Locks, op: Op, number: u32, now: Instant) {
     while nodes.len() > most {
         nodes.swap_remove(locks.draw_index(nodes.len()));
     }
-    locks.name_key(number, nodes, now);
+    locks.name_key(id, nodes, now);
 }
 
 /// The waiter listens from now on. Returns until when at most.
@@ -248,8 +248,8 @@ fn listen_again(locks: &mut Locks, op: Op, now: Instant) {
 
 /// Registers the key and listens. The timer of the waiter is not set.
 fn listen_for_it(locks: &mut Locks, op: Op, now: Instant) {
-    if let Some(number) = locks.pauses_before(op) {
-        name_it(locks, op, number, now);
+    if let Some(id) = locks.pauses_before(op) {
+        name_it(locks, op, id, now);
     }
     let at = listen(locks, op, now);
     locks.pause_on(op, at);

@@ -7,140 +7,35 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 
-use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::error::NodeError;
+use crate::proto::error::NodeReply;
+use crate::proto::ids::{RecordId, TaskId};
 use crate::proto::inspection::Value;
 use crate::proto::key::KeyHash;
 use crate::proto::settings::{Limits, Secret};
 use crate::proto::time::Instant;
-use crate::proto::wire::command::Form;
+use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
+use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
+use crate::proto::wire::error_line::kept_of_error;
 use crate::proto::wire::handshake::{Fact, Step, time};
-use crate::proto::wire::marker::Marker;
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
-
-/// What was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// `SET NX PX`.
-    Acquire,
-    /// The extend script.
-    Extend(Form),
-    /// `SET NX PX` of a lock that is held, on a node that lost its key.
-    Heal,
-    /// The script that adopts a lock under a new token.
-    Adopt,
-    /// The release script.
-    Release(Form),
-    /// `EXISTS`: after a native release that answered 0, is the key gone or another's?
-    Exists,
-    /// `DEL`, even if another client holds the key.
-    Delete,
-    /// The script that deletes a key if it holds what was seen there.
-    DeleteSeen,
-    /// `GETRANGE`: what does the node hold?
-    Look,
-    /// `PTTL` after `GETRANGE`: for how long does the node hold it?
-    LookLeft,
-    /// `CLIENT CACHING YES`: asks the node to report writes to the next key that is read. It
-    /// belongs to no record.
-    Caching,
-    /// `PTTL`, which registers the key, so that the node reports writes to it. It belongs to no
-    /// record: the record that sent it may be over when the answer comes.
-    Register,
-    /// A step of the handshake; it belongs to no record.
-    Handshake(Step),
-    /// `TIME`: does the node answer, and has its clock jumped? It belongs to no record.
-    Probe,
-    /// The script that writes the node marker, for the next process. It belongs to no record.
-    Mark,
-    /// The script that writes the node marker by which an operator vouches for the node.
-    Vouch,
-    /// A release that is repeated at the end of a client, which does not wait for its answer. It
-    /// belongs to no record.
-    LastWord,
-    /// `CLIENT KILL ID` of an earlier connection of ours. It belongs to no record.
-    Kill {
-        /// The earlier connection's number on the node.
-        client_id: i64,
-    },
-}
-
-impl Kind {
-    /// Whether the question is about a record.
-    pub const fn is_about_a_record(self) -> bool {
-        !matches!(
-            self,
-            Kind::Handshake(_)
-                | Kind::Probe
-                | Kind::Mark
-                | Kind::LastWord
-                | Kind::Kill { .. }
-                | Kind::Caching
-                | Kind::Register
-        )
-    }
-
-    /// Whether the question may create the key, or write a new token to it.
-    pub const fn creates(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::Heal | Kind::Adopt)
-    }
-
-    /// Whether the question may create the key, or extend it. Such a question has to be followed by
-    /// a release.
-    pub const fn may_create(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::Extend(_) | Kind::Heal | Kind::Adopt)
-    }
-}
-
-/// A question in flight: one reply will consume it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
-    /// The record that the question is about.
-    pub record: u32,
-    /// The round of that record.
-    pub round: u32,
-    /// What was asked.
-    pub kind: Kind,
-    /// When the question was put into the outbox.
-    pub asked_at: Instant,
-    /// When the question was written; until then, when it was put into the outbox.
-    pub written_at: Instant,
-}
-
-impl Ask {
-    /// A question that is asked now.
-    pub const fn new(record: u32, round: u32, kind: Kind, now: Instant) -> Ask {
-        Ask { record, round, kind, asked_at: now, written_at: now }
-    }
-}
-
-/// What a reply means to the question it answers. It borrows nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
-    /// To a question about a key.
-    NodeReply(NodeReply),
-    /// To a step of the handshake, or to the writing of a marker: the content is in [`Link::fact`].
-    Fact,
-    /// To `TIME`: microseconds on the node's clock, if the node reported them.
-    Time(Option<u64>),
-    /// To a question whose answer is not used.
-    Heard,
-    /// To `GETRANGE`: what the node holds is in [`Link::seen`]; an error has its cause.
-    Value(Result<(), NodeError>),
-    /// To `PTTL`: milliseconds, -1 if the key has no expiry, -2 if there is no key; nothing if it
-    /// was refused.
-    Left(Option<i64>),
-    /// To `CLIENT KILL`: whether the connection is known to be gone.
-    Gone(bool),
-}
 
 /// What came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Incoming {
-    /// The answer to the oldest question.
-    Answer(Ask, Answer),
+    /// The answer to a question about a lock.
+    Lock(LockAsk, NodeReply),
+    /// The answer to the registration of a record's key: milliseconds as in `PTTL`; nothing if it
+    /// was refused.
+    Registered(RecordId, Option<i64>),
+    /// The answer to a question of a task.
+    Task(TaskId, TaskAnswer),
+    /// The answer to a question of the cluster's own.
+    Node(NodeAnswer),
     /// A push: a database of the node was flushed.
     Flushed,
     /// A push: another client wrote to a registered key with this hash, or the node forgot that the
@@ -154,7 +49,7 @@ pub enum Fault {
     /// The bytes are not RESP, or are past a limit.
     Malformed(Malformed),
     /// A reply that the command cannot give.
-    Impossible(Kind),
+    Impossible(Ask),
     /// A reply without a question; an error has its cause.
     Unasked(Option<NodeError>),
 }
@@ -163,18 +58,27 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Malformed(malformed) => malformed.fmt(f),
-            Fault::Impossible(kind) => write!(f, "a reply that {kind:?} cannot have"),
+            Fault::Impossible(ask) => write!(f, "a reply that {ask} cannot have"),
             Fault::Unasked(None) => f.write_str("a reply to nothing"),
             Fault::Unasked(Some(cause)) => cause.fmt(f),
         }
     }
 }
 
-/// How much of an error line is kept for reports.
-const KEPT_ERROR: usize = 160;
+/// How much later than the first of them a question may be put into the outbox to share its
+/// moments with the others of one write. No measured time is wrong by more than this.
+const SAME_MOMENT: Duration = Duration::from_micros(10);
 
-/// The longest code of an error: `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`.
-const LONGEST_CODE: usize = 16;
+/// The moments of questions that follow each other, and are written together.
+#[derive(Debug)]
+struct Moments {
+    /// When the first of them was put into the outbox.
+    asked_at: Instant,
+    /// When they were written; until then, as `asked_at`.
+    written_at: Instant,
+    /// How many of them are unanswered.
+    count: usize,
+}
 
 /// The bytes of one connection.
 #[derive(Default)]
@@ -182,8 +86,12 @@ pub struct Link {
     outbox: BytesMut,
     partial: BytesMut,
     asks: VecDeque<Ask>,
-    /// How many of the asks are not written yet: always the youngest.
+    /// The moments of the asks, in their order.
+    moments: VecDeque<Moments>,
+    /// How many of the moments are of asks that are not written yet: always the youngest.
     unwritten: usize,
+    /// When the question of the last answer was asked.
+    asked_at: Instant,
     /// The content of the last answer to a step of the handshake. It is kept apart from the
     /// answers, which are moved about on the hot path and have to be small.
     fact: Fact,
@@ -218,6 +126,7 @@ impl Link {
         self.outbox.clear();
         self.partial.clear();
         self.written.clear();
+        self.moments.clear();
         self.unwritten = 0;
         std::mem::take(&mut self.asks)
     }
@@ -228,10 +137,21 @@ impl Link {
     }
 
     /// Puts a question into the outbox.
-    pub fn ask(&mut self, ask: Ask, encode: impl FnOnce(&mut BytesMut)) {
+    #[inline]
+    pub fn ask(&mut self, ask: Ask, now: Instant, encode: impl FnOnce(&mut BytesMut)) {
         encode(&mut self.outbox);
         self.asks.push_back(ask);
-        self.unwritten += 1;
+        match self.moments.back_mut() {
+            Some(last)
+                if self.unwritten > 0 && now.saturating_since(last.asked_at) <= SAME_MOMENT =>
+            {
+                last.count += 1;
+            }
+            _ => {
+                self.moments.push_back(Moments { asked_at: now, written_at: now, count: 1 });
+                self.unwritten += 1;
+            }
+        }
     }
 
     /// Whether something new may be asked: half of the room is kept for releases.
@@ -252,12 +172,16 @@ impl Link {
     /// Takes note that the first `count` bytes of the output were written. The silence of a node
     /// counts from when its question was written, not from when it was put into the outbox.
     pub fn sent(&mut self, count: usize, now: Instant) {
-        self.outbox.advance(count);
-        if self.outbox.is_empty() {
-            let written = self.asks.len() - self.unwritten.min(self.asks.len());
-            self.asks.iter_mut().skip(written).for_each(|ask| ask.written_at = now);
-            self.unwritten = 0;
+        if count < self.outbox.len() {
+            self.outbox.advance(count);
+            return;
         }
+        assert_eq!(count, self.outbox.len(), "more was written than there was");
+        // The next bytes go to the beginning of the buffer again.
+        self.outbox.clear();
+        let unwritten = self.moments.iter_mut().rev().take(self.unwritten);
+        unwritten.for_each(|moments| moments.written_at = now);
+        self.unwritten = 0;
     }
 
     /// How many questions are unanswered.
@@ -267,7 +191,13 @@ impl Link {
 
     /// When the oldest unanswered question was written.
     pub fn oldest_ask(&self) -> Option<Instant> {
-        self.asks.front().map(|ask| ask.written_at)
+        self.moments.front().map(|moments| moments.written_at)
+    }
+
+    /// When the question of the last answer was put into the outbox.
+    #[inline]
+    pub fn asked_at(&self) -> Instant {
+        self.asked_at
     }
 
     /// The content of the last answer to a step of the handshake.
@@ -299,6 +229,12 @@ impl Link {
         input: &mut &[u8],
         now: Instant,
     ) -> Result<Option<Incoming>, Fault> {
+        if let Some(answer) = self.plain_answer(input, now) {
+            return Ok(Some(answer));
+        }
+        if input.is_empty() && self.partial.is_empty() && self.written.is_empty() {
+            return Ok(None);
+        }
         loop {
             if let Some(key) = self.written.pop() {
                 return Ok(Some(Incoming::Written(key)));
@@ -319,13 +255,18 @@ impl Link {
             };
             if let Reply::Error(line) = reply {
                 self.last_error.clear();
-                let kind = self.asks.front().map(|ask| ask.kind);
-                let kept = kept_of_error(line, kind, self.secret.as_ref());
+                let ask = self.asks.front().copied();
+                let kept = kept_of_error(line, ask, self.secret.as_ref());
                 self.last_error.extend(kept.escape_ascii().map(char::from));
             }
             let incoming = match reply {
                 Reply::Push(elements) => told(elements, &mut self.written),
-                _ => Some(take(&mut self.asks, (&mut self.fact, &mut self.seen), &reply)?),
+                _ => {
+                    let incoming = take(&self.asks, (&mut self.fact, &mut self.seen), &reply)?;
+                    self.asks.pop_front();
+                    count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                    Some(incoming)
+                }
             };
             if kept {
                 self.partial.advance(consumed);
@@ -340,10 +281,29 @@ impl Link {
     }
 }
 
-/// Gives the reply to the oldest question. A reply that the question cannot have leaves the
-/// question unanswered: it is reported as lost with the others, when the connection ends.
+impl Link {
+    /// The next event, if it is one of the few replies that nearly all questions about locks have.
+    /// They are taken from the bytes as they are, without the decoder.
+    #[inline]
+    fn plain_answer(&mut self, input: &mut &[u8], now: Instant) -> Option<Incoming> {
+        let Some(&Ask::Lock(ask)) = self.asks.front() else { return None };
+        if !self.partial.is_empty() || !self.written.is_empty() {
+            return None;
+        }
+        let (said, length) = answers::plain(ask.kind, input)?;
+        *input = &input[length..];
+        self.asks.pop_front();
+        count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+        self.last_answer = now;
+        Some(Incoming::Lock(ask, said))
+    }
+}
+
+/// Reads the reply to the oldest question. A reply that the question cannot have leaves it
+/// unanswered: it is reported as lost with the others, when the connection ends.
+#[inline]
 fn take(
-    asks: &mut VecDeque<Ask>,
+    asks: &VecDeque<Ask>,
     (fact, seen): (&mut Fact, &mut Option<Value>),
     reply: &Reply<'_>,
 ) -> Result<Incoming, Fault> {
@@ -354,31 +314,44 @@ fn take(
         };
         return Err(Fault::Unasked(cause));
     };
-    let answer = match ask.kind {
-        Kind::Handshake(step) => step.read(reply).map(|told| {
-            *fact = told;
-            Answer::Fact
-        }),
-        Kind::Probe => time(reply).map(Answer::Time),
-        Kind::LastWord | Kind::Caching => Some(Answer::Heard),
-        Kind::Mark => Step::Mark.read(reply).map(|told| {
-            *fact = told;
-            Answer::Fact
-        }),
-        Kind::Look => value(reply).map(|told| Answer::Value(told.map(|value| *seen = value))),
-        Kind::LookLeft | Kind::Register => left(reply).map(Answer::Left),
-        Kind::Kill { .. } => match reply {
-            // An old node reports by an error that it refused, or that there is no such client.
-            // Neither proves that the connection is gone.
-            Reply::Error(_) => Some(Answer::Gone(false)),
-            Reply::Integer(_) | Reply::Simple(b"OK") => Some(Answer::Gone(true)),
-            _ => None,
-        },
-        kind => said(kind, reply).map(Answer::NodeReply),
+    let incoming = match ask {
+        Ask::Lock(ask) => {
+            answers::about_lock(ask.kind, reply).map(|said| Incoming::Lock(ask, said))
+        }
+        Ask::Register(record) => {
+            answers::left(reply).map(|left| Incoming::Registered(record, left))
+        }
+        Ask::Task(task, kind) => {
+            answers::of_task(kind, reply, seen).map(|answer| Incoming::Task(task, answer))
+        }
+        Ask::Node(kind) => of_node(kind, reply, fact).map(Incoming::Node),
     };
-    let answer = answer.ok_or(Fault::Impossible(ask.kind))?;
-    asks.pop_front();
-    Ok(Incoming::Answer(ask, answer))
+    incoming.ok_or(Fault::Impossible(ask))
+}
+
+/// Reads the reply to a question of the cluster's own, and keeps what a step found in `fact`.
+fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnswer> {
+    let mut keep = |step: Step| step.read(reply).map(|told| *fact = told);
+    match kind {
+        NodeAsk::Handshake(step) => keep(step).map(|()| NodeAnswer::Handshake(step)),
+        NodeAsk::Mark => keep(Step::Mark).map(|()| NodeAnswer::Marked),
+        NodeAsk::Probe => time(reply).map(NodeAnswer::Time),
+        NodeAsk::Kill => answers::killed(reply).map(NodeAnswer::Gone),
+        NodeAsk::LastWord | NodeAsk::Caching => Some(NodeAnswer::Unused),
+    }
+}
+
+/// The oldest question was answered: takes it out of its moments.
+#[inline]
+fn count_answer(moments: &mut VecDeque<Moments>, unwritten: &mut usize, asked_at: &mut Instant) {
+    let Some(oldest) = moments.front_mut() else { return };
+    *asked_at = oldest.asked_at;
+    oldest.count -= 1;
+    if oldest.count == 0 {
+        moments.pop_front();
+        // A node that answers before its question was written whole is odd, but no danger.
+        *unwritten = (*unwritten).min(moments.len());
+    }
 }
 
 /// Reads a push: `invalidate` with the keys that were written to, or with nothing if a database was
@@ -401,142 +374,63 @@ fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
     }
 }
 
-/// Reads the reply to `GETRANGE`.
-fn value(reply: &Reply<'_>) -> Option<Result<Option<Value>, NodeError>> {
-    match *reply {
-        Reply::Bulk(bytes) => Some(Ok(Some(Value::of(bytes)))),
-        Reply::Null => Some(Ok(None)),
-        Reply::Error(line) => Some(Err(NodeError::of_error(line))),
-        _ => None,
-    }
-}
-
-/// Reads the reply to `PTTL`.
-fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
-    match *reply {
-        Reply::Integer(millis) => Some(Some(millis)),
-        Reply::Error(_) => Some(None),
-        _ => None,
-    }
-}
-
-/// What a reply says of the key; `None` if the command cannot have such a reply.
-fn said(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
-    if kind == Kind::Vouch {
-        return match *reply {
-            Reply::Bulk(value) => Some(match Marker::parse(value) {
-                Some(marker) if marker.vouched => NodeReply::Granted,
-                Some(_) => NodeReply::Failed(NodeError::Quarantined),
-                // Another program uses the key.
-                None => NodeReply::Failed(NodeError::WrongType),
-            }),
-            // The marker changed while the command was in flight: the node forgot something.
-            Reply::Null => Some(NodeReply::Failed(NodeError::Quarantined)),
-            Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
-            _ => None,
-        };
-    }
-    let script =
-        matches!(kind, Kind::Extend(_) | Kind::Release(_) | Kind::Adopt | Kind::DeleteSeen);
-    if kind == Kind::Exists {
-        return match *reply {
-            Reply::Integer(0) => Some(NodeReply::Absent),
-            Reply::Integer(1) => Some(NodeReply::Held),
-            Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
-            _ => None,
-        };
-    }
-    if kind == Kind::Delete {
-        return match *reply {
-            Reply::Integer(0) => Some(NodeReply::Absent),
-            Reply::Integer(1) => Some(NodeReply::Granted),
-            Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
-            _ => None,
-        };
-    }
-    match *reply {
-        Reply::Simple(b"OK") if !script => Some(NodeReply::Granted),
-        Reply::Null if !script => Some(NodeReply::Held),
-        Reply::Integer(1) if script => Some(NodeReply::Granted),
-        Reply::Integer(0) if script => Some(NodeReply::Absent),
-        Reply::Integer(-1) if script => Some(NodeReply::Held),
-        Reply::Error(line) => Some(match NodeError::of_error(line) {
-            // The script found a key that is no string: it belongs to another program.
-            NodeError::WrongType => NodeReply::Held,
-            cause => NodeReply::Failed(cause),
-        }),
-        _ => None,
-    }
-}
-
-/// What may be kept of an error line.
-///
-/// A node repeats an unknown command with as many of its arguments as it likes, and with spaces for
-/// the ends of lines. So the text of an error that answers the credentials is always dropped. Of
-/// any other error that repeats the secret only the code is kept.
-fn kept_of_error<'a>(line: &'a [u8], kind: Option<Kind>, secret: Option<&Secret>) -> &'a [u8] {
-    let secret = secret.map_or(&[][..], |secret| secret.reveal().as_bytes());
-    let is_same = |(&told, &ours): (&u8, &u8)| {
-        told == ours || (told == b' ' && matches!(ours, b'\r' | b'\n'))
-    };
-    let repeats = |line: &[u8]| {
-        let mut parts = line.windows(secret.len().max(1));
-        !secret.is_empty() && parts.any(|part| part.iter().zip(secret).all(is_same))
-    };
-    let has_credentials = matches!(kind, Some(Kind::Handshake(Step::Hello | Step::Auth)));
-    if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(KEPT_ERROR)] }
-}
-
-/// The code that an error line begins with: one short word of capitals. Empty if the line begins
-/// otherwise.
-fn code(line: &[u8]) -> &[u8] {
-    let end = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
-    let word = &line[..end];
-    let is_code = end <= LONGEST_CODE && word.iter().all(u8::is_ascii_uppercase);
-    if is_code { word } else { &[] }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::ids::Generation;
+    use crate::proto::wire::ask::Kind;
+    use crate::proto::wire::command::Form;
+    use crate::proto::wire::error_line::KEPT_ERROR;
 
     const NOW: Instant = Instant::from_nanos(7);
 
-    fn link(kinds: &[Kind]) -> Link {
+    const fn about(kind: Kind) -> Ask {
+        let generation = Generation::FIRST;
+        Ask::Lock(LockAsk { record: RecordId { index: 0, generation }, round: 0, kind })
+    }
+
+    const ACQUIRE: Ask = about(Kind::Acquire);
+    const RELEASE: Ask = about(Kind::Release(Form::Sha));
+
+    fn link(asks: &[Ask]) -> Link {
         let mut link = Link::default();
-        for (index, &kind) in kinds.iter().enumerate() {
-            let ask = Ask::new(index as u32, 0, kind, Instant::default());
-            link.ask(ask, |_| {});
-        }
+        asks.iter().for_each(|&ask| link.ask(ask, Instant::default(), |_| {}));
         link
     }
 
-    fn answers(link: &mut Link, mut input: &[u8]) -> Result<Vec<(u32, Answer)>, Fault> {
+    fn answers(link: &mut Link, mut input: &[u8]) -> Result<Vec<Incoming>, Fault> {
         let mut answers = Vec::new();
         while let Some(incoming) = link.next_incoming(&mut input, NOW)? {
-            if let Incoming::Answer(ask, answer) = incoming {
-                answers.push((ask.record, answer));
+            if !matches!(incoming, Incoming::Flushed | Incoming::Written(_)) {
+                answers.push(incoming);
             }
         }
         assert!(input.is_empty());
         Ok(answers)
     }
 
-    const RELEASE: Kind = Kind::Release(Form::Sha);
+    /// What the answers to questions about a lock say.
+    fn said(answers: &[Incoming]) -> Vec<NodeReply> {
+        let said = |answer: &Incoming| match answer {
+            Incoming::Lock(_, said) => *said,
+            other => panic!("{other:?}"),
+        };
+        answers.iter().map(said).collect()
+    }
 
     #[test]
     fn answers_come_in_the_order_of_the_questions_however_they_are_split() {
-        let kinds = [Kind::Acquire, Kind::Acquire, RELEASE, Kind::Extend(Form::Sha), RELEASE];
+        let kinds = [ACQUIRE, ACQUIRE, RELEASE, about(Kind::Extend(Form::Sha)), RELEASE];
         let stream = b"+OK\r\n$-1\r\n:1\r\n-OOM full\r\n:-1\r\n";
         let whole = answers(&mut link(&kinds), stream).unwrap();
         assert_eq!(
-            whole.iter().map(|a| a.1).collect::<Vec<_>>(),
+            said(&whole),
             [
-                Answer::NodeReply(NodeReply::Granted),
-                Answer::NodeReply(NodeReply::Held),
-                Answer::NodeReply(NodeReply::Granted),
-                Answer::NodeReply(NodeReply::Failed(NodeError::OutOfMemory)),
-                Answer::NodeReply(NodeReply::Held),
+                NodeReply::Granted,
+                NodeReply::Held,
+                NodeReply::Granted,
+                NodeReply::Failed(NodeError::OutOfMemory),
+                NodeReply::Held,
             ]
         );
         for first in 0..=stream.len() {
@@ -554,15 +448,37 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_reply_is_read_as_the_decoder_reads_it() {
+        let kinds = [
+            Kind::Acquire,
+            Kind::Heal,
+            Kind::Adopt,
+            Kind::Exists,
+            Kind::Extend(Form::Sha),
+            Kind::Release(Form::Source),
+        ];
+        for ask in kinds.map(about) {
+            for reply in ["+OK\r\n", "_\r\n", "$-1\r\n", ":1\r\n", ":0\r\n", ":10\r\n", "+OKAY\r\n"]
+            {
+                let mut split = link(&[ask]);
+                let (first, rest) = reply.as_bytes().split_at(1);
+                assert_eq!(answers(&mut split, first), Ok(Vec::new()));
+                let whole = answers(&mut link(&[ask]), reply.as_bytes());
+                assert_eq!(whole, answers(&mut split, rest), "{ask} {reply:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_reply_that_the_command_cannot_give_ends_the_connection() {
-        let cases: [(Kind, &[u8]); 7] = [
-            (Kind::Acquire, b":1\r\n"),
-            (Kind::Acquire, b"+QUEUED\r\n"),
-            (Kind::Acquire, b"$2\r\nOK\r\n"),
+        let cases: [(Ask, &[u8]); 7] = [
+            (ACQUIRE, b":1\r\n"),
+            (ACQUIRE, b"+QUEUED\r\n"),
+            (ACQUIRE, b"$2\r\nOK\r\n"),
             (RELEASE, b"+OK\r\n"),
             (RELEASE, b":2\r\n"),
             (RELEASE, b"_\r\n"),
-            (Kind::Extend(Form::Source), b"*0\r\n"),
+            (about(Kind::Extend(Form::Source)), b"*0\r\n"),
         ];
         for (kind, reply) in cases {
             let mut link = link(&[kind]);
@@ -579,8 +495,8 @@ mod tests {
         let full = answers(&mut link(&[]), b"-ERR max number of clients reached\r\n");
         assert_eq!(full, Err(Fault::Unasked(Some(NodeError::TooManyClients))));
         let push = b">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n";
-        let answers = answers(&mut link(&[Kind::Acquire]), push).unwrap();
-        assert_eq!(answers, [(0, Answer::NodeReply(NodeReply::Granted))]);
+        let answers = answers(&mut link(&[ACQUIRE]), push).unwrap();
+        assert_eq!(said(&answers), [NodeReply::Granted]);
     }
 
     #[test]
@@ -600,33 +516,28 @@ mod tests {
 
     #[test]
     fn what_belongs_to_no_record_is_read_too() {
-        let kill = Kind::Kill { client_id: 3 };
-        let mut link = link(&[Kind::Probe, kill, kill, Kind::Exists, Kind::Probe]);
+        let (kill, probe) = (Ask::Node(NodeAsk::Kill), Ask::Node(NodeAsk::Probe));
+        let mut link = link(&[probe, kill, kill, about(Kind::Exists), probe]);
         let time = b"*2\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n";
         let rest = b":1\r\n-NOPERM no\r\n:1\r\n-NOPERM no\r\n";
         let told = answers(&mut link, &[&time[..], rest].concat()).unwrap();
-        assert_eq!(
-            told.iter().map(|answer| answer.1).collect::<Vec<_>>(),
-            [
-                Answer::Time(Some(1_700_000_000_000_042)),
-                Answer::Gone(true),
-                Answer::Gone(false),
-                Answer::NodeReply(NodeReply::Held),
-                Answer::Time(None),
-            ]
-        );
+        let [first, second, third, fourth, last] = told[..] else { panic!("{told:?}") };
+        assert_eq!(first, Incoming::Node(NodeAnswer::Time(Some(1_700_000_000_000_042))));
+        assert_eq!(second, Incoming::Node(NodeAnswer::Gone(true)));
+        assert_eq!(third, Incoming::Node(NodeAnswer::Gone(false)));
+        assert_eq!(said(&[fourth]), [NodeReply::Held]);
+        assert_eq!(last, Incoming::Node(NodeAnswer::Time(None)));
     }
 
     #[test]
     fn silence_counts_from_when_a_question_was_written() {
         let mut link = link(&[]);
-        let ask = Ask::new(0, 0, RELEASE, Instant::default());
-        link.ask(ask, |out| out.extend_from_slice(b"abc"));
+        link.ask(RELEASE, Instant::default(), |out| out.extend_from_slice(b"abc"));
         link.sent(2, Instant::from_nanos(3));
         assert_eq!(link.oldest_ask(), Some(Instant::default()), "it is not written yet");
         link.sent(1, Instant::from_nanos(5));
         assert_eq!(link.oldest_ask(), Some(Instant::from_nanos(5)));
-        link.ask(ask, |out| out.extend_from_slice(b"abc"));
+        link.ask(RELEASE, Instant::default(), |out| out.extend_from_slice(b"abc"));
         link.sent(3, Instant::from_nanos(9));
         assert_eq!(link.oldest_ask(), Some(Instant::from_nanos(5)), "the first was written before");
     }
@@ -634,11 +545,11 @@ mod tests {
     #[test]
     fn half_of_the_place_is_kept_for_releases() {
         let limits = Limits { records: 1, asks: 4, outbox: 100 };
-        let mut link = link(&[Kind::Acquire]);
+        let mut link = link(&[ACQUIRE]);
         assert!(link.has_room(&limits));
-        link.ask(Ask { kind: RELEASE, ..link.asks[0] }, |_| {});
+        link.ask(RELEASE, NOW, |_| {});
         assert!(!link.has_room(&limits) && link.has_room_for_release(&limits));
-        link.ask(Ask { kind: RELEASE, ..link.asks[0] }, |out| out.extend_from_slice(&[0; 100]));
+        link.ask(RELEASE, NOW, |out| out.extend_from_slice(&[0; 100]));
         assert!(!link.has_room_for_release(&limits));
         link.sent(60, NOW);
         assert!(link.has_room_for_release(&limits));
@@ -646,7 +557,7 @@ mod tests {
 
     #[test]
     fn an_error_line_is_kept_short_and_printable() {
-        let mut link = link(&[Kind::Acquire]);
+        let mut link = link(&[ACQUIRE]);
         let mut line = b"-ERR \x1b[31m".to_vec();
         line.extend([b'x'; 5000]);
         line.extend(b"\r\n");
@@ -659,11 +570,10 @@ mod tests {
     fn a_password_is_neither_shown_nor_kept() {
         let mut link = link(&[]);
         link.hide(Some(Secret::new("hunter2")));
-        let ask = Ask::new(0, 0, RELEASE, NOW);
-        link.ask(ask, |out| out.extend_from_slice(b"AUTH hunter2"));
+        link.ask(RELEASE, NOW, |out| out.extend_from_slice(b"AUTH hunter2"));
         let padding = "x".repeat(KEPT_ERROR);
         for line in ["args beginning with: 'hunter2'", &format!("{padding}hunter2")] {
-            link.asks.push_back(ask);
+            link.ask(RELEASE, NOW, |_| {});
             answers(&mut link, format!("-ERR {line}\r\n").as_bytes()).unwrap();
             link.partial.extend_from_slice(b"hunter2");
             assert_eq!(link.last_error(), "ERR");
@@ -672,7 +582,7 @@ mod tests {
         }
         // A server writes the ends of lines as spaces.
         link.hide(Some(Secret::new("hunter2\n")));
-        link.asks.push_back(ask);
+        link.ask(RELEASE, NOW, |_| {});
         answers(&mut link, b"-ERR it was hunter2 that was said\r\n").unwrap();
         assert_eq!(link.last_error(), "ERR");
     }
@@ -680,23 +590,46 @@ mod tests {
     #[test]
     fn of_an_error_to_hello_or_auth_only_the_code_is_kept() {
         let long: String = ('a'..='z').cycle().take(193).collect();
-        let asks = [Step::Hello, Step::Auth].map(Kind::Handshake);
+        let asks =
+            [Step::Hello, Step::Auth].map(|step| (step, Ask::Node(NodeAsk::Handshake(step))));
         for password in [long.as_str(), "first-half\nsecond-half"] {
-            for kind in asks {
-                let mut link = link(&[kind; 3]);
+            for (step, ask) in asks {
+                let mut link = link(&[ask; 3]);
                 link.hide(Some(Secret::new(password)));
                 // A server repeats as much as it likes of it, with spaces for the ends of lines.
-                let told: String = password.replace('\n', " ").chars().take(100).collect();
-                let line = format!("-ERR unknown command 'AUTH', beginning with: '{told}'\r\n");
-                assert_eq!(answers(&mut link, line.as_bytes()).unwrap(), [(0, Answer::Fact)]);
+                let text: String = password.replace('\n', " ").chars().take(100).collect();
+                let line = format!("-ERR unknown command 'AUTH', beginning with: '{text}'\r\n");
+                let told = Incoming::Node(NodeAnswer::Handshake(step));
+                assert_eq!(answers(&mut link, line.as_bytes()).unwrap(), [told]);
                 assert_eq!(link.fact(), Fact::Refused(NodeError::UnknownCommand));
                 assert_eq!(link.last_error(), "ERR");
                 // Some node or proxy may begin with it, too.
-                answers(&mut link, format!("-{told}\r\n").as_bytes()).unwrap();
+                answers(&mut link, format!("-{text}\r\n").as_bytes()).unwrap();
                 assert_eq!(link.last_error(), "");
                 answers(&mut link, b"-WRONGPASS invalid username-password pair\r\n").unwrap();
                 assert_eq!(link.last_error(), "WRONGPASS");
             }
         }
+    }
+
+    #[test]
+    fn questions_of_one_moment_share_it_and_each_answer_has_its_own() {
+        let at = |micros: u64| Instant::from_nanos(micros * 1000);
+        let mut link = link(&[]);
+        for micros in [0, 10, 11, 500] {
+            link.ask(ACQUIRE, at(micros), |out| out.extend_from_slice(b"a"));
+        }
+        assert_eq!(link.moments.len(), 3);
+        link.sent(4, at(600));
+        link.ask(ACQUIRE, at(600), |out| out.extend_from_slice(b"a"));
+        assert_eq!(link.moments.len(), 4, "the others are written");
+        for asked in [0, 0, 11, 500, 600] {
+            answers(&mut link, b"+OK\r\n").unwrap();
+            assert_eq!(link.asked_at(), at(asked));
+        }
+        assert!(link.moments.is_empty() && link.oldest_ask().is_none());
+        assert_eq!(link.unwritten, 0, "the last was answered before it was written");
+        link.ask(ACQUIRE, at(700), |_| {});
+        assert_eq!(link.oldest_ask(), Some(at(700)));
     }
 }

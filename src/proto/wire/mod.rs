@@ -1,8 +1,11 @@
 //! What goes over one connection: the commands and the replies, the handshake, and which reply
 //! answers which question.
 
+pub mod answers;
+pub mod ask;
 pub mod command;
 pub mod connection;
+mod error_line;
 pub mod handshake;
 pub mod marker;
 pub mod resp;

@@ -1,0 +1,159 @@
+//! What can be done with a token alone, or without one: extending a key, and deleting it. Neither
+//! makes a lock of this client.
+
+use std::time::Duration;
+
+use crate::proto::error::{ConfigError, Error, LostReason, NodeError, NodeReply};
+use crate::proto::ids::{Op, TaskId};
+use crate::proto::lock::LockToken;
+use crate::proto::locks::ballot::{Ballot, Verdict};
+use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::round::{Purpose, Round};
+use crate::proto::locks::tasks::{TokenExtend, Work};
+use crate::proto::locks::{Locks, check_length};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::ask::TaskAsk;
+use crate::proto::wire::command::{self, Form};
+
+impl TokenExtend {
+    /// Whether the nodes have decided: by their votes, or because too many of `spare` say that the
+    /// key is not there.
+    pub(super) fn is_over(&self, spare: usize) -> bool {
+        self.round.ballot().verdict() != Verdict::Undecided || self.absent.len() > spare
+    }
+}
+
+impl Locks {
+    /// Extends `key` to at least `ttl` from now on the nodes where it holds `token`, no matter
+    /// which client acquired it. There is one round, and nothing is released after it.
+    pub fn extend_token(
+        &mut self,
+        key: &[u8],
+        token: LockToken,
+        ttl: Duration,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
+        self.check_key(key)?;
+        self.check_room()?;
+        let ballot = Ballot::of_majority(self.cluster.size());
+        let round = Round::first(Purpose::Extend, ballot, now, ttl);
+        let (uncounted, absent) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        let work = Work::Extend(TokenExtend { token, round, uncounted, absent });
+        let (id, op) = self.open_task(key, work, ttl.deadline(now), data, now)?;
+        let askable = self.askable_for(id);
+        for node in askable.iter().filter(|&node| !self.cluster.is_trusted(node)) {
+            // The node is asked all the same, to extend the key that it has.
+            if let Work::Extend(extend) = &mut self.tasks.get_mut(id).work {
+                extend.uncounted.insert(node);
+                extend.round.cast(node, NodeReply::Failed(NodeError::Quarantined));
+            }
+        }
+        for node in self.cluster.all_nodes().minus(askable).iter() {
+            if let Err(cause) = self.cluster.may_ask(node) {
+                self.cluster.stats_mut().failed(node, cause);
+            }
+        }
+        let spare = self.cluster.spare_nodes();
+        if matches!(&self.tasks.get(id).work, Work::Extend(extend) if !extend.is_over(spare)) {
+            askable.iter().for_each(|node| self.ask_to_extend(node, id, Form::Sha, now));
+        }
+        self.task_is_asked(id, now);
+        Ok(op)
+    }
+
+    fn ask_to_extend(&mut self, node: NodeId, id: TaskId, form: Form, now: Instant) {
+        self.ask_for(node, id, TaskAsk::Extend(form), now, |task, out| {
+            if let Work::Extend(extend) = &task.work {
+                command::extend(out, form, &task.key, &extend.token, extend.round.ttl);
+            }
+        });
+    }
+
+    /// A node answered an extend by a token.
+    pub(super) fn token_extend_answered(
+        &mut self,
+        node: NodeId,
+        id: TaskId,
+        form: Form,
+        said: NodeReply,
+        now: Instant,
+    ) {
+        let task = self.tasks.get_mut(id);
+        let deadline = task.deadline;
+        let Work::Extend(extend) = &mut task.work else { return };
+        if said.asks_for_the_source() && form == Form::Sha {
+            // There is no repeat at or past the deadline.
+            if now < deadline {
+                self.ask_to_extend(node, id, Form::Source, now);
+            }
+            return;
+        }
+        if matches!(said, NodeReply::Held | NodeReply::Absent) {
+            extend.absent.insert(node);
+        }
+        let uncounted = said == NodeReply::Granted && extend.uncounted.contains(node);
+        let said = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { said };
+        extend.round.cast(node, said);
+    }
+
+    /// How an extend by a token ended.
+    pub(super) fn outcome_of_extend(
+        &self,
+        id: TaskId,
+        extend: &TokenExtend,
+        now: Instant,
+    ) -> Result<Outcome, Error> {
+        let task = self.tasks.get(id);
+        let (spare, deadline) = (self.cluster.spare_nodes(), task.deadline);
+        let won = extend.round.is_won();
+        if won && now < deadline {
+            return Ok(Outcome::Extended { deadline });
+        }
+        let report = self.cluster.report_of(&task.key, |node| extend.round.said(node), now);
+        if !won && extend.absent.len() > spare {
+            Err(Error::Lost { reason: LostReason::Gone, report })
+        } else if now >= deadline {
+            Err(Error::Lost { reason: LostReason::Expired, report })
+        } else if extend.round.count_failed(NodeError::is_permanent) > spare {
+            Err(Error::Config(ConfigError::Nodes(report)))
+        } else {
+            Err(Error::NoQuorum(report))
+        }
+    }
+
+    /// Deletes `key` on every node, even if another client holds the lock.
+    pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
+        check_length(key)?;
+        self.check_room()?;
+        let longest = self.longest_ttl()?;
+        let ballot = Ballot::of_majority(self.cluster.size());
+        let work = Work::Delete(Round::first(Purpose::Release, ballot, now, longest));
+        let (id, op) = self.open_task(key, work, longest.deadline(now), data, now)?;
+        for node in self.askable_for(id).iter() {
+            self.ask_for(node, id, TaskAsk::Delete, now, |task, out| {
+                command::encode(out, &[b"DEL", &task.key]);
+            });
+        }
+        self.task_is_asked(id, now);
+        Ok(op)
+    }
+
+    /// A node answered a delete.
+    pub(super) fn delete_answered(
+        &mut self,
+        node: NodeId,
+        id: TaskId,
+        said: NodeReply,
+        now: Instant,
+    ) {
+        if said == NodeReply::Granted {
+            self.task_wrote(node, id, now);
+        }
+        if let Some(round) = self.tasks.get_mut(id).round_mut() {
+            round.cast(node, said);
+        }
+    }
+}

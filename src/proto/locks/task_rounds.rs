@@ -1,0 +1,201 @@
+//! The course of a task: opened, asked, answered by the nodes, and ended.
+//!
+//! The hazard is a task that stays open for ever. A node that does not answer ends with its
+//! connection, and the caller has its outcome by the node timeout.
+
+use bytes::BytesMut;
+
+use crate::proto::error::{Error, NodeError, NodeReply};
+use crate::proto::ids::{Op, TaskId};
+use crate::proto::locks::ballot::Verdict;
+use crate::proto::locks::requests::{Outcome, Stage};
+use crate::proto::locks::tasks::{Task, Work};
+use crate::proto::locks::{Due, Locks};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::Instant;
+use crate::proto::wire::answers::TaskAnswer;
+use crate::proto::wire::ask::{Ask, TaskAsk};
+
+impl Locks {
+    /// Opens a task and its request. It takes a place of the records until it is closed.
+    pub(super) fn open_task(
+        &mut self,
+        key: &[u8],
+        work: Work,
+        deadline: Instant,
+        data: u64,
+        now: Instant,
+    ) -> Result<(TaskId, Op), Error> {
+        self.reserve_place()?;
+        let task = self.tasks.open(key, work, deadline);
+        let op = self.ops.open(data, now, Stage::Task { task });
+        self.tasks.get_mut(task).op = Some(op);
+        Ok((task, op))
+    }
+
+    /// The nodes that may be asked now. Each of the others votes at once, if votes are counted.
+    pub(super) fn askable_for(&mut self, id: TaskId) -> NodeSet {
+        let mut askable = NodeSet::EMPTY;
+        for node in self.cluster.all_nodes().iter() {
+            match self.cluster.may_ask(node) {
+                Ok(()) => {
+                    askable.insert(node);
+                }
+                Err(cause) => {
+                    if let Some(round) = self.tasks.get_mut(id).round_mut() {
+                        round.cast(node, NodeReply::Failed(cause));
+                    }
+                }
+            }
+        }
+        askable
+    }
+
+    /// Writes a question of a task into a node's outbox.
+    pub(super) fn ask_for(
+        &mut self,
+        node: NodeId,
+        id: TaskId,
+        kind: TaskAsk,
+        now: Instant,
+        encode: impl FnOnce(&Task, &mut BytesMut),
+    ) {
+        let task = self.tasks.get_mut(id);
+        task.unanswered.add(node);
+        self.cluster.ask(node, Ask::Task(id, kind), now, |out| encode(task, out));
+    }
+
+    /// Called after the first questions: sets the timer, or ends the task if there is nothing to
+    /// wait for.
+    pub(super) fn task_is_asked(&mut self, id: TaskId, now: Instant) {
+        let (length, due) = (self.cluster.settings().node_timeout, Due::Task { task: id });
+        self.tasks.get_mut(id).timer = Some(self.timers.set_after(now, length, due));
+        self.settle_task(id, now);
+    }
+
+    /// Gives an answer to the task it is for.
+    pub fn task_answered(&mut self, node: NodeId, id: TaskId, answer: TaskAnswer, now: Instant) {
+        self.tasks.get_mut(id).unanswered.take(node);
+        match answer {
+            TaskAnswer::Value(told) => self.value_seen(node, id, told, now),
+            TaskAnswer::Left(left) => self.left_seen(node, id, left),
+            TaskAnswer::Extended(form, said) => {
+                self.token_extend_answered(node, id, form, said, now);
+            }
+            TaskAnswer::Deleted(said) => self.delete_answered(node, id, said, now),
+            TaskAnswer::DeletedSeen(said) => self.delete_seen_answered(node, id, said, now),
+            TaskAnswer::Vouched(said) => self.vouch_answered(node, id, said),
+        }
+        self.settle_task(id, now);
+    }
+
+    /// Acts on a question of a task that will not be answered any more.
+    pub(super) fn task_ask_is_lost(
+        &mut self,
+        node: NodeId,
+        (id, kind): (TaskId, TaskAsk),
+        cause: NodeError,
+        now: Instant,
+    ) {
+        self.tasks.get_mut(id).unanswered.take(node);
+        match kind {
+            TaskAsk::Look | TaskAsk::LookLeft => self.look_is_lost(node, id, cause),
+            TaskAsk::DeleteSeen => {
+                self.delete_seen_answered(node, id, NodeReply::Failed(cause), now);
+            }
+            TaskAsk::Vouch => self.vouch_answered(node, id, NodeReply::Failed(cause)),
+            TaskAsk::Extend(_) | TaskAsk::Delete => {
+                if let Some(round) = self.tasks.get_mut(id).round_mut() {
+                    round.cast(node, NodeReply::Failed(cause));
+                }
+            }
+        }
+        self.settle_task(id, now);
+    }
+
+    /// The node may have forgotten keys just now: its grants do not count any more.
+    pub(super) fn doubt_tasks(&mut self, node: NodeId, now: Instant) {
+        for id in self.tasks.ids() {
+            if let Work::Extend(extend) = &mut self.tasks.get_mut(id).work {
+                extend.uncounted.insert(node);
+                extend.round.withdraw(node);
+                self.settle_task(id, now);
+            }
+        }
+    }
+
+    /// The time of a task is over: a node that has not answered is silent. Questions that were
+    /// written late have not been unanswered for a node timeout: the task waits for them, though
+    /// not beyond its deadline.
+    pub(super) fn task_is_due(&mut self, id: TaskId, now: Instant) {
+        let timeout = self.cluster.settings().node_timeout;
+        let nodes = self.cluster.all_nodes();
+        let task = self.tasks.get_mut(id);
+        task.timer = None;
+        let unanswered = task.unanswered;
+        let undecided = match task.round_mut() {
+            Some(round) => round.ballot().undecided(),
+            None => nodes.iter().filter(|&node| unanswered.contains(node)).collect(),
+        };
+        let written = undecided.iter().filter_map(|node| self.cluster.oldest_ask(node)).max();
+        let until = written.map_or(now, |written| written.saturating_add(timeout));
+        let until = until.min(task.deadline);
+        if until > now {
+            task.timer = Some(self.timers.set_at(until, Due::Task { task: id }));
+            return;
+        }
+        if let Some(round) = task.round_mut() {
+            for node in undecided.iter() {
+                self.cluster.stats_mut().failed(node, NodeError::Silent);
+                round.cast(node, NodeReply::Failed(NodeError::Silent));
+            }
+        }
+        self.end_task(id, now);
+    }
+
+    /// Ends a task whose outcome is known. Closes it if nothing of it is in flight any more.
+    fn settle_task(&mut self, id: TaskId, now: Instant) {
+        let spare = self.cluster.spare_nodes();
+        let task = self.tasks.get(id);
+        let over = match &task.work {
+            Work::Inspect(_) | Work::Vouch(_) | Work::DeleteSeen(_) => task.unanswered.is_empty(),
+            Work::Extend(extend) => extend.is_over(spare),
+            Work::Delete(round) => round.ballot().verdict() != Verdict::Undecided,
+            Work::Done => false,
+        };
+        if over { self.end_task(id, now) } else { self.finish_task(id) }
+    }
+
+    fn end_task(&mut self, id: TaskId, now: Instant) {
+        let task = self.tasks.get_mut(id);
+        self.timers.clear_in(&mut task.timer);
+        let work = std::mem::replace(&mut task.work, Work::Done);
+        if let Some(op) = task.op.take() {
+            let result = match work {
+                Work::Inspect(seen) => Ok(Outcome::Inspected(seen)),
+                Work::Extend(extend) => self.outcome_of_extend(id, &extend, now),
+                Work::Delete(round) => Ok(Outcome::Released(round.released())),
+                Work::DeleteSeen(said) => Ok(self.outcome_of_forced_release(id, said, now)),
+                Work::Vouch(said) => self.outcome_of_vouching(id, said, now),
+                Work::Done => return,
+            };
+            self.ops.move_to(op, Stage::Over(result));
+        }
+        self.finish_task(id);
+    }
+
+    /// The caller does not wait for the outcome any more.
+    pub(super) fn cancel_task(&mut self, id: TaskId) {
+        self.tasks.get_mut(id).op = None;
+        self.finish_task(id);
+    }
+
+    fn finish_task(&mut self, id: TaskId) {
+        let task = self.tasks.get_mut(id);
+        if task.is_finished() {
+            self.timers.clear_in(&mut task.timer);
+            self.tasks.close(id);
+            self.records.give_up_reserved();
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What a reply means to the question that it answers.
+//!
+//! The hazard is a reply that is bent to fit: a reply that the command cannot have means nothing,
+//! and ends the connection. Each question has answers of its own type, so no reader of an answer
+//! has to ask which question it belongs to.
+
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::inspection::Value;
+use crate::proto::wire::ask::{Kind, TaskAsk};
+use crate::proto::wire::command::Form;
+use crate::proto::wire::handshake::Step;
+use crate::proto::wire::marker::Marker;
+use crate::proto::wire::resp::Reply;
+
+/// The answer to a question of a task. It borrows nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskAnswer {
+    /// To `GETRANGE`: what the node holds is in `Link::seen`; an error has its cause.
+    Value(Result<(), NodeError>),
+    /// To `PTTL`: milliseconds, -1 if the key has no expiry, -2 if there is no key; nothing if it
+    /// was refused.
+    Left(Option<i64>),
+    /// To the extend script.
+    Extended(Form, NodeReply),
+    /// To `DEL`.
+    Deleted(NodeReply),
+    /// To the script that deletes what was seen.
+    DeletedSeen(NodeReply),
+    /// To the script that vouches for the node.
+    Vouched(NodeReply),
+}
+
+/// The answer to a question of the cluster's own. It borrows nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeAnswer {
+    /// To a step of the handshake: the content is in `Link::fact`.
+    Handshake(Step),
+    /// To the writing of a marker: the content is in `Link::fact`.
+    Marked,
+    /// To `TIME`: microseconds on the node's clock, if the node reported them.
+    Time(Option<u64>),
+    /// To `CLIENT KILL`: whether the connection is known to be gone.
+    Gone(bool),
+    /// To a question whose answer is not used.
+    Unused,
+}
+
+impl TaskAnswer {
+    /// What the node said of the key, if that was the question.
+    pub const fn said(self) -> Option<NodeReply> {
+        match self {
+            TaskAnswer::Extended(_, said)
+            | TaskAnswer::Deleted(said)
+            | TaskAnswer::DeletedSeen(said)
+            | TaskAnswer::Vouched(said) => Some(said),
+            TaskAnswer::Value(_) | TaskAnswer::Left(_) => None,
+        }
+    }
+}
+
+/// Reads the reply to a question about a lock; `None` if the command cannot have such a reply.
+pub(super) fn about_lock(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
+    match kind {
+        Kind::Acquire | Kind::Heal => match *reply {
+            Reply::Simple(b"OK") => Some(NodeReply::Granted),
+            Reply::Null => Some(NodeReply::Held),
+            _ => refused(reply),
+        },
+        Kind::Extend(_) | Kind::Release(_) | Kind::Adopt => by_script(reply),
+        Kind::Exists => by_count(reply, NodeReply::Held),
+    }
+}
+
+/// Reads a reply as it comes from the node, if it is one of the few that nearly all questions about
+/// locks have. Returns its length, too. Any other reply is for the decoder.
+#[inline]
+pub(super) fn plain(kind: Kind, bytes: &[u8]) -> Option<(NodeReply, usize)> {
+    match kind {
+        Kind::Acquire | Kind::Heal => match bytes {
+            [b'+', b'O', b'K', b'\r', b'\n', ..] => Some((NodeReply::Granted, 5)),
+            [b'_', b'\r', b'\n', ..] => Some((NodeReply::Held, 3)),
+            _ => None,
+        },
+        Kind::Extend(_) | Kind::Release(_) => match bytes {
+            [b':', b'1', b'\r', b'\n', ..] => Some((NodeReply::Granted, 4)),
+            [b':', b'0', b'\r', b'\n', ..] => Some((NodeReply::Absent, 4)),
+            _ => None,
+        },
+        Kind::Adopt | Kind::Exists => None,
+    }
+}
+
+/// Reads the reply to a question of a task, and keeps a value in `seen`.
+pub(super) fn of_task(
+    kind: TaskAsk,
+    reply: &Reply<'_>,
+    seen: &mut Option<Value>,
+) -> Option<TaskAnswer> {
+    match kind {
+        TaskAsk::Look => {
+            value(reply).map(|told| TaskAnswer::Value(told.map(|value| *seen = value)))
+        }
+        TaskAsk::LookLeft => left(reply).map(TaskAnswer::Left),
+        TaskAsk::Extend(form) => by_script(reply).map(|said| TaskAnswer::Extended(form, said)),
+        TaskAsk::Delete => by_count(reply, NodeReply::Granted).map(TaskAnswer::Deleted),
+        TaskAsk::DeleteSeen => by_script(reply).map(TaskAnswer::DeletedSeen),
+        TaskAsk::Vouch => vouched(reply).map(TaskAnswer::Vouched),
+    }
+}
+
+/// Reads the reply of a script: done, absent, or another's.
+fn by_script(reply: &Reply<'_>) -> Option<NodeReply> {
+    match *reply {
+        Reply::Integer(1) => Some(NodeReply::Granted),
+        Reply::Integer(0) => Some(NodeReply::Absent),
+        Reply::Integer(-1) => Some(NodeReply::Held),
+        _ => refused(reply),
+    }
+}
+
+/// Reads an error in reply to a command that looks at the value of a key.
+fn refused(reply: &Reply<'_>) -> Option<NodeReply> {
+    match failed(reply)? {
+        // The script found a key that is no string: it belongs to another program.
+        NodeReply::Failed(NodeError::WrongType) => Some(NodeReply::Held),
+        said => Some(said),
+    }
+}
+
+fn failed(reply: &Reply<'_>) -> Option<NodeReply> {
+    match *reply {
+        Reply::Error(line) => Some(NodeReply::Failed(NodeError::of_error(line))),
+        _ => None,
+    }
+}
+
+/// Reads how many keys there were: none, or `one`.
+fn by_count(reply: &Reply<'_>, one: NodeReply) -> Option<NodeReply> {
+    match *reply {
+        Reply::Integer(0) => Some(NodeReply::Absent),
+        Reply::Integer(1) => Some(one),
+        _ => failed(reply),
+    }
+}
+
+/// Reads the reply of the script that vouches for a node.
+fn vouched(reply: &Reply<'_>) -> Option<NodeReply> {
+    match *reply {
+        Reply::Bulk(value) => Some(match Marker::parse(value) {
+            Some(marker) if marker.vouched => NodeReply::Granted,
+            Some(_) => NodeReply::Failed(NodeError::Quarantined),
+            // Another program uses the key.
+            None => NodeReply::Failed(NodeError::WrongType),
+        }),
+        // The marker changed while the command was in flight: the node forgot something.
+        Reply::Null => Some(NodeReply::Failed(NodeError::Quarantined)),
+        _ => failed(reply),
+    }
+}
+
+/// Reads the reply to `CLIENT KILL`.
+pub(super) fn killed(reply: &Reply<'_>) -> Option<bool> {
+    match *reply {
+        // An old node reports by an error that it refused, or that there is no such client.
+        // Neither proves that the connection is gone.
+        Reply::Error(_) => Some(false),
+        Reply::Integer(_) | Reply::Simple(b"OK") => Some(true),
+        _ => None,
+    }
+}
+
+/// Reads the reply to `GETRANGE`.
+fn value(reply: &Reply<'_>) -> Option<Result<Option<Value>, NodeError>> {
+    match *reply {
+        Reply::Bulk(bytes) => Some(Ok(Some(Value::of(bytes)))),
+        Reply::Null => Some(Ok(None)),
+        Reply::Error(line) => Some(Err(NodeError::of_error(line))),
+        _ => None,
+    }
+}
+
+/// Reads the reply to `PTTL`.
+pub(super) fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
+    match *reply {
+        Reply::Integer(millis) => Some(Some(millis)),
+        Reply::Error(_) => Some(None),
+        _ => None,
+    }
+}

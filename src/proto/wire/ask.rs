@@ -1,0 +1,134 @@
+//! What is asked on a connection. A question says what it concerns, so that a question of the
+//! cluster's own cannot be taken for one about a record.
+//!
+//! Many thousand questions may be in flight, and each is moved about on the hot path. So a question
+//! has 16 bytes, and the moments are kept once for each write (`Moments` in the connection).
+
+use std::fmt;
+
+use crate::proto::ids::{RecordId, TaskId};
+use crate::proto::wire::command::Form;
+use crate::proto::wire::handshake::Step;
+
+/// A question in flight: one reply will consume it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// About the lock of a record.
+    Lock(LockAsk),
+    /// `PTTL`, which registers the key of a record, so that the node reports writes to it. The
+    /// record may be over when the answer comes.
+    Register(RecordId),
+    /// For a task.
+    Task(TaskId, TaskAsk),
+    /// The cluster's own.
+    Node(NodeAsk),
+}
+
+/// A question about the lock of a record. The record stays open until it is answered or lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockAsk {
+    /// The record.
+    pub record: RecordId,
+    /// The round of that record.
+    pub round: u32,
+    /// What was asked.
+    pub kind: Kind,
+}
+
+/// What was asked about a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `SET NX PX`.
+    Acquire,
+    /// The extend script.
+    Extend(Form),
+    /// `SET NX PX` of a lock that is held, on a node that lost its key.
+    Heal,
+    /// The script that adopts a lock under a new token.
+    Adopt,
+    /// The release script.
+    Release(Form),
+    /// `EXISTS`: after a native release that answered 0, is the key gone or another's?
+    Exists,
+}
+
+/// What was asked for a task. The task stays open until it is answered or lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskAsk {
+    /// `GETRANGE`: what does the node hold?
+    Look,
+    /// `PTTL` after `GETRANGE`: for how long does the node hold it?
+    LookLeft,
+    /// `DEL`, even if another client holds the key.
+    Delete,
+    /// The script that deletes a key if it holds what was seen there.
+    DeleteSeen,
+    /// The extend script, for a token that another client may have drawn.
+    Extend(Form),
+    /// The script that writes the node marker by which an operator vouches for the node.
+    Vouch,
+}
+
+/// What the cluster asks for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeAsk {
+    /// A step of the handshake.
+    Handshake(Step),
+    /// `TIME`: does the node answer, and has its clock jumped?
+    Probe,
+    /// The script that writes the node marker, for the next process.
+    Mark,
+    /// A release that is repeated at the end of a client, which does not wait for its answer.
+    LastWord,
+    /// `CLIENT KILL ID` of an earlier connection of ours. They are asked, and answered, in the
+    /// order in which the node's entry has them.
+    Kill,
+    /// `CLIENT CACHING YES`: asks the node to report writes to the next key that is read.
+    Caching,
+}
+
+impl Kind {
+    /// Whether the question may create the key, or write a new token to it.
+    pub const fn creates(self) -> bool {
+        matches!(self, Kind::Acquire | Kind::Heal | Kind::Adopt)
+    }
+
+    /// Whether the question may create the key, or extend it. Such a question has to be followed by
+    /// a release.
+    pub const fn may_create(self) -> bool {
+        matches!(self, Kind::Acquire | Kind::Extend(_) | Kind::Heal | Kind::Adopt)
+    }
+}
+
+impl Ask {
+    /// Whether the node may create or extend a key when it executes the question late.
+    pub const fn may_create(self) -> bool {
+        match self {
+            Ask::Lock(ask) => ask.kind.may_create(),
+            Ask::Task(_, kind) => matches!(kind, TaskAsk::Extend(_)),
+            Ask::Register(_) | Ask::Node(_) => false,
+        }
+    }
+}
+
+/// What was asked, without what it concerns.
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ask::Lock(ask) => write!(f, "{:?}", ask.kind),
+            Ask::Register(_) => f.write_str("Register"),
+            Ask::Task(_, kind) => write!(f, "{kind:?}"),
+            Ask::Node(kind) => write!(f, "{kind:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_in_flight_has_sixteen_bytes() {
+        assert!(size_of::<Ask>() <= 16, "{} bytes", size_of::<Ask>());
+    }
+}

@@ -1,0 +1,45 @@
+//! What is kept of an error line for reports.
+//!
+//! The hazard is a secret in it: a node or a proxy may repeat what was sent to it.
+
+use crate::proto::settings::Secret;
+use crate::proto::wire::ask::{Ask, NodeAsk};
+use crate::proto::wire::handshake::Step;
+
+/// How much of an error line is kept for reports.
+pub(super) const KEPT_ERROR: usize = 160;
+
+/// The longest code of an error: `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`.
+const LONGEST_CODE: usize = 16;
+
+/// What may be kept of an error line.
+///
+/// A node repeats an unknown command with as many of its arguments as it likes, and with spaces for
+/// the ends of lines. So the text of an error that answers the credentials is always dropped. Of
+/// any other error that repeats the secret only the code is kept.
+pub(super) fn kept_of_error<'a>(
+    line: &'a [u8],
+    ask: Option<Ask>,
+    secret: Option<&Secret>,
+) -> &'a [u8] {
+    let secret = secret.map_or(&[][..], |secret| secret.reveal().as_bytes());
+    let is_same = |(&told, &ours): (&u8, &u8)| {
+        told == ours || (told == b' ' && matches!(ours, b'\r' | b'\n'))
+    };
+    let repeats = |line: &[u8]| {
+        let mut parts = line.windows(secret.len().max(1));
+        !secret.is_empty() && parts.any(|part| part.iter().zip(secret).all(is_same))
+    };
+    let has_credentials =
+        matches!(ask, Some(Ask::Node(NodeAsk::Handshake(Step::Hello | Step::Auth))));
+    if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(KEPT_ERROR)] }
+}
+
+/// The code that an error line begins with: one short word of capitals. Empty if the line begins
+/// otherwise.
+fn code(line: &[u8]) -> &[u8] {
+    let end = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
+    let word = &line[..end];
+    let is_code = end <= LONGEST_CODE && word.iter().all(u8::is_ascii_uppercase);
+    if is_code { word } else { &[] }
+}
