@@ -224,9 +224,11 @@ impl Config {
     }
 }
 
-/// The options of an acquire. A plain [`Duration`] is a ttl, with the defaults for the rest: every
-/// client waits 10 s for a key that others hold ([`wait`](LockOptions::wait)), and the lock is not
-/// renewed ([`auto_extend`](LockOptions::auto_extend)).
+/// The options of an acquire: the ttl, how long to wait, and whether to renew the lock.
+///
+/// A plain [`Duration`] is a ttl, with the defaults for the rest: every client waits 10 s for a key
+/// that others hold ([`wait`](LockOptions::wait)), and the lock is not renewed
+/// ([`auto_extend`](LockOptions::auto_extend)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockOptions {
     pub(crate) ttl: Duration,

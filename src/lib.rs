@@ -7,19 +7,24 @@
 //! releases what an attempt may have left on a node. It can renew a lock, and reports its loss
 //! before the deadline. A waiter is notified of a release, and does not poll.
 //!
-//! # Doors
-//!
-//! * [`Client`] blocks: no thread of its own, several guards at once.
-//! * [`SharedClient`] is for many threads and any async runtime. Its calls are futures, and a
-//!   thread can wait for them. A thread drives it, or, with the feature `tokio`, a task on your
-//!   runtime.
-//! * [`Engine`] lives in your loop, with its sockets on your `mio::Poll`.
-//! * [`FdEngine`] is the engine with one file descriptor to poll, for any other loop (Linux).
-//! * [`proto::coordinator::Coordinator`] is the core, without a socket and without a clock.
-//!
-//! The docs of each say what happens across threads, in a forked process, at a signal, and when
-//! something is dropped. `examples/` has a file for each door. `docs/guide.md` explains them step
-//! by step, and `docs/performance.md` says what each costs.
+#![cfg_attr(
+    feature = "net",
+    doc = "
+# Doors
+
+* [`Client`] blocks: no thread of its own, several guards at once.
+* [`SharedClient`] is for many threads and any async runtime. Its calls are futures, and a
+  thread can wait for them. A thread drives it, or, with the feature `tokio`, a task on your
+  runtime.
+* [`Engine`] lives in your loop, with its sockets on your `mio::Poll`.
+* [`FdEngine`] is the engine with one file descriptor to poll, for any other loop (Linux).
+* [`proto::Coordinator`] is the core, without a socket and without a clock.
+
+The docs of each say what happens across threads, in a forked process, at a signal, and when
+something is dropped. `examples/` has a file for each door. `docs/guide.md` explains them step
+by step, and `docs/performance.md` says what each costs.
+"
+)]
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -35,7 +40,7 @@
 //!
 //! # What Redlock does not promise
 //!
-//! A holder that is paused past its deadline can still act: call [`Guard::check`] before each side
+//! A holder that is paused past its deadline can still act: call `Guard::check` before each side
 //! effect, and use a fencing number if that is not enough. A majority of masters that forget their
 //! keys, or whose clocks jump, inside one ttl breaks exclusion. A virtual machine that its
 //! hypervisor pauses sees no time pass, and a clone of one repeats its tokens.
@@ -54,7 +59,7 @@ mod client;
 #[cfg(feature = "net")]
 mod config;
 #[cfg(feature = "net")]
-pub mod net;
+mod net;
 pub mod proto;
 #[cfg(feature = "net")]
 pub mod shared;
@@ -69,7 +74,7 @@ pub use client::{Client, Guard, LockEvent, LockEventKind};
 pub use config::{Config, DEFAULT_WAIT, LockOptions};
 #[cfg(feature = "net")]
 #[doc(inline)]
-pub use net::address::Lookup;
+pub use net::address::{Address, Lookup};
 #[cfg(all(feature = "net", any(target_os = "linux", target_os = "android")))]
 #[doc(inline)]
 pub use net::embed::{Batch, FdEngine};
@@ -80,35 +85,15 @@ pub use net::tls::Tls;
 #[doc(inline)]
 pub use net::{clock, engine::Engine};
 #[doc(inline)]
-pub use proto::cluster::state::NodeState;
-#[doc(inline)]
-pub use proto::coordinator::NodeEvent;
-#[doc(inline)]
-pub use proto::error::{
-    Busy, ClosedReason, ConfigError, Error, LostReason, NodeError, NodeReply, NodeReport, Report,
-};
-#[doc(inline)]
-pub use proto::ids::Op;
-#[doc(inline)]
-pub use proto::inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
-#[doc(inline)]
-pub use proto::lock::{Lock, LockToken};
-#[doc(inline)]
-pub use proto::locks::auto_extend::AutoExtend;
-#[doc(inline)]
-pub use proto::locks::requests::{Completion, Outcome};
-#[doc(inline)]
-pub use proto::locks::round::ReleaseOutcome;
-#[doc(inline)]
-pub use proto::node_set::{NodeId, NodeSet};
-#[doc(inline)]
 pub use proto::prometheus;
 #[doc(inline)]
-pub use proto::settings::{Credentials, RestartGuard};
-#[doc(inline)]
-pub use proto::stats::{NodeStats, RoundTrips, Stats};
-#[doc(inline)]
-pub use proto::time::{InvalidTtl, Ttl};
+pub use proto::{
+    AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, Error, Inspection,
+    InvalidTtl, KeyState, KeySummary, Limits, Lock, LockToken, LostReason, NodeError, NodeEvent,
+    NodeId, NodeKeyState, NodeReply, NodeReport, NodeSet, NodeState, NodeStats, Op, Outcome,
+    QuarantineReason, ReleaseOutcome, Report, RestartGuard, RoundTrips, Secret, Stats, Ttl, Value,
+    majority,
+};
 #[cfg(feature = "net")]
 #[doc(inline)]
 pub use shared::{LockWatcher, SharedClient, SharedGuard};

@@ -17,8 +17,8 @@ use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
-use redlatch::proto::coordinator::{Action, Coordinator};
-use redlatch::proto::settings::{NodeSettings, Settings};
+use redlatch::proto::{Action, Coordinator};
+use redlatch::proto::{NodeSettings, Settings};
 use redlatch::{
     Config, Engine, Lock, LockOptions, NodeId, NodeState, Outcome, RestartGuard, SharedClient,
 };

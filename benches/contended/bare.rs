@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
+use redlatch::majority;
 
 use super::TTL;
 use super::contender::{Contender, Dice, Role, now};
@@ -67,7 +68,7 @@ impl Bare {
         Bare {
             poll,
             events: Events::with_capacity(64),
-            quorum: wires.len() / 2 + 1,
+            quorum: majority(wires.len()),
             wires,
             set: encode(&["SET", &role.key, &token, "NX", "PX", &ttl]),
             release: encode(&["EVALSHA", &sha, "1", &role.key, &token]),

@@ -11,8 +11,8 @@ use std::time::Instant;
 use bytes::BytesMut;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
-use redlatch::proto::wire::command::{self, Form};
-use redlatch::{LockToken, Ttl};
+use redlatch::proto::command::{self, Form};
+use redlatch::{LockToken, Ttl, majority};
 
 use super::support::Fleet;
 use super::tally::Tally;
@@ -82,7 +82,7 @@ impl Floor {
             events: Events::with_capacity(64),
             wires,
             slots: (0..most).map(Slot::new).collect(),
-            quorum: fleet.len() as u32 / 2 + 1,
+            quorum: majority(fleet.len()) as u32,
             scratch: vec![0; SCRATCH_BYTES].into(),
             decided: VecDeque::new(),
         }

@@ -207,7 +207,7 @@ impl Taking<'_> {
             self.turn(Some(clock::now()))?;
             let left = self.event_loop.engine.remaining(lock);
             if left.is_zero() {
-                return Err(not_taken("nobody read the token before the lock was over"));
+                return Err(not_taken("the lock ended before the token was read"));
             }
             let stdout = rustix::stdio::stdout();
             let mut both = [

@@ -208,12 +208,12 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).map_err(|error| format!("{error}; {LIKE}"));
     }
-    humantime::parse_duration(text).map_err(|_| format!("not a duration: {LIKE}"))
+    humantime::parse_duration(text).map_err(|_| format!("not a duration; {LIKE}"))
 }
 
 /// Reads a token.
 pub fn token(text: &str) -> Result<LockToken, String> {
-    let problem = "not a token: it is 40 hex digits, as `redlatch acquire` prints it";
+    let problem = "not a token; it has 40 hex digits, as `redlatch acquire` prints it";
     LockToken::parse(text).ok_or_else(|| problem.to_string())
 }
 
@@ -226,6 +226,15 @@ mod tests {
     #[test]
     fn the_definitions_fit_together() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn timing_defaults_are_those_of_the_library() {
+        let read = Arguments::try_parse_from(["redlatch", "status", "-s", "redis://h"]).unwrap();
+        let Verb::Status(status) = read.verb else { panic!("{read:?}") };
+        let library = redlatch::proto::Settings::new(Vec::new());
+        assert_eq!(status.common.timing.node_timeout, library.node_timeout);
+        assert_eq!(status.common.timing.max_ttl, library.max_ttl);
     }
 
     #[test]

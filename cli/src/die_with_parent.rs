@@ -44,7 +44,10 @@ pub fn become_command() -> Option<ExitCode> {
     let (program, name) = (arguments.next()?, arguments.next()?);
     if let Err(error) = die_with(parent) {
         let program = Path::new(&program).display();
-        complain(&format!("redlatch: {program} would outlive redlatch: {}", words(&error)));
+        complain(&format!(
+            "redlatch: {program}: it cannot be tied to redlatch's life: {}",
+            words(&error)
+        ));
         return Some(ExitCode::from(exit::INTERNAL));
     }
     let error = Command::new(&program).arg0(name).args(arguments).exec();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use mio::{Events, Poll, Registry, Token};
 use redlatch::{
     Config, ConfigError, Engine, Error, NodeError, NodeEvent, NodeId, NodeSet, Op, Outcome, clock,
-    clock::Instant,
+    clock::Instant, majority,
 };
 
 use crate::suspend::Timer;
@@ -184,7 +184,7 @@ impl EventLoop {
         let core = self.engine.coordinator();
         let lasting = nodes.iter().filter(|&node| core.trouble(node).is_permanent()).count();
         let all = core.settings().nodes.len();
-        if lasting > all - (all / 2 + 1) {
+        if lasting > all - majority(all) {
             let report = core.report_standings(clock::now());
             return Err(Error::Config(ConfigError::Nodes(report)));
         }
@@ -202,6 +202,6 @@ impl EventLoop {
 }
 
 fn poller_failed(error: &io::Error) -> Error {
-    let problem = format!("the system's poller: {error}").into();
+    let problem = format!("poller: {error}").into();
     Error::Config(ConfigError::System { problem })
 }

@@ -37,7 +37,7 @@ pub fn of(error: &Error) -> u8 {
         // If a majority grants so late that nothing of the ttl is left, it did not answer in time.
         Error::NoQuorum(_) | Error::Expired(_) => NO_QUORUM,
         Error::Lost { .. } => NO,
-        Error::Busy(_) | Error::Config(_) | Error::Closed(_) => INTERNAL,
+        _ => INTERNAL,
     }
 }
 

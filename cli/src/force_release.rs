@@ -108,9 +108,9 @@ fn refuse_without_quorum(event_loop: &EventLoop, seen: &Inspection) -> Result<()
     report.key = seen.key.clone();
     for (node, seen) in report.nodes.iter_mut().zip(&seen.nodes) {
         node.said = match seen.sight {
-            KeyState::Absent => NodeReply::Absent,
             KeyState::Held { .. } => NodeReply::Held,
             KeyState::Failed(cause) => NodeReply::Failed(cause),
+            _ => NodeReply::Absent,
         };
     }
     Err(redlatch::Error::NoQuorum(report).into())
@@ -186,7 +186,7 @@ fn tell(options: &Options, seen: &Inspection, report: &Report) -> Result<u8, Ref
 fn held(seen: &NodeKeyState) -> String {
     match seen.sight {
         KeyState::Held { value, .. } => value.to_string(),
-        KeyState::Absent | KeyState::Failed(_) => "nothing".to_string(),
+        _ => "nothing".to_string(),
     }
 }
 
@@ -201,13 +201,13 @@ fn reason(node: &NodeReport) -> String {
 fn object(node: &NodeReport, seen: &NodeKeyState) -> Value {
     let token = match seen.sight {
         KeyState::Held { value, .. } => Some(value.to_string()),
-        KeyState::Absent | KeyState::Failed(_) => None,
+        _ => None,
     };
     let outcome = match node.said {
         NodeReply::Granted => "deleted",
-        NodeReply::Absent | NodeReply::Nothing => "free",
         NodeReply::Held => "changed",
         NodeReply::Failed(cause) => trouble(cause),
+        _ => "free",
     };
     let stays = !matches!(node.said, NodeReply::Granted | NodeReply::Absent);
     let detail = stays.then(|| reason(node));

@@ -71,7 +71,7 @@ pub fn run(options: &Options) -> ExitCode {
 fn init(options: &Options) -> Result<u8, Refusal> {
     let mut config = nodes::config(&options.common.nodes, &options.common.timing)?;
     if !options.yes && !io::stdin().is_terminal() {
-        let message = "init: stdin is no terminal, so nobody can be asked; give --yes if \
+        let message = "init: stdin is not a terminal, so it cannot ask; give --yes if \
             you vouch that ";
         return Err(Refusal::config(format!("{message}{CLAIM}")));
     }
@@ -185,7 +185,7 @@ fn reason(node: &NodeReport) -> String {
     let detail = node.detail.as_deref().map(|detail| format!(": {detail}")).unwrap_or_default();
     match node.said {
         NodeReply::Failed(NodeError::WrongType) => {
-            "another program uses the key of its marker".to_owned()
+            "its marker key belongs to another program".to_owned()
         }
         NodeReply::Failed(NodeError::NoPermission) => {
             format!("its marker may not be written{detail}; `redlatch doctor` names the ACL rule")

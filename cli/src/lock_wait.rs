@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::coordinator::Coordinator;
+use redlatch::proto::Coordinator;
 use redlatch::{
     Completion, Error, Lock, LockOptions, NodeId, NodeState, Op, Outcome, Stats, clock,
     clock::Instant,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::coordinator::Coordinator;
+use redlatch::proto::Coordinator;
 use redlatch::{NodeEvent, NodeId, NodeState, clock, clock::Instant};
 
 use crate::arguments::Output;
@@ -32,36 +32,38 @@ fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
             format!("{} {}", label(node), standing_in_words(standing)?)
         }
         NodeEvent::Quarantined { node, why, until } => {
-            format!("{} does not grant for {}: {why}", label(node), time(left(until)))
+            format!("grants of {} are ignored for {}: {why}", label(node), time(left(until)))
         }
         NodeEvent::ClockJumped { node, nanos } => {
             let far = time(Duration::from_nanos(nanos.unsigned_abs()));
             let way = if nanos < 0 { "back" } else { "ahead" };
             format!("the clock of {} jumped {way} by {far}", label(node))
         }
-        NodeEvent::AddressStale { .. } => return None,
         NodeEvent::PendingReleasesSent { node, count } => {
-            format!("{} got {count} late releases", label(node))
+            format!("{} got {count} pending releases", label(node))
         }
         NodeEvent::PendingReleasesDropped { node, count } => {
             let label = label(node);
-            format!("{label} was away or refused for too long: {count} releases are given up")
+            format!(
+                "{label} was away or refused for too long: {count} pending releases were dropped"
+            )
         }
         NodeEvent::QuorumReady => "a quorum of nodes is ready".to_string(),
         NodeEvent::QuorumGone => "no quorum of nodes is ready".to_string(),
+        _ => return None,
     })
 }
 
 fn standing_in_words(standing: NodeState) -> Option<String> {
     Some(match standing {
-        NodeState::Connecting | NodeState::Handshake => return None,
         NodeState::Ready => "is ready".to_string(),
         NodeState::Quarantined(until) => {
-            format!("is ready; what it grants does not count for {}", time(left(until)))
+            format!("is ready; its grants are ignored for {}", time(left(until)))
         }
         NodeState::Suspect => "does not answer".to_string(),
         NodeState::Down(cause) => format!("is down: {cause}"),
         NodeState::Rejected(cause) => format!("is not used: {cause}"),
+        _ => return None,
     })
 }
 

@@ -4,8 +4,7 @@
 //! argument that might be one, goes through `shown` or `without_passwords`.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use redlatch::net::address::{Address, without_credentials};
-use redlatch::{Config, ConfigError, RestartGuard};
+use redlatch::{Address, Config, ConfigError, RestartGuard};
 
 use crate::arguments::{Nodes, Timing};
 use crate::output::Refusal;
@@ -27,13 +26,16 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         }
     }
     if urls.is_empty() {
-        let message = format!("no nodes: name them with -s URL, or in {SERVERS_VARIABLE}");
+        let message =
+            format!("nodes: none are given; name them with -s URL, or in {SERVERS_VARIABLE}");
         return Err(Refusal::config(message));
     }
     if cfg!(feature = "tls") && nodes.tls_ca.is_none() {
         if let Some(url) = urls.iter().find(|url| url.starts_with("rediss://")) {
-            let message =
-                format!("{} is encrypted: say whom to trust, with --tls-ca FILE", shown(url));
+            let message = format!(
+                "{}: rediss:// needs a CA to trust; name it with --tls-ca FILE",
+                shown(url)
+            );
             return Err(Refusal::config(message));
         }
     }
@@ -52,7 +54,7 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
 
 /// An address as it may be printed: `redis://user:***@host`.
 pub fn shown(url: &str) -> String {
-    let shown = without_credentials(url);
+    let shown = Address::without_credentials(url);
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     // Without a colon it may be a password in the place of a user.
     let user = rest.rsplit_once('@').and_then(|(credentials, _)| credentials.split_once(':'));
@@ -89,7 +91,7 @@ fn line_without_passwords(line: &str) -> String {
 fn shown_list(list: &str) -> String {
     let mut shown = Vec::new();
     for address in list.split(',') {
-        shown.push(without_credentials(address));
+        shown.push(Address::without_credentials(address));
         // What follows may be the rest of a password that has a comma in it.
         if shown.last().is_some_and(|shown| shown != address) {
             break;
@@ -101,8 +103,11 @@ fn shown_list(list: &str) -> String {
 fn password() -> Result<Option<String>, Refusal> {
     let Some(value) = std::env::var_os(PASSWORD_VARIABLE) else { return Ok(None) };
     let value = value.into_string();
-    let value = value
-        .map_err(|_| Refusal::config(format!("the password in {PASSWORD_VARIABLE} is no UTF-8")))?;
+    let value = value.map_err(|_| {
+        Refusal::config(format!(
+            "password in {PASSWORD_VARIABLE}: it is not UTF-8; percent-encode it in the URL"
+        ))
+    })?;
     Ok(Some(value).filter(|value| !value.is_empty()))
 }
 
@@ -156,7 +161,7 @@ fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
     let flags: [&Option<std::path::PathBuf>; 3] =
         [&nodes.tls_ca, &nodes.certificate, &nodes.private_key];
     if flags.iter().any(|flag| flag.is_some()) {
-        let message = "--tls-ca, --tls-cert and --tls-key need a redlatch that was built with TLS, \
+        let message = "--tls-ca, --tls-cert, --tls-key: TLS is not built in; build redlatch with \
             the feature `tls`";
         return Err(Refusal::config(message));
     }

@@ -131,17 +131,18 @@ pub fn word(error: &Error) -> &'static str {
         Error::Busy(_) => "busy",
         Error::Config(_) => "config",
         Error::Closed(_) => "closed",
+        _ => "other",
     }
 }
 
 /// The word for a node's reply, for scripts.
 pub fn outcome(said: NodeReply) -> &'static str {
     match said {
-        NodeReply::Nothing => "undecided",
         NodeReply::Granted => "granted",
         NodeReply::Held => "held",
         NodeReply::Absent => "absent",
         NodeReply::Failed(cause) => trouble(cause),
+        _ => "undecided",
     }
 }
 

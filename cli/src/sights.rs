@@ -11,15 +11,16 @@ pub fn state(sight: KeyState) -> &'static str {
         KeyState::Absent => "free",
         KeyState::Held { .. } => "held",
         KeyState::Failed(cause) => trouble(cause),
+        _ => "other",
     }
 }
 
 /// What a node holds, as in a report: `{"node","outcome","detail"}`.
 pub fn node_json(node: &NodeKeyState) -> Value {
     let detail = match node.sight {
-        KeyState::Absent => None,
         KeyState::Held { value, .. } => Some(format!("by {value}")),
         KeyState::Failed(cause) => Some(in_words(cause, node)),
+        _ => None,
     };
     json!({ "node": node.label, "outcome": state(node.sight), "detail": detail })
 }

@@ -21,7 +21,8 @@ pub fn listen(registry: &Registry, token: Token, wanted: &[i32]) -> Result<Signa
         registry.register(&mut signals, token, Interest::READABLE)?;
         Ok(signals)
     };
-    listen().map_err(|error| Refusal::internal(format!("no signals: {error}")))
+    listen()
+        .map_err(|error| Refusal::internal(format!("signals: they cannot be received: {error}")))
 }
 
 /// A bit for each signal that is ignored; the lowest is signal 1. Zero if the system does not say.

@@ -9,9 +9,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use redlatch::{
-    Inspection, KeyState, KeySummary, NodeError, NodeReply, NodeReport, clock, clock::Instant,
-};
+use redlatch::{Inspection, KeyState, KeySummary, NodeError, NodeReply, clock, clock::Instant};
 use serde_json::json;
 
 use crate::arguments::{Common, Key};
@@ -85,7 +83,7 @@ fn wait(options: &Options) -> Result<u8, Refusal> {
         let end = give_up_at.into_iter().chain(patience).min();
         if end.is_some_and(|end| now >= end) {
             event_loop.refuse_lasting_trouble(failed(seen))?;
-            return Err(refusal(key, seen, is_unknown));
+            return Err(refusal(&event_loop, key, seen, is_unknown));
         }
         let look_at = next_look(now, pause, finding);
         sleep(&mut event_loop, end.map_or(look_at, |end| end.min(look_at)))?;
@@ -116,22 +114,23 @@ fn failed(seen: &Inspection) -> redlatch::NodeSet {
     sights.filter(failed).map(|(index, _)| redlatch::NodeId::new(index)).collect()
 }
 
-fn refusal(key: &str, seen: &Inspection, is_unknown: bool) -> Refusal {
+fn refusal(event_loop: &EventLoop, key: &str, seen: &Inspection, is_unknown: bool) -> Refusal {
     let (word, code) = match is_unknown {
         true => ("no_quorum", exit::NO_QUORUM),
         false => ("contended", exit::CONTENDED),
     };
-    let nodes = seen.nodes.iter().map(|node| {
-        let (said, detail) = match node.sight {
-            KeyState::Absent => (NodeReply::Absent, None),
+    let mut report = event_loop.engine.coordinator().report_standings(clock::now());
+    for (node, seen) in report.nodes.iter_mut().zip(&seen.nodes) {
+        let (said, detail) = match seen.sight {
             KeyState::Held { value, .. } => (NodeReply::Held, Some(format!("by {value}"))),
-            KeyState::Failed(cause) => (NodeReply::Failed(cause), words(cause, node)),
+            KeyState::Failed(cause) => (NodeReply::Failed(cause), words(cause, seen)),
+            _ => (NodeReply::Absent, None),
         };
-        NodeReport { label: node.label.clone(), said, detail: detail.map(Into::into) }
-    });
+        (node.said, node.detail) = (said, detail.map(Into::into));
+    }
     let message = keys::verdict(seen, seen.finding(), Colours::none());
     let message = format!("waited in vain for \"{}\": {message}", key.escape_debug());
-    Refusal { word, code, nodes: nodes.collect(), ..Refusal::config(message) }
+    Refusal { word, code, nodes: report.nodes, ..Refusal::config(message) }
 }
 
 fn words(cause: NodeError, node: &redlatch::NodeKeyState) -> Option<String> {

@@ -29,7 +29,7 @@ const MILESTONES: [&str; 22] = [
     "invoice:42  1 alice     2 alice     3 alice     4 alice     5 alice",
     "takes 52.0 ms off",
     "2  Another client wants it",
-    "held by another: needed 3 of 5 for \"invoice:42\":",
+    "held by another client: needed 3 of 5 for \"invoice:42\":",
     "3  One node freezes, one dies",
     "extend(5s)",
     "invoice:42  1 alice     2 alice     3 alice     4 frozen    5 dead",

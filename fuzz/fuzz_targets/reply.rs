@@ -7,7 +7,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use redlatch::proto::wire::resp::{Limits, Reply, Step, decode};
+use redlatch::proto::resp::{Limits, Reply, Step, decode};
 
 fuzz_target!(|stream: &[u8]| {
     // Tight enough that short inputs meet every limit.

@@ -17,9 +17,10 @@ use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
 use crate::proto::time::Instant;
 
-/// A lock that is held. Dropping the guard releases the lock without waiting for an answer. The
-/// releases are written, as far as the nodes are connected and the sockets take them. If a node is
-/// not connected, or its connection breaks before the node has read its release, the release is
+/// A lock that is held. Dropping the guard releases the lock without waiting for an answer.
+///
+/// The releases are written, as far as the nodes are connected and the sockets take them. If a node
+/// is not connected, or its connection breaks before the node has read its release, the release is
 /// pending: a later call of the client sends it ([`Client::drive`] does nothing else). If no call
 /// follows, the key stays on that node for its ttl.
 ///

@@ -47,7 +47,7 @@ impl Inner {
         // Between calls the client does not read.
         config.settings.attended = false;
         let system = |error: io::Error| {
-            let problem = format!("no poller: {error}").into();
+            let problem = format!("poller: {error}").into();
             Error::Config(ConfigError::System { problem })
         };
         let poll = Poll::new().map_err(system)?;
@@ -182,6 +182,6 @@ fn sleep(length: Duration) {
 }
 
 fn poller_failed(error: &io::Error) -> Error {
-    let problem = format!("the system's poller failed: {error}").into();
+    let problem = format!("poller: {error}").into();
     Error::Config(ConfigError::System { problem })
 }

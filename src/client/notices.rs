@@ -12,6 +12,7 @@ const MOST: usize = 256;
 
 /// An event of a lock that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LockEvent {
     /// Its key.
     pub key: Vec<u8>,
@@ -23,6 +24,7 @@ pub struct LockEvent {
 
 /// What happened to a lock that is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LockEventKind {
     /// The lock was not renewed yet, and ends at this moment unless a renewal succeeds.
     Expiring {

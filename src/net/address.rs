@@ -25,6 +25,7 @@ const LONGEST_PORT: usize = 5;
 
 /// The address of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Address {
     /// Somewhere on the network.
     Tcp {
@@ -61,21 +62,39 @@ impl Address {
     /// What is wrong with the URL, without its credentials.
     pub fn parse(url: &str) -> Result<(Address, NodeSettings), ConfigError> {
         let bad = |problem: &str| ConfigError::Address {
-            given: without_credentials(url).into(),
+            given: Address::without_credentials(url).into(),
             problem: problem.into(),
         };
-        let (scheme, rest) = url.split_once("://").ok_or(bad("it does not begin with redis://"))?;
+        let (scheme, rest) =
+            url.split_once("://").ok_or(bad("it has no scheme; begin with redis://"))?;
         let parsed = match scheme {
             "redis" => on_the_network(rest, false),
             "rediss" if cfg!(feature = "tls") => on_the_network(rest, true),
-            "rediss" => Err("rediss:// needs the feature `tls` of redlatch"),
+            "rediss" => Err("rediss:// is not built in; enable the feature `tls` of redlatch"),
             "redis+unix" => in_the_file_system(rest),
-            _ => Err("its scheme is none of redis, rediss and redis+unix"),
+            _ => Err("its scheme is unknown; use redis, rediss or redis+unix"),
         };
         let (address, credentials, db) = parsed.map_err(bad)?;
         let Credentials { user, password } = credentials;
         let label = address.label();
         Ok((address, NodeSettings { label, user, password, db }))
+    }
+
+    /// The URL as it may be shown: host, port and database, or the path of a socket.
+    ///
+    /// A URL that an error quotes is often one whose `@` was forgotten (`redis://:password`). So
+    /// anything that may be a part of a password reads `***`.
+    pub fn without_credentials(url: &str) -> String {
+        let (scheme, rest) = match url.split_once("://") {
+            Some((scheme, rest)) => (format!("{scheme}://"), rest),
+            None => (String::new(), url),
+        };
+        let (credentials, place) = match rest.rsplit_once('@') {
+            Some((_, place)) => ("***@", place),
+            None => ("", rest),
+        };
+        let place = if scheme == "redis+unix://" { shown_path(place) } else { shown_host(place) };
+        format!("{scheme}{credentials}{place}")
     }
 
     /// How reports name the node: `host:port`, or `unix:/path`.
@@ -123,7 +142,7 @@ type Parsed = (Address, Credentials, u32);
 
 fn on_the_network(rest: &str, tls: bool) -> Result<Parsed, &'static str> {
     if rest.contains(['?', '#']) {
-        return Err("it has a query or a fragment, which mean nothing here");
+        return Err("it has a query or a fragment; remove it");
     }
     let (credentials, rest) = match rest.rsplit_once('@') {
         Some((credentials, rest)) => (user_and_password(credentials)?, rest),
@@ -141,47 +160,31 @@ fn in_the_file_system(rest: &str) -> Result<Parsed, &'static str> {
     let credentials = match before.strip_suffix('@') {
         Some(credentials) => user_and_password(credentials)?,
         None if before.is_empty() => Credentials::default(),
-        None => return Err("its path does not begin at the root: write redis+unix:///path"),
+        None => return Err("its path is not absolute; write redis+unix:///path"),
     };
     let (path, db) = match rest.split_once('?') {
         None => (rest, 0),
         Some((path, query)) => {
-            let digits = query.strip_prefix("db=").ok_or("its query is not ?db=N")?;
+            let digits =
+                query.strip_prefix("db=").ok_or("its query is unknown; only ?db=N is allowed")?;
             (path, database(digits)?)
         }
     };
     if path.contains('#') {
-        return Err("it has a fragment, which means nothing here");
+        return Err("it has a fragment; remove it");
     }
     if path.ends_with('/') {
-        return Err("its path is no file");
+        return Err("its path names a directory; name a socket");
     }
     let path = percent_decode_str(path).decode_utf8().map_err(|_| "its path is not UTF-8")?;
     if path.contains('\0') {
-        return Err("its path has a zero byte in it");
+        return Err("its path contains a zero byte");
     }
     Ok((Address::Unix(path.as_ref().into()), credentials, db))
 }
 
 fn database(digits: &str) -> Result<u32, &'static str> {
     number(digits).ok_or("its database is not a number")
-}
-
-/// The URL as it may be shown: host, port and database, or the path of a socket.
-///
-/// A URL that an error quotes is often one whose `@` was forgotten (`redis://:password`). So
-/// anything that may be a part of a password reads `***`.
-pub fn without_credentials(url: &str) -> String {
-    let (scheme, rest) = match url.split_once("://") {
-        Some((scheme, rest)) => (format!("{scheme}://"), rest),
-        None => (String::new(), url),
-    };
-    let (credentials, place) = match rest.rsplit_once('@') {
-        Some((_, place)) => ("***@", place),
-        None => ("", rest),
-    };
-    let place = if scheme == "redis+unix://" { shown_path(place) } else { shown_host(place) };
-    format!("{scheme}{credentials}{place}")
 }
 
 /// `host[:port][/db]`, with `***` from the first part on that is none of these.
@@ -223,9 +226,9 @@ fn cut(text: &str, shown: usize) -> String {
 
 fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = if let Some(rest) = place.strip_prefix('[') {
-        let (host, after) = rest.split_once(']').ok_or("its bracket is not closed")?;
+        let (host, after) = rest.split_once(']').ok_or("its bracket [ is not closed")?;
         if host.parse::<std::net::Ipv6Addr>().is_err() {
-            return Err("what is in brackets is no IPv6 address");
+            return Err("the text in brackets is not an IPv6 address");
         }
         match after.strip_prefix(':') {
             Some(port) => (host, Some(port)),
@@ -242,7 +245,7 @@ fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
         return Err("it has no host");
     }
     if host.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err("its host has a space in it");
+        return Err("its host contains a space or a control character");
     }
     let port = match port {
         None => DEFAULT_PORT,
@@ -268,7 +271,7 @@ fn user_and_password(credentials: &str) -> Result<Credentials, &'static str> {
         Ok(decoded.into())
     };
     let Some((user, password)) = credentials.split_once(':') else {
-        return Err("it has a user and no password: write user:password@, or :password@");
+        return Err("it has a user and no password; write user:password@, or :password@");
     };
     let user = if user.is_empty() { None } else { Some(decode(user)?) };
     Ok(Credentials { user, password: Some(Secret::new(decode(password)?)) })
@@ -408,7 +411,7 @@ mod tests {
             ("redis+unix://:hunter2@/run/s?x", "redis+unix://***@/run/s***"),
         ];
         for (url, shown) in cases {
-            assert_eq!(without_credentials(url), shown);
+            assert_eq!(Address::without_credentials(url), shown);
             let error = Address::parse(url).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
             assert!(error.to_string().contains(shown), "{error}");

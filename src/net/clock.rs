@@ -1,6 +1,6 @@
-//! The only place that reads a clock.
+//! The clock that deadlines are on. It is read only here.
 //!
-//! This clock counts the time that the machine is suspended: a lock whose deadline passes while a
+//! The clock counts the time that the machine is suspended: a lock whose deadline passes while a
 //! laptop or a virtual machine sleeps is over when it wakes. `std::time::Instant` stops during a
 //! suspend on Linux, so deadlines are not of that type.
 

@@ -120,7 +120,7 @@ impl FdEngine {
     pub fn new(config: Config) -> Result<FdEngine, ConfigError> {
         let (reactor, engine) = Reactor::of(config)?;
         if !engine.has_alarm() {
-            let problem = "no timer that a poller can wait for".into();
+            let problem = "system timer: it cannot be polled".into();
             return Err(ConfigError::System { problem });
         }
         let mut embedded = FdEngine { engine, reactor };

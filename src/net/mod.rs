@@ -1,17 +1,17 @@
 //! Carries out what proto decides: the clock, the addresses, the sockets, and the event loop.
 
-pub mod address;
+pub(crate) mod address;
 mod alarm;
 pub(crate) mod callback;
 pub mod clock;
 mod connect;
 pub(crate) mod connecting;
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub mod embed;
-pub mod engine;
+pub(crate) mod embed;
+pub(crate) mod engine;
 pub(crate) mod names;
 pub(crate) mod reactor;
 mod socket;
 mod stream;
 #[cfg(feature = "tls")]
-pub mod tls;
+pub(crate) mod tls;

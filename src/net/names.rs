@@ -38,7 +38,8 @@ impl Names {
         let look_up = move || {
             // If the caller's function panics, the lookup finds nothing this time.
             let found = panic::catch_unwind(AssertUnwindSafe(|| lookup.run()));
-            let found = found.unwrap_or_else(|_| Err(io::Error::other("the lookup panicked")));
+            let found =
+                found.unwrap_or_else(|_| Err(io::Error::other("Config::resolver: it panicked")));
             // If the client is gone, the result is dropped.
             let _ = sender.send((node, found));
         };

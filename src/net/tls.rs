@@ -47,10 +47,10 @@ impl Tls {
         let certificates = certificates(certificate, "the client certificate")?;
         // The parser has seen the key, so its error text is not quoted.
         let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|_| bad("the client's key is no PEM with a private key"))?;
+            .map_err(|_| bad("client key: no private key in PEM"))?;
         let config = builder(ca)?
             .with_client_auth_cert(certificates, key)
-            .map_err(|error| bad(format!("the client certificate and its key: {error}")))?;
+            .map_err(|error| bad(format!("client certificate and key: {error}")))?;
         Ok(Tls { config: Arc::new(config) })
     }
 
@@ -305,10 +305,10 @@ fn is_of_tls(error: &io::Error) -> bool {
 fn failed(error: &rustls::Error) -> io::Error {
     let words = match error {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "its certificate is of an unknown CA".to_owned()
+            "its certificate is signed by an unknown CA".to_owned()
         }
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
-            "it wants a client certificate".to_owned()
+            "it requires a client certificate".to_owned()
         }
         rustls::Error::AlertReceived(AlertDescription::UnknownCA) => {
             "it does not know the CA of the client certificate".to_owned()

@@ -49,6 +49,7 @@ impl fmt::Debug for Value {
 
 /// What one node holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeyState {
     /// The node holds nothing: the key is free there.
     Absent,
@@ -65,6 +66,7 @@ pub enum KeyState {
 
 /// What one node said.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeKeyState {
     /// The node's label: its address, without credentials.
     pub label: Box<str>,
@@ -78,6 +80,7 @@ pub struct NodeKeyState {
 
 /// What the nodes hold at a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Inspection {
     /// The key.
     pub key: Box<[u8]>,
@@ -89,6 +92,7 @@ pub struct Inspection {
 
 /// What the nodes together say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeySummary {
     /// A majority holds nothing: a client that asks can acquire the lock.
     Free,
@@ -143,6 +147,7 @@ impl Inspection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::node_set::majority;
 
     fn seen(sights: &[KeyState]) -> KeySummary {
         let node = |&sight: &KeyState| NodeKeyState {
@@ -151,7 +156,7 @@ mod tests {
             detail: None,
             took: Duration::ZERO,
         };
-        let (quorum, nodes) = (sights.len() / 2 + 1, sights.iter().map(node).collect());
+        let (quorum, nodes) = (majority(sights.len()), sights.iter().map(node).collect());
         Inspection { key: b"k"[..].into(), quorum, nodes }.finding()
     }
 

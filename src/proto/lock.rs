@@ -63,8 +63,8 @@ impl fmt::Debug for LockToken {
 
 /// A lock that was handed out: a handle into the coordinator that gave it.
 ///
-/// The handle is not `Clone`, and dropping it does nothing: guards wrap it. A handle that is
-/// forgotten frees its record at the deadline of the lock.
+/// The handle is not `Clone`, and dropping it does nothing. A handle that is forgotten frees its
+/// record at the deadline of the lock.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a lock that is not released stays until its ttl is over"]
 pub struct Lock {
@@ -78,9 +78,9 @@ impl Lock {
         self.token
     }
 
-    /// Another handle of the same lock, to look at it: only one of the two releases the lock.
-    #[cfg(feature = "net")]
-    pub(crate) fn alias(&self) -> Lock {
+    /// Another handle of the same lock, to read its state while the first handle is elsewhere.
+    /// The first of them that is released releases the lock; then the other finds no lock.
+    pub fn alias(&self) -> Lock {
         Lock { record: self.record, token: self.token }
     }
 }

@@ -1,24 +1,49 @@
 //! The protocol, without a socket, a clock or a thread: time and randomness are arguments.
 //!
-//! [`Coordinator`](coordinator::Coordinator) owns all other parts. Bytes and moments go in by its
-//! `handle_*` methods; bytes, moments and completions come out by its `poll_*` methods. [`turn`] is
-//! the order in which a loop calls them.
+//! A program with sockets of its own (io_uring, wasm, a simulation) drives a [`Coordinator`].
+//! Bytes and moments go in by its `handle_*` methods; bytes, moments and completions come out by
+//! its `poll_*` methods. [`turn`] is the order in which a loop calls them.
+//!
+//! [`command`] and [`resp`] are the wire format, for a program that also asks a node on its own.
 
-pub mod cluster;
-pub mod coordinator;
-pub mod error;
-pub mod ids;
-pub mod inspection;
-pub mod key;
-pub mod lock;
-pub mod locks;
-pub mod node_set;
+pub(crate) mod cluster;
+pub(crate) mod coordinator;
+pub(crate) mod error;
+pub(crate) mod ids;
+pub(crate) mod inspection;
+pub(crate) mod key;
+pub(crate) mod lock;
+pub(crate) mod locks;
+pub(crate) mod node_set;
 pub mod prometheus;
-pub mod settings;
-pub mod stats;
-pub mod time;
-pub mod timers;
+pub(crate) mod settings;
+pub(crate) mod stats;
+pub(crate) mod time;
+pub(crate) mod timers;
 pub mod turn;
-pub mod waiting;
-pub mod waits;
-pub mod wire;
+pub(crate) mod waiting;
+pub(crate) mod waits;
+pub(crate) mod wire;
+
+pub use cluster::restart_guard::QuarantineReason;
+pub use cluster::state::NodeState;
+pub use cluster::{Action, NodeEvent};
+pub use coordinator::Coordinator;
+pub use error::{
+    Busy, ClosedReason, ConfigError, Error, LostReason, NodeError, NodeReply, NodeReport, Report,
+};
+pub use ids::Op;
+pub use inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
+pub use lock::{Lock, LockToken};
+pub use locks::auto_extend::AutoExtend;
+pub use locks::requests::{Completion, Outcome};
+pub use locks::round::ReleaseOutcome;
+pub use node_set::{MAX_NODES, NodeId, NodeSet, majority};
+pub use settings::{
+    Credentials, LONGEST_KEY, LONGEST_MAX_TTL, Limits, NODE_MARKER, NodeSettings, RestartGuard,
+    Secret, Settings,
+};
+pub use stats::{NodeStats, RoundTrips, Stats};
+pub use time::{Instant, InvalidTtl, Ttl};
+pub use wire::marker::{ID_DIGITS, Identity, Marker};
+pub use wire::{command, resp};

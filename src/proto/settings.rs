@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::proto::error::ConfigError;
 use crate::proto::node_set::MAX_NODES;
-use crate::proto::time::Ttl;
+use crate::proto::time::{Ttl, drift};
 
 /// The longest `max_ttl` that can be configured. After its holder died, such a lock cannot be
 /// acquired for a year; a longer one is no lock any more.
@@ -43,6 +43,7 @@ impl fmt::Debug for Secret {
 
 /// The credentials of the client at a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Credentials {
     /// The user; without one, the node's default user.
     pub user: Option<Box<str>>,
@@ -64,6 +65,7 @@ impl Credentials {
 
 /// The settings of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeSettings {
     /// The node's name in reports: its address, without credentials.
     pub label: Box<str>,
@@ -84,6 +86,7 @@ impl NodeSettings {
 
 /// Limits on what waits, each with what happens when it is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Open records: locks that are asked for, held, or not yet released on every node. At the
     /// limit, requests are refused as `Busy`. A record takes about 300 bytes and its key.
@@ -96,6 +99,29 @@ pub struct Limits {
     pub outbox: usize,
 }
 
+impl Limits {
+    /// Sets the limit of open records.
+    #[must_use]
+    pub const fn records(mut self, records: usize) -> Limits {
+        self.records = records;
+        self
+    }
+
+    /// Sets the limit of unanswered questions to a node.
+    #[must_use]
+    pub const fn asks(mut self, asks: usize) -> Limits {
+        self.asks = asks;
+        self
+    }
+
+    /// Sets the limit of bytes to a node that the kernel has not taken.
+    #[must_use]
+    pub const fn outbox(mut self, bytes: usize) -> Limits {
+        self.outbox = bytes;
+        self
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits { records: 1 << 20, asks: 1 << 17, outbox: 32 << 20 }
@@ -104,6 +130,7 @@ impl Default for Limits {
 
 /// Whether a node that may have forgotten a live lock is kept from granting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum RestartGuard {
     /// The node's grants do not count until every lock that it may have forgotten is over: for
     /// `max_ttl` and its drift after the node's start, and after a client first saw it without its
@@ -124,8 +151,17 @@ pub enum RestartGuard {
     Off,
 }
 
+impl RestartGuard {
+    /// For how long the grants of a node do not count after it may have forgotten a lock: for as
+    /// long as a client may still believe in that lock. This is `max_ttl` and its drift.
+    pub fn quarantine(max_ttl: Duration) -> Duration {
+        max_ttl.saturating_add(drift(max_ttl))
+    }
+}
+
 /// The settings of the core.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Settings {
     /// The nodes, each an independent master.
     pub nodes: Vec<NodeSettings>,
@@ -276,10 +312,12 @@ mod tests {
         let mut settings = of(&["a"]);
         settings.node_timeout = Duration::ZERO;
         let error = settings.validate().unwrap_err().to_string();
-        assert_eq!(error, "node_timeout is 0ns: it must be from 1 ms to 1 hour");
+        assert_eq!(error, "node_timeout: 0ns cannot work; it must be from 1 ms to 1 hour");
         let mut settings = of(&["a"]);
         settings.retry = (Duration::from_millis(9), Duration::from_millis(8));
-        assert!(settings.validate().unwrap_err().to_string().starts_with("retry is 8ms"));
+        assert!(
+            settings.validate().unwrap_err().to_string().starts_with("retry: 8ms cannot work; ")
+        );
         let mut settings = of(&["a"]);
         settings.max_ttl = Duration::MAX;
         assert!(settings.validate().is_err());

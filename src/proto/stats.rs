@@ -50,6 +50,7 @@ impl RoundTrips {
 
 /// The counters of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct NodeStats {
     /// Keys that the node granted.
     pub grants: u64,
@@ -86,6 +87,7 @@ impl NodeStats {
 
 /// The counters of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Stats {
     /// Attempts that were won in time.
     pub won: u64,

@@ -45,7 +45,9 @@ fn nanos(duration: Duration) -> u64 {
 
 /// How far two clocks may differ over `length`: a hundredth of it, and two milliseconds.
 pub fn drift(length: Duration) -> Duration {
-    Duration::from_nanos((nanos(length) / 100).saturating_add(DRIFT_FIXED_NANOS))
+    Duration::from_nanos(
+        (nanos(length) / 100 * Ttl::DRIFT_PERCENT).saturating_add(DRIFT_FIXED_NANOS),
+    )
 }
 
 /// How long a key may live on a node: whole milliseconds, checked.
@@ -60,6 +62,9 @@ pub struct Ttl {
 impl Ttl {
     /// The shortest ttl that leaves a holder anything.
     pub const SHORTEST: Duration = Duration::from_millis(3);
+
+    /// How much of a ttl the drift is, apart from its fixed 2 ms: two clocks may differ by this.
+    pub const DRIFT_PERCENT: u64 = 1;
 
     /// `asked`, rounded down to whole milliseconds.
     ///
@@ -109,6 +114,7 @@ impl Ttl {
 
 /// Why a duration is not a ttl. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum InvalidTtl {
     /// Nothing would be left after drift.
     TooShort {
@@ -129,11 +135,11 @@ impl fmt::Display for InvalidTtl {
         match self {
             InvalidTtl::TooShort { asked } => write!(
                 f,
-                "a ttl of {asked:?} leaves nothing after drift: the shortest is {:?}",
+                "ttl of {asked:?}: nothing is left of it after drift; the shortest is {:?}",
                 Ttl::SHORTEST
             ),
             InvalidTtl::TooLong { asked, max_ttl } => {
-                write!(f, "a ttl of {asked:?} is longer than max_ttl, {max_ttl:?}")
+                write!(f, "ttl of {asked:?}: it is longer than max_ttl; the longest is {max_ttl:?}")
             }
         }
     }

@@ -110,11 +110,6 @@ impl<T: Copy> Timers<T> {
         self.entries.len()
     }
 
-    /// Whether no timer is set.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     fn earliest(&self) -> Option<(Instant, u32)> {
         let heads = self.lanes.iter().filter(|lane| lane.head != NONE);
         let heads = heads.map(|lane| (self.entries[lane.head as usize].due, lane.head));
@@ -200,7 +195,7 @@ mod tests {
         assert_eq!(timers.pop_due(at(4)), None);
         let order: String = std::iter::from_fn(|| timers.pop_due(at(13))).collect();
         assert_eq!(order, "abcd");
-        assert!(timers.is_empty());
+        assert_eq!(timers.len(), 0);
     }
 
     #[test]

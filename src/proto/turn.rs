@@ -1,9 +1,9 @@
 //! One turn of the loop that drives a [`Coordinator`]: in which order the driver reads its sockets,
 //! lets timeouts happen and writes.
 //!
-//! The engine runs a turn to its end with real sockets. The simulation runs the same turn one step
-//! at a time, and stops its clients between two steps. What a step does with a socket is up to the
-//! [`Driver`]; this file decides only what comes before what.
+//! A driver with real sockets runs a turn to its end ([`run`]). A simulation takes the same turn
+//! one [`Step`] at a time, and may stop its clients between two steps. What a step does with a
+//! socket is up to the [`Driver`]; this file decides only what comes before what.
 //!
 //! The hazard is order, in two ways:
 //!

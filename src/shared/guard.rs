@@ -20,9 +20,10 @@ use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
 use crate::proto::time::Ttl;
 
-/// A lock that is held. Dropping the guard releases the lock and never blocks. The releases are
-/// written. Those that the sockets do not take now, and those to a node that is not connected, the
-/// driver sends later, as long as there is a client.
+/// A lock that is held. Dropping the guard releases the lock and never blocks.
+///
+/// The releases are written. Those that the sockets do not take now, and those to a node that is
+/// not connected, the driver sends later, as long as there is a client.
 ///
 /// The state of the lock is read through its [`LockWatcher`], to which the guard derefs:
 /// [`check`](LockWatcher::check), [`remaining`](LockWatcher::remaining),

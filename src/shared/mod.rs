@@ -343,6 +343,7 @@ fn kept(options: LockOptions) -> LockOptions {
 
 /// What is open in a shared client: see [`SharedClient::gauges`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Gauges {
     /// Calls that wait, and locks that are kept.
     pub calls: usize,

@@ -75,12 +75,14 @@ impl SharedClient {
     pub async fn connect_tokio(config: Config) -> Result<SharedClient, Error> {
         let problem = |text: &str| Error::Config(ConfigError::System { problem: text.into() });
         if Handle::try_current().is_err() {
-            return Err(problem("connect_tokio was called outside of a tokio runtime"));
+            return Err(problem(
+                "connect_tokio: called outside of a tokio runtime; call it inside one",
+            ));
         }
         let made = task::spawn_blocking(|| Reactor::of(config)).await;
-        let (reactor, mut engine) = made.map_err(|_| problem("the look-up of names ended"))??;
+        let (reactor, mut engine) = made.map_err(|_| problem("name lookup: its task ended"))??;
         if !engine.has_alarm() {
-            return Err(problem("no timer that a poller can wait for"));
+            return Err(problem("system timer: it cannot be polled"));
         }
         let waker = Waker::new(reactor.registry(), WAKER).map_err(|e| system("no waker", &e))?;
         let mut reactor = readable(reactor)?;

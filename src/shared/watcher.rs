@@ -16,9 +16,10 @@ use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::lock::{self, Lock};
 use crate::proto::time::Instant;
 
-/// A view of a lock that a [`SharedGuard`](super::SharedGuard) holds. A watcher may outlive the
-/// guard: it neither keeps nor releases the lock. Once the lock is released, given away or lost,
-/// it is over for all its watchers.
+/// A view of a lock that a [`SharedGuard`](super::SharedGuard) holds.
+///
+/// A watcher may outlive the guard: it neither keeps nor releases the lock. Once the lock is
+/// released, given away or lost, it is over for all its watchers.
 ///
 /// A watcher is `Clone`, `Send` and `Sync`: give it to any code that acts under the lock. All its
 /// reads are local. In a forked process the lock is over.

@@ -13,7 +13,7 @@
 //! careless operator would.
 //!
 //! ```
-//! use redlatch::proto::time::Instant;
+//! use redlatch::proto::Instant;
 //! use redlatch::testing::master::Master;
 //!
 //! let now = Instant::from_nanos(0);

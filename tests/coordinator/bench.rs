@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use redlatch::proto::coordinator::{Action, Coordinator};
-use redlatch::proto::settings::{NodeSettings, Settings};
-use redlatch::proto::wire::marker::MARK;
-use redlatch::{Completion, Lock, NodeId, NodeState, Op, Outcome, proto::time::Instant};
+use redlatch::proto::command::MARK;
+use redlatch::proto::{Action, Coordinator, Instant, NodeSettings, Settings};
+use redlatch::{Completion, Lock, NodeId, NodeState, Op, Outcome};
 
 pub const TTL: Duration = Duration::from_secs(10);
+
+/// How long before its deadline the loss of a kept lock is reported, as the core has it.
+pub const LOSS_BEFORE: Duration = Duration::from_millis(2);
+
+/// After how long nothing that an earlier connection sent arrives any more, as the core has it.
+pub const GONE_AFTER: Duration = Duration::from_secs(16 * 60);
 
 /// `INFO` of a server that has been up for a day.
 pub const INFO_OLD: &str = "run_id:RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR0\r\n\

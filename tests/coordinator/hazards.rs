@@ -3,8 +3,8 @@
 use super::*;
 use redlatch::NodeId;
 use redlatch::RestartGuard;
-use redlatch::proto::coordinator::Action;
-use redlatch::proto::settings::Settings;
+use redlatch::proto::Action;
+use redlatch::proto::Settings;
 
 const NEVER: Duration = Duration::from_secs(3600);
 

@@ -2,7 +2,6 @@
 //! the loss is reported.
 
 use super::*;
-use redlatch::proto::locks::auto_extend::TOLD_BEFORE;
 use redlatch::{AutoExtend, Lock, LostReason, Op};
 
 /// A renewal on a node, and the two commands after it, which register the key for notifications.
@@ -62,7 +61,7 @@ fn renew(bench: &mut Bench, nodes: usize) {
     }
 }
 
-fn quiet(settings: &mut redlatch::proto::settings::Settings) {
+fn quiet(settings: &mut redlatch::proto::Settings) {
     settings.probe_interval = Duration::from_secs(3000);
 }
 
@@ -133,7 +132,7 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_r
     let warning = bench.completion().expect("a warning");
     assert_eq!(warning.op, op);
     assert_eq!(warning.result, Ok(Outcome::Expiring { deadline }));
-    let left = deadline.saturating_since(bench.now).saturating_sub(TOLD_BEFORE);
+    let left = deadline.saturating_since(bench.now).saturating_sub(LOSS_BEFORE);
     wait(&mut bench, left - millis(1));
     assert!(bench.completion().is_none());
     assert!(!bench.core.remaining(&lock, bench.now).is_zero());

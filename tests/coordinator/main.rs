@@ -28,8 +28,8 @@ mod waiting;
 
 use std::time::Duration;
 
-use bench::{Bench, INFO_OLD, TTL};
-use redlatch::proto::coordinator::NodeEvent;
+use bench::{Bench, GONE_AFTER, INFO_OLD, LOSS_BEFORE, TTL};
+use redlatch::proto::NodeEvent;
 use redlatch::{Error, NodeError, NodeReply, NodeState, Outcome, ReleaseOutcome};
 
 fn millis(n: u64) -> Duration {

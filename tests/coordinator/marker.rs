@@ -3,10 +3,10 @@
 
 use super::bench::{INFO_REPLID, bulk};
 use super::*;
-use redlatch::proto::cluster::restart_guard::QuarantineReason;
-use redlatch::proto::settings::{NodeSettings, Settings};
-use redlatch::proto::wire::marker::MARK;
-use redlatch::{NodeId, RestartGuard, proto::time::Instant};
+use redlatch::proto::QuarantineReason;
+use redlatch::proto::command::MARK;
+use redlatch::proto::{NodeSettings, Settings};
+use redlatch::{NodeId, RestartGuard, proto::Instant};
 
 const FLUSH: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -367,7 +367,7 @@ fn the_key_of_the_marker_cannot_be_locked() {
     let error = bench.core.acquire(b"redlatch:node", TTL, Duration::ZERO, 1, NOW).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "\"redlatch:node\" is the key of the node marker; lock another key"
+        "key \"redlatch:node\": it is the key of the node marker; lock another key"
     );
     assert!(bench.said(0).is_empty());
 }

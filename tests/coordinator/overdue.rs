@@ -2,7 +2,6 @@
 //! due in a turn come before its renewals.
 
 use super::*;
-use redlatch::proto::locks::auto_extend::TOLD_BEFORE;
 use redlatch::{AutoExtend, Lock, LostReason};
 
 const PUSH: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
@@ -90,7 +89,7 @@ fn losses_do_not_wait_for_the_renewals_of_live_locks() {
 /// A kept lock, and how long it takes until it counts as lost.
 fn kept(bench: &mut Bench) -> (Lock, Duration) {
     let lock = super::doubted::kept(bench, AutoExtend::at_most(TTL * 100));
-    let left = bench.core.remaining(&lock, bench.now) - TOLD_BEFORE;
+    let left = bench.core.remaining(&lock, bench.now) - LOSS_BEFORE;
     (lock, left)
 }
 

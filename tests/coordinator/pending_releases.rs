@@ -2,8 +2,7 @@
 //! first request of the next connection, after the earlier one has ended. A live lock is not
 //! released.
 
-use redlatch::proto::locks::records::GONE_AFTER;
-use redlatch::proto::settings::Limits;
+use redlatch::proto::Limits;
 
 use super::*;
 
@@ -303,7 +302,7 @@ fn the_end_of_a_client_releases_what_was_not_handed_out() {
 
 #[test]
 fn at_the_end_what_was_never_said_comes_before_what_is_repeated() {
-    let limits = Limits { asks: 4, ..Limits::default() };
+    let limits = Limits::default().asks(4);
     let mut bench = Bench::with(1, |settings| settings.limits = limits);
     bench.acquire();
     let second = bench.acquire();

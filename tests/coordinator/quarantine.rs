@@ -3,7 +3,7 @@
 use super::*;
 use redlatch::NodeId;
 use redlatch::RestartGuard;
-use redlatch::proto::cluster::restart_guard::QuarantineReason;
+use redlatch::proto::QuarantineReason;
 
 const MEMORY: Duration = Duration::from_millis(60_602);
 
@@ -30,7 +30,7 @@ fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgo
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::Contended(_)), "{error}");
     let text = error.to_string();
-    let words = "n0 granted, which does not count yet (restart guard: it was restarted; \
+    let words = "n0 grant ignored: node is quarantined (restart guard: it was restarted; \
                  its grants count in 60.6 s)";
     assert!(text.contains(words), "{text}");
     assert!(bench.names(0)[0].starts_with("EVAL"), "and what it granted is released");
@@ -83,7 +83,7 @@ fn a_young_cluster_says_so_and_how_long_it_will_last() {
     }
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "it passes, so it is worth waiting: {error}");
-    let text = "restart guard: it was started a short while ago; its grants count in 50.6 s";
+    let text = "restart guard: it started a short time ago; its grants count in 50.6 s";
     assert!(error.to_string().contains(text), "{error}");
 }
 
@@ -199,7 +199,7 @@ fn an_error_that_the_restart_guard_causes_names_its_switch() {
         "its grants count in 60.6 s",
         "Config::restart_guard",
         "--no-restart-guard",
-        "Client::vouch",
+        "vouch()",
         "redlatch init",
     ] {
         assert!(text.contains(words), "{words} is not in: {text}");

@@ -1,8 +1,8 @@
 //! Two links that lead to one server, by its `run_id`, have one vote between them.
 
 use super::*;
-use redlatch::proto::settings::Settings;
-use redlatch::{RestartGuard, proto::time::Instant};
+use redlatch::proto::Settings;
+use redlatch::{RestartGuard, proto::Instant};
 
 /// The rejected link is tried again after at most this long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ fn two_links_with_one_run_id_have_one_vote() {
     bench.reply(1, "_\r\n");
     let error = bench.completion().expect("it is lost").result.unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("n2 is the server of another address"), "{text}");
+    assert!(text.contains("n2 is the same server as another address"), "{text}");
     bench.names(0);
     bench.reply(0, ":1\r\n");
     // Two servers are a majority of three all the same.

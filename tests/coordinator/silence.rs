@@ -2,7 +2,7 @@
 
 use super::*;
 use redlatch::NodeId;
-use redlatch::proto::coordinator::Action;
+use redlatch::proto::Action;
 
 #[test]
 fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {

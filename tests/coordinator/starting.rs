@@ -1,7 +1,7 @@
 //! Requests that are asked before the first handshakes are over.
 
 use super::*;
-use redlatch::proto::coordinator::Action;
+use redlatch::proto::Action;
 use redlatch::{LockToken, LostReason, NodeId};
 
 /// The same acquire as everywhere, on nodes that are not connected yet: one attempt.

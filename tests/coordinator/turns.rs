@@ -5,7 +5,7 @@ use redlatch::{Lock, Op};
 
 const WAIT: Duration = Duration::from_secs(100);
 
-fn quiet(settings: &mut redlatch::proto::settings::Settings) {
+fn quiet(settings: &mut redlatch::proto::Settings) {
     settings.probe_interval = Duration::from_secs(3000);
 }
 

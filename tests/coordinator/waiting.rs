@@ -2,7 +2,7 @@
 //! again.
 
 use super::*;
-use redlatch::proto::node_set::NodeId;
+use redlatch::proto::NodeId;
 use redlatch::{Lock, Op};
 
 const WAIT: Duration = Duration::from_secs(100);
@@ -289,7 +289,7 @@ fn streak(bench: &mut Bench, by: Duration) -> u32 {
 
 #[test]
 fn after_a_streak_others_have_a_turn() {
-    let quiet = |settings: &mut redlatch::proto::settings::Settings| {
+    let quiet = |settings: &mut redlatch::proto::Settings| {
         settings.probe_interval = Duration::from_secs(3000);
     };
     let mut bench = Bench::with(1, quiet);

@@ -114,7 +114,7 @@ fn a_certificate_that_is_not_right_is_refused_with_the_reason() {
     let said = refusals(config(encrypted(&ports)).tls(Tls::trusting(ca.pem.as_bytes()).unwrap()));
     assert!(said[0].contains("certificate not valid for name \"127.0.0.1\""), "{said:?}");
     assert!(said[1].contains("certificate expired"), "{said:?}");
-    assert_eq!(said[2], "its certificate is of an unknown CA");
+    assert_eq!(said[2], "its certificate is signed by an unknown CA");
     drop(fleet);
 }
 
@@ -126,7 +126,7 @@ fn a_node_that_wants_a_client_certificate_says_so() {
     let (ca, other) = (Ca::new(), Ca::new());
     let (fleet, ports) = fleet(&ca, &good(&ca, 3), "yes");
     let said = refusals(config(encrypted(&ports)).tls(Tls::trusting(ca.pem.as_bytes()).unwrap()));
-    assert_eq!(said, ["it wants a client certificate"; 3]);
+    assert_eq!(said, ["it requires a client certificate"; 3]);
     let own = other.paper("client");
     let (ca, own, key) = (ca.pem.as_bytes(), own.certificate.as_bytes(), own.key.as_bytes());
     let said = refusals(config(encrypted(&ports)).tls(Tls::mutual(ca, own, key).unwrap()));

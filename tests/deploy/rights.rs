@@ -102,7 +102,7 @@ fn what_a_lock_cannot_do_without_is_named() {
         let error = client.lock("lock:a", TTL).unwrap_err();
         assert!(matches!(error, Error::Config(_)), "without {word}: {error}");
         let told = if word == "~lock:*" { "key" } else { &word[1..] };
-        assert!(error.to_string().contains("refuses permission"), "without {word}: {error}");
+        assert!(error.to_string().contains("denies a permission (ACL)"), "without {word}: {error}");
         assert!(error.to_string().contains(told), "without {word}: {error}");
         println!("without {word}: {error}");
     }
@@ -220,7 +220,7 @@ fn a_server_that_does_not_tell_its_age_is_distrusted_for_as_long_as_it_may_have_
     let config = config(fleet.urls()).restart_guard(RestartGuard::On).max_ttl(SECOND);
     let client = Client::connect(config).unwrap();
     let error = client.try_lock("a", millis(100)).unwrap_err();
-    assert!(error.to_string().contains("does not tell how long it has been up"), "{error}");
+    assert!(error.to_string().contains("does not report its uptime"), "{error}");
     assert!(client.lock("a", millis(900)).is_ok(), "it is trusted after that");
 }
 

@@ -303,7 +303,7 @@ fn two_of_three_that_load_for_three_seconds_and_a_lock_that_waits_for_ten() {
         let error = client.try_lock("a", TTL).unwrap_err();
         println!("{error} (after {:?})", start.elapsed());
         assert!(matches!(error, Error::NoQuorum(_)), "{error}");
-        assert!(error.to_string().contains("loading its data"), "{error}");
+        assert!(error.to_string().contains("is loading its data"), "{error}");
     }
     assert_eq!(fleet[0].info("loading"), "1");
     let guard = after.lock("a", LockOptions::new(TTL).wait(10 * SECOND)).unwrap();

@@ -1,7 +1,7 @@
 //! What nodes forget while no client looks, and what that must not lead to: two holders of one key.
 
 use super::*;
-use redlatch::proto::settings::NODE_MARKER;
+use redlatch::proto::NODE_MARKER;
 use redlatch::{Error, LockOptions};
 use support::Value;
 
@@ -183,7 +183,7 @@ fn persistent_nodes_that_restart_with_their_marker_are_trusted_at_once() {
         lock(persistent, SECOND).expect("a rolling restart costs nothing");
     }
     let error = lock(RestartGuard::On, Duration::ZERO).expect_err("they are all young");
-    assert!(error.to_string().contains("started a short while ago"), "{error}");
+    assert!(error.to_string().contains("started a short time ago"), "{error}");
     for node in &fleet {
         assert!(node.command(&["DEL", NODE_MARKER]).int() == 1);
     }

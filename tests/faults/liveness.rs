@@ -77,7 +77,7 @@ fn a_connection_that_vanishes_under_load_costs_at_most_a_node_timeout() {
 #[test]
 fn a_node_that_trickles_is_suspect_and_nobody_is_busy() {
     let nodes = Proxied::start(3);
-    let limits = redlatch::proto::settings::Limits { asks: 400, ..Default::default() };
+    let limits = redlatch::Limits::default().asks(400);
     let settings = config(nodes.urls()).node_timeout(millis(50)).limits(limits);
     let client = client(settings.reset_after(60 * SECOND));
     nodes.proxies[0].trickle(Some(millis(40)));

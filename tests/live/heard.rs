@@ -1,6 +1,6 @@
 //! What a node was asked about locks, read from the lines of MONITOR.
 
-use redlatch::proto::wire::command::{ADOPT, EXTEND, RELEASE};
+use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
 use support::Monitor;
 
 use super::*;

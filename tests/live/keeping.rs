@@ -169,7 +169,7 @@ fn max_hold_ends_it_and_no_key_lives_beyond() {
         match client.poll_lock_event().map(|notice| notice.what) {
             Some(LockEventKind::Expiring { deadline }) => warnings.push(deadline),
             Some(LockEventKind::Lost(error)) => break error,
-            None => {}
+            _ => {}
         }
     };
     println!("max_hold {max_hold:?}: {error}; keys lived up to {:?}", latest + millis(300));

@@ -161,7 +161,7 @@ fn a_refused_ttl_sends_no_byte_at_all() {
 #[test]
 fn busy_is_said_before_anything_is_sent() {
     let fleet = Fleet::start(1);
-    let limits = redlatch::proto::settings::Limits { records: 2, ..Default::default() };
+    let limits = redlatch::Limits::default().records(2);
     let client = Client::connect(config(&fleet).limits(limits)).unwrap();
     let first = client.try_lock("a", TTL).unwrap();
     let second = client.try_lock("b", TTL).unwrap();

@@ -126,6 +126,7 @@ impl Watched for Client {
                         let at = clock::now();
                         return Told { error, warnings, at, deadline };
                     }
+                    other => panic!("{other:?}"),
                 }
             }
             assert!(start.elapsed() < 30 * SECOND, "it was never told");

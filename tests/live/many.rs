@@ -90,7 +90,7 @@ fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
 #[test]
 fn a_node_at_its_limit_votes_full_and_the_others_decide() {
     let fleet = Fleet::start(3);
-    let limits = redlatch::proto::settings::Limits { asks: 200, ..Default::default() };
+    let limits = redlatch::Limits::default().asks(200);
     let mut embedded = Loop::ready(config(&fleet).node_timeout(60 * SECOND).limits(limits));
     fleet[2].stop();
     let full = NodeId::new(2);

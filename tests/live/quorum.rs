@@ -75,7 +75,10 @@ fn a_key_that_is_held_is_contended_and_names_who_holds_it() {
     let error = second.try_lock("a", TTL).unwrap_err();
     let Error::Contended(report) = &error else { panic!("{error}") };
     assert!(report.nodes.iter().filter(|node| node.said == NodeReply::Held).count() >= 2);
-    assert!(error.to_string().starts_with("held by another: needed 2 of 3 for \"a\":"), "{error}");
+    assert!(
+        error.to_string().starts_with("held by another client: needed 2 of 3 for \"a\":"),
+        "{error}"
+    );
     let other = second.try_lock("b", TTL).unwrap();
     assert_eq!(other.release().unwrap(), ReleaseOutcome::Released);
     drop(guard);
@@ -129,7 +132,7 @@ fn two_addresses_of_one_server_are_refused_at_the_start_and_have_one_vote_later(
     urls[2] = format!("redis://localhost:{}", fleet[0].port());
     let error = Client::connect(plain(urls.clone())).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error}");
-    assert!(error.to_string().contains("is the server of another address"), "{error}");
+    assert!(error.to_string().contains("is the same server as another address"), "{error}");
     // Found later, when the client is in use: the other two go on, and one server is no majority.
     fleet[0].kill();
     let client = Client::connect(plain(urls)).unwrap();
@@ -152,7 +155,7 @@ fn what_cannot_be_used_is_an_error_of_configuration_at_once() {
     let client = Client::connect(config(&fleet)).unwrap();
     let error = client.lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error}");
-    assert!(error.to_string().contains("wants a password"), "{error}");
+    assert!(error.to_string().contains("requires a password"), "{error}");
     assert!(start.elapsed() < 5 * SECOND, "it was retried until the wait of 10 s ran out");
     let urls = fleet.iter().map(|node| format!("redis://:opensesame@127.0.0.1:{}", node.port()));
     let client = Client::connect(plain(urls)).unwrap();

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use redlatch::proto::time::Instant;
-use redlatch::proto::wire::command::RELEASE;
+use redlatch::proto::Instant;
+use redlatch::proto::command::RELEASE;
 use redlatch::testing::master::{ConnectionId, Flavor, Master, Output, Restart, Trouble};
 
 use super::server::request;

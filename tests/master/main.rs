@@ -18,7 +18,7 @@ use std::time::{self, Duration, SystemTime};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use alike::alike;
-use redlatch::proto::time::Instant;
+use redlatch::proto::Instant;
 use redlatch::testing::master::{ConnectionId, Master, Trouble};
 use sequence::{Request, SOON, Step, Word};
 use server::{Alone, Answer, Server, Wire, frame_length, request, show};

@@ -5,7 +5,7 @@
 
 use proptest::prelude::*;
 
-use redlatch::proto::wire::command::{ADOPT, EXTEND, RELEASE, Script};
+use redlatch::proto::command::{ADOPT, EXTEND, RELEASE, Script};
 use redlatch::testing::master::Trouble;
 
 /// The milliseconds of `SOON`.

@@ -58,7 +58,8 @@ fn nothing_is_left(fleet: &Fleet, within: Duration) {
 
 /// Nothing is open in the client any more, and as many timers are set as before all that.
 fn nothing_is_open(client: &SharedClient, before: Gauges) {
-    let idle = Gauges { timers: before.timers, ..Gauges::default() };
+    let mut idle = Gauges::default();
+    idle.timers = before.timers;
     let start = Instant::now();
     while client.gauges() != idle {
         let now = client.gauges();

@@ -6,8 +6,8 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use super::*;
 use by_hand::Task;
-use redlatch::proto::error::Busy;
-use redlatch::proto::settings::Limits;
+use redlatch::proto::Busy;
+use redlatch::proto::Limits;
 use redlatch::{ClosedReason, Error, LockOptions, SharedGuard};
 
 const THREADS: u32 = 64;
@@ -212,7 +212,7 @@ fn handles_come_and_go_while_others_wait() {
 fn it_is_busy_at_the_bound_of_its_records_and_at_nothing_else() {
     const RECORDS: usize = 100;
     let fleet = Fleet::start(3);
-    let limits = Limits { records: RECORDS, ..Limits::default() };
+    let limits = Limits::default().records(RECORDS);
     let client = SharedClient::connect(config(&fleet).limits(limits)).unwrap();
     all_ready(&client, &fleet);
     let before = client.gauges();

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::lock::LockToken;
+use redlatch::proto::LockToken;
 use redlatch::{Error, Op, Outcome};
 
 use crate::agenda::{Event, MILLI};

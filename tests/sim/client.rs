@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use redlatch::proto::cluster::state::NodeState;
-use redlatch::proto::coordinator::{Action, Coordinator, NodeEvent};
+use redlatch::proto::NodeState;
 use redlatch::proto::turn;
-use redlatch::{Error, NodeId, Outcome, proto::time::Instant};
+use redlatch::proto::{Action, Coordinator, NodeEvent};
+use redlatch::{Error, NodeId, Outcome, proto::Instant};
 
 use crate::agenda::{Event, MILLI};
 use crate::fetching::Told;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::lock::LockToken;
+use redlatch::proto::LockToken;
 
 use crate::agenda::{MICRO, MILLI};
 use crate::client::instant;

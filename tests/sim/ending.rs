@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use redlatch::proto::cluster::state::NodeState;
-use redlatch::proto::coordinator::Coordinator;
-use redlatch::proto::settings::NODE_MARKER;
+use redlatch::proto::Coordinator;
+use redlatch::proto::NODE_MARKER;
+use redlatch::proto::NodeState;
 use redlatch::proto::turn;
 use redlatch::{
     Busy, Error, Inspection, KeySummary, Lock, NodeId, Outcome, ReleaseOutcome, Value,
-    proto::time::Instant,
+    proto::Instant,
 };
 
 use crate::agenda::{MILLI, SECOND};

@@ -2,7 +2,7 @@
 //! is the plan's; here they happen.
 
 use redlatch::NodeId;
-use redlatch::proto::cluster::state::NodeState;
+use redlatch::proto::NodeState;
 use redlatch::testing::master::{Restart, Trouble};
 
 use crate::agenda::{Event, MILLI, SECOND};

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::lock::LockToken;
+use redlatch::proto::LockToken;
 use redlatch::{Error, Inspection, Op};
 
 use crate::agenda::{Event, MICRO, MILLI};

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use redlatch::proto::settings::NODE_MARKER;
-use redlatch::proto::time::Instant;
+use redlatch::proto::Instant;
+use redlatch::proto::NODE_MARKER;
 use redlatch::testing::master::{ConnectionId, Flavor, Master};
 
 use crate::dice::Dice;

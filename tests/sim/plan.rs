@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::settings::{Limits, NodeSettings, RestartGuard, Settings};
+use redlatch::proto::{Limits, NodeSettings, RestartGuard, Settings};
 
 use crate::agenda::{MICRO, MILLI, SECOND};
 use crate::dice::Dice;
@@ -298,7 +298,8 @@ fn settings(nodes: usize, memory: Memory, dice: &mut Dice) -> Settings {
     if dice.chance(100) {
         // So little room that nodes are full, and that there is no record to be had.
         let asks = dice.between(4, 12) as usize;
-        settings.limits = Limits { records: dice.between(4, 12) as usize, asks, outbox: 2_000 };
+        let records = dice.between(4, 12) as usize;
+        settings.limits = Limits::default().records(records).asks(asks).outbox(2_000);
     }
     settings
 }

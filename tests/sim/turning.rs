@@ -5,9 +5,9 @@
 //! client's kernel when the turn began is read, and whatever the kernel would have taken is
 //! written, before the core gets the new time.
 
-use redlatch::proto::coordinator::{Action, Coordinator};
 use redlatch::proto::turn::{self, Driver, Wake};
-use redlatch::{NodeId, proto::time::Instant};
+use redlatch::proto::{Action, Coordinator};
+use redlatch::{NodeId, proto::Instant};
 
 use crate::agenda::MICRO;
 use crate::client::instant;

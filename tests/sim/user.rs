@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::time::Ttl;
+use redlatch::proto::Ttl;
 use redlatch::{
     AutoExtend, Busy, Completion, ConfigError, Error, InvalidTtl, Lock, Op, Outcome, ReleaseOutcome,
 };
@@ -358,8 +358,8 @@ impl World {
             {
                 return;
             }
-            Err(error @ (Error::Busy(_) | Error::Config(_) | Error::Closed(_))) => {
-                return self.checker.violate(format!("an answer that cannot be: {error}"));
+            other => {
+                return self.checker.violate(format!("a result that cannot be: {other:?}"));
             }
         } += 1;
     }

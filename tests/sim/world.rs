@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use redlatch::proto::coordinator::Coordinator;
-use redlatch::proto::time::Instant;
+use redlatch::proto::Coordinator;
+use redlatch::proto::Instant;
 
 use crate::agenda::{Agenda, Event, SECOND};
 use crate::checker::Checker;

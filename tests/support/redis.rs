@@ -17,7 +17,7 @@ use super::process::{Process, Recipe, field, free_port, is_free, loopback, own_d
 use super::resp_client::{RespClient, Value};
 
 /// The key of the node marker, which clients with the restart guard leave on every node.
-const NODE_MARKER: &[u8] = b"redlatch:node";
+const NODE_MARKER: &[u8] = redlatch::proto::NODE_MARKER.as_bytes();
 
 /// How often a start is repeated when the port turned out to be taken.
 const STARTS: usize = 10;

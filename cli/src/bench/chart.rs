@@ -11,6 +11,7 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use redlatch::majority;
 
 use super::figures::{Row, count, time};
 use super::plan::Plan;
@@ -111,7 +112,11 @@ fn title(area: &Area, setting: &Setting) -> Drawn {
     let plural = if *nodes == 1 { "" } else { "s" };
     area.draw(&Text::new(format!("redlatch bench on {nodes} node{plural}"), (24, 14), style))?;
     let lines = [
-        format!("{}; quorum {}, ttl {ttl:?}, {duration:?}{each}", manner(plan.mode), nodes / 2 + 1),
+        format!(
+            "{}; quorum {}, ttl {ttl:?}, {duration:?}{each}",
+            manner(plan.mode),
+            majority(*nodes)
+        ),
         format!("latency: {}", method(plan.mode)),
     ];
     for (line, y) in lines.into_iter().zip([46, 68]) {

@@ -48,7 +48,7 @@ impl Driver {
     /// The configuration cannot work, or the system refuses a resource.
     pub fn new(config: &Config, clients: usize) -> Result<Driver, ConfigError> {
         let system = |error: io::Error| ConfigError::System {
-            problem: format!("the bench's own poller: {error}").into(),
+            problem: format!("poller of the bench: {error}").into(),
         };
         let poll = Poll::new().map_err(system)?;
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(system)?;

@@ -38,7 +38,7 @@ impl Files {
     pub fn write(&self, setting: &Setting, rows: &[Row]) -> Result<(), Refusal> {
         if let Some(path) = &self.svg {
             let text = chart::svg(setting, rows);
-            let text = text.map_err(|error| Refusal::internal(format!("no picture: {error}")))?;
+            let text = text.map_err(|error| Refusal::internal(format!("picture: {error}")))?;
             write(path, &text)?;
         }
         for row in rows {

@@ -142,7 +142,7 @@ fn prefix() -> Result<String, Refusal> {
     use rand::TryRng;
 
     let run = rand::rngs::SysRng.try_next_u32();
-    let run = run.map_err(|error| Refusal::internal(format!("no randomness: {error}")))?;
+    let run = run.map_err(|error| Refusal::internal(format!("random numbers: {error}")))?;
     Ok(format!("redlatch-bench:{run:08x}"))
 }
 
@@ -179,7 +179,7 @@ impl Bench<'_> {
             let left = ready::settle(&mut ready, SETTLE)?;
             let Measured { tally, took, signal } = measured?;
             if left > 0 && !self.options.common.output.quiet {
-                let message = "locks may be left until their ttl on nodes that do not answer";
+                let message = "locks may stay until their ttl is over: some nodes do not answer";
                 output::complain(&format!("redlatch: {left} {message}"));
             }
             self.rows.push(Row { nodes: self.nodes, in_flight, took, tally });

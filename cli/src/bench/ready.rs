@@ -86,6 +86,6 @@ fn turn(driver: &mut Driver, until: Instant) -> Result<(), Error> {
 
 /// The error of a poller that fails: a measurement cannot go on without it.
 pub fn poller_failed(error: &io::Error) -> Error {
-    let problem = format!("the system's poller: {error}").into();
+    let problem = format!("poller: {error}").into();
     Error::Config(ConfigError::System { problem })
 }

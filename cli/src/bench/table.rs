@@ -3,6 +3,7 @@
 use std::fmt::{Result, Write};
 
 use hdrhistogram::Histogram;
+use redlatch::majority;
 
 use super::figures::{QUANTILES, Row, count, time};
 use super::plan::{Mode, Plan};
@@ -80,7 +81,7 @@ pub fn manner(mode: Mode) -> String {
 
 fn head(out: &mut String, setting: &Setting) -> Result {
     let Setting { plan, nodes, ttl, absent, early } = setting;
-    let quorum = nodes / 2 + 1;
+    let quorum = majority(*nodes);
     let (duration, warm_up) = (plan.duration, plan.warm_up);
     let early = if *early { ", ended early" } else { "" };
     let plural = if *nodes == 1 { "" } else { "s" };
@@ -118,7 +119,7 @@ fn errors(out: &mut String, setting: &Setting, rows: &[Row]) -> Result {
     }
     let unfinished = rows.iter().any(|row| row.tally.errors.contains_key("unfinished"));
     if unfinished && matches!(setting.plan.mode, Mode::Open { .. }) {
-        writeln!(out, "the nodes did not keep up with the rate: the figures are without the rest")?;
+        writeln!(out, "the nodes did not keep up with the rate; the figures are without the rest")?;
     }
     Ok(())
 }

@@ -98,7 +98,7 @@ fn play(options: &Options, screen: &mut Screen) -> Result<(), Stop> {
 }
 
 fn draw<E: std::fmt::Display>(path: &Path, drawn: &Result<String, E>) -> Result<(), Stop> {
-    let text = drawn.as_ref().map_err(|error| Stop::Failed(format!("no picture: {error}")))?;
+    let text = drawn.as_ref().map_err(|error| Stop::Failed(format!("picture: {error}")))?;
     std::fs::write(path, text).map_err(|error| unwritable(path, &error))
 }
 

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use redlatch::proto::wire::command;
-use redlatch::proto::wire::resp::{Limits, Reply, Step, decode};
+use redlatch::proto::command;
+use redlatch::proto::resp::{Limits, Reply, Step, decode};
 
 /// How long a node on this machine may take for anything.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redlatch::{
     Client, Config, Error, Guard, LockToken, NodeState, ReleaseOutcome, RestartGuard, Ttl, clock,
-    clock::Instant,
+    clock::Instant, majority,
 };
 
 use super::bob::{Bob, Report};
@@ -95,7 +95,7 @@ impl Story<'_> {
         let start = clock::now();
         let alice = Client::connect(self.config.clone()).map_err(|e| failed("alice", &e))?;
         until_ready(&alice)?;
-        let (took, quorum) = (time(since(start)), COUNT / 2 + 1);
+        let (took, quorum) = (time(since(start)), majority(COUNT));
         self.prose(&format!(
             "They know nothing of each other. To take a lock, a client sets a key to a random \
              token of its own on all of them, and has the lock when a majority said yes: the \
@@ -204,7 +204,7 @@ impl Story<'_> {
         self.freeze(THIRD)?;
         let error = self.try_in_vain(alice)?;
         self.screen.quote(&error.to_string())?;
-        until(alice, |nodes| count_ready(nodes) < COUNT / 2 + 1)?;
+        until(alice, |nodes| count_ready(nodes) < majority(COUNT))?;
         self.try_in_vain(alice)?;
         let left = |&holds: &Holds| holds == Holds::Stray;
         self.look_until(alice, |story| Ok(!story.holds(FREE_KEY)?.iter().any(left)))?;

@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use redlatch::net::address::Address;
-use redlatch::proto::wire::command;
-use redlatch::proto::wire::resp::{Limits, Reply, Step, decode};
+use redlatch::Address;
+use redlatch::proto::command;
+use redlatch::proto::resp::{Limits, Reply, Step, decode};
 use redlatch::{NodeError, clock, clock::Instant};
 
 /// How many bytes of an error are kept: the node chooses its text, which may have no end.
@@ -236,7 +236,7 @@ pub fn addresses(address: &Address) -> io::Result<Vec<SocketAddr>> {
 
 #[cfg(feature = "tls")]
 fn encrypted(host: &str, stream: TcpStream, tls: Option<&Tls>) -> io::Result<Stream> {
-    let tls = tls.ok_or_else(|| io::Error::other("nothing says whom to trust: --tls-ca"))?;
+    let tls = tls.ok_or_else(|| io::Error::other("no CA to trust is named: --tls-ca"))?;
     let name = host.to_owned().try_into().map_err(io::Error::other)?;
     let session = rustls::ClientConnection::new(tls.client_config(), name);
     let session = session.map_err(io::Error::other)?;
@@ -245,7 +245,7 @@ fn encrypted(host: &str, stream: TcpStream, tls: Option<&Tls>) -> io::Result<Str
 
 #[cfg(not(feature = "tls"))]
 fn encrypted(_: &str, _: TcpStream, _: Option<&Tls>) -> io::Result<Stream> {
-    Err(io::Error::other("rediss:// needs a redlatch that was built with the feature `tls`"))
+    Err(io::Error::other("rediss:// is not built in; build redlatch with the feature `tls`"))
 }
 
 fn is_silence(error: &io::Error) -> bool {

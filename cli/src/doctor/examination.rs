@@ -7,10 +7,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redlatch::net::address::Address;
-use redlatch::proto::cluster::state::Reading;
-use redlatch::proto::settings::NodeSettings;
-use redlatch::{NodeError, clock};
+use redlatch::Address;
+use redlatch::proto::NodeSettings;
+use redlatch::{NodeError, clock, clock::Instant};
 
 use super::connection::{Answer, Connection, Patience, Tls, Trouble, addresses};
 use super::marker;
@@ -74,6 +73,17 @@ pub struct Examination {
     pub round_trips: Vec<Duration>,
     /// Why the examination ended early.
     pub trouble: Option<Trouble>,
+}
+
+/// A reading of a node's clock, taken at some moment between `asked_at` and `read_at`.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading {
+    /// Microseconds on the node's clock.
+    pub micros: u64,
+    /// When the reading was asked for.
+    pub asked_at: Instant,
+    /// When the answer was read.
+    pub read_at: Instant,
 }
 
 impl Examination {

@@ -5,7 +5,7 @@
 //! nothing.
 
 use redlatch::NodeError;
-use redlatch::proto::wire::marker::{ID_DIGITS, Marker};
+use redlatch::proto::{ID_DIGITS, Marker};
 
 use super::connection::{Answer, Connection, Trouble};
 use super::examination::Examination;

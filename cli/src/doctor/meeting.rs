@@ -7,7 +7,7 @@
 use std::io;
 
 use mio::{Events, Poll, Token};
-use redlatch::proto::cluster::restart_guard::QuarantineReason;
+use redlatch::proto::QuarantineReason;
 use redlatch::{
     Config, Engine, NodeError, NodeEvent, NodeId, NodeReply, NodeState, clock, clock::Instant,
 };
@@ -30,9 +30,8 @@ impl Met {
         match self.standing {
             NodeState::Ready | NodeState::Quarantined(_) => None,
             NodeState::Down(cause) | NodeState::Rejected(cause) => Some(cause),
-            NodeState::Connecting | NodeState::Handshake | NodeState::Suspect => {
-                Some(NodeError::Silent)
-            }
+            // It is connecting, in its handshake, or suspect.
+            _ => Some(NodeError::Silent),
         }
     }
 }
@@ -45,7 +44,7 @@ pub fn meet(config: Config) -> Result<Vec<Met>, Refusal> {
     // A little longer, so that the library itself gives up a silent node and says why.
     let limit = config.settings().connect_timeout.mul_f64(1.1);
     let count = config.settings().nodes.len();
-    let failed = |error: io::Error| Refusal::internal(format!("the system's poller: {error}"));
+    let failed = |error: io::Error| Refusal::internal(format!("poller: {error}"));
     let mut poll = Poll::new().map_err(failed)?;
     let mut engine = Engine::new(config, poll.registry(), Token(0))?;
     let mut events = Events::with_capacity(64);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::{StdRng, SysRng};
-use redlatch::net::address::Address;
+use redlatch::Address;
 use redlatch::{Config, LockToken, NodeError, RestartGuard, clock};
 use serde_json::json;
 
@@ -104,7 +104,7 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     };
     let nodes = settings.nodes.iter().zip(encrypted).zip(met).zip(seen);
     let subject = |(((node, encrypted), met), seen)| {
-        let node: &redlatch::proto::settings::NodeSettings = node;
+        let node: &redlatch::proto::NodeSettings = node;
         let user = node.user.as_deref().map(str::to_owned);
         Subject { label: node.label.to_string(), encrypted, user, met, seen }
     };
@@ -134,7 +134,7 @@ type Examined = Receiver<(usize, Examination)>;
 /// Starts the examination of each node on a thread of its own: a frozen node delays no other.
 fn start(config: &Config, prefix: &str, patience: Patience) -> Result<Examined, Refusal> {
     let rng = StdRng::try_from_rng(&mut SysRng);
-    let mut rng = rng.map_err(|error| Refusal::internal(format!("no randomness: {error}")))?;
+    let mut rng = rng.map_err(|error| Refusal::internal(format!("random numbers: {error}")))?;
     let settings = config.settings();
     let (sender, receiver) = mpsc::channel();
     for (index, (address, node)) in config.addresses().iter().zip(&settings.nodes).enumerate() {
@@ -155,7 +155,7 @@ fn start(config: &Config, prefix: &str, patience: Patience) -> Result<Examined, 
 /// Waits for the examinations, with a limit: a name server may take longer than any node.
 fn gather(examined: &Examined, count: usize, patience: Patience) -> Vec<Examination> {
     let unfinished = || {
-        let words = "the examination came to no end".to_owned();
+        let words = "the examination did not end".to_owned();
         let trouble = Some(Trouble { cause: NodeError::Silent, words });
         Examination { trouble, ..Examination::default() }
     };

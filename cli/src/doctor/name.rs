@@ -5,8 +5,8 @@
 
 use std::net::SocketAddr;
 
-use redlatch::net::address::Address;
-use redlatch::proto::settings::NodeSettings;
+use redlatch::Address;
+use redlatch::proto::NodeSettings;
 
 use super::connection::{Connection, Trouble};
 use super::examination::{Manner, who_answers};

@@ -5,7 +5,7 @@
 //! connection, end half-way, and the key has a short ttl in case deleting is refused. The hazard is
 //! to take a refusal of the key for one of the command.
 
-use redlatch::proto::wire::command::{ADOPT, EXTEND, RELEASE};
+use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
 use redlatch::{LockToken, NodeError};
 
 use super::connection::{Answer, Connection, Trouble};

@@ -3,14 +3,16 @@
 
 use std::time::Duration;
 
-use redlatch::proto::coordinator::Coordinator;
-use redlatch::{Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report};
+use redlatch::proto::Coordinator;
+use redlatch::{
+    Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report, majority,
+};
 use serde_json::{Value, json};
 
 use super::child::Ended;
 use super::log::{Log, Weight};
 use crate::output::{Refusal, node_json};
-use crate::wall_clock;
+use crate::wall_clock::{self, millis};
 
 /// What is known of a lock that was won.
 #[derive(Debug, Clone, Copy)]
@@ -113,7 +115,7 @@ pub fn released(log: &mut Log, released: ReleaseOutcome, core: &Coordinator) {
                 |node: &NodeId| core.unanswered(*node) > 0 || core.pending_releases(*node) > 0;
             let nodes: NodeSet = nodes.iter().filter(open).collect();
             let all = core.settings().nodes.len();
-            match nodes.len() > all - (all / 2 + 1) {
+            match nodes.len() > all - majority(all) {
                 true => ReleaseOutcome::Unconfirmed { nodes },
                 false => ReleaseOutcome::Released,
             }
@@ -123,15 +125,17 @@ pub fn released(log: &mut Log, released: ReleaseOutcome, core: &Coordinator) {
     let (outcome, weight, text) = match released {
         ReleaseOutcome::Released => ("released", Weight::Detail, "released"),
         ReleaseOutcome::AlreadyExpired => {
-            ("already_expired", Weight::Normal, "was over on the nodes before it was released")
+            ("already_expired", Weight::Normal, "expired on the nodes before it was released")
         }
-        ReleaseOutcome::TakenByOther => {
-            ("taken_by_other", Weight::Normal, "was another's before it was released")
-        }
+        ReleaseOutcome::TakenByOther => (
+            "taken_by_other",
+            Weight::Normal,
+            "was acquired by another client before it was released",
+        ),
         ReleaseOutcome::Unconfirmed { .. } => (
             "unconfirmed",
             Weight::Normal,
-            "could not be released on enough nodes: it ends by its ttl",
+            "could not be released on enough nodes; it ends by its ttl",
         ),
     };
     let unconfirmed: Vec<&str> = match released {
@@ -167,8 +171,4 @@ fn standings(report: &Report) -> String {
 
 fn nodes_json(nodes: &[NodeReport]) -> Value {
     nodes.iter().map(node_json).collect()
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -151,7 +151,7 @@ fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusa
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.count_suspend();
     let mut signals = Signals::listen(event_loop.registry())
-        .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
+        .map_err(|error| Refusal::internal(format!("signals: they cannot be caught: {error}")))?;
     let keep = keep(options, grace);
     let wanted = (options.key.key.as_str(), &options.common.timing);
     let mut stop = || signals.ending();
@@ -265,7 +265,7 @@ fn grace(options: &Options) -> Result<Duration, Refusal> {
     let ttl = options.common.timing.ttl;
     let grace = options.grace.unwrap_or_else(|| stop_schedule::default_grace(lasts(options)));
     if grace > ttl / 2 {
-        let message = format!("--grace {grace:?}: at most half of --ttl {ttl:?}");
+        let message = format!("--grace {grace:?}: it is too long; half of --ttl {ttl:?} at most");
         return Err(Refusal::config(message));
     }
     Ok(grace)

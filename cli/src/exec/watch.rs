@@ -163,7 +163,7 @@ impl<'a> Watch<'a> {
             if self.place == Place::OwnGroup && reads_terminal {
                 self.reports
                     .log
-                    .warning("CMD wants the terminal, and is stopped: try --foreground");
+                    .warning("CMD was stopped because it reads the terminal; try --foreground");
             }
             if std::mem::take(&mut self.stop_asked) || self.place.stops_with(by) {
                 // Nothing watches the lock while we are stopped, so nothing of CMD may run on.
@@ -251,7 +251,7 @@ impl<'a> Watch<'a> {
         let stopped = self.stop_schedule.was_stopped();
         // The lock is not released but expires by its ttl, so that no other holder runs beside it.
         if left {
-            self.reports.log.warning("something that CMD started does not die of SIGKILL");
+            self.reports.log.warning("a process that CMD started is still alive after SIGKILL");
         }
         if stopped && !self.lost {
             self.reports.presence.lost(self.event_loop);

@@ -18,7 +18,7 @@ pub fn view(seen: &Inspection, colours: Colours) -> View {
     let code = match finding {
         KeySummary::Held { .. } => exit::NO,
         KeySummary::Free | KeySummary::Split => exit::DONE,
-        KeySummary::Unknown => exit::NO_QUORUM,
+        _ => exit::NO_QUORUM,
     };
     View { text: text(seen, finding, colours), json: object(seen, finding), code }
 }
@@ -28,7 +28,7 @@ fn object(seen: &Inspection, finding: KeySummary) -> Value {
         KeySummary::Held { value, left, .. } => (Some(true), Some(value), left),
         KeySummary::Free | KeySummary::Split => (Some(false), None, None),
         // Neither held nor free is certain.
-        KeySummary::Unknown => (None, None, None),
+        _ => (None, None, None),
     };
     let per_node: Vec<Value> = seen.nodes.iter().map(node_object).collect();
     json!({
@@ -46,7 +46,7 @@ fn object(seen: &Inspection, finding: KeySummary) -> Value {
 fn node_object(node: &NodeKeyState) -> Value {
     let (token, ttl) = match node.sight {
         KeyState::Held { value, left } => (Some(value.to_string()), left.map(millis)),
-        KeyState::Absent | KeyState::Failed(_) => (None, None),
+        _ => (None, None),
     };
     let answered = !node.took.is_zero();
     json!({
@@ -67,7 +67,7 @@ fn granted(seen: &Inspection) -> usize {
 fn value(sight: KeyState) -> Option<Token> {
     match sight {
         KeyState::Held { value, .. } => Some(value),
-        KeyState::Absent | KeyState::Failed(_) => None,
+        _ => None,
     }
 }
 
@@ -82,9 +82,9 @@ pub fn verdict(seen: &Inspection, finding: KeySummary, colours: Colours) -> Stri
         }
         KeySummary::Split => {
             let split = colours.styled("split", Look::Odd);
-            format!("{split}: nobody has {quorum} of {nodes} nodes, and fewer are free")
+            format!("{split}: no client has {quorum} of {nodes} nodes, and fewer are free")
         }
-        KeySummary::Unknown => {
+        _ => {
             let unknown = colours.styled("not known", Look::Bad);
             format!("{unknown}: fewer than {quorum} of {nodes} nodes answered")
         }
@@ -98,13 +98,13 @@ fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
     for node in &seen.nodes {
         let (word, look) = match node.sight {
             KeyState::Absent => ("free".to_string(), Look::Good),
-            KeyState::Held { .. } => ("held".to_string(), Look::Odd),
             KeyState::Failed(cause) => (in_words(cause, node), Look::Bad),
+            other => (state(other).to_string(), Look::Odd),
         };
         let left = match node.sight {
             KeyState::Held { left: Some(left), .. } => seconds(left),
             KeyState::Held { left: None, .. } => "for ever".to_string(),
-            KeyState::Absent | KeyState::Failed(_) => String::new(),
+            _ => String::new(),
         };
         let took = if node.took.is_zero() { String::new() } else { time(node.took) };
         let token = value(node.sight).map(|value| value.to_string()).unwrap_or_default();
@@ -122,7 +122,7 @@ fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
 fn for_how_long(left: Option<Duration>) -> String {
     match left {
         Some(left) => format!("{} left", seconds(left)),
-        None => "for ever (it has no ttl: that is no lock of ours)".to_string(),
+        None => "for ever (it has no ttl, so it is not a lock of redlatch)".to_string(),
     }
 }
 

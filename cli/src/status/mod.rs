@@ -46,9 +46,9 @@ pub struct Options {
 /// Marks flags that have no effect: they let one variable of flags serve a whole script.
 fn say_what_has_no_effect(arg: clap::Arg) -> clap::Arg {
     match arg.get_id().as_str() {
-        "ttl" | "wait" | "nonblock" | "no_quorum_wait" => {
-            arg.help("No effect here: taken because every verb takes it").long_help(None::<&str>)
-        }
+        "ttl" | "wait" | "nonblock" | "no_quorum_wait" => arg
+            .help("No effect here; accepted because every verb accepts it")
+            .long_help(None::<&str>),
         _ => arg,
     }
 }

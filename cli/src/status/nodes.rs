@@ -102,10 +102,8 @@ fn in_words(standing: NodeState, detail: Option<&str>, why: Option<String>) -> (
             (format!("does not grant for {}{why}", time(left(until))), Look::Odd)
         }
         NodeState::Suspect => ("does not answer".to_string(), Look::Bad),
-        NodeState::Connecting | NodeState::Handshake => {
-            (with("not connected yet".into()), Look::Bad)
-        }
         NodeState::Down(cause) | NodeState::Rejected(cause) => (with(cause.to_string()), Look::Bad),
+        _ => (with("not connected yet".into()), Look::Bad),
     }
 }
 
@@ -117,6 +115,6 @@ fn state(standing: NodeState, said: NodeReply) -> &'static str {
         (NodeState::Suspect, _) => "silent",
         (NodeState::Down(cause) | NodeState::Rejected(cause), _)
         | (_, NodeReply::Failed(cause)) => trouble(cause),
-        (NodeState::Connecting | NodeState::Handshake, _) => "unreachable",
+        _ => "unreachable",
     }
 }

@@ -302,7 +302,7 @@ fn what_is_under_way_at_the_end_is_counted_and_taken_back() {
     assert_eq!(fleet[0].keys(), [b""; 0]);
     // Of the other nodes it says what it cannot know: they may drop requests of a closed
     // connection.
-    assert!(ended.errors.contains("may be left until their ttl"), "{ended:?}");
+    assert!(ended.errors.contains("may stay until their ttl is over"), "{ended:?}");
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn nothing_is_sent_where_nobody_can_be_asked() {
     let fleet = Fleet::start(1);
     let monitor = fleet[0].monitor();
     let ended = run(&mut guarded(&fleet, &["init"])).with_code(125);
-    assert!(ended.errors.contains("stdin is no terminal"), "{ended:?}");
+    assert!(ended.errors.contains("stdin is not a terminal"), "{ended:?}");
     assert!(ended.errors.contains("--yes if you vouch that no client believes in"), "{ended:?}");
     assert_eq!(ended.out, "");
     let asked = monitor.lines();
@@ -88,7 +88,7 @@ fn nodes_that_do_not_take_it_are_named_and_a_quorum_is_needed() {
     let [down, foreign] = [label(&fleet[0]), label(&fleet[1])];
     let told = format!("redlatch: not vouched for {down} (not connected: Connection refused), ");
     assert!(ended.errors.starts_with(&told), "{ended:?}");
-    let told = format!("{foreign} (another program uses the key of its marker)");
+    let told = format!("{foreign} (its marker key belongs to another program)");
     assert!(ended.errors.contains(&told), "{ended:?}");
     assert_eq!(fleet[1].get("redlatch:node").as_deref(), Some(&b"mine"[..]));
     let json = run(&mut guarded(&fleet, &["init", "--yes", "--json"])).with_code(0).json();

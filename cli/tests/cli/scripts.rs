@@ -143,9 +143,9 @@ fn what_cannot_work_as_it_is_configured_is_125() {
     let urls = fleet.urls();
     let twice = [urls[0].as_str(), &urls[0].replace("127.0.0.1", "localhost"), &urls[1]].join(",");
     let cases: [(&[&str], &str); 7] = [
-        (&["acquire", "key"], "wants a password"),
-        (&["extend", "key", &foreign_token()], "wants a password"),
-        (&["release", "key", &foreign_token()], "wants a password"),
+        (&["acquire", "key"], "requires a password"),
+        (&["extend", "key", &foreign_token()], "requires a password"),
+        (&["release", "key", &foreign_token()], "requires a password"),
         (&["acquire", "-t", "61s", "key"], "60s"),
         (&["acquire", "-t", "2ms", "key"], "2ms"),
         (&["acquire", "--node-timeout", "0", "key"], "node_timeout"),
@@ -162,7 +162,7 @@ fn what_cannot_work_as_it_is_configured_is_125() {
     let mut command = tool(&["acquire", "--no-restart-guard", "key"]);
     command.env("REDISCLI_AUTH", "hunter2").env("REDLATCH_SERVERS", twice);
     let ended = run(&mut command).with_code(INTERNAL);
-    assert!(ended.errors.contains("is the server of another address"), "{ended:?}");
+    assert!(ended.errors.contains("is the same server as another address"), "{ended:?}");
 }
 
 #[test]

@@ -37,13 +37,13 @@ fn what_no_majority_says_is_printed_as_it_is() {
         assert!(fleet[node].command(&["SET", "deploy", value]).is_ok());
     }
     let split = run_on(&fleet, &["status", "deploy"]).with_code(0);
-    assert!(split.out.starts_with("deploy: split: nobody has 2 of 3 nodes"), "{split:?}");
+    assert!(split.out.starts_with("deploy: split: no client has 2 of 3 nodes"), "{split:?}");
     assert!(fleet[1].command(&["SET", "deploy", "x"]).is_ok());
     let for_ever = run_on(&fleet, &["status", "deploy"]).with_code(1);
     assert!(for_ever.out.starts_with("deploy: held on 2 of 3 nodes, for ever"), "{for_ever:?}");
     assert!(fleet[2].command(&["RPUSH", "deploy", "z"]) == support::Value::Int(1));
     let list = run_on(&fleet, &["status", "deploy"]).with_code(1);
-    assert!(list.out.contains("holds something that is no lock"), "{list:?}");
+    assert!(list.out.contains("holds a value that is not a lock"), "{list:?}");
     fleet[0].kill();
     fleet[1].stop();
     let unknown = run_on(&fleet, &["status", "deploy", "other"]).with_code(69);
@@ -106,7 +106,7 @@ fn without_a_key_the_nodes_themselves_are_printed() {
     let gone = run_on(&fleet, &["status"]).with_code(69);
     assert!(gone.out.starts_with("1 of 3 nodes can grant"), "{gone:?}");
     assert!(gone.out.contains("not connected (Connection refused)"), "{gone:?}");
-    assert!(gone.out.contains("wants a password"), "{gone:?}");
+    assert!(gone.out.contains("requires a password"), "{gone:?}");
     let json = run_on(&fleet, &["status", "--json"]).with_code(69).json();
     let state = |index: usize| json[0]["per_node"][index]["state"].as_str().unwrap().to_string();
     assert_eq!([state(0), state(1), state(2)], ["unreachable", "no_auth", "ready"]);

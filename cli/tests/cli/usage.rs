@@ -28,7 +28,7 @@ fn no_nodes_and_files_that_are_not_there_are_125() {
     assert!(ended.errors.contains("-s URL") && ended.errors.contains("REDLATCH_SERVERS"));
     let mut command = tool(&["status", "-s", "redis://h", "--tls-ca", "no-such-file"]);
     let ended = run(&mut command).with_code(125);
-    let told = if cfg!(feature = "tls") { "No such file" } else { "built with TLS" };
+    let told = if cfg!(feature = "tls") { "No such file" } else { "TLS is not built in" };
     assert!(ended.errors.contains(told), "{ended:?}");
     let ended = run(&mut tool(&["status", "-s", "rediss://h"])).with_code(125);
     assert!(ended.errors.contains(if cfg!(feature = "tls") { "--tls-ca" } else { "tls" }));

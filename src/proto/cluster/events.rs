@@ -11,6 +11,7 @@ use crate::proto::time::Instant;
 
 /// Something that happened to a node, or to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NodeEvent {
     /// The node's state changed.
     State {
@@ -37,7 +38,7 @@ pub enum NodeEvent {
         nanos: i64,
     },
     /// The node could not be made ready several times in a row: its name may resolve to another
-    /// address by now. The engine reports this, never the core.
+    /// address by now. The driver reports this, never the core.
     AddressStale {
         /// The node.
         node: NodeId,

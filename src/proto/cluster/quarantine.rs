@@ -50,7 +50,7 @@ impl Cluster {
         if self.settings.restart_guard == RestartGuard::Off {
             return;
         }
-        self.quarantine(node, restart_guard::memory(self.settings.max_ttl), why, now);
+        self.quarantine(node, RestartGuard::quarantine(self.settings.max_ttl), why, now);
         let it = &mut self.nodes[node.index()];
         if why == QuarantineReason::ClockJumped {
             it.wants_marking = Some(Marking::Renew);

@@ -7,12 +7,12 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::proto::settings::RestartGuard;
-use crate::proto::time::drift;
 use crate::proto::wire::handshake::{Info, Vetted};
 use crate::proto::wire::marker::{Marker, MarkerState, Marking};
 
 /// Why a node's grants do not count for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum QuarantineReason {
     /// The node started a short time ago.
     Young,
@@ -42,7 +42,7 @@ impl QuarantineReason {
 impl fmt::Display for QuarantineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            QuarantineReason::Young => "it was started a short while ago",
+            QuarantineReason::Young => "it started a short time ago",
             QuarantineReason::Restarted => "it was restarted",
             QuarantineReason::Promoted => "it was a replica and was promoted",
             QuarantineReason::Unmarked => {
@@ -50,14 +50,9 @@ impl fmt::Display for QuarantineReason {
             }
             QuarantineReason::Flushed => "it was flushed",
             QuarantineReason::ClockJumped => "its clock jumped",
-            QuarantineReason::Unknown => "it does not tell how long it has been up",
+            QuarantineReason::Unknown => "it does not report its uptime",
         })
     }
-}
-
-/// How long a client may still believe in a lock that a node forgot.
-pub fn memory(max_ttl: Duration) -> Duration {
-    max_ttl.saturating_add(drift(max_ttl))
 }
 
 /// How the marker of a node has to be written after its handshake has read it; `None`: not at all.
@@ -101,7 +96,7 @@ pub fn distrust(
     vetted: &Vetted,
     max_ttl: Duration,
 ) -> Option<(Duration, QuarantineReason)> {
-    let (info, whole) = (&vetted.info, memory(max_ttl));
+    let (info, whole) = (&vetted.info, RestartGuard::quarantine(max_ttl));
     if guard == RestartGuard::Off {
         return None;
     }
@@ -169,7 +164,7 @@ const PROMOTION_IS_TOLD_FOR: Duration = Duration::from_secs(3600);
 /// `second_repl_offset` for as long as the backlog is kept.
 fn is_harmless_history(info: &Info, max_ttl: Duration) -> bool {
     let told = info.tells_promotion && !info.promoted;
-    told && memory(max_ttl) < PROMOTION_IS_TOLD_FOR
+    told && RestartGuard::quarantine(max_ttl) < PROMOTION_IS_TOLD_FOR
 }
 
 /// What is left of the quarantine that began when the marker was written.

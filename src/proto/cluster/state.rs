@@ -8,6 +8,7 @@ use crate::proto::time::{Instant, drift};
 
 /// The state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NodeState {
     /// There is no connection, for this reason. Another attempt to connect follows.
     Down(NodeError),

@@ -10,6 +10,7 @@ use crate::proto::time::InvalidTtl;
 
 /// What cannot work as it was configured or requested. `Debug` is the line of `Display`.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// The list of nodes is empty.
     NoNodes,
@@ -81,28 +82,31 @@ impl fmt::Debug for ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ConfigError::NoNodes => f.write_str("the list of nodes is empty"),
+            ConfigError::NoNodes => f.write_str("nodes: the list is empty; name at least one"),
             ConfigError::TooManyNodes { given } => {
-                write!(f, "{given} nodes: a client can have {}", MAX_NODES)
+                write!(f, "nodes: {given} are given; a client can have {} at most", MAX_NODES)
             }
             ConfigError::DuplicateNode { label } => {
-                write!(f, "the node {label} is in the list twice: it would vote twice")
+                write!(f, "node {label}: it is in the list twice; each node has one vote")
             }
             ConfigError::Address { given, problem } => write!(f, "address {given}: {problem}"),
             ConfigError::ClientName { given } => {
-                write!(f, "client_name is {given:?}: it must be printable ASCII without spaces")
+                write!(
+                    f,
+                    "client_name {given:?}: no node accepts it; use printable ASCII without spaces"
+                )
             }
             ConfigError::Tls { problem } => write!(f, "TLS: {problem}"),
             ConfigError::Ttl(bad) => bad.fmt(f),
             ConfigError::KeyTooLong { given, most } => {
-                write!(f, "a key of {given} bytes: the limit is {most}")
+                write!(f, "key of {given} bytes: it is too long; the limit is {most} bytes")
             }
             ConfigError::KeyOfMarker { key } => {
                 let key = key.escape_ascii();
-                write!(f, "\"{key}\" is the key of the node marker; lock another key")
+                write!(f, "key \"{key}\": it is the key of the node marker; lock another key")
             }
             ConfigError::Setting { name, given, must } => {
-                write!(f, "{name} is {given:?}: it must be {must}")
+                write!(f, "{name}: {given:?} cannot work; it must be {must}")
             }
             ConfigError::System { problem } => f.write_str(problem),
             ConfigError::Nodes(report) if report.names_one_server_twice() => {
@@ -111,7 +115,7 @@ impl fmt::Display for ConfigError {
                 f.write_str("; give every server once")
             }
             ConfigError::Nodes(report) => {
-                write!(f, "too many nodes cannot be used as they are configured: {report}")
+                write!(f, "configuration: too many nodes cannot be used with it: {report}")
             }
         }
     }

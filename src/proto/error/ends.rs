@@ -4,6 +4,7 @@ use std::fmt;
 
 /// Why a lock is not held any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum LostReason {
     /// The deadline came, and too few nodes had agreed to a later one.
     Expired,
@@ -23,17 +24,18 @@ pub enum LostReason {
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            LostReason::Expired => "its deadline came",
+            LostReason::Expired => "its deadline passed",
             LostReason::Gone => "its key is gone on too many nodes",
-            LostReason::MaxHold => "it was held for as long as it may be",
-            LostReason::Extensions => "it was extended as often as it may be",
-            LostReason::Over => "it was over before",
+            LostReason::MaxHold => "its longest hold time is over",
+            LostReason::Extensions => "its last extension is over",
+            LostReason::Over => "it was already released, given away or lost",
         })
     }
 }
 
 /// Which limit of the client was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Busy {
     /// As many records are open as `limits.records` allows.
     Records,
@@ -46,15 +48,23 @@ pub enum Busy {
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Busy::Records => "busy: as many locks are open as the limit allows",
-            Busy::Nodes => "busy: too much waits for the nodes to ask a quorum of them",
-            Busy::Lock => "busy: this lock is already being extended or released",
+            Busy::Records => {
+                "busy: the limit of open locks is reached; release some, or raise limits.records"
+            }
+            Busy::Nodes => {
+                "busy: too few nodes take requests; ask again later, or raise limits.asks and \
+                 limits.outbox"
+            }
+            Busy::Lock => {
+                "busy: another extend or release of this lock is in flight; wait for its outcome"
+            }
         })
     }
 }
 
 /// Why a client has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ClosedReason {
     /// The program closed the client.
     Asked,
@@ -67,11 +77,12 @@ pub enum ClosedReason {
 impl fmt::Display for ClosedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ClosedReason::Asked => "the client was closed",
+            ClosedReason::Asked => "client was closed: it sends nothing; create another one",
             ClosedReason::DriverGone => {
-                "the client is not driven any more: its thread or runtime ended"
+                "client lost its driver: its thread panicked or its runtime ended; create \
+                 another one"
             }
-            ClosedReason::Forked => "the client belongs to the process before the fork",
+            ClosedReason::Forked => "client was inherited across fork(); create one in the child",
         })
     }
 }

@@ -19,6 +19,7 @@ pub use report::{NodeReport, Report};
 /// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because Rust prints
 /// the `Debug` form of an error that `main` returns.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Error {
     /// Enough nodes answered, and other clients hold the key.
     Contended(Box<Report>),
@@ -58,9 +59,11 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Contended(report) => write!(f, "held by another: {report}{}", report.hint()),
+            Error::Contended(report) => {
+                write!(f, "held by another client: {report}{}", report.hint())
+            }
             Error::NoQuorum(report) => write!(f, "no quorum: {report}{}", report.hint()),
-            Error::Expired(report) => write!(f, "granted too late to be of use: {report}"),
+            Error::Expired(report) => write!(f, "granted too late, its ttl is over: {report}"),
             Error::Lost { reason, report } => write!(f, "the lock is lost ({reason}): {report}"),
             Error::Busy(busy) => busy.fmt(f),
             Error::Config(error) => error.fmt(f),

@@ -4,6 +4,7 @@ use std::fmt;
 
 /// Why a node gave no vote that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum NodeError {
     /// There was no connection to the node when it was to be asked.
     Unreachable,
@@ -64,7 +65,7 @@ pub enum NodeError {
 
 impl NodeError {
     /// All causes, in the order of their declaration.
-    pub const ALL: [NodeError; 26] = [
+    pub const ALL: &'static [NodeError] = &[
         NodeError::Unreachable,
         NodeError::Silent,
         NodeError::Lost,
@@ -188,29 +189,29 @@ impl NodeError {
             NodeError::Unreachable => "not connected",
             NodeError::Silent => "no answer in time",
             NodeError::Lost => "connection lost",
-            NodeError::Garbage => "answered garbage",
-            NodeError::Full => "too much waits for it",
-            NodeError::Loading => "loading its data",
-            NodeError::Busy => "busy with a script",
+            NodeError::Garbage => "sent an invalid reply",
+            NodeError::Full => "has a full outbox",
+            NodeError::Loading => "is loading its data",
+            NodeError::Busy => "is busy with a script",
             NodeError::Misconf => "refuses writes (MISCONF)",
             NodeError::NoReplicas => "refuses writes (too few replicas)",
-            NodeError::OutOfMemory => "out of memory",
+            NodeError::OutOfMemory => "is out of memory",
             NodeError::Replica => "is a replica",
             NodeError::TooManyClients => "has too many clients",
-            NodeError::NoAuth => "wants a password",
+            NodeError::NoAuth => "requires a password",
             NodeError::WrongPassword => "refuses the password",
-            NodeError::NoPermission => "refuses permission",
+            NodeError::NoPermission => "denies a permission (ACL)",
             NodeError::Protected => "is in protected mode",
             NodeError::Cluster => "is in cluster mode",
             NodeError::Evicts => "may evict keys (maxmemory-policy)",
-            NodeError::Quarantined => "granted, which does not count yet",
-            NodeError::SameServer => "is the server of another address",
+            NodeError::Quarantined => "grant ignored: node is quarantined",
+            NodeError::SameServer => "is the same server as another address",
             NodeError::NoDatabase => "has no such database",
-            NodeError::Forked => "is the client of the process before the fork",
-            NodeError::WrongType => "holds something that is no lock",
+            NodeError::Forked => "client was inherited across fork()",
+            NodeError::WrongType => "holds a value that is not a lock",
             NodeError::NoScript => "does not know the script",
             NodeError::UnknownCommand => "does not know the command",
-            NodeError::Other => "answered an error",
+            NodeError::Other => "returned an error",
         }
     }
 
@@ -255,6 +256,7 @@ impl fmt::Display for NodeError {
 
 /// What one node said to one question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
 pub enum NodeReply {
     /// No answer yet: the question was decided before the node answered, or the node was not asked.
     #[default]

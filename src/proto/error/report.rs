@@ -6,6 +6,7 @@ use super::node::{NodeError, NodeReply};
 
 /// One line of a [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeReport {
     /// The node's label: its address, without credentials.
     pub label: Box<str>,
@@ -17,6 +18,7 @@ pub struct NodeReport {
 
 /// What every node said to the question that failed. `Debug` is the line of `Display`.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// The key that was asked for.
     pub key: Box<[u8]>,
@@ -28,7 +30,7 @@ pub struct Report {
 
 /// The hint in an error that the restart guard causes: what the caller can do.
 const GUARD_HINT: &str = "; restart guard: a node that may have forgotten a live lock does not \
-    grant for max_ttl; on new nodes run `redlatch init` or call Client::vouch; \
+    grant for max_ttl; on new nodes run `redlatch init` or call vouch() on a client; \
     Config::restart_guard or --no-restart-guard turns the guard off";
 
 impl Report {

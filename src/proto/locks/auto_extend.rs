@@ -29,6 +29,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 pub const TOLD_BEFORE: Duration = Duration::from_millis(2);
 
 /// How a lock is kept: for how long at most, or with how many extensions, and when a warning comes.
+///
 /// The ttl of the lock has to be 10 ms at least.
 ///
 /// ```
@@ -101,13 +102,13 @@ impl AutoExtend {
         let setting = |name, given, must| Err(ConfigError::Setting { name, given, must });
         match (self.max_hold, self.warn_before) {
             _ if ttl.duration() < SHORTEST => {
-                setting("the ttl of a lock that is kept", ttl.duration(), "at least 10 ms")
+                setting("ttl of a lock with auto_extend", ttl.duration(), "at least 10 ms")
             }
             (Some(given), _) if given < Ttl::SHORTEST => {
                 setting("max_hold", given, "at least 3 ms")
             }
             (_, Some(given)) if given > ttl.duration() / 2 => {
-                setting("lead", given, "at most half of the ttl")
+                setting("warn_before", given, "at most half of the ttl")
             }
             _ => Ok(()),
         }

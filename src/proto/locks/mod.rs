@@ -318,7 +318,7 @@ impl Locks {
 
     /// How many records and tasks are open.
     pub fn open_records(&self) -> usize {
-        self.records.len() + self.tasks.len()
+        self.records.len() + self.tasks.count()
     }
 
     /// How many locks are kept.

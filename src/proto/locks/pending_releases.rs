@@ -61,11 +61,6 @@ impl PendingReleases {
         self.queue.len()
     }
 
-    /// Whether no release is queued.
-    pub fn is_empty(&self) -> bool {
-        self.queue.is_empty()
-    }
-
     /// The pause before releases are sent again.
     pub fn pause(&self) -> Duration {
         (PAUSES.0 * (1 << self.refused.min(8))).min(PAUSES.1)

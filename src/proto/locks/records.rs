@@ -420,11 +420,6 @@ impl Records {
     pub fn len(&self) -> usize {
         self.slab.len()
     }
-
-    /// Whether no record is open.
-    pub fn is_empty(&self) -> bool {
-        self.slab.is_empty()
-    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::proto::waiting::Waiting;
 
 /// The outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// The lock is held.
     Acquired(Lock),
@@ -53,6 +54,7 @@ pub enum Outcome {
 
 /// The end of a request.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completion {
     /// The request.
     pub op: Op,

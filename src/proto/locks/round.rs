@@ -19,7 +19,7 @@ pub enum Purpose {
     Release,
 }
 
-/// How a release ended.
+/// How a release ended. This list is complete: a caller may match all of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReleaseOutcome {
     /// The key was ours, and is gone.

@@ -131,12 +131,7 @@ impl Tasks {
     }
 
     /// How many tasks are open.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.slab.len()
-    }
-
-    /// Whether no task is open.
-    pub fn is_empty(&self) -> bool {
-        self.slab.is_empty()
     }
 }

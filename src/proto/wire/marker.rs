@@ -10,36 +10,10 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use crate::proto::wire::command::encode;
+use crate::proto::wire::command::{MARK, encode};
 
 /// How many hex digits a `run_id` and a `master_replid` have.
 pub const ID_DIGITS: usize = 40;
-
-/// Writes the marker and returns what stands there afterwards; nothing if there is none.
-///
-/// `KEYS[1]` is the marker's key, `ARGV[1]` the identity of the node with the spaces around it,
-/// `ARGV[2]` how to write, `ARGV[3]` the end of the text. How:
-///
-/// * empty: with the present time, unless a marker of this identity is there;
-/// * `new`: with the present time, whatever is there;
-/// * `keep`: with the time of the marker that is there;
-/// * `tail`: with everything but the identity of the marker that is there;
-/// * digits: with the present time, if the marker that is there has this identity and this time.
-///
-/// A value that is no marker is left alone: the key may belong to another program.
-pub const MARK: &str = "local v, how = redis.call('GET', KEYS[1]), ARGV[2] \
-    if v and (#v < 85 or string.sub(v, 1, 2) ~= '1 ') then return v end \
-    local same = v and string.sub(v, 1, #ARGV[1]) == ARGV[1] \
-    local since = v and string.match(v, '%d+', 85) \
-    if same and how == '' then return v end \
-    if string.find(how, '%d') and not (same and since == how) then return v end \
-    local text \
-    if since and how == 'keep' then text = since \
-    elseif since and how == 'tail' then text = string.sub(v, 85) \
-    else local t = redis.call('TIME') \
-    text = t[1] .. string.format('%06d', tonumber(t[2])) .. ARGV[3] end \
-    redis.call('SET', KEYS[1], ARGV[1] .. text) \
-    return ARGV[1] .. text";
 
 /// How far the marker's time may be ahead of the node's clock before the clock counts as set back:
 /// another client may have written the marker a moment after this client read the clock.

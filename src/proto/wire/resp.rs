@@ -23,7 +23,7 @@ use reader::{PASSED, Reader, Stop};
 /// reply makes its reader hold little more than `line` + `bulk` bytes, 1.1 MiB by default.
 ///
 /// ```
-/// use redlatch::proto::wire::resp::{Limits, Malformed, decode};
+/// use redlatch::proto::resp::{Limits, Malformed, decode};
 ///
 /// let limits = Limits { bulk: 3, ..Limits::default() };
 /// assert_eq!(decode(b"$4", &limits), Err(Malformed::BulkTooLong));
@@ -91,7 +91,7 @@ pub enum Reply<'a> {
 /// Two are equal when their bytes on the wire are.
 ///
 /// ```
-/// use redlatch::proto::wire::resp::{Limits, Reply, Step, decode};
+/// use redlatch::proto::resp::{Limits, Reply, Step, decode};
 ///
 /// let step = decode(b"%1\r\n+proto\r\n:3\r\n", &Limits::default());
 /// let Ok(Step::Complete { reply: Reply::Map(elements), .. }) = step else { panic!("{step:?}") };
@@ -193,7 +193,7 @@ pub enum Step<'a> {
 /// state is kept; `limits` bound that.
 ///
 /// ```
-/// use redlatch::proto::wire::resp::{Limits, Reply, Step, decode};
+/// use redlatch::proto::resp::{Limits, Reply, Step, decode};
 ///
 /// let limits = Limits::default();
 /// let whole = Step::Complete { reply: Reply::Simple(b"OK"), consumed: 5 };

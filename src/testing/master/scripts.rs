@@ -9,8 +9,7 @@ use super::commands::{self, MASTERDOWN, WRITE};
 use super::reply::Reply;
 use super::request::integer;
 use super::{Call, Master, Trouble};
-use crate::proto::wire::command::{ADOPT, EXTEND, RELEASE, Script};
-use crate::proto::wire::marker::MARK;
+use crate::proto::wire::command::{ADOPT, EXTEND, MARK, RELEASE, Script};
 
 /// What a script answers, or the error that ended it, without the place where it happened.
 type Outcome = Result<Reply, Reply>;

@@ -19,7 +19,7 @@ pub fn reachable(subject: &Subject) -> Vec<Finding> {
     match &subject.seen.trouble {
         Some(trouble) if subject.seen.handshake_answered || !subject.seen.answered => {
             let (what, words) = (trouble.cause, &trouble.words);
-            let looked = "it answered the library, and doctor could not look at all of it";
+            let looked = "it answered the library, but doctor could not examine all of it";
             vec![Finding::warn(NAME, format!("{looked}: {what} ({words})"))]
         }
         _ => vec![Finding::ok(NAME, version(subject))],
@@ -33,7 +33,7 @@ pub fn credentials(subject: &Subject) -> Option<Finding> {
     match subject.trouble() {
         Some(NodeError::NoAuth) => Some(Finding::fail(
             NAME,
-            "it wants a password: put one into the URL (redis://user:password@host), or into \
+            "it requires a password: put one into the URL (redis://user:password@host), or into \
              REDISCLI_AUTH",
         )),
         Some(NodeError::WrongPassword) => Some(Finding::fail(
@@ -41,7 +41,7 @@ pub fn credentials(subject: &Subject) -> Option<Finding> {
             format!("it refuses the password of the user {user:?}, or does not know the user"),
         )),
         _ if subject.seen.handshake_answered => {
-            Some(Finding::ok(NAME, format!("it takes us as the user {user:?}")))
+            Some(Finding::ok(NAME, format!("it accepts the user {user:?}")))
         }
         _ => None,
     }
@@ -53,7 +53,7 @@ pub fn unexplained(subject: &Subject, found: &[Finding]) -> Option<Finding> {
     let cause = subject.met.trouble().filter(|&cause| cause != NodeError::SameServer)?;
     let failed = found.iter().any(|finding| finding.level == Level::Fail);
     let words = subject.met.words.as_deref().map_or(String::new(), |it| format!(" ({it})"));
-    (!failed).then(|| Finding::fail("reachable", format!("no lock is asked of it: {cause}{words}")))
+    (!failed).then(|| Finding::fail("reachable", format!("it is not used: {cause}{words}")))
 }
 
 /// Whether the error is about the connection, and not about the server at its end.
@@ -67,21 +67,21 @@ fn advice(cause: NodeError, words: Option<&str>, encrypted: bool) -> String {
     let refused = words.contains("refused");
     let what_to_do = match cause {
         NodeError::Unreachable if refused => {
-            "no server listens there: start it, or mend the address"
+            "no server listens there: start it, or correct the address"
         }
         NodeError::Unreachable | NodeError::Lost if encrypted => {
             "look at --tls-ca, --tls-cert, --tls-key, and whether that port speaks TLS"
         }
         NodeError::Silent => {
-            "it takes connections; is it stopped, or stuck in a script or on a disk?"
+            "it accepts connections; is it stopped, or stuck in a script or on a disk?"
         }
         NodeError::Unreachable => "look at the address, the network, and the server's bind",
-        NodeError::Garbage => "that is no Redis, or its port for TLS: then write rediss://",
+        NodeError::Garbage => "that is not Redis, or it is its TLS port: then write rediss://",
         NodeError::TooManyClients => "raise its maxclients, or find who holds the connections",
         NodeError::Protected => {
-            "give the server a password (requirepass), or bind it where only friends are"
+            "give the server a password (requirepass), or bind it to a private address"
         }
-        _ => "look at the server's log, and at what is between it and us",
+        _ => "read the server's log, and check the network in between",
     };
     format!("{cause}{words}: {what_to_do}")
 }
@@ -117,7 +117,12 @@ mod tests {
     fn what_is_in_the_way_is_named_with_what_to_do() {
         let cases = [
             (NodeError::Unreachable, "Connection refused", false, "no server listens there"),
-            (NodeError::Unreachable, "its certificate is of an unknown CA", true, "--tls-ca"),
+            (
+                NodeError::Unreachable,
+                "its certificate is signed by an unknown CA",
+                true,
+                "--tls-ca",
+            ),
             (NodeError::Unreachable, "No route to host", false, "the network"),
             (NodeError::Silent, "", false, "is it stopped"),
             (NodeError::Garbage, "", false, "rediss://"),
@@ -136,7 +141,7 @@ mod tests {
     #[test]
     fn a_password_is_asked_for_or_refused() {
         for (cause, said) in
-            [(NodeError::NoAuth, "wants a password"), (NodeError::WrongPassword, "refuses")]
+            [(NodeError::NoAuth, "requires a password"), (NodeError::WrongPassword, "refuses")]
         {
             let mut subject = node("a");
             subject.met.standing = NodeState::Rejected(cause);

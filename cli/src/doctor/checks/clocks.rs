@@ -5,12 +5,14 @@
 
 use std::time::Duration;
 
-use redlatch::proto::cluster::state::Reading;
+use redlatch::Ttl;
 
-use super::{Finding, Subject, short, span};
+use super::{Finding, Subject, span};
+use crate::doctor::examination::Reading;
+use crate::look::time;
 
-/// What the library takes off every ttl because clocks differ: a hundredth.
-const DRIFT: f64 = 0.01;
+/// What the library takes off every ttl because clocks differ, as a part of it.
+const DRIFT: f64 = Ttl::DRIFT_PERCENT as f64 / 100.0;
 
 /// A clock that is kept by a network does not differ by so much for long.
 const ODD_RATE: f64 = 0.002;
@@ -35,7 +37,7 @@ pub fn rate(subject: &Subject) -> Option<Finding> {
     let which = if rate > 0.0 { "faster" } else { "slower" };
     let shown = format!("{:.2} % {which} than ours, give or take {within:.2} %", percent.abs());
     let surely = rate.abs() - unsure;
-    let takes_off = "redlatch takes 1 % off every ttl for that";
+    let takes_off = format!("redlatch takes {} % off every ttl for that", Ttl::DRIFT_PERCENT);
     Some(if surely > DRIFT {
         let why = "its locks end at other times than their holders believe";
         Finding::fail(NAME, format!("{shown}: {why} ({takes_off}). Was it set, or is it broken?"))
@@ -97,7 +99,7 @@ fn judged(ahead: f64, clocks: usize) -> Finding {
     }
     let which = if ahead > 0.0 { "ahead of" } else { "behind" };
     let apart = Duration::try_from_secs_f64(ahead.abs()).unwrap_or(Duration::MAX);
-    let apart = if ahead.abs() < 10.0 { short(apart) } else { span(apart) };
+    let apart = if ahead.abs() < 10.0 { time(apart) } else { span(apart) };
     let shown = format!("{apart} {which} the nodes' median");
     if ahead.abs() <= ODD_SKEW {
         return Finding::ok(NAME, shown);

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use redlatch::NodeState;
+use redlatch::{NodeState, majority};
 
-use super::{Finding, Level, Subject, Use, quorum, span, up};
+use super::{Finding, Level, Subject, Use, span, up};
 
 /// All checks; `of_nodes` are the findings about each node.
 pub fn checks(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Vec<Finding> {
@@ -15,12 +15,12 @@ pub fn checks(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Vec<Find
 
 fn count(nodes: usize) -> Finding {
     const NAME: &str = "node-count";
-    let may_fail = nodes - quorum(nodes);
+    let may_fail = nodes - majority(nodes);
     match nodes {
-        1 => Finding::warn(NAME, "1 node: while it is away no lock can be had. Run 3 or 5"),
+        1 => Finding::warn(NAME, "1 node: while it is away no lock is granted. Run 3 or 5"),
         _ if nodes % 2 == 0 => {
             let fewer = nodes - 1;
-            let as_few = format!("{nodes} nodes bear as few failures as {fewer}: {may_fail}");
+            let as_few = format!("{nodes} nodes tolerate as few failures as {fewer}: {may_fail}");
             Finding::warn(NAME, format!("{as_few}. Take one away, or add one"))
         }
         _ => Finding::ok(NAME, format!("{nodes} nodes, of which {may_fail} may fail")),
@@ -58,7 +58,7 @@ fn distinct(subjects: &[Subject]) -> Finding {
 /// Whether a quorum of nodes would grant.
 fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
     const NAME: &str = "quorum";
-    let (nodes, needed) = (subjects.len(), quorum(subjects.len()));
+    let (nodes, needed) = (subjects.len(), majority(subjects.len()));
     // Other failures of a node do not keep it from granting.
     let hindered = |subject: &&Subject| {
         of_nodes.iter().any(|finding| {

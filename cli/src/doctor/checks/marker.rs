@@ -17,7 +17,7 @@ pub fn check(subject: &Subject, how: &Use) -> Option<Finding> {
         return None;
     }
     let key = how.marker;
-    let unnoticed = "what this node forgets while a client is not connected goes unnoticed";
+    let unnoticed = "if this node loses keys while a client is not connected, that goes unnoticed";
     Some(match &subject.seen.marker {
         Seen::Nothing => return None,
         Seen::Refused(line) => Finding::warn(

@@ -15,7 +15,7 @@ mod server;
 
 use std::time::Duration;
 
-use redlatch::{NodeError, clock::Instant};
+use redlatch::{NodeError, clock::Instant, majority};
 
 use super::examination::Examination;
 use super::meeting::Met;
@@ -166,11 +166,7 @@ pub fn all(subjects: &[Subject], how: &Use) -> Vec<Finding> {
 
 /// Whether so few nodes answered that there is nothing to say of the rest.
 pub fn no_quorum_answered(subjects: &[Subject]) -> bool {
-    subjects.iter().filter(|subject| subject.seen.answered).count() < quorum(subjects.len())
-}
-
-const fn quorum(nodes: usize) -> usize {
-    nodes / 2 + 1
+    subjects.iter().filter(|subject| subject.seen.answered).count() < majority(subjects.len())
 }
 
 /// A length of time in words.
@@ -190,22 +186,16 @@ fn up(length: Duration) -> Duration {
     Duration::from_secs(length.as_secs_f64().ceil() as u64)
 }
 
-/// A short time, in the unit that shows it best.
-fn short(length: Duration) -> String {
-    let millis = length.as_secs_f64() * 1e3;
-    if millis < 10.0 { format!("{millis:.2} ms") } else { format!("{millis:.0} ms") }
-}
-
 #[cfg(test)]
 mod examples {
     //! Nodes to check, in perfect health until a test changes one.
 
     use redlatch::NodeState;
-    use redlatch::proto::cluster::state::Reading;
-    use redlatch::proto::wire::marker::{Identity, Marker};
+    use redlatch::proto::{Identity, Marker};
 
     use super::*;
     use crate::doctor::connection::Answer;
+    use crate::doctor::examination::Reading;
     use crate::doctor::marker::Seen;
     use crate::doctor::trial::{Outcome, Trial};
 
@@ -318,7 +308,5 @@ mod tests {
         for (seconds, said) in cases {
             assert_eq!(span(Duration::from_secs(seconds)), said);
         }
-        assert_eq!(short(Duration::from_micros(1234)), "1.23 ms");
-        assert_eq!(short(Duration::from_millis(50)), "50 ms");
     }
 }

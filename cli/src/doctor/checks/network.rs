@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use super::super::name::Place;
-use super::{Finding, Subject, Use, short};
+use super::{Finding, Subject, Use};
+use crate::look::time;
 
 /// All checks of the network.
 pub fn checks(subject: &Subject, how: &Use) -> Vec<Finding> {
@@ -63,7 +64,7 @@ fn name(places: &[Place]) -> Option<Finding> {
             Err(trouble) => unknown.push(format!("{address}: {}", trouble.words)),
         }
     }
-    let apart = "two clients may ask different servers as this one node. Give each server a name \
+    let apart = "two clients may take different servers for this one node. Give each server a name \
                  or an address of its own";
     if servers.len() > 1 {
         let servers: Vec<String> = servers.into_iter().map(|(_, words)| words).collect();
@@ -90,9 +91,9 @@ fn round_trip(subject: &Subject, how: &Use) -> Option<Finding> {
     times.sort_unstable();
     let (median, slowest) = (*times.get(times.len() / 2)?, *times.last()?);
     let count = times.len();
-    let shown = format!("median {}, slowest {} of {count}", short(median), short(slowest));
+    let shown = format!("median {}, slowest {} of {count}", time(median), time(slowest));
     let limit = how.node_timeout;
-    let limit_shown = short(limit);
+    let limit_shown = time(limit);
     Some(if median >= limit {
         let better = round_up(slowest * 2).as_millis();
         let advice = format!("it never answers in time. Try --node-timeout {better}ms");
@@ -135,9 +136,12 @@ fn connections(subject: &Subject, how: &Use) -> Vec<Finding> {
     if let (Some(most @ 1..), Some(open)) = (most, seen.number("connected_clients")) {
         if open.saturating_mul(10) >= most.saturating_mul(9) {
             let near = format!("{open} of {most} connections are taken (maxclients)");
-            found.push(Finding::warn(NAME, format!("{near}: at the end of them it refuses us")));
+            found.push(Finding::warn(NAME, format!("{near}: at the limit it refuses new clients")));
         } else if found.is_empty() {
-            found.push(Finding::ok(NAME, format!("{open} of {most} are taken, and they last")));
+            found.push(Finding::ok(
+                NAME,
+                format!("{open} of {most} connections are taken (maxclients)"),
+            ));
         }
     } else if found.is_empty() {
         found.push(Finding::unknown(NAME, "INFO (connected_clients)"));

@@ -31,19 +31,19 @@ const NEEDS: [Need; 19] = [
     need("GET", "+get", "no lock can be extended, and releases are unconfirmed"),
     need("PTTL", "+pttl", "no lock can be extended"),
     need("PEXPIRE", "+pexpire", "no lock can be extended"),
-    need("DEL", "+del", "what is released stays for its ttl"),
-    wish("EVALSHA", "+evalsha", "scripts are sent as a whole each time"),
-    wish("SCRIPT LOAD", "+script|load", "scripts are sent as a whole at first"),
-    wish("INFO", "+info", "it is distrusted for max-ttl by each new client"),
-    wish("TIME", "+time", "nobody notices when its clock jumps"),
-    wish("EXISTS", "+exists", "a release does not tell a key that is gone from another's"),
+    need("DEL", "+del", "a released key stays for its ttl"),
+    wish("EVALSHA", "+evalsha", "scripts are sent by their source each time"),
+    wish("SCRIPT LOAD", "+script|load", "scripts are sent by their source at first"),
+    wish("INFO", "+info", "each new client ignores its grants for max-ttl"),
+    wish("TIME", "+time", "a jump of its clock goes unnoticed"),
+    wish("EXISTS", "+exists", "a release cannot distinguish a missing key from another client's"),
     wish("GETRANGE", "+getrange", "status does not see who holds a lock there"),
     wish("COMMAND INFO", "+command|info", "its own compare-and-delete is not found"),
     wish("DELIFEQ", "+delifeq", "the script releases instead"),
     wish("DELEX", "+delex", "the script releases instead"),
     wish("CLIENT KILL", "+client|kill", "a pending release of a lost connection is sent twice"),
-    wish("CLIENT SETNAME", "+client|setname", "we have no name in CLIENT LIST"),
-    wish("CLIENT SETINFO", "+client|setinfo", "CLIENT LIST does not tell our version"),
+    wish("CLIENT SETNAME", "+client|setname", "the client has no name in CLIENT LIST"),
+    wish("CLIENT SETINFO", "+client|setinfo", "CLIENT LIST does not show the client's version"),
 ];
 
 /// All checks of rights; none if nothing was tried.
@@ -141,7 +141,7 @@ fn writes(trials: &[Trial], complete: bool) -> Option<Finding> {
             "a script of ours did not find the key that was set just before it: is a proxy in \
              between, or no Redis?",
         )),
-        _ => Some(Finding::ok(NAME, "it took a key, prolonged it, and gave it back")),
+        _ => Some(Finding::ok(NAME, "it granted, extended and released a key")),
     }
 }
 
@@ -163,7 +163,7 @@ fn own(trials: &[Trial]) -> Option<&'static str> {
 
 fn tracking(subject: &Subject) -> Option<Finding> {
     const NAME: &str = "tracking";
-    let because = "who waits for a lock asks again and again instead of being told";
+    let because = "a waiter has to poll, because the node does not notify it";
     if let Some(Answer::Error(_)) = &subject.seen.hello {
         return Some(Finding::warn(NAME, format!("it refuses HELLO and pushes: {because}")));
     }
@@ -175,7 +175,7 @@ fn tracking(subject: &Subject) -> Option<Finding> {
         _ => None,
     });
     let Some((command, line)) = refused else {
-        return Some(Finding::ok(NAME, "it tells when a lock is released, and of a flush"));
+        return Some(Finding::ok(NAME, "it notifies clients of released locks and of flushes"));
     };
     let rules = "ACL rules: +client|tracking +client|caching";
     Some(Finding::warn(NAME, format!("{command} is refused ({line}): {because}. {rules}")))

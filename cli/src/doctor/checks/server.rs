@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::NodeState;
-use redlatch::proto::cluster::restart_guard::{QuarantineReason, memory};
+use redlatch::{NodeState, QuarantineReason, RestartGuard};
 
 use super::{Finding, Subject, Use, marker, span, up};
 use crate::doctor::marker::Seen;
@@ -61,7 +60,7 @@ fn promoted(subject: &Subject, how: &Use) -> Option<Finding> {
         return Some(Finding::warn(NAME, format!("{promoted}, and the restart guard is off")));
     }
     if !matches!(subject.seen.marker, Seen::Fits(_)) {
-        let each = span(memory(how.max_ttl));
+        let each = span(RestartGuard::quarantine(how.max_ttl));
         return Some(Finding::fail(
             NAME,
             format!(
@@ -112,7 +111,7 @@ fn eviction(subject: &Subject) -> Finding {
     if policy != "noeviction" {
         let set = "CONFIG SET maxmemory-policy noeviction";
         return if most > 0 {
-            Finding::fail(NAME, format!("{policy}: it may throw a lock away. {set}"))
+            Finding::fail(NAME, format!("{policy}: it may evict a lock. {set}"))
         } else {
             Finding::warn(NAME, format!("{policy}: no maxmemory yet; with one it evicts. {set}"))
         };
@@ -209,10 +208,13 @@ fn age(subject: &Subject, how: &Use) -> Finding {
             );
         }
     }
-    if !how.restart_guard && age < memory(how.max_ttl) {
+    if !how.restart_guard && age < RestartGuard::quarantine(how.max_ttl) {
         return Finding::warn(
             NAME,
-            format!("up only {shown}, and the restart guard is off: locks of before may live on"),
+            format!(
+                "up only {shown}, and the restart guard is off: clients may still hold locks \
+                 from before its start"
+            ),
         );
     }
     Finding::ok(NAME, format!("up {shown}"))
@@ -222,7 +224,7 @@ fn age_unknown(how: &Use) -> Finding {
     if !how.restart_guard {
         return Finding::unknown("age", "INFO");
     }
-    let each = span(memory(how.max_ttl));
+    let each = span(RestartGuard::quarantine(how.max_ttl));
     Finding::warn(
         "age",
         format!(

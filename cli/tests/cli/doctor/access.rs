@@ -34,15 +34,15 @@ fn what_is_in_the_way_of_each_node_is_found_in_the_time_of_one_timeout() {
     println!("{:#}\nafter {:?}", diagnosis.json, diagnosis.took);
     assert_eq!(diagnosis.code, 1, "five of eight answered");
     diagnosis.is(&label(good), &[]);
-    let stuck = "no answer in time: it takes connections; is it stopped";
+    let stuck = "no answer in time: it accepts connections; is it stopped";
     diagnosis.is(&label(frozen), &[("reachable", "fail", stuck)]);
     let refused = "not connected (Connection refused): no server listens there";
     diagnosis.is(&label(dead), &[("reachable", "fail", refused)]);
-    diagnosis.is(&label(locked), &[("credentials", "fail", "it wants a password")]);
+    diagnosis.is(&label(locked), &[("credentials", "fail", "it requires a password")]);
     diagnosis.is(&label(guessed), &[("credentials", "fail", "it refuses the password")]);
     diagnosis.is(&label(full), &[("reachable", "fail", "has too many clients")]);
     let address = other.address().to_string();
-    diagnosis.is(&address, &[("reachable", "fail", "that is no Redis")]);
+    diagnosis.is(&address, &[("reachable", "fail", "that is not Redis")]);
     let address = protected.address().to_string();
     diagnosis.is(&address, &[("reachable", "fail", "is in protected mode")]);
     // A frozen node costs its timeout of two seconds, once; the rest is for a busy machine.

@@ -30,7 +30,7 @@ fn a_marker_that_may_not_be_used_and_one_of_another_program_are_found() {
         println!("{words}");
         assert_eq!(level, "warn");
         assert!(words.starts_with("the key redlatch:node may not be read and written ("));
-        assert!(words.contains("while a client is not connected goes unnoticed"), "{words}");
+        assert!(words.contains("while a client is not connected, that goes unnoticed"), "{words}");
         assert!(words.ends_with("ACL rule: ~redlatch:node +get +set +eval +time"), "{words}");
     }
     let foreign = diagnosis.words(Some(&label(&fleet[4])), "marker");

@@ -66,7 +66,7 @@ fn what_is_no_master_of_its_own_is_found() {
     }
     diagnosis.is(&label(cluster), &[("cluster", "fail", "cluster-enabled no")]);
     diagnosis.is(&label(loading), &[("loading", "fail", "it is loading its data")]);
-    let set = "allkeys-lru: it may throw a lock away. CONFIG SET maxmemory-policy noeviction";
+    let set = "allkeys-lru: it may evict a lock. CONFIG SET maxmemory-policy noeviction";
     diagnosis.is(&label(evicts), &[("eviction", "fail", set)]);
     diagnosis.is(&label(could), &[("eviction", "warn", "no maxmemory yet")]);
     diagnosis.is_together(&[("quorum", "fail", "3 of 7 nodes grant, and 4 are needed")]);
@@ -93,7 +93,7 @@ fn two_addresses_of_one_server_and_an_even_number_of_nodes_are_found() {
     let same = format!("{one} and {other} are one server (run_id {run_id})");
     // That server has one vote, which makes three of four: enough.
     diagnosis.is_together(&[
-        ("node-count", "warn", "4 nodes bear as few failures as 3: 1"),
+        ("node-count", "warn", "4 nodes tolerate as few failures as 3: 1"),
         ("distinct", "fail", &same),
     ]);
     // That it is one server is reported once, and neither address has further findings.

@@ -4,6 +4,7 @@ use std::fmt;
 
 /// Why the input is not a reply that the decoder accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Malformed {
     /// No kind of reply begins with this byte.
     UnknownType(u8),
