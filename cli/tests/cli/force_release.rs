@@ -151,7 +151,7 @@ fn force_release_names_nodes_that_it_did_not_reach_and_needs_a_quorum() {
     // A key of another type is no lock, and stays.
     assert!(fleet[1].command(&["RPUSH", "key", "x"]) == support::Value::Int(1));
     let ended = run_on(&fleet, &["force-release", "-y", "key"]).with_code(1);
-    assert!(ended.errors.contains("holds something that is no lock"), "{ended:?}");
+    assert!(ended.errors.contains("holds a value that is not a lock"), "{ended:?}");
     fleet[1].kill();
     set(&fleet[2], "x");
     let ended = run_on(&fleet, &["force-release", "-y", "key"]).with_code(69);
