@@ -17,6 +17,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
@@ -142,7 +143,7 @@ fn trace(in_flight: usize, pairs: u64) -> Calls {
 }
 
 fn trace_at(urls: &[String], ca: Option<&Path>, in_flight: usize, pairs: u64) -> Calls {
-    let directory = Directory::new(in_flight);
+    let directory = Directory::new();
     let mut strace = Command::new("strace");
     // One file for each thread, so that no line of one breaks a line of another.
     strace.args(["-ff", "-qq", "-e", "signal=none", "-o"]).arg(directory.0.join("thread"));
@@ -168,8 +169,10 @@ fn trace_at(urls: &[String], ca: Option<&Path>, in_flight: usize, pairs: u64) ->
 struct Directory(PathBuf);
 
 impl Directory {
-    fn new(in_flight: usize) -> Directory {
-        let name = format!("redlatch-strace-{}-{in_flight}", std::process::id());
+    fn new() -> Directory {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("redlatch-strace-{}-{count}", std::process::id());
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).expect("a temporary directory can be made");
         Directory(path)

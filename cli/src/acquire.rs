@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use mio::Token;
 use redlatch::{Lock, LockOptions, clock, clock::Instant};
@@ -14,9 +15,10 @@ use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
 
 use crate::arguments::{Common, Key};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
-use crate::lock_wait::{Patience, for_lock};
+use crate::holder::Holder;
+use crate::lock_wait::{QuorumPatience, for_lock};
 use crate::look::time;
 use crate::node_events;
 use crate::nodes;
@@ -41,6 +43,9 @@ nodes could answer, 125 usage or configuration, 128+n ended by signal n while it
 /// The part of the ttl in which the nodes beyond the majority may answer. They are only counted for
 /// the output: the lock does not need them.
 const FOR_STRAGGLERS: u32 = 20;
+
+/// The longest time for that.
+const LONGEST_FOR_STRAGGLERS: Duration = Duration::from_millis(10);
 
 /// How many bytes a pipe takes without blocking, once it is reported as writable.
 const PIECE: usize = 4096;
@@ -107,7 +112,7 @@ impl Taking<'_> {
     fn gather(&mut self) -> Result<(), Stop> {
         let signals = &mut self.signals;
         let mut signal = None;
-        self.event_loop.gather(|_| {
+        self.event_loop.gather(Patience::Prompt, |_| {
             signal = signals.pending().next();
             signal.is_some()
         })?;
@@ -125,15 +130,21 @@ impl Taking<'_> {
         let timing = &self.options.common.timing;
         let give_up_at = timing.longest_wait().map(|wait| self.start.saturating_add(wait));
         let once = LockOptions::once(timing.ttl);
-        let mut patience = Patience::new(timing.no_quorum_wait);
+        let mut patience = QuorumPatience::new(timing.no_quorum_wait);
         let (signals, output) = (&mut self.signals, &self.options.common.output);
         let beside = |event_loop: &mut EventLoop| {
             node_events::mention(event_loop, output);
             signals.pending().next().map_or(Ok(None), |signal| Err(Stop::Signal(signal)))
         };
         let key = &self.options.key.key;
-        for_lock(&mut self.event_loop, key, once, give_up_at, &mut patience, beside)
-            .map_err(Refusal::of_acquire)?
+        let taken = for_lock(&mut self.event_loop, key, once, give_up_at, &mut patience, beside);
+        match taken {
+            Ok(lock) => lock,
+            Err(error) => {
+                let holder = Holder::of(&mut self.event_loop, key, &error);
+                Err(Refusal::of_acquire(error).held_by(holder).into())
+            }
+        }
     }
 
     /// Hands the lock to the reader of its token, or releases it.
@@ -153,7 +164,7 @@ impl Taking<'_> {
             return Err(not_taken("it was closed from the start"));
         }
         let timing = &self.options.common.timing;
-        let patience = timing.node_timeout.min(timing.ttl / FOR_STRAGGLERS);
+        let patience = LONGEST_FOR_STRAGGLERS.min(timing.ttl / FOR_STRAGGLERS);
         let end = clock::now().saturating_add(patience);
         while self.event_loop.awaits_answers() && clock::now() < end {
             self.turn(Some(end))?;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Registry, Token};
 use redlatch::{
-    Config, ConfigError, Engine, Error, NodeError, NodeEvent, NodeId, NodeSet, Op, Outcome, clock,
-    clock::Instant, majority,
+    Config, ConfigError, Engine, Error, NodeError, NodeEvent, NodeId, NodeSet, NodeState, Op,
+    Outcome, clock, clock::Instant, majority,
 };
 
 use crate::suspend::Timer;
@@ -21,6 +21,21 @@ use crate::suspend::Timer;
 pub const FIRST_NODE: usize = 1 << 16;
 
 const EVENTS: usize = 64;
+
+/// How long a prompt verb gives the other nodes once a quorum is ready: as long as the quorum took,
+/// within these bounds. Healthy nodes are about equally fast.
+const LEAST_GRACE: Duration = Duration::from_millis(2);
+const MOST_GRACE: Duration = Duration::from_millis(50);
+
+/// How long a verb waits for the nodes beyond a quorum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// About as long as the quorum took: for a verb that needs a quorum and no more. A node that
+    /// comes later gets the key with the first renewal.
+    Prompt,
+    /// A node timeout: for a verb that has to reach every node that it can.
+    Thorough,
+}
 
 /// The result of a name lookup.
 type Found = (NodeId, io::Result<Vec<SocketAddr>>);
@@ -106,23 +121,33 @@ impl EventLoop {
         std::mem::take(&mut self.node_events)
     }
 
-    /// Turns until a quorum is ready and the others have had a node timeout, or until every node
-    /// has failed once, and for the connect timeout at most. Ends early with `false` if `stop`
-    /// returns `true` for the events of other sources.
-    pub fn gather(&mut self, mut stop: impl FnMut(&[Token]) -> bool) -> Result<bool, Error> {
+    /// Turns until a quorum is ready and the others have had their time, or until every node has
+    /// failed once, and for the connect timeout at most. Ends early with `false` if `stop` returns
+    /// `true` for the events of other sources.
+    pub fn gather(
+        &mut self,
+        patience: Patience,
+        mut stop: impl FnMut(&[Token]) -> bool,
+    ) -> Result<bool, Error> {
         let settings = self.engine.coordinator().settings();
         let (nodes, node_timeout) = (settings.nodes.len(), settings.node_timeout);
-        let end = clock::now().saturating_add(settings.connect_timeout);
+        let start = clock::now();
+        let end = start.saturating_add(settings.connect_timeout);
         let mut quorum_since = None;
         loop {
             let (now, core) = (clock::now(), self.engine.coordinator());
-            let tried = |&node: &NodeId| core.standing(node).is_usable() || core.failures(node) > 0;
-            let all_tried = (0..nodes).map(NodeId::new).filter(tried).count() == nodes;
             let mut until = end;
             if core.ready().len() > nodes / 2 {
-                until = quorum_since.get_or_insert(now).saturating_add(node_timeout).min(end);
+                let since: Instant = *quorum_since.get_or_insert(now);
+                let grace = match patience {
+                    Patience::Prompt => {
+                        since.saturating_since(start).clamp(LEAST_GRACE, MOST_GRACE)
+                    }
+                    Patience::Thorough => node_timeout,
+                };
+                until = since.saturating_add(grace).min(end);
             }
-            if all_tried || now >= until {
+            if core.coming_back().is_empty() || now >= until {
                 self.refuse_one_server_twice()?;
                 return Ok(true);
             }
@@ -132,27 +157,45 @@ impl EventLoop {
         }
     }
 
-    /// Turns until every node has answered all requests and no release is pending, but for `limit`
-    /// at most. So no release that a node could still get is left unsent at the end.
+    /// Turns until every node that was asked has answered and no release is pending, but for
+    /// `limit` at most. So no release that a node could still get is left unsent at the end. A node
+    /// that was never asked, because it was not ready, is not waited for.
     pub fn settle(&mut self, limit: Duration) -> Result<(), Error> {
-        let end = clock::now().saturating_add(limit);
+        self.settle_until(clock::now().saturating_add(limit), |_| true)
+    }
+
+    /// Turns until `done` and nothing is unsettled any more, but until `end` at most.
+    pub fn settle_until(
+        &mut self,
+        end: Instant,
+        mut done: impl FnMut(&mut Engine) -> bool,
+    ) -> Result<(), Error> {
         // At least once: the last requests may not be written yet.
         self.engine.flush();
-        while clock::now() < end && self.is_something_open() {
+        while !(done(&mut self.engine) && self.unsettled().next().is_none()) && clock::now() < end {
             self.turn(Some(end))?;
         }
         Ok(())
     }
 
-    /// Whether a node has not answered all of its requests.
+    /// Whether a node that was asked has not answered everything.
     pub fn awaits_answers(&self) -> bool {
-        let core = self.engine.coordinator();
-        self.nodes().any(|node| core.unanswered(node) > 0)
+        self.nodes().any(|node| self.owes_an_answer(node))
     }
 
-    fn is_something_open(&self) -> bool {
+    /// The nodes that were asked and have not answered everything, or have not got a release that
+    /// is pending: a key of ours may stay there for its ttl.
+    pub fn unsettled(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let pending = |node| self.engine.coordinator().pending_releases(node) > 0;
+        self.nodes().filter(move |&node| self.owes_an_answer(node) || pending(node))
+    }
+
+    /// Whether a node that was ready has not answered everything. In a handshake nothing was asked
+    /// that a lock depends on.
+    fn owes_an_answer(&self, node: NodeId) -> bool {
         let core = self.engine.coordinator();
-        self.awaits_answers() || self.nodes().any(|node| core.pending_releases(node) > 0)
+        let asked = core.standing(node) != NodeState::Handshake;
+        asked && core.unanswered(node) > 0
     }
 
     fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {

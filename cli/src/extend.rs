@@ -6,7 +6,7 @@ use redlatch::{LockToken, Outcome, clock};
 use serde_json::json;
 
 use crate::arguments::{Common, Key, token};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::look::time;
 use crate::node_events;
@@ -54,9 +54,9 @@ fn extend(options: &Options) -> Result<(), Refusal> {
     let (key, ttl) = (&options.key.key, options.common.timing.ttl);
     let mut event_loop =
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
-    event_loop.gather(|_| false)?;
+    event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.common.output);
-    let op = event_loop.engine.extend_token(key, options.token, ttl, 0)?;
+    let op = event_loop.engine.extend_token(key, options.token.clone(), ttl, 0)?;
     let deadline = match event_loop.end_of(op)? {
         Outcome::Extended { deadline } => deadline,
         other => unreachable!("an extend ended as {other:?}"),

@@ -12,7 +12,7 @@ use redlatch::{
 use serde_json::{Value, json};
 
 use crate::arguments::{Common, Key};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Patience};
 use crate::look::Colours;
 use crate::output::{self, Refusal, trouble};
 use crate::status::{inspected, keys};
@@ -73,7 +73,7 @@ fn force_release(options: &Options) -> Result<u8, Refusal> {
         return Err(Refusal::config(message));
     }
     let mut event_loop = EventLoop::new(config)?;
-    event_loop.gather(|_| false)?;
+    event_loop.gather(Patience::Thorough, |_| false)?;
     let key = &options.key.key;
     let seen = inspected(&mut event_loop, std::slice::from_ref(key))?;
     let seen = seen.first().expect("one key was asked for");
@@ -132,7 +132,7 @@ fn is_confirmed(event_loop: &mut EventLoop) -> Result<bool, Refusal> {
         return Ok(false);
     }
     event_loop.turn(Some(clock::now()))?;
-    event_loop.gather(|_| false)?;
+    event_loop.gather(Patience::Thorough, |_| false)?;
     Ok(true)
 }
 

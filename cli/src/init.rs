@@ -14,7 +14,7 @@ use redlatch::{
 use serde_json::{Value, json};
 
 use crate::arguments::{Common, Output};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::look::Colours;
 use crate::node_events;
@@ -80,7 +80,7 @@ fn init(options: &Options) -> Result<u8, Refusal> {
         config = config.restart_guard(RestartGuard::On);
     }
     let mut event_loop = EventLoop::new(config)?;
-    event_loop.gather(|_| false)?;
+    event_loop.gather(Patience::Thorough, |_| false)?;
     refuse_without_quorum(&event_loop)?;
     if options.yes {
         node_events::mention(&mut event_loop, &options.common.output);
@@ -129,7 +129,7 @@ fn is_confirmed(event_loop: &mut EventLoop) -> Result<bool, Refusal> {
         return Ok(false);
     }
     event_loop.turn(Some(clock::now()))?;
-    event_loop.gather(|_| false)?;
+    event_loop.gather(Patience::Thorough, |_| false)?;
     let changed = event_loop.take_events().into_iter().find_map(|event| match event {
         NodeEvent::Quarantined { node, why, .. } => Some((node, why)),
         _ => None,

@@ -10,14 +10,14 @@ use std::time::Duration;
 use redlatch::proto::Coordinator;
 use redlatch::{
     Completion, Error, Lock, LockOptions, NodeId, NodeState, Op, Outcome, Stats, clock,
-    clock::Instant,
+    clock::Instant, majority,
 };
 
 use crate::event_loop::EventLoop;
 
 /// The bound of `--no-quorum-wait`.
 #[derive(Debug)]
-pub struct Patience {
+pub struct QuorumPatience {
     limit: Duration,
     /// Since when there is no quorum.
     since: Option<Instant>,
@@ -27,9 +27,9 @@ pub struct Patience {
     refused: bool,
 }
 
-impl Patience {
-    pub fn new(limit: Duration) -> Patience {
-        Patience { limit, since: None, seen: (0, 0), refused: false }
+impl QuorumPatience {
+    pub fn new(limit: Duration) -> QuorumPatience {
+        QuorumPatience { limit, since: None, seen: (0, 0), refused: false }
     }
 
     /// When to give up; `None` while a quorum can be asked.
@@ -42,7 +42,7 @@ impl Patience {
         let standings = (0..nodes).map(|index| core.standing(NodeId::new(index)));
         let is_quarantined = |standing| matches!(standing, NodeState::Quarantined(_));
         let refused = self.refused && !standings.into_iter().any(is_quarantined);
-        let none = core.ready().len() <= nodes / 2 || refused;
+        let none = core.ready().len() < majority(nodes) || refused;
         self.since = none.then(|| self.since.unwrap_or(now));
         self.since.map(|since| since.saturating_add(self.limit))
     }
@@ -71,7 +71,7 @@ pub fn for_lock<S>(
     key: &str,
     once: LockOptions,
     give_up_at: Option<Instant>,
-    patience: &mut Patience,
+    patience: &mut QuorumPatience,
     mut beside: impl FnMut(&mut EventLoop) -> Result<Option<Instant>, S>,
 ) -> Result<Result<Lock, S>, Error> {
     let mut last = false;
@@ -110,7 +110,7 @@ enum Ended<S> {
 fn ended<S>(
     event_loop: &mut EventLoop,
     op: Op,
-    mut patience: Option<&mut Patience>,
+    mut patience: Option<&mut QuorumPatience>,
     beside: &mut impl FnMut(&mut EventLoop) -> Result<Option<Instant>, S>,
 ) -> Result<Ended<S>, Error> {
     loop {

@@ -7,6 +7,7 @@ mod acquire;
 mod arguments;
 mod bench;
 mod completions;
+mod config_file;
 mod demo;
 mod die_with_parent;
 mod doctor;
@@ -16,6 +17,7 @@ mod exit;
 mod extend;
 mod force_release;
 mod hold;
+mod holder;
 mod init;
 mod leading;
 mod lock_wait;
@@ -31,25 +33,24 @@ mod signals;
 mod status;
 mod suspend;
 mod table;
+mod variables;
 mod wait;
 mod wall_clock;
 mod writable;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
-
-use arguments::{Arguments, Verb};
+use arguments::Verb;
 
 fn main() -> ExitCode {
     // Before anything else: the redlatch that started this process waits with a lock in hand.
     if let Some(code) = die_with_parent::become_command() {
         return code;
     }
-    let words = leading::after_verb(std::env::args_os().collect(), &Arguments::command());
-    let verb = match Arguments::try_parse_from(words) {
+    let words = leading::after_verb(std::env::args_os().collect(), &variables::command());
+    let verb = match variables::parse(words) {
         Ok(arguments) => arguments.verb,
-        Err(error) => return exit::not_understood(&error),
+        Err(code) => return code,
     };
     match verb {
         Verb::Exec(options) => exec::run(&options),

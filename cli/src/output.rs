@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::Output;
 use crate::exit;
+use crate::holder::Holder;
 
 /// Why a verb did not do what was asked.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct Refusal {
     pub code: u8,
     /// A line for people about what an operator can do.
     pub way_out: Option<&'static str>,
+    /// The client that holds the key, if the nodes were asked.
+    pub holder: Option<Box<Holder>>,
 }
 
 /// Printed after a refusal of nodes that are in quarantine.
@@ -37,7 +40,7 @@ impl Refusal {
     /// A refusal of options that cannot work.
     pub fn config(message: impl Into<String>) -> Refusal {
         let (message, code) = (message.into(), exit::INTERNAL);
-        Refusal { word: "config", message, nodes: Vec::new(), code, way_out: None }
+        Refusal { word: "config", message, nodes: Vec::new(), code, way_out: None, holder: None }
     }
 
     /// A refusal for something that should not happen.
@@ -62,7 +65,18 @@ impl Refusal {
     /// The JSON of any verb that was refused.
     pub fn json(&self) -> Value {
         let nodes: Vec<Value> = self.nodes.iter().map(node_json).collect();
-        json!({ "error": self.word, "message": self.message, "nodes": nodes })
+        let mut object = json!({ "error": self.word, "message": self.message, "nodes": nodes });
+        self.holder.iter().for_each(|holder| holder.add_to(&mut object));
+        object
+    }
+
+    /// The refusal, with the client that holds the key.
+    #[must_use]
+    pub fn held_by(mut self, holder: Option<Box<Holder>>) -> Refusal {
+        if let Some(holder) = &holder {
+            self.message = format!("{}; {}", self.message, holder.words());
+        }
+        Refusal { holder, ..self }
     }
 
     /// Prints the refusal and returns the exit code. With `--quiet` only what an operator has to
@@ -93,7 +107,7 @@ impl From<Error> for Refusal {
             Some(advice) => format!("{error}; {advice}"),
             None => error.to_string(),
         };
-        Refusal { word, message, nodes, code, way_out: None }
+        Refusal { word, message, nodes, code, way_out: None, holder: None }
     }
 }
 

@@ -6,7 +6,7 @@ use redlatch::{Inspection, LockToken, Outcome, ReleaseOutcome};
 use serde_json::{Value, json};
 
 use crate::arguments::{Common, Key, Output, token};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::node_events;
 use crate::nodes;
@@ -54,9 +54,9 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     let (key, node_timeout) = (&options.key.key, options.common.timing.node_timeout);
     let mut event_loop =
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
-    event_loop.gather(|_| false)?;
+    event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.common.output);
-    let op = event_loop.engine.release_token(key, options.token, 0)?;
+    let op = event_loop.engine.release_token(key, options.token.clone(), 0)?;
     let released = match event_loop.end_of(op)? {
         Outcome::Released(released) => released,
         other => unreachable!("a release ended as {other:?}"),

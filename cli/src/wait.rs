@@ -13,7 +13,7 @@ use redlatch::{Inspection, KeyState, KeySummary, NodeError, NodeReply, clock, cl
 use serde_json::json;
 
 use crate::arguments::{Common, Key};
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Patience};
 use crate::look::Colours;
 use crate::nodes;
 use crate::output::{self, Refusal};
@@ -67,7 +67,7 @@ fn wait(options: &Options) -> Result<u8, Refusal> {
     let (key, timing) = (&options.key.key, &options.common.timing);
     let give_up_at = timing.longest_wait().map(|wait| begun.saturating_add(wait));
     let mut event_loop = EventLoop::new(nodes::config(&options.common.nodes, timing)?)?;
-    event_loop.gather(|_| false)?;
+    event_loop.gather(Patience::Thorough, |_| false)?;
     let (mut pause, mut unknown_since) = (FIRST_PAUSE, None);
     loop {
         let seen = inspected(&mut event_loop, std::slice::from_ref(key))?;

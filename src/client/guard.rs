@@ -4,6 +4,7 @@
 //! holder still has the guard.
 
 use std::cell::RefMut;
+use std::fmt;
 use std::time::Duration;
 
 use super::Client;
@@ -31,20 +32,27 @@ use crate::proto::time::Instant;
 /// makes sure that it ends before the client. If it is forgotten (`std::mem::forget`), its lock
 /// stays until the ttl is over, or until [`Client::close`]. During unwinding its drop does the
 /// same as always. In a forked process the lock is over, and dropping the guard does nothing.
-#[derive(Debug)]
 #[must_use = "a guard that is dropped gives its lock back"]
 pub struct Guard<'a> {
     client: &'a Client,
     key: Vec<u8>,
     /// `None` once the lock was released.
     lock: Option<Lock>,
-    /// The number of its notices, if the lock is kept.
-    kept: Option<u64>,
+    /// The number under which its loss is noted.
+    number: u64,
+    /// The lock is kept, or was.
+    kept: bool,
 }
 
 impl<'a> Guard<'a> {
-    pub(super) fn new(client: &'a Client, key: Vec<u8>, lock: Lock, kept: Option<u64>) -> Self {
-        Guard { client, key, lock: Some(lock), kept }
+    pub(super) fn new(
+        client: &'a Client,
+        key: Vec<u8>,
+        lock: Lock,
+        number: u64,
+        kept: bool,
+    ) -> Self {
+        Guard { client, key, lock: Some(lock), number, kept }
     }
 
     /// The key.
@@ -73,17 +81,17 @@ impl<'a> Guard<'a> {
     /// due and reads what has arrived, without waiting.
     ///
     /// # Errors
-    /// [`Error::Lost`] once the lock is over, with the reason if it was kept.
+    /// [`Error::Lost`] once the lock is over, with the reason if the client has noticed the loss.
     pub fn check(&self) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
         let ours = inner.engine.check_fork();
-        if ours && self.kept.is_some() {
+        if ours && self.kept {
             inner.turn_for_kept()?;
         }
         if ours && !inner.engine.remaining(self.lock()).is_zero() {
             return Ok(());
         }
-        Err(self.kept.and_then(|kept| inner.notices.loss(kept)).unwrap_or_else(|| {
+        Err(inner.notices.loss(self.number).unwrap_or_else(|| {
             let core = inner.engine.coordinator();
             core.lost_unasked(LostReason::Over, &self.key, clock::now())
         }))
@@ -104,13 +112,9 @@ impl<'a> Guard<'a> {
         let mut inner = self.client.inner.borrow_mut();
         // In a forked process this call makes the engine forget its locks.
         inner.engine.check_fork();
-        let number = inner.notices.next();
         let lock = self.lock.as_ref().expect("it is taken only where the guard ends");
-        inner.engine.auto_extend(lock, keep, number)?;
-        if let Some(former) = self.kept.replace(number) {
-            inner.notices.forget(former);
-        }
-        inner.notices.follow(number, &self.key, lock.token());
+        inner.engine.auto_extend(lock, keep, 0)?;
+        self.kept = true;
         inner.engine.flush();
         Ok(())
     }
@@ -184,6 +188,15 @@ impl<'a> Guard<'a> {
     }
 }
 
+/// One line: key, token, and how long the lock may still be believed in.
+impl fmt::Debug for Guard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, token) = (self.key.escape_ascii(), &self.lock().token);
+        let remaining = self.remaining();
+        write!(f, "Guard {{ key: \"{key}\", token: {token}, remaining: {remaining:?} }}")
+    }
+}
+
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         // A panic inside a call of the client leaves it borrowed: then the lock ends with its ttl.
@@ -192,9 +205,7 @@ impl Drop for Guard<'_> {
             inner.engine.release_nowait(&lock);
             inner.engine.flush();
         }
-        if let Some(kept) = self.kept {
-            inner.notices.forget(kept);
-        }
+        inner.notices.forget(self.number);
         if inner.spare_keys.len() < SPARE_KEYS {
             inner.spare_keys.push(std::mem::take(&mut self.key));
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mio::{Events, Poll, Token};
 
 use super::notices::Notices;
-use crate::config::{Config, LockOptions};
+use crate::config::Config;
 use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::engine::Engine;
@@ -24,6 +24,9 @@ pub(super) const SPARE_KEYS: usize = 64;
 
 /// How long a waiter that backs off leaves its input unread: each answer would wake the thread.
 const UNREAD: Duration = Duration::from_millis(1);
+
+/// A caller that made no call for longer than this was away: connections may have been closed.
+const AWAY: Duration = Duration::from_millis(50);
 
 /// While it keeps locks, a client that is asked about one reads its sockets at most this often.
 const READ_INTERVAL: Duration = Duration::from_millis(1);
@@ -51,7 +54,8 @@ impl Inner {
             Error::Config(ConfigError::System { problem })
         };
         let poll = Poll::new().map_err(system)?;
-        let engine = Engine::new(config, poll.registry(), Token(0))?;
+        let mut engine = Engine::new(config, poll.registry(), Token(0))?;
+        engine.report_lock_updates();
         let events = Events::with_capacity(EVENTS);
         let (read_at, spare_keys) = (clock::now(), Vec::new());
         let (names, notices) = (Names::new(), Notices::default());
@@ -88,19 +92,20 @@ impl Inner {
         Ok(())
     }
 
-    /// Notes the events of the locks that are kept, and returns whether there was any. Other
-    /// completions are dropped: their callers gave up.
+    /// Notes the events of the locks, and returns whether there was any. Completions are dropped:
+    /// no call waits for them, and what they say of a lock that is kept is an update, too.
     pub(super) fn take_completions(&mut self) -> bool {
-        let mut any = false;
-        while let Some(done) = self.engine.poll_completion() {
-            any |= self.notices.take(done.data, done.result);
-        }
-        any
+        while self.engine.poll_completion().is_some() {}
+        self.take_lock_updates()
     }
 
-    /// The number for the notices of a lock that is to be kept.
-    pub(super) fn number_for(&mut self, options: LockOptions) -> Option<u64> {
-        options.keep.map(|_| self.notices.next())
+    /// Notes the events of the locks, and returns whether there was any.
+    fn take_lock_updates(&mut self) -> bool {
+        let mut any = false;
+        while let Some(update) = self.engine.poll_lock_update() {
+            any |= self.notices.take(update);
+        }
+        any
     }
 
     /// Does what is due for the locks that are kept, and reads what has arrived, without waiting.
@@ -110,7 +115,7 @@ impl Inner {
         if due || now.saturating_since(self.read_at) >= READ_INTERVAL {
             self.turn(now).map_err(|error| poller_failed(&error))?;
         }
-        // A call that waited for something else may have left completions, too.
+        // A call that waited for something else may have left updates, too.
         self.take_completions();
         // What the answers require is written now, not with the next call.
         self.engine.flush();
@@ -125,8 +130,9 @@ impl Inner {
         }
     }
 
-    /// Connections may have been closed between calls, when the client does not read. They are
-    /// replaced first, for at most a node timeout, so that they do not cost the attempt.
+    /// Connections may have been closed between calls, when the client does not read. If the others
+    /// are no quorum, they are replaced first, for at most a node timeout, so that they do not cost
+    /// the attempt.
     pub(super) fn reconnect_after_pause(&mut self) -> Result<(), Error> {
         if !self.engine.check_fork() {
             // A poll would take the parent's events from it.
@@ -134,13 +140,17 @@ impl Inner {
         }
         let now = clock::now();
         let node_timeout = self.engine.coordinator().settings().node_timeout;
-        if now.saturating_since(self.read_at) < node_timeout {
+        if now.saturating_since(self.read_at) < node_timeout.min(AWAY) {
             return Ok(());
         }
-        let end = now.saturating_add(node_timeout);
         self.turn(now).map_err(|error| poller_failed(&error))?;
-        while !self.engine.coordinator().coming_back().is_empty() && clock::now() < end {
-            self.turn(end).map_err(|error| poller_failed(&error))?;
+        let core = self.engine.coordinator();
+        self.wait_while(Connecting::again(core, node_timeout, now))
+    }
+
+    fn wait_while(&mut self, mut connecting: Connecting) -> Result<(), Error> {
+        while let Some(until) = connecting.wait_until(self.engine.coordinator(), clock::now()) {
+            self.turn(until).map_err(|error| poller_failed(&error))?;
         }
         Ok(())
     }
@@ -154,8 +164,8 @@ impl Inner {
                     self.engine.flush();
                     return done.result;
                 }
-                self.notices.take(done.data, done.result);
             }
+            self.take_lock_updates();
             if let Err(error) = self.turn(FOREVER) {
                 self.engine.cancel(op);
                 self.engine.flush();
@@ -165,10 +175,7 @@ impl Inner {
     }
 
     pub(super) fn wait_for_nodes(&mut self) -> Result<(), Error> {
-        let mut connecting = Connecting::new(self.engine.coordinator(), clock::now());
-        while let Some(until) = connecting.wait_until(self.engine.coordinator(), clock::now()) {
-            self.turn(until).map_err(|error| poller_failed(&error))?;
-        }
+        self.wait_while(Connecting::new(self.engine.coordinator(), clock::now()))?;
         refuse_one_server_twice(self.engine.coordinator(), clock::now())
     }
 }

@@ -55,8 +55,7 @@ pub use notices::{LockEvent, LockEventKind};
 /// A signal that interrupts a wait neither ends the call nor makes it longer. If a panic of yours
 /// unwinds through guards and client, they are dropped as at any other end of their scopes: the
 /// releases are written, without waiting. A panic in a function of [`Config::credentials`] or
-/// [`Config::resolver`] only fails the attempt at that node. One exception: while
-/// [`connect`](Client::connect) looks names up, such a panic unwinds through it.
+/// [`Config::resolver`] only fails the attempt at that node.
 ///
 /// Dropping the client writes the pending releases, as far as the sockets take them without
 /// waiting; [`close`](Client::close) waits for the nodes. A node that is frozen at that moment
@@ -83,8 +82,9 @@ pub struct Client {
 
 impl Client {
     /// Connects to the nodes. None of them needs to be up. The call waits until a quorum is ready
-    /// and the others have had one node timeout, or until every node has failed once, for the
-    /// connect timeout at most. Nodes that come up later join by themselves.
+    /// and the others have had as long again (2 ms at least, a node timeout at most), or until
+    /// every node has failed once, for the connect timeout at most. Nodes that come up later join
+    /// by themselves.
     ///
     /// # Errors
     /// Only for a configuration that cannot work: a setting, or two addresses that lead to one
@@ -95,6 +95,9 @@ impl Client {
 
     /// Takes the lock on `key`, waiting for it for 10 s, or as the options say. The nodes notify
     /// the client of a release, so it does not have to poll them all the time.
+    ///
+    /// A key that a guard of this client holds and renews is refused at once
+    /// ([`Error::Contended`]): while this call waits, the guard cannot be dropped.
     ///
     /// # Errors
     /// Why there is no lock: the error of the last attempt.
@@ -108,12 +111,16 @@ impl Client {
         self.acquire(key.as_ref(), options)
     }
 
-    /// Takes the lock on `key`, in one attempt.
+    /// Takes the lock on `key`, in one attempt, whatever wait the options have.
     ///
     /// # Errors
     /// Why there is no lock.
-    pub fn try_lock(&self, key: impl AsRef<[u8]>, ttl: Duration) -> Result<Guard<'_>, Error> {
-        self.acquire(key.as_ref(), LockOptions::new(ttl).wait(Duration::ZERO))
+    pub fn try_lock(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<LockOptions>,
+    ) -> Result<Guard<'_>, Error> {
+        self.acquire(key.as_ref(), options.into().wait(Duration::ZERO))
     }
 
     /// Takes up the lock on `key` that was given away with `token` ([`Guard::into_token`]), under
@@ -133,9 +140,9 @@ impl Client {
         let (key, options) = (key.as_ref(), options.into());
         let mut inner = self.inner.borrow_mut();
         inner.reconnect_after_pause()?;
-        let number = inner.number_for(options);
-        let op = inner.engine.adopt(key, token, options, number.unwrap_or(0))?;
-        self.guard_of(&mut inner, op, key, number)
+        let number = inner.notices.next();
+        let op = inner.engine.adopt(key, token, options, number)?;
+        self.guard_of(&mut inner, op, key, number, options)
     }
 
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
@@ -215,8 +222,9 @@ impl Client {
         }
     }
 
-    /// The next event of the locks that are kept ([`Guard::auto_extend`]), of the last 256: a
-    /// deadline that comes near, or a loss. The client notices them inside its calls.
+    /// The next event of the locks, of the last 256: a loss, or, if a lock is renewed
+    /// ([`Guard::auto_extend`]), a deadline that comes near. The client notices them inside its
+    /// calls. A lock that was released or given away has no event.
     pub fn poll_lock_event(&self) -> Option<LockEvent> {
         let mut inner = self.inner.borrow_mut();
         // What happened to a lock before a fork is the parent's alone.
@@ -292,7 +300,7 @@ impl Client {
         let mut until = clock::now();
         loop {
             let turned = inner.turn(until);
-            // No caller polls these completions, and while any is left the loop would not sleep.
+            // No caller polls completions any more, and while any is left the loop does not sleep.
             inner.take_completions();
             let (left, now) = (inner.engine.coordinator().open_records(), clock::now());
             if left == 0 || turned.is_err() || now >= end {
@@ -302,12 +310,17 @@ impl Client {
         }
     }
 
-    fn acquire(&self, key: &[u8], options: LockOptions) -> Result<Guard<'_>, Error> {
+    fn acquire(&self, key: &[u8], mut options: LockOptions) -> Result<Guard<'_>, Error> {
         let mut inner = self.inner.borrow_mut();
         inner.reconnect_after_pause()?;
-        let number = inner.number_for(options);
-        let op = inner.engine.acquire(key, options, number.unwrap_or(0))?;
-        self.guard_of(&mut inner, op, key, number)
+        let give_up_at = clock::now().saturating_add(options.wait.unwrap_or(DEFAULT_WAIT));
+        if inner.engine.coordinator().keeps_beyond(key, give_up_at) {
+            // The thread that could release the lock would wait here.
+            options.wait = Some(Duration::ZERO);
+        }
+        let number = inner.notices.next();
+        let op = inner.engine.acquire(key, options, number)?;
+        self.guard_of(&mut inner, op, key, number, options)
     }
 
     /// Waits for a lock that was requested.
@@ -316,17 +329,15 @@ impl Client {
         inner: &mut Inner,
         op: Op,
         key: &[u8],
-        number: Option<u64>,
+        number: u64,
+        options: LockOptions,
     ) -> Result<Guard<'_>, Error> {
         match inner.wait_for(op)? {
             Outcome::Acquired(lock) => {
                 let mut buffer = inner.spare_keys.pop().unwrap_or_default();
                 buffer.clear();
                 buffer.extend_from_slice(key);
-                if let Some(number) = number {
-                    inner.notices.follow(number, key, lock.token());
-                }
-                Ok(Guard::new(self, buffer, lock, number))
+                Ok(Guard::new(self, buffer, lock, number, options.keep.is_some()))
             }
             other => unreachable!("an acquire ended as {other:?}"),
         }

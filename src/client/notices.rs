@@ -1,17 +1,22 @@
-//! Warnings and losses of the locks that a blocking client keeps, until the caller polls them.
+//! Warnings and losses of the locks of a blocking client, until the caller polls them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 
 use crate::proto::error::Error;
 use crate::proto::lock::LockToken;
-use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::updates::{LockUpdate, LockUpdateKind};
 use crate::proto::time::Instant;
 
 /// How many events are kept until the caller polls them; the oldest are dropped first.
 const MOST: usize = 256;
 
-/// An event of a lock that is kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// How many losses are remembered for the guards of the locks. A guard that is forgotten never asks
+/// for its own. The oldest are dropped first.
+const REMEMBERED: usize = 1 << 14;
+
+/// An event of a lock that a guard holds.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockEvent {
     /// Its key.
@@ -22,11 +27,12 @@ pub struct LockEvent {
     pub what: LockEventKind,
 }
 
-/// What happened to a lock that is kept.
+/// What happened to a lock that a guard holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockEventKind {
-    /// The lock was not renewed yet, and ends at this moment unless a renewal succeeds.
+    /// The lock is renewed, but was not renewed yet. It ends at this moment unless a renewal
+    /// succeeds.
     Expiring {
         /// The deadline, on the clock of [`clock::now`](crate::clock::now).
         deadline: Instant,
@@ -35,59 +41,61 @@ pub enum LockEventKind {
     Lost(Error),
 }
 
-#[derive(Debug)]
-struct Followed {
-    key: Vec<u8>,
-    token: LockToken,
-    lost: Option<Error>,
+/// One line, with the key as text.
+impl fmt::Debug for LockEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LockEvent { key, token, what } = self;
+        let key = key.escape_ascii();
+        write!(f, "LockEvent {{ key: \"{key}\", token: {token}, what: {what:?} }}")
+    }
 }
 
-/// The kept locks by their numbers, and the events that were not reported yet.
+/// The losses by the numbers of the locks, and the events that were not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
-    followed: BTreeMap<u64, Followed>,
+    lost: BTreeMap<u64, Error>,
     untold: VecDeque<LockEvent>,
     last: u64,
 }
 
 impl Notices {
-    /// A number for a lock that is to be kept. Never 0, which stands for a lock without notices.
+    /// A number for a lock that is asked for.
     pub(super) fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// The lock of that number is kept from now on.
-    pub(super) fn follow(&mut self, number: u64, key: &[u8], token: LockToken) {
-        self.followed.insert(number, Followed { key: key.to_vec(), token, lost: None });
-    }
-
     /// The guard of that number was dropped.
     pub(super) fn forget(&mut self, number: u64) {
-        self.followed.remove(&number);
+        self.lost.remove(&number);
     }
 
-    /// Notes a completion of a kept lock; returns `false` if there is nothing to report.
-    pub(super) fn take(&mut self, number: u64, result: Result<Outcome, Error>) -> bool {
-        let Some(followed) = self.followed.get_mut(&number) else { return false };
-        let what = match result {
-            Ok(Outcome::Expiring { deadline }) => LockEventKind::Expiring { deadline },
-            Ok(_) => return false,
-            Err(error) => {
-                followed.lost = Some(error.clone());
-                LockEventKind::Lost(error)
+    /// Notes an update of a lock; returns `false` if there is nothing to report.
+    pub(super) fn take(&mut self, update: LockUpdate) -> bool {
+        let (key, what) = match update.kind {
+            LockUpdateKind::Expiring { deadline, key } => {
+                (key, LockEventKind::Expiring { deadline })
             }
+            LockUpdateKind::Lost(error) => {
+                if self.lost.len() == REMEMBERED {
+                    self.lost.pop_first();
+                }
+                self.lost.insert(update.data, error.clone());
+                let key = error.report().map(|report| report.key.clone());
+                (key.unwrap_or_default(), LockEventKind::Lost(error))
+            }
+            LockUpdateKind::Extended { .. } => return false,
         };
         if self.untold.len() == MOST {
             self.untold.pop_front();
         }
-        self.untold.push_back(LockEvent { key: followed.key.clone(), token: followed.token, what });
+        self.untold.push_back(LockEvent { key: key.into(), token: update.token, what });
         true
     }
 
     /// Why the lock of that number was lost, if it was.
     pub(super) fn loss(&self, number: u64) -> Option<Error> {
-        self.followed.get(&number)?.lost.clone()
+        self.lost.get(&number).cloned()
     }
 
     /// The next event that was not reported yet.

@@ -53,8 +53,8 @@ enum Place {
 }
 
 impl Connector {
-    /// Looks the address up, which may block. A name that is not found is no error here: the node
-    /// counts as down.
+    /// Looks up nothing: until [`take_found`](Connector::take_found) a node with a name counts as
+    /// down.
     ///
     /// # Errors
     /// If the connection is to be encrypted and cannot be.
@@ -62,12 +62,9 @@ impl Connector {
         let lookup = address.lookup(config.resolver.as_ref());
         let place = match (address, &lookup) {
             (Address::Unix(path), _) => Place::Unix(path.clone()),
-            (Address::Tcp { .. }, Some(lookup)) => {
-                let (addresses, problem) = match lookup.run() {
-                    Ok(found) => (found, "its name has no address".to_owned()),
-                    Err(error) => (Vec::new(), error.to_string()),
-                };
-                Place::Tcp { addresses, next: 0, problem }
+            (Address::Tcp { .. }, Some(_)) => {
+                let problem = "its name is still being looked up".to_owned();
+                Place::Tcp { addresses: Vec::new(), next: 0, problem }
             }
             (Address::Tcp { host, port, .. }, None) => {
                 let ip = host.parse().expect("what is not looked up is an IP address");
@@ -124,6 +121,18 @@ impl Connector {
     pub fn is_stale(&self, failures: u32) -> bool {
         let due = failures == STALE_AFTER || (failures > 0 && failures % STALE_EVERY == 0);
         self.lookup.is_some() && due
+    }
+
+    /// Takes the result of a lookup: the addresses, or why there are none.
+    pub fn take_found(&mut self, found: io::Result<Vec<SocketAddr>>) {
+        let reason = match &found {
+            Ok(_) => "its name has no address".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if let Place::Tcp { problem, .. } = &mut self.place {
+            *problem = reason;
+        }
+        self.set_addresses(found.unwrap_or_default());
     }
 
     /// Takes the addresses that the name leads to now. If there are none, the old ones stay.

@@ -1,43 +1,61 @@
-//! How long a new client waits for its nodes, and which errors of its nodes it reports then.
+//! How long a client waits for nodes whose connections are being opened, and which errors of its
+//! nodes a new client reports then.
 
 use std::time::Duration;
 
 use crate::proto::coordinator::Coordinator;
 use crate::proto::error::{ConfigError, Error, NodeError};
-use crate::proto::node_set::NodeId;
+use crate::proto::node_set::{NodeId, majority};
 use crate::proto::time::Instant;
 
-/// The wait of a new client for its nodes.
+/// The shortest time that a new client gives the other nodes once a quorum is ready: nodes that are
+/// equally fast do not answer in the same moment.
+const LEAST_GRACE: Duration = Duration::from_millis(2);
+
+/// The wait of a client for nodes whose connections are being opened.
+///
+/// Once a quorum is ready, a client can lock. The other nodes then get as long again as the quorum
+/// took, because healthy nodes are about equally fast. A node that is slower joins later.
 #[derive(Debug)]
 pub(crate) struct Connecting {
+    start: Instant,
     end: Instant,
-    node_timeout: Duration,
+    least_grace: Duration,
+    longest_grace: Duration,
     quorum_since: Option<Instant>,
 }
 
 impl Connecting {
+    /// The wait of a new client.
     pub(crate) fn new(core: &Coordinator, now: Instant) -> Connecting {
-        let settings = core.settings();
-        let end = now.saturating_add(settings.connect_timeout);
-        Connecting { end, node_timeout: settings.node_timeout, quorum_since: None }
+        let limit = core.settings().connect_timeout;
+        Connecting { least_grace: LEAST_GRACE, ..Connecting::again(core, limit, now) }
     }
 
-    /// Until when to wait for the next event; `None` when the wait is over. It is over when a
-    /// quorum is ready and the others have had one node timeout, when every node was ready or
-    /// failed once, or at the connect timeout.
+    /// The wait of a client whose connections may have been closed meanwhile. Nothing waits if a
+    /// quorum is ready.
+    pub(crate) fn again(core: &Coordinator, limit: Duration, now: Instant) -> Connecting {
+        Connecting {
+            start: now,
+            end: now.saturating_add(limit),
+            least_grace: Duration::ZERO,
+            longest_grace: core.settings().node_timeout,
+            quorum_since: None,
+        }
+    }
+
+    /// Until when to wait for the next event; `None` when the wait is over: enough nodes are ready,
+    /// no node is left that may become ready soon, or the time is over.
     pub(crate) fn wait_until(&mut self, core: &Coordinator, now: Instant) -> Option<Instant> {
-        let nodes = core.settings().nodes.len();
-        let tried = (0..nodes)
-            .map(NodeId::new)
-            .filter(|&node| core.standing(node).is_usable() || core.failures(node) > 0);
-        if tried.count() == nodes || now >= self.end {
+        if core.coming_back().is_empty() || now >= self.end {
             return None;
         }
-        if core.ready().len() <= nodes / 2 {
+        if core.ready().len() < majority(core.settings().nodes.len()) {
             return Some(self.end);
         }
         let since = *self.quorum_since.get_or_insert(now);
-        let until = since.saturating_add(self.node_timeout).min(self.end);
+        let grace = since.saturating_since(self.start).max(self.least_grace);
+        let until = since.saturating_add(grace.min(self.longest_grace)).min(self.end);
         (now < until).then_some(until)
     }
 }

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::ConfigError;
 use crate::proto::locks::requests::Completion;
+use crate::proto::locks::updates::LockUpdate;
 
 /// The engine as one file descriptor, for a loop that is not mio's: epoll, poll(2), libuv, glib,
 /// calloop, a game loop. Linux only.
@@ -159,6 +160,17 @@ impl FdEngine {
             self.batch();
         }
         done
+    }
+
+    /// The next update of a lock, as [`Engine::poll_lock_update`] returns it. The descriptor stays
+    /// readable while updates are left. [`Engine::report_lock_updates`] turns them on.
+    pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
+        let update = self.engine.poll_lock_update();
+        if update.is_none() {
+            // All updates were taken: they do not keep the descriptor readable any more.
+            self.batch();
+        }
+        update
     }
 
     /// The next event of a node. Events do not make the descriptor readable: look for them after

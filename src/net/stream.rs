@@ -43,6 +43,15 @@ impl Stream {
         }
     }
 
+    /// Whether the TCP connection is open, and the TLS handshake is in flight.
+    pub fn is_encrypting(&self) -> bool {
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => false,
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.tcp().peer_addr().is_ok(),
+        }
+    }
+
     /// Reads once into `buffer`, as [`socket::read`] does.
     pub fn read(&mut self, buffer: &mut [u8], read_closed: bool) -> (usize, Readiness) {
         match self {

@@ -30,14 +30,16 @@ pub use cluster::state::NodeState;
 pub use cluster::{Action, NodeEvent};
 pub use coordinator::Coordinator;
 pub use error::{
-    Busy, ClosedReason, ConfigError, Error, LostReason, NodeError, NodeReply, NodeReport, Report,
+    Busy, ClosedReason, ConfigError, Error, HeldFor, LostReason, NodeError, NodeReply, NodeReport,
+    Report,
 };
 pub use ids::Op;
 pub use inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
-pub use lock::{Lock, LockToken};
+pub use lock::{InvalidToken, LONGEST_OWNER, Lock, LockToken, check_owner};
 pub use locks::auto_extend::AutoExtend;
 pub use locks::requests::{Completion, Outcome};
 pub use locks::round::ReleaseOutcome;
+pub use locks::updates::{LockUpdate, LockUpdateKind};
 pub use node_set::{MAX_NODES, NodeId, NodeSet, majority};
 pub use settings::{
     Credentials, LONGEST_KEY, LONGEST_MAX_TTL, Limits, NODE_MARKER, NodeSettings, RestartGuard,

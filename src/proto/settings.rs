@@ -2,9 +2,11 @@
 //! reason. Addresses are not here: only the driver, which opens the sockets, needs them.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::proto::error::ConfigError;
+use crate::proto::lock::check_owner;
 use crate::proto::node_set::MAX_NODES;
 use crate::proto::time::{Ttl, drift};
 
@@ -15,6 +17,14 @@ pub const LONGEST_MAX_TTL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The longest key, in bytes. A key is copied into its record and into N outboxes, so its length
 /// is a factor of every other bound.
 pub const LONGEST_KEY: usize = 64 * 1024;
+
+/// The node timeout unless it is changed. On a machine with ten times more work than processors, a
+/// healthy node answers later than 50 ms now and then, and hardly ever later than 200 ms. A longer
+/// time is paid only while a majority is frozen. docs/performance.md has the figures.
+const NODE_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The longest pause before a lock that is held and was not extended is extended again.
+const LONGEST_EXTEND_PAUSE: Duration = Duration::from_millis(50);
 
 /// The key of the node marker, unless it is changed.
 pub const NODE_MARKER: &str = "redlatch:node";
@@ -168,9 +178,16 @@ pub struct Settings {
     /// The name of the client's connections in `CLIENT LIST`, if the nodes take a name; empty: no
     /// name.
     pub client_name: Box<str>,
+    /// The words by which people know this client, in each of its tokens; `None`: its tokens are
+    /// plain. Every token shares this copy.
+    pub owner: Option<Arc<str>>,
+    /// Stands before every key that is sent, except the node marker.
+    pub key_prefix: Box<str>,
     /// The longest ttl that may be asked for.
     pub max_ttl: Duration,
-    /// How long a node may take to answer before the others decide without it.
+    /// How long a node may take to answer before the others decide without it, and how long it may
+    /// be silent before it is suspect. One number for both: if a node was suspect sooner, the next
+    /// request would be refused although the node is only slow; if later, more requests would wait.
     pub node_timeout: Duration,
     /// How long a connection may take until its node is ready: connect, handshake, vetting.
     pub connect_timeout: Duration,
@@ -207,8 +224,10 @@ impl Settings {
         Settings {
             nodes,
             client_name: "redlatch".into(),
+            owner: None,
+            key_prefix: "".into(),
             max_ttl: Duration::from_secs(60),
-            node_timeout: Duration::from_millis(50),
+            node_timeout: NODE_TIMEOUT,
             connect_timeout: Duration::from_secs(1),
             retry: (Duration::from_millis(5), Duration::from_millis(50)),
             reconnect: (Duration::from_millis(20), Duration::from_millis(500)),
@@ -220,6 +239,13 @@ impl Settings {
             attended: true,
             allow_eviction: false,
         }
+    }
+
+    /// The pause before the nodes are asked again about a lock that is held and was not extended.
+    /// It may be much shorter than the node timeout: nodes that were not reachable failed at once,
+    /// and a lock with a short ttl has to be extended before its deadline.
+    pub fn extend_again_after(&self) -> Duration {
+        self.node_timeout.min(LONGEST_EXTEND_PAUSE)
     }
 
     /// The key of the node marker, if the restart guard wants one.
@@ -244,12 +270,17 @@ impl Settings {
                 return Err(ConfigError::DuplicateNode { label: node.label.clone() });
             }
         }
-        if self.node_marker.len() > LONGEST_KEY {
-            let (given, most) = (self.node_marker.len(), LONGEST_KEY);
+        let longest = self.node_marker.len().max(self.key_prefix.len());
+        if longest > LONGEST_KEY {
+            let (given, most) = (longest, LONGEST_KEY);
             return Err(ConfigError::KeyTooLong { given, most });
         }
         if !self.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ConfigError::ClientName { given: self.client_name.clone() });
+        }
+        if let Err(problem) = self.owner.as_deref().map_or(Ok(()), check_owner) {
+            let given = self.owner.as_deref().unwrap_or_default().into();
+            return Err(ConfigError::Owner { given, problem });
         }
         self.validate_times()
     }
@@ -305,6 +336,20 @@ mod tests {
             settings.client_name = name.into();
             assert_eq!(settings.validate().is_ok(), good, "{name:?}");
         }
+    }
+
+    #[test]
+    fn owner_that_a_token_cannot_name_is_refused() {
+        let mut settings = of(&["a"]);
+        let (most, longer) = ("x".repeat(100), "x".repeat(101));
+        for (owner, good) in
+            [("web-1:4711/a", true), (&most, true), (&longer, false), ("a b", false)]
+        {
+            settings.owner = Some(owner.into());
+            assert_eq!(settings.validate().is_ok(), good, "{owner:?}");
+        }
+        let error = settings.validate().unwrap_err().to_string();
+        assert_eq!(error, "owner is \"a b\": it must be printable ASCII without spaces");
     }
 
     #[test]

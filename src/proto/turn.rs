@@ -152,7 +152,8 @@ pub enum Wake {
 /// Returns how long the driver may sleep after a turn.
 #[inline]
 pub fn wake(driver: &mut impl Driver) -> Wake {
-    if driver.core().has_completions() || driver.has_rest() {
+    let core = driver.core();
+    if core.has_completions() || core.has_lock_updates() || driver.has_rest() {
         return Wake::AtOnce;
     }
     let moments = [driver.core().next_timeout(), driver.wake_deadline()];

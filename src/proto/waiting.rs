@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use crate::proto::error::HeldFor;
 use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::time::Instant;
 
@@ -28,6 +29,17 @@ const HELD_BACK: u32 = 16;
 
 /// A moment that does not come.
 pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
+/// What a node told a waiter last about how long the key lives there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing yet.
+    Nothing,
+    /// The key expires at this moment, unless it is extended.
+    FreeAt(Instant),
+    /// The key has no ttl.
+    NoTtl,
+}
 
 /// What a waiter does until its next attempt for the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +65,16 @@ pub enum Mode {
     Yielding,
 }
 
+impl Told {
+    fn moment(&self) -> Option<Instant> {
+        match *self {
+            Told::Nothing => None,
+            Told::FreeAt(at) => Some(at),
+            Told::NoTtl => Some(NEVER),
+        }
+    }
+}
+
 /// A request that waits for a key that others hold.
 #[derive(Debug)]
 pub struct Waiting {
@@ -60,6 +82,8 @@ pub struct Waiting {
     pub mode: Mode,
     /// When the key is free on each node, as far as the node reported it: else the end of time.
     pub free_at: Vec<Instant>,
+    /// What each node told last. Unlike `free_at` it stays when the waiter asks anew.
+    pub told: Vec<Told>,
     /// When the waiter asks again, whatever was reported to it.
     pub poll_at: Instant,
     /// The attempt that is in flight was begun by a wake-up.
@@ -80,6 +104,7 @@ impl Waiting {
         Waiting {
             mode: Mode::Polling,
             free_at: vec![NEVER; nodes],
+            told: vec![Told::Nothing; nodes],
             poll_at: now,
             woken: false,
             since: now,
@@ -106,6 +131,22 @@ impl Waiting {
     /// The waiter listens from now on.
     pub fn begins_to_listen(&mut self, now: Instant) {
         (self.mode, self.listens_since, self.tries) = (Mode::Listening, now, 0);
+    }
+
+    /// For how long others hold the key by what the nodes told last, if enough of them did: until a
+    /// majority of `quorum` nodes can be free.
+    pub fn held_for(&self, quorum: usize, now: Instant) -> Option<HeldFor> {
+        let mut moments: Vec<Instant> = self.told.iter().filter_map(Told::moment).collect();
+        moments.sort_unstable();
+        match *moments.get(quorum - 1)? {
+            NEVER => {
+                let nodes = self.told.iter().filter(|&&told| told == Told::NoTtl).count();
+                Some(HeldFor::Ever { nodes })
+            }
+            // The key has expired, and another client may have it by now.
+            at if at <= now => None,
+            at => Some(HeldFor::Left(at.saturating_since(now))),
+        }
     }
 
     fn age(&self, now: Instant) -> Duration {

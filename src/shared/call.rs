@@ -2,14 +2,19 @@
 //!
 //! The hazard is a call that is dropped between two of its steps. Until the caller has the answer,
 //! the request belongs to the engine, which cancels it.
+//!
+//! A call never ends at its first poll: it lets the executor run something else first. Otherwise a
+//! task that repeats a call which fails at once would keep the driver of the client from running,
+//! if both share a thread.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use super::Owner;
+use super::inner;
 use super::open::Open;
 use super::park;
 use crate::proto::error::Error;
@@ -33,14 +38,8 @@ pub(super) mod sealed {
         /// Makes the request of the engine.
         fn ask(&self, key: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error>;
 
-        /// The request was made, and its result arrives under `place`.
-        fn asked(&self, _open: &mut Open<'_>, _place: usize) {}
-
         /// Makes the answer of the outcome.
         fn answer(&self, at: Answering<'_, '_>, outcome: Outcome) -> Self::Answer;
-
-        /// The request ended with an error.
-        fn failed(&self, _error: &Error) {}
     }
 }
 
@@ -55,7 +54,8 @@ pub struct Answering<'a, 'b> {
 /// A call of a [`SharedClient`](super::SharedClient): nothing happens before it is polled or
 /// waited for.
 ///
-/// It is a future for any runtime, and [`wait`](Call::wait) blocks on it. Dropping the call
+/// It is a future for any runtime, and [`wait`](Call::wait) blocks on it. It yields to the runtime
+/// at least once, also if it fails at once: so a task may retry in a loop. Dropping the call
 /// cancels its request: a lock that it won or may yet win is released. An extend or a release in
 /// flight goes on without the call. Dropping never blocks.
 #[must_use = "a call does nothing unless it is awaited or waited for"]
@@ -63,6 +63,8 @@ pub struct Call<Q: Question> {
     owner: Arc<Owner>,
     question: Q,
     stage: Stage,
+    /// The error of a call that was refused at its first poll; the second poll returns it.
+    refused: Option<Error>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +76,7 @@ enum Stage {
 
 impl<Q: Question> Call<Q> {
     pub(super) fn new(owner: &Arc<Owner>, question: Q) -> Call<Q> {
-        Call { owner: Arc::clone(owner), question, stage: Stage::New }
+        Call { owner: Arc::clone(owner), question, stage: Stage::New, refused: None }
     }
 
     /// Blocks the thread until there is an answer.
@@ -97,48 +99,73 @@ impl<Q: Question> Future for Call<Q> {
     /// # Panics
     /// If it is polled again after it returned its answer.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Call { owner, question, stage } = self.get_mut();
+        let Call { owner, question, stage, refused } = self.get_mut();
         assert!(*stage != Stage::Over, "a call is polled after its answer");
-        let waker = context.waker().clone();
-        let key = question.key();
-        let polled = owner.inner.with(|open| {
-            let place = match *stage {
-                Stage::Asked { place } => place,
-                _ => match open.ask(|open, data| question.ask(key, open, data)) {
-                    Ok(place) => place,
-                    Err(error) => {
-                        open.drop_after_unlock(waker);
-                        return Err(error);
-                    }
-                },
-            };
-            if *stage == Stage::New {
-                *stage = Stage::Asked { place };
-                question.asked(open, place);
-            }
-            Ok(match open.poll_place(place, waker) {
-                Poll::Pending => Poll::Pending,
-                Poll::Ready(result) => {
-                    let answer = |outcome| {
-                        question.answer(Answering { owner, open: &mut *open, key, place }, outcome)
-                    };
-                    let result = result.map(answer);
-                    open.leave(place);
-                    Poll::Ready(result)
+        let looked = match refused.take() {
+            Some(error) => Err(error),
+            None if *stage == Stage::New => {
+                let asked = request(owner, question, stage, context.waker().clone());
+                if let Err(error) = asked {
+                    *refused = Some(error);
+                    inner::wake(context.waker().clone());
                 }
-            })
-        });
-        let result = match polled.and_then(|polled| polled) {
+                return Poll::Pending;
+            }
+            None => look(owner, question, *stage, context.waker().clone()),
+        };
+        let result = match looked {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(result)) => result,
             Err(error) => Err(error),
         };
         *stage = Stage::Over;
-        if let Err(error) = &result {
-            question.failed(error);
-        }
         Poll::Ready(result)
     }
+}
+
+/// The first poll: makes the request, and notes the waker.
+fn request<Q: Question>(
+    owner: &Arc<Owner>,
+    question: &Q,
+    stage: &mut Stage,
+    waker: Waker,
+) -> Result<(), Error> {
+    let key = question.key();
+    let asked =
+        owner.inner.with(|open| match open.ask(|open, data| question.ask(key, open, data)) {
+            Ok(place) => {
+                *stage = Stage::Asked { place };
+                open.note_waker(place, waker);
+                Ok(())
+            }
+            Err(error) => {
+                open.drop_after_unlock(waker);
+                Err(error)
+            }
+        });
+    asked.and_then(|asked| asked)
+}
+
+/// A later poll: fetches the result if there is one, and makes the answer of it.
+fn look<Q: Question>(
+    owner: &Arc<Owner>,
+    question: &Q,
+    stage: Stage,
+    waker: Waker,
+) -> Result<Poll<Result<Q::Answer, Error>>, Error> {
+    let Stage::Asked { place } = stage else { unreachable!("the request was made before") };
+    let key = question.key();
+    owner.inner.with(|open| match open.poll_place(place, waker) {
+        Poll::Pending => Poll::Pending,
+        Poll::Ready(result) => {
+            let answer = |outcome| {
+                question.answer(Answering { owner, open: &mut *open, key, place }, outcome)
+            };
+            let result = result.map(answer);
+            open.leave(place);
+            Poll::Ready(result)
+        }
+    })
 }
 
 /// Nothing in it is pinned.

@@ -3,13 +3,13 @@
 //! The hazard is a guard that outlives its lock: the protection ends at the deadline, even if the
 //! holder still has the guard.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Owner;
 use super::call::{Answering, Call, Question, sealed};
-use super::inner;
 use super::open::Open;
 use super::watcher::LockWatcher;
 use crate::proto::error::Error;
@@ -18,7 +18,6 @@ use crate::proto::lock::{self, Lock};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
-use crate::proto::time::Ttl;
 
 /// A lock that is held. Dropping the guard releases the lock and never blocks.
 ///
@@ -31,7 +30,6 @@ use crate::proto::time::Ttl;
 ///
 /// A guard is `Send` and `Sync`, and keeps its client alive. If a panic unwinds through it, the
 /// lock is released. In a forked process a guard does nothing to the parent's lock.
-#[derive(Debug)]
 #[must_use = "a guard that is dropped gives its lock back"]
 pub struct SharedGuard {
     owner: Arc<Owner>,
@@ -42,13 +40,10 @@ pub struct SharedGuard {
 }
 
 impl SharedGuard {
-    /// The guard of a lock that a call was granted. If the lock is kept, it keeps the place of the
-    /// call.
+    /// The guard of a lock that a call was granted. It keeps the place of the call.
     pub(super) fn of(at: Answering<'_, '_>, lock: Lock) -> SharedGuard {
         let Answering { owner, open, key, place } = at;
-        let lock_state = open.lock_state_for(key);
-        lock_state.set_deadline(open.engine.deadline(&lock));
-        open.follow_if_kept(place, &lock_state);
+        let lock_state = open.hold(place, key, &lock);
         let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock.alias());
         SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), lock: Some(lock) }
     }
@@ -118,6 +113,13 @@ impl Deref for SharedGuard {
     }
 }
 
+/// One line: key, token, and how long the lock may still be believed in.
+impl fmt::Debug for SharedGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_as("SharedGuard", f)
+    }
+}
+
 impl Drop for SharedGuard {
     fn drop(&mut self) {
         let (lock, watcher) = (self.lock.take(), self.watcher.take());
@@ -150,29 +152,14 @@ impl sealed::Asked for Extend<'_> {
     }
 
     fn ask(&self, _: &[u8], open: &mut Open<'_>, data: u64) -> Result<Op, Error> {
-        // An invalid extend does not cancel the former one, which may find out that the lock is
-        // lost.
-        Ttl::new(self.ttl, open.engine.coordinator().settings().max_ttl)?;
-        open.forget_extend(self.guard.lock_state());
         open.engine.extend(self.guard.lock(), self.ttl, data)
     }
 
-    fn asked(&self, open: &mut Open<'_>, place: usize) {
-        open.extends(place, self.guard.lock(), self.guard.lock_state());
-    }
-
     fn answer(&self, _: Answering<'_, '_>, outcome: Outcome) {
+        // Its deadline is an update of the lock, which has reached the state by now.
         match outcome {
-            Outcome::Extended { deadline } => self.guard.lock_state().set_deadline(Some(deadline)),
+            Outcome::Extended { .. } => {}
             other => unreachable!("an extend ended as {other:?}"),
-        }
-    }
-
-    fn failed(&self, error: &Error) {
-        if let Error::Lost { .. } = error {
-            let mut woken = Vec::new();
-            self.guard.lock_state().ends(Some(error.clone()), &mut woken);
-            woken.into_iter().for_each(inner::wake);
         }
     }
 }

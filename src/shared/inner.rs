@@ -15,7 +15,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::lock_state::LockState;
-use super::open::{AfterUnlock, Doubted, Open, Place};
+use super::open::{AfterUnlock, Open, Place};
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
@@ -55,7 +55,6 @@ pub(super) struct State {
     /// `None` after the end.
     engine: Option<Engine>,
     places: Slab<Place>,
-    doubted: Vec<Doubted>,
     after_unlock: AfterUnlock,
     names: Names,
     /// Lock states of guards that were dropped.
@@ -86,12 +85,16 @@ pub(super) enum Turned {
 }
 
 impl Inner {
-    pub(super) fn new(engine: Engine, waker: mio::Waker, outside: Option<fn() -> bool>) -> Inner {
+    pub(super) fn new(
+        mut engine: Engine,
+        waker: mio::Waker,
+        outside: Option<fn() -> bool>,
+    ) -> Inner {
+        engine.report_lock_updates();
         let state = State {
             phase: Phase::Open,
             engine: Some(engine),
             places: Slab::new(),
-            doubted: Vec::new(),
             after_unlock: AfterUnlock::default(),
             names: Names::new(),
             spares: Vec::new(),
@@ -345,7 +348,6 @@ impl State {
         Open {
             engine: self.engine.as_mut().expect("it goes with the end"),
             places: &mut self.places,
-            doubted: &mut self.doubted,
             after_unlock: &mut self.after_unlock,
             names: &mut self.names,
             spares: &mut self.spares,
@@ -400,10 +402,10 @@ impl State {
         for (_, place) in &mut self.places {
             match place {
                 Place::Asked { waker, .. } => self.after_unlock.woken.extend(waker.take()),
-                Place::Kept { lock_state, .. } => {
+                Place::Held { lock_state, .. } => {
                     lock_state.ends(Some(Error::Closed(closed)), &mut self.after_unlock.woken);
                 }
-                Place::Extending { .. } | Place::Reserved => {}
+                Place::Reserved => {}
             }
         }
         self.places.clear();

@@ -5,30 +5,26 @@
 //! the engine, by the thread that changed the deadline or learned of the change. At the end it
 //! becomes zero before any waiter is woken.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use slab::Slab;
 
 use crate::proto::error::Error;
+use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::time::Instant;
 
-/// No place.
-const NONE: usize = usize::MAX;
-
 /// What is known of a lock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LockState {
     key: Vec<u8>,
     /// In nanoseconds; 0 once the lock is over.
     deadline: AtomicU64,
     /// The deadline comes near, and the lock was not renewed.
     expiring: AtomicBool,
-    /// The place under which the lock is kept.
-    place: AtomicUsize,
-    /// The place of an extend whose call was dropped.
-    extending: AtomicUsize,
+    /// The place under which its updates arrive.
+    place: usize,
     end: Mutex<End>,
 }
 
@@ -42,29 +38,15 @@ struct End {
     waiting: Slab<Waker>,
 }
 
-impl Default for LockState {
-    fn default() -> LockState {
-        LockState {
-            key: Vec::new(),
-            deadline: AtomicU64::new(0),
-            expiring: AtomicBool::new(false),
-            place: AtomicUsize::new(NONE),
-            extending: AtomicUsize::new(NONE),
-            end: Mutex::default(),
-        }
-    }
-}
-
 impl LockState {
     /// Resets the state for another lock; returns `false` if it still holds wakers, which have to
     /// be dropped elsewhere.
-    pub(super) fn reset(&mut self, key: &[u8]) -> bool {
+    pub(super) fn reset(&mut self, key: &[u8], place: usize) -> bool {
         self.key.clear();
         self.key.extend_from_slice(key);
         *self.deadline.get_mut() = 0;
         *self.expiring.get_mut() = false;
-        *self.place.get_mut() = NONE;
-        *self.extending.get_mut() = NONE;
+        self.place = place;
         let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
         (end.over, end.error) = (false, None);
         end.waiting.is_empty()
@@ -84,15 +66,16 @@ impl LockState {
         (nanos != 0).then_some(Instant::from_nanos(nanos))
     }
 
-    pub(super) fn set_renewed(&self, deadline: Instant) {
-        self.expiring.store(false, Ordering::Release);
-        self.set_deadline(Some(deadline));
-    }
-
-    /// A warning is due. Its deadline may be that of a renewal that was not reported.
-    pub(super) fn set_expiring(&self, deadline: Instant) {
-        self.expiring.store(true, Ordering::Release);
-        self.set_deadline(Some(deadline));
+    /// Notes an update of the lock. If it is over, the wakers of those that wait go to `woken`.
+    pub(super) fn update(&self, kind: LockUpdateKind, woken: &mut Vec<Waker>) {
+        match kind {
+            LockUpdateKind::Extended { deadline } => {
+                self.expiring.store(false, Ordering::Release);
+                self.set_deadline(Some(deadline));
+            }
+            LockUpdateKind::Expiring { .. } => self.expiring.store(true, Ordering::Release),
+            LockUpdateKind::Lost(error) => self.ends(Some(error), woken),
+        }
     }
 
     /// Whether the deadline comes near without a renewal.
@@ -148,29 +131,13 @@ impl LockState {
         drop(former);
     }
 
-    /// The place under which the lock is kept.
-    pub(super) fn place(&self) -> Option<usize> {
-        let place = self.place.load(Ordering::Acquire);
-        (place != NONE).then_some(place)
-    }
-
-    /// Sets the place under which the lock is kept, or none; returns the former one.
-    pub(super) fn set_place(&self, place: Option<usize>) -> Option<usize> {
-        swap(&self.place, place)
-    }
-
-    /// Sets the place of an extend whose call was dropped, or none; returns the former one.
-    pub(super) fn set_extending(&self, place: Option<usize>) -> Option<usize> {
-        swap(&self.extending, place)
+    /// The place under which its updates arrive.
+    pub(super) fn place(&self) -> usize {
+        self.place
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
         // No operation under this lock can leave it half done.
         self.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn swap(place: &AtomicUsize, by: Option<usize>) -> Option<usize> {
-    let former = place.swap(by.unwrap_or(NONE), Ordering::AcqRel);
-    (former != NONE).then_some(former)
 }

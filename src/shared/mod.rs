@@ -34,7 +34,6 @@ use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{ClosedReason, Error};
 use crate::proto::lock;
-use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::node_set::NodeId;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
@@ -152,17 +151,19 @@ impl SharedClient {
         self.acquire(key, options)
     }
 
-    /// Takes the lock on `key`, in one attempt.
+    /// Takes the lock on `key`, in one attempt, whatever wait the options have.
     ///
     /// # Errors
     /// The call ends with why there is no lock.
-    pub fn try_lock<K: AsRef<[u8]>>(&self, key: K, ttl: Duration) -> Call<Acquire<K>> {
-        self.acquire(key, LockOptions::new(ttl).wait(Duration::ZERO))
+    pub fn try_lock<K: AsRef<[u8]>>(
+        &self,
+        key: K,
+        options: impl Into<LockOptions>,
+    ) -> Call<Acquire<K>> {
+        self.acquire(key, options.into().wait(Duration::ZERO))
     }
 
     fn acquire<K: AsRef<[u8]>>(&self, key: K, options: LockOptions) -> Call<Acquire<K>> {
-        let options =
-            LockOptions { keep: options.keep.map(AutoExtend::notify_renewals), ..options };
         Call::new(&self.owner, Acquire { key, options })
     }
 
@@ -179,10 +180,7 @@ impl SharedClient {
         token: lock::LockToken,
         options: impl Into<LockOptions>,
     ) -> Call<Adopt<K>> {
-        let options = options.into();
-        let options =
-            LockOptions { keep: options.keep.map(AutoExtend::notify_renewals), ..options };
-        Call::new(&self.owner, Adopt { key, token, options })
+        Call::new(&self.owner, Adopt { key, token, options: options.into() })
     }
 
     /// Extends `key` to at least `ttl` from now if it holds `token`, whichever client took it, and
@@ -345,7 +343,7 @@ fn kept(options: LockOptions) -> LockOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Gauges {
-    /// Calls that wait, and locks that are kept.
+    /// Calls that wait, and locks that are kept or watched ([`LockWatcher::lost`]).
     pub calls: usize,
     /// Requests in the engine.
     pub requests: usize,

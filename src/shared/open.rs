@@ -10,14 +10,14 @@ use std::task::{Poll, Waker};
 use slab::Slab;
 
 use super::lock_state::LockState;
-use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
-use crate::proto::error::{ClosedReason, Error, LostReason};
+use crate::proto::error::{ClosedReason, Error};
 use crate::proto::ids::Op;
-use crate::proto::lock::Lock;
+use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Outcome;
+use crate::proto::locks::updates::LockUpdate;
 use crate::proto::node_set::NodeId;
 
 /// How many lock states are kept for the next guards.
@@ -37,30 +37,20 @@ pub(super) struct AfterUnlock {
 #[derive(Debug)]
 pub(super) enum Place {
     /// A call waits for the result.
-    Asked { op: Op, ended: bool, waker: Option<Waker>, extends: Option<Doubted> },
-    /// An extend is in flight, and its call was dropped.
-    Extending { op: Op, extends: Doubted },
-    /// A lock that was handed out is kept.
-    Kept { op: Op, lock_state: Arc<LockState> },
+    Asked { op: Op, ended: bool, waker: Option<Waker> },
+    /// A guard holds the lock that the call got: its updates change the state.
+    Held { token: LockToken, lock_state: Arc<LockState> },
     /// The request is about to be made.
     Reserved,
 }
 
-/// A lock with an extend in flight, and the state that its holder reads. If the number of nodes is
-/// even, an extend can end without having found that the lock is lost, and later answers show the
-/// loss: one half of the nodes refuses it for good, and the other half has no key. No request ends
-/// with those answers.
-#[derive(Debug)]
-pub(super) struct Doubted {
-    lock: Lock,
-    lock_state: Arc<LockState>,
-}
+/// The data of a request whose result goes nowhere.
+const NO_PLACE: u64 = u64::MAX;
 
 /// What the lock protects, before the end.
 pub struct Open<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) places: &'a mut Slab<Place>,
-    pub(super) doubted: &'a mut Vec<Doubted>,
     pub(super) after_unlock: &'a mut AfterUnlock,
     pub(super) names: &'a mut Names,
     pub(super) spares: &'a mut Vec<Arc<LockState>>,
@@ -80,7 +70,7 @@ impl Open<'_> {
         let place = self.places.insert(Place::Reserved);
         match ask(self, place as u64) {
             Ok(op) => {
-                self.places[place] = Place::Asked { op, ended: false, waker: None, extends: None };
+                self.places[place] = Place::Asked { op, ended: false, waker: None };
                 Ok(place)
             }
             Err(error) => {
@@ -122,12 +112,24 @@ impl Open<'_> {
         }
     }
 
+    /// Notes the waker of a call whose request was just made. If the result is there already, the
+    /// waker is woken, and the call fetches the result at its next poll.
+    pub(super) fn note_waker(&mut self, place: usize, waker: Waker) {
+        self.pass_on_results();
+        match self.places.get_mut(place) {
+            Some(Place::Asked { ended: false, waker: noted, .. }) => {
+                self.after_unlock.dropped.extend(noted.replace(waker));
+            }
+            _ => self.after_unlock.woken.push(waker),
+        }
+    }
+
     /// A waker is the user's: it must not be dropped under the lock.
     pub(super) fn drop_after_unlock(&mut self, waker: Waker) {
         self.after_unlock.dropped.push(waker);
     }
 
-    /// A call is over: its place is free, unless its lock is kept.
+    /// A call is over: its place is free, unless a guard has it by now.
     pub(super) fn leave(&mut self, place: usize) {
         if let Some(Place::Asked { .. }) = self.places.get(place) {
             if let Place::Asked { waker, .. } = self.places.remove(place) {
@@ -136,174 +138,73 @@ impl Open<'_> {
         }
     }
 
-    /// A call was dropped: its request is canceled. But an extend goes on, because the nodes may
-    /// answer that the lock is lost.
+    /// A call was dropped: its request is canceled. But an extend goes on, and what comes of it is
+    /// an update of the lock.
     pub(super) fn cancel(&mut self, place: usize) {
-        let Some(Place::Asked { op, waker, extends, .. }) = self.places.get_mut(place) else {
-            return;
-        };
-        let op = *op;
-        if let Some(extends) = extends.take() {
-            self.after_unlock.dropped.extend(waker.take());
-            extends.lock_state.set_extending(Some(place));
-            self.places[place] = Place::Extending { op, extends };
-            // The engine may have reported its end before.
-            self.finish_extend(place);
-        } else {
-            self.engine.cancel(op);
+        if let Some(&Place::Asked { op, .. }) = self.places.get(place) {
+            self.engine.abandon(op);
             self.leave(place);
         }
     }
 
-    /// The call at `place` extends a lock: `lock_state` gets the result, also if the call is
-    /// dropped.
-    pub(super) fn extends(&mut self, place: usize, lock: &Lock, lock_state: &Arc<LockState>) {
-        if let Some(Place::Asked { extends, .. }) = self.places.get_mut(place) {
-            *extends = Some(Doubted { lock: lock.alias(), lock_state: Arc::clone(lock_state) });
+    /// The call at `place` was granted a lock. From now on the place belongs to the guard, whose
+    /// state is returned.
+    pub(super) fn hold(&mut self, place: usize, key: &[u8], lock: &Lock) -> Arc<LockState> {
+        let mut lock_state = self.spares.pop().unwrap_or_default();
+        let unshared = Arc::get_mut(&mut lock_state).expect("a spare one has no other owner");
+        unshared.reset(key, place);
+        lock_state.set_deadline(self.engine.deadline(lock));
+        let held = Place::Held { token: lock.token(), lock_state: Arc::clone(&lock_state) };
+        if let Place::Asked { waker, .. } = mem::replace(&mut self.places[place], held) {
+            self.after_unlock.dropped.extend(waker);
         }
+        lock_state
     }
 
-    /// Cancels an extend whose call was dropped.
-    pub(super) fn forget_extend(&mut self, lock_state: &LockState) {
-        let place = lock_state.set_extending(None).and_then(|place| self.places.try_remove(place));
-        if let Some(Place::Extending { op, .. }) = place {
-            self.engine.cancel(op);
-        }
-    }
-
-    fn finish_extend(&mut self, place: usize) {
-        let Some(Place::Extending { op, .. }) = self.places.get(place) else { return };
-        let Some(done) = self.engine.fetch(*op) else { return };
-        let Place::Extending { extends, .. } = self.places.remove(place) else { return };
-        extends.lock_state.set_extending(None);
-        match done.result {
-            Ok(Outcome::Extended { deadline }) => extends.lock_state.set_deadline(Some(deadline)),
-            Err(error) => self.handle_failed_extend(error, extends),
-            _ => {}
-        }
-    }
-
-    /// An extend failed: if that shows that the lock is lost, its state ends.
-    fn handle_failed_extend(&mut self, error: Error, extends: Doubted) {
-        match error {
-            // Watchers may read the state before the call does.
-            Error::Lost { .. } => {
-                extends.lock_state.ends(Some(error), &mut self.after_unlock.woken)
-            }
-            // Each lock once: so there are no more entries than records.
-            _ if self.doubted.iter().any(|it| Arc::ptr_eq(&it.lock_state, &extends.lock_state)) => {
-            }
-            _ => self.doubted.push(extends),
-        }
-    }
-
-    /// Ends the states of locks whose loss was found by answers that came after the end of an
-    /// extend.
-    fn check_doubted(&mut self) {
-        if self.doubted.is_empty() {
-            return;
-        }
-        let (core, woken) = (self.engine.coordinator(), &mut self.after_unlock.woken);
-        let now = clock::now();
-        self.doubted.retain(|Doubted { lock, lock_state }| {
-            // The lock was released, is kept under a place, or its deadline has passed.
-            if lock_state.place().is_some()
-                || lock_state.deadline().is_none_or(|deadline| deadline <= now)
-            {
-                return false;
-            }
-            let held = core.deadline(lock).is_some();
-            if !held {
-                let mut report = core.report_standings(now);
-                report.key = lock_state.key().into();
-                lock_state.ends(Some(Error::Lost { reason: LostReason::Gone, report }), woken);
-            }
-            held
-        });
-    }
-
-    /// The call at `place` was granted a lock: if it is kept, `lock_state` gets its events from
-    /// now on.
-    pub(super) fn follow_if_kept(&mut self, place: usize, lock_state: &Arc<LockState>) {
-        if let Some(&Place::Asked { op, .. }) = self.places.get(place) {
-            if self.engine.coordinator().is_open(op) {
-                self.follow(place, lock_state);
-            }
-        }
-    }
-
-    /// The request under `place` keeps a lock: `lock_state` gets its events.
-    fn follow(&mut self, place: usize, lock_state: &Arc<LockState>) {
-        let Some(Place::Asked { op, waker, .. }) = self.places.get_mut(place) else { return };
-        self.after_unlock.dropped.extend(waker.take());
-        let op = *op;
-        self.places[place] = Place::Kept { op, lock_state: Arc::clone(lock_state) };
-        if let Some(former) = lock_state.set_place(Some(place)) {
-            self.places.try_remove(former);
-        }
-    }
-
-    /// Keeps a lock, and has its events change `lock_state`.
+    /// Keeps a lock.
     pub(super) fn auto_extend(
         &mut self,
         lock: &Lock,
         keep: AutoExtend,
-        lock_state: &Arc<LockState>,
+        lock_state: &LockState,
     ) -> Result<(), Error> {
-        let keep = keep.notify_renewals();
-        let place = self.ask(|open, data| open.engine.auto_extend(lock, keep, data))?;
-        self.follow(place, lock_state);
+        if self.closing {
+            return Err(Error::Closed(ClosedReason::Asked));
+        }
+        self.engine.auto_extend(lock, keep, NO_PLACE)?;
         // The longest time that the lock may be held caps the deadline.
         lock_state.set_deadline(self.engine.deadline(lock));
         Ok(())
     }
 
-    /// Makes sure that the loss of a lock reaches `lock_state`, if it does not yet.
-    pub(super) fn watch(&mut self, lock: &Lock, lock_state: &Arc<LockState>) -> Result<(), Error> {
-        let reported = lock_state.place().is_some() || lock_state.deadline().is_none();
-        if reported {
-            Ok(())
-        } else {
-            self.auto_extend(lock, AutoExtend::extensions(0), lock_state)
-        }
-    }
-
-    /// Passes on the results of requests that ended, and wakes their calls.
+    /// Passes on the results of requests that ended, and wakes their calls; and the updates of
+    /// locks.
     pub(super) fn pass_on_results(&mut self) {
         while let Some((op, data)) = self.engine.poll_ended() {
             match self.places.get_mut(data as usize) {
-                Some(Place::Asked { op: asked, ended, waker, extends }) if *asked == op => {
+                Some(Place::Asked { op: asked, ended, waker }) if *asked == op => {
                     *ended = true;
                     self.after_unlock.coming += usize::from(waker.is_some());
                     self.after_unlock.woken.extend(waker.take());
-                    let lock = extends.as_ref();
-                    let error = lock.and_then(|_| self.engine.coordinator().error(op).cloned());
-                    if let Some((error, Some(extends))) = error.map(|it| (it, extends.take())) {
-                        self.handle_failed_extend(error, extends);
-                    }
-                }
-                Some(Place::Kept { op: kept, lock_state }) if *kept == op => {
-                    match self.engine.fetch(op).map(|done| done.result) {
-                        Some(Ok(Outcome::Renewed { deadline })) => lock_state.set_renewed(deadline),
-                        Some(Ok(Outcome::Expiring { deadline })) => {
-                            lock_state.set_expiring(deadline)
-                        }
-                        Some(Err(error)) => {
-                            lock_state.ends(Some(error), &mut self.after_unlock.woken)
-                        }
-                        _ => {}
-                    }
-                }
-                Some(Place::Extending { op: asked, .. }) if *asked == op => {
-                    self.finish_extend(data as usize);
                 }
                 _ => {
-                    // No call waits for it any more.
+                    // No call waits for it. What it says of a lock that is kept is an update, too.
                     self.engine.fetch(op);
                 }
             }
         }
-        self.check_doubted();
+        while let Some(update) = self.engine.poll_lock_update() {
+            self.pass_on(update);
+        }
+    }
+
+    fn pass_on(&mut self, update: LockUpdate) {
+        match self.places.get(update.data as usize) {
+            Some(Place::Held { token, lock_state }) if *token == update.token => {
+                lock_state.update(update.kind, &mut self.after_unlock.woken);
+            }
+            _ => {}
+        }
     }
 
     pub(super) fn look_names_up(&mut self) {
@@ -321,8 +222,10 @@ impl Open<'_> {
     pub(super) fn count(&self) -> super::Gauges {
         let core = self.engine.coordinator();
         let nodes = || (0..core.settings().nodes.len()).map(NodeId::new);
+        let is_call = |place: &Place| !matches!(place, Place::Held { .. });
+        let calls = self.places.iter().filter(|(_, place)| is_call(place)).count();
         super::Gauges {
-            calls: self.places.len(),
+            calls: calls + core.kept_locks(),
             requests: core.open_ops(),
             records: core.open_records(),
             timers: core.open_timers(),
@@ -331,20 +234,15 @@ impl Open<'_> {
         }
     }
 
-    /// A state for a lock on `key`.
-    pub(super) fn lock_state_for(&mut self, key: &[u8]) -> Arc<LockState> {
-        let mut lock_state = self.spares.pop().unwrap_or_default();
-        let unshared = Arc::get_mut(&mut lock_state).expect("a spare one has no other owner");
-        unshared.reset(key);
-        lock_state
-    }
-
     /// A lock was released or given away: it is over for all its watchers.
-    pub(super) fn end_lock(&mut self, lock_state: &LockState) {
-        if let Some(place) = lock_state.set_place(None) {
-            self.places.try_remove(place);
+    pub(super) fn end_lock(&mut self, lock_state: &Arc<LockState>) {
+        // It may have been over before, and the place may belong to another call by now.
+        let place = lock_state.place();
+        if let Some(Place::Held { lock_state: held, .. }) = self.places.get(place) {
+            if Arc::ptr_eq(held, lock_state) {
+                self.places.remove(place);
+            }
         }
-        self.forget_extend(lock_state);
         lock_state.ends(None, &mut self.after_unlock.woken);
     }
 
@@ -353,7 +251,7 @@ impl Open<'_> {
     /// waker of the user's.
     pub(super) fn put_back(&mut self, mut lock_state: Arc<LockState>) -> Option<Arc<LockState>> {
         let fits = self.spares.len() < SPARES;
-        if fits && Arc::get_mut(&mut lock_state).is_some_and(|lock_state| lock_state.reset(&[])) {
+        if fits && Arc::get_mut(&mut lock_state).is_some_and(|unshared| unshared.reset(&[], 0)) {
             self.spares.push(lock_state);
             return None;
         }
@@ -368,7 +266,7 @@ mod tests {
     use super::super::SharedClient;
     use super::*;
     use crate::config::{Config, LockOptions};
-    use crate::proto::lock::LockToken;
+    use crate::proto::locks::updates::LockUpdateKind;
     use crate::proto::time::Instant;
 
     const TTL: Duration = Duration::from_secs(10);
@@ -382,25 +280,51 @@ mod tests {
         (place, op)
     }
 
+    fn client() -> SharedClient {
+        let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
+        SharedClient::connect(config.connect_timeout(Duration::from_millis(50))).unwrap()
+    }
+
+    /// A place is reused before its former lock is over, or before the loss of it is reported.
+    #[test]
+    fn loss_or_end_of_a_lock_is_not_that_of_the_lock_in_its_place() {
+        let client = client();
+        let tried = client.owner.inner.with(|open| {
+            let [before, after] = ["0", "1"].map(|digit| LockToken::parse(&digit.repeat(40)));
+            let lock_state = Arc::new(LockState::default());
+            lock_state.set_deadline(Some(Instant::from_nanos(1)));
+            let held =
+                Place::Held { token: after.clone().unwrap(), lock_state: Arc::clone(&lock_state) };
+            let place = open.places.insert(held);
+            let loss = |token| {
+                let kind = LockUpdateKind::Lost(Error::Closed(ClosedReason::Asked));
+                LockUpdate { data: place as u64, token, kind }
+            };
+            let mut former = LockState::default();
+            former.reset(b"a", place);
+            open.end_lock(&Arc::new(former));
+            open.pass_on(loss(before.unwrap()));
+            assert!(open.places.contains(place) && lock_state.deadline().is_some());
+            open.pass_on(loss(after.unwrap()));
+            assert_eq!(lock_state.deadline(), None);
+            open.end_lock(&lock_state);
+            assert!(!open.places.contains(place));
+        });
+        tried.unwrap();
+    }
+
     /// A place is reused before the end of its former request is reported.
     #[test]
     fn an_end_is_not_reported_to_the_call_that_has_the_place_by_now() {
-        let config = Config::new(["redis://127.0.0.1:1"]).unwrap();
-        let config = config.connect_timeout(Duration::from_millis(50));
-        let client = SharedClient::connect(config).unwrap();
+        let client = client();
         let tried = client.owner.inner.with(|open| {
             let (_, op) = ask(open, 600 * TTL);
-            let lock_state = open.lock_state_for(b"a");
+            let lock_state = Arc::new(LockState::default());
             lock_state.set_deadline(Some(Instant::from_nanos(1)));
             let token = LockToken::parse(&"0".repeat(40)).unwrap();
-            let lock = Lock { record: crate::proto::ids::RecordId::of(0), token };
             let others = [
-                Place::Asked { op, ended: false, waker: None, extends: None },
-                Place::Kept { op, lock_state: Arc::clone(&lock_state) },
-                Place::Extending {
-                    op,
-                    extends: Doubted { lock, lock_state: Arc::clone(&lock_state) },
-                },
+                Place::Asked { op, ended: false, waker: None },
+                Place::Held { token, lock_state: Arc::clone(&lock_state) },
             ];
             for other in others {
                 let (place, ended) = ask(open, Duration::ZERO);

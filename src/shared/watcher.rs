@@ -78,18 +78,14 @@ impl LockWatcher {
     /// A future that ends when the lock does, before the deadline, and returns why. A lock that is
     /// released or given away is over, too.
     ///
-    /// A lock that is not kept is watched from the first call on: it is not extended, and its loss
-    /// is reported as that of a kept one. This needs a ttl of at least 10 ms.
+    /// The loss of a lock that is not renewed is reported in the same way, from the first call on.
+    /// Such a lock is not extended.
     pub fn lost(&self) -> Lost {
-        let watched = if self.lock_state.place().is_some() || self.lock_state.deadline().is_none() {
-            Ok(())
-        } else {
-            // Another thread may keep it meanwhile.
-            self.inner
-                .with(|open| open.watch(&self.lock, &self.lock_state))
-                .and_then(|watched| watched)
-        };
-        Lost { watcher: self.clone(), watched, slot: None }
+        if self.lock_state.deadline().is_some() {
+            // If the client is closed, the future says so.
+            let _ = self.inner.with(|open| open.engine.watch(&self.lock));
+        }
+        Lost { watcher: self.clone(), slot: None }
     }
 
     pub(super) fn inner(&self) -> &Inner {
@@ -105,6 +101,13 @@ impl LockWatcher {
     }
 
     /// The error for a lock that is over for no known reason.
+    /// The line of `Debug`, for a type of this name.
+    pub(super) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, token) = (self.key().escape_ascii(), &self.lock.token);
+        let remaining = self.remaining();
+        write!(f, "{name} {{ key: \"{key}\", token: {token}, remaining: {remaining:?} }}")
+    }
+
     fn is_over(&self) -> Error {
         let over = self.inner.with(|open| {
             open.engine.coordinator().lost_unasked(LostReason::Over, self.key(), clock::now())
@@ -119,12 +122,10 @@ impl Clone for LockWatcher {
     }
 }
 
+/// One line: key, token, and how long the lock may still be believed in.
 impl fmt::Debug for LockWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
-            .field("token", &self.token())
-            .field("remaining", &self.remaining())
-            .finish_non_exhaustive()
+        self.fmt_as("LockWatcher", f)
     }
 }
 
@@ -133,7 +134,6 @@ impl fmt::Debug for LockWatcher {
 #[must_use = "it reports nothing unless it is awaited or waited for"]
 pub struct Lost {
     watcher: LockWatcher,
-    watched: Result<(), Error>,
     /// The slot of its waker.
     slot: Option<usize>,
 }
@@ -150,10 +150,7 @@ impl Future for Lost {
     type Output = Error;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Error> {
-        let Lost { watcher, watched, slot } = self.get_mut();
-        if let Err(error) = watched {
-            return Poll::Ready(error.clone());
-        }
+        let Lost { watcher, slot } = self.get_mut();
         if !watcher.inner.is_ours() {
             return Poll::Ready(Error::Closed(ClosedReason::Forked));
         }

@@ -1,5 +1,6 @@
 //! Masters on TCP ports of this machine, inside this process: for your own tests, and for a demo.
-//! They can be frozen, killed, restarted, delayed and made to refuse.
+//! They can be frozen, killed, restarted, delayed and made to refuse, and time can pass on them
+//! without a sleep ([`Masters::advance`]).
 //!
 //! Each is a [`Master`] with a listener on 127.0.0.1, a thread for each connection and two more;
 //! all of them sleep while nothing happens. It is not a Redis. It knows the commands of a lock,
@@ -75,6 +76,35 @@ impl Masters {
     /// The URL of each: `redis://127.0.0.1:PORT`.
     pub fn urls(&self) -> Vec<String> {
         self.all.iter().map(LocalMaster::url).collect()
+    }
+
+    /// Lets this much time pass at once on all of them, as [`LocalMaster::advance`] does: so a test
+    /// of an expiry need not sleep.
+    ///
+    /// ```
+    /// # #[cfg(feature = "net")]
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use redlatch::testing::tcp::Masters;
+    /// use redlatch::{Client, Config, Error, LostReason, RestartGuard};
+    ///
+    /// let masters = Masters::start(3)?;
+    /// let config = Config::new(masters.urls())?.restart_guard(RestartGuard::Off);
+    /// let (first, second) = (Client::connect(config.clone())?, Client::connect(config)?);
+    /// let ttl = Duration::from_secs(30);
+    ///
+    /// let mut slow = first.lock("invoice:42", ttl)?;
+    /// masters.advance(ttl); // the first holder was away for too long
+    /// let _next = second.try_lock("invoice:42", ttl)?;
+    /// let lost = slow.extend(ttl).unwrap_err();
+    /// assert!(matches!(lost, Error::Lost { reason: LostReason::Gone, .. }));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "net")]
+    /// # example().unwrap();
+    /// ```
+    pub fn advance(&self, by: Duration) {
+        self.all.iter().for_each(|master| master.advance(by));
     }
 
     /// Iterates over the masters.
@@ -222,6 +252,14 @@ impl LocalMaster {
     /// Makes it older than it is, in its uptime and in its node marker. A restart ends that.
     pub fn set_uptime(&self, seconds: u32) {
         self.with(|master, now| master.set_uptime(now, seconds));
+    }
+
+    /// Lets this much time pass at once for its keys and its uptime: a key whose ttl is over by
+    /// then is gone. The clocks of the clients do not move: a holder believes in its lock until it
+    /// extends it or renews it, and a client that waits for the key notices the expiry with one of
+    /// its next attempts, after less than half a second.
+    pub fn advance(&self, by: Duration) {
+        self.with(|master, _| master.advance(by));
     }
 
     /// Does anything else with its [`Master`], between two commands, dead or alive: sets a

@@ -8,6 +8,9 @@ use redlatch::{Completion, Lock, NodeId, NodeState, Op, Outcome};
 
 pub const TTL: Duration = Duration::from_secs(10);
 
+/// The node timeout of the tests, unless they set another.
+const NODE_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// How long before its deadline the loss of a kept lock is reported, as the core has it.
 pub const LOSS_BEFORE: Duration = Duration::from_millis(2);
 
@@ -77,6 +80,7 @@ impl Bench {
     ) -> Bench {
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
         let mut settings = Settings::new(labels.collect());
+        settings.node_timeout = NODE_TIMEOUT;
         change(&mut settings);
         let now = Instant::from_nanos(1_000_000_000_000);
         let core = Coordinator::new(settings, [9; 32], now).expect("good settings");
@@ -92,7 +96,9 @@ impl Bench {
     pub fn not_connected(nodes: usize) -> Bench {
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
         let now = Instant::from_nanos(1_000_000_000_000);
-        let core = Coordinator::new(Settings::new(labels.collect()), [9; 32], now);
+        let mut settings = Settings::new(labels.collect());
+        settings.node_timeout = NODE_TIMEOUT;
+        let core = Coordinator::new(settings, [9; 32], now);
         let info = (0..nodes).map(|node| INFO_OLD.replace("RR0", &format!("RR{node}"))).collect();
         let core = core.expect("good settings");
         Bench::unconnected(core, now, "*2\r\n_\r\n_\r\n", info, "+OK\r\n")
@@ -103,13 +109,13 @@ impl Bench {
     pub fn with_markers(markers: &[Option<String>], now: Instant) -> Bench {
         let nodes = markers.len();
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
-        let settings = Settings::new(labels.collect());
-        Bench::of_settings(settings, markers, now)
+        Bench::of_settings(Settings::new(labels.collect()), markers, now)
     }
 
     /// The same with other settings.
-    pub fn of_settings(settings: Settings, markers: &[Option<String>], now: Instant) -> Bench {
+    pub fn of_settings(mut settings: Settings, markers: &[Option<String>], now: Instant) -> Bench {
         let nodes = markers.len();
+        settings.node_timeout = NODE_TIMEOUT;
         let core = Coordinator::new(settings, [8; 32], now).expect("good settings");
         let info =
             (0..nodes).map(|node| INFO_REPLID.replace("RR0", &format!("RR{node}"))).collect();

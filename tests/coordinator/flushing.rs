@@ -1,6 +1,6 @@
 //! Nodes that report flushes again and again: what that costs, and that the last one counts.
 
-use super::doubted::{answer, kept};
+use super::foreign_writes::{answer, kept};
 use super::*;
 use redlatch::{AutoExtend, NodeId, RestartGuard};
 

@@ -2,28 +2,30 @@
 //! socket and no clock, and every reply is written out, so that a test can look at the order of
 //! requests.
 
+mod auto_extend;
+mod auto_extend_timing;
 mod bench;
-mod doubted;
-mod fetching;
+mod completions;
+mod extend_release;
 mod flushing;
-mod found;
-mod handing;
-mod hazards;
+mod foreign_writes;
+mod found_by_simulation;
+mod hand_off;
 mod healing;
-mod holding;
-mod keeping;
-mod losing;
+mod late_turns;
+mod liveness;
+mod lost_keys;
 mod marker;
-mod overdue;
 mod pending_releases;
 mod quarantine;
 mod quarantine_extend;
-mod renewing;
+mod rare_orders;
+mod readonly;
 mod secrets;
 mod servers;
-mod silence;
 mod starting;
-mod turns;
+mod updates;
+mod wait_turns;
 mod waiting;
 
 use std::time::Duration;

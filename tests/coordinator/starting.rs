@@ -65,6 +65,31 @@ fn an_acquire_is_not_held_once_the_first_handshakes_cannot_give_a_quorum() {
     bench.assert_idle();
 }
 
+#[test]
+fn a_node_that_is_not_connected_says_what_was_waited_for_and_for_how_long() {
+    let mut bench = Bench::not_connected(7);
+    ask(&mut bench);
+    bench.core.handle_encrypting(redlatch::NodeId::new(5));
+    bench.open(6);
+    bench.said(6);
+    bench.pass(millis(400));
+    (0..4).for_each(|node| refuse(&mut bench, node));
+    let done = bench.completion().expect("the other three are no quorum");
+    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let details = report.nodes[4..].iter().map(|node| node.detail.as_deref().unwrap_or(""));
+    let waiting = |step| format!("waiting for {step} for 400.0ms");
+    assert_eq!(details.collect::<Vec<_>>(), ["TCP", "TLS", "HELLO"].map(waiting));
+    bench.pass(millis(600));
+    bench.acquire();
+    let done = bench.completion().expect("none is connected");
+    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    for (node, step) in [(4, "TCP"), (5, "TLS"), (6, "HELLO")] {
+        let detail = report.nodes[node].detail.as_deref();
+        let words = format!("no answer to {step} within the connect timeout of 1s");
+        assert_eq!(detail, Some(words.as_str()));
+    }
+}
+
 /// Rule 2: no attempt waits for a connect.
 #[test]
 fn nothing_is_held_after_the_first_handshakes() {

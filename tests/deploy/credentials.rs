@@ -170,7 +170,7 @@ fn an_operator_finds_us_in_client_list() {
     let client = ready(config(fleet.urls()));
     let line = fleet[0].client_list().pop().expect("a connection");
     assert!(line.contains(" name=redlatch "), "{line}");
-    let server = support::Server::get();
+    let server = crate::support::Server::get();
     if server.version >= (7, 2) {
         let version = concat!(" lib-ver=", env!("CARGO_PKG_VERSION"));
         assert!(line.contains(" lib-name=redlatch") && line.contains(version), "{line}");

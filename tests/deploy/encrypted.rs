@@ -2,12 +2,12 @@
 
 use super::papers::{Ca, Paper};
 use super::*;
+use crate::support::free_port;
 use redlatch::{Error, Tls};
-use support::free_port;
 
 /// Whether the server under test was built with TLS; if not, prints that a test is not run.
 fn can_encrypt() -> bool {
-    let server = support::Server::get();
+    let server = crate::support::Server::get();
     // Asked to encrypt without a certificate: none starts, and those that could say so.
     let mut attempt = std::process::Command::new(&server.binary);
     let port = free_port().to_string();

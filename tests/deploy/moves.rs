@@ -134,7 +134,7 @@ fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
 #[test]
 fn a_name_with_several_addresses_is_tried_in_turn() {
     let fleet = Fleet::start(4);
-    let closed = SocketAddr::from(([127, 0, 0, 1], support::free_port()));
+    let closed = SocketAddr::from(([127, 0, 0, 1], crate::support::free_port()));
     let directory = Directory::of(&[closed, closed, fleet[0].address()]);
     let client = ready(with_a_name(&fleet, &directory));
     lock_extend_and_release(&client);

@@ -136,7 +136,7 @@ fn what_a_script_may_not_do_is_reported_where_it_is_needed() {
         let released = guard.release().unwrap();
         // If the server compares and deletes by itself, its scripts need not.
         let refused = matches!(released, ReleaseOutcome::Unconfirmed { .. });
-        let native = support::Server::get().valkey;
+        let native = crate::support::Server::get().valkey;
         assert_eq!(refused, matches!(word, "+get" | "+del") && !native, "without {word}");
         drop(client);
         for node in &fleet {
@@ -232,7 +232,7 @@ fn a_compare_and_delete_of_the_nodes_own_is_used() {
     let monitor = fleet[0].monitor();
     lock_extend_and_release(&client);
     let lines = monitor.lines();
-    let server = support::Server::get();
+    let server = crate::support::Server::get();
     let native = match (server.valkey, server.version) {
         (true, version) if version >= (9, 0) => Some("\"DELIFEQ\""),
         (false, version) if version >= (8, 4) => Some("\"DELEX\""),

@@ -50,8 +50,12 @@ fn what_can_be_shown() {
 fn no_output_has_a_password_in_it() {
     let binary = std::env::current_exe().expect("this binary has a path");
     let mut tests = Command::new(binary);
-    tests.args(["credentials::", "secrets::what_can_be_shown", "rights::what_a_lock_cannot"]);
-    tests.args(["encrypted::", "--nocapture", "--test-threads", "1"]);
+    tests.args([
+        "deploy::credentials::",
+        "deploy::encrypted::",
+        "deploy::secrets::what_can_be_shown",
+    ]);
+    tests.args(["deploy::rights::what_a_lock_cannot", "--nocapture", "--test-threads", "1"]);
     let output = tests.output().expect("this binary can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8_lossy(&output.stdout);

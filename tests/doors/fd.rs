@@ -4,9 +4,9 @@
 //! be made short.
 
 use super::*;
-use outer::LOOPS;
-use redlatch::{Error, FdEngine, LockOptions, Outcome, ReleaseOutcome};
-use support::free_port;
+use crate::support::free_port;
+use event_loops::LOOPS;
+use redlatch::{Error, FdEngine, LockOptions, LockUpdateKind, Outcome, ReleaseOutcome};
 
 /// Every node refuses, and is not tried again while the test runs.
 fn nobody() -> Config {
@@ -123,7 +123,7 @@ fn completions_that_are_not_taken_keep_it_readable() {
             assert_eq!(outer.completion(&mut locks).data, 7);
         }
         outer.until_silent(&mut locks);
-        assert!(fleet.keys_everywhere().is_empty());
+        fleet.wait_empty();
     }
 }
 
@@ -162,7 +162,46 @@ fn a_request_that_is_cancelled_leaves_the_descriptor_silent() {
             assert!(locks.poll_completion().is_none());
             outer.until_silent(&mut locks);
             assert_eq!(locks.engine().coordinator().open_records(), 0);
-            assert!(fleet.keys_everywhere().is_empty());
+            fleet.wait_empty();
         }
+    }
+}
+
+#[test]
+fn lock_updates_that_are_not_taken_keep_it_readable() {
+    let fleet = Fleet::start(3);
+    for make in LOOPS {
+        let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
+        let mut outer = make(&mut locks);
+        outer.wait_ready(&mut locks, 3);
+        locks.batch().report_lock_updates();
+        let mut held = Vec::new();
+        for (data, ttl) in [(1, millis(300)), (2, millis(301)), (3, TTL)] {
+            locks.batch().acquire(data.to_string(), LockOptions::once(ttl), data).unwrap();
+            match outer.completion(&mut locks).result {
+                Ok(Outcome::Acquired(lock)) => held.push(lock),
+                other => panic!("no lock: {other:?}"),
+            }
+        }
+        outer.drive_until(&mut locks, "two are over", |locks| {
+            held.iter().filter(|lock| locks.engine().deadline(lock).is_none()).count() == 2
+        });
+        for data in 1..=2 {
+            assert!(outer.wakes(&locks, LOST), "{data}: {locks:?}");
+            locks.tick().unwrap();
+            let update = locks.poll_lock_update().expect("one of those that wait");
+            assert_eq!(
+                (update.data, update.token.clone()),
+                (data, held[data as usize - 1].token())
+            );
+            assert!(matches!(update.kind, LockUpdateKind::Lost(Error::Lost { .. })), "{update:?}");
+        }
+        assert_eq!(locks.poll_lock_update(), None);
+        assert!(outer.until_silent(&mut locks) <= 2, "all were taken");
+        locks.batch().release_all();
+        eventually(10 * SECOND, "no key is left", || {
+            locks.tick().unwrap();
+            fleet.keys_everywhere().is_empty()
+        });
     }
 }

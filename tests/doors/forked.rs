@@ -5,29 +5,18 @@
 //! once more, for itself alone and without other threads, and that process forks.
 #![expect(unsafe_code, reason = "fork() is tried in a real child")]
 
-use std::process::Command;
-
 use super::*;
+use crate::support::again;
 use redlatch::{Error, FdEngine, Lock, LockOptions, Outcome, ReleaseOutcome};
-
-/// The nodes, for the process that forks.
-const NODES: &str = "REDLATCH_TEST_FORK";
-
-const TEST: &str = "forked::a_child_leaves_the_descriptor_and_the_timer_to_its_parent";
 
 #[test]
 fn a_child_leaves_the_descriptor_and_the_timer_to_its_parent() {
-    if let Ok(urls) = std::env::var(NODES) {
-        return the_parent(config(urls.split(' ')));
+    if let Some(urls) = again::nodes() {
+        return the_parent(config(urls));
     }
     let fleet = Fleet::start(3);
-    let program = std::env::current_exe().expect("a test binary has a path");
-    let arguments = ["--exact", TEST, "--test-threads=1", "--nocapture"];
-    let output = Command::new(program).args(arguments).env(NODES, fleet.urls().join(" ")).output();
-    let output = output.expect("it can be started again");
-    println!("{}", String::from_utf8_lossy(&output.stdout));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !errors.contains("panicked"), "{errors}");
+    let test = "a_child_leaves_the_descriptor_and_the_timer_to_its_parent";
+    again::run(module_path!(), test, &fleet.urls());
     eventually(10 * SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
 }
 

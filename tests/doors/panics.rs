@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use outer::LOOPS;
+use crate::support::free_port;
+use event_loops::LOOPS;
 use redlatch::{FdEngine, LockOptions, Outcome};
-use support::free_port;
 
 #[test]
 fn a_panic_of_the_credentials_function_costs_that_connection_and_nothing_else() {

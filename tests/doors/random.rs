@@ -5,7 +5,7 @@
 //! `REDLATCH_TEST_DICE=7` throws the dice of one run again, as far as time does.
 
 use super::*;
-use outer::LOOPS;
+use event_loops::LOOPS;
 use redlatch::testing::master::Restart;
 use redlatch::testing::tcp::Masters;
 use redlatch::{AutoExtend, FdEngine, Lock, LockOptions, Op, Outcome, clock};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
-use outer::LOOPS;
+use event_loops::LOOPS;
 use redlatch::{FdEngine, LockOptions, Outcome};
 
 static HEARD: AtomicU64 = AtomicU64::new(0);
@@ -82,7 +82,7 @@ fn signals_end_no_call_of_a_blocking_client() {
     println!("{heard} signals");
     assert!(heard > 20, "nobody was interrupted");
     drop(holder);
-    assert!(fleet.keys_everywhere().is_empty());
+    fleet.wait_empty();
 }
 
 #[test]
@@ -105,5 +105,5 @@ fn signals_cost_an_engine_behind_a_descriptor_nothing() {
         println!("{heard} signals");
         assert!(heard > 20, "nobody was interrupted");
     }
-    assert!(fleet.keys_everywhere().is_empty());
+    fleet.wait_empty();
 }

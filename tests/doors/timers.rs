@@ -2,7 +2,7 @@
 //! client leaves its loop alone.
 
 use super::*;
-use outer::LOOPS;
+use event_loops::LOOPS;
 use redlatch::{AutoExtend, Error, FdEngine, LockOptions, NodeId, Outcome};
 
 #[test]

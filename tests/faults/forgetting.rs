@@ -1,9 +1,9 @@
 //! What nodes forget while no client looks, and what that must not lead to: two holders of one key.
 
 use super::*;
+use crate::support::Value;
 use redlatch::proto::NODE_MARKER;
 use redlatch::{Error, LockOptions};
-use support::Value;
 
 /// The longest ttl here, and so the length of a quarantine but for the drift.
 const MAX_TTL: Duration = millis(1_500);

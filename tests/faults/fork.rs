@@ -5,31 +5,9 @@
 //! once more, for that test alone and without other threads, and that process forks.
 #![expect(unsafe_code, reason = "fork() is tried in a real child")]
 
-use std::process::Command;
-
 use super::*;
+use crate::support::{Monitor, Way, again};
 use redlatch::{Completion, Error, LockOptions, Outcome, ReleaseOutcome};
-use support::{Monitor, Way};
-
-/// The nodes, for the process that forks.
-const NODES: &str = "REDLATCH_TEST_FORK";
-
-/// Runs the test of this name once more in a process of its own, with these nodes.
-fn in_a_process_of_its_own(test: &str, urls: &[String]) {
-    let program = std::env::current_exe().expect("a test binary has a path");
-    let arguments = ["--exact", test, "--test-threads=1", "--nocapture"];
-    let output = Command::new(program).args(arguments).env(NODES, urls.join(" ")).output();
-    let output = output.expect("it can be started again");
-    println!("{}", String::from_utf8_lossy(&output.stdout));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !errors.contains("panicked"), "{errors}");
-}
-
-/// The nodes, in the process that forks.
-fn nodes() -> Option<Vec<String>> {
-    let urls = std::env::var(NODES).ok()?;
-    Some(urls.split(' ').map(str::to_owned).collect())
-}
 
 /// Forks. True in the child, which has to come to [`end_of_child`]; the parent goes on when the
 /// child has ended well.
@@ -61,19 +39,19 @@ fn connections(fleet: &Fleet) -> Vec<Vec<String>> {
 
 #[test]
 fn a_child_can_do_nothing_with_its_copy_of_a_client() {
-    if let Some(urls) = nodes() {
+    if let Some(urls) = again::nodes() {
         return the_client_forks(&urls);
     }
     let fleet = Fleet::start(3);
     let monitors: Vec<Monitor> = fleet.iter().map(Node::monitor).collect();
     let before = connections(&fleet);
-    let test = "fork::a_child_can_do_nothing_with_its_copy_of_a_client";
-    in_a_process_of_its_own(test, &fleet.urls());
+    let test = "a_child_can_do_nothing_with_its_copy_of_a_client";
+    again::run(module_path!(), test, &fleet.urls());
     for monitor in &monitors {
         let lines = monitor.lines();
         assert!(!lines.iter().any(|line| line.contains("of the child")), "{lines:?}");
     }
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     eventually(SECOND, "its connections are closed", || connections(&fleet) == before);
 }
 
@@ -131,14 +109,14 @@ fn is_as_it_was(client: &Client, guard: &mut redlatch::Guard<'_>) {
 
 #[test]
 fn a_child_takes_no_answer_from_its_parents_connections() {
-    if let Some(urls) = nodes() {
+    if let Some(urls) = again::nodes() {
         return the_engine_forks(&urls);
     }
     let nodes = Proxied::start(3);
     // The answers to the SETs come long after the fork.
-    let test = "fork::a_child_takes_no_answer_from_its_parents_connections";
+    let test = "a_child_takes_no_answer_from_its_parents_connections";
     nodes.proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, millis(300)));
-    in_a_process_of_its_own(test, &nodes.urls());
+    again::run(module_path!(), test, &nodes.urls());
     assert!(nodes.proxies.iter().all(|proxy| proxy.accepted() == 1), "a connection was replaced");
     eventually(2 * SECOND, "nothing is left", || nodes.fleet.keys_everywhere().is_empty());
 }

@@ -2,9 +2,9 @@
 //! left alone, and taken back.
 
 use super::*;
+use crate::support::Cut;
 use redlatch::{LockOptions, ReleaseOutcome};
 use rustix::time::{ClockId, clock_gettime};
-use support::Cut;
 
 /// One pair, and how long it took.
 #[track_caller]

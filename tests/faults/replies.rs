@@ -2,8 +2,8 @@
 //! its own question and to no other.
 
 use super::*;
+use crate::support::{Canned, Reply, RespClient, Value, Way, healthy};
 use redlatch::{Error, LockOptions, NodeError, NodeReply, ReleaseOutcome};
-use support::{Canned, Reply, RespClient, Value, Way, healthy};
 
 /// A second opinion on the key, over connections of its own.
 fn held(looks: &mut [RespClient], key: &str) -> Vec<Vec<u8>> {

@@ -2,9 +2,9 @@
 //! and go when it is not.
 
 use super::*;
+use crate::support::{Cut, Value};
 use answers::{end_script, endless_script};
 use redlatch::ReleaseOutcome;
-use support::{Cut, Value};
 
 #[test]
 fn keys_stay_when_connections_are_lost_while_the_lock_is_held() {

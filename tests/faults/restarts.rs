@@ -181,7 +181,7 @@ fn two_addresses_of_one_server_are_refused_and_an_address_that_moves_has_no_vote
     let client = client(config(nodes.urls()));
     // The address of the third node now leads to the first.
     nodes.proxies[2].lead_to(nodes.fleet[0].address());
-    nodes.proxies[2].cut(support::Cut::Reset);
+    nodes.proxies[2].cut(crate::support::Cut::Reset);
     drive_until(&client, SECOND, "it is rejected", || {
         client.nodes()[2] == NodeState::Rejected(NodeError::SameServer)
     });

@@ -2,8 +2,8 @@
 //! after it.
 
 use super::*;
+use crate::support::Monitor;
 use redlatch::Error;
-use support::Monitor;
 
 /// Far longer than any test waits: a key that goes does not go by its ttl.
 const LONG: Duration = Duration::from_secs(60);
@@ -120,9 +120,11 @@ fn pending_release_is_sent_twice_where_the_old_connection_cannot_be_killed() {
 }
 
 /// Stalls the node, and lets it do `then` before it looks at any other client.
-fn stall(node: &Node, seconds: &str, then: &[&str]) -> support::RespClient {
+fn stall(node: &Node, seconds: &str, then: &[&str]) -> crate::support::RespClient {
     let other = node.client();
-    let commands = [support::encode(&["DEBUG", "SLEEP", seconds]), support::encode(then)].concat();
+    let commands =
+        [crate::support::encode(&["DEBUG", "SLEEP", seconds]), crate::support::encode(then)]
+            .concat();
     std::io::Write::write_all(&mut other.socket(), &commands).expect("a running server reads");
     // It is stalled when it has read them, which it does not answer.
     let_pass(millis(50));

@@ -1,10 +1,10 @@
 //! Nodes that lose the key of a lock that is held get it again; connections that are lost cost
 //! nothing.
 
-use super::heard::{What, heard};
+use super::monitor_lines::{What, heard};
 use super::*;
+use crate::support::{Cut, Node, Proxy};
 use redlatch::LostReason;
-use support::{Cut, Node, Proxy};
 
 /// A node that lost a key is looked at a twentieth of this time after the push.
 const SHORT: Duration = Duration::from_secs(4);

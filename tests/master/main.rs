@@ -8,8 +8,12 @@
 
 mod alike;
 mod alone;
+#[path = "../support/lock.rs"]
+#[allow(clippy::disallowed_methods, reason = "a test waits for other processes")]
+mod lock;
 mod sequence;
 mod server;
+mod tcp;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,10 +22,11 @@ use std::time::{self, Duration, SystemTime};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use alike::alike;
+use lock::ServerLock;
 use redlatch::proto::Instant;
 use redlatch::testing::master::{ConnectionId, Master, Trouble};
 use sequence::{Request, SOON, Step, Word};
-use server::{Alone, Answer, Server, Wire, frame_length, request, show};
+use server::{Answer, Server, Wire, frame_length, request, show};
 
 /// When the master was started, on its clock.
 const START: Instant = Instant::from_nanos(0);
@@ -446,7 +451,7 @@ fn seed() -> u64 {
 
 #[test]
 fn random_commands_get_the_same_replies() {
-    let _alone = Alone::wait();
+    let _place = ServerLock::take();
     let bench = RefCell::new(Bench::new());
     // A difference may cost seconds of waiting for a reply, and other tests wait for the lock.
     let config = Config {
@@ -473,7 +478,7 @@ fn random_commands_get_the_same_replies() {
 
 #[test]
 fn rare_sequences_get_the_same_replies() {
-    let _alone = Alone::wait();
+    let _place = ServerLock::take();
     let mut bench = Bench::new();
     for sequence in sequence::RARE {
         if let Err(what) = bench.play_until_sure(&sequence::parse(sequence)) {
@@ -485,7 +490,7 @@ fn rare_sequences_get_the_same_replies() {
 
 #[test]
 fn the_table_of_commands_is_the_servers() {
-    let _alone = Alone::wait();
+    let _place = ServerLock::take();
     let mut bench = Bench::new();
     bench.reset();
     let all = "auth client client|caching client|getname client|id client|kill client|setname \

@@ -3,7 +3,6 @@
 //! It is the child this file started, on a port of 127.0.0.1, and no other process is ever asked or
 //! ended. Without the program the test fails.
 
-use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -11,26 +10,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
-
 /// How long a server may take for a reply that is expected.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Keeps every other test that starts servers away, in this process and in others.
-pub struct Alone(#[expect(dead_code, reason = "the lock ends with the file")] File);
-
-impl Alone {
-    pub fn wait() -> Alone {
-        let path = std::env::temp_dir().join("redlatch-tests.lock");
-        // The file of another user can be read but not created again; reading is enough.
-        let create = |_| OpenOptions::new().create(true).append(true).open(&path);
-        let file = File::open(&path).or_else(create).expect("a lock file");
-        while let Err(error) = flock(&file, FlockOperation::LockExclusive) {
-            assert_eq!(error, rustix::io::Errno::INTR, "flock of the tests' lock file");
-        }
-        Alone(file)
-    }
-}
 
 pub struct Server {
     child: Child,

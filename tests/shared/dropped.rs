@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use super::*;
-use by_hand::{Boxed, Task, run_all};
+use executor::{Boxed, Task, run_all};
 use redlatch::{Error, LockOptions, SharedGuard};
 
 /// How many futures are in flight at once.

@@ -4,38 +4,30 @@
 //! The hazard is fork() among the threads of a test harness: so it is done in a process of its own.
 #![expect(unsafe_code, reason = "fork() is tried in a real child")]
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::*;
-use by_hand::Task;
+use crate::support::again;
+use executor::Task;
 use redlatch::{ClosedReason, Error, LockOptions};
-
-/// The nodes, for the process that forks.
-const NODES: &str = "REDLATCH_TEST_FORK";
 
 /// How often it forks: each time at another point of what the other threads do.
 const FORKS: u32 = 60;
 
 #[test]
 fn a_child_is_never_held_up_by_a_thread_of_its_parent() {
-    if let Ok(urls) = std::env::var(NODES) {
+    if let Some(urls) = again::nodes() {
         return forks(&urls);
     }
     let fleet = Fleet::start(3);
-    let program = std::env::current_exe().expect("a test binary has a path");
-    let test = "forked::a_child_is_never_held_up_by_a_thread_of_its_parent";
-    let arguments = ["--exact", test, "--test-threads=1", "--nocapture"];
-    let output = Command::new(program).args(arguments).env(NODES, fleet.urls().join(" ")).output();
-    let output = output.expect("it can be started again");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !errors.contains("panicked"), "{errors}");
+    let test = "a_child_is_never_held_up_by_a_thread_of_its_parent";
+    again::run(module_path!(), test, &fleet.urls());
     nothing_is_left(&fleet, SECOND);
 }
 
-fn forks(urls: &str) {
-    let config = Config::new(urls.split(' ')).expect("good addresses");
+fn forks(urls: &[String]) {
+    let config = Config::new(urls).expect("good addresses");
     let config = config.restart_guard(RestartGuard::Off).node_timeout(10 * SECOND);
     let client = SharedClient::connect(config).expect("a good configuration");
     let kept = LockOptions::new(TTL).auto_extend(600 * SECOND);

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 
 use super::*;
-use by_hand::Task;
-use redlatch::proto::Busy;
-use redlatch::proto::Limits;
+use executor::Task;
+use redlatch::proto::{Busy, Limits};
 use redlatch::{ClosedReason, Error, LockOptions, SharedGuard};
 
 const THREADS: u32 = 64;
@@ -42,7 +41,7 @@ impl Checker {
         }
         if dice.roll(200) == 0 {
             let tokens = tokens(&self.fleet, &key.to_string());
-            let ours = tokens.iter().filter(|it| *it == guard.token().as_bytes()).count();
+            let ours = tokens.iter().filter(|it| *it == guard.token().digits()).count();
             // The client may be closed meanwhile.
             assert!(ours >= 2 || guard.check().is_err(), "{key}: {tokens:?}");
             self.looked.fetch_add(1, Ordering::Relaxed);

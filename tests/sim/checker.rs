@@ -70,7 +70,7 @@ pub enum End {
 }
 
 /// How long before its deadline a kept lock may be given up, so that the loss is reported in time.
-pub const TOLD_BEFORE: u64 = 2 * MILLI;
+pub const LOSS_BEFORE: u64 = 2 * MILLI;
 
 /// A request without an answer yet.
 #[derive(Debug)]
@@ -215,8 +215,8 @@ impl Checker {
         }
         // A client that was kept from running may report the loss alone; and if there was no time
         // for a warning, there is none.
-        let warns_at = (kept.due + TOLD_BEFORE).saturating_sub(kept.warn_before);
-        let in_time = kept.warn_before > 2 * TOLD_BEFORE && warns_at > kept.moved.0;
+        let warns_at = (kept.due + LOSS_BEFORE).saturating_sub(kept.warn_before);
+        let in_time = kept.warn_before > 2 * LOSS_BEFORE && warns_at > kept.moved.0;
         let ran = kept_waiting == kept.moved.1;
         if end == End::Deadline && ran && in_time && !kept.warned {
             self.violate(format!("{who:?} lost its lock without a warning"));

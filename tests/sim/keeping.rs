@@ -6,7 +6,7 @@ use std::time::Duration;
 use redlatch::{AutoExtend, Error, LostReason, Op, Outcome};
 
 use crate::agenda::{Event, MICRO, MILLI};
-use crate::checker::{End, TOLD_BEFORE};
+use crate::checker::{End, LOSS_BEFORE};
 use crate::client::instant;
 use crate::plan::Memory;
 use crate::relic::Relic;
@@ -225,7 +225,7 @@ impl World {
                 None if now < until => {
                     self.checker.lose(now, number, kept_waiting);
                     let early = until - now;
-                    let may_be = if held.keep.is_some() { TOLD_BEFORE } else { 0 };
+                    let may_be = if held.keep.is_some() { LOSS_BEFORE } else { 0 };
                     if self.plan.memory == Memory::Kept && !disturbed && early > may_be {
                         let words = format!("{who:?} lost its lock {early} ns before its deadline");
                         self.checker.violate(words);
@@ -249,7 +249,7 @@ impl World {
         for user in &it.users {
             let State::Holding(held) = &user.state else { continue };
             let token = held.lock.token();
-            let Some(ttl) = set_ttl(output, token.as_bytes()) else { continue };
+            let Some(ttl) = set_ttl(output, token.digits()) else { continue };
             let belief = self.checker.belief(held.belief);
             if belief.from <= self.network.wires[wire].full_until {
                 // The first one may be on its way yet.

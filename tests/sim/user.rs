@@ -370,7 +370,7 @@ impl World {
         let State::Waiting { wish, .. } = it.users[user].state else { return };
         let until = it.coordinator.deadline(&lock).map_or(0, |deadline| deadline.as_nanos());
         let (who, key) = ((client, user), it.users[user].key);
-        let token = lock.token().as_bytes().to_vec();
+        let token = lock.token().digits().to_vec();
         let belief = self.checker.hand_out(now, Belief::new(who, key, token, now, until));
         self.probe(belief);
         self.agenda.put(until.saturating_sub(1), Event::Probe { belief });

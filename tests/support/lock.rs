@@ -1,70 +1,96 @@
-//! One lock for all tests of this machine that start servers: two cores carry one fleet, not ten.
+//! How many fleets of servers run at a time on this machine: a few places, which all tests share.
 //!
-//! The lock is an flock on a file, so it works between threads and processes alike, and the kernel
-//! releases it when a test dies. The one hazard: taking it twice on one thread would wait for ever,
-//! so that panics instead.
+//! The places are flocks on files, so they work between threads and processes alike, and the kernel
+//! frees them when a test dies. A test that looks at its whole process runs in one of its own: see
+//! `again`. The one hazard: if each thread held a place and waited for a second one, none would go
+//! on, so taking a second one panics instead.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// Which thread of this process took the lock last and has not given it back.
-static HOLDER: Mutex<Option<ThreadId>> = Mutex::new(None);
+/// How many fleets run at a time. Most tests wait for a timeout most of their time, so two cores
+/// carry this many; a test binary has no more threads than there are cores.
+pub const PLACES: usize = 4;
+
+/// How often the first test in the queue looks for a free place.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The threads of this process that have a place.
+static HOLDERS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
 
 /// The right to run servers, until it is dropped.
 #[derive(Debug)]
 pub struct ServerLock {
-    file: Option<File>,
+    /// Closing a file unlocks it.
+    place: Option<File>,
+    holder: ThreadId,
 }
 
 impl ServerLock {
-    /// Waits for the lock, however long the tests before this one take.
+    /// Waits for one place, however long the tests before this one take.
     #[track_caller]
     pub fn take() -> ServerLock {
-        let holder = *HOLDER.lock().unwrap_or_else(PoisonError::into_inner);
-        let me = std::thread::current().id();
-        assert!(holder != Some(me), "this thread has a fleet already: drop it first");
-        let file = open().expect("the lock file of the tests can be opened");
-        loop {
-            match flock(&file, FlockOperation::LockExclusive) {
-                Ok(()) => return ServerLock::taken(file),
-                Err(Errno::INTR) => {}
-                Err(error) => panic!("flock of the tests' lock file: {error}"),
+        let holder = std::thread::current().id();
+        assert!(!holders(|it| it.contains(&holder)), "this thread has a fleet already: drop it");
+        // Only the first in the queue looks for a place.
+        let turn = lock("");
+        let place = loop {
+            match (0..PLACES).find_map(|n| try_lock(&format!("-{n}"))) {
+                Some(place) => break place,
+                None => std::thread::sleep(LOOK),
             }
-        }
-    }
-
-    /// The lock, if no process has it at this moment.
-    pub fn try_take() -> Option<ServerLock> {
-        let file = open().expect("the lock file of the tests can be opened");
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Some(ServerLock::taken(file)),
-            Err(Errno::WOULDBLOCK) => None,
-            Err(error) => panic!("flock of the tests' lock file: {error}"),
-        }
-    }
-
-    fn taken(file: File) -> ServerLock {
-        *HOLDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current().id());
-        ServerLock { file: Some(file) }
+        };
+        drop(turn);
+        holders(|it| it.push(holder));
+        ServerLock { place: Some(place), holder }
     }
 }
 
 impl Drop for ServerLock {
     fn drop(&mut self) {
-        // The holder is cleared before the file is closed: the next one may write its name at once.
-        *HOLDER.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.file = None;
+        let holder = self.holder;
+        holders(|it| it.retain(|&other| other != holder));
+        self.place = None;
+    }
+}
+
+fn holders<T>(act: impl FnOnce(&mut Vec<ThreadId>) -> T) -> T {
+    act(&mut HOLDERS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Waits until no other test has this file locked.
+#[track_caller]
+fn lock(name: &str) -> File {
+    let file = open(name).expect("a lock file of the tests can be opened");
+    loop {
+        match flock(&file, FlockOperation::LockExclusive) {
+            Ok(()) => return file,
+            Err(Errno::INTR) => {}
+            Err(error) => panic!("flock of a lock file of the tests: {error}"),
+        }
+    }
+}
+
+/// The same, or `None` if another test has it locked at this moment.
+#[track_caller]
+fn try_lock(name: &str) -> Option<File> {
+    let file = open(name).expect("a lock file of the tests can be opened");
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Some(file),
+        Err(Errno::WOULDBLOCK) => None,
+        Err(error) => panic!("flock of a lock file of the tests: {error}"),
     }
 }
 
 /// Reading is enough for a lock, and the file of another user can be read but not created again.
-fn open() -> io::Result<File> {
-    let path = std::env::temp_dir().join("redlatch-tests.lock");
+fn open(name: &str) -> io::Result<File> {
+    let path = std::env::temp_dir().join(format!("redlatch-tests{name}.lock"));
     match File::open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)

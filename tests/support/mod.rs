@@ -1,12 +1,13 @@
 //! What the live tests share: real servers, a client to look into them, sockets with a script.
 //!
-//! This module knows nothing of the library under test. The one hazard: a [`Fleet`] holds a lock
-//! for which every test of this machine waits, so a test has one fleet at a time and drops it
-//! early.
+//! This module knows nothing of the library under test. The one hazard: a [`Fleet`] holds one of a
+//! few places for which every test of this machine waits, so a test has one fleet at a time and
+//! drops it early.
 
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of this")]
 #![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
 
+pub mod again;
 mod canned;
 mod dice;
 pub mod drawing;
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 pub use canned::{Canned, Reply, healthy};
 pub use dice::Dice;
 pub use listener::{CountingListener, Scripted};
-pub use lock::ServerLock;
+pub use lock::{PLACES, ServerLock};
 pub use monitor::Monitor;
 pub use process::{Server, free_port};
 pub use proxy::{Cut, Proxy, Way};

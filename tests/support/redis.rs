@@ -1,8 +1,9 @@
 //! Real masters: a fleet of independent servers on loopback, and a handle on each of them.
 //!
-//! A fleet takes the machine's lock for servers, starts them all at once, and ends them and removes
-//! their files when it is dropped, also while a test panics. The one hazard: a stopped server keeps
-//! its connections open and answers nothing, so looking into it panics after a read timeout.
+//! A fleet takes one of the machine's places for servers, starts them all at once, and ends them
+//! and removes their files when it is dropped, also while a test panics. The one hazard: a stopped
+//! server keeps its connections open and answers nothing, so looking into it panics after a read
+//! timeout.
 
 use std::net::SocketAddr;
 use std::ops::Index;
@@ -103,6 +104,15 @@ impl Fleet {
         let running = self.iter().enumerate().filter(|(_, node)| node.is_running());
         let keys = running.flat_map(|(i, node)| node.keys().into_iter().map(move |key| (i, key)));
         keys.filter(|(_, key)| key != NODE_MARKER).collect()
+    }
+
+    /// Waits until no server has a key: a release that no caller waits for may be on its way.
+    ///
+    /// The hazard is a key that only its ttl removes. So the limit is shorter than the tests' ttls.
+    #[track_caller]
+    pub fn wait_empty(&self) {
+        let limit = Duration::from_millis(500);
+        eventually(limit, "no key is left", || self.keys_everywhere().is_empty());
     }
 
     fn recipe(

@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(check(known, good, ""), [""; 0], "{good}");
         }
         assert_eq!(check(known, "cli/src/main.rs", ""), [""; 0]);
-        assert_eq!(check(known, "tests/fleet.rs", ""), [""; 0]);
+        assert_eq!(check(known, "tests/servers.rs", ""), [""; 0]);
         for bad in ["src/extra.rs", "src/proto/extra.rs", "src/testing/extra.rs"] {
             assert_eq!(check(known, bad, "").len(), 1, "{bad}");
         }

@@ -218,7 +218,7 @@ mod tests {
             module("src/proto/wire/resp/tests.rs").as_deref(),
             Some("proto::wire::resp::tests")
         );
-        assert_eq!(module("tests/fleet.rs"), None);
+        assert_eq!(module("tests/servers.rs"), None);
         assert_eq!(module("cli/src/main.rs"), None);
     }
 

@@ -6,14 +6,12 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write, stdin};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use redlatch::{Client, Error, Guard, NodeState};
 
 use super::*;
-
-/// The nodes, for the process.
-const NODES: &str = "REDLATCH_TEST_WAITING_NODES";
+use crate::support::again;
 
 /// Stands before every line to the parent.
 const MARK: &str = "@ ";
@@ -44,11 +42,8 @@ impl Process {
     /// Starts one, which says so when it is ready.
     #[track_caller]
     pub fn begin(urls: &[String]) -> Process {
-        let program = std::env::current_exe().expect("a test binary has a path");
-        let test = "process::in_a_process_of_its_own";
-        let mut command = Command::new(program);
-        command.args(["--exact", test, "--test-threads=1", "--nocapture"]);
-        command.env(NODES, urls.join(" ")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut command = again::command(module_path!(), "in_a_process_of_its_own", urls);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it can be started again");
         let input = child.stdin.take().expect("it was asked for");
         let output = BufReader::new(child.stdout.take().expect("it was asked for"));
@@ -148,8 +143,7 @@ fn name_of(process: u32) -> String {
 /// No test by itself: the life of the processes that the tests start.
 #[test]
 fn in_a_process_of_its_own() {
-    let Ok(urls) = std::env::var(NODES) else { return };
-    let urls: Vec<&str> = urls.split(' ').collect();
+    let Some(urls) = again::nodes() else { return };
     let config = config(&urls).client_name(name_of(std::process::id()));
     let client = Client::connect(config).expect("a good configuration");
     eventually(20 * SECOND, "the nodes are ready", || {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::child::Ended;
 use super::log::{Log, Weight};
+use crate::holder::Holder;
 use crate::output::{Refusal, node_json};
 use crate::wall_clock::{self, millis};
 
@@ -24,15 +25,13 @@ pub struct Won {
 }
 
 /// The lock was not granted at once; the tool waits for it.
-pub fn waiting(log: &mut Log, error: &Error) {
-    let refusal = Refusal::of_acquire(error.clone());
+pub fn waiting(log: &mut Log, error: &Error, holder: Option<Box<Holder>>) {
+    let refusal = Refusal::of_acquire(error.clone()).held_by(holder);
     let mut text = format!("waiting for \"{}\": {}", log.key(), refusal.message);
     if let Some(line) = refusal.way_out {
         text = format!("{text}\n{line}");
     }
-    let nodes = nodes_json(&refusal.nodes);
-    let fields = json!({ "error": refusal.word, "message": refusal.message, "nodes": nodes });
-    log.event(Weight::Normal, "waiting", fields, &text);
+    log.event(Weight::Normal, "waiting", refusal.json(), &text);
 }
 
 /// The lock is held.
@@ -105,24 +104,23 @@ pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
     log.event(Weight::Normal, "lost", fields, &text);
 }
 
-/// The lock was released. If that is not confirmed, the event is a warning.
-pub fn released(log: &mut Log, released: ReleaseOutcome, core: &Coordinator) {
+/// The lock was released. `unsettled` are the nodes that have not confirmed it by now: the key may
+/// stay there for its ttl. Then the event is a warning, also if a majority has confirmed it.
+pub fn released(log: &mut Log, released: ReleaseOutcome, unsettled: NodeSet, core: &Coordinator) {
+    let all = core.settings().nodes.len();
     let released = match released {
-        ReleaseOutcome::Unconfirmed { nodes } => {
-            // A node that answered since then, and has no pending release, has confirmed the
-            // release.
-            let open =
-                |node: &NodeId| core.unanswered(*node) > 0 || core.pending_releases(*node) > 0;
-            let nodes: NodeSet = nodes.iter().filter(open).collect();
-            let all = core.settings().nodes.len();
-            match nodes.len() > all - majority(all) {
-                true => ReleaseOutcome::Unconfirmed { nodes },
-                false => ReleaseOutcome::Released,
-            }
+        // Nodes that answered since then have confirmed the release.
+        ReleaseOutcome::Unconfirmed { .. } if unsettled.len() <= all - majority(all) => {
+            ReleaseOutcome::Released
         }
         other => other,
     };
     let (outcome, weight, text) = match released {
+        ReleaseOutcome::Released if !unsettled.is_empty() => (
+            "released",
+            Weight::Normal,
+            "released; the key may stay for its ttl where no answer came",
+        ),
         ReleaseOutcome::Released => ("released", Weight::Detail, "released"),
         ReleaseOutcome::AlreadyExpired => {
             ("already_expired", Weight::Normal, "expired on the nodes before it was released")
@@ -138,12 +136,8 @@ pub fn released(log: &mut Log, released: ReleaseOutcome, core: &Coordinator) {
             "could not be released on enough nodes; it ends by its ttl",
         ),
     };
-    let unconfirmed: Vec<&str> = match released {
-        ReleaseOutcome::Unconfirmed { nodes } => {
-            nodes.iter().map(|node| &*core.settings().nodes[node.index()].label).collect()
-        }
-        _ => Vec::new(),
-    };
+    let label = |node: NodeId| &*core.settings().nodes[node.index()].label;
+    let unconfirmed: Vec<&str> = unsettled.iter().map(label).collect();
     let list = unconfirmed.join(", ");
     let list = if list.is_empty() { list } else { format!(" ({list})") };
     let text = format!("\"{}\" {text}{list}", log.key());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Lock, Outcome, ReleaseOutcome, clock, clock::Instant};
+use redlatch::{Engine, Lock, NodeSet, Op, Outcome, ReleaseOutcome, clock, clock::Instant};
 
 use super::events;
 use super::log::Log;
@@ -12,6 +12,9 @@ use crate::output::Refusal;
 
 /// How long to wait for the answers of the nodes beyond the majority, which are only counted.
 const STRAGGLERS: Duration = Duration::from_millis(10);
+
+/// For how long the nodes may delay CMD's exit code: at its end the lock is released.
+pub const LAST_WAIT: Duration = Duration::from_millis(50);
 
 /// Reports a lock that was acquired. The acquire did not wait for the nodes beyond the majority;
 /// the event says how many nodes hold the lock, so their answers may still come in.
@@ -33,23 +36,34 @@ pub fn report(
     Ok(())
 }
 
-/// Releases the lock; takes at most one node timeout.
+/// Releases the lock, and waits for the nodes that hold it, but not longer than CMD's exit code may
+/// be delayed. A node that comes back in this time still gets its release.
 pub fn give_back(
     event_loop: &mut EventLoop,
     lock: Lock,
     reports: &mut Reports,
 ) -> Result<ReleaseOutcome, Refusal> {
-    let node_timeout = event_loop.engine.coordinator().settings().node_timeout;
-    let end = clock::now().saturating_add(node_timeout);
+    let end = clock::now().saturating_add(LAST_WAIT);
     reports.presence.not_held(event_loop);
     let op = event_loop.engine.release(lock, 0);
-    let released = match event_loop.end_of(op)? {
-        Outcome::Released(released) => released,
-        other => unreachable!("a release ended as {other:?}"),
-    };
-    // Waits also for the nodes that were not needed to confirm the release.
-    event_loop.settle(end.saturating_since(clock::now()))?;
-    events::released(&mut reports.log, released, event_loop.engine.coordinator());
+    let mut outcome = None;
+    event_loop.settle_until(end, |engine| {
+        outcome = outcome.or_else(|| ended(engine, op));
+        outcome.is_some()
+    })?;
+    let unsettled: NodeSet = event_loop.unsettled().collect();
+    let released = outcome.unwrap_or(ReleaseOutcome::Unconfirmed { nodes: unsettled });
+    let core = event_loop.engine.coordinator();
+    events::released(&mut reports.log, released, unsettled, core);
     reports.presence.count(event_loop);
     Ok(released)
+}
+
+/// How the release ended, if it did.
+fn ended(engine: &mut Engine, op: Op) -> Option<ReleaseOutcome> {
+    let done = std::iter::from_fn(|| engine.poll_completion()).find(|done| done.op == op)?;
+    match done.result {
+        Ok(Outcome::Released(released)) => Some(released),
+        _ => None,
+    }
 }

@@ -26,10 +26,11 @@ use redlatch::{AutoExtend, Lock, LostReason, clock};
 
 use crate::arguments::{Common, Key, duration};
 use crate::event_loop::EventLoop;
+use crate::holder::Holder;
 use crate::output::Refusal;
 use crate::{die_with_parent, exit, nodes, presence, wall_clock};
 use child::Child;
-use holding::give_back;
+use holding::{LAST_WAIT, give_back};
 use log::Stream;
 use reports::Reports;
 use signals::Signals;
@@ -156,9 +157,13 @@ fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusa
     let wanted = (options.key.key.as_str(), &options.common.timing);
     let mut stop = || signals.ending();
     let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, keep, reports);
-    let lock = match waited.map_err(|error| refusal(error, options.conflict_exit_code))? {
-        Waited::Held(lock) => lock,
-        Waited::Stopped(signal) => return Ok(exit::by_signal(signal.as_raw())),
+    let lock = match waited {
+        Err(error) => {
+            let holder = Holder::of(&mut event_loop, &options.key.key, &error);
+            return Err(refusal(error, options.conflict_exit_code).held_by(holder));
+        }
+        Ok(Waited::Held(lock)) => lock,
+        Ok(Waited::Stopped(signal)) => return Ok(exit::by_signal(signal.as_raw())),
     };
     holding::report(&mut event_loop, &lock, begun, &mut reports.log)?;
     let both = (&mut event_loop, &mut signals);
@@ -201,7 +206,7 @@ fn run_cmd(
             return Err(Refusal::internal(format!("CMD cannot be started: {error}")));
         }
     };
-    end(over, event_loop, lock, options, reports)
+    end(over, event_loop, lock, reports)
 }
 
 /// No time is left to run CMD in, nor to stop it in: nothing is started.
@@ -225,7 +230,6 @@ fn end(
     over: Over,
     event_loop: &mut EventLoop,
     lock: Lock,
-    options: &Options,
     reports: &mut Reports,
 ) -> Result<u8, Refusal> {
     let Over { ended, stopped, lost } = over;
@@ -233,7 +237,7 @@ fn end(
     events::child_exit(&mut reports.log, ended, code);
     if lost {
         // Sends the releases that are still pending.
-        event_loop.settle(options.common.timing.node_timeout)?;
+        event_loop.settle(LAST_WAIT)?;
         reports.presence.count(event_loop);
     } else {
         give_back(event_loop, lock, reports)?;

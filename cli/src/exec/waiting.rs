@@ -7,8 +7,9 @@ use redlatch::{AutoExtend, Error, Lock, LockOptions, clock};
 use super::events;
 use super::reports::Reports;
 use crate::arguments::Timing;
-use crate::event_loop::EventLoop;
-use crate::lock_wait::{Patience, for_lock};
+use crate::event_loop::{EventLoop, Patience};
+use crate::holder::Holder;
+use crate::lock_wait::{QuorumPatience, for_lock};
 
 /// How the wait ended.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ fn gather_and_try<S>(
 ) -> Result<Waited<S>, Error> {
     let give_up_at = timing.longest_wait().map(|wait| clock::now().saturating_add(wait));
     let mut stopped = None;
-    event_loop.gather(|_| {
+    event_loop.gather(Patience::Prompt, |_| {
         stopped = stop();
         stopped.is_some()
     })?;
@@ -51,7 +52,7 @@ fn gather_and_try<S>(
         return Ok(Waited::Stopped(reason));
     }
     let once = LockOptions::once(timing.ttl).auto_extend(keep);
-    let mut patience = Patience::new(timing.no_quorum_wait);
+    let mut patience = QuorumPatience::new(timing.no_quorum_wait);
     let mut wait = |event_loop: &mut EventLoop, until, reports: &mut Reports| {
         let waited = for_lock(event_loop, key, once, until, &mut patience, |event_loop| {
             let wakes_at = reports.turn(event_loop);
@@ -69,7 +70,8 @@ fn gather_and_try<S>(
     if !passes || is_over {
         return Err(passing);
     }
-    events::waiting(&mut reports.log, &passing);
+    let holder = Holder::of(event_loop, key, &passing);
+    events::waiting(&mut reports.log, &passing, holder);
     reports.presence.waiting();
     wait(event_loop, give_up_at, reports)
 }

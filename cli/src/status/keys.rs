@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Inspection, KeyState, KeySummary, NodeKeyState, Value as Token};
+use redlatch::{Inspection, KeyState, KeySummary, NodeError, NodeKeyState, Value as Token};
 use serde_json::{Value, json};
 
 use super::View;
@@ -16,7 +16,8 @@ use crate::wall_clock::{micros, millis};
 pub fn view(seen: &Inspection, colours: Colours) -> View {
     let finding = seen.finding();
     let code = match finding {
-        KeySummary::Held { .. } => exit::NO,
+        // No client can lock a key at which another kind of value stands.
+        KeySummary::Held { .. } | KeySummary::NoLock => exit::NO,
         KeySummary::Free | KeySummary::Split => exit::DONE,
         _ => exit::NO_QUORUM,
     };
@@ -26,6 +27,7 @@ pub fn view(seen: &Inspection, colours: Colours) -> View {
 fn object(seen: &Inspection, finding: KeySummary) -> Value {
     let (held, holder, remaining) = match finding {
         KeySummary::Held { value, left, .. } => (Some(true), Some(value), left),
+        KeySummary::NoLock => (Some(true), None, None),
         KeySummary::Free | KeySummary::Split => (Some(false), None, None),
         // Neither held nor free is certain.
         _ => (None, None, None),
@@ -35,6 +37,7 @@ fn object(seen: &Inspection, finding: KeySummary) -> Value {
         "key": String::from_utf8_lossy(&seen.key),
         "held": held,
         "holder": holder.map(|value| value.to_string()),
+        "owner": holder.as_ref().and_then(Token::owner),
         "granted": granted(seen),
         "quorum": seen.quorum,
         "nodes": seen.nodes.len(),
@@ -76,17 +79,22 @@ pub fn verdict(seen: &Inspection, finding: KeySummary, colours: Colours) -> Stri
     let (nodes, quorum) = (seen.nodes.len(), seen.quorum);
     match finding {
         KeySummary::Free => colours.styled("free", Look::Good),
-        KeySummary::Held { nodes: by, left, .. } => {
+        KeySummary::Held { nodes: by, left, value } => {
             let held = colours.styled("held", Look::Odd);
-            format!("{held} on {by} of {nodes} nodes, {}", for_how_long(left))
+            let owner = value.owner().map(|owner| format!(" by {owner}")).unwrap_or_default();
+            format!("{held}{owner} on {by} of {nodes} nodes, {}", for_how_long(left))
         }
         KeySummary::Split => {
             let split = colours.styled("split", Look::Odd);
             format!("{split}: no client has {quorum} of {nodes} nodes, and fewer are free")
         }
+        KeySummary::NoLock => {
+            let in_use = colours.styled("not a lock", Look::Bad);
+            format!("{in_use}: another program keeps something else at this key")
+        }
         _ => {
             let unknown = colours.styled("not known", Look::Bad);
-            format!("{unknown}: fewer than {quorum} of {nodes} nodes answered")
+            format!("{unknown}: {}", what_is_missing(seen))
         }
     }
 }
@@ -117,6 +125,20 @@ fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
         ]);
     }
     format!("{key}: {verdict}\n{}", table.text(colours))
+}
+
+/// Why what the nodes hold together is not known.
+fn what_is_missing(seen: &Inspection) -> String {
+    let (nodes, quorum) = (seen.nodes.len(), seen.quorum);
+    let no_answer = |cause: NodeError| cause != NodeError::WrongType;
+    let silent = seen.nodes.iter();
+    let silent =
+        silent.filter(|it| matches!(it.sight, KeyState::Failed(cause) if no_answer(cause)));
+    let silent: Vec<&str> = silent.map(|it| &*it.label).collect();
+    if nodes - silent.len() < quorum {
+        return format!("fewer than {quorum} of {nodes} nodes answered");
+    }
+    format!("it depends on {}, which did not answer", silent.join(", "))
 }
 
 fn for_how_long(left: Option<Duration>) -> String {

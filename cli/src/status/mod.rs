@@ -11,7 +11,7 @@ use redlatch::{Inspection, Outcome};
 use serde_json::Value;
 
 use crate::arguments::Common;
-use crate::event_loop::EventLoop;
+use crate::event_loop::{EventLoop, Patience};
 use crate::look::Colours;
 use crate::node_events;
 use crate::nodes::config;
@@ -70,7 +70,7 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn look(options: &Options) -> Result<u8, Refusal> {
     let mut event_loop = EventLoop::new(config(&options.common.nodes, &options.common.timing)?)?;
-    event_loop.gather(|_| false)?;
+    event_loop.gather(Patience::Thorough, |_| false)?;
     let colours = Colours::on(&std::io::stdout());
     let views = if options.keys.is_empty() {
         let seen = inspected(&mut event_loop, &[NO_KEY.to_string()])?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use support::{Fleet, drawing, free_port};
 
 use super::pipes::broken_pipe;
-use super::status::terminal;
+use super::status::{printed, terminal};
 use super::*;
 
 const PREFIX: &str = "redlatch-bench:";
@@ -116,7 +116,7 @@ fn a_sweep_counts_every_pair_and_leaves_nothing() {
     let outputs = ["--json", "--svg", &svg, "--hgrm", &hgrm];
     let ended = run_on(&fleet, &[&arguments[..], &outputs].concat()).with_code(0);
     let asked = monitor.lines();
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     let sets = asked.iter().filter_map(|line| line.split("\"SET\" \"").nth(1));
     let mut keys: Vec<_> = sets.filter_map(|rest| rest.split('"').next()).collect();
     let taken = keys.len() as u64;
@@ -177,7 +177,7 @@ fn slow_pairs(fleet: &Fleet, arguments: &[&str]) -> u64 {
     pause(Duration::from_millis(300));
     [1, 2].iter().for_each(|&node| fleet[node].cont());
     tool.end(LIMIT).with_code(0);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     let slow = |name| Percentiles::read(&files.read(name)).slower_than(150.0);
     slow("it.hgrm") + slow("it-release.hgrm")
 }
@@ -202,7 +202,7 @@ fn clients_that_contend_wait_for_each_other() {
     let monitor = fleet[0].monitor();
     let arguments = ["bench", "--contended", "--in-flight", "3", "--duration", "300ms", "--json"];
     let ended = run_on(&fleet, &arguments).with_code(0);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     let sets = monitor.lines().into_iter().filter(|line| line.contains("\"SET\""));
     let wanted: Vec<String> = sets.filter(|line| line.contains(":0\"")).collect();
     let by = |line: &String| line.split(['[', ']']).nth(1).map(str::to_owned);
@@ -241,7 +241,7 @@ fn an_interrupt_ends_it_with_what_was_measured() {
     assert_eq!(files.names(), ["it-2-release.hgrm", "it-2.hgrm", "it.svg"]);
     let drawn = drawing::texts(&files.read("it.svg"));
     assert!(drawn.iter().any(|text| text == "acquire, 2 in flight"), "{drawn:?}");
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn troubles_are_counted_by_their_kind() {
     let refused = json["errors"]["no_quorum"].as_u64();
     // A place rests after a failure: failures are not repeated as fast as possible.
     assert!(refused > Some(1) && refused < Some(1000), "{json}");
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -343,11 +343,9 @@ fn how_far_it_is_stands_on_terminals_alone_and_not_where_it_is_to_be_quiet() {
         command.stderr(terminal).env("TERM", "xterm").env("NO_COLOR", "1");
         let ended = run(&mut command).with_code(0);
         assert!(ended.out.contains("pairs/s") && !ended.out.contains('\r'), "{ended:?}");
-        // If the other end is closed and nothing is left, there is nothing to read.
+        // It keeps the programs' end open.
         drop(command);
-        let mut screen = [0; 4096];
-        let count = rustix::io::read(&master, &mut screen).unwrap_or(0);
-        String::from_utf8_lossy(&screen[..count]).into_owned()
+        printed(master)
     };
     let screen = on_a_terminal(&[]);
     assert!(screen.starts_with("\r1 in flight: warming up"), "{screen:?}");
@@ -367,5 +365,5 @@ fn nobody_has_to_read_it() {
     assert_eq!(run(command.stdout(broken_pipe())).with_code(0).errors, "");
     run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(0);
     assert!(Percentiles::read(&files.read("it.hgrm")).total > 0);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }

@@ -62,7 +62,7 @@ fn as_the_first_process_it_gives_cmds_code_and_stops_it_in_time() {
     let desk = Desk::on(&fleet);
     let short = exec(&fleet, &desk, &[], "exit 7");
     run(&mut contained(&fleet, &short, FIRST, true)).with_code(7);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     let redlatch = endless(&fleet, &desk, &[]);
     is_stopped_in_time(&desk, &mut contained(&fleet, &redlatch, FIRST, true));
 }

@@ -4,6 +4,7 @@
 use super::exec::{Desk, apart, events, exec, names, state_of};
 use super::exec_lost::{RECORD, go_on, last_moment, now_ms, stop_majority};
 use super::*;
+use crate::support::{Proxy, Way};
 
 /// The deadline in the first of these lines of JSON that has one.
 fn first_deadline(desk: &Desk, log: &str) -> u64 {
@@ -160,7 +161,7 @@ fn what_cmd_leaves_running_neither_has_the_lock_nor_is_waited_for() {
     let desk = Desk::on(&fleet);
     let script = "sleep 60 > /dev/null 2>&1 & echo $! > left; exit 7";
     run(&mut exec(&fleet, &desk, &[], script)).with_code(7);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     let left = desk.process("left");
     assert!(state_of(left).is_some(), "it was killed");
     let left = i32::try_from(left).ok().and_then(Pid::from_raw).expect("a process number");
@@ -187,7 +188,7 @@ fn a_cmd_that_ended_in_time_while_nobody_looked_gives_its_own_code() {
     redlatch.end(LIMIT).with_code(3);
     let told = desk.lines("events").join("\n");
     assert!(!told.contains("SIGTERM") && !told.contains("\"lost\""), "{told}");
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -220,16 +221,18 @@ fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
 fn under_a_lock_that_is_over_cmd_is_not_started() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
-    // redlatch waits for the node's answer, to count it, for as long as the lock lasts.
-    fleet[2].stop();
-    let flags = ["-t", "10ms", "--no-renew", "--json"];
-    let ended = run(&mut exec(&fleet, &desk, &flags, "touch ran")).with_code(124);
+    // The answers come when 14 ms of the lock are left, and a CMD is killed 20 ms before the end.
+    let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
+    proxies.iter().for_each(|it| it.delay(Way::ToClient, Duration::from_millis(222)));
+    let flags = ["-t", "240ms", "--no-renew", "--json"];
+    let mut command = exec(&fleet, &desk, &flags, "touch ran");
+    command.env("REDLATCH_SERVERS", proxies.iter().map(Proxy::url).collect::<Vec<_>>().join(","));
+    let ended = run(&mut command).with_code(124);
     let events = events(&ended);
     let (last, before) = events.split_last().expect("something is logged");
     assert_eq!(last["error"], "lost", "{ended:?}");
     assert!(!names(before).contains(&"child_exit"), "{ended:?}");
     assert!(!desk.path("ran").exists());
-    fleet[2].cont();
     nothing_is_left(&fleet);
 }
 

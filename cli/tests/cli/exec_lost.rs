@@ -142,7 +142,7 @@ fn a_lock_that_is_not_renewed_or_has_a_bound_ends_cmd() {
         let last = ["expiring", "lost", "child_exit", "released"];
         assert_eq!(names(&events[events.len() - 4..]), last, "{reason}");
         assert_eq!(events[events.len() - 3]["reason"], reason);
-        assert_eq!(fleet.keys_everywhere(), []);
+        fleet.wait_empty();
     }
     run(&mut exec(&fleet, &desk, &["--max-hold", "none"], "exit 3")).with_code(3);
 }

@@ -65,7 +65,7 @@ fn cmd_gets_the_signals_its_group_too_and_its_code_comes_back() {
     }
     cmd.end(LIMIT).with_code(9);
     assert_eq!(desk.lines("log"), sent.map(|(_, name)| name), "each once, in this order");
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn cmd_stops_and_goes_on_together_with_redlatch() {
     eventually(LIMIT, "CMD goes on", || state_of(cmd) != Some('T'));
     drop(redlatch.child.stdin.take());
     redlatch.end(LIMIT).with_code(4);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }
 
 #[test]

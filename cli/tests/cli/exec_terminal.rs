@@ -97,7 +97,7 @@ fn what_is_typed_reaches_cmd_once() {
     eventually(LIMIT, "INT is passed on", || desk.lines("log") == log);
     redlatch.signal(Signal::TERM);
     assert_eq!(redlatch.end(LIMIT).code(), 9);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn the_hang_up_of_a_terminal_reaches_cmd() {
     drop(terminal);
     assert_eq!(redlatch.end(LIMIT).code(), 9);
     assert_eq!(desk.lines("log"), ["HUP"]);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_shell_stops_and_continues_it_as_one_job() {
     terminal.type_in(b"go\n");
     desk.wait_for_line("code", "4");
     shell.end(LIMIT);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }
 
 #[test]

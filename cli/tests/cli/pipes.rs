@@ -39,15 +39,15 @@ fn a_token_that_nobody_reads_is_released() {
         let mut command = tool_on(&fleet, json);
         let ended = run(command.stdout(broken_pipe())).with_code(125);
         assert!(ended.errors.contains("the lock is released"), "{ended:?}");
-        assert_eq!(fleet.keys_everywhere(), []);
+        fleet.wait_empty();
         // Neither output has a reader.
         run(command.stdout(broken_pipe()).stderr(broken_pipe())).with_code(125);
-        assert_eq!(fleet.keys_everywhere(), []);
+        fleet.wait_empty();
     }
     let full = File::options().write(true).open("/dev/full").expect("Linux has it");
     let ended = run(tool_on(&fleet, &["acquire", "deploy"]).stdout(full)).with_code(125);
     assert!(ended.errors.contains("No space left"), "{ended:?}");
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
     let ended = redirected(">&-").with_code(125);
     assert!(ended.errors.contains("closed from the start"), "{ended:?}");
     redirected(">&- 2>&-").with_code(125);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     // A caller that throws the token away wants a lock that is never released.
     redirected("> /dev/null").with_code(0);
     eventually(LIMIT, "all hold it", || fleet.keys_everywhere().len() == 3);
@@ -79,7 +79,7 @@ fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
     eventually(LIMIT, "it has the lock", || everywhere(&fleet));
     tool.signal(Signal::TERM);
     tool.end(LIMIT).with_code(143);
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     drop(reader);
     // The reader does not read before the lock is over.
     let (reader, writer, _) = full_pipe();

@@ -101,14 +101,15 @@ fn a_release_is_said_again_where_its_connection_is_lost() {
 }
 
 #[test]
-fn a_node_that_grants_after_the_majority_is_counted() {
+fn a_node_that_is_much_slower_than_the_quorum_is_not_waited_for() {
     let fleet = Fleet::start(3);
     let proxy = Proxy::start(fleet[2].address());
     proxy.delay(Way::ToClient, Duration::from_millis(100));
     let mut command = tool(&["acquire", "--json", "--no-restart-guard", "--node-timeout", "5s"]);
     let urls = [fleet[0].url(), fleet[1].url(), proxy.url()];
     let ended = run(command.arg("deploy").env("REDLATCH_SERVERS", urls.join(","))).with_code(DONE);
-    assert_eq!(ended.json()["granted"], 3, "{ended:?}");
+    assert_eq!(ended.json()["granted"], 2, "{ended:?}");
+    assert!(ended.ran < SECOND, "{ended:?}");
 }
 
 #[test]
@@ -174,7 +175,7 @@ fn a_node_that_was_just_started_does_not_grant_unless_the_guard_is_off() {
     nothing_is_left(&fleet);
     let mut short = tool(&["acquire", "-w", "20s", "-t", "1s", "--max-ttl", "1s", "key"]);
     let ended = run(short.env("REDLATCH_SERVERS", fleet.urls().join(","))).with_code(DONE);
-    assert_eq!(ended.out.len(), 41, "it waits until they do: {ended:?}");
+    assert_eq!(ended.out.find(':'), Some(40), "it waits until they do: {ended:?}");
 }
 
 #[test]
@@ -200,7 +201,8 @@ fn json_has_the_fields_of_the_interface() {
     let refused = run_on(&fleet, &["acquire", "--json", "-n", "deploy"]).with_code(CONTENDED);
     assert!(refused.errors.is_empty(), "{refused:?}");
     let refused = refused.json();
-    assert_eq!(fields(&refused), ["error", "message", "nodes"]);
+    let plain = ["error", "message", "nodes"];
+    assert_eq!(fields(&refused), [&plain[..], &["holder", "owner", "remaining_ms"]].concat());
     assert_eq!(refused["error"], "contended");
     for node in refused["nodes"].as_array().unwrap() {
         assert_eq!(fields(node), ["node", "outcome", "detail"]);
@@ -216,7 +218,7 @@ fn json_has_the_fields_of_the_interface() {
     assert_eq!(fields(&extended), wanted);
     let foreign = foreign_token();
     let lost = run_on(&fleet, &["extend", "--json", "deploy", &foreign]).with_code(NO).json();
-    assert_eq!((fields(&lost), &lost["error"]), (fields(&refused), &"lost".into()));
+    assert_eq!((fields(&lost), &lost["error"]), (plain.to_vec(), &"lost".into()));
 
     for (token, code, outcome, word) in [
         (foreign.as_str(), NO, "taken_by_other", "held"),

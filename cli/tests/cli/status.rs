@@ -1,7 +1,7 @@
 //! `status`: what each node holds and what they say together, for people and for scripts.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -14,7 +14,10 @@ fn free_is_0_and_held_is_1_and_nothing_is_changed() {
     assert!(free.out.starts_with("deploy: free\n"), "{free:?}");
     let token = acquired(&fleet, &["-t", "20s", "deploy"]);
     let held = run_on(&fleet, &["status", "deploy"]).with_code(1);
-    assert!(held.out.starts_with("deploy: held on 3 of 3 nodes, 1"), "{held:?}");
+    assert!(
+        held.out.starts_with("deploy: held by ") && held.out.contains(" on 3 of 3 nodes, 1"),
+        "{held:?}"
+    );
     let rows: Vec<&str> = held.out.lines().skip(2).collect();
     assert_eq!(rows.len(), 3);
     for (row, node) in rows.iter().zip(&fleet) {
@@ -52,14 +55,52 @@ fn what_no_majority_says_is_printed_as_it_is() {
 }
 
 #[test]
+fn what_depends_on_a_node_that_is_down_is_not_known() {
+    let fleet = Fleet::start(3);
+    assert!(fleet[2].command(&["SET", "deploy", "x"]).is_ok());
+    let token = run_on(&fleet, &["acquire", "-t", "30s", "deploy"]).with_code(0).out;
+    fleet[2].command(&["DEL", "deploy"]);
+    fleet[1].kill();
+    let unknown = run_on(&fleet, &["status", "deploy"]).with_code(69);
+    let why = format!("deploy: not known: it depends on {}, which", fleet_label(&fleet, 1));
+    assert!(unknown.out.starts_with(&why), "{unknown:?}");
+    assert!(unknown.out.contains(token.trim()), "{unknown:?}");
+    let json = run_on(&fleet, &["status", "--json", "deploy"]).with_code(69).json();
+    assert_eq!(json[0]["held"], Value::Null, "{json}");
+    run_on(&fleet, &["acquire", "-n", "deploy"]).with_code(75);
+}
+
+#[test]
+fn a_list_at_the_key_is_told_as_one() {
+    let fleet = Fleet::start(3);
+    for node in &fleet {
+        assert!(node.command(&["RPUSH", "deploy", "z"]) == support::Value::Int(1));
+    }
+    let list = run_on(&fleet, &["status", "deploy"]).with_code(1);
+    assert!(list.out.starts_with("deploy: not a lock: another program"), "{list:?}");
+    let json = run_on(&fleet, &["status", "--json", "deploy"]).with_code(1).json();
+    assert_eq!((&json[0]["held"], &json[0]["holder"]), (&true.into(), &Value::Null), "{json}");
+    run_on(&fleet, &["acquire", "-n", "deploy"]).with_code(75);
+}
+
+#[test]
 fn json_has_the_fields_of_the_interface() {
     let fleet = Fleet::start(3);
     let token = acquired(&fleet, &["-t", "20s", "deploy"]);
     fleet[2].kill();
     let seen = run_on(&fleet, &["status", "--json", "deploy", "other"]).with_code(1).json();
     let [held, free] = &seen.as_array().unwrap()[..] else { panic!("{seen}") };
-    let wanted =
-        ["key", "held", "holder", "granted", "quorum", "nodes", "remaining_ms", "per_node"];
+    let wanted = [
+        "key",
+        "held",
+        "holder",
+        "owner",
+        "granted",
+        "quorum",
+        "nodes",
+        "remaining_ms",
+        "per_node",
+    ];
     assert_eq!((fields(held), fields(free)), (wanted.to_vec(), wanted.to_vec()));
     assert_eq!((&held["key"], &held["held"]), (&"deploy".into(), &true.into()));
     assert_eq!((&held["holder"], &held["granted"]), (&token.as_str().into(), &2.into()));
@@ -123,6 +164,17 @@ pub fn terminal() -> (OwnedFd, File) {
     (master, terminal)
 }
 
+/// All that was printed to a terminal whose programs' end is closed.
+///
+/// A read may return only a part, so it is repeated until the error that follows the last part.
+pub fn printed(master: impl AsFd) -> String {
+    let (mut screen, mut part) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = rustix::io::read(&master, &mut part) {
+        screen.extend_from_slice(&part[..count]);
+    }
+    String::from_utf8_lossy(&screen).into_owned()
+}
+
 #[test]
 fn colours_are_for_terminals_and_never_with_no_color() {
     let fleet = Fleet::start(1);
@@ -133,9 +185,9 @@ fn colours_are_for_terminals_and_never_with_no_color() {
         let tool = Running::start(&mut command);
         // The output is less than a terminal keeps for its reader.
         tool.end(LIMIT).with_code(0);
-        let mut screen = [0; 4096];
-        let count = rustix::io::read(&master, &mut screen).expect("something was printed");
-        String::from_utf8_lossy(&screen[..count]).into_owned()
+        // It keeps the programs' end open.
+        drop(command);
+        printed(master)
     };
     let bright = on_a_terminal("");
     assert!(bright.contains("\x1b[32mfree\x1b[0m"), "{bright:?}");

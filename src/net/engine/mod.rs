@@ -8,6 +8,7 @@ mod fork;
 mod requests;
 mod sockets;
 mod turn;
+mod updates;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,6 +21,7 @@ use super::address::Lookup;
 use super::alarm::Alarm;
 use super::clock;
 use super::connect::Connector;
+use super::names::Names;
 use crate::config::{AskForCredentials, Config};
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::{Coordinator, NodeEvent};
@@ -85,9 +87,9 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 /// `mio::Poll::poll` then returns [`Interrupted`](std::io::ErrorKind::Interrupted), and the loop
 /// begins its next turn with [`prepare`](Engine::prepare).
 ///
-/// The engine calls two functions of yours: that of [`Config::credentials`], and in `new` that of
-/// [`Config::resolver`]. A panic of the former does not unwind through the loop. The engine does
-/// not connect to that node then, tries again later, and serves everything else as before.
+/// The engine calls two functions of yours: that of [`Config::credentials`], and on threads of its
+/// own that of [`Config::resolver`]. A panic in them does not unwind through the loop. The engine
+/// does not connect to that node then, tries again later, and serves everything else as before.
 ///
 /// Dropping the engine cancels every request, and releases each lock that it won or may yet win but
 /// did not hand out, as far as the sockets take the releases without waiting. A lock that it did
@@ -107,6 +109,8 @@ pub struct Engine {
     more: NodeSet,
     /// Nodes whose names may lead elsewhere by now, and that were not reported yet.
     stale: NodeSet,
+    /// The first lookups, as far as they were late.
+    first_lookups: Names,
     credentials: Option<AskForCredentials>,
     /// The user and password of each URL, used if the function of [`Config::credentials`] returns
     /// `None`.
@@ -120,7 +124,9 @@ impl Engine {
     /// `base` on, and the timer has the next one ([`owns`](Engine::owns) recognizes them). The
     /// engine begins to connect with the first [`prepare`](Engine::prepare).
     ///
-    /// Names are looked up here, which may block.
+    /// Names are looked up here, side by side, each on a short-lived thread. The call blocks until
+    /// the addresses of a quorum are known and the others had as long again (20 ms at least), for
+    /// the connect timeout at most. A name that is late is a node that comes later.
     ///
     /// # Errors
     /// A setting that cannot work, or the system refuses what is needed.
@@ -136,7 +142,12 @@ impl Engine {
         let sockets = connectors.map(|connector| {
             Ok(Socket { connector: connector?, stream: None, opening: false, writable: false })
         });
-        let sockets = sockets.collect::<Result<Vec<_>, ConfigError>>()?;
+        let mut sockets = sockets.collect::<Result<Vec<Socket>, ConfigError>>()?;
+        let lookups = sockets.iter().map(|it| it.connector.lookup().cloned()).collect();
+        let timeout = config.settings.connect_timeout;
+        let first_lookups = Names::of_new_engine(lookups, timeout, |node, found| {
+            sockets[node.index()].connector.take_found(found);
+        });
         let by_url = config
             .settings
             .nodes
@@ -158,6 +169,7 @@ impl Engine {
             scratch: vec![0; SCRATCH_BYTES].into(),
             more: NodeSet::EMPTY,
             stale: NodeSet::EMPTY,
+            first_lookups,
             credentials: config.credentials,
             by_url,
             owner: std::process::id(),

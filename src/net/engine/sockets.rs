@@ -8,7 +8,7 @@ use mio::{Interest, Token};
 use super::Engine;
 use crate::net::clock;
 use crate::net::connect::Connector;
-use crate::net::socket::Readiness;
+use crate::net::socket::{Readiness, words};
 use crate::net::stream::Stream;
 use crate::proto::node_set::NodeId;
 
@@ -58,8 +58,11 @@ impl Engine {
     pub(super) fn open(&mut self, node: NodeId) {
         let token = Token(self.base.0 + node.index());
         let failures = self.coordinator.failures(node);
+        while let Some((late, found)) = self.first_lookups.next_result() {
+            self.sockets[late.index()].connector.take_found(found);
+        }
         let socket = &mut self.sockets[node.index()];
-        if socket.connector.is_stale(failures) {
+        if socket.connector.is_stale(failures) && !self.first_lookups.is_under_way(node) {
             self.stale.insert(node);
         }
         let opened = socket.connector.open().and_then(|mut stream| {
@@ -82,6 +85,7 @@ impl Engine {
         let socket = &mut self.sockets[node.index()];
         let Some(stream) = &mut socket.stream else { return };
         match stream.go_on() {
+            Ok(false) if stream.is_encrypting() => self.coordinator.handle_encrypting(node),
             Ok(false) => {}
             Ok(true) => {
                 if stream.may_hold_input() {
@@ -163,10 +167,4 @@ impl Engine {
             }
         }
     }
-}
-
-/// The system's error text, without the number that it ends with.
-fn words(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_string()
 }

@@ -82,6 +82,16 @@ impl Cluster {
             })
     }
 
+    /// The node answered a write as a replica: it is no master any more. It is asked again only
+    /// after the handshake of its next connection, which examines its role.
+    pub fn became_replica(&mut self, node: NodeId, now: Instant) {
+        if self.standing(node).is_connected() {
+            let words = self.nodes[node.index()].link.last_error().to_string();
+            self.nodes[node.index()].refusal = Some((NodeError::Replica, words.into()));
+            self.reject(node, NodeError::Replica, now);
+        }
+    }
+
     fn reject(&mut self, node: NodeId, cause: NodeError, now: Instant) {
         let refusal = self.nodes[node.index()].refusal.take();
         let words = refusal.filter(|&(of, _)| of == cause).map_or("".into(), |(_, words)| words);

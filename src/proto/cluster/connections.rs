@@ -48,7 +48,9 @@ impl Cluster {
     pub(super) fn connect(&mut self, node: NodeId, now: Instant) {
         let timeout = self.settings.connect_timeout;
         let timer = self.timers.set_after(now, timeout, Due::Connecting(node));
-        self.nodes[node.index()].connecting = Some(timer);
+        let it = &mut self.nodes[node.index()];
+        it.connecting = Some(timer);
+        (it.connecting_since, it.encrypting) = (now, false);
         self.set_standing(node, NodeState::Connecting);
         self.actions.push_back(Action::Connect(node));
     }
@@ -59,8 +61,14 @@ impl Cluster {
             let timeout = self.settings.connect_timeout;
             let it = &mut self.nodes[node.index()];
             self.timers.clear_in(&mut it.connecting);
+            it.connecting_since = now;
             it.connecting = Some(self.timers.set_after(now, timeout, Due::Connecting(node)));
         }
+    }
+
+    /// The TCP connection is open, and the TLS handshake is in flight.
+    pub fn handle_encrypting(&mut self, node: NodeId) {
+        self.nodes[node.index()].encrypting = true;
     }
 
     pub(super) fn connecting_took_too_long(&mut self, node: NodeId, now: Instant) {
@@ -74,8 +82,11 @@ impl Cluster {
             return;
         }
         self.actions.push_back(Action::Disconnect(node));
-        let (cause, words) = (NodeError::Unreachable, "no answer within the connect timeout");
-        self.lose_connection(node, NodeState::Down(cause), cause, words, now);
+        let it = &self.nodes[node.index()];
+        let (step, timeout) = (it.awaited_step().unwrap_or("TCP"), self.settings.connect_timeout);
+        let words = format!("no answer to {step} within the connect timeout of {timeout:?}");
+        let cause = NodeError::Unreachable;
+        self.lose_connection(node, NodeState::Down(cause), cause, &words, now);
     }
 
     /// Closes the connection after a fault: nothing that follows on it can be understood.

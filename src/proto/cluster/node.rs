@@ -5,6 +5,7 @@ use crate::proto::cluster::state::{NodeState, Reading};
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timer;
+use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::connection::Link;
 use crate::proto::wire::handshake::{Handshake, Info, Vetted};
 use crate::proto::wire::marker::Marking;
@@ -18,6 +19,10 @@ pub(super) struct Node {
     pub(super) trouble: NodeError,
     /// The trouble in the words of the system or of the node.
     pub(super) words: Box<str>,
+    /// When the present connection was begun.
+    pub(super) connecting_since: Instant,
+    /// The TLS handshake of the present connection is in flight.
+    pub(super) encrypting: bool,
     /// How often in a row the node could not be made ready.
     pub(super) failures: u32,
     /// What the handshake of the present connection found, while the node is ready.
@@ -60,6 +65,8 @@ impl Default for Node {
             link: Link::default(),
             trouble: NodeError::Unreachable,
             words: "".into(),
+            connecting_since: Instant::default(),
+            encrypting: false,
             failures: 0,
             vetted: Vetted::default(),
             known: None,
@@ -97,10 +104,26 @@ impl Node {
             Some(format!("restart guard: {why}; its grants count in {left:.1} s").into())
         } else if cause == self.trouble && !self.words.is_empty() {
             Some(self.words.clone())
+        } else if let (NodeError::Unreachable, Some(step)) = (cause, self.awaited_step()) {
+            let waited = now.saturating_since(self.connecting_since);
+            Some(format!("waiting for {step} for {waited:.1?}").into())
         } else if !last_error.is_empty() && NodeError::of_error(last_error.as_bytes()) == cause {
             Some(last_error.into())
         } else {
             None
+        }
+    }
+
+    /// What the connection that is being opened waits for.
+    pub(super) fn awaited_step(&self) -> Option<&'static str> {
+        match self.standing {
+            NodeState::Connecting if self.encrypting => Some("TLS"),
+            NodeState::Connecting => Some("TCP"),
+            NodeState::Handshake => match self.link.oldest_question() {
+                Some(Ask::Node(NodeAsk::Handshake(step))) => Some(step.command()),
+                _ => Some("HELLO"),
+            },
+            _ => None,
         }
     }
 

@@ -224,7 +224,12 @@ impl Cluster {
             let said = said(node);
             NodeReport { label: self.label(node), said, detail: self.detail(node, said, now) }
         });
-        Box::new(Report { key: key.into(), needed: self.quorum, nodes: nodes.collect() })
+        Box::new(Report {
+            key: key.into(),
+            needed: self.quorum,
+            nodes: nodes.collect(),
+            held: None,
+        })
     }
 
     /// A report of what keeps each node from being asked.

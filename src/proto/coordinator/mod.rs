@@ -15,16 +15,18 @@ use std::time::Duration;
 
 use crate::proto::cluster::Heard;
 use crate::proto::cluster::state::NodeState;
-use crate::proto::error::{ConfigError, Error, NodeError};
+use crate::proto::error::{ConfigError, Error, NodeError, NodeReply};
 use crate::proto::ids::Op;
 use crate::proto::lock::Lock;
 use crate::proto::locks::Locks;
 use crate::proto::locks::requests::Completion;
+use crate::proto::locks::updates::LockUpdate;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::{Credentials, Settings};
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::waits::Waits;
+use crate::proto::wire::answers::TaskAnswer;
 use crate::proto::wire::ask::Kind;
 
 pub use crate::proto::cluster::{Action, NodeEvent};
@@ -80,6 +82,11 @@ impl Coordinator {
         self.locks.cluster_mut().handle_connecting(node, now);
     }
 
+    /// The TCP connection is open, and the TLS handshake is in flight. Only reports need it.
+    pub fn handle_encrypting(&mut self, node: NodeId) {
+        self.locks.cluster_mut().handle_encrypting(node);
+    }
+
     /// The connection that was asked for is open.
     pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
         self.locks.cluster_mut().handle_connected(node, now);
@@ -110,9 +117,15 @@ impl Coordinator {
                         self.waits.note_round_trip(now.saturating_since(asked_at));
                     }
                     self.locks.answered(node, ask, said, now);
+                    self.look_for_replica(node, said, now);
                 }
                 Heard::Registered(record, left) => self.locks.registered(node, record, left, now),
-                Heard::Task(task, answer) => self.locks.task_answered(node, task, answer, now),
+                Heard::Task(task, answer) => {
+                    self.locks.task_answered(node, task, answer, now);
+                    if let TaskAnswer::Extended(_, said) = answer {
+                        self.look_for_replica(node, said, now);
+                    }
+                }
                 Heard::Written(key) => self.locks.was_written(node, key, now),
                 // Several flushes in one read cause one walk over the locks.
                 Heard::Flushed => flushed = true,
@@ -125,6 +138,13 @@ impl Coordinator {
         }
         self.locks.heard_of(node, now);
         self.act_on_waits(now);
+    }
+
+    /// A node that refuses a write as a replica is no master any more.
+    fn look_for_replica(&mut self, node: NodeId, said: NodeReply, now: Instant) {
+        if said == NodeReply::Failed(NodeError::Replica) {
+            self.locks.became_replica(node, now);
+        }
     }
 
     /// The earliest moment at which [`handle_timeout`](Coordinator::handle_timeout) has something
@@ -184,6 +204,23 @@ impl Coordinator {
     /// Whether [`poll_completion`](Coordinator::poll_completion) may have something.
     pub fn has_completions(&self) -> bool {
         self.locks.has_completions()
+    }
+
+    /// From now on, updates of every lock that is handed out are reported. The driver takes them
+    /// with [`poll_lock_update`](Coordinator::poll_lock_update), in each of its turns.
+    pub fn report_lock_updates(&mut self) {
+        self.locks.report_lock_updates();
+    }
+
+    /// The next update of a lock that was handed out: a later deadline, a warning, and at last its
+    /// loss, once. A lock that was released, given away, or closed with its client is not lost.
+    pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
+        self.locks.poll_lock_update()
+    }
+
+    /// Whether [`poll_lock_update`](Coordinator::poll_lock_update) may have something.
+    pub fn has_lock_updates(&self) -> bool {
+        self.locks.has_lock_updates()
     }
 
     /// The next thing that happened to a node.
@@ -257,7 +294,7 @@ impl Coordinator {
         self.locks.open_ops()
     }
 
-    /// How many locks are kept.
+    /// How many locks are kept, or watched.
     pub fn kept_locks(&self) -> usize {
         self.locks.kept_locks()
     }
@@ -286,6 +323,12 @@ impl Coordinator {
     /// How long the lock may still be believed in; zero once it is over.
     pub fn remaining(&self, lock: &Lock, now: Instant) -> Duration {
         self.locks.remaining(lock, now)
+    }
+
+    /// Whether this client holds `key` and may renew that lock beyond `moment`: then only its
+    /// holder can end it before.
+    pub fn keeps_beyond(&self, key: &[u8], moment: Instant) -> bool {
+        self.locks.keeps_beyond(key, moment)
     }
 
     /// The nodes that are known to hold the key for this lock, and whose grant counts: a majority

@@ -78,6 +78,14 @@ impl Coordinator {
         self.act_on_waits(now);
     }
 
+    /// As [`cancel`](Coordinator::cancel), but an extend is repeated to its end as before. Its
+    /// result is an update of the lock ([`poll_lock_update`](Coordinator::poll_lock_update)). The
+    /// next extend of the lock takes its place.
+    pub fn abandon(&mut self, op: Op, now: Instant) {
+        self.locks.abandon(op, now);
+        self.act_on_waits(now);
+    }
+
     /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was
     /// asked for last, except by an extend that prolonged nothing. The keeping lasts until the lock
     /// is released, given away or lost, or as far as `keep` allows. The completions are
@@ -100,6 +108,17 @@ impl Coordinator {
         let result = self.locks.auto_extend(lock, keep, data, now);
         self.act_on_waits(now);
         result
+    }
+
+    /// Watches a lock that is not kept. From now on its loss is noticed as that of a kept one: the
+    /// nodes report writes to its key, and the loss is reported a little before the deadline. The
+    /// lock is not extended. For a lock that is kept, or over, this does nothing.
+    ///
+    /// The loss of a lock that is not watched is reported at its deadline, or when an extend finds
+    /// it. Either is an update ([`poll_lock_update`](Coordinator::poll_lock_update)).
+    pub fn watch(&mut self, lock: &Lock, now: Instant) {
+        self.locks.watch(lock, now);
+        self.act_on_waits(now);
     }
 
     /// Extends a lock to at least `ttl` from now; a kept lock to its bound at most. While too few

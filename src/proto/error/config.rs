@@ -36,6 +36,21 @@ pub enum ConfigError {
         /// The name.
         given: Box<str>,
     },
+    /// An owner that tokens cannot name.
+    Owner {
+        /// The owner.
+        given: Box<str>,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A variable of the environment, or a file, that cannot be used. It is not quoted: it may be
+    /// a password.
+    Source {
+        /// Its name.
+        name: Box<str>,
+        /// What is wrong with it.
+        problem: Box<str>,
+    },
     /// Something that encryption needs is missing or invalid.
     Tls {
         /// What is wrong.
@@ -96,6 +111,8 @@ impl fmt::Display for ConfigError {
                     "client_name {given:?}: no node accepts it; use printable ASCII without spaces"
                 )
             }
+            ConfigError::Owner { given, problem } => write!(f, "owner is {given:?}: {problem}"),
+            ConfigError::Source { name, problem } => write!(f, "{name}: {problem}"),
             ConfigError::Tls { problem } => write!(f, "TLS: {problem}"),
             ConfigError::Ttl(bad) => bad.fmt(f),
             ConfigError::KeyTooLong { given, most } => {

@@ -14,7 +14,7 @@ use crate::proto::time::InvalidTtl;
 pub use config::ConfigError;
 pub use ends::{Busy, ClosedReason, LostReason};
 pub use node::{NodeError, NodeReply};
-pub use report::{NodeReport, Report};
+pub use report::{HeldFor, NodeReport, Report};
 
 /// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because Rust prints
 /// the `Debug` form of an error that `main` returns.
@@ -54,13 +54,33 @@ impl Error {
             Error::Busy(_) | Error::Config(_) | Error::Closed(_) => None,
         }
     }
+
+    /// Whether others hold the key: enough nodes answered, and said so.
+    pub const fn is_contended(&self) -> bool {
+        matches!(self, Error::Contended(_))
+    }
+
+    /// Whether the same request may succeed later, with nothing changed but the time:
+    /// [`Contended`](Error::Contended), [`NoQuorum`](Error::NoQuorum),
+    /// [`Expired`](Error::Expired) and [`Busy`](Error::Busy).
+    ///
+    /// [`Lost`](Error::Lost) is none of them: the lock is over, and whatever it protected has to
+    /// be looked at before it is taken again. [`Config`](Error::Config) needs an operator, and
+    /// [`Closed`](Error::Closed) another client.
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Error::Contended(_) | Error::NoQuorum(_) | Error::Expired(_) | Error::Busy(_) => true,
+            Error::Lost { .. } | Error::Config(_) | Error::Closed(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Contended(report) => {
-                write!(f, "held by another client: {report}{}", report.hint())
+                HeldFor::describe(report.held, report.nodes.len(), f)?;
+                write!(f, ": {report}{}", report.hint())
             }
             Error::NoQuorum(report) => write!(f, "no quorum: {report}{}", report.hint()),
             Error::Expired(report) => write!(f, "granted too late, its ttl is over: {report}"),
@@ -96,6 +116,8 @@ impl From<ConfigError> for Error {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -113,6 +135,7 @@ mod tests {
                 node("10.0.0.2:6379", NodeReply::Held, None),
                 node("10.0.0.3:6379", NodeReply::Failed(NodeError::Unreachable), Some("refused")),
             ],
+            held: None,
         };
         assert_eq!(
             Error::NoQuorum(Box::new(report)).to_string(),
@@ -122,13 +145,58 @@ mod tests {
     }
 
     #[test]
+    fn error_says_whether_it_is_worth_another_try() {
+        let report =
+            || Box::new(Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held: None });
+        let lost = Error::Lost { reason: LostReason::Gone, report: report() };
+        let cases = [
+            (Error::Contended(report()), true, true),
+            (Error::NoQuorum(report()), false, true),
+            (Error::Expired(report()), false, true),
+            (Error::Busy(Busy::Nodes), false, true),
+            (lost, false, false),
+            (Error::Config(ConfigError::Nodes(report())), false, false),
+            (Error::Closed(ClosedReason::Asked), false, false),
+        ];
+        for (error, contended, retryable) in cases {
+            assert_eq!(
+                (error.is_contended(), error.is_retryable()),
+                (contended, retryable),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_contended_error_says_for_how_long() {
+        let millis = Duration::from_millis;
+        let cases = [
+            (None, "held by another client: needed 1 of 0"),
+            (Some(HeldFor::Left(millis(12_300))), "held by another client for 12.3s more: needed"),
+            (
+                Some(HeldFor::Ever { nodes: 0 }),
+                "held for ever by another client, no ttl on 0 of 0 nodes:",
+            ),
+            (
+                Some(HeldFor::Ours { left: millis(5), kept: true }),
+                "held by this client, which renews it; release it first: needed",
+            ),
+        ];
+        for (held, start) in cases {
+            let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held };
+            let text = Error::Contended(Box::new(report)).to_string();
+            assert!(text.starts_with(start), "{text}");
+        }
+    }
+
+    #[test]
     fn a_failed_main_prints_one_line_and_a_chain_says_it_once() {
         let error = Error::Config(ConfigError::NoNodes);
         assert_eq!(format!("{error:?}"), error.to_string(), "main prints Debug");
         assert!(std::error::Error::source(&error).is_none(), "its text would be said twice");
         let config = ConfigError::TooManyNodes { given: 99 };
         assert_eq!(format!("{config:?}"), config.to_string());
-        let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new() };
+        let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held: None };
         assert_eq!(format!("{report:?}"), report.to_string());
         let error = Error::Contended(Box::new(report));
         assert_eq!(format!("{error:?}"), error.to_string());

@@ -1,6 +1,7 @@
 //! The report of what every node said to the question that failed: one line for an operator.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::node::{NodeError, NodeReply};
 
@@ -26,6 +27,51 @@ pub struct Report {
     pub needed: usize,
     /// Every node, in the order of the list.
     pub nodes: Vec<NodeReport>,
+    /// For how long the key is held, if that is known: after a wait, or if this client holds it.
+    pub held: Option<HeldFor>,
+}
+
+/// For how long a key is held that stands in the way of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldFor {
+    /// A majority of the nodes can be free after this time, unless the lock is extended.
+    Left(Duration),
+    /// The key has no ttl on this many nodes, so no majority becomes free by itself: another
+    /// program wrote it.
+    Ever {
+        /// How many nodes hold the key without a ttl.
+        nodes: usize,
+    },
+    /// This client itself holds the lock.
+    Ours {
+        /// The time to the lock's deadline.
+        left: Duration,
+        /// The client renews the lock.
+        kept: bool,
+    },
+}
+
+impl HeldFor {
+    /// The beginning of a contended error; `nodes` is how many nodes there are.
+    pub(super) fn describe(
+        held: Option<HeldFor>,
+        nodes: usize,
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
+        match held {
+            None => f.write_str("held by another client"),
+            Some(HeldFor::Left(left)) => write!(f, "held by another client for {left:.1?} more"),
+            Some(HeldFor::Ever { nodes: by }) => {
+                write!(f, "held for ever by another client, no ttl on {by} of {nodes} nodes")
+            }
+            Some(HeldFor::Ours { kept: true, .. }) => {
+                f.write_str("held by this client, which renews it; release it first")
+            }
+            Some(HeldFor::Ours { left, .. }) => {
+                write!(f, "held by this client for {left:.1?} more; release it first")
+            }
+        }
+    }
 }
 
 /// The hint in an error that the restart guard causes: what the caller can do.

@@ -13,7 +13,7 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy, draw, handle_of};
+use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
@@ -43,7 +43,7 @@ impl Locks {
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_room()?;
-        let token = draw(&mut self.rng);
+        let token = self.draw_token();
         let round = Round::acquire(self.cluster.size(), now, wish.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.index(id, hash);
@@ -105,6 +105,21 @@ impl Locks {
             self.end(id, now);
         }
         self.finish(id);
+    }
+
+    /// Cancels a request, unless it extends a lock that is held: such a request goes on to its end.
+    pub fn abandon(&mut self, op: Op, now: Instant) {
+        let extends = |id: RecordId| self.records.get(id).phase == Phase::Held;
+        match self.ops.get(op).map(|request| &request.stage) {
+            Some(&(Stage::Running { record } | Stage::Pausing { record, .. }))
+                if extends(record) =>
+            {
+                if let Some(request) = self.ops.get_mut(op) {
+                    request.abandoned = true;
+                }
+            }
+            _ => self.cancel(op, now),
+        }
     }
 
     /// Refuses if enough nodes are there, but too few of them have room.
@@ -231,10 +246,11 @@ impl Locks {
         }
     }
 
-    /// Hands the lock to the caller.
-    pub(super) fn hand_out(&mut self, id: RecordId) -> Lock {
+    /// Hands the lock to the caller, who gave this data.
+    pub(super) fn hand_out(&mut self, id: RecordId, data: u64) -> Lock {
+        let reports_under = self.reports_under(data);
         let record = self.records.get_mut(id);
-        record.op = None;
+        (record.op, record.reports_under) = (None, reports_under);
         self.cluster.stats_mut().won += 1;
         handle_of(id, record)
     }
@@ -254,7 +270,10 @@ impl Locks {
             (Some(op), Some(next)) => {
                 self.waits.push_back(WaitEvent::AttemptLost { op, next, last: error });
             }
-            (Some(op), None) => self.ops.move_to(op, Stage::Over(Err(error))),
+            (Some(op), None) => {
+                let error = self.with_time_left(op, error, now);
+                self.ops.move_to(op, Stage::Over(Err(error)));
+            }
             (None, _) => {}
         }
     }
@@ -272,7 +291,7 @@ impl Locks {
         if !passing || now >= request.give_up_at {
             return None;
         }
-        let token = draw(&mut self.rng);
+        let token = self.draw_token();
         let ttl = self.records.get(id).ttl;
         let round = Round::acquire(self.cluster.size(), now, ttl);
         let next = self.records.open_again(id, token, round)?;
@@ -306,6 +325,7 @@ impl Locks {
             self.begin_extend(id, ttl, now);
         } else if let Stage::Pausing { last, .. } = stage {
             record.op = None;
+            let last = self.with_time_left(op, last, now);
             self.end(id, now);
             self.ops.move_to(op, Stage::Over(Err(last)));
         }

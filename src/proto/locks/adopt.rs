@@ -13,7 +13,7 @@ use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{Locks, busy, draw};
+use crate::proto::locks::{Locks, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::LockAsk;
@@ -21,7 +21,11 @@ use crate::proto::wire::ask::LockAsk;
 impl Locks {
     /// Gives a lock away: another client can `adopt` its token.
     pub fn hand_on(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
-        let id = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero())?;
+        let held = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero());
+        let Some(id) = held else {
+            self.forget_loss(&lock);
+            return None;
+        };
         self.end_extend(id, LostReason::Over, now);
         self.forget_keeping(id);
         let record = self.records.get_mut(id);
@@ -48,7 +52,7 @@ impl Locks {
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         self.check_key(key)?;
         self.check_room()?;
-        let fresh = draw(&mut self.rng);
+        let fresh = self.draw_token();
         let mut round = Round::acquire(self.cluster.size(), now, ttl);
         round.purpose = Purpose::Adopt;
         let id = self.records.open(key, fresh, round).ok_or(busy(Busy::Records))?;

@@ -26,7 +26,7 @@ const LOOKS: u32 = 20;
 const SHORTEST: Duration = Duration::from_millis(10);
 /// How long before the deadline a loss is reported, at the latest: the poller sleeps whole
 /// milliseconds, and a turn of the loop takes its time.
-pub const TOLD_BEFORE: Duration = Duration::from_millis(2);
+pub const LOSS_BEFORE: Duration = Duration::from_millis(2);
 
 /// How a lock is kept: for how long at most, or with how many extensions, and when a warning comes.
 ///
@@ -121,13 +121,13 @@ impl From<Duration> for AutoExtend {
     }
 }
 
-/// A lock that is kept.
+/// A lock that is kept, or watched: then no extension is left, and no request is open.
 #[derive(Debug)]
 pub struct Kept {
     /// The record of the lock.
     pub record: RecordId,
-    /// The request that the reports go to.
-    pub op: Op,
+    /// The request that the reports go to; none if the lock is only watched.
+    pub op: Option<Op>,
     /// What each renewal asks for.
     ttl: Ttl,
     /// The bound of its deadline.
@@ -155,7 +155,13 @@ pub struct Kept {
 
 impl Kept {
     /// A lock of that ttl, kept from `start` on.
-    pub fn new(record: RecordId, op: Op, keep: AutoExtend, ttl: Ttl, start: Instant) -> Kept {
+    pub fn new(
+        record: RecordId,
+        op: Option<Op>,
+        keep: AutoExtend,
+        ttl: Ttl,
+        start: Instant,
+    ) -> Kept {
         Kept {
             record,
             op,
@@ -224,6 +230,11 @@ impl Kept {
         Instant::from_nanos(deadline.as_nanos().saturating_sub(before))
     }
 
+    /// Whether the keeping may prolong the lock beyond this moment.
+    pub fn may_last_beyond(&self, moment: Instant) -> bool {
+        self.extensions.is_none() && self.until.is_none_or(|until| until > moment)
+    }
+
     /// Whether a lock with that deadline is renewed again.
     pub fn wants_renewal(&self, deadline: Instant) -> bool {
         self.extensions != Some(0) && !self.is_at_its_bound(deadline)
@@ -252,7 +263,7 @@ impl Kept {
     pub fn reason(&self, deadline: Instant) -> LostReason {
         if self.is_at_its_bound(deadline) {
             LostReason::MaxHold
-        } else if self.extensions == Some(0) {
+        } else if self.op.is_some() && self.extensions == Some(0) {
             LostReason::Extensions
         } else {
             LostReason::Expired
@@ -286,7 +297,7 @@ mod tests {
 
     fn kept(keep: AutoExtend) -> Kept {
         let op = Op { index: 0, generation: 1 };
-        Kept::new(RecordId::of(0), op, keep, ttl(), at(1_000_000))
+        Kept::new(RecordId::of(0), Some(op), keep, ttl(), at(1_000_000))
     }
 
     #[test]
@@ -303,7 +314,7 @@ mod tests {
         }
         // Between a renewal and the loss there is time for an answer.
         let shortest = Ttl::new(SHORTEST, TTL).unwrap();
-        let told = shortest.usable() - TOLD_BEFORE;
+        let told = shortest.usable() - LOSS_BEFORE;
         assert!(told > SHORTEST / RENEWED_AFTER + Duration::from_millis(2));
         let shorter = Ttl::new(SHORTEST - Duration::from_millis(1), TTL).unwrap();
         let keep = AutoExtend::extensions(1);

@@ -24,6 +24,12 @@ impl Locks {
         self.act_on_changes(now);
     }
 
+    /// The node refused a write as a replica.
+    pub fn became_replica(&mut self, node: NodeId, now: Instant) {
+        self.cluster.became_replica(node, now);
+        self.act_on_changes(now);
+    }
+
     /// Called when all that came from the node was read.
     pub fn heard_of(&mut self, node: NodeId, now: Instant) {
         self.cluster.heard_of(node, now);

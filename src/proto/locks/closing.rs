@@ -61,8 +61,9 @@ impl Locks {
         if self.records.is_open(id) {
             let record = self.records.get(id);
             for node in record.releasing.iter() {
+                let key = self.key_prefix.put_before(&record.key);
                 self.cluster.repeat_release(node, now, |out| {
-                    command::release(out, Form::Source, &record.key, &record.token);
+                    command::release(out, Form::Source, key, &record.token);
                 });
             }
         }
@@ -74,6 +75,7 @@ impl Locks {
         self.tasks = Tasks::default();
         self.keeper.clear();
         self.waits.clear();
+        self.updates.clear();
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());
         self.cluster.disown();
         self.starting = false;

@@ -39,7 +39,7 @@ impl Locks {
         }
         let request = self.ops.close(op)?;
         let result = match request.stage {
-            Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record))),
+            Stage::Granted { record } => Ok(Outcome::Acquired(self.hand_out(record, request.data))),
             Stage::Extended { lock } => self.told_of_extend(&lock, now),
             // The outcome is fetched too late: the lock that was extended by its token has expired.
             Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {

@@ -7,9 +7,9 @@
 use crate::proto::error::{Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, TaskId};
 use crate::proto::inspection::{Inspection, KeyState};
+use crate::proto::locks::Locks;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::tasks::Work;
-use crate::proto::locks::{Locks, check_length};
 use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::TaskAsk;
@@ -25,7 +25,7 @@ impl Locks {
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        check_length(key)?;
+        self.check_length(key)?;
         self.check_room()?;
         let (mut said, mut values) = ([NodeReply::Absent; MAX_NODES], Vec::new());
         for (node, seen) in self.cluster.all_nodes().iter().zip(&seen.nodes) {
@@ -41,8 +41,8 @@ impl Locks {
         let deadline = self.longest_ttl()?.deadline(now);
         let (id, op) = self.open_task(key, Work::DeleteSeen(said), deadline, data, now)?;
         for (node, value) in values {
-            self.ask_for(node, id, TaskAsk::DeleteSeen, now, |task, out| {
-                command::delete_seen(out, &task.key, &value);
+            self.ask_for(node, id, TaskAsk::DeleteSeen, now, |_, key, out| {
+                command::delete_seen(out, key, &value);
             });
         }
         self.task_is_asked(id, now);

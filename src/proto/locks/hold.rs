@@ -10,6 +10,7 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::{Outcome, Stage};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::{ReleaseOutcome, Round};
+use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::locks::{Due, Locks, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
@@ -52,10 +53,13 @@ impl Locks {
         let Some(id) = id else {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
-        let record = self.records.get_mut(id);
-        if record.op.is_some() {
-            return Err(busy(Busy::Lock));
+        if let Some(former) = self.records.get(id).op {
+            if self.ops.get(former).is_some_and(|request| !request.abandoned) {
+                return Err(busy(Busy::Lock));
+            }
+            self.cancel(former, now);
         }
+        let record = self.records.get_mut(id);
         let op = self.ops.open(data, record.deadline, Stage::Running { record: id });
         record.op = Some(op);
         record.ttl = ttl;
@@ -73,6 +77,7 @@ impl Locks {
     pub fn release(&mut self, lock: Lock, data: u64, now: Instant) -> Op {
         let held = self.records.find(&lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         let Some(id) = held else {
+            self.forget_loss(&lock);
             let expired = Outcome::Released(ReleaseOutcome::AlreadyExpired);
             return self.ops.open(data, now, Stage::Over(Ok(expired)));
         };
@@ -114,6 +119,8 @@ impl Locks {
         if let Some(id) = held {
             self.end_extend(id, LostReason::Over, now);
             self.end_as(id, Form::Source, now);
+        } else {
+            self.forget_loss(lock);
         }
     }
 
@@ -236,6 +243,9 @@ impl Locks {
             self.ops.move_to(op, Stage::Extended { lock });
         }
         self.arm_deadline(id);
+        if deadline > before {
+            self.report_update(id, |_| LockUpdateKind::Extended { deadline });
+        }
         self.heal(id, now);
         if self.is_held(id) {
             self.kept_is_extended(id, deadline > before, now);
@@ -306,9 +316,9 @@ impl Locks {
             self.ops.move_to(op, Stage::Over(Err(error)));
             return;
         }
-        // The node timeout bounds how often the nodes are asked again. At the deadline there is no
-        // next round: its own timer ends the lock.
-        let at = now.saturating_add(self.cluster.settings().node_timeout).min(record.deadline);
+        // At the deadline there is no next round: its own timer ends the lock.
+        let pause = self.cluster.settings().extend_again_after();
+        let at = now.saturating_add(pause).min(record.deadline);
         let timer = self.timers.set_at(at, Due::Retry { op });
         let last = Error::NoQuorum(report);
         self.ops.move_to(op, Stage::Pausing { record: id, timer, last });
@@ -327,10 +337,10 @@ impl Locks {
         }
     }
 
-    /// The lock is lost now: its pending releases are sent.
+    /// The lock is lost now: its loss is reported, and its pending releases are sent.
     pub(super) fn lose(&mut self, id: RecordId, reason: LostReason, now: Instant) {
         self.end_extend(id, reason, now);
-        self.end_keeping(id, reason, now);
+        self.report_loss(id, reason, now);
         self.end(id, now);
     }
 

@@ -13,7 +13,7 @@ use crate::proto::error::NodeReply;
 use crate::proto::ids::{Generation, Op, RecordId};
 use crate::proto::key::{HashOfIt, KeyHash};
 use crate::proto::lock::{Lock, LockToken};
-use crate::proto::locks::auto_extend::TOLD_BEFORE;
+use crate::proto::locks::auto_extend::LOSS_BEFORE;
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
 use crate::proto::time::{Instant, Ttl};
@@ -89,8 +89,10 @@ pub struct Record {
     pub taken_up: Option<Box<LockToken>>,
     /// The nodes are to report writes to the key.
     pub tracked: bool,
-    /// The place of the lock among the kept locks, if it is kept.
+    /// The place of the lock among the kept locks, if it is kept or watched.
     pub kept: Option<u32>,
+    /// The lock was handed out, and its updates are reported with this data.
+    pub reports_under: Option<u64>,
     /// The queue of the requests that wait until this record gives up the key.
     pub queue: Option<u32>,
     /// The hash of the key, while the record is found by it.
@@ -190,10 +192,11 @@ impl Record {
         Ttl::new(left, left).ok()
     }
 
-    /// How long before its deadline the lock is lost: a kept lock a little earlier, so that its
-    /// holder is notified in time.
+    /// How long before its deadline the lock is lost: a lock that is kept or watched a little
+    /// earlier, so that its holder is notified in time. A short ttl is not used up by that.
     pub fn lost_before(&self) -> Duration {
-        if self.kept.is_some() { TOLD_BEFORE } else { Duration::ZERO }
+        let before = LOSS_BEFORE.min(self.lasts.usable() / 2);
+        if self.kept.is_some() { before } else { Duration::ZERO }
     }
 
     /// Whether the lock counts as lost by now, though its timer may not have been looked at yet.
@@ -276,6 +279,7 @@ impl Records {
             taken_up: None,
             tracked: false,
             kept: None,
+            reports_under: None,
             queue: None,
             found_by: None,
             next_of_key: None,
@@ -436,7 +440,7 @@ mod tests {
 
     fn lock(records: &Records, record: RecordId) -> Lock {
         let open = records.get(record);
-        Lock { record, token: open.token }
+        Lock { record, token: open.token.clone() }
     }
 
     #[test]

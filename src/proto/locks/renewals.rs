@@ -14,6 +14,7 @@ use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::{Completion, Outcome, Stage};
 use crate::proto::locks::round::Purpose;
+use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::locks::{Due, Locks, Prolong, WaitEvent};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
@@ -47,22 +48,41 @@ impl Locks {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
         keep.check(self.records.get(id).lasts)?;
-        let named = self.records.get(id).tracked;
+        let tracked = self.records.get(id).tracked;
         if let Some(kept) = self.records.get(id).kept {
-            self.ops.close(self.keeper[kept as usize].op);
+            if let Some(op) = self.keeper[kept as usize].op {
+                self.ops.close(op);
+            }
             self.forget_keeping(id);
         }
         let op = self.ops.open(data, now, Stage::Keeping { record: id });
-        self.begin_keeping(id, op, keep, now);
+        self.begin_keeping(id, Some(op), keep, now);
+        self.track(id, tracked, now);
+        Ok(op)
+    }
+
+    /// Watches a lock that is not kept: nodes report writes to its key, and its loss is reported a
+    /// little before the deadline, as that of a kept lock. It is not extended.
+    pub fn watch(&mut self, lock: &Lock, now: Instant) {
+        let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
+        let Some(id) = id.filter(|&id| self.records.get(id).kept.is_none()) else {
+            return;
+        };
+        self.begin_keeping(id, None, AutoExtend::extensions(0), now);
+        self.track(id, false, now);
+    }
+
+    /// Has the nodes report writes to the key, unless they were asked to before.
+    fn track(&mut self, id: RecordId, tracked: bool, now: Instant) {
         self.records.get_mut(id).tracked = true;
-        if !named {
-            for node in self.cluster.all_nodes().iter() {
-                if self.cluster.may_ask(node).is_ok() {
-                    self.register(node, id, now);
-                }
+        if tracked {
+            return;
+        }
+        for node in self.cluster.all_nodes().iter() {
+            if self.cluster.may_ask(node).is_ok() {
+                self.register(node, id, now);
             }
         }
-        Ok(op)
     }
 
     /// A record that is being opened belongs to a request whose lock is to be kept.
@@ -88,8 +108,8 @@ impl Locks {
                 Outcome::Renewed { deadline: self.records.get(record).deadline }
             }
             (&Stage::Granted { record }, Some(keep)) => {
-                let lock = self.hand_out(record);
-                self.begin_keeping(record, op, keep, now);
+                let lock = self.hand_out(record, data);
+                self.begin_keeping(record, Some(op), keep, now);
                 Outcome::Acquired(lock)
             }
             _ => return None,
@@ -97,12 +117,14 @@ impl Locks {
         Some(Completion { op, data, result: Ok(outcome) })
     }
 
-    fn begin_keeping(&mut self, id: RecordId, op: Op, keep: AutoExtend, start: Instant) {
+    fn begin_keeping(&mut self, id: RecordId, op: Option<Op>, keep: AutoExtend, start: Instant) {
         let record = self.records.get_mut(id);
         let kept = Kept::new(id, op, keep, record.lasts, start);
         record.deadline = kept.capped(record.deadline);
         record.kept = Some(self.keeper.insert(kept) as u32);
-        self.ops.move_to(op, Stage::Keeping { record: id });
+        if let Some(op) = op {
+            self.ops.move_to(op, Stage::Keeping { record: id });
+        }
         self.arm_deadline(id);
         self.plan_renewal(id, true);
     }
@@ -120,23 +142,10 @@ impl Locks {
         let silent = |stage: &Stage| {
             matches!(stage, Stage::Keeping { .. } | Stage::Expiring { .. } | Stage::Renewed { .. })
         };
-        if self.ops.get_mut(kept.op).is_some_and(|request| silent(&request.stage)) {
-            self.ops.close(kept.op);
+        let Some(op) = kept.op else { return };
+        if self.ops.get_mut(op).is_some_and(|request| silent(&request.stage)) {
+            self.ops.close(op);
         }
-    }
-
-    /// The lock is lost: its request ends with this reason.
-    pub(super) fn end_keeping(&mut self, id: RecordId, reason: LostReason, now: Instant) {
-        let record = self.records.get(id);
-        let Some(place) = record.kept else { return };
-        let kept = &self.keeper[place as usize];
-        let reason =
-            if reason == LostReason::Expired { kept.reason(record.deadline) } else { reason };
-        let op = kept.op;
-        let error = self.lost(id, reason, now);
-        self.cluster.stats_mut().lost += 1;
-        self.ops.move_to(op, Stage::Over(Err(error)));
-        self.forget_keeping(id);
     }
 
     /// The caller extends the lock: a success is no renewal.
@@ -180,21 +189,21 @@ impl Locks {
     fn tell_renewal(&mut self, id: RecordId, moved: bool) {
         let Some(place) = self.records.get(id).kept else { return };
         let kept = &self.keeper[place as usize];
-        if moved && kept.notifies_renewals {
-            self.ops.move_to(kept.op, Stage::Renewed { record: id });
+        if let Some(op) = kept.op.filter(|_| moved && kept.notifies_renewals) {
+            self.ops.move_to(op, Stage::Renewed { record: id });
         }
     }
 
     /// An extend was not won: it is tried again, at a bounded pace.
     pub(super) fn kept_is_not_extended(&mut self, id: RecordId, now: Instant) {
         let Some(place) = self.records.get(id).kept else { return };
-        let node_timeout = self.cluster.settings().node_timeout;
+        let pause = self.cluster.settings().extend_again_after();
         let deadline = self.records.get(id).deadline;
         let kept = &mut self.keeper[place as usize];
         kept.renewing = false;
         if kept.renewal.is_none() && kept.wants_renewal(deadline) {
             let due = Prolong::Renew { record: id };
-            kept.renewal = Some(self.prolongs.set_after(now, node_timeout, due));
+            kept.renewal = Some(self.prolongs.set_after(now, pause, due));
         }
         self.plan_look(id, now);
     }
@@ -222,11 +231,11 @@ impl Locks {
             });
         }
         let length = kept.warns_at(deadline).saturating_since(start);
-        if !moved || (kept.warned && length.is_zero()) {
+        let Some(op) = kept.op.filter(|_| moved && !(kept.warned && length.is_zero())) else {
             return;
-        }
+        };
         kept.warned = false;
-        let told = self.ops.get_mut(kept.op).map(|request| &mut request.stage);
+        let told = self.ops.get_mut(op).map(|request| &mut request.stage);
         if let Some(stage @ Stage::Expiring { .. }) = told {
             // The caller has not fetched the warning, and it is not true any more.
             *stage = Stage::Keeping { record: id };
@@ -237,13 +246,13 @@ impl Locks {
 
     pub(super) fn renewal_is_due(&mut self, id: RecordId, now: Instant) {
         let busy = self.is_extending(id) || self.records.get(id).op.is_some();
-        let node_timeout = self.cluster.settings().node_timeout;
+        let pause = self.cluster.settings().extend_again_after();
         let place = self.records.get(id).kept.expect("its timers are cleared with the keeping");
         let kept = &mut self.keeper[place as usize];
         kept.renewal = None;
         if busy {
             let due = Prolong::Renew { record: id };
-            kept.renewal = Some(self.prolongs.set_after(now, node_timeout, due));
+            kept.renewal = Some(self.prolongs.set_after(now, pause, due));
         } else if let Some(ttl) = kept.renewal_ttl(now) {
             kept.renewing = true;
             self.begin_extend(id, ttl, now);
@@ -253,9 +262,13 @@ impl Locks {
     pub(super) fn warning_is_due(&mut self, id: RecordId) {
         let record = self.records.get(id);
         let place = record.kept.expect("its timers are cleared with the keeping");
+        let deadline = record.deadline;
         let kept = &mut self.keeper[place as usize];
         (kept.warning, kept.warned) = (None, true);
-        self.ops.move_to(kept.op, Stage::Expiring { record: id });
+        if let Some(op) = kept.op {
+            self.ops.move_to(op, Stage::Expiring { record: id });
+        }
+        self.report_update(id, |key| LockUpdateKind::Expiring { deadline, key: key.into() });
     }
 
     /// Registers the record's key at a node, so that the node reports writes to it.
@@ -267,7 +280,8 @@ impl Locks {
             command::encode(out, &[b"CLIENT", b"CACHING", b"YES"]);
         });
         let record = self.records.get(id);
-        let names = |out: &mut _| command::encode(out, &[b"PTTL", &record.key]);
+        let key = self.key_prefix.put_before(&record.key);
+        let names = |out: &mut _| command::encode(out, &[b"PTTL", key]);
         self.cluster.ask(node, Ask::Register(id), now, names);
     }
 

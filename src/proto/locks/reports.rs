@@ -1,9 +1,11 @@
 //! The reports in errors: what every node said, or why it could not be asked.
 
 use crate::proto::error::Report;
-use crate::proto::error::{Error, LostReason, NodeReply};
-use crate::proto::ids::RecordId;
+use crate::proto::error::{Error, HeldFor, LostReason, NodeReply};
+use crate::proto::ids::{Op, RecordId};
+use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
+use crate::proto::locks::records::Phase;
 use crate::proto::time::Instant;
 
 impl Locks {
@@ -27,5 +29,34 @@ impl Locks {
     /// A report about a key for which no node was asked.
     pub fn report_unasked(&self, key: &[u8], now: Instant) -> Box<Report> {
         self.cluster.report_of(key, |_| NodeReply::Nothing, now)
+    }
+
+    /// A contended error with the time for which others hold the key, by what the nodes told the
+    /// request while it waited.
+    pub(super) fn with_time_left(&self, op: Op, mut error: Error, now: Instant) -> Error {
+        let waiting = self.ops.get(op).and_then(|request| request.waiting.as_ref());
+        if let (Error::Contended(report), Some(waiting)) = (&mut error, waiting) {
+            report.held = waiting.held_for(self.cluster.quorum(), now);
+        }
+        error
+    }
+
+    /// A contended error for a key that this client holds by itself, in this record.
+    pub(super) fn held_by_us(&self, id: RecordId, now: Instant) -> Error {
+        let record = self.records.get(id);
+        let mut report = self.report_unasked(&record.key, now);
+        if record.phase == Phase::Held {
+            let left = record.deadline.saturating_since(now);
+            report.held = Some(HeldFor::Ours { left, kept: record.kept.is_some() });
+        }
+        Error::Contended(report)
+    }
+
+    /// Whether this client holds the key and renews the lock beyond `moment`.
+    pub fn keeps_beyond(&self, key: &[u8], moment: Instant) -> bool {
+        let occupant = self.records.occupant(key, KeyHash::of(key));
+        let held = occupant.map(|id| self.records.get(id));
+        let kept = held.filter(|record| record.phase == Phase::Held).and_then(|it| it.kept);
+        kept.is_some_and(|place| self.keeper[place as usize].may_last_beyond(moment))
     }
 }

@@ -149,6 +149,8 @@ pub struct Request {
     pub waiting: Option<Box<Waiting>>,
     /// How the lock is kept once it is handed out.
     pub keep: Option<AutoExtend>,
+    /// The caller is gone, and the request goes on: no code fetches its outcome.
+    pub abandoned: bool,
     /// The stage of the request.
     pub stage: Stage,
 }
@@ -168,8 +170,8 @@ impl Ops {
     pub fn open(&mut self, data: u64, give_up_at: Instant, stage: Stage) -> Op {
         self.next_generation += 1;
         let generation = self.next_generation;
-        let ended = stage.ends();
-        let request = Request { generation, data, give_up_at, waiting: None, keep: None, stage };
+        let (ended, waiting, keep, abandoned) = (stage.ends(), None, None, false);
+        let request = Request { generation, data, give_up_at, waiting, keep, abandoned, stage };
         let op = Op { index: self.slab.insert(request) as u32, generation };
         if ended {
             self.ready.push_back(op);
@@ -187,12 +189,15 @@ impl Ops {
         self.slab.get_mut(op.index as usize).filter(|request| request.generation == op.generation)
     }
 
-    /// Moves a request on to `stage`. If the request ends there, it is queued to be fetched.
+    /// Moves a request on to `stage`. If the request ends there, it is queued to be fetched, or
+    /// closed if its caller is gone.
     pub fn move_to(&mut self, op: Op, stage: Stage) {
         if let Some(request) = self.get_mut(op) {
             request.stage = stage;
-            if request.stage.ends() {
-                self.ready.push_back(op);
+            match (request.stage.ends(), request.abandoned) {
+                (false, _) => {}
+                (true, false) => self.ready.push_back(op),
+                (true, true) => drop(self.close(op)),
             }
         }
     }

@@ -58,11 +58,12 @@ impl Locks {
         id: TaskId,
         kind: TaskAsk,
         now: Instant,
-        encode: impl FnOnce(&Task, &mut BytesMut),
+        encode: impl FnOnce(&Task, &[u8], &mut BytesMut),
     ) {
         let task = self.tasks.get_mut(id);
         task.unanswered.add(node);
-        self.cluster.ask(node, Ask::Task(id, kind), now, |out| encode(task, out));
+        let key = self.key_prefix.put_before(&task.key);
+        self.cluster.ask(node, Ask::Task(id, kind), now, |out| encode(task, key, out));
     }
 
     /// Called after the first questions: sets the timer, or ends the task if there is nothing to

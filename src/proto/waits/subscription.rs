@@ -11,7 +11,7 @@ use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
-use crate::proto::waiting::{Mode, NEVER, Waiting};
+use crate::proto::waiting::{Mode, NEVER, Told, Waiting};
 use crate::proto::waits::Waits;
 use crate::proto::waits::contention;
 
@@ -139,6 +139,11 @@ impl Waits {
         };
         let Some(waiting) = locks.waiting(op) else { return };
         waiting.free_at[node.index()] = free_at;
+        waiting.told[node.index()] = match left {
+            Some(-1) => Told::NoTtl,
+            Some(_) => Told::FreeAt(free_at),
+            None => Told::Nothing,
+        };
         match waiting.mode {
             Mode::Looking { node: looked_at } if looked_at == node => {
                 self.one_has_told(locks, op, free_at <= now, now);

@@ -44,9 +44,10 @@ fn extend(lua: &mut Sandbox) -> Outcome {
         _ => {}
     }
     let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
-    if left < lua.number_argument(1)? {
-        lua.call(&[Some(b"PEXPIRE"), lua.key(0), lua.argument(1)])?;
-    }
+    let short = left < lua.number_argument(1)?;
+    let left = format!("{left:.0}");
+    let ttl = if short { lua.argument(1) } else { Some(left.as_bytes()) };
+    lua.call(&[Some(b"PEXPIRE"), lua.key(0), ttl])?;
     Ok(Reply::Integer(1))
 }
 

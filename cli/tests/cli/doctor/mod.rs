@@ -154,7 +154,7 @@ fn healthy_nodes_are_called_healthy_and_nothing_is_left_on_them() {
     assert_eq!(level, "ok");
     assert!(words.contains(" s ago, when an operator vouched for it"), "{words}");
     // What is left is the node marker, in the database of the URL.
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     let keyspace = fleet[1].command(&["INFO", "keyspace"]);
     assert!(keyspace.text().trim().starts_with("# Keyspace\r\ndb3:keys=1,expires=0"));
     for monitor in monitors {

@@ -100,7 +100,7 @@ fn two_addresses_of_one_server_and_an_even_number_of_nodes_are_found() {
     for label in [one, other] {
         diagnosis.is(&label, &[]);
     }
-    assert_eq!(fleet.keys_everywhere(), []);
+    fleet.wait_empty();
     let diagnosis = ask_plainly(&urls[..1]);
     diagnosis.is_together(&[("node-count", "warn", "1 node: while it is away")]);
 }

@@ -38,6 +38,25 @@ pub enum Step {
     Name,
 }
 
+impl Step {
+    /// The command that the step sends.
+    pub const fn command(self) -> &'static str {
+        match self {
+            Step::Hello => "HELLO",
+            Step::Auth => "AUTH",
+            Step::Select => "SELECT",
+            Step::Info => "INFO",
+            Step::Time => "TIME",
+            Step::Marker => "GET",
+            Step::Mark | Step::Run => "EVAL",
+            Step::Load => "SCRIPT LOAD",
+            Step::Native => "COMMAND INFO",
+            Step::Track => "CLIENT TRACKING",
+            Step::Name => "CLIENT SETNAME",
+        }
+    }
+}
+
 /// What one answer says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fact {

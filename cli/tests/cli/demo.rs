@@ -1,0 +1,341 @@
+//! The demo as a user meets it: the built binary, what it prints, how it ends and what it leaves.
+//!
+//! Each demo runs in a process group of its own, so that whatever it leaves can be found. The
+//! tests of `--real` need a redis-server and take a place of the machine's for servers.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use crate::support::signals::in_own_group;
+use crate::support::{Server, ServerLock, drawing, eventually};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// The demo promises ten seconds; the rest is for a machine that is busy with other tests.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What the screen shows on any masters, in this order.
+const MILESTONES: [&str; 22] = [
+    "One lock on five independent Redis masters",
+    "quorum, 3 of 5",
+    "1  Take it",
+    "granted in",
+    "invoice:42  1 alice     2 alice     3 alice     4 alice     5 alice",
+    "takes 52.0 ms off",
+    "2  Another client wants it",
+    "held by another client: needed 3 of 5 for \"invoice:42\":",
+    "3  One node freezes, one dies",
+    "extend(5s)",
+    "invoice:42  1 alice     2 alice     3 alice     4 frozen    5 dead",
+    "4  Release it",
+    "release()                    released in",
+    "invoice:42  1 bob       2 bob       3 bob       4 frozen    5 dead",
+    "5  A third freezes: no majority",
+    "no quorum: needed 3 of 5 for \"invoice:43\":",
+    "no answer in time",
+    "not connected (Connection refused)",
+    "invoice:43  1 free      2 free      3 frozen    4 frozen    5 dead",
+    "6  They come back",
+    "invoice:43  1 free      2 free      3 free      4 free      5 free",
+    "keys        1 none      2 none      3 none      4 none      5 none",
+];
+
+/// A demo that runs.
+struct Demo {
+    child: Child,
+}
+
+/// A demo that has ended.
+struct Ended {
+    status: ExitStatus,
+    screen: String,
+    errors: String,
+}
+
+impl Demo {
+    fn start(arguments: &[&str]) -> Demo {
+        Demo::start_with(arguments, |_| {})
+    }
+
+    fn start_with(arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Demo {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
+        in_own_group(command.arg("demo").args(arguments));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        adjust(&mut command);
+        Demo { child: command.spawn().expect("the binary was built with this test") }
+    }
+
+    /// A demo on real masters, up to the first freeze. The test does not read on.
+    #[track_caller]
+    fn with_a_frozen_node() -> Demo {
+        let mut demo = Demo::start(&["--real"]);
+        let screen = demo.child.stdout.take().expect("it is taken once");
+        let mut lines = BufReader::new(screen).lines().map(|line| line.expect("text"));
+        lines.find(|line| line.contains("SIGSTOP")).expect("a node is frozen");
+        demo
+    }
+
+    /// The signal that ended the demo. Its servers end as well, the frozen one too.
+    #[track_caller]
+    fn signal_of_its_end(&mut self) -> Option<i32> {
+        let mut status = None;
+        eventually(LIMIT, "the demo ends", || {
+            status = self.child.try_wait().expect("it is our child");
+            status.is_some()
+        });
+        eventually(LIMIT, "the servers end", || self.members().is_empty());
+        assert_eq!(self.files(), [""; 0]);
+        status.and_then(|status| status.signal())
+    }
+
+    /// The first line that is not empty; the test does not read the rest of the screen.
+    fn read_one_line_and_leave(&mut self) -> String {
+        let screen = self.child.stdout.take().expect("it is taken once");
+        let mut lines = BufReader::new(screen).lines().map(|line| line.expect("text"));
+        lines.find(|line| !line.is_empty()).expect("a line")
+    }
+
+    /// Waits for the demo's end, and checks whether it left a process. Its output fits into a pipe.
+    #[track_caller]
+    fn end(mut self) -> Ended {
+        let mut status = None;
+        eventually(LIMIT, "the demo ends", || {
+            status = self.child.try_wait().expect("it is our child");
+            status.is_some()
+        });
+        let left = self.members();
+        assert!(left.is_empty(), "it left the processes {left:?}");
+        assert_eq!(self.files(), [""; 0]);
+        let mut ended = Ended {
+            status: status.expect("the wait ends only with a status"),
+            screen: String::new(),
+            errors: String::new(),
+        };
+        if let Some(mut screen) = self.child.stdout.take() {
+            screen.read_to_string(&mut ended.screen).expect("text");
+        }
+        let mut errors = self.child.stderr.take().expect("it is taken once");
+        errors.read_to_string(&mut ended.errors).expect("text");
+        ended
+    }
+
+    /// The demo's files in the directory for temporary files.
+    fn files(&self) -> Vec<String> {
+        let start = format!("redlatch-demo-{}-", self.child.id());
+        let entries = std::fs::read_dir(std::env::temp_dir()).expect("there is such a place");
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter(|name| name.starts_with(&start)).collect()
+    }
+
+    /// The processes of the demo's group: what it started, and itself while it runs.
+    fn members(&self) -> Vec<u32> {
+        let processes = std::fs::read_dir("/proc").expect("Linux has /proc").flatten();
+        let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.filter(|&number| group_of(number) == Some(self.child.id())).collect()
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        // A demo that hangs, or what it left: the group is ours while it has members.
+        if !self.members().is_empty() {
+            let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+            let _ = kill_process_group(group.expect("a child's id is positive"), Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// No program can be found by its name.
+fn without_programs(command: &mut Command) {
+    command.env("PATH", "");
+}
+
+/// The process group of a process; `None` for one that is dead and was not waited for.
+fn group_of(process: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // After the name, which may contain anything: the state, the parent, the group.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_whitespace();
+    let lives = !matches!(fields.next()?, "Z" | "X");
+    fields.nth(1)?.parse().ok().filter(|_| lives)
+}
+
+/// The text without line breaks and columns.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[track_caller]
+fn assert_told(ended: &Ended) {
+    let Ended { status, screen, errors } = ended;
+    assert!(status.success(), "{status}: {errors}\n{screen}");
+    assert_eq!(errors, "");
+    let text = one_line(screen);
+    let mut rest = text.as_str();
+    for milestone in MILESTONES {
+        let Some((_, after)) = rest.split_once(&one_line(milestone)) else {
+            panic!("{milestone:?} is missing, or not in its place:\n{screen}");
+        };
+        rest = after;
+    }
+    assert!(!screen.contains('\x1b'), "no colours but on a terminal");
+    let too_long = screen.lines().find(|line| line.chars().count() > 84);
+    assert_eq!(too_long, None);
+}
+
+/// The path of a picture, which is removed at the end.
+struct Picture(std::path::PathBuf);
+
+impl Picture {
+    fn new(name: &str) -> Picture {
+        let name = format!("redlatch-test-{}-{name}.svg", std::process::id());
+        Picture(std::env::temp_dir().join(name))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a path of letters")
+    }
+}
+
+impl Drop for Picture {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Checks that the picture has a lane for each node, with the tokens that it held, and the events
+/// of the screen.
+#[track_caller]
+fn assert_drawn(picture: &Picture, ended: &Ended) {
+    let svg = std::fs::read_to_string(&picture.0).expect("the picture is there");
+    let texts = drawing::texts(&svg);
+    let has = |text: &str| texts.iter().any(|it| it == text);
+    let lanes = ["node 1", "node 2", "node 3", "node 4", "node 5", "who has it"];
+    let states = ["alice has invoice:42", "bob has invoice:42", "goes on", "restarted, empty"];
+    for text in lanes.iter().chain(&states) {
+        assert!(has(text), "{text}: {texts:?}");
+    }
+    let count = |text: &str| texts.iter().filter(|it| *it == text).count();
+    // Two are frozen and one is dead, and what the colours mean is said once.
+    assert_eq!((count("frozen"), count("dead")), (3, 2), "{texts:?}");
+    let filled = |colour: &str| svg.matches(&format!("fill=\"{colour}\" stroke=\"none\"")).count();
+    // Beside the legend and the lock's owners: in five lanes hers, and in three of them his. Two
+    // lanes have what an attempt left for a while, which may be too short to be seen.
+    assert!(filled("#0072B2") >= 2 + 5, "{svg}");
+    assert!(filled("#E69F00") >= 2 + 3, "{svg}");
+    assert!(filled("#CC79A7") > 1, "{svg}");
+    // The events stand on the screen as well, in the same words and numbers.
+    let screen = one_line(&ended.screen);
+    let done = texts.iter().filter(|text| text.contains(": "));
+    let done = done.filter(|text| screen.contains(&one_line(&text.replacen(": ", " ", 1))));
+    assert_eq!((done.count(), has("21"), has("22")), (21, true, false), "{texts:?}");
+}
+
+#[test]
+fn what_happened_is_drawn() {
+    let picture = Picture::new("inside");
+    let ended = Demo::start_with(&["--svg", picture.path()], without_programs).end();
+    assert!(ended.status.success(), "{}: {}", ended.status, ended.errors);
+    assert_drawn(&picture, &ended);
+}
+
+#[test]
+fn a_picture_that_cannot_be_written_is_reported_at_once() {
+    let nowhere = std::env::temp_dir().join("redlatch-no-such-directory").join("it.svg");
+    let ended = Demo::start(&["--svg", nowhere.to_str().expect("a path of letters")]).end();
+    assert_eq!((ended.status.code(), ended.screen.as_str()), (Some(125), ""));
+    assert!(ended.errors.contains("it.svg cannot be written"), "{}", ended.errors);
+}
+
+#[test]
+fn masters_inside_the_process_tell_the_story_with_nothing_installed() {
+    let ended = Demo::start_with(&[], without_programs).end();
+    assert_told(&ended);
+    assert!(ended.screen.contains("masters inside this process"));
+}
+
+#[test]
+fn masters_inside_the_process_end_when_the_reader_leaves() {
+    let mut demo = Demo::start_with(&[], without_programs);
+    assert!(demo.read_one_line_and_leave().contains("One lock"));
+    let ended = demo.end();
+    assert!(ended.status.success(), "{}: {}", ended.status, ended.errors);
+    assert_eq!(ended.errors, "");
+}
+
+#[test]
+fn real_masters_tell_the_story_and_leave_nothing() {
+    let _servers = ServerLock::take();
+    let server = Server::examine("redis-server");
+    let picture = Picture::new("real");
+    let ended = Demo::start(&["--real", "--svg", picture.path()]).end();
+    assert_told(&ended);
+    assert_drawn(&picture, &ended);
+    let (major, minor) = server.version;
+    assert!(ended.screen.contains(&format!("redis-server {major}.{minor}")));
+}
+
+#[test]
+fn real_masters_end_when_the_reader_leaves() {
+    let _servers = ServerLock::take();
+    let mut demo = Demo::start(&["--real"]);
+    assert!(demo.read_one_line_and_leave().contains("One lock"));
+    let ended = demo.end();
+    assert!(ended.status.success(), "{}: {}", ended.status, ended.errors);
+    assert_eq!(ended.errors, "");
+}
+
+#[test]
+fn real_masters_end_when_the_demo_is_interrupted() {
+    let _servers = ServerLock::take();
+    let mut demo = Demo::with_a_frozen_node();
+    let group = i32::try_from(demo.child.id()).ok().and_then(Pid::from_raw);
+    // As a terminal does at ctrl-C.
+    kill_process_group(group.expect("a child's id is positive"), Signal::INT).expect("it runs");
+    assert_eq!(demo.signal_of_its_end(), Some(Signal::INT.as_raw()));
+}
+
+#[test]
+fn real_masters_end_when_the_demo_is_killed() {
+    let _servers = ServerLock::take();
+    let mut demo = Demo::with_a_frozen_node();
+    // Only the demo itself: no server gets this signal.
+    demo.child.kill().expect("it runs");
+    assert_eq!(demo.signal_of_its_end(), Some(Signal::KILL.as_raw()));
+}
+
+#[test]
+fn without_a_redis_server_real_says_how_to_get_one() {
+    let ended = Demo::start_with(&["--real"], without_programs).end();
+    assert_eq!(ended.status.code(), Some(125));
+    assert_eq!(ended.screen, "");
+    assert!(ended.errors.contains("apt-get install redis-server"), "{}", ended.errors);
+    assert!(ended.errors.contains("leave --real away"), "{}", ended.errors);
+    assert_eq!(ended.errors.lines().count(), 1);
+}
+
+#[test]
+fn what_the_parser_refuses_is_a_usage_error() {
+    for arguments in [&["--nonsense"][..], &["--real=no"], &["left", "over"]] {
+        let ended = Demo::start(arguments).end();
+        assert_eq!(ended.status.code(), Some(125), "{arguments:?}");
+        assert!(ended.errors.contains("Usage"), "{}", ended.errors);
+        assert_eq!(ended.screen, "");
+    }
+    let verbless = Command::new(env!("CARGO_BIN_EXE_redlatch")).output().expect("it starts");
+    assert_eq!(verbless.status.code(), Some(125));
+}
+
+#[test]
+fn help_is_no_error_even_where_nobody_reads_it() {
+    let ended = Demo::start(&["--help"]).end();
+    assert_eq!(ended.status.code(), Some(0));
+    assert!(ended.screen.contains("--real"), "{}", ended.screen);
+    let mut unread = Demo::start(&["--help"]);
+    drop(unread.child.stdout.take());
+    let ended = unread.end();
+    assert_eq!(ended.status.code(), Some(0));
+    assert_eq!(ended.errors, "");
+}

@@ -1,0 +1,74 @@
+//! The tool beside a node that is frozen: it waits for what it needs, and says what may be left.
+
+use super::*;
+
+/// As `tool_on`, with a node timeout that nothing should wait for.
+fn patient_tool_on(fleet: &Fleet, arguments: &[&str]) -> Command {
+    let (verb, rest) = arguments.split_first().expect("a verb");
+    let mut command = tool(&[verb, "--no-restart-guard", "--node-timeout", "2s"]);
+    command.args(rest).env("REDLATCH_SERVERS", fleet.urls().join(","));
+    command
+}
+
+/// The shortest of five runs.
+#[track_caller]
+fn shortest(fleet: &Fleet, arguments: &[&str]) -> Duration {
+    let run = |_| run(&mut patient_tool_on(fleet, arguments)).with_code(0).ran;
+    (0..5).map(run).min().expect("it ran")
+}
+
+#[test]
+fn a_frozen_minority_delays_neither_acquire_nor_exec() {
+    let fleet = Fleet::start(5);
+    let exec = ["exec", "job", "--", "true"];
+    let acquire = ["acquire", "-t", "10ms", "once"];
+    let healthy = [shortest(&fleet, &exec), shortest(&fleet, &acquire)];
+    fleet[4].stop();
+    let frozen = [shortest(&fleet, &exec), shortest(&fleet, &acquire)];
+    println!("exec and acquire: {healthy:?}; one of five frozen: {frozen:?}");
+    for (healthy, frozen) in healthy.iter().zip(frozen) {
+        assert!(frozen < *healthy * 3 / 2 + Duration::from_millis(100), "{frozen:?}");
+    }
+    fleet[4].cont();
+}
+
+#[test]
+fn a_node_that_froze_under_the_lock_delays_the_exit_code_by_50_ms_and_is_named() {
+    let fleet = Fleet::start(3);
+    for json in [true, false] {
+        let mut arguments = vec!["exec", "-t", "30s"];
+        arguments.extend(json.then_some("--json"));
+        // Longer than the time after which the silent connection is replaced.
+        arguments.extend(["job", "--", "sleep", "1.5"]);
+        let tool = Running::start(&mut patient_tool_on(&fleet, &arguments));
+        eventually(LIMIT, "all hold it", || values(&fleet, "job").iter().all(Option::is_some));
+        fleet[2].stop();
+        let ended = tool.end(LIMIT).with_code(0);
+        assert!(ended.ran < 4 * SECOND, "{ended:?}");
+        let label = fleet[2].address().to_string();
+        let line = ended.errors.lines().find(|line| line.contains("released"));
+        let line = line.unwrap_or_else(|| panic!("{ended:?}"));
+        if json {
+            let event: Value = serde_json::from_str(line).expect("one object a line");
+            assert_eq!(event["outcome"], "released", "{line}");
+            assert_eq!(event["unconfirmed"][0], label.as_str(), "{line}");
+        } else {
+            let text = "released; the key may stay for its ttl where no answer came";
+            assert!(line.contains(&format!("{text} ({label})")), "{line}");
+        }
+        fleet[2].cont();
+        fleet[2].command(&["DEL", "job"]);
+        nothing_is_left(&fleet);
+    }
+}
+
+#[test]
+fn a_node_that_comes_back_while_the_tool_waits_gets_its_release() {
+    let fleet = Fleet::start(3);
+    let script =
+        format!("kill -STOP {0}; sleep 1.2; (sleep 0.02; kill -CONT {0}) &", fleet[2].pid());
+    let arguments = ["exec", "-t", "30s", "job", "--", "sh", "-c", &script];
+    let ended = run(&mut patient_tool_on(&fleet, &arguments)).with_code(0);
+    nothing_is_left(&fleet);
+    assert!(ended.errors.is_empty(), "{ended:?}");
+}

@@ -1,0 +1,43 @@
+//! What an engine reports of the locks that it handed out, and which of them it watches.
+
+use super::Engine;
+use crate::net::clock;
+use crate::proto::ids::Op;
+use crate::proto::lock::Lock;
+use crate::proto::locks::updates::LockUpdate;
+
+impl Engine {
+    /// From now on, updates of every lock that is handed out are reported, renewed or not: take
+    /// them with [`poll_lock_update`](Engine::poll_lock_update) in each turn. While any is left,
+    /// [`prepare`](Engine::prepare) returns a zero timeout.
+    pub fn report_lock_updates(&mut self) {
+        self.coordinator.report_lock_updates();
+    }
+
+    /// The next update of a lock that was handed out: a later deadline, a warning, and at last its
+    /// loss, once. Nothing is reported unless [`report_lock_updates`](Engine::report_lock_updates)
+    /// was called before the lock was handed out.
+    ///
+    /// The loss of a lock that is not renewed is reported at its deadline, or when an extend finds
+    /// that too many nodes do not hold the key. A lock that was released or given away is not
+    /// reported. A lock that is renewed also ends its request
+    /// ([`auto_extend`](Engine::auto_extend)) as [`Error::Lost`](crate::Error::Lost).
+    pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
+        if !self.coordinator.has_lock_updates() {
+            return None;
+        }
+        // What was found before a fork concerns the parent's locks.
+        self.check_fork();
+        self.coordinator.poll_lock_update()
+    }
+
+    /// Notices the loss of a lock as if the lock was renewed, but does not extend it.
+    pub(crate) fn watch(&mut self, lock: &Lock) {
+        self.coordinator.watch(lock, clock::now());
+    }
+
+    /// Cancels a request, unless it extends a lock: such a request goes on without a completion.
+    pub(crate) fn abandon(&mut self, op: Op) {
+        self.coordinator.abandon(op, clock::now());
+    }
+}

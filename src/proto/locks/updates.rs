@@ -1,0 +1,142 @@
+//! Updates of held locks: a later deadline, a warning, the loss. They are for a driver that keeps a
+//! copy of what is known of its locks, or that has to learn of every loss.
+//!
+//! The hazard is an update that is not true any more when the driver takes it. So it is checked
+//! when it is taken out, and a lock that the caller released is never reported lost.
+
+use std::collections::VecDeque;
+
+use crate::proto::error::{Error, LostReason};
+use crate::proto::ids::RecordId;
+use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::Locks;
+use crate::proto::locks::records::Phase;
+use crate::proto::locks::requests::Stage;
+use crate::proto::time::Instant;
+
+/// An update of a lock that was handed out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockUpdate {
+    /// The data of the acquire, or of the adopt, that the lock came from.
+    pub data: u64,
+    /// The token of the lock.
+    pub token: LockToken,
+    /// What happened.
+    pub kind: LockUpdateKind,
+}
+
+/// What happened to a lock that was handed out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockUpdateKind {
+    /// The deadline is later now, whatever extended the lock.
+    Extended {
+        /// The deadline.
+        deadline: Instant,
+    },
+    /// The lock is renewed, but was not renewed until now. It ends at this moment unless a renewal
+    /// still succeeds.
+    Expiring {
+        /// The deadline.
+        deadline: Instant,
+        /// The key.
+        key: Box<[u8]>,
+    },
+    /// The lock is lost: reported once, with the key in the error's report.
+    Lost(Error),
+}
+
+/// The updates that the driver did not take yet.
+#[derive(Debug, Default)]
+pub(super) struct Updates {
+    /// The driver wants them.
+    wanted: bool,
+    queue: VecDeque<Queued>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    record: RecordId,
+    update: LockUpdate,
+}
+
+impl Updates {
+    /// Forgets all of them.
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+    }
+}
+
+impl Locks {
+    /// From now on updates are reported, of every lock that is handed out.
+    pub fn report_lock_updates(&mut self) {
+        self.updates.wanted = true;
+    }
+
+    /// Whether updates wait to be taken.
+    #[inline]
+    pub fn has_lock_updates(&self) -> bool {
+        !self.updates.queue.is_empty()
+    }
+
+    /// The next update that is still true.
+    pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
+        loop {
+            let Queued { record, update } = self.updates.queue.pop_front()?;
+            let deadline = || {
+                let held = self.is_held(record);
+                held.then(|| self.records.get(record).deadline)
+            };
+            let is_true = match update.kind {
+                LockUpdateKind::Extended { .. } => deadline().is_some(),
+                LockUpdateKind::Expiring { deadline: warned, .. } => deadline() == Some(warned),
+                LockUpdateKind::Lost(_) => true,
+            };
+            if is_true {
+                return Some(update);
+            }
+        }
+    }
+
+    /// The data under which the updates of a lock are reported, once it is handed out.
+    #[inline]
+    pub(super) fn reports_under(&self, data: u64) -> Option<u64> {
+        self.updates.wanted.then_some(data)
+    }
+
+    /// Queues an update of a lock, if the driver wants to have it.
+    pub(super) fn report_update(
+        &mut self,
+        id: RecordId,
+        kind: impl FnOnce(&[u8]) -> LockUpdateKind,
+    ) {
+        let record = self.records.get(id);
+        let Some(data) = record.reports_under else { return };
+        let update = LockUpdate { data, token: record.token.clone(), kind: kind(&record.key) };
+        self.updates.queue.push_back(Queued { record: id, update });
+    }
+
+    /// Reports the loss of a lock, and ends the request of its keeping.
+    pub(super) fn report_loss(&mut self, id: RecordId, reason: LostReason, now: Instant) {
+        let record = self.records.get(id);
+        debug_assert_eq!(record.phase, Phase::Held);
+        let kept = record.kept.map(|place| &self.keeper[place as usize]);
+        let op = kept.and_then(|kept| kept.op);
+        if op.is_none() && record.reports_under.is_none() {
+            return;
+        }
+        let ended_by_time = kept.filter(|_| reason == LostReason::Expired);
+        let reason = ended_by_time.map_or(reason, |kept| kept.reason(record.deadline));
+        self.cluster.stats_mut().lost += u64::from(op.is_some());
+        let error = self.lost(id, reason, now);
+        if let Some(op) = op {
+            self.ops.move_to(op, Stage::Over(Err(error.clone())));
+        }
+        self.report_update(id, |_| LockUpdateKind::Lost(error));
+    }
+
+    /// The caller gives up a lock that is over: its loss is not reported any more.
+    pub(super) fn forget_loss(&mut self, lock: &Lock) {
+        self.updates.queue.retain(|queued| queued.update.token != lock.token);
+    }
+}

@@ -1,0 +1,88 @@
+//! What a refused request says of the lock that stands in its way: in-process masters, a blocking
+//! client.
+#![cfg(feature = "testing")]
+#![allow(clippy::disallowed_methods, reason = "tests measure on the clock of a bystander")]
+
+use std::time::{Duration, Instant};
+
+use redlatch::testing::tcp::Masters;
+use redlatch::{Client, Config, Error, HeldFor, LockOptions, RestartGuard};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(20);
+
+fn client(masters: &Masters) -> Client {
+    let config = Config::new(masters.urls()).expect("good addresses");
+    let client = Client::connect(config.restart_guard(RestartGuard::Off)).expect("good settings");
+    client.drive(Duration::from_millis(50)).expect("the poller works");
+    client
+}
+
+#[track_caller]
+fn held(result: Result<redlatch::Guard<'_>, Error>) -> (Option<HeldFor>, String) {
+    match result {
+        Err(Error::Contended(report)) => {
+            (report.held, Error::Contended(report.clone()).to_string())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_key_that_this_client_keeps_is_refused_at_once() {
+    let masters = Masters::start(3).unwrap();
+    let client = client(&masters);
+    let kept = LockOptions::new(TTL).auto_extend(60 * TTL);
+    let guard = client.lock("a", kept).unwrap();
+    let start = Instant::now();
+    let (held, text) = held(client.lock("a", LockOptions::new(TTL).wait(3 * SECOND)));
+    assert!(start.elapsed() < 2 * SECOND, "it waited for itself");
+    assert!(matches!(held, Some(HeldFor::Ours { kept: true, .. })), "{held:?}");
+    assert!(text.starts_with("held by this client, which renews it; release it"), "{text}");
+    guard.check().unwrap();
+    guard.release().unwrap();
+    drop(client.lock("a", TTL).unwrap());
+}
+
+#[test]
+fn a_key_whose_keeping_ends_in_time_is_waited_for() {
+    let masters = Masters::start(3).unwrap();
+    let client = client(&masters);
+    let short = Duration::from_millis(300);
+    let _kept = client.lock("a", LockOptions::new(short).auto_extend(2 * short)).unwrap();
+    let waited = client.lock("a", LockOptions::new(TTL).wait(10 * SECOND));
+    drop(waited.expect("it is over after 600 ms"));
+}
+
+#[test]
+fn a_wait_that_is_over_says_for_how_long_the_key_is_held() {
+    let masters = Masters::start(3).unwrap();
+    let (holder, waiter) = (client(&masters), client(&masters));
+    let _guard = holder.lock("a", TTL).unwrap();
+    let wait = LockOptions::new(TTL).wait(Duration::from_millis(300));
+    let (left, text) = held(waiter.lock("a", wait));
+    let Some(HeldFor::Left(left)) = left else { panic!("{text}") };
+    assert!(left > TTL / 2 && left < TTL, "{left:?}");
+    assert!(text.starts_with("held by another client for 19."), "{text}");
+}
+
+#[test]
+fn a_key_without_a_ttl_is_held_for_ever() {
+    let masters = Masters::start(3).unwrap();
+    let mut peers = Vec::new();
+    for master in &masters {
+        use std::io::Write;
+        let mut peer = std::net::TcpStream::connect(master.address()).unwrap();
+        peer.write_all(b"SET a x\r\n").unwrap();
+        peers.push(peer);
+    }
+    while masters.iter().any(|master| master.get("a").is_none()) {
+        std::thread::yield_now();
+    }
+    let waiter = client(&masters);
+    let wait = LockOptions::new(TTL).wait(Duration::from_millis(300));
+    let (left, text) = held(waiter.lock("a", wait));
+    assert_eq!(left, Some(HeldFor::Ever { nodes: 3 }), "{text}");
+    let start = "held for ever by another client, no ttl on 3 of 3 nodes: needed 2 of 3 for \"a\"";
+    assert!(text.starts_with(start), "{text}");
+}

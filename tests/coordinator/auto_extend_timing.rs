@@ -1,0 +1,223 @@
+//! When kept locks are renewed in addition to the caller's own extends, and what is reported of it.
+
+use super::foreign_writes::{BUSY, answer, kept};
+use super::*;
+use redlatch::{AutoExtend, Lock, LostReason};
+
+const YES: [&str; 3] = [":1\r\n"; 3];
+
+/// Nodes that are not asked for their time.
+fn quiet() -> Bench {
+    Bench::with(3, |settings| settings.probe_interval = TTL * 100)
+}
+
+/// For ever, as far as these tests go.
+fn long() -> AutoExtend {
+    AutoExtend::at_most(TTL * 100)
+}
+
+/// Lets the time pass, with a yes to everything. Returns how many extends that were on each node.
+fn pass(bench: &mut Bench, by: Duration) -> usize {
+    let end = bench.now.saturating_add(by);
+    let mut extends = 0;
+    while bench.now < end {
+        bench.pass(end.saturating_since(bench.now).min(millis(20)));
+        extends += answer(bench, YES);
+    }
+    extends / 3
+}
+
+/// The caller extends the lock, and gets the answer that it is extended.
+fn extend(bench: &mut Bench, lock: &Lock, ttl: Duration) {
+    bench.core.extend(lock, ttl, 2, bench.now).unwrap();
+    answer(bench, YES);
+    let done = bench.completion().expect("an end");
+    assert!(matches!((done.data, &done.result), (2, Ok(Outcome::Extended { .. }))), "{done:?}");
+}
+
+#[test]
+fn a_lock_that_was_extended_by_little_is_renewed_when_a_third_of_its_ttl_is_over() {
+    let mut bench = quiet();
+    let lock = kept(&mut bench, long());
+    for _ in 0..4 {
+        pass(&mut bench, millis(3_000));
+        let left = bench.core.remaining(&lock, bench.now);
+        extend(&mut bench, &lock, left + millis(200));
+    }
+    let left = bench.core.remaining(&lock, bench.now);
+    assert!(left > TTL / 3, "{left:?} are left after {} renewals", bench.core.stats().renewed);
+}
+
+#[test]
+fn a_lock_that_was_extended_by_much_is_not_renewed_before_there_is_something_to_prolong() {
+    let mut bench = quiet();
+    let lock = kept(&mut bench, long());
+    extend(&mut bench, &lock, TTL * 3);
+    assert_eq!(pass(&mut bench, TTL * 2), 0, "it had that much anyway");
+    assert_eq!(pass(&mut bench, TTL / 2), 1);
+    let left = bench.core.remaining(&lock, bench.now);
+    assert!(left > TTL / 2, "{left:?} are left");
+}
+
+#[test]
+fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
+    let mut bench = quiet();
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    pass(&mut bench, millis(9_000));
+    let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    answer(&mut bench, [BUSY; 3]);
+    bench.core.cancel(op, bench.now);
+    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
+    pass(&mut bench, millis(2_000));
+    assert!(!bench.core.remaining(&lock, bench.now).is_zero(), "{:?}", bench.completion());
+}
+
+#[test]
+fn a_lock_that_was_kept_for_as_long_as_it_may_be_is_lost_for_that_reason_at_any_ttl() {
+    for hold in 100..140 {
+        let mut bench = quiet();
+        let (ttl, keep) = (millis(20), AutoExtend::at_most(millis(hold)));
+        bench.core.acquire_and_auto_extend(b"k", ttl, ttl, Some(keep), 7, bench.now).unwrap();
+        let (mut lost, mut renewals) = (None, 0);
+        while lost.is_none() {
+            for node in 0..3 {
+                for command in bench.said(node) {
+                    renewals += usize::from(node == 0 && command[0] == "EVALSHA");
+                    let said = if command[0] == "SET" { "+OK\r\n" } else { ":1\r\n" };
+                    bench.reply(node, said);
+                }
+            }
+            lost = std::iter::from_fn(|| bench.completion()).find_map(|done| done.result.err());
+            bench.pass(Duration::from_micros(100));
+        }
+        assert!(
+            matches!(lost, Some(Error::Lost { reason: LostReason::MaxHold, .. })),
+            "{hold}: {lost:?}"
+        );
+        // What is left of the last millisecond is not asked for again and again.
+        assert!(renewals <= hold as usize / 7 + 1, "{hold}: {renewals} renewals");
+    }
+}
+
+#[test]
+fn a_ttl_that_is_over_before_it_can_be_renewed_is_not_kept() {
+    let mut bench = quiet();
+    for (ttl, good) in [(3, false), (5, false), (9, false), (10, true)] {
+        let ttl = millis(ttl);
+        let asked = bench.core.acquire_and_auto_extend(b"k", ttl, TTL, Some(long()), 7, bench.now);
+        assert_eq!(asked.is_ok(), good, "{asked:?}");
+        if let Err(error) = asked {
+            assert!(error.to_string().contains("ttl"), "{error}");
+            assert!(bench.said(0).is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_warning_that_was_not_fetched_is_not_reported_once_the_lock_was_renewed() {
+    let mut bench = quiet();
+    let lock = kept(&mut bench, long());
+    bench.pass(millis(3_400));
+    answer(&mut bench, [BUSY; 3]);
+    // Asked again; and the warning is due.
+    bench.pass(millis(3_300));
+    assert!(bench.core.has_completions());
+    answer(&mut bench, YES);
+    assert!(bench.completion().is_none(), "it is not true any more");
+    // The next one comes all the same.
+    bench.pass(millis(3_400));
+    answer(&mut bench, [BUSY; 3]);
+    bench.pass(millis(3_300));
+    let deadline = bench.core.deadline(&lock).unwrap();
+    assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Expiring { deadline }));
+    assert!(bench.completion().is_none());
+}
+
+#[test]
+fn a_warning_that_nobody_fetched_tells_the_deadline_that_is_in_force() {
+    let mut bench = quiet();
+    let lock = kept(&mut bench, long());
+    for by in [6_700, 300] {
+        bench.pass(millis(by));
+        answer(&mut bench, [BUSY; 3]);
+    }
+    let left = bench.core.remaining(&lock, bench.now);
+    // By so little that it comes near its deadline all the same.
+    bench.core.extend(&lock, left + millis(200), 2, bench.now).unwrap();
+    answer(&mut bench, YES);
+    let deadline = bench.core.deadline(&lock).unwrap();
+    assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Expiring { deadline }));
+    assert_eq!(bench.completion().unwrap().result, Ok(Outcome::Extended { deadline }));
+    assert!(bench.completion().is_none());
+}
+
+#[test]
+fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it() {
+    for in_flight in [false, true] {
+        let mut bench = quiet();
+        let lock = kept(&mut bench, AutoExtend::extensions(1));
+        bench.pass(millis(3_400));
+        if !in_flight {
+            answer(&mut bench, [BUSY; 3]);
+        }
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        answer(&mut bench, YES);
+        assert!(bench.completion().unwrap().result.is_ok());
+        assert_eq!(bench.core.stats().renewed, 0, "in flight: {in_flight}");
+        assert_eq!(pass(&mut bench, millis(3_400)), 1, "in flight: {in_flight}");
+        assert_eq!(bench.core.stats().renewed, 1);
+    }
+}
+
+#[test]
+fn a_lock_is_kept_by_the_ttl_that_it_was_to_have() {
+    // An extend that prolonged nothing says nothing about how long the lock is to last.
+    for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
+        let mut bench = quiet();
+        let lock = bench.hold(&[0, 1]);
+        bench.said(2);
+        bench.reply(2, "+OK\r\n");
+        extend(&mut bench, &lock, extended_to);
+        bench.core.auto_extend(&lock, long(), 7, bench.now).unwrap();
+        assert_eq!(pass(&mut bench, ttl), 3, "renewals at each third of {ttl:?}");
+    }
+}
+
+#[test]
+fn a_lock_whose_keeping_was_cancelled_is_not_named_any_more() {
+    let mut bench = quiet();
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    let named = |bench: &mut Bench| (0..3).all(|node| bench.names(node) == ["CLIENT", "PTTL"]);
+    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
+    assert!(named(&mut bench));
+    let op = bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
+    assert!((0..3).all(|node| bench.said(node).is_empty()), "it is named already");
+    bench.core.cancel(op, bench.now);
+    bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
+    assert!((0..3).all(|node| bench.names(node) == ["EVALSHA"]), "nobody wants to be told");
+    for node in 0..3 {
+        bench.reply(node, "+OK\r\n:9999\r\n:1\r\n");
+    }
+    bench.completion().unwrap().result.unwrap();
+    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
+    assert!(named(&mut bench), "now a waiter does");
+}
+
+#[test]
+fn nodes_that_do_not_answer_when_a_key_is_named_are_found_silent() {
+    let mut bench = quiet();
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    bench.pass(millis(100));
+    bench.core.auto_extend(&lock, long(), 3, bench.now).unwrap();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
+    }
+    (0..6).for_each(|_| bench.pass(millis(20)));
+    assert!((0..3).all(|node| bench.standing(node) == NodeState::Suspect));
+}

@@ -1,0 +1,228 @@
+//! Handing a lock on by its token, and what is done with a token alone.
+
+use super::*;
+use redlatch::{AutoExtend, KeyState, KeySummary, LockToken, LostReason};
+
+fn token() -> LockToken {
+    LockToken::parse(&"a".repeat(40)).unwrap()
+}
+
+#[test]
+fn what_is_given_away_is_neither_renewed_nor_released() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    let op = bench.core.auto_extend(&lock, AutoExtend::extensions(9), 3, bench.now).unwrap();
+    bench.core.extend(&lock, TTL, 4, bench.now).unwrap();
+    let given = lock.token();
+    assert_eq!(bench.core.into_token(lock, bench.now), Some(given));
+    let done = bench.completion().unwrap();
+    assert!(
+        done.op != op && matches!(done.result, Err(Error::Lost { reason: LostReason::Over, .. }))
+    );
+    assert_eq!(bench.names(0), ["CLIENT", "PTTL", "EVALSHA", "CLIENT", "PTTL"]);
+    for node in [0, 1] {
+        bench.said(node);
+        bench.reply(node, "+OK\r\n:9000\r\n:1\r\n+OK\r\n:9000\r\n");
+    }
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    bench.lose(2);
+    bench.pass(millis(600));
+    assert!(bench.connect(2).iter().all(|command| command[0] != "EVAL"), "nothing is owed");
+    bench.pass(TTL * 2);
+    bench.assert_idle();
+}
+
+#[test]
+fn a_lock_is_taken_up_under_a_new_token() {
+    let mut bench = Bench::new(3);
+    bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    for node in 0..2 {
+        let said = bench.said(node);
+        assert_eq!((said[0][0].as_str(), said[0][4].as_str()), ("EVAL", &*token().to_string()));
+        assert_ne!(said[0][5], said[0][4], "the new one is another");
+        bench.reply(node, ":1\r\n");
+    }
+    let done = bench.completion().unwrap();
+    let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{:?}", done.result) };
+    assert_ne!(lock.token(), token());
+    assert_eq!(bench.core.remaining(&lock, bench.now), TTL - millis(102));
+    bench.core.release(lock, 6, bench.now);
+    assert_eq!(bench.names(2), ["EVAL", "EVAL"], "the adopt is unanswered there");
+}
+
+#[test]
+fn a_token_that_does_not_hold_the_key_adopts_nothing_and_owes_the_new_one() {
+    let mut bench = Bench::new(3);
+    bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    for (node, reply) in [":1\r\n", ":-1\r\n", ":0\r\n"].iter().enumerate() {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    let result = bench.completion().unwrap().result;
+    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
+    assert_eq!(bench.names(0), ["EVALSHA"], "what it changed is released");
+    assert!(bench.said(1).is_empty() && bench.said(2).is_empty());
+    bench.reply(0, ":1\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn an_adopt_that_is_cancelled_is_released() {
+    let mut bench = Bench::new(1);
+    let op = bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    bench.core.cancel(op, bench.now);
+    assert_eq!(bench.names(0), ["EVAL", "EVAL"]);
+    bench.reply(0, ":1\r\n:1\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn a_token_is_extended_without_a_pending_release() {
+    let mut bench = Bench::new(3);
+    let cases: [([&str; 3], bool); 3] = [
+        ([":1\r\n", ":1\r\n", ":0\r\n"], true),
+        ([":0\r\n", ":-1\r\n", ":1\r\n"], false),
+        (["-MISCONF a\r\n", "-MISCONF a\r\n", ":1\r\n"], false),
+    ];
+    for (replies, good) in cases {
+        bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
+        for (node, reply) in replies.iter().enumerate() {
+            assert_eq!(bench.names(node), ["EVALSHA"]);
+            bench.reply(node, reply);
+        }
+        let result = bench.completion().unwrap().result;
+        assert_eq!(result.is_ok(), good, "{result:?}");
+        assert!((0..3).all(|node| bench.said(node).is_empty()), "nothing is released or healed");
+        bench.assert_idle();
+    }
+}
+
+#[test]
+fn a_look_tells_what_every_node_holds() {
+    let mut bench = Bench::new(3);
+    bench.core.inspect(b"k", 5, bench.now).unwrap();
+    assert_eq!(bench.names(0), ["GETRANGE", "PTTL"]);
+    bench.said(1);
+    bench.reply(0, "$1\r\nx\r\n:500\r\n");
+    bench.reply(1, "$1\r\nx\r\n:-1\r\n");
+    assert!(bench.completion().is_none());
+    bench.lose(2);
+    let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
+    let KeySummary::Held { value, nodes, left } = seen.finding() else { panic!("{seen:?}") };
+    assert_eq!((value.as_bytes(), nodes, left), (&b"x"[..], 2, Some(millis(500))));
+    assert!(matches!(seen.nodes[2].sight, KeyState::Failed(_)));
+    bench.assert_idle();
+}
+
+#[test]
+fn a_look_ends_at_the_node_timeout_and_may_be_cancelled() {
+    let mut bench = Bench::new(3);
+    bench.core.inspect(b"k", 5, bench.now).unwrap();
+    for node in 0..3 {
+        bench.said(node);
+    }
+    bench.reply(0, "_\r\n:-2\r\n");
+    bench.pass(millis(50));
+    let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(seen.nodes[0].sight, KeyState::Absent);
+    assert_eq!(seen.nodes[1].sight, KeyState::Failed(NodeError::Silent));
+    let op = bench.core.inspect(b"k", 5, bench.now).unwrap();
+    bench.core.cancel(op, bench.now);
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, if node == 0 { "_\r\n:-2\r\n" } else { "_\r\n:-2\r\n_\r\n:-2\r\n" });
+    }
+    assert!(bench.completion().is_none());
+    bench.assert_idle();
+}
+
+#[test]
+fn force_release_deletes_whoever_holds_it() {
+    let mut bench = Bench::new(3);
+    bench.core.force_release(b"k", 5, bench.now).unwrap();
+    for (node, reply) in [":0\r\n", ":1\r\n"].iter().enumerate() {
+        assert_eq!(bench.names(node), ["DEL"]);
+        bench.reply(node, reply);
+    }
+    let result = bench.completion().unwrap().result;
+    assert_eq!(result, Ok(Outcome::Released(ReleaseOutcome::Released)));
+    bench.said(2);
+    bench.reply(2, ":1\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn an_extend_by_a_token_that_is_taken_back_leaves_no_record_whatever_comes_of_it() {
+    let mut bench = Bench::new(3);
+    for replies in [["-BUSY a\r\n"; 3], [":1\r\n"; 3], [":0\r\n"; 3], ["-NOPERM a\r\n"; 3]] {
+        let op = bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
+        bench.core.cancel(op, bench.now);
+        for (node, reply) in replies.iter().enumerate() {
+            while !bench.said(node).is_empty() {
+                bench.reply(node, reply);
+            }
+        }
+        bench.assert_idle();
+    }
+    let op = bench.core.extend_token(b"k", token(), TTL, 5, bench.now).unwrap();
+    bench.core.cancel(op, bench.now);
+    for node in 0..3 {
+        bench.said(node);
+    }
+    bench.pass(millis(50));
+    for node in 0..3 {
+        bench.reply(node, ":1\r\n");
+    }
+    bench.assert_idle();
+}
+
+#[test]
+fn a_look_asks_for_the_beginning_of_a_value_and_tells_an_empty_one_from_none() {
+    let mut bench = Bench::new(4);
+    bench.core.inspect(b"k", 5, bench.now).unwrap();
+    for node in 0..4 {
+        let said = bench.said(node);
+        assert_eq!(said, [vec!["GETRANGE", "k", "0", "159"], vec!["PTTL", "k"]]);
+    }
+    let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n:-1\r\n";
+    let beginning = format!("$56\r\n{}\r\n:500\r\n", "x".repeat(56));
+    for (node, reply) in
+        [&beginning, "$0\r\n\r\n:-2\r\n", "$0\r\n\r\n:700\r\n", wrong].into_iter().enumerate()
+    {
+        bench.reply(node, reply);
+    }
+    let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
+    let sights: Vec<KeyState> = seen.nodes.iter().map(|node| node.sight).collect();
+    let held = |value: &[u8], left| KeyState::Held {
+        value: redlatch::Value::of(value),
+        left: Some(millis(left)),
+    };
+    let expected = [
+        held(&[b'x'; 56], 500),
+        KeyState::Absent,
+        held(b"", 700),
+        KeyState::Failed(NodeError::WrongType),
+    ];
+    assert_eq!(sights, expected);
+    bench.assert_idle();
+}
+
+#[test]
+fn a_node_in_quarantine_hands_nothing_on() {
+    // The key there may have been healed in the place of a lock that the node forgot. The client
+    // that takes the lock up cannot know, so the node's yes does not count.
+    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
+    bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    for (node, reply) in [":1\r\n", ":1\r\n", ":-1\r\n"].iter().enumerate() {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    let result = bench.completion().unwrap().result;
+    assert!(result.is_err(), "one that counts, one that does not, and one against: {result:?}");
+    for node in [0, 1] {
+        assert_eq!(bench.names(node), ["EVALSHA"], "what it changed is released, also there");
+    }
+}

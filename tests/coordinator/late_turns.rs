@@ -1,0 +1,182 @@
+//! Turns that come late. At or past its deadline nothing prolongs a lock, and the losses that are
+//! due in a turn come before its renewals.
+
+use super::*;
+use redlatch::{AutoExtend, Lock, LostReason};
+
+const PUSH: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+const NO_SCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
+
+fn quiet() -> Bench {
+    Bench::with(3, |settings| settings.probe_interval = TTL * 100)
+}
+
+/// Kept locks on all nodes, whose keys begin with `name`; every question is answered.
+fn keep_many(bench: &mut Bench, name: &str, count: usize, ttl: Duration, keep: AutoExtend) {
+    for index in 0..count {
+        let key = format!("{name}{index}");
+        let zero = Duration::ZERO;
+        bench
+            .core
+            .acquire_and_auto_extend(key.as_bytes(), ttl, zero, Some(keep), 1, bench.now)
+            .unwrap();
+        for node in 0..3 {
+            assert_eq!(bench.names(node), ["SET", "CLIENT", "PTTL"]);
+            bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
+        }
+        assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
+    }
+}
+
+/// What a command does to its key: the core's scripts differ in their last argument.
+fn prolongs(command: &[String]) -> bool {
+    match command[0].as_str() {
+        "SET" => true,
+        // Both scripts get the token; only that of an extend gets a ttl after it.
+        "EVAL" | "EVALSHA" => command.len() == 6,
+        _ => false,
+    }
+}
+
+fn releases(command: &[String]) -> bool {
+    command[0].starts_with("EVAL") && command.len() == 5
+}
+
+/// How many locks were reported lost, by expiry or because their keeping allowed no more.
+fn count_lost(bench: &mut Bench) -> usize {
+    let ends = std::iter::from_fn(|| bench.completion());
+    ends.filter(|end| matches!(end.result, Err(Error::Lost { .. }))).count()
+}
+
+#[test]
+fn a_turn_after_all_deadlines_releases_every_kept_lock_and_extends_none() {
+    let mut bench = quiet();
+    keep_many(&mut bench, "k", 600, TTL, AutoExtend::at_most(TTL * 100));
+    bench.pass(TTL * 2);
+    for node in 0..3 {
+        let said = bench.said(node);
+        assert_eq!(said.iter().filter(|command| prolongs(command)).count(), 0, "n{node}");
+        assert_eq!(said.iter().filter(|command| releases(command)).count(), 600, "n{node}");
+    }
+    assert_eq!(count_lost(&mut bench), 600);
+    assert_eq!(bench.core.kept_locks(), 0);
+}
+
+#[test]
+fn losses_do_not_wait_for_the_renewals_of_live_locks() {
+    let mut bench = quiet();
+    keep_many(&mut bench, "live", 600, TTL, AutoExtend::at_most(TTL * 100));
+    // These are not renewed, and end a moment after the renewals of the others are due.
+    keep_many(&mut bench, "over", 300, millis(3_450), AutoExtend::extensions(0));
+    bench.pass(millis(3_430));
+    assert_eq!(count_lost(&mut bench), 300, "all of them in the first turn");
+    for node in 0..3 {
+        let said = bench.said(node);
+        let first_renewal = said.iter().position(|command| prolongs(command)).unwrap();
+        let last_release = said.iter().rposition(|command| releases(command)).unwrap();
+        assert_eq!(said.iter().filter(|command| releases(command)).count(), 300);
+        assert!(last_release < first_renewal, "losses come before renewals");
+    }
+    // The renewals that are left are due at once.
+    for _ in 0..2 {
+        assert!(bench.core.next_timeout().is_some_and(|at| at <= bench.now));
+        bench.pass(Duration::ZERO);
+    }
+    assert_eq!(bench.said(0).iter().filter(|command| prolongs(command)).count(), 600 - 256);
+    assert_eq!(bench.core.kept_locks(), 600);
+}
+
+/// A kept lock, and how long it takes until it counts as lost.
+fn kept(bench: &mut Bench) -> (Lock, Duration) {
+    let lock = super::foreign_writes::kept(bench, AutoExtend::at_most(TTL * 100));
+    let left = bench.core.remaining(&lock, bench.now) - LOSS_BEFORE;
+    (lock, left)
+}
+
+fn assert_nothing_prolongs(bench: &mut Bench) {
+    for node in 0..3 {
+        let said = bench.said(node);
+        assert!(!said.iter().any(|command| prolongs(command)), "n{node}: {said:?}");
+    }
+}
+
+fn assert_lost(bench: &mut Bench, data: u64) {
+    let mut ends = std::iter::from_fn(|| bench.completion());
+    let end = ends.find(|end| end.data == data && end.result.is_err()).expect("an end");
+    assert!(matches!(end.result, Err(Error::Lost { reason: LostReason::Expired, .. })), "{end:?}");
+}
+
+#[test]
+fn a_look_that_comes_late_prolongs_nothing() {
+    let mut bench = quiet();
+    let (_, left) = kept(&mut bench);
+    (0..3).for_each(|node| bench.reply(node, PUSH));
+    bench.pass(left);
+    assert_nothing_prolongs(&mut bench);
+    assert_lost(&mut bench, 7);
+}
+
+#[test]
+fn a_callers_extend_is_not_asked_again_at_the_loss_of_a_kept_lock() {
+    for past in [Duration::ZERO, TTL] {
+        let mut bench = quiet();
+        let (lock, left) = kept(&mut bench);
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        super::foreign_writes::answer(&mut bench, [super::foreign_writes::BUSY; 3]);
+        // Neither the deadline's timer nor that of the pause was looked at.
+        bench.pass(left + past);
+        assert_nothing_prolongs(&mut bench);
+        assert_lost(&mut bench, 2);
+    }
+}
+
+/// The nodes do not know the script of an extend. Their answers are read `late`.
+fn extend_without_script(bench: &mut Bench, lock: &Lock, late: Duration) {
+    bench.core.extend(lock, TTL, 2, bench.now).unwrap();
+    let said: Vec<Vec<String>> = (0..3).map(|node| bench.names(node)).collect();
+    bench.now = bench.now.saturating_add(late);
+    for (node, said) in said.iter().enumerate() {
+        let named = if said.len() > 1 { "+OK\r\n:9999\r\n" } else { "" };
+        bench.reply(node, &format!("{NO_SCRIPT}{named}"));
+    }
+}
+
+#[test]
+fn a_script_that_a_node_forgot_is_not_sent_at_or_past_the_deadline() {
+    for (late, sent) in [(millis(1), true), (Duration::ZERO, false), (TTL, false)] {
+        let mut bench = quiet();
+        let lock = bench.hold(&[0, 1]);
+        bench.said(2);
+        bench.reply(2, "+OK\r\n");
+        let left = bench.core.remaining(&lock, bench.now);
+        // A millisecond before the deadline, at it, past it.
+        let late = if sent { left - late } else { left + late };
+        extend_without_script(&mut bench, &lock, late);
+        let said = bench.said(0);
+        assert_eq!(said.iter().any(|command| prolongs(command)), sent, "{late:?}: {said:?}");
+        bench.pass(millis(1));
+        assert_lost(&mut bench, 2);
+    }
+    // The same for a kept lock: that one is over a little before.
+    let mut bench = quiet();
+    let (lock, left) = kept(&mut bench);
+    extend_without_script(&mut bench, &lock, left);
+    assert_nothing_prolongs(&mut bench);
+    bench.pass(Duration::ZERO);
+    assert_lost(&mut bench, 2);
+}
+
+#[test]
+fn a_node_that_answers_past_the_deadline_is_not_healed() {
+    let mut bench = quiet();
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    (0..3).for_each(|node| assert_eq!(bench.names(node), ["EVALSHA"]));
+    (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
+    assert!(bench.completion().unwrap().result.is_ok());
+    bench.now = bench.core.deadline(&lock).unwrap();
+    bench.reply(2, ":0\r\n");
+    assert_nothing_prolongs(&mut bench);
+}

@@ -1,0 +1,60 @@
+//! A node that became a replica while the client was connected: its answers are no votes, and it is
+//! examined again before it is asked again.
+
+use super::*;
+
+const READONLY: &str = "-READONLY You can't write against a read only replica.\r\n";
+
+/// How servers before Redis 7 report the same error from inside a script.
+const WRAPPED: &str = "-ERR Error running script (call to f_af1a383f): \
+    @user_script:1: @user_script: 1: -READONLY You can't write against a read only replica. \r\n";
+
+#[track_caller]
+fn is_rejected(bench: &Bench, node: usize) {
+    assert_eq!(bench.standing(node), NodeState::Rejected(NodeError::Replica), "n{node}");
+}
+
+#[test]
+fn a_node_that_refuses_a_set_as_a_replica_is_rejected_until_it_is_examined_again() {
+    let mut bench = Bench::new(3);
+    bench.acquire();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["SET"]);
+    }
+    bench.reply(2, READONLY);
+    is_rejected(&bench, 2);
+    bench.reply(0, "+OK\r\n");
+    bench.reply(1, "+OK\r\n");
+    assert!(bench.completion().expect("two of three granted").result.is_ok());
+    // The handshake examines its role.
+    bench.set_info(2, &INFO_OLD.replace("role:master", "role:slave"));
+    bench.pass(millis(600));
+    bench.open(2);
+    while bench.standing(2) == NodeState::Handshake {
+        let asked = bench.said(2);
+        let replies: String = asked.iter().map(|it| bench.handshake_reply(2, it)).collect();
+        bench.reply(2, &replies);
+    }
+    is_rejected(&bench, 2);
+}
+
+#[test]
+fn extend_does_not_count_a_node_that_became_a_replica() {
+    for refusal in [READONLY, WRAPPED] {
+        let mut bench = Bench::new(3);
+        let lock = bench.hold(&[0, 1, 2]);
+        bench.core.extend(&lock, TTL, 2, bench.now).expect("it is held");
+        for node in 0..3 {
+            assert_eq!(bench.names(node), ["EVALSHA"]);
+        }
+        bench.reply(0, ":1\r\n");
+        bench.reply(1, refusal);
+        is_rejected(&bench, 1);
+        bench.reply(2, refusal);
+        is_rejected(&bench, 2);
+        assert!(bench.completion().is_none(), "one master of three is no majority");
+        bench.pass(TTL);
+        let error = bench.completion().expect("its deadline has come").result.unwrap_err();
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+    }
+}

@@ -1,0 +1,336 @@
+//! Updates of locks that were handed out: later deadlines, warnings, and each loss once, whether
+//! the lock is kept or not.
+
+use super::*;
+use redlatch::{AutoExtend, Lock, LockUpdate, LockUpdateKind, LostReason, Op};
+
+const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+
+/// A bench whose driver takes updates, and whose nodes are not probed.
+fn reporting(nodes: usize) -> Bench {
+    let mut bench = Bench::with(nodes, |settings| {
+        settings.probe_interval = TTL * 100;
+        settings.node_timeout = TTL / 2;
+    });
+    bench.core.report_lock_updates();
+    bench
+}
+
+/// A kept lock that all nodes hold.
+fn keep(bench: &mut Bench, nodes: usize, keep: AutoExtend) -> (Lock, Op) {
+    let wait = Duration::ZERO;
+    let op = bench.core.acquire_and_auto_extend(b"k", TTL, wait, Some(keep), 7, bench.now).unwrap();
+    for node in 0..nodes {
+        bench.said(node);
+        bench.reply(node, "+OK\r\n+OK\r\n:9999\r\n");
+    }
+    match bench.completion().map(|done| done.result) {
+        Some(Ok(Outcome::Acquired(lock))) => (lock, op),
+        other => panic!("no lock: {other:?}"),
+    }
+}
+
+fn updates(bench: &mut Bench) -> Vec<LockUpdate> {
+    let updates: Vec<_> = std::iter::from_fn(|| bench.core.poll_lock_update()).collect();
+    assert!(!bench.core.has_lock_updates());
+    updates
+}
+
+/// The only update, which is a loss of `lock`: its data and its reason.
+#[track_caller]
+fn loss(bench: &mut Bench, token: redlatch::LockToken) -> (u64, LostReason) {
+    let mut updates = updates(bench);
+    let update = updates.pop().expect("the loss is reported");
+    assert_eq!((updates.len(), update.token), (0, token));
+    match update.kind {
+        LockUpdateKind::Lost(Error::Lost { reason, report }) => {
+            assert_eq!(&report.key[..], b"k");
+            (update.data, reason)
+        }
+        other => panic!("no loss: {other:?}"),
+    }
+}
+
+fn pass_to_the_deadline(bench: &mut Bench, lock: &Lock) {
+    let deadline = bench.core.deadline(lock).expect("it is held");
+    bench.pass(deadline.saturating_since(bench.now));
+}
+
+#[test]
+fn lock_update_reports_the_loss_of_a_lock_that_is_not_kept_at_its_deadline_once() {
+    let mut bench = reporting(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    let deadline = bench.core.deadline(&lock).unwrap();
+    bench.pass(deadline.saturating_since(bench.now) - millis(1));
+    assert!(updates(&mut bench).is_empty(), "it is early");
+    bench.pass(millis(1));
+    assert_eq!(loss(&mut bench, lock.token()), (1, LostReason::Expired));
+    bench.pass(TTL);
+    assert!(updates(&mut bench).is_empty() && bench.completion().is_none());
+}
+
+#[test]
+fn lock_update_is_reported_only_to_a_driver_that_wants_them() {
+    let mut bench = Bench::new(3);
+    let unreported = bench.hold(&[0, 1, 2]);
+    bench.core.report_lock_updates();
+    pass_to_the_deadline(&mut bench, &unreported);
+    assert!(updates(&mut bench).is_empty(), "it was handed out before");
+}
+
+#[test]
+fn lock_update_reports_the_loss_of_a_kept_lock_beside_the_end_of_its_request() {
+    let cases = [
+        (AutoExtend::extensions(0), LostReason::Extensions),
+        (AutoExtend::at_most(TTL / 2), LostReason::MaxHold),
+        (AutoExtend::at_most(TTL * 100), LostReason::Expired),
+    ];
+    for (terms, reason) in cases {
+        let mut bench = reporting(3);
+        let (lock, op) = keep(&mut bench, 3, terms);
+        let deadline = bench.core.deadline(&lock).unwrap();
+        bench.pass(deadline.saturating_since(bench.now) - LOSS_BEFORE);
+        let mut reported = updates(&mut bench);
+        let Some(LockUpdateKind::Lost(error)) = reported.pop().map(|it| it.kind) else {
+            panic!("the loss is reported before the deadline")
+        };
+        assert!(matches!(&error, Error::Lost { reason: told, .. } if *told == reason), "{error}");
+        let ended = std::iter::from_fn(|| bench.completion()).filter(|done| done.op == op);
+        assert_eq!(ended.filter(|done| done.result.as_ref().err() == Some(&error)).count(), 1);
+        bench.pass(TTL);
+        assert!(updates(&mut bench).is_empty(), "{reason:?}");
+    }
+}
+
+#[test]
+fn lock_update_reports_a_loss_that_an_extend_finds() {
+    let mut bench = reporting(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    bench.reply(0, ":0\r\n");
+    assert!(updates(&mut bench).is_empty(), "two of three may hold it");
+    bench.reply(1, ":-1\r\n");
+    assert_eq!(loss(&mut bench, lock.token()), (1, LostReason::Gone));
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })), "of the extend");
+    bench.pass(TTL);
+    assert!(updates(&mut bench).is_empty() && bench.completion().is_none());
+}
+
+#[test]
+fn lock_update_reports_a_loss_that_answers_after_the_end_of_an_extend_show() {
+    // Of two, one refuses for good, and the other says later that the key is gone.
+    let mut bench = reporting(2);
+    let lock = bench.hold(&[0, 1]);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for script in ["EVALSHA", "EVAL"] {
+        assert_eq!(bench.names(0), [script]);
+        bench.reply(0, "-NOPERM no\r\n");
+    }
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Config(_))));
+    assert!(updates(&mut bench).is_empty(), "it is held until its deadline");
+    bench.reply(1, ":-1\r\n");
+    assert_eq!(loss(&mut bench, lock.token()), (1, LostReason::Gone));
+}
+
+#[test]
+fn lock_update_of_a_flush_reports_kept_and_watched_locks_at_once() {
+    for is_kept in [true, false] {
+        let mut bench = reporting(3);
+        let lock = if is_kept {
+            let (lock, _) = keep(&mut bench, 3, AutoExtend::at_most(TTL * 100));
+            bench.core.watch(&lock, bench.now);
+            (0..3).for_each(|node| assert!(bench.names(node).is_empty(), "it is kept"));
+            lock
+        } else {
+            let lock = bench.hold(&[0, 1, 2]);
+            (0..3).for_each(|node| assert!(bench.names(node).is_empty(), "it costs nothing"));
+            bench.core.watch(&lock, bench.now);
+            for node in 0..3 {
+                assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
+                bench.reply(node, "+OK\r\n:9999\r\n");
+            }
+            lock
+        };
+        assert_eq!(bench.core.kept_locks(), 1);
+        (0..2).for_each(|node| bench.reply(node, FLUSHED));
+        bench.pass(millis(1));
+        for node in 0..2 {
+            assert_eq!(bench.names(node)[0], "EVALSHA", "{is_kept}");
+            bench.reply(node, ":0\r\n");
+        }
+        let data = if is_kept { 7 } else { 1 };
+        assert_eq!(loss(&mut bench, lock.token()), (data, LostReason::Gone));
+    }
+}
+
+#[test]
+fn lock_update_of_a_watched_lock_comes_before_the_deadline_and_leaves_a_short_ttl_its_half() {
+    let ttls = [(TTL, LOSS_BEFORE), (millis(4), Duration::from_micros(980))];
+    for (ttl, before) in ttls {
+        let mut bench = reporting(3);
+        bench.core.acquire(b"k", ttl, Duration::ZERO, 1, bench.now).unwrap();
+        (0..3).for_each(|node| bench.reply(node, "+OK\r\n"));
+        let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else {
+            panic!("no lock")
+        };
+        bench.core.watch(&lock, bench.now);
+        bench.core.watch(&lock, bench.now);
+        assert_eq!(bench.core.kept_locks(), 1);
+        let left = bench.core.remaining(&lock, bench.now);
+        bench.pass(left - before - Duration::from_nanos(1));
+        assert!(updates(&mut bench).is_empty(), "no warning, and no loss yet");
+        bench.pass(Duration::from_nanos(1));
+        assert_eq!(loss(&mut bench, lock.token()), (1, LostReason::Expired));
+        assert!(bench.completion().is_none(), "a watched lock has no request");
+    }
+}
+
+#[test]
+fn lock_update_is_no_loss_where_the_caller_ends_the_lock() {
+    let ends: [fn(&mut Bench, Lock); 5] = [
+        |bench, lock| {
+            bench.core.release(lock, 2, bench.now);
+        },
+        |bench, lock| bench.core.release_nowait(&lock, bench.now),
+        |bench, lock| assert!(bench.core.into_token(lock, bench.now).is_some()),
+        |bench, _| bench.core.release_all(bench.now),
+        |bench, _| bench.core.disown(bench.now),
+    ];
+    for (number, end) in ends.into_iter().enumerate() {
+        for kind in ["kept", "watched", "plain"] {
+            let mut bench = reporting(3);
+            let lock = match kind {
+                "kept" => keep(&mut bench, 3, AutoExtend::at_most(TTL * 100)).0,
+                _ => bench.hold(&[0, 1, 2]),
+            };
+            if kind == "watched" {
+                bench.core.watch(&lock, bench.now);
+            }
+            bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+            end(&mut bench, lock);
+            bench.pass(2 * TTL);
+            assert_eq!(updates(&mut bench), [], "{kind}, end {number}");
+        }
+    }
+}
+
+#[test]
+fn lock_update_is_not_taken_after_the_release_of_a_lock_that_was_lost() {
+    let ends: [fn(&mut Bench, Lock); 3] = [
+        |bench, lock| {
+            bench.core.release(lock, 2, bench.now);
+        },
+        |bench, lock| bench.core.release_nowait(&lock, bench.now),
+        |bench, lock| assert_eq!(bench.core.into_token(lock, bench.now), None),
+    ];
+    for end in ends {
+        let mut bench = reporting(3);
+        let (released, other) = (bench.hold(&[0, 1, 2]), bench.hold(&[0, 1, 2]));
+        pass_to_the_deadline(&mut bench, &other);
+        assert!(bench.core.has_lock_updates());
+        end(&mut bench, released);
+        let left: Vec<_> = updates(&mut bench).into_iter().map(|update| update.token).collect();
+        assert_eq!(left, [other.token()]);
+    }
+}
+
+#[test]
+fn lock_update_is_no_loss_of_what_was_never_handed_out() {
+    let mut bench = reporting(3);
+    // A grant that is not fetched, one that is cancelled, and another client's lock.
+    let grant = |bench: &mut Bench| {
+        let op = bench.acquire();
+        (0..3).for_each(|node| bench.reply(node, "+OK\r\n"));
+        op
+    };
+    grant(&mut bench);
+    let cancelled = grant(&mut bench);
+    bench.core.cancel(cancelled, bench.now);
+    let token = redlatch::LockToken::parse(&"0".repeat(40)).unwrap();
+    bench.core.extend_token(b"other", token, TTL, 3, bench.now).unwrap();
+    bench.pass(2 * TTL);
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Expired(_))));
+    assert_eq!(updates(&mut bench), []);
+}
+
+#[test]
+fn lock_update_reports_the_loss_of_a_lock_whose_keeping_was_cancelled() {
+    let mut bench = reporting(3);
+    let (lock, op) = keep(&mut bench, 3, AutoExtend::at_most(TTL * 100));
+    bench.core.cancel(op, bench.now);
+    pass_to_the_deadline(&mut bench, &lock);
+    assert_eq!(loss(&mut bench, lock.token()), (7, LostReason::Expired));
+    assert!(bench.completion().is_none(), "the request was cancelled");
+}
+
+#[test]
+fn lock_update_reports_a_later_deadline_and_no_other() {
+    let mut bench = reporting(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    for (ttl, is_later) in [(2 * TTL, true), (TTL, false)] {
+        bench.core.extend(&lock, ttl, 2, bench.now).unwrap();
+        (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
+        assert!(bench.completion().unwrap().result.is_ok());
+        let deadline = bench.core.deadline(&lock).unwrap();
+        let expected = LockUpdate {
+            data: 1,
+            token: lock.token(),
+            kind: LockUpdateKind::Extended { deadline },
+        };
+        assert_eq!(updates(&mut bench), if is_later { vec![expected] } else { vec![] });
+    }
+    // What is not true any more when it is taken is not reported.
+    bench.core.extend(&lock, 3 * TTL, 2, bench.now).unwrap();
+    (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
+    assert!(bench.core.has_lock_updates());
+    bench.core.release_nowait(&lock, bench.now);
+    assert_eq!(updates(&mut bench), []);
+}
+
+#[test]
+fn lock_update_warns_unless_the_lock_was_extended_since() {
+    for is_extended in [false, true] {
+        let mut bench = reporting(3);
+        let (lock, _) = keep(&mut bench, 3, AutoExtend::extensions(0));
+        let deadline = bench.core.deadline(&lock).unwrap();
+        bench.pass(TTL * 3 / 4);
+        assert!(bench.core.has_lock_updates(), "the warning");
+        if is_extended {
+            bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+            (0..2).for_each(|node| bench.reply(node, ":1\r\n"));
+        }
+        let kinds: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
+        let expected = if is_extended {
+            LockUpdateKind::Extended { deadline: bench.core.deadline(&lock).unwrap() }
+        } else {
+            LockUpdateKind::Expiring { deadline, key: b"k"[..].into() }
+        };
+        assert_eq!(kinds, [expected]);
+    }
+}
+
+#[test]
+fn extend_that_is_abandoned_is_repeated_and_the_next_one_takes_its_place() {
+    let mut bench = reporting(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    let op = bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    assert!(matches!(bench.core.extend(&lock, TTL, 2, bench.now), Err(Error::Busy(_))));
+    bench.core.abandon(op, bench.now);
+    (0..2).for_each(|node| bench.reply(node, "-BUSY no\r\n"));
+    (0..2).for_each(|node| drop(bench.said(node)));
+    bench.pass(TTL / 2);
+    assert_eq!(bench.names(0).last().map(String::as_str), Some("EVALSHA"), "it is repeated");
+    let next = bench.core.extend(&lock, 2 * TTL, 3, bench.now).expect("it is not busy");
+    assert!(!bench.core.is_open(op));
+    bench.core.abandon(next, bench.now);
+    (0..2).for_each(|node| bench.reply(node, ":1\r\n:1\r\n"));
+    let deadline = bench.core.deadline(&lock).unwrap();
+    assert!(deadline > bench.now.saturating_add(TTL));
+    let reported: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
+    assert_eq!(reported, [LockUpdateKind::Extended { deadline }]);
+    assert!(bench.completion().is_none() && bench.core.open_ops() == 0, "nothing to fetch");
+    // Any other request is cancelled.
+    let acquire = bench.acquire();
+    bench.core.abandon(acquire, bench.now);
+    assert!(!bench.core.is_open(acquire));
+}

@@ -1,0 +1,53 @@
+//! How nodes are run and reached in production: encrypted, with users that have few rights, by
+//! names that move, over sockets in the file system, and on servers that refuse half of their
+//! commands.
+
+mod credentials;
+#[cfg(feature = "tls")]
+mod encrypted;
+mod moves;
+#[cfg(feature = "tls")]
+mod papers;
+mod rights;
+mod secrets;
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Fleet, Node, SECOND, eventually, millis};
+use redlatch::{Client, Config, NodeState, ReleaseOutcome, RestartGuard};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
+fn config(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Config {
+    let config = Config::new(urls).expect("good addresses");
+    config.restart_guard(RestartGuard::Off).node_timeout(millis(500))
+}
+
+/// A client all of whose nodes are ready.
+#[track_caller]
+fn ready(config: Config) -> Client {
+    let nodes = config.settings().nodes.len();
+    let client = Client::connect(config).expect("a good configuration");
+    let start = Instant::now();
+    while client.nodes().iter().filter(|&&it| it == NodeState::Ready).count() < nodes {
+        client.drive(millis(2)).expect("the poller works");
+        if start.elapsed() > 5 * SECOND {
+            panic!("the nodes are not ready: {:?}", client.try_lock("a", TTL));
+        }
+    }
+    client
+}
+
+/// Everything that a client does to a key, once.
+#[track_caller]
+fn lock_extend_and_release(client: &Client) {
+    let mut guard = client.try_lock("invoice:42", TTL).expect("a free key");
+    guard.extend(2 * TTL).expect("a lock that is held");
+    assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+}
+
+/// `redis://credentials@127.0.0.1:PORT/db`
+fn url(node: &Node, credentials: &str, db: &str) -> String {
+    format!("redis://{credentials}127.0.0.1:{}{db}", node.port())
+}

@@ -1,0 +1,64 @@
+//! The doors: the engine on a caller's own poller, behind one descriptor, and inside a blocking
+//! call. Each door is woken when it has to be, is left alone otherwise, and ends in order.
+//!
+//! A caller that would hang if a wake-up were lost has no other timer that would help: see
+//! [`config`].
+
+mod close;
+mod event_loops;
+mod fd;
+mod forked;
+mod many_engines;
+mod panics;
+mod random;
+mod send_sync;
+mod shared_stressed;
+mod signals;
+mod stress;
+mod stressed;
+mod timers;
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Dice, Fleet, Node, SECOND, eventually, millis};
+use event_loops::Outer;
+use redlatch::{Client, Config, NodeState, RestartGuard};
+
+const TTL: Duration = Duration::from_secs(30);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// A wake-up that does not come within this time is lost.
+const LOST: Duration = Duration::from_secs(10);
+
+/// No timer of its own in the time that a test takes: only the awaited event wakes it.
+fn config<I>(urls: I) -> Config
+where
+    I: IntoIterator,
+    I::Item: AsRef<str>,
+{
+    let config = Config::new(urls).expect("good addresses");
+    // These servers are seconds old, and nothing was ever locked there.
+    let config = config.restart_guard(RestartGuard::Off).max_ttl(HOUR);
+    config.node_timeout(60 * SECOND).reset_after(HOUR).probe_interval(HOUR)
+}
+
+/// A blocking client all of whose nodes are ready.
+#[track_caller]
+fn client(config: Config) -> Client {
+    let client = Client::connect(config).expect("a good configuration");
+    eventually(10 * SECOND, "the nodes are ready", || {
+        client.drive(millis(1)).expect("the poller works");
+        client.nodes().iter().all(|&it| it == NodeState::Ready)
+    });
+    client
+}
+/// Ends connections of others to this node, each with this chance in percent: as a restart of a
+/// proxy does, or a firewall that forgets.
+fn kill_some(node: &Node, percent: u32, dice: &mut Dice) {
+    for line in node.client_list() {
+        let id = line.split(' ').find_map(|word| word.strip_prefix("id=")).expect("it has an id");
+        if dice.roll(100) < percent {
+            node.command(&["CLIENT", "KILL", "ID", id]);
+        }
+    }
+}

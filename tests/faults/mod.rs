@@ -1,0 +1,97 @@
+//! Faults of nodes and of the network between, on real servers: each costs nothing on the hot path
+//! and nothing in safety.
+
+mod answers;
+mod clocks;
+mod forgetting;
+mod fork;
+mod liveness;
+mod namespaces;
+mod permissions;
+mod replies;
+mod resets;
+mod restarts;
+mod sockets;
+mod stale;
+
+use std::time::{Duration, Instant};
+
+use crate::engine_loop::Loop;
+use crate::support::{Fleet, Node, Proxy, SECOND, eventually, millis};
+use redlatch::{Client, Config, Engine, NodeState, RestartGuard};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// No healthy node misses this timeout here, and a test that waits for it becomes visibly slow.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn config<I>(urls: I) -> Config
+where
+    I: IntoIterator,
+    I::Item: AsRef<str>,
+{
+    let config = Config::new(urls).expect("good addresses").node_timeout(NODE_TIMEOUT);
+    // These servers are seconds old, and nothing was ever locked there.
+    config.restart_guard(RestartGuard::Off)
+}
+
+/// A client all of whose nodes are ready.
+fn client(config: Config) -> Client {
+    let nodes = config.settings().nodes.len();
+    let client = Client::connect(config).expect("a good configuration");
+    wait_ready(&client, nodes);
+    client
+}
+
+/// Drives until `nodes` nodes are ready, and returns how long that took.
+#[track_caller]
+fn wait_ready(client: &Client, nodes: usize) -> Duration {
+    drive_until(client, 5 * SECOND, "the nodes are ready", || {
+        client.nodes().iter().filter(|&&it| it == NodeState::Ready).count() == nodes
+    })
+}
+
+/// Drives the client until `holds`, and returns how long that took.
+#[track_caller]
+fn drive_until(
+    client: &Client,
+    limit: Duration,
+    what: &str,
+    mut holds: impl FnMut() -> bool,
+) -> Duration {
+    let start = Instant::now();
+    eventually(limit, what, || {
+        client.drive(millis(1)).expect("the poller works");
+        holds()
+    });
+    start.elapsed()
+}
+
+/// Lets time pass for a client that is not driven: only for tests in which that time is the point.
+fn let_pass(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// The tokens that the key holds, one for each node that has it.
+fn tokens<'a>(nodes: impl IntoIterator<Item = &'a Node>, key: &str) -> Vec<Vec<u8>> {
+    nodes.into_iter().filter_map(|node| node.get(key)).collect()
+}
+
+/// A fleet with a proxy in front of each node.
+struct Proxied {
+    // First: the proxies close their connections to the servers before these end.
+    proxies: Vec<Proxy>,
+    fleet: Fleet,
+}
+
+impl Proxied {
+    fn start(n: usize) -> Proxied {
+        let fleet = Fleet::start(n);
+        let proxies = fleet.iter().map(|node| Proxy::start(node.address())).collect();
+        Proxied { proxies, fleet }
+    }
+
+    fn urls(&self) -> Vec<String> {
+        self.proxies.iter().map(Proxy::url).collect()
+    }
+}

@@ -1,0 +1,364 @@
+//! Locks that are kept: renewed as long as they may be and not longer, and never after their
+//! release.
+
+use std::collections::HashSet;
+
+use super::monitor_lines::{What, heard};
+use super::*;
+use crate::support::{Monitor, Node, Value, again};
+use redlatch::{AutoExtend, Lock, LostReason, NodeError, NodeReply, Outcome, ReleaseOutcome};
+
+/// So many locks are acquired at once, and released one by one while they are renewed.
+const WAVE: usize = 1_000;
+
+/// Acquires as many locks as a wave has, each kept.
+fn acquire_wave(embedded: &mut Loop, wave: usize, ttl: Duration) -> Vec<Lock> {
+    for n in 0..WAVE {
+        let (key, data) = (format!("{wave}:{n}"), n as u64 + 1);
+        embedded.engine.acquire(key, kept(ttl), data).unwrap();
+    }
+    let locks = (0..WAVE).map(|_| match embedded.completion().result {
+        Ok(Outcome::Acquired(lock)) => lock,
+        other => panic!("{other:?}"),
+    });
+    locks.collect()
+}
+
+/// No token is prolonged or set after its release. Returns how many were released while an answer
+/// about them was on its way: by the source, which needs none.
+fn none_is_prolonged_behind_its_release(monitor: &Monitor) -> usize {
+    let mut released = HashSet::new();
+    let mut in_flight = 0;
+    for heard in heard(monitor) {
+        match heard.what {
+            What::Release => {
+                in_flight += usize::from(heard.by_source);
+                released.insert(heard.token);
+            }
+            _ => assert!(!released.contains(&heard.token), "{heard:?} behind its release"),
+        }
+    }
+    in_flight
+}
+
+#[test]
+fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
+    let ttl = millis(1500);
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::new(config(&fleet).node_timeout(5 * SECOND));
+    let mut dice = Dice::new(1);
+    let (mut in_flight, mut good) = (0, 0);
+    let start = Instant::now();
+    for wave in 0..10 {
+        let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+        let mut locks = acquire_wave(&mut embedded, wave, ttl);
+        let mut ended = 0;
+        while ended < WAVE {
+            // Due renewals are written here, and their answers are not read yet.
+            embedded.engine.prepare();
+            let busy = embedded.engine.coordinator().unanswered(NodeId::new(0)) > 100;
+            for _ in 0..if busy { 50 } else { dice.place(3) } {
+                if !locks.is_empty() {
+                    let lock = locks.swap_remove(dice.place(locks.len()));
+                    embedded.engine.release(lock, 0);
+                }
+            }
+            embedded.turn();
+            while let Some(done) = embedded.engine.poll_completion() {
+                if done.data == 0 {
+                    ended += 1;
+                    good +=
+                        usize::from(done.result == Ok(Outcome::Released(ReleaseOutcome::Released)));
+                }
+            }
+        }
+        eventually(5 * SECOND, "nothing is open", || {
+            embedded.turn();
+            embedded.engine.coordinator().open_records() == 0
+        });
+        nothing_is_left(&fleet, SECOND);
+        in_flight += monitors.iter().map(none_is_prolonged_behind_its_release).sum::<usize>();
+    }
+    println!(
+        "10,000 locks in {:?}: {} renewals; {good} released; on three nodes, {in_flight} times \
+         while a renewal was under way",
+        start.elapsed(),
+        embedded.engine.stats().renewed,
+    );
+    // A node's own compare-and-delete has one form, whatever is unanswered.
+    let native = ["DELIFEQ", "DELEX"].map(|word| fleet[0].command(&["COMMAND", "INFO", word]));
+    let scripts =
+        native.iter().all(|info| matches!(info, Value::Array(all) if all == &[Value::Nil]));
+    let met = if scripts { in_flight > 1_000 } else { embedded.engine.stats().renewed > 100 };
+    assert!(met, "renewals and releases did not meet");
+    assert!(good > 5_000, "the machine is too slow to show anything");
+    assert_eq!(embedded.engine.coordinator().open_ops(), 0);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_lock_that_is_kept_for_ten_ttls_and_lost_by_its_number_of_extensions_leaves_nothing() {
+    let ttl = SECOND;
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let start = Instant::now();
+    let guard =
+        client.lock("a", LockOptions::new(ttl).auto_extend(AutoExtend::extensions(30))).unwrap();
+    let told = client.until_lost(&guard);
+    let lasted = start.elapsed();
+    let left = nothing_is_left(&fleet, millis(500));
+    let renewed = client.stats().renewed;
+    println!("30 extensions of a third of {ttl:?}: lost after {lasted:?}, nothing left {left:?}");
+    assert_eq!((told.reason(), renewed), (LostReason::Extensions, 30));
+    assert!(lasted > 10 * ttl);
+    is_warned_once(&told);
+    assert!(client.poll_lock_event().is_none());
+    assert_eq!(guard.check().unwrap_err(), told.error);
+    // Releasing it now changes nothing.
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
+}
+
+/// Warned of no deadline twice, and of the last one; and warned in time if the machine was not
+/// busy.
+#[track_caller]
+fn is_warned_once(told: &Told) {
+    assert!(told.warnings.windows(2).all(|two| two[0] < two[1]), "warned twice: {told:?}");
+    assert_eq!(told.warnings.last(), Some(&told.deadline), "not warned of the end");
+}
+
+#[test]
+fn a_lock_that_is_lost_by_expiry_leaves_nothing_a_node_timeout_behind_its_ttl() {
+    let (ttl, node_timeout) = (SECOND, millis(100));
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(&fleet).node_timeout(node_timeout)).unwrap();
+    client.wait_ready(3);
+    let guard = client.lock("a", kept(ttl)).unwrap();
+    client.drive(10 * ttl).unwrap();
+    guard.check().expect("ten ttls are over, and it is held");
+    assert!(client.stats().renewed >= 20, "{}", client.stats().renewed);
+    fleet.iter().for_each(Node::stop);
+    let told = client.until_lost(&guard);
+    assert_eq!(told.reason(), LostReason::Expired);
+    is_warned_once(&told);
+    fleet.iter().for_each(Node::cont);
+    // The nodes execute what was asked before they were stopped, and after it the pending releases.
+    let limit = ttl + node_timeout;
+    let left = client.drive_until(limit, "nothing", || fleet.keys_everywhere().is_empty());
+    println!("all stopped behind ten ttls: lost, and nothing is left {left:?} after they go on");
+}
+
+#[test]
+fn max_hold_ends_it_and_no_key_lives_beyond() {
+    // A renewal that asked for the whole ttl would go beyond it by most of a second.
+    let (ttl, max_hold) = (3 * SECOND, millis(3100));
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let guard = client.lock("a", LockOptions::new(ttl).auto_extend(max_hold)).unwrap();
+    // It began before this moment; an extend may be on its way for a moment, and no more.
+    let end = Instant::now() + max_hold + millis(300);
+    let mut warnings = Vec::new();
+    let mut latest = Duration::ZERO;
+    let error = loop {
+        client.drive(millis(5)).unwrap();
+        for node in &fleet {
+            let now = Instant::now();
+            let left = millis(u64::try_from(node.pttl("a")).unwrap_or(0));
+            assert!(now + left <= end, "its key lives {:?} too long", now + left - end);
+            latest = latest.max((now + left).saturating_duration_since(end - max_hold));
+        }
+        match client.poll_lock_event().map(|notice| notice.what) {
+            Some(LockEventKind::Expiring { deadline }) => warnings.push(deadline),
+            Some(LockEventKind::Lost(error)) => break error,
+            _ => {}
+        }
+    };
+    println!("max_hold {max_hold:?}: {error}; keys lived up to {:?}", latest + millis(300));
+    assert!(matches!(error, Error::Lost { reason: LostReason::MaxHold, .. }), "{error}");
+    assert!(Instant::now() + millis(400) > end, "it ended too early");
+    assert!(!warnings.is_empty() && warnings.windows(2).all(|two| two[0] < two[1]));
+    nothing_is_left(&fleet, SECOND);
+    client.drive(millis(50)).unwrap();
+    assert!(client.poll_lock_event().is_none(), "something was told twice");
+    drop(guard);
+    // A ttl that is longer than it may be held ends with that, too.
+    let guard = client.lock("a", LockOptions::new(TTL).auto_extend(millis(700))).unwrap();
+    assert!(guard.remaining() <= millis(700));
+    let told = client.until_lost(&guard);
+    assert_eq!((told.reason(), told.warnings.len()), (LostReason::MaxHold, 1));
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn extending_works_where_memory_is_full() {
+    let ttl = 2 * SECOND;
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut plain = client.try_lock("plain", ttl).unwrap();
+    let guard = client.lock("kept", kept(ttl)).unwrap();
+    client.drive_until(SECOND, "all have them", || fleet.keys_everywhere().len() == 6);
+    for node in &fleet {
+        assert!(node.command(&["CONFIG", "SET", "maxmemory", "1"]).is_ok());
+    }
+    let error = client.try_lock("another", ttl).unwrap_err();
+    println!("{error}");
+    let report = error.report().expect("the nodes were asked");
+    let full = NodeReply::Failed(NodeError::OutOfMemory);
+    assert!(report.nodes.iter().filter(|node| node.said == full).count() >= 2, "{error}");
+    plain.extend(TTL).expect("it needs no memory");
+    for node in &fleet {
+        eventually(SECOND, "it is prolonged there", || node.pttl("plain") > 9_000);
+    }
+    // A shorter ttl shortens nothing, on our side and on theirs.
+    let before = plain.deadline();
+    plain.extend(millis(100)).unwrap();
+    client.drive(2 * ttl).unwrap();
+    assert_eq!(plain.deadline(), before);
+    assert!(fleet.iter().all(|node| node.pttl("plain") > 5_000));
+    guard.check().expect("it was renewed all the time");
+    // There is no room for a heal; it is tried again, and the lock is not lost by it.
+    fleet[0].command(&["DEL", "kept"]);
+    client.drive(ttl).unwrap();
+    guard.check().expect("two of three hold it");
+    assert_eq!(fleet[0].get("kept"), None);
+    assert!(fleet[0].command(&["CONFIG", "SET", "maxmemory", "0"]).is_ok());
+    let healed = || fleet[0].get("kept").is_some();
+    let took = client.drive_until(2 * ttl, "it is healed", healed);
+    println!("ttl {ttl:?}: healed {took:?} after there was memory again");
+    assert_eq!(plain.release().unwrap(), ReleaseOutcome::Released);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_ttl_of_nothing_is_never_sent() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guard = client.try_lock("a", TTL).unwrap();
+    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    let token = guard.token();
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    for ttl in [Duration::ZERO, Duration::from_nanos(1), millis(1), millis(2), Duration::MAX] {
+        assert!(matches!(guard.extend(ttl), Err(Error::Config(_))), "{ttl:?}");
+        assert!(matches!(client.extend_token("a", token.clone(), ttl), Err(Error::Config(_))));
+        assert!(matches!(client.adopt("a", token.clone(), ttl), Err(Error::Config(_))));
+        assert!(matches!(client.lock("b", kept(ttl)), Err(Error::Config(_))));
+    }
+    for max_hold in [Duration::ZERO, millis(2)] {
+        assert!(matches!(guard.auto_extend(max_hold), Err(Error::Config(_))), "{max_hold:?}");
+        let options = LockOptions::new(TTL).auto_extend(max_hold);
+        assert!(matches!(client.lock("b", options), Err(Error::Config(_))));
+    }
+    client.drive(millis(50)).unwrap();
+    for monitor in &monitors {
+        let mut lines = monitor.lines();
+        lines.retain(|line| !line.contains("\"TIME\""));
+        assert_eq!(lines, [""; 0], "something was sent");
+    }
+    guard.check().unwrap();
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+}
+
+/// How often the node was asked to run a script that it knows.
+fn scripts_run(node: &Node) -> u64 {
+    let stats = node.command(&["INFO", "commandstats"]).text();
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap_or_default().parse().expect("a number"))
+}
+
+/// Lets the node forget all but one of the keys that it had to report. Evictions that our own
+/// command causes are reported to no client (NOLOOP), so another connection asks for them.
+fn forget_whom_to_tell(node: &Node) {
+    let most = |keys: &str| node.command(&["CONFIG", "SET", "tracking-table-max-keys", keys]);
+    assert!(most("1").is_ok());
+    // A command evicts a hundred keys at the most.
+    for _ in 0..4 {
+        node.command(&["PING"]);
+    }
+    assert!(most("1000000").is_ok());
+}
+
+#[test]
+fn nodes_that_forget_whom_to_tell_start_no_storm() {
+    const LOCKS: u64 = 200;
+    let (ttl, ttls) = (2 * SECOND, 3);
+    let fleet = Fleet::with(3, &["--tracking-table-max-keys", "1"]);
+    let client = client(&fleet);
+    let guards: Vec<Guard> =
+        (0..LOCKS).map(|n| client.lock(format!("k{n}"), kept(ttl)).unwrap()).collect();
+    // By themselves, with a place for one key; and all keys again and again, as fast as it goes.
+    for pushed in [false, true] {
+        let before: Vec<u64> = fleet.iter().map(scripts_run).collect();
+        let start = Instant::now();
+        while start.elapsed() < ttls * ttl {
+            if pushed {
+                fleet.iter().for_each(forget_whom_to_tell);
+            }
+            client.drive(millis(10)).unwrap();
+            guards.iter().for_each(|guard| guard.check().expect("it is kept"));
+        }
+        let lasted = start.elapsed();
+        let in_ttls = lasted.as_secs_f64() / ttl.as_secs_f64();
+        // In each ttl 20 looks at most, and 3 renewals; and those that were in flight.
+        let most = (LOCKS as f64 * (23.0 * in_ttls + 3.0)) as u64;
+        for (node, before) in fleet.iter().zip(before) {
+            let asked = scripts_run(node) - before;
+            println!(
+                "{LOCKS} locks, ttl {ttl:?}, {lasted:?}, pushed {pushed}: {asked} extends, {:.1} \
+                 for each in a ttl (the rule allows {most} in all)",
+                asked as f64 / LOCKS as f64 / in_ttls,
+            );
+            assert!(asked <= most, "{asked} of {most}");
+            let many = asked > 5 * LOCKS * u64::from(ttls);
+            assert!(many || !pushed, "nothing was pushed: {asked}");
+        }
+    }
+    assert_eq!(client.stats().lost, 0);
+    assert_eq!(fleet.keys_everywhere().len() as u64, 3 * LOCKS);
+    drop(guards);
+    client.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+}
+
+/// What is left of the timers that go on in suspend, of those that are set to a tenth of a second
+/// at least: shorter sleeps have one for their precision.
+#[cfg(target_os = "linux")]
+fn timers_of_suspend() -> Vec<Duration> {
+    let left = |text: String| {
+        // Of CLOCK_BOOTTIME.
+        text.lines().find(|&line| line == "clockid: 7")?;
+        let left = text.lines().find_map(|line| line.strip_prefix("it_value: ("))?;
+        let (seconds, nanos) = left.strip_suffix(')')?.split_once(", ")?;
+        Some(Duration::new(seconds.parse().ok()?, nanos.parse().ok()?))
+    };
+    let files = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let all = files.filter_map(|file| left(std::fs::read_to_string(file.path()).ok()?));
+    all.filter(|&left| left >= millis(100)).collect()
+}
+
+/// A poller's timeout does not count the time that a machine is suspended: a report that was due
+/// meanwhile would come as much later.
+#[cfg(target_os = "linux")]
+#[test]
+fn auto_extend_is_woken_by_a_timer_that_goes_on_in_suspend() {
+    // The timers of all clients of the process are looked at.
+    if let Some(urls) = again::nodes() {
+        return auto_extends_with_one_timer(urls);
+    }
+    let fleet = Fleet::start(3);
+    let test = "auto_extend_is_woken_by_a_timer_that_goes_on_in_suspend";
+    again::run(module_path!(), test, &fleet.urls());
+}
+
+#[cfg(target_os = "linux")]
+fn auto_extends_with_one_timer(urls: Vec<String>) {
+    let client = Client::connect(plain(urls).node_timeout(millis(500))).unwrap();
+    client.wait_ready(3);
+    client.drive(millis(20)).unwrap();
+    assert!(timers_of_suspend().is_empty(), "no lock needs one");
+    let guard = client.lock("a", kept(60 * SECOND)).unwrap();
+    // It may have gone off meanwhile, and is set again by the next sleep.
+    eventually(5 * SECOND, "it is set", || {
+        client.drive(millis(1)).unwrap();
+        timers_of_suspend().len() == 1
+    });
+    guard.release().unwrap();
+}

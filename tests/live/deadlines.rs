@@ -1,0 +1,174 @@
+//! Answers and calls that come too late, and requests that are refused before they are sent.
+
+use super::*;
+use crate::support::CountingListener;
+use redlatch::{Busy, ConfigError, Error, Outcome, ReleaseOutcome};
+
+#[test]
+fn scripts_that_are_flushed_meanwhile_are_not_noticed() {
+    let fleet = Fleet::start(5);
+    let client = client(&fleet);
+    for _ in 0..3 {
+        let mut guard = client.try_lock("a", TTL).unwrap();
+        for node in fleet.iter() {
+            node.command(&["SCRIPT", "FLUSH"]);
+        }
+        guard.extend(TTL).unwrap();
+        for node in fleet.iter() {
+            node.command(&["SCRIPT", "FLUSH"]);
+        }
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+        nothing_is_left(&fleet, SECOND);
+    }
+    // The answer to this release is never read: it must not depend on the scripts.
+    let guard = client.try_lock("a", TTL).unwrap();
+    for node in fleet.iter() {
+        node.command(&["SCRIPT", "FLUSH"]);
+    }
+    drop(guard);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_release_after_the_expiry_leaves_the_next_holder_alone() {
+    let fleet = Fleet::start(5);
+    let (first, second) = (client(&fleet), client(&fleet));
+    // With and without a look at the loop meanwhile, which ends the record at its deadline.
+    for driven in [false, true] {
+        let guard = first.try_lock("a", millis(50)).unwrap();
+        if driven {
+            first.drive(millis(100)).unwrap();
+        }
+        let other = second.lock("a", TTL).unwrap();
+        // A majority was free: on the others it may be over a moment later.
+        eventually(SECOND, "it is over everywhere", || {
+            tokens(&fleet, "a").iter().all(|held| held != guard.token().digits())
+        });
+        assert!(guard.check().is_err());
+        assert_eq!(guard.remaining(), Duration::ZERO);
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::TakenByOther, "driven: {driven}");
+        let token = other.token().to_string().into_bytes();
+        let held = tokens(&fleet, "a");
+        assert!(held.len() >= 3 && held.iter().all(|held| *held == token));
+        assert_eq!(other.release().unwrap(), ReleaseOutcome::Released);
+    }
+    let guard = first.try_lock("a", millis(20)).unwrap();
+    eventually(SECOND, "it is over", || guard.check().is_err());
+    nothing_is_left(&fleet, SECOND);
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::AlreadyExpired);
+}
+
+#[test]
+fn a_majority_that_answers_after_the_ttl_is_expired_and_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(&fleet).node_timeout(20 * SECOND)).unwrap();
+    client.wait_ready(3);
+    fleet[0].stop();
+    fleet[1].stop();
+    let start = Instant::now();
+    let error = client.try_lock("a", millis(40)).unwrap_err();
+    assert!(matches!(error, Error::Expired(_)), "{error}");
+    assert!(start.elapsed() < 10 * SECOND, "it waited for the node timeout");
+    fleet[0].cont();
+    fleet[1].cont();
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_grant_that_is_fetched_after_its_deadline_is_no_lock() {
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::ready(config(&fleet));
+    // The replies come at once and lie in the kernel; the caller looks too late.
+    embedded.engine.acquire("a", LockOptions::once(millis(100)), 1).unwrap();
+    embedded.engine.prepare();
+    eventually(SECOND, "granted", || tokens(&fleet, "a").len() == 3);
+    std::thread::sleep(millis(98));
+    let done = embedded.completion();
+    assert!(matches!(done.result, Err(Error::Expired(_))), "{:?}", done.result);
+    // The verdict is known in time; the completion is fetched too late.
+    embedded.engine.acquire("b", LockOptions::once(millis(100)), 2).unwrap();
+    eventually(SECOND, "decided", || {
+        embedded.turn();
+        embedded.engine.coordinator().has_completions()
+    });
+    std::thread::sleep(millis(98));
+    let done = embedded.engine.poll_completion().expect("it is decided");
+    assert!(matches!(done.result, Err(Error::Expired(_))), "{:?}", done.result);
+    embedded.turn();
+    nothing_is_left(&fleet, millis(50));
+}
+
+#[test]
+fn a_caller_that_was_away_finds_no_healthy_node_dead() {
+    let fleet = Fleet::start(5);
+    let timeout = millis(50);
+    let mut embedded = Loop::ready(config(&fleet).node_timeout(timeout));
+    for round in 0..5 {
+        embedded.engine.acquire("a", LockOptions::once(TTL), round).unwrap();
+        embedded.engine.prepare();
+        std::thread::sleep(3 * timeout);
+        let done = embedded.completion();
+        let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{:?}", done.result) };
+        assert_eq!(standings(&embedded.engine), [NodeState::Ready; 5]);
+        embedded.engine.release(lock, round);
+        embedded.engine.prepare();
+        std::thread::sleep(3 * timeout);
+        let done = embedded.completion();
+        let released = Ok(Outcome::Released(ReleaseOutcome::Released));
+        assert_eq!(done.result, released);
+    }
+    assert_eq!(standings(&embedded.engine), [NodeState::Ready; 5]);
+}
+
+#[test]
+fn bad_ttls_and_keys_are_refused_before_a_byte_is_sent() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let monitors: Vec<_> = fleet.iter().map(|node| node.monitor()).collect();
+    for ttl in [Duration::ZERO, millis(1), millis(2), 61 * SECOND, millis(u64::MAX), Duration::MAX]
+    {
+        let error = client.try_lock("a", ttl).unwrap_err();
+        assert!(matches!(error, Error::Config(ConfigError::Ttl(_))), "{ttl:?}: {error}");
+    }
+    let error = client.try_lock(vec![b'k'; 65 * 1024], TTL).unwrap_err();
+    assert!(matches!(error, Error::Config(ConfigError::KeyTooLong { .. })), "{error}");
+    let mut guard = client.try_lock("held", TTL).unwrap();
+    assert!(matches!(guard.extend(millis(1)), Err(Error::Config(_))));
+    guard.check().unwrap();
+    drop(guard);
+    for monitor in &monitors {
+        let lines = monitor.lines();
+        assert!(!lines.iter().any(|line| line.contains("\"a\"")), "{lines:?}");
+        assert!(!lines.iter().any(|line| line.contains("PEXPIRE")), "{lines:?}");
+    }
+}
+
+#[test]
+fn a_refused_ttl_sends_no_byte_at_all() {
+    let listener = CountingListener::start();
+    let urls = [listener.url()];
+    let client = Client::connect(plain(urls)).unwrap();
+    // It does not answer the handshake; the connection may be made again meanwhile.
+    let handshakes = |listener: &CountingListener| (listener.connections(), listener.bytes());
+    let before = handshakes(&listener);
+    for ttl in [Duration::ZERO, millis(1), Duration::MAX] {
+        assert!(client.try_lock("a", ttl).is_err());
+    }
+    assert_eq!(handshakes(&listener), before);
+    assert!(before.1 > 0, "the handshake itself is counted");
+}
+
+#[test]
+fn busy_is_said_before_anything_is_sent() {
+    let fleet = Fleet::start(1);
+    let limits = redlatch::Limits::default().records(2);
+    let client = Client::connect(config(&fleet).limits(limits)).unwrap();
+    let first = client.try_lock("a", TTL).unwrap();
+    let second = client.try_lock("b", TTL).unwrap();
+    let error = client.try_lock("c", TTL).unwrap_err();
+    assert_eq!(error, Error::Busy(Busy::Records));
+    assert_eq!(fleet[0].get("c"), None);
+    assert_eq!(first.release().unwrap(), ReleaseOutcome::Released);
+    assert!(client.try_lock("c", TTL).is_ok());
+    assert_eq!(second.release().unwrap(), ReleaseOutcome::Released);
+}

@@ -1,0 +1,334 @@
+//! The loss of a lock is reported before its deadline, and at once if the client knows it; and what
+//! is left of the lock goes.
+
+use super::monitor_lines::{What, heard};
+use super::*;
+use crate::support::{Node, Proxy, Way};
+use redlatch::{LostReason, Outcome};
+
+/// So long that nothing here is lost by it, or found by a renewal.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Loses locks until one loss was reported before its deadline. A single late report is forgiven,
+/// because the machine may have been busy; a series of them is not.
+#[track_caller]
+fn told_in_time(what: &str, mut lose: impl FnMut() -> Told) {
+    for _ in 0..5 {
+        let told = lose();
+        assert_eq!(told.reason(), LostReason::Expired);
+        println!(
+            "{what}: told {:?} before the deadline: {}",
+            told.before_the_deadline(),
+            told.error
+        );
+        if told.before_the_deadline().is_some() {
+            assert_eq!(told.warnings.last(), Some(&told.deadline), "it was not warned before");
+            return;
+        }
+        assert!(told.at.saturating_since(told.deadline) < SECOND, "told much too late");
+    }
+    panic!("{what}: it is never told before the deadline");
+}
+
+#[test]
+fn it_is_reported_before_the_deadline_when_a_majority_is_stopped() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
+    told_in_time("two of three stopped", || {
+        client.wait_ready(3);
+        let guard = client.lock("a", kept(SECOND)).unwrap();
+        client.drive(millis(400)).unwrap();
+        guard.check().expect("it was renewed");
+        [&fleet[0], &fleet[2]].into_iter().for_each(Node::stop);
+        let told = client.until_lost(&guard);
+        assert_eq!(guard.check().unwrap_err(), told.error, "every look says the same");
+        assert!(client.poll_lock_event().is_none(), "the loss was reported twice");
+        drop(guard);
+        [&fleet[0], &fleet[2]].into_iter().for_each(Node::cont);
+        let end = Instant::now();
+        client.wait_ready(3);
+        client.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        println!("nothing was left {:?} after they went on", end.elapsed());
+        told
+    });
+}
+
+#[test]
+fn it_is_reported_before_the_deadline_when_a_majority_is_killed() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
+    told_in_time("two of three killed", || {
+        client.wait_ready(3);
+        let guard = client.lock("a", kept(SECOND)).unwrap();
+        client.drive(millis(400)).unwrap();
+        [&fleet[1], &fleet[2]].into_iter().for_each(Node::kill);
+        let told = client.until_lost(&guard);
+        drop(guard);
+        client.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+        [&fleet[1], &fleet[2]].into_iter().for_each(Node::restart);
+        told
+    });
+}
+
+#[test]
+fn it_is_reported_at_once_when_its_keys_are_deleted_on_a_majority() {
+    let fleet = Fleet::start(5);
+    let client = client(&fleet);
+    for round in 0..5 {
+        let guard = client.lock("a", kept(LONG)).unwrap();
+        client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);
+        // Any three of them, one by one.
+        let deleted: Vec<&Node> = (0..3).map(|n| &fleet[(n + round) % 5]).collect();
+        let start = Instant::now();
+        for node in deleted {
+            assert_eq!(node.command(&["DEL", "a"]).int(), 1);
+        }
+        let told = client.until_lost(&guard);
+        let took = start.elapsed();
+        println!("deleted on three of five, ttl {LONG:?}: told after {took:?}: {}", told.error);
+        assert_eq!(told.reason(), LostReason::Gone);
+        assert!(took < SECOND, "told after {took:?}: by its renewal");
+        assert!(told.warnings.is_empty() && guard.check().is_err());
+        client.drive_until(SECOND, "the rest is gone", || fleet.keys_everywhere().is_empty());
+    }
+}
+
+#[test]
+fn a_flush_of_all_nodes_loses_it_at_once_and_no_key_comes_back() {
+    let fleet = Fleet::start(5);
+    let client = client(&fleet);
+    let guards: Vec<Guard> =
+        (0..20).map(|n| client.lock(format!("k{n}"), kept(LONG)).unwrap()).collect();
+    client.drive_until(SECOND, "all have them", || fleet.keys_everywhere().len() == 100);
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    let start = Instant::now();
+    for node in &fleet {
+        assert!(node.command(&["FLUSHALL"]).is_ok());
+    }
+    client.drive_until(SECOND, "all are lost", || guards.iter().all(|it| it.check().is_err()));
+    println!("five flushed, ttl {LONG:?}: all of 20 lost after {:?}", start.elapsed());
+    for guard in &guards {
+        let Err(Error::Lost { reason: LostReason::Gone, .. }) = guard.check() else { panic!() };
+    }
+    let mut told = 0;
+    while let Some(notice) = client.poll_lock_event() {
+        assert!(matches!(
+            notice.what,
+            LockEventKind::Lost(Error::Lost { reason: LostReason::Gone, .. })
+        ));
+        told += 1;
+    }
+    assert_eq!(told, 20, "each loss is reported once");
+    let end = Instant::now() + millis(500);
+    while Instant::now() < end {
+        client.drive(millis(5)).unwrap();
+        assert_eq!(fleet.keys_everywhere(), [], "a key came back");
+    }
+    for monitor in &monitors {
+        assert!(heard(monitor).iter().all(|heard| heard.what != What::Set), "it was healed");
+    }
+    assert_eq!(client.stats().healed, 0);
+}
+
+#[test]
+fn it_is_lost_when_the_third_of_five_keys_was_replaced() {
+    let fleet = Fleet::start(5);
+    let client = client(&fleet);
+    let replace = |node: usize| {
+        assert!(fleet[node].command(&["SET", "a", "another's", "PX", "60000"]).is_ok());
+    };
+    // By extends of the caller's, each of which finds one more.
+    let mut guard = client.try_lock("a", LONG).unwrap();
+    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);
+    for node in 0..2 {
+        replace(node);
+        guard.extend(LONG).unwrap_or_else(|error| panic!("lost with {node}: {error}"));
+    }
+    guard.extend(LONG).expect("three hold it, in any number of rounds");
+    replace(2);
+    let error = guard.extend(LONG).unwrap_err();
+    println!("{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
+    is_only_anothers(&fleet, &client, 3);
+    drop(guard);
+    let event = client.poll_lock_event().map(|event| event.what);
+    assert_eq!(event, Some(LockEventKind::Lost(error)), "kept or not");
+
+    // And by pushes, if it is kept.
+    fleet.iter().for_each(|node| assert!(node.command(&["FLUSHALL"]).is_ok()));
+    let guard = client.lock("a", kept(LONG)).unwrap();
+    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 5);
+    let extends = |node: &Node| node.command(&["INFO", "commandstats"]).text();
+    for node in [4, 3] {
+        let before = extends(&fleet[node]);
+        replace(node);
+        client.drive_until(LONG / 5, "it is looked after", || extends(&fleet[node]) != before);
+        client.drive(millis(100)).unwrap();
+        guard.check().unwrap_or_else(|error| panic!("lost with {node}: {error}"));
+    }
+    let start = Instant::now();
+    replace(0);
+    let told = client.until_lost(&guard);
+    println!("the third replaced, ttl {LONG:?}: told after {:?}", start.elapsed());
+    // A look at it may have begun just before: it is looked at again a twentieth of the ttl later.
+    assert!(start.elapsed() < LONG / 6, "told by its renewal");
+    assert_eq!(told.reason(), LostReason::Gone);
+    is_only_anothers(&fleet, &client, 3);
+}
+
+/// Our keys go, and another client's stay.
+#[track_caller]
+fn is_only_anothers(fleet: &Fleet, client: &Client, nodes: usize) {
+    client.drive_until(SECOND, "ours is gone", || fleet.keys_everywhere().len() == nodes);
+    assert_eq!(tokens(fleet, "a"), vec![b"another's"; nodes]);
+}
+
+#[test]
+fn an_extend_whose_answers_come_after_the_old_deadline_is_lost_and_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
+    let urls: Vec<String> = proxies.iter().map(Proxy::url).collect();
+    let client = Client::connect(plain(urls).node_timeout(20 * SECOND)).unwrap();
+    client.wait_ready(3);
+    let mut guard = client.try_lock("a", SECOND).unwrap();
+    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    let deadline = guard.deadline().unwrap();
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    // The nodes prolong it at once; their answers arrive after the deadline.
+    proxies.iter().for_each(|proxy| proxy.delay(Way::ToClient, 3 * SECOND));
+    let error = guard.extend(LONG).unwrap_err();
+    let late = clock::now().saturating_since(deadline);
+    println!("lost {late:?} after the deadline: {error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
+    assert!(guard.check().is_err() && late < SECOND);
+    // The releases are written, and their answers are late, too.
+    let left = nothing_is_left(&fleet, SECOND);
+    println!("what was prolonged is gone {left:?} after that");
+    for monitor in &monitors {
+        let whats: Vec<What> = heard(monitor).iter().map(|heard| heard.what).collect();
+        assert_eq!(whats, [What::Extend, What::Release]);
+    }
+    // Nor do the answers bring it back.
+    client.drive(4 * SECOND).unwrap();
+    assert!(guard.check().is_err());
+    assert_eq!(fleet.keys_everywhere(), []);
+}
+
+#[test]
+fn an_extend_that_stopped_nodes_execute_after_the_deadline_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::ready(config(&fleet).node_timeout(20 * SECOND));
+    embedded.engine.acquire("a", LockOptions::once(SECOND), 1).unwrap();
+    let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
+    eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    // The keys outlive the deadline, so that there is something to be prolonged.
+    for node in &fleet {
+        assert_eq!(node.command(&["PEXPIRE", "a", "60000"]).int(), 1);
+    }
+    let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
+    [&fleet[0], &fleet[1]].into_iter().for_each(Node::stop);
+    embedded.engine.extend(&lock, LONG, 2).unwrap();
+    let done = embedded.completion();
+    let Err(Error::Lost { reason: LostReason::Expired, .. }) = done.result else {
+        panic!("{done:?}")
+    };
+    embedded.turn();
+    [&fleet[0], &fleet[1]].into_iter().for_each(Node::cont);
+    let left = nothing_is_left(&fleet, SECOND);
+    println!("nothing is left {left:?} after they went on");
+    for monitor in &monitors {
+        let whats: Vec<What> = heard(monitor).iter().map(|heard| heard.what).collect();
+        assert_eq!(whats, [What::Extend, What::Release]);
+    }
+}
+
+#[test]
+fn an_extend_whose_answers_are_read_after_the_old_deadline_is_lost_and_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let mut embedded = Loop::ready(config(&fleet));
+    embedded.engine.acquire("a", LockOptions::once(millis(1500)), 1).unwrap();
+    let Ok(Outcome::Acquired(lock)) = embedded.completion().result else { panic!("no lock") };
+    eventually(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    embedded.engine.extend(&lock, LONG, 2).unwrap();
+    embedded.engine.prepare();
+    // All three agree at once; the caller looks at it when the lock was over for a moment.
+    for node in &fleet {
+        eventually(SECOND, "it is prolonged there", || node.pttl("a") > 20_000);
+    }
+    eventually(5 * SECOND, "it is over", || embedded.engine.remaining(&lock).is_zero());
+    let done = embedded.completion();
+    let Err(Error::Lost { reason: LostReason::Expired, .. }) = done.result else {
+        panic!("{done:?}")
+    };
+    assert!(embedded.engine.remaining(&lock).is_zero());
+    embedded.turn();
+    let left = nothing_is_left(&fleet, SECOND);
+    println!("what was prolonged in vain is gone after {left:?}");
+}
+
+#[test]
+fn a_loss_that_another_call_found_out_is_reported_by_the_next_look() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(&fleet).node_timeout(millis(50))).unwrap();
+    client.wait_ready(3);
+    for look_first in [true, false] {
+        let guard = client.lock("a", kept(millis(200))).unwrap();
+        let mut other = client.try_lock("b", millis(200)).unwrap();
+        // No client is driven until both are over.
+        nothing_is_left(&fleet, 5 * SECOND);
+        assert!(matches!(other.extend(TTL), Err(Error::Lost { .. })));
+        let lost = |error| matches!(error, Error::Lost { reason: LostReason::Expired, .. });
+        if look_first {
+            assert!(lost(guard.check().unwrap_err()), "{:?}", guard.check());
+        }
+        let notices = std::iter::from_fn(|| client.poll_lock_event());
+        let losses =
+            notices.filter(|it| matches!(&it.what, LockEventKind::Lost(e) if lost(e.clone())));
+        let keys: Vec<_> = losses.map(|it| it.key).collect();
+        assert_eq!(keys, [b"a", b"b"], "each once, kept or not");
+    }
+}
+
+#[test]
+fn loss_of_a_lock_that_is_not_kept_is_an_event_too() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let guard = client.lock("a", millis(300)).unwrap();
+    let other = client.lock("b", TTL).unwrap();
+    let start = Instant::now();
+    client.drive(TTL / 2).unwrap();
+    assert!(start.elapsed() < TTL / 4, "it returns when there is an event");
+    let event = client.poll_lock_event().expect("the loss");
+    assert_eq!((&event.key[..], event.token), (guard.key(), guard.token()));
+    let LockEventKind::Lost(error) = event.what else { panic!("{:?}", event.what) };
+    assert!(matches!(error, Error::Lost { reason: LostReason::Expired, .. }), "{error}");
+    assert_eq!(guard.check(), Err(error));
+    assert_eq!(other.check(), Ok(()));
+    drop((guard, other));
+    // No event: one is released in time, and one after its deadline, before it was noticed.
+    let released = client.lock("c", millis(100)).unwrap();
+    released.release().unwrap();
+    let late = client.lock("d", millis(20)).unwrap();
+    std::thread::sleep(millis(30));
+    drop(late);
+    client.drive(millis(200)).unwrap();
+    assert_eq!(client.poll_lock_event(), None);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn loss_that_an_extend_finds_is_an_event_and_the_answer_of_every_check() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guard = client.lock("a", TTL).unwrap();
+    client.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    fleet.iter().for_each(|node| drop(node.command(&["DEL", "a"])));
+    assert_eq!(guard.check(), Ok(()), "no node was asked");
+    let error = guard.extend(TTL).unwrap_err();
+    assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
+    client.drive(Duration::ZERO).unwrap();
+    let event = client.poll_lock_event().map(|event| event.what);
+    assert_eq!(event, Some(LockEventKind::Lost(error.clone())));
+    assert_eq!(guard.check(), Err(error));
+    assert_eq!(client.poll_lock_event(), None);
+}

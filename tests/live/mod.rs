@@ -1,0 +1,153 @@
+//! Locks on real servers: what a holder, a contender and an operator see.
+
+mod auto_extend;
+mod deadlines;
+mod embedded;
+mod guards;
+mod hand_off;
+mod healing;
+mod inspecting;
+mod loss;
+mod many;
+mod minority;
+mod monitor_lines;
+mod owners;
+mod paused;
+mod prefixed;
+mod quorum;
+mod replicas;
+mod scripts;
+
+use std::time::{Duration, Instant};
+
+use crate::engine_loop::Loop;
+use crate::support::{Dice, Fleet, SECOND, eventually, millis};
+use redlatch::{Client, Config, Engine, Error, Guard, LockEventKind, LockOptions, NodeId};
+use redlatch::{NodeState, RestartGuard, clock};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// The nodes of this fleet, with a node timeout that no healthy node misses here.
+fn config(fleet: &Fleet) -> Config {
+    plain(fleet.urls()).node_timeout(millis(500))
+}
+
+/// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
+fn plain(urls: impl IntoIterator<Item = String>) -> Config {
+    Config::new(urls).expect("good addresses").restart_guard(RestartGuard::Off)
+}
+
+fn client(fleet: &Fleet) -> Client {
+    let client = Client::connect(config(fleet)).expect("a good configuration");
+    client.wait_ready(fleet.len());
+    client
+}
+
+/// What several tests ask of a client.
+trait Watched {
+    fn wait_ready(&self, nodes: usize);
+    fn drive_until(&self, limit: Duration, what: &str, holds: impl FnMut() -> bool) -> Duration;
+    fn until_lost(&self, guard: &Guard<'_>) -> Told;
+}
+
+/// How the loss of a kept lock was reported.
+#[derive(Debug)]
+struct Told {
+    error: Error,
+    /// Of which deadlines it was warned.
+    warnings: Vec<redlatch::clock::Instant>,
+    /// When it was reported.
+    at: redlatch::clock::Instant,
+    /// The last deadline that was in force.
+    deadline: redlatch::clock::Instant,
+}
+
+impl Told {
+    /// How long before the deadline, if it was before it.
+    fn before_the_deadline(&self) -> Option<Duration> {
+        let early = self.deadline.saturating_since(self.at);
+        (!early.is_zero()).then_some(early)
+    }
+
+    fn reason(&self) -> redlatch::LostReason {
+        match self.error {
+            Error::Lost { reason, .. } => reason,
+            ref other => panic!("{other}"),
+        }
+    }
+}
+
+impl Watched for Client {
+    /// Drives until `nodes` nodes are ready.
+    fn wait_ready(&self, nodes: usize) {
+        self.drive_until(10 * SECOND, "the nodes are ready", || {
+            self.nodes().iter().filter(|&&it| it == NodeState::Ready).count() == nodes
+        });
+    }
+
+    /// Drives until `holds`, and returns how long that took.
+    #[track_caller]
+    fn drive_until(
+        &self,
+        limit: Duration,
+        what: &str,
+        mut holds: impl FnMut() -> bool,
+    ) -> Duration {
+        let start = Instant::now();
+        eventually(limit, what, || {
+            self.drive(millis(1)).expect("the poller works");
+            holds()
+        });
+        start.elapsed()
+    }
+
+    /// Drives until the loss of the lock is reported.
+    #[track_caller]
+    fn until_lost(&self, guard: &Guard<'_>) -> Told {
+        let mut deadline = guard.deadline().expect("it is held");
+        let mut warnings = Vec::new();
+        let start = Instant::now();
+        loop {
+            // The call returns as soon as there is something to report.
+            self.drive(millis(100)).expect("the poller works");
+            deadline = guard.deadline().unwrap_or(deadline);
+            while let Some(notice) = self.poll_lock_event() {
+                if notice.token != guard.token() {
+                    continue; // The loss of an earlier lock, which the test has not taken.
+                }
+                assert_eq!(notice.key, guard.key());
+                match notice.what {
+                    LockEventKind::Expiring { deadline } => warnings.push(deadline),
+                    LockEventKind::Lost(error) => {
+                        let at = clock::now();
+                        return Told { error, warnings, at, deadline };
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(start.elapsed() < 30 * SECOND, "it was never told");
+        }
+    }
+}
+
+/// A lock that is kept for as long as a test may take.
+fn kept(ttl: Duration) -> LockOptions {
+    LockOptions::new(ttl).auto_extend(3600 * SECOND)
+}
+
+/// The tokens that the key holds, one for each node that has it.
+fn tokens(fleet: &Fleet, key: &str) -> Vec<Vec<u8>> {
+    fleet.iter().filter_map(|node| node.get(key)).collect()
+}
+
+fn nothing_is_left(fleet: &Fleet, within: Duration) -> Duration {
+    let start = Instant::now();
+    eventually(within, "no key is left", || fleet.keys_everywhere().is_empty());
+    start.elapsed()
+}
+
+/// The state of each node.
+fn standings(engine: &Engine) -> Vec<NodeState> {
+    let nodes = 0..engine.coordinator().settings().nodes.len();
+    nodes.map(|index| engine.standing(NodeId::new(index))).collect()
+}

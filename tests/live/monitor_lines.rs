@@ -1,0 +1,99 @@
+//! What a node was asked about locks, read from the lines of MONITOR.
+
+use crate::support::Monitor;
+use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
+
+use super::*;
+
+/// A question about a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// `SET ... NX`: an acquire, or a heal.
+    Set,
+    Extend,
+    Release,
+    Adopt,
+    Delete,
+}
+
+/// One command that a node executed.
+#[derive(Debug, Clone)]
+pub struct Heard {
+    pub what: What,
+    pub key: String,
+    /// The token; empty if there is none.
+    pub token: String,
+    /// A script that was sent by its source.
+    pub by_source: bool,
+}
+
+/// What the node was asked about locks, in its order.
+pub fn heard(monitor: &Monitor) -> Vec<Heard> {
+    monitor.lines().iter().filter_map(|line| read(line)).collect()
+}
+
+/// What it was asked that writes, whatever it is. What a script does inside is not listed apart.
+pub fn writes(monitor: &Monitor) -> Vec<String> {
+    const READS: [&str; 6] =
+        ["\"GET\"", "\"GETRANGE\"", "\"PTTL\"", "\"TIME\"", "\"CLIENT\"", "\"KEYS\""];
+    let mut lines = monitor.lines();
+    lines.retain(|line| !line.contains(" lua]") && !READS.iter().any(|read| line.contains(read)));
+    lines
+}
+
+fn read(line: &str) -> Option<Heard> {
+    let (who, command) = line.split_once("] ")?;
+    if who.ends_with(" lua") {
+        // What a script does inside.
+        return None;
+    }
+    let arguments: Vec<&str> =
+        command.strip_prefix('"')?.strip_suffix('"')?.split("\" \"").collect();
+    let argument = |at: usize| arguments.get(at).copied().unwrap_or_default().to_owned();
+    let of = |what, key, token, by_source| {
+        // The handshake tries the release without a key: it is not about any.
+        (key < arguments.len()).then(|| Heard {
+            what,
+            key: argument(key),
+            token: argument(token),
+            by_source,
+        })
+    };
+    let by_source = arguments[0] == "EVAL";
+    match (arguments[0], argument(1)) {
+        ("SET", _) => of(What::Set, 1, 2, false),
+        ("DEL", _) => of(What::Delete, 1, usize::MAX, false),
+        ("DELIFEQ", _) => of(What::Release, 1, 2, false),
+        ("DELEX", _) => of(What::Release, 1, 3, false),
+        ("EVAL" | "EVALSHA", script) if script == EXTEND.sha1 || script == EXTEND.source => {
+            of(What::Extend, 3, 4, by_source)
+        }
+        ("EVAL" | "EVALSHA", script) if script == RELEASE.sha1 || script == RELEASE.source => {
+            of(What::Release, 3, 4, by_source)
+        }
+        ("EVAL", script) if script == ADOPT => of(What::Adopt, 3, 5, by_source),
+        _ => None,
+    }
+}
+
+#[test]
+fn lines_of_monitor_are_read() {
+    let fleet = Fleet::start(1);
+    let client = client(&fleet);
+    let monitor = fleet[0].monitor();
+    let mut guard = client.try_lock("a", TTL).unwrap();
+    guard.extend(TTL).unwrap();
+    let old = guard.token().to_string();
+    let token = guard.into_token().unwrap();
+    let adopted = client.adopt("a", token, TTL).unwrap();
+    let new = adopted.token().to_string();
+    adopted.release().unwrap();
+    client.dangerously_force_release("a").unwrap();
+    let heard = heard(&monitor);
+    let whats: Vec<What> = heard.iter().map(|heard| heard.what).collect();
+    assert_eq!(whats, [What::Set, What::Extend, What::Adopt, What::Release, What::Delete]);
+    assert!(heard.iter().all(|heard| heard.key == "a"), "{heard:?}");
+    let tokens: Vec<&str> = heard.iter().map(|heard| heard.token.as_str()).collect();
+    assert_eq!(tokens, [&old, &old, &new, &new, ""]);
+    assert_eq!(writes(&monitor).len(), 5);
+}

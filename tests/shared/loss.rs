@@ -1,0 +1,322 @@
+//! What is seen of a lock that is over: by all callers that look at it, whatever happened to the
+//! call that found out.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::task::Poll;
+
+use super::*;
+use executor::Task;
+use redlatch::{AutoExtend, ClosedReason, Error, LockOptions, LostReason};
+
+fn delete_everywhere(fleet: &Fleet, key: &str) {
+    for node in fleet {
+        node.command(&["DEL", key]);
+    }
+}
+
+#[test]
+fn a_loss_that_an_extend_finds_is_seen_though_nobody_waits_for_the_extend() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let before = client.gauges();
+    for is_dropped in [true, false] {
+        let mut guard = client.lock("a", TTL).wait().unwrap();
+        let lease = guard.watcher();
+        delete_everywhere(&fleet, "a");
+        let mut extend = Task::new(guard.extend(TTL));
+        assert!(extend.poll().is_pending());
+        let mut unpolled = None;
+        if is_dropped {
+            drop(extend);
+        } else {
+            eventually(10 * SECOND, "it has ended", || extend.is_woken());
+            unpolled = Some(extend);
+        }
+        eventually(SECOND, "the loss is seen", || lease.check().is_err());
+        assert!(matches!(lease.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
+        assert!(lease.remaining().is_zero());
+        drop(unpolled);
+        drop(guard);
+        nothing_is_open(&client, before);
+    }
+}
+
+#[test]
+fn an_extend_that_is_dropped_goes_on_and_the_next_takes_its_place() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let before = client.gauges();
+    let mut guard = client.lock("a", TTL).wait().unwrap();
+    for factor in 2..20 {
+        let mut dropped = Task::new(guard.extend(factor * TTL / 4));
+        assert!(dropped.poll().is_pending());
+        drop(dropped);
+        let mut extend = Task::new(guard.extend(TTL));
+        if factor % 2 == 0 {
+            assert!(extend.poll().is_pending(), "the one before is taken back");
+        }
+    }
+    let mut dropped = Task::new(guard.extend(6 * TTL));
+    assert!(dropped.poll().is_pending());
+    drop(dropped);
+    eventually(SECOND, "it is prolonged", || guard.remaining() > 5 * TTL);
+    drop(guard);
+    nothing_is_left(&fleet, SECOND);
+    nothing_is_open(&client, before);
+}
+
+#[test]
+fn an_extend_that_cannot_be_changes_nothing_of_the_one_before() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guard = client.lock("a", TTL).wait().unwrap();
+    delete_everywhere(&fleet, "a");
+    fleet.iter().for_each(|node| node.stop());
+    let mut dropped = Task::new(guard.extend(TTL));
+    assert!(dropped.poll().is_pending());
+    drop(dropped);
+    assert!(matches!(guard.extend(Duration::ZERO).wait(), Err(Error::Config(_))));
+    fleet.iter().for_each(|node| node.cont());
+    eventually(SECOND, "the loss is seen", || guard.check().is_err());
+    assert!(matches!(guard.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
+}
+
+#[test]
+fn a_watcher_of_a_lock_leaves_nothing_when_it_is_dropped() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let guard = client.lock("a", LockOptions::new(TTL).auto_extend(10 * TTL)).wait().unwrap();
+    let mut stays = Task::new(guard.lost());
+    assert!(stays.poll().is_pending());
+    for _ in 0..100 {
+        let mut lost = Task::new(guard.lost());
+        assert!(lost.poll().is_pending() && lost.poll().is_pending());
+        let wakes = Arc::clone(&lost.wakes);
+        drop(lost);
+        assert_eq!(Arc::strong_count(&wakes), 1, "its waker is kept");
+    }
+    drop(guard);
+    assert!(stays.is_woken() && stays.poll().is_ready());
+}
+
+#[test]
+fn whoever_waits_for_the_end_of_a_lock_changes_nothing_of_its_keeping() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let ttl = 3 * SECOND;
+    let mut guards = Vec::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    // Others make both wait at the same door, so that either may be the first.
+    let busy: Vec<_> = (0..3)
+        .map(|_| {
+            let (client, stop) = (client.clone(), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    client.nodes();
+                }
+            })
+        })
+        .collect();
+    for number in 0..100 {
+        let mut guard = client.lock(number.to_string(), ttl).wait().unwrap();
+        let both = Arc::new(Barrier::new(3));
+        let looker = |_| {
+            let (lease, both) = (guard.watcher(), Arc::clone(&both));
+            std::thread::spawn(move || {
+                both.wait();
+                drop(lease.lost());
+            })
+        };
+        let lookers: Vec<_> = (0..2).map(looker).collect();
+        both.wait();
+        guard.auto_extend(AutoExtend::at_most(60 * SECOND)).unwrap();
+        lookers.into_iter().for_each(|looker| looker.join().unwrap());
+        guards.push(guard);
+    }
+    stop.store(true, Ordering::Relaxed);
+    busy.into_iter().for_each(|thread| thread.join().unwrap());
+    let start = Instant::now();
+    while start.elapsed() < 2 * ttl {
+        std::thread::sleep(millis(10));
+    }
+    let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
+    assert_eq!(lost, 0, "so many are not renewed any more");
+}
+
+#[test]
+fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let held = client.lock("a", TTL).wait().unwrap();
+    fleet[0].stop();
+    let mut stays = Task::new(client.close(600 * SECOND));
+    assert!(stays.poll().is_pending());
+    let mut moves = client.close(600 * SECOND);
+    for _ in 0..100 {
+        // Each time in the hands of another task.
+        let mut task = Task::new(&mut moves);
+        assert!(task.poll().is_pending() && task.poll().is_pending());
+        let former = Arc::clone(&task.wakes);
+        drop(task);
+        let mut task = Task::new(&mut moves);
+        assert!(task.poll().is_pending());
+        assert_eq!(Arc::strong_count(&former), 1, "its waker is kept");
+    }
+    let mut goes = Task::new(client.close(600 * SECOND));
+    assert!(goes.poll().is_pending());
+    let wakes = Arc::clone(&goes.wakes);
+    drop(goes);
+    assert_eq!(Arc::strong_count(&wakes), 1, "its waker is kept");
+    fleet[0].cont();
+    eventually(10 * SECOND, "the watchers that stay are woken", || stays.is_woken());
+    assert_eq!(stays.poll(), std::task::Poll::Ready(0));
+    drop(held);
+}
+
+#[test]
+fn of_several_closes_the_shortest_timeout_decides() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let held = client.lock("a", TTL).wait().unwrap();
+    fleet[0].stop();
+    let mut patient = Task::new(client.close(600 * SECOND));
+    assert!(patient.poll().is_pending());
+    let left = in_time("a close of 100 ms", move || client.close(millis(100)).wait());
+    assert_eq!(left, 1);
+    eventually(SECOND, "the other is woken", || patient.is_woken());
+    assert_eq!(patient.poll(), Poll::Ready(1));
+    drop(held);
+    fleet[0].cont();
+}
+
+#[test]
+fn a_client_that_closes_takes_on_nothing_more() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let held = client.lock("a", TTL).wait().unwrap();
+    fleet[0].stop();
+    let mut closing = Task::new(client.close(600 * SECOND));
+    assert!(closing.poll().is_pending(), "one node has not let go of it");
+    assert!(held.remaining().is_zero() && held.deadline().is_none());
+    let mut refused = Task::new(client.lock("b", TTL));
+    assert!(refused.poll().is_pending() && refused.is_woken(), "a call yields once");
+    let refused = refused.poll();
+    assert!(matches!(refused, Poll::Ready(Err(Error::Closed(ClosedReason::Asked)))), "{refused:?}");
+    fleet[0].cont();
+    eventually(10 * SECOND, "it is closed", || closing.is_woken());
+    assert_eq!(closing.poll(), Poll::Ready(0));
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn a_watcher_of_a_lock_is_woken_by_the_end_of_its_client() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let kept = LockOptions::new(TTL).auto_extend(10 * TTL);
+    let guards = [("a", kept), ("b", LockOptions::new(TTL))]
+        .map(|(key, options)| client.lock(key, options).wait().unwrap());
+    let mut waiting = guards.each_ref().map(|guard| Task::new(guard.lost()));
+    waiting.iter_mut().for_each(|lost| assert!(lost.poll().is_pending()));
+    assert_eq!(client.close(10 * SECOND).wait(), 0);
+    for mut lost in waiting {
+        assert!(lost.is_woken(), "nobody else would");
+        assert_eq!(lost.poll(), Poll::Ready(Error::Closed(ClosedReason::Asked)));
+    }
+}
+
+#[test]
+fn a_loss_that_comes_after_a_refusal_is_seen_though_nobody_waits_for_it() {
+    // Of two, one refuses for good, and the other says later that the key is gone.
+    for is_dropped in [false, true] {
+        let fleet = Fleet::start(2);
+        let client = SharedClient::connect(config(&fleet).node_timeout(10 * SECOND)).unwrap();
+        all_ready(&client, &fleet);
+        let mut guard = client.lock("a", TTL).wait().unwrap();
+        assert_eq!(tokens(&fleet, "a").len(), 2);
+        for rule in ["-eval", "-evalsha"] {
+            assert!(fleet[0].command(&["ACL", "SETUSER", "default", rule]).is_ok());
+        }
+        fleet[1].command(&["DEL", "a"]);
+        fleet[1].stop();
+        if is_dropped {
+            let mut extend = Task::new(guard.extend(TTL));
+            assert!(extend.poll().is_pending());
+        } else {
+            assert!(matches!(guard.extend(TTL).wait(), Err(Error::Config(_))));
+        }
+        assert_eq!(guard.check(), Ok(()));
+        fleet[1].cont();
+        eventually(SECOND, "the loss is seen", || guard.check().is_err());
+        assert!(matches!(guard.check(), Err(Error::Lost { reason: LostReason::Gone, .. })));
+    }
+}
+
+#[test]
+fn loss_of_a_lock_that_is_not_kept_has_its_reason_whether_or_not_it_was_waited_for() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let before = client.gauges();
+    // Too short to be renewed.
+    for ttl in [millis(9), millis(400)] {
+        for is_waited_for in [false, true] {
+            let guard = client.lock("a", ttl).wait().unwrap();
+            let watcher = guard.watcher();
+            if is_waited_for {
+                let error = in_time("the loss", move || watcher.lost().wait());
+                assert!(
+                    matches!(error, Error::Lost { reason: LostReason::Expired, .. }),
+                    "{error}"
+                );
+            }
+            let expired =
+                || matches!(guard.check(), Err(Error::Lost { reason: LostReason::Expired, .. }));
+            eventually(10 * SECOND, "its reason is known", expired);
+            assert!(guard.remaining().is_zero() && !guard.is_expiring());
+            drop(guard);
+            nothing_is_open(&client, before);
+        }
+    }
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn loss_of_a_lock_that_is_not_kept_is_noticed_at_once_while_it_is_waited_for() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let before = client.gauges();
+    let guard = client.lock("a", TTL).wait().unwrap();
+    let mut lost = Task::new(guard.lost());
+    assert!(lost.poll().is_pending());
+    eventually(SECOND, "it is registered everywhere", || client.gauges().unanswered == 0);
+    delete_everywhere(&fleet, "a");
+    eventually(TTL / 2, "it is woken", || lost.is_woken());
+    let Poll::Ready(Error::Lost { reason: LostReason::Gone, report }) = lost.poll() else {
+        panic!("it is lost")
+    };
+    assert_eq!(&report.key[..], b"a");
+    drop(guard);
+    nothing_is_open(&client, before);
+}
+
+#[test]
+fn loss_of_one_lock_is_not_that_of_the_next_one_in_its_place() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    for number in 0..200 {
+        let short = client.try_lock(format!("short:{number}"), millis(8)).wait();
+        let next = short.map(|short| {
+            // Now and then its loss is found and not yet reported when the guard is dropped.
+            while !short.remaining().is_zero() {
+                std::thread::yield_now();
+            }
+            drop(short);
+            client.lock(format!("long:{number}"), TTL).wait().unwrap()
+        });
+        if let Ok(next) = next {
+            std::thread::sleep(Duration::from_micros(200));
+            assert_eq!(next.check(), Ok(()), "{number}");
+        }
+    }
+    nothing_is_left(&fleet, SECOND);
+}

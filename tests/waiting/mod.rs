@@ -1,0 +1,96 @@
+//! Waiting for a key that another holds, on real servers and between processes: which waiter gets
+//! it next, when, and what is left of those that gave up.
+
+mod cancelled;
+mod crowd;
+mod death;
+mod hand_over;
+mod inside;
+mod odd_nodes;
+mod process;
+mod uncontended;
+
+use std::time::{Duration, Instant};
+
+use crate::engine_loop::Loop;
+use crate::support::{Dice, Fleet, Node, Proxy, SECOND, eventually, millis};
+use redlatch::{Config, Lock, LockOptions, NodeId, Op, Outcome, RestartGuard};
+
+/// No test waits for the end of such a lock: a waiter that gets it was notified, or looked.
+const TTL: Duration = Duration::from_secs(30);
+
+/// Ten times the longest that a waiter goes without a look when no release is reported to it.
+const LOOKED_BY: Duration = Duration::from_secs(5);
+
+/// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
+fn config<I>(urls: I) -> Config
+where
+    I: IntoIterator,
+    I::Item: AsRef<str>,
+{
+    Config::new(urls).expect("good addresses").restart_guard(RestartGuard::Off)
+}
+
+fn waiting() -> LockOptions {
+    LockOptions::new(TTL).wait(60 * SECOND)
+}
+
+/// The moment on the clock of deadlines, which is the same in all processes.
+fn now() -> u64 {
+    redlatch::clock::now().as_nanos()
+}
+
+/// Lets time pass: only where its passing is the point.
+fn let_pass(time: Duration) {
+    std::thread::sleep(time);
+}
+
+fn nothing_is_left<'a>(nodes: impl IntoIterator<Item = &'a Node>) {
+    let nodes: Vec<&Node> = nodes.into_iter().collect();
+    eventually(5 * SECOND, "no key is left", || nodes.iter().all(|node| node.keys().is_empty()));
+}
+
+/// What the tests here ask of an engine in its loop.
+trait Waits {
+    fn lock(&mut self, key: &str) -> Lock;
+    fn locked(&mut self, op: Op) -> Lock;
+    fn comes_to_rest(&mut self);
+}
+
+impl Waits for Loop {
+    /// Waits for one lock.
+    #[track_caller]
+    fn lock(&mut self, key: &str) -> Lock {
+        let op = self.engine.acquire(key, waiting(), 0).expect("there is room");
+        self.locked(op)
+    }
+
+    #[track_caller]
+    fn locked(&mut self, op: Op) -> Lock {
+        let mut ended = None;
+        self.turn_until("it has the lock", |engine| {
+            while let Some(done) = engine.poll_completion() {
+                if done.op == op {
+                    ended = Some(done.result);
+                }
+            }
+            ended.is_some()
+        });
+        match ended {
+            Some(Ok(Outcome::Acquired(lock))) => lock,
+            other => panic!("no lock: {other:?}"),
+        }
+    }
+
+    /// No request, pending release or wait is left.
+    #[track_caller]
+    fn comes_to_rest(&mut self) {
+        self.turn_until("nothing is open", |engine| {
+            while engine.poll_completion().is_some() {}
+            let core = engine.coordinator();
+            let nodes = (0..core.settings().nodes.len()).map(NodeId::new);
+            let owed: usize = nodes.map(|node| core.pending_releases(node)).sum();
+            owed == 0 && core.open_records() == 0 && core.open_ops() == 0
+        });
+    }
+}
