@@ -1,5 +1,8 @@
 //! The addresses of the nodes and the settings of a client, and the options of a lock.
 
+mod duration;
+mod file;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,6 +17,9 @@ use crate::proto::error::ConfigError;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::settings::{Credentials, Limits, RestartGuard, Settings};
 use crate::proto::time::Instant;
+
+pub use duration::{InvalidDuration, parse_duration};
+pub use file::{ConfigFile, TlsFiles};
 
 /// How long an acquire waits unless [`LockOptions`] say otherwise, for every kind of client.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(10);
@@ -44,7 +50,7 @@ pub(crate) type AskForCredentials = Callback<dyn Fn(&str) -> Option<Credentials>
 impl Config {
     /// The nodes at these URLs: `redis://[user[:password]@]host[:port][/db]`, `rediss://...` for
     /// the same over TLS (feature `tls`), or `redis+unix://[user[:password]@]/path[?db=N]`. User,
-    /// password and path are percent-encoded.
+    /// password and path are percent-encoded. `host:port` is `redis://host:port`.
     ///
     /// Each has to be a master of its own, on a machine of its own: neither replicas of each other
     /// nor nodes of a cluster.
@@ -74,6 +80,15 @@ impl Config {
         };
         config.settings.validate()?;
         Ok(config)
+    }
+
+    /// The configuration in the variables of the environment: see [`ConfigFile::from_env`], which
+    /// lists them. The command-line tool reads the same ones.
+    ///
+    /// # Errors
+    /// No nodes, a variable that cannot be read, or a file that cannot be used.
+    pub fn from_env() -> Result<Config, ConfigError> {
+        ConfigFile::from_env()?.try_into()
     }
 
     /// How long a node may take to answer before the others decide without it. 250 ms unless set. A
@@ -155,6 +170,30 @@ impl Config {
     #[must_use]
     pub fn client_name(mut self, name: impl Into<Box<str>>) -> Config {
         self.settings.client_name = name.into();
+        self
+    }
+
+    /// Puts `prefix` before every key that is sent: for a server that others use, too, or a user
+    /// who may only touch such keys. The key of the node marker has no prefix.
+    ///
+    /// Guards, errors, reports and inspections have the key as the caller named it, without the
+    /// prefix. All clients that share a lock have to use the same prefix. Empty unless set.
+    #[must_use]
+    pub fn key_prefix(mut self, prefix: impl Into<Box<str>>) -> Config {
+        self.settings.key_prefix = prefix.into();
+        self
+    }
+
+    /// Names this client in each of its tokens, for people: `host:pid/job`, say. A token is then
+    /// `<40 hex digits>:<owner>`, `redlatch status` shows it, and
+    /// [`Value::owner`](crate::Value::owner) reads it. It changes nothing in who holds a lock:
+    /// tokens are compared whole. Empty, as unless set: plain tokens.
+    ///
+    /// Printable ASCII without spaces, 100 bytes at most; anything else is refused when the client
+    /// is made, before anything is sent.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<Arc<str>>) -> Config {
+        self.settings.owner = Some(owner.into()).filter(|owner| !owner.is_empty());
         self
     }
 

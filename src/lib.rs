@@ -50,6 +50,8 @@ by step, and `docs/performance.md` says what each costs.
 //!
 //! * `net` (default): the event loop and the blocking client. Without it there is `proto` alone.
 //! * `tls`: encrypted connections, `rediss://`, with rustls.
+//! * `system-ca`: the CAs of the system for `rediss://` (`Tls::system`).
+//! * `serde`: [`Config`] and [`ConfigFile`] can be deserialized, from a TOML file, say.
 //! * `tokio`: `SharedClient::connect_tokio`.
 //! * `testing`: in-process masters, for your own tests.
 #![forbid(unsafe_code)]
@@ -72,7 +74,10 @@ pub mod testing;
 pub use client::{Client, Guard, LockEvent, LockEventKind};
 #[cfg(feature = "net")]
 #[doc(inline)]
-pub use config::{Config, DEFAULT_WAIT, LockOptions};
+pub use config::{Config, ConfigFile, DEFAULT_WAIT, LockOptions, TlsFiles};
+#[cfg(feature = "net")]
+#[doc(inline)]
+pub use config::{InvalidDuration, parse_duration};
 #[cfg(feature = "net")]
 #[doc(inline)]
 pub use net::address::{Address, Lookup};
@@ -86,12 +91,14 @@ pub use net::tls::Tls;
 #[doc(inline)]
 pub use net::{clock, engine::Engine};
 #[doc(inline)]
+pub use proto::prometheus;
+#[doc(inline)]
 pub use proto::{
     AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, Error, HeldFor,
-    Inspection, InvalidTtl, KeyState, KeySummary, Limits, Lock, LockToken, LockUpdate,
-    LockUpdateKind, LostReason, NodeError, NodeEvent, NodeId, NodeKeyState, NodeReply, NodeReport,
-    NodeSet, NodeState, NodeStats, Op, Outcome, QuarantineReason, ReleaseOutcome, Report,
-    RestartGuard, RoundTrips, Secret, Stats, Ttl, Value, majority,
+    Inspection, InvalidToken, InvalidTtl, KeyState, KeySummary, LONGEST_OWNER, Limits, Lock,
+    LockToken, LockUpdate, LockUpdateKind, LostReason, NodeError, NodeEvent, NodeId, NodeKeyState,
+    NodeReply, NodeReport, NodeSet, NodeState, NodeStats, Op, Outcome, QuarantineReason,
+    ReleaseOutcome, Report, RestartGuard, RoundTrips, Secret, Stats, Ttl, Value, majority,
 };
 #[cfg(feature = "net")]
 #[doc(inline)]

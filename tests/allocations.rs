@@ -171,7 +171,8 @@ impl Ours {
         // No node is found silent: a busy machine must not change what is counted.
         let config = Config::new(fleet.urls()).expect("the urls of the fleet");
         let config = config.restart_guard(RestartGuard::Off);
-        let config = config.node_timeout(Duration::from_secs(5));
+        let config =
+            config.node_timeout(Duration::from_secs(5)).owner("host:4711/job").key_prefix("job:");
         let poll = Poll::new().expect("a poller");
         let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
         let keys = (0..in_flight).map(|slot| format!("key:{slot:04}")).collect();

@@ -9,17 +9,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use redlatch::LockToken;
+use redlatch::{ConfigFile, LockToken};
 
-use crate::{acquire, bench, completions, demo, doctor, exec, extend, init, man, release, status};
+use crate::{
+    acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, man,
+    release, status, wait,
+};
 
 const LONG_ABOUT: &str = "\
 A lock around any program, over N independent Redis masters (Redlock): who gets a majority of the \
 masters has the lock, and a minority that is slow, frozen or dead costs nothing.
 
 The masters are given with -s, or in REDLATCH_SERVERS, comma-separated; a password that is not in \
-the URL comes from REDISCLI_AUTH. The flags that the verbs share (redlatch help status) may stand \
-before the verb, too. Every verb has a longer help: redlatch help VERB.";
+the URL comes from REDISCLI_AUTH, or from a file that REDLATCH_PASSWORD_FILE or the configuration \
+names. Every flag has a variable: --node-timeout is REDLATCH_NODE_TIMEOUT. A flag counts more than \
+its variable, and that more than the configuration file. The flags that the verbs share (redlatch \
+help status) may stand before the verb, too. Every verb has a longer help: redlatch help VERB.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,10 +38,10 @@ Examples:
 Exit codes:
   0        done; status: free; doctor: healthy (exec: that of its command)
   1        status: held; extend, release: the token does not hold the key; doctor: failed;
-           init: not confirmed
-  69       no quorum of nodes could answer
+           init, force-release: not confirmed, or something else is held by now
+  69       no quorum of nodes could answer; status without a key: too few can grant
   75       someone else holds the lock and the wait ran out
-  124      exec: the lock was lost, and the command was stopped
+  124      the lock was lost: exec stopped its command, hold ended
   125      usage, configuration or internal error
   126/127  exec: the command cannot be run / is not found
   128+n    ended by signal n";
@@ -54,9 +59,12 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     Exec(exec::Options),
+    Hold(hold::Options),
     Acquire(acquire::Options),
     Extend(extend::Options),
     Release(release::Options),
+    ForceRelease(force_release::Options),
+    Wait(wait::Options),
     Status(status::Options),
     Doctor(doctor::Options),
     Init(init::Options),
@@ -72,31 +80,46 @@ pub enum Verb {
 pub struct Nodes {
     /// A Redis master; repeat it, or separate several by commas
     ///
-    /// redis://[user[:pass]@]host[:port][/db], rediss://... for TLS, or redis+unix:///path[?db=N].
-    /// User, password and path are percent-encoded. If a URL has no password, the one in
-    /// REDISCLI_AUTH is used: there is no flag for it, because all users of this machine can read
-    /// the command line.
-    #[arg(
-        short = 's',
-        long = "server",
-        value_name = "URL",
-        env = "REDLATCH_SERVERS",
-        // Its value may have passwords in it.
-        hide_env_values = true
-    )]
+    /// redis://[user[:pass]@]host[:port][/db], rediss://... for TLS, redis+unix:///path[?db=N], or
+    /// host:port. User, password and path are percent-encoded. If a URL has no password, the one in
+    /// REDISCLI_AUTH is used, or that in the password_file of the configuration: there is no flag
+    /// for it, because all users of this machine can read the command line.
+    #[arg(short = 's', long = "server", value_name = "URL")]
     pub servers: Vec<String>,
 
-    /// Trust nodes with a certificate of this CA (PEM), at rediss:// URLs
+    /// Trust nodes with a certificate of this CA (PEM), at rediss:// URLs [default: the system's]
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
 
     /// Who we are to the nodes: a client certificate (PEM)
-    #[arg(long = "tls-cert", value_name = "FILE", requires_all = ["tls_ca", "private_key"])]
+    #[arg(long = "tls-cert", value_name = "FILE")]
     pub certificate: Option<PathBuf>,
 
     /// The private key of --tls-cert (PEM)
-    #[arg(long = "tls-key", id = "private_key", value_name = "FILE", requires = "certificate")]
+    #[arg(long = "tls-key", id = "private_key", value_name = "FILE")]
     pub private_key: Option<PathBuf>,
+
+    /// Read the configuration from this file (TOML) [default: /etc/redlatch.toml, if it is there]
+    ///
+    /// Its keys are servers, password_file, key_prefix, owner, ttl, wait, node_timeout,
+    /// connect_timeout, max_ttl, restart_guard, node_marker, client_name, allow_eviction, and ca,
+    /// cert, key in the table tls. /dev/null is a file without any.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Put this before every key on the nodes: the same on every machine that shares a lock
+    #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    pub key_prefix: String,
+
+    /// Who we are to people: a part of the lock's token, which status shows [default: host:pid]
+    ///
+    /// Up to 100 bytes of printable ASCII without spaces; empty: plain tokens.
+    #[arg(long, value_name = "TEXT")]
+    pub owner: Option<String>,
+
+    /// What the configuration file says: the flags above have their defaults from it.
+    #[arg(skip = crate::config_file::loaded())]
+    pub file: ConfigFile,
 }
 
 /// How long things may take.
@@ -121,6 +144,18 @@ pub struct Timing {
     /// How long one node may take to answer before the others decide without it
     #[arg(long, value_name = "DUR", value_parser = duration, default_value = "250ms")]
     pub node_timeout: Duration,
+
+    /// How long to go on trying while no quorum of nodes can be asked; then the exit code is 69
+    ///
+    /// So the jobs of a crontab do not pile up while the nodes are down. The time counts from the
+    /// moment at which the quorum was lost, and begins anew after each time a quorum answered. A
+    /// key that another client holds, and nodes in quarantine, are waited for as --wait says.
+    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "30s")]
+    pub no_quorum_wait: Duration,
+
+    /// How long a connection may take until its node can be asked
+    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "1s")]
+    pub connect_timeout: Duration,
 
     /// The longest ttl that any client uses on these nodes
     ///
@@ -190,17 +225,12 @@ pub struct Key {
 
 /// Reads a duration: `500ms`, `10s`, `1m30s`; a bare number is seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    const LIKE: &str = "write it like 500ms, 10s or 1m30s; a bare number is seconds";
-    if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).map_err(|error| format!("{error}; {LIKE}"));
-    }
-    humantime::parse_duration(text).map_err(|_| format!("not a duration; {LIKE}"))
+    redlatch::parse_duration(text).map_err(|error| error.to_string())
 }
 
 /// Reads a token.
 pub fn token(text: &str) -> Result<LockToken, String> {
-    let problem = "not a token; it has 40 hex digits, as `redlatch acquire` prints it";
-    LockToken::parse(text).ok_or_else(|| problem.to_string())
+    text.parse().map_err(|error| format!("{error}, as `redlatch acquire` prints it"))
 }
 
 #[cfg(test)]

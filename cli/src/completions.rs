@@ -2,11 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::CommandFactory;
-
-use crate::arguments::Arguments;
 use crate::exit;
 use crate::output;
+use crate::variables;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,7 +42,7 @@ impl From<Shell> for clap_complete::Shell {
 pub fn run(options: &Options) -> ExitCode {
     let mut script = Vec::new();
     let shell = clap_complete::Shell::from(options.shell);
-    clap_complete::generate(shell, &mut Arguments::command(), "redlatch", &mut script);
+    clap_complete::generate(shell, &mut variables::command(), "redlatch", &mut script);
     let script = String::from_utf8_lossy(&script);
     exit::with(output::print(script.trim_end()))
 }

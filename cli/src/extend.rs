@@ -29,6 +29,7 @@ quorum of nodes could answer, 125 usage or configuration.";
 #[command(after_long_help = EXAMPLES)]
 #[command(mut_arg("wait", |arg| arg.hide(true)))]
 #[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+#[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
 pub struct Options {
@@ -55,7 +56,7 @@ fn extend(options: &Options) -> Result<(), Refusal> {
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.common.output);
-    let op = event_loop.engine.extend_token(key, options.token, ttl, 0)?;
+    let op = event_loop.engine.extend_token(key, options.token.clone(), ttl, 0)?;
     let deadline = match event_loop.end_of(op)? {
         Outcome::Extended { deadline } => deadline,
         other => unreachable!("an extend ended as {other:?}"),

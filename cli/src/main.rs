@@ -7,6 +7,7 @@ mod acquire;
 mod arguments;
 mod bench;
 mod completions;
+mod config_file;
 mod demo;
 mod die_with_parent;
 mod doctor;
@@ -14,43 +15,51 @@ mod event_loop;
 mod exec;
 mod exit;
 mod extend;
+mod force_release;
+mod hold;
+mod holder;
 mod init;
 mod leading;
+mod lock_wait;
 mod look;
 mod man;
 mod node_events;
 mod nodes;
 mod output;
+mod presence;
 mod release;
 mod sights;
 mod signals;
 mod status;
 mod suspend;
 mod table;
+mod variables;
+mod wait;
 mod wall_clock;
 mod writable;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
-
-use arguments::{Arguments, Verb};
+use arguments::Verb;
 
 fn main() -> ExitCode {
     // Before anything else: the redlatch that started this process waits with a lock in hand.
     if let Some(code) = die_with_parent::become_command() {
         return code;
     }
-    let words = leading::after_verb(std::env::args_os().collect(), &Arguments::command());
-    let verb = match Arguments::try_parse_from(words) {
+    let words = leading::after_verb(std::env::args_os().collect(), &variables::command());
+    let verb = match variables::parse(words) {
         Ok(arguments) => arguments.verb,
-        Err(error) => return exit::not_understood(&error),
+        Err(code) => return code,
     };
     match verb {
         Verb::Exec(options) => exec::run(&options),
+        Verb::Hold(options) => hold::run(&options),
         Verb::Acquire(options) => acquire::run(&options),
         Verb::Extend(options) => extend::run(&options),
         Verb::Release(options) => release::run(&options),
+        Verb::ForceRelease(options) => force_release::run(&options),
+        Verb::Wait(options) => wait::run(&options),
         Verb::Status(options) => status::run(&options),
         Verb::Doctor(options) => doctor::run(&options),
         Verb::Init(options) => init::run(&options),

@@ -6,12 +6,12 @@
 use std::io;
 use std::process::ExitCode;
 
-use clap::{Arg, Command, CommandFactory};
+use clap::{Arg, Command};
 use clap_mangen::Man;
 
-use crate::arguments::Arguments;
 use crate::exit;
 use crate::output::{self, Refusal};
+use crate::variables;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,8 +27,16 @@ const ENVIRONMENT: &str = "\
 .B REDLATCH_SERVERS
 The nodes, where there is no \\fB\\-s\\fR: URLs, separated by commas.
 .TP
+.B REDLATCH_...
+Every other flag has a variable of its name: \\fB\\-\\-node\\-timeout\\fR is REDLATCH_NODE_TIMEOUT.
+The variable of a flag without a value is true or false. An empty variable counts as unset.
+A flag counts more than its variable, and that more than the file.
+.TP
 .B REDISCLI_AUTH
 The password for nodes whose URL has none.
+.TP
+.B REDLATCH_PASSWORD_FILE
+A file with that password: an absolute path, or a name in \\fBCREDENTIALS_DIRECTORY\\fR.
 .TP
 .B NO_COLOR
 Where it is set there are no colours. There are none either where the output is no terminal.
@@ -46,7 +54,7 @@ pub fn run(_: &Options) -> ExitCode {
 }
 
 fn page() -> io::Result<String> {
-    let mut command = Arguments::command();
+    let mut command = variables::command();
     command.build();
     let verbs: Vec<&Command> = command.get_subcommands().filter(|verb| is_shown(verb)).collect();
     let man = Man::new(command.clone());
@@ -138,7 +146,7 @@ mod tests {
     #[test]
     fn every_verb_has_a_section_and_what_they_share_is_printed_once() {
         let page = page().unwrap();
-        for verb in Arguments::command().get_subcommands() {
+        for verb in variables::command().get_subcommands() {
             let heading = format!("\n.SH {}\n", verb.get_name().to_uppercase());
             assert_eq!(page.matches(&heading).count(), usize::from(is_shown(verb)), "{heading}");
         }

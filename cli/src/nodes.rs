@@ -3,8 +3,7 @@
 //! The hazard is a password in something that is printed: whatever quotes an address, or an
 //! argument that might be one, goes through `shown` or `without_passwords`.
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use redlatch::{Address, Config, ConfigError, RestartGuard};
+use redlatch::{Address, Config, ConfigError, LONGEST_OWNER, RestartGuard, Secret};
 
 use crate::arguments::{Nodes, Timing};
 use crate::output::Refusal;
@@ -16,33 +15,33 @@ pub const SERVERS_VARIABLE: &str = "REDLATCH_SERVERS";
 
 /// The configuration of a client of these nodes.
 pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
-    let password = password()?;
+    let password = match password()? {
+        Some(password) => Some(password),
+        None => nodes.file.find_password()?,
+    };
     let mut urls = Vec::new();
     for given in &nodes.servers {
         for url in given.split(',').map(str::trim).filter(|url| !url.is_empty()) {
-            let url = with_password(url, password.as_deref());
+            let url = Address::with_password(url, password.as_ref());
             Address::parse(&url).map_err(|error| bad_address(error, &url, given))?;
             urls.push(url);
         }
     }
     if urls.is_empty() {
-        let message =
-            format!("nodes: none are given; name them with -s URL, or in {SERVERS_VARIABLE}");
+        let message = format!(
+            "nodes: none are given; name them with -s URL, in {SERVERS_VARIABLE}, or as \
+             servers in the configuration file"
+        );
         return Err(Refusal::config(message));
     }
-    if cfg!(feature = "tls") && nodes.tls_ca.is_none() {
-        if let Some(url) = urls.iter().find(|url| url.starts_with("rediss://")) {
-            let message = format!(
-                "{}: rediss:// needs a CA to trust; name it with --tls-ca FILE",
-                shown(url)
-            );
-            return Err(Refusal::config(message));
-        }
-    }
-    let mut config = Config::new(&urls)?
+    // The flags have their defaults from the file; the rest of it has no flags.
+    let config = nodes.file.apply_to(Config::new(&urls)?.client_name("redlatch-cli"));
+    let mut config = config
+        .key_prefix(nodes.key_prefix.as_str())
+        .owner(nodes.owner.clone().unwrap_or_else(host_and_process))
         .node_timeout(timing.node_timeout)
-        .max_ttl(timing.max_ttl)
-        .client_name("redlatch-cli");
+        .connect_timeout(timing.connect_timeout)
+        .max_ttl(timing.max_ttl);
     if timing.no_restart_guard {
         config = config.restart_guard(RestartGuard::Off);
     }
@@ -50,6 +49,20 @@ pub fn config(nodes: &Nodes, timing: &Timing) -> Result<Config, Refusal> {
         config = config.restart_guard(RestartGuard::Persistent);
     }
     encrypted(config, nodes)
+}
+
+/// The owner unless another is given: `host:pid`. What no token can name is replaced.
+fn host_and_process() -> String {
+    let system = rustix::system::uname();
+    let host = system.nodename().to_string_lossy();
+    named(&host, std::process::id())
+}
+
+fn named(host: &str, process: u32) -> String {
+    let graphic = |c: char| if c.is_ascii_graphic() { c } else { '-' };
+    let process = format!(":{process}");
+    let host = host.chars().map(graphic).take(LONGEST_OWNER - process.len());
+    host.collect::<String>() + &process
 }
 
 /// An address as it may be printed: `redis://user:***@host`.
@@ -100,7 +113,8 @@ fn shown_list(list: &str) -> String {
     shown.join(",")
 }
 
-fn password() -> Result<Option<String>, Refusal> {
+/// The password in the environment.
+fn password() -> Result<Option<Secret>, Refusal> {
     let Some(value) = std::env::var_os(PASSWORD_VARIABLE) else { return Ok(None) };
     let value = value.into_string();
     let value = value.map_err(|_| {
@@ -108,23 +122,7 @@ fn password() -> Result<Option<String>, Refusal> {
             "password in {PASSWORD_VARIABLE}: it is not UTF-8; percent-encode it in the URL"
         ))
     })?;
-    Ok(Some(value).filter(|value| !value.is_empty()))
-}
-
-/// The URL with the password in it, unless it has one already.
-fn with_password(url: &str, password: Option<&str>) -> String {
-    let (Some(password), Some((scheme, rest))) = (password, url.split_once("://")) else {
-        return url.to_string();
-    };
-    let password = utf8_percent_encode(password, NON_ALPHANUMERIC);
-    // The path of a socket may contain an `@`.
-    let place =
-        if scheme == "redis+unix" { rest.find('/').unwrap_or(rest.len()) } else { rest.len() };
-    match rest[..place].rfind('@') {
-        None => format!("{scheme}://:{password}@{rest}"),
-        Some(at) if rest[..at].contains(':') => url.to_string(),
-        Some(at) => format!("{scheme}://{}:{password}{}", &rest[..at], &rest[at..]),
-    }
+    Ok(Some(value).filter(|value| !value.is_empty()).map(Secret::new))
 }
 
 /// The refusal of a bad address, without a password, also if a comma in one cut it in two.
@@ -137,23 +135,20 @@ fn bad_address(error: ConfigError, url: &str, given: &str) -> Refusal {
 
 #[cfg(feature = "tls")]
 fn encrypted(config: Config, nodes: &Nodes) -> Result<Config, Refusal> {
-    use redlatch::Tls;
-
-    let Some(ca) = &nodes.tls_ca else { return Ok(config) };
-    let ca = read(ca, "--tls-ca")?;
-    let tls = match (&nodes.certificate, &nodes.private_key) {
-        (Some(certificate), Some(key)) => {
-            Tls::mutual(&ca, &read(certificate, "--tls-cert")?, &read(key, "--tls-key")?)?
-        }
-        _ => Tls::trusting(&ca)?,
+    let files = redlatch::TlsFiles {
+        ca: nodes.tls_ca.clone(),
+        cert: nodes.certificate.clone(),
+        key: nodes.private_key.clone(),
     };
+    let is_encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
+    // The CAs of the system are not read for nodes that need none.
+    if files == redlatch::TlsFiles::default() && !config.addresses().iter().any(is_encrypted) {
+        return Ok(config);
+    }
+    let tls = files
+        .load()
+        .map_err(|error| Refusal::config(format!("{error} (--tls-ca, --tls-cert, --tls-key)")))?;
     Ok(config.tls(tls))
-}
-
-#[cfg(feature = "tls")]
-fn read(path: &std::path::Path, flag: &str) -> Result<Vec<u8>, Refusal> {
-    let bad = |error| Refusal::config(format!("{flag} {}: {error}", path.display()));
-    std::fs::read(path).map_err(bad)
 }
 
 #[cfg(not(feature = "tls"))]
@@ -211,20 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn the_password_of_the_environment_goes_where_there_is_none() {
-        let cases = [
-            ("redis://h", "redis://:p%2Fw%40@h"),
-            ("redis://ann@h:7/2", "redis://ann:p%2Fw%40@h:7/2"),
-            ("redis://ann:own@h", "redis://ann:own@h"),
-            ("redis://:@h", "redis://:@h"),
-            ("redis+unix:///run/@.sock", "redis+unix://:p%2Fw%40@/run/@.sock"),
-            ("redis+unix://ann@/run/s?db=1", "redis+unix://ann:p%2Fw%40@/run/s?db=1"),
-            ("nonsense", "nonsense"),
-        ];
-        for (url, expected) in cases {
-            assert_eq!(with_password(url, Some("p/w@")), expected);
-            assert_eq!(with_password(url, None), url);
-        }
+    fn owner_is_the_host_and_the_process() {
+        assert_eq!(named("web-1.example", 4711), "web-1.example:4711");
+        assert_eq!(named("wéb 1", 7), "w-b-1:7");
+        let long = named(&"h".repeat(200), 4_194_304);
+        assert!(long.len() == LONGEST_OWNER && long.ends_with("h:4194304"), "{long}");
+        assert!(redlatch::proto::check_owner(&host_and_process()).is_ok());
     }
 
     #[test]

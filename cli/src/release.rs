@@ -29,6 +29,7 @@ no quorum of nodes could confirm it, 125 usage or configuration.";
 #[command(mut_arg("ttl", |arg| arg.hide(true)))]
 #[command(mut_arg("wait", |arg| arg.hide(true)))]
 #[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+#[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 #[command(mut_arg("max_ttl", |arg| arg.hide(true)))]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
@@ -55,7 +56,7 @@ fn release(options: &Options) -> Result<u8, Refusal> {
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.common.output);
-    let op = event_loop.engine.release_token(key, options.token, 0)?;
+    let op = event_loop.engine.release_token(key, options.token.clone(), 0)?;
     let released = match event_loop.end_of(op)? {
         Outcome::Released(released) => released,
         other => unreachable!("a release ended as {other:?}"),

@@ -4,6 +4,7 @@
 //! holder still has the guard.
 
 use std::cell::RefMut;
+use std::fmt;
 use std::time::Duration;
 
 use super::Client;
@@ -31,7 +32,6 @@ use crate::proto::time::Instant;
 /// makes sure that it ends before the client. If it is forgotten (`std::mem::forget`), its lock
 /// stays until the ttl is over, or until [`Client::close`]. During unwinding its drop does the
 /// same as always. In a forked process the lock is over, and dropping the guard does nothing.
-#[derive(Debug)]
 #[must_use = "a guard that is dropped gives its lock back"]
 pub struct Guard<'a> {
     client: &'a Client,
@@ -185,6 +185,15 @@ impl<'a> Guard<'a> {
 
     fn lock(&self) -> &Lock {
         self.lock.as_ref().expect("it is taken only where the guard ends")
+    }
+}
+
+/// One line: key, token, and how long the lock may still be believed in.
+impl fmt::Debug for Guard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, token) = (self.key.escape_ascii(), &self.lock().token);
+        let remaining = self.remaining();
+        write!(f, "Guard {{ key: \"{key}\", token: {token}, remaining: {remaining:?} }}")
     }
 }
 

@@ -112,12 +112,16 @@ impl Client {
         self.acquire(key.as_ref(), options)
     }
 
-    /// Takes the lock on `key`, in one attempt.
+    /// Takes the lock on `key`, in one attempt, whatever wait the options have.
     ///
     /// # Errors
     /// Why there is no lock.
-    pub fn try_lock(&self, key: impl AsRef<[u8]>, ttl: Duration) -> Result<Guard<'_>, Error> {
-        self.acquire(key.as_ref(), LockOptions::new(ttl).wait(Duration::ZERO))
+    pub fn try_lock(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<LockOptions>,
+    ) -> Result<Guard<'_>, Error> {
+        self.acquire(key.as_ref(), options.into().wait(Duration::ZERO))
     }
 
     /// Takes up the lock on `key` that was given away with `token` ([`Guard::into_token`]), under a

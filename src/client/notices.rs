@@ -1,6 +1,7 @@
 //! Warnings and losses of the locks of a blocking client, until the caller polls them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 
 use crate::proto::error::Error;
 use crate::proto::lock::LockToken;
@@ -15,7 +16,7 @@ const MOST: usize = 256;
 const REMEMBERED: usize = 1 << 14;
 
 /// An event of a lock that a guard holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockEvent {
     /// Its key.
@@ -38,6 +39,15 @@ pub enum LockEventKind {
     },
     /// The lock is lost: reported once.
     Lost(Error),
+}
+
+/// One line, with the key as text.
+impl fmt::Debug for LockEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LockEvent { key, token, what } = self;
+        let key = key.escape_ascii();
+        write!(f, "LockEvent {{ key: \"{key}\", token: {token}, what: {what:?} }}")
+    }
 }
 
 /// The losses by the numbers of the locks, and the events that were not reported yet.

@@ -3,6 +3,7 @@
 //! * `redis://[user[:password]@]host[:port][/db]`
 //! * `rediss://...`: the same over TLS
 //! * `redis+unix://[user[:password]@]/path[?db=N]`: a socket in the file system
+//! * `host:port`: the same as `redis://host:port`
 //!
 //! User, password and path are percent-encoded. The hazard is a password in an error: an error
 //! about a bad address shows the address without its credentials.
@@ -11,7 +12,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::callback::Callback;
 use crate::proto::error::ConfigError;
@@ -65,8 +66,9 @@ impl Address {
             given: Address::without_credentials(url).into(),
             problem: problem.into(),
         };
-        let (scheme, rest) =
-            url.split_once("://").ok_or(bad("it has no scheme; begin with redis://"))?;
+        let none = "it has no scheme; begin with redis://, or write host:port";
+        let plain = is_host_and_port(url).then_some(("redis", url));
+        let (scheme, rest) = url.split_once("://").or(plain).ok_or(bad(none))?;
         let parsed = match scheme {
             "redis" => on_the_network(rest, false),
             "rediss" if cfg!(feature = "tls") => on_the_network(rest, true),
@@ -78,6 +80,24 @@ impl Address {
         let Credentials { user, password } = credentials;
         let label = address.label();
         Ok((address, NodeSettings { label, user, password, db }))
+    }
+
+    /// The URL with this password in it, unless it has one already.
+    pub fn with_password(url: &str, password: Option<&Secret>) -> String {
+        let plain = is_host_and_port(url).then_some(("redis", url));
+        let (Some(password), Some((scheme, rest))) = (password, url.split_once("://").or(plain))
+        else {
+            return url.to_string();
+        };
+        let password = utf8_percent_encode(password.reveal(), NON_ALPHANUMERIC);
+        // The path of a socket may contain an `@`.
+        let place =
+            if scheme == "redis+unix" { rest.find('/').unwrap_or(rest.len()) } else { rest.len() };
+        match rest[..place].rfind('@') {
+            None => format!("{scheme}://:{password}@{rest}"),
+            Some(at) if rest[..at].contains(':') => url.to_string(),
+            Some(at) => format!("{scheme}://{}:{password}{}", &rest[..at], &rest[at..]),
+        }
     }
 
     /// The URL as it may be shown: host, port and database, or the path of a socket.
@@ -224,6 +244,12 @@ fn cut(text: &str, shown: usize) -> String {
     format!("{}{more}", &text[..shown])
 }
 
+/// Whether this is `host:port`, and nothing else. A single word is not: it may be anything.
+fn is_host_and_port(text: &str) -> bool {
+    let is_place = !text.contains(['@', '/', '?', '#']) && host_and_port(text).is_ok();
+    is_place && !text.ends_with(']') && text.contains(':')
+}
+
 fn host_and_port(place: &str) -> Result<(&str, u16), &'static str> {
     let (host, port) = if let Some(rest) = place.strip_prefix('[') {
         let (host, after) = rest.split_once(']').ok_or("its bracket [ is not closed")?;
@@ -291,6 +317,9 @@ mod tests {
     fn what_a_url_names() {
         let plain = |label: &str, db| (label.to_string(), db, None, None);
         assert_eq!(parse("redis://10.0.0.1"), plain("10.0.0.1:6379", 0));
+        assert_eq!(parse("10.0.0.1:6379"), plain("10.0.0.1:6379", 0));
+        assert_eq!(parse("db.example:7000"), plain("db.example:7000", 0));
+        assert_eq!(parse("[::1]:7000"), plain("[::1]:7000", 0));
         assert_eq!(parse("redis://db.example:7000/3"), plain("db.example:7000", 3));
         assert_eq!(parse("redis://[::1]:7000/"), plain("[::1]:7000", 0));
         assert_eq!(parse("redis://[::1]"), plain("[::1]:6379", 0));
@@ -302,6 +331,24 @@ mod tests {
         let (label, db, user, password) = parse("redis+unix://ann:p%2Fw@/run/@.sock?db=4");
         assert_eq!((label.as_str(), db, user.as_deref()), ("unix:/run/@.sock", 4, Some("ann")));
         assert_eq!(password.as_deref(), Some("p/w"));
+    }
+
+    #[test]
+    fn password_goes_into_a_url_that_has_none() {
+        let cases = [
+            ("redis://h", "redis://:p%2Fw%40@h"),
+            ("h:7000", "redis://:p%2Fw%40@h:7000"),
+            ("redis://ann@h:7/2", "redis://ann:p%2Fw%40@h:7/2"),
+            ("redis://ann:own@h", "redis://ann:own@h"),
+            ("redis://:@h", "redis://:@h"),
+            ("redis+unix:///run/@.sock", "redis+unix://:p%2Fw%40@/run/@.sock"),
+            ("redis+unix://ann@/run/s?db=1", "redis+unix://ann:p%2Fw%40@/run/s?db=1"),
+            ("nonsense", "nonsense"),
+        ];
+        for (url, expected) in cases {
+            assert_eq!(Address::with_password(url, Some(&Secret::new("p/w@"))), expected);
+            assert_eq!(Address::with_password(url, None), url);
+        }
     }
 
     #[test]
@@ -403,7 +450,6 @@ mod tests {
             ("redis://:x@h:hunter2", "redis://***@h:***"),
             // Text that can only name a place is shown.
             ("10.0.0.1", "10.0.0.1"),
-            ("h:7000", "h:7000"),
             ("http://h:80/1", "http://h:80/1"),
             ("redis://h:65536", "redis://h:65536"),
             ("redis://[::1]:70000/0", "redis://[::1]:70000/0"),

@@ -4,6 +4,8 @@
 //! laptop or a virtual machine sleeps is over when it wakes. `std::time::Instant` stops during a
 //! suspend on Linux, so deadlines are not of that type.
 
+use std::time::SystemTime;
+
 pub use crate::proto::time::Instant;
 
 /// The present moment, on the clock that deadlines are on.
@@ -51,6 +53,33 @@ pub fn to_std(moment: Instant) -> std::time::Instant {
     moved.unwrap_or(theirs)
 }
 
+/// Converts a moment of our clock into wall time: for logs, and for other programs. Both are
+/// equally far from the present.
+///
+/// Wall time is set and corrected while the machine runs, so never decide by it whether a lock is
+/// held. A moment that wall time cannot express becomes the present.
+#[expect(clippy::disallowed_methods, reason = "one reading of each clock is what converts")]
+pub fn to_wall(moment: Instant) -> SystemTime {
+    let (ours, wall) = (now(), SystemTime::now());
+    let moved = wall.checked_add(moment.saturating_since(ours));
+    moved.and_then(|it| it.checked_sub(ours.saturating_since(moment))).unwrap_or(wall)
+}
+
+/// Converts wall time into a moment of our clock: for a wait until a time of day, say
+/// ([`LockOptions::wait_until`](crate::LockOptions::wait_until)). If the wall clock is set
+/// between now and then, the two moments do not agree any more.
+#[expect(clippy::disallowed_methods, reason = "one reading of each clock is what converts")]
+pub fn from_wall(moment: SystemTime) -> Instant {
+    let (ours, wall) = (now(), SystemTime::now());
+    match moment.duration_since(wall) {
+        Ok(ahead) => ours.saturating_add(ahead),
+        Err(past) => {
+            let ago = u64::try_from(past.duration().as_nanos()).unwrap_or(u64::MAX);
+            Instant::from_nanos(ours.as_nanos().saturating_sub(ago))
+        }
+    }
+}
+
 impl From<std::time::Instant> for Instant {
     /// See [`from_std`].
     fn from(moment: std::time::Instant) -> Instant {
@@ -86,6 +115,26 @@ mod tests {
         // A moment that one clock cannot express does not wrap around.
         let _ = std::time::Instant::from(Instant::from_nanos(u64::MAX));
         let _ = std::time::Instant::from(Instant::from_nanos(0));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the other clock is what it is about")]
+    fn moment_goes_to_wall_time_and_back() {
+        const NEAR: Duration = Duration::from_millis(500);
+        let minute = Duration::from_secs(60);
+        let (ours, wall) = (now(), SystemTime::now());
+        let later = to_wall(ours.saturating_add(minute));
+        assert!(later.duration_since(wall + minute - NEAR).unwrap() < 2 * NEAR);
+        let earlier = to_wall(Instant::from_nanos(ours.as_nanos().saturating_sub(1_000_000)));
+        assert!(earlier <= SystemTime::now() && wall.duration_since(earlier - NEAR).is_ok());
+        for moment in [ours, ours.saturating_add(minute)] {
+            let back = from_wall(to_wall(moment));
+            assert!(back.as_nanos().abs_diff(moment.as_nanos()) < NEAR.as_nanos() as u64);
+        }
+        // A moment that one clock cannot express does not wrap around.
+        assert!(from_wall(SystemTime::UNIX_EPOCH) < ours);
+        let _ = to_wall(Instant::from_nanos(u64::MAX));
+        let _ = to_wall(Instant::from_nanos(0));
     }
 
     #[test]

@@ -21,8 +21,9 @@ use crate::proto::error::ConfigError;
 /// Which CAs to trust and our own certificate on encrypted connections: for
 /// [`Config::tls`](crate::Config::tls).
 ///
-/// The CAs of the system are not used: the nodes are yours, and so is the CA that signs their
-/// certificates. A `rustls::ClientConfig` of your own may trust any CA.
+/// The nodes are yours, and so is, as a rule, the CA that signs their certificates:
+/// [`trusting`](Tls::trusting) trusts it, and no other. The CAs of the system are trusted only by
+/// `system` (feature `system-ca`). A `rustls::ClientConfig` of your own may trust any CA.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ClientConfig>,
@@ -34,8 +35,7 @@ impl Tls {
     /// # Errors
     /// If `ca` is not PEM with certificates in it.
     pub fn trusting(ca: &[u8]) -> Result<Tls, ConfigError> {
-        let config = builder(ca)?.with_no_client_auth();
-        Ok(Tls { config: Arc::new(config) })
+        Tls::of(roots(ca)?, None)
     }
 
     /// The same, with a client certificate and its chain up to the CA (PEM), and its key (PEM),
@@ -44,13 +44,43 @@ impl Tls {
     /// # Errors
     /// If one of them is no such PEM, or the key does not belong to the certificate.
     pub fn mutual(ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Tls, ConfigError> {
-        let certificates = certificates(certificate, "the client certificate")?;
-        // The parser has seen the key, so its error text is not quoted.
-        let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|_| bad("client key: no private key in PEM"))?;
-        let config = builder(ca)?
-            .with_client_auth_cert(certificates, key)
-            .map_err(|error| bad(format!("client certificate and key: {error}")))?;
+        Tls::of(roots(ca)?, Some((certificate, key)))
+    }
+
+    /// Trusts nodes with a certificate of a CA that this system trusts. `SSL_CERT_FILE` and
+    /// `SSL_CERT_DIR` replace those of the system.
+    ///
+    /// # Errors
+    /// If the system has no CA.
+    #[cfg(feature = "system-ca")]
+    pub fn system() -> Result<Tls, ConfigError> {
+        Tls::of(system_roots()?, None)
+    }
+
+    /// The same, with a client certificate and its key: as of [`mutual`](Tls::mutual).
+    ///
+    /// # Errors
+    /// If the system has no CA, or as of `mutual`.
+    #[cfg(feature = "system-ca")]
+    pub fn system_mutual(certificate: &[u8], key: &[u8]) -> Result<Tls, ConfigError> {
+        Tls::of(system_roots()?, Some((certificate, key)))
+    }
+
+    /// Trusts these, with a certificate and its key.
+    fn of(roots: RootCertStore, own: Option<(&[u8], &[u8])>) -> Result<Tls, ConfigError> {
+        let builder = builder(roots)?;
+        let config = match own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let certificates = certificates(certificate, "the client certificate")?;
+                // The parser has seen the key, so its error text is not quoted.
+                let key = PrivateKeyDer::from_pem_slice(key)
+                    .map_err(|_| bad("client key: no private key in PEM"))?;
+                builder
+                    .with_client_auth_cert(certificates, key)
+                    .map_err(|error| bad(format!("client certificate and key: {error}")))?
+            }
+        };
         Ok(Tls { config: Arc::new(config) })
     }
 
@@ -83,11 +113,29 @@ impl Eq for Tls {}
 
 type Builder = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
 
-fn builder(ca: &[u8]) -> Result<Builder, ConfigError> {
+fn roots(ca: &[u8]) -> Result<RootCertStore, ConfigError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca, "the CA")? {
         roots.add(certificate).map_err(|error| bad(format!("the CA: {error}")))?;
     }
+    Ok(roots)
+}
+
+/// The CAs of the system. Single ones that cannot be read are left out, as every program does.
+#[cfg(feature = "system-ca")]
+fn system_roots() -> Result<RootCertStore, ConfigError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
+        let way_out = "install the package ca-certificates, or name a CA";
+        return Err(bad(format!("the system has no CA{why}; {way_out}")));
+    }
+    Ok(roots)
+}
+
+fn builder(roots: RootCertStore) -> Result<Builder, ConfigError> {
     // The provider is named, so that a program with two providers needs no default.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)

@@ -7,10 +7,14 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::proto::error::NodeError;
+use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 
-/// How many bytes of a value are asked for and kept. A token of this library has 40 bytes. Another
-/// program may write a value that is longer than any reply should be: it is cut.
-pub const KEPT: usize = 56;
+/// How many bytes of a value are asked for and kept: more than the longest token has
+/// ([`LONGEST_TOKEN`]). Another program may write a value that is longer than any reply should be:
+/// it is cut.
+pub const KEPT: usize = 160;
+
+const _: () = assert!(KEPT > LONGEST_TOKEN, "a token is kept whole");
 
 /// What a node holds at a key, or the beginning of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +35,18 @@ impl Value {
     /// The bytes of the value, as far as they were kept.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
+    }
+
+    /// The token that the value is; `None` if another program wrote it.
+    pub fn token(&self) -> Option<LockToken> {
+        std::str::from_utf8(self.as_bytes()).ok().and_then(LockToken::parse)
+    }
+
+    /// The owner that the value names, if it is a token with an owner.
+    pub fn owner(&self) -> Option<&str> {
+        self.token()?;
+        let text = std::str::from_utf8(self.as_bytes()).ok()?;
+        text.split_once(':').map(|(_, owner)| owner)
     }
 }
 
@@ -78,8 +94,8 @@ pub struct NodeKeyState {
     pub took: Duration,
 }
 
-/// What the nodes hold at a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What the nodes hold at a key. `Debug` is the line of `Display`.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inspection {
     /// The key.
@@ -154,6 +170,34 @@ impl Inspection {
     }
 }
 
+impl fmt::Display for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\", a quorum is {}:", self.key.escape_ascii(), self.quorum)?;
+        for (index, node) in self.nodes.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma} {} ", node.label)?;
+            match node.sight {
+                KeyState::Absent => f.write_str("free")?,
+                KeyState::Held { value, left: Some(left) } => {
+                    write!(f, "held by {value} for {left:?}")?;
+                }
+                KeyState::Held { value, left: None } => write!(f, "held by {value} for ever")?,
+                KeyState::Failed(cause) => cause.fmt(f)?,
+            }
+            if let Some(detail) = &node.detail {
+                write!(f, " ({detail})")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Inspection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +251,42 @@ mod tests {
         ];
         for (sights, finding) in cases {
             assert_eq!(seen(sights), finding, "{sights:?}");
+        }
+    }
+
+    #[test]
+    fn inspection_is_one_line_with_the_key_as_text() {
+        let node = |label: &str, sight| NodeKeyState {
+            label: label.into(),
+            sight,
+            detail: matches!(sight, KeyState::Failed(_)).then(|| "refused".into()),
+            took: Duration::ZERO,
+        };
+        let nodes = vec![
+            node("a:1", held(b"tok\n", Some(1500))),
+            node("b:1", held(b"tok", None)),
+            node("c:1", KeyState::Absent),
+            node("d:1", KeyState::Failed(NodeError::Unreachable)),
+        ];
+        let seen = Inspection { key: b"in\r\nvoice"[..].into(), quorum: 3, nodes };
+        let line = "\"in\\r\\nvoice\", a quorum is 3: a:1 held by tok\\n for 1.5s, \
+             b:1 held by tok for ever, c:1 free, d:1 not connected (refused)";
+        assert_eq!(seen.to_string(), line);
+        assert_eq!(format!("{seen:?}"), line);
+    }
+
+    #[test]
+    fn value_that_is_a_token_names_its_owner() {
+        let digits = "0123456789abcdef0123456789abcdef01234567";
+        let owned = Value::of(format!("{digits}:web-1:4711/nightly").as_bytes());
+        assert_eq!(owned.owner(), Some("web-1:4711/nightly"));
+        assert_eq!(owned.token().map(|token| token.to_string()), Some(owned.to_string()));
+        let plain = Value::of(digits.as_bytes());
+        assert_eq!((plain.owner(), plain.token().is_some()), (None, true));
+        let long = format!("{digits}:{}", "x".repeat(100));
+        assert_eq!(Value::of(long.as_bytes()).owner().map(str::len), Some(100));
+        for other in ["web-1:4711", "not a token:me", &format!("{digits}:a b")] {
+            assert_eq!(Value::of(other.as_bytes()).owner(), None, "{other}");
         }
     }
 

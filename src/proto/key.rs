@@ -1,9 +1,49 @@
-//! The hash of a key, by which records and queues are found.
+//! A key as it is sent, with the prefix of the settings; and the hash of a key, by which records
+//! and queues are found.
 //!
 //! Two keys may have the same hash. Code that finds something by it compares the key itself, or
 //! does no harm if it is another's.
 
 use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
+
+/// Makes the key that is sent out of the key that a caller named. Everything else, such as records
+/// and errors, has the key as the caller named it.
+#[derive(Debug, Default)]
+pub struct KeyPrefix {
+    length: usize,
+    /// The prefix, and after it the last key that it was put before.
+    buffer: Vec<u8>,
+}
+
+impl KeyPrefix {
+    /// Puts `prefix` before every key.
+    pub fn new(prefix: &str) -> KeyPrefix {
+        KeyPrefix { length: prefix.len(), buffer: prefix.into() }
+    }
+
+    /// The key as it is sent.
+    #[inline]
+    pub fn put_before<'a>(&'a mut self, key: &'a [u8]) -> &'a [u8] {
+        if self.length == 0 {
+            return key;
+        }
+        self.buffer.truncate(self.length);
+        self.buffer.extend_from_slice(key);
+        &self.buffer
+    }
+
+    /// The prefix.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+
+    /// The hash of the key that a caller named, of a key that a node names. Of a key without the
+    /// prefix, which is none of this client's, it is another hash.
+    #[inline]
+    pub fn hash_of(&self, sent: &[u8]) -> KeyHash {
+        KeyHash::of(sent.strip_prefix(self.as_bytes()).unwrap_or(sent))
+    }
+}
 
 /// The hash of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +87,20 @@ impl Hasher for AsItIs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prefix_is_put_before_a_key_and_taken_off_again() {
+        let mut prefix = KeyPrefix::new("app:");
+        for key in [&b""[..], b"a", b"longer than the prefix", b"a"] {
+            let sent = prefix.put_before(key).to_vec();
+            assert_eq!(sent, [b"app:", key].concat());
+            assert_eq!(prefix.hash_of(&sent), KeyHash::of(key));
+        }
+        assert_eq!(prefix.hash_of(b"a"), KeyHash::of(b"a"), "another client's key: harmless");
+        let mut none = KeyPrefix::new("");
+        assert_eq!(none.put_before(b"a"), b"a");
+        assert_eq!(none.hash_of(b"a"), KeyHash::of(b"a"));
+    }
 
     #[test]
     fn a_key_has_one_number_and_others_have_others() {

@@ -5,6 +5,8 @@
 //! finds nothing.
 
 use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
 
 use rand::{CryptoRng, Rng};
 
@@ -16,14 +18,28 @@ pub const TOKEN_BYTES: usize = 20;
 /// A token as it is sent: two hex digits for each byte, so that an operator can read it.
 pub const TOKEN_DIGITS: usize = 2 * TOKEN_BYTES;
 
+/// The most bytes of an owner: enough for a long host name, a process number and the name of a job.
+pub const LONGEST_OWNER: usize = 100;
+
+/// The most bytes of a token as it is sent: the digits, a colon and the owner.
+pub const LONGEST_TOKEN: usize = TOKEN_DIGITS + 1 + LONGEST_OWNER;
+
 /// The value of a key while the client holds the lock. A new one is drawn for every attempt.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+///
+/// As text, and on the nodes, a token is 40 hex digits. If its client has an
+/// [owner](crate::proto::Settings::owner), a colon and the owner follow. Tokens are
+/// always compared whole: the digits make a token unique, and the owner is for people.
+///
+/// All tokens of a client share one copy of the owner, so that drawing and cloning a token
+/// allocate nothing.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct LockToken {
     digits: [u8; TOKEN_DIGITS],
+    owner: Option<Arc<str>>,
 }
 
 impl LockToken {
-    /// Draws a token.
+    /// Draws a token without an owner.
     pub fn draw<R: Rng + CryptoRng>(rng: &mut R) -> LockToken {
         let mut bytes = [0; TOKEN_BYTES];
         rng.fill_bytes(&mut bytes);
@@ -32,26 +48,97 @@ impl LockToken {
             pair[0] = HEX[usize::from(byte >> 4)];
             pair[1] = HEX[usize::from(byte & 15)];
         }
-        LockToken { digits }
+        LockToken { digits, owner: None }
     }
 
-    /// The token that `text` spells, if it spells one.
+    /// The token with this owner, which must be a good one ([`check_owner`]).
+    #[must_use]
+    pub fn with_owner(self, owner: Option<&Arc<str>>) -> LockToken {
+        LockToken { owner: owner.cloned(), ..self }
+    }
+
+    /// The token that `text` spells, if it spells one: as [`FromStr`], without an error.
     pub fn parse(text: &str) -> Option<LockToken> {
-        let digits: [u8; TOKEN_DIGITS] = text.as_bytes().try_into().ok()?;
-        digits.iter().all(|d| HEX.contains(d)).then_some(LockToken { digits })
+        let (digits, owner) = match text.split_once(':') {
+            Some((digits, owner)) => (digits, Some(owner)),
+            None => (text, None),
+        };
+        let digits: [u8; TOKEN_DIGITS] = digits.as_bytes().try_into().ok()?;
+        let is_good = |owner: &str| !owner.is_empty() && check_owner(owner).is_ok();
+        let good = digits.iter().all(|d| HEX.contains(d)) && owner.is_none_or(is_good);
+        good.then(|| LockToken { digits, owner: owner.map(Arc::from) })
     }
 
-    /// The hex digits, as they are sent.
-    pub const fn as_bytes(&self) -> &[u8; TOKEN_DIGITS] {
+    /// The 40 hex digits, which make the token unique.
+    pub const fn digits(&self) -> &[u8; TOKEN_DIGITS] {
         &self.digits
     }
+
+    /// The owner that the token names: the client that drew it, in its own words.
+    pub fn owner(&self) -> Option<&str> {
+        self.owner.as_deref()
+    }
+
+    /// How many bytes the token has as it is sent.
+    pub(crate) fn length(&self) -> usize {
+        TOKEN_DIGITS + self.owner.as_ref().map_or(0, |owner| 1 + owner.len())
+    }
+
+    /// The token as it is sent, written at the beginning of `buffer`.
+    pub fn write_to<'a>(&self, buffer: &'a mut [u8; LONGEST_TOKEN]) -> &'a [u8] {
+        buffer[..TOKEN_DIGITS].copy_from_slice(&self.digits);
+        if let Some(owner) = &self.owner {
+            buffer[TOKEN_DIGITS] = b':';
+            buffer[TOKEN_DIGITS + 1..self.length()].copy_from_slice(owner.as_bytes());
+        }
+        &buffer[..self.length()]
+    }
+}
+
+/// Checks whether tokens can name this owner: printable ASCII without spaces, so that a token is
+/// one word in a shell and in a log, and of [`LONGEST_OWNER`] bytes at most.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_owner(owner: &str) -> Result<(), &'static str> {
+    if owner.len() > LONGEST_OWNER {
+        return Err("it has more than 100 bytes; give a shorter one");
+    }
+    if !owner.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("it must be printable ASCII without spaces");
+    }
+    Ok(())
 }
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
 
+/// A text that spells no token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidToken;
+
+impl fmt::Display for InvalidToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "no token: a token is 40 hex digits (0-9, a-f), which `:` and an owner may follow",
+        )
+    }
+}
+
+impl std::error::Error for InvalidToken {}
+
+impl FromStr for LockToken {
+    type Err = InvalidToken;
+
+    fn from_str(text: &str) -> Result<LockToken, InvalidToken> {
+        LockToken::parse(text).ok_or(InvalidToken)
+    }
+}
+
+/// The token as it is sent: [`FromStr`] reads it back.
 impl fmt::Display for LockToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.digits.iter().try_for_each(|&digit| write!(f, "{}", char::from(digit)))
+        let mut buffer = [0; LONGEST_TOKEN];
+        self.write_to(&mut buffer).escape_ascii().fmt(f)
     }
 }
 
@@ -75,13 +162,13 @@ pub struct Lock {
 impl Lock {
     /// What the key holds on the nodes that granted it.
     pub fn token(&self) -> LockToken {
-        self.token
+        self.token.clone()
     }
 
     /// Another handle of the same lock, to read its state while the first handle is elsewhere.
     /// The first of them that is released releases the lock; then the other finds no lock.
     pub fn alias(&self) -> Lock {
-        Lock { record: self.record, token: self.token }
+        Lock { record: self.record, token: self.token() }
     }
 }
 
@@ -96,15 +183,35 @@ mod tests {
         let mut rng = StdRng::from_seed([7; 32]);
         let token = LockToken::draw(&mut rng);
         let text = token.to_string();
-        assert_eq!(text.len(), 40);
-        assert_eq!(LockToken::parse(&text), Some(token));
+        assert_eq!((text.len(), token.owner()), (40, None));
+        assert_eq!(text.parse(), Ok(token.clone()));
         assert_ne!(LockToken::draw(&mut rng), token);
     }
 
     #[test]
+    fn token_with_an_owner_reads_back_whole() {
+        let mut rng = StdRng::from_seed([7; 32]);
+        for owner in ["h", "web-1:4711/nightly", &"x".repeat(LONGEST_OWNER)] {
+            let token = LockToken::draw(&mut rng).with_owner(Some(&Arc::from(owner)));
+            let text = token.to_string();
+            assert_eq!(text.len(), token.length());
+            assert_eq!(&text[40..], format!(":{owner}"));
+            let read: LockToken = text.parse().unwrap();
+            assert_eq!((read.owner(), &read), (Some(owner), &token));
+            // The digits alone are another token.
+            assert_ne!(text[..40].parse(), Ok(token));
+        }
+    }
+
+    #[test]
     fn what_is_not_a_token_is_not_read_as_one() {
+        let (digits, long) = ("0".repeat(40), "x".repeat(LONGEST_OWNER + 1));
+        let owned = |owner: &str| format!("{digits}:{owner}");
         for text in ["", "abc", &"g".repeat(40), &"A".repeat(40), &"0".repeat(41)] {
             assert_eq!(LockToken::parse(text), None, "{text}");
+        }
+        for text in [owned(""), owned("a b"), owned("a\n"), owned("\u{e4}"), owned(&long)] {
+            assert_eq!(text.parse::<LockToken>(), Err(InvalidToken), "{text}");
         }
     }
 }

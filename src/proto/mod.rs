@@ -15,6 +15,7 @@ pub(crate) mod key;
 pub(crate) mod lock;
 pub(crate) mod locks;
 pub(crate) mod node_set;
+pub mod prometheus;
 pub(crate) mod settings;
 pub(crate) mod stats;
 pub(crate) mod time;
@@ -34,7 +35,7 @@ pub use error::{
 };
 pub use ids::Op;
 pub use inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
-pub use lock::{Lock, LockToken};
+pub use lock::{InvalidToken, LONGEST_OWNER, Lock, LockToken, check_owner};
 pub use locks::auto_extend::AutoExtend;
 pub use locks::requests::{Completion, Outcome};
 pub use locks::round::ReleaseOutcome;

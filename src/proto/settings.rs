@@ -2,9 +2,11 @@
 //! reason. Addresses are not here: only the driver, which opens the sockets, needs them.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::proto::error::ConfigError;
+use crate::proto::lock::check_owner;
 use crate::proto::node_set::MAX_NODES;
 use crate::proto::time::{Ttl, drift};
 
@@ -176,6 +178,11 @@ pub struct Settings {
     /// The name of the client's connections in `CLIENT LIST`, if the nodes take a name; empty: no
     /// name.
     pub client_name: Box<str>,
+    /// The words by which people know this client, in each of its tokens; `None`: its tokens are
+    /// plain. Every token shares this copy.
+    pub owner: Option<Arc<str>>,
+    /// Stands before every key that is sent, except the node marker.
+    pub key_prefix: Box<str>,
     /// The longest ttl that may be asked for.
     pub max_ttl: Duration,
     /// How long a node may take to answer before the others decide without it, and how long it may
@@ -217,6 +224,8 @@ impl Settings {
         Settings {
             nodes,
             client_name: "redlatch".into(),
+            owner: None,
+            key_prefix: "".into(),
             max_ttl: Duration::from_secs(60),
             node_timeout: NODE_TIMEOUT,
             connect_timeout: Duration::from_secs(1),
@@ -261,12 +270,17 @@ impl Settings {
                 return Err(ConfigError::DuplicateNode { label: node.label.clone() });
             }
         }
-        if self.node_marker.len() > LONGEST_KEY {
-            let (given, most) = (self.node_marker.len(), LONGEST_KEY);
+        let longest = self.node_marker.len().max(self.key_prefix.len());
+        if longest > LONGEST_KEY {
+            let (given, most) = (longest, LONGEST_KEY);
             return Err(ConfigError::KeyTooLong { given, most });
         }
         if !self.client_name.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ConfigError::ClientName { given: self.client_name.clone() });
+        }
+        if let Err(problem) = self.owner.as_deref().map_or(Ok(()), check_owner) {
+            let given = self.owner.as_deref().unwrap_or_default().into();
+            return Err(ConfigError::Owner { given, problem });
         }
         self.validate_times()
     }
@@ -322,6 +336,20 @@ mod tests {
             settings.client_name = name.into();
             assert_eq!(settings.validate().is_ok(), good, "{name:?}");
         }
+    }
+
+    #[test]
+    fn owner_that_a_token_cannot_name_is_refused() {
+        let mut settings = of(&["a"]);
+        let (most, longer) = ("x".repeat(100), "x".repeat(101));
+        for (owner, good) in
+            [("web-1:4711/a", true), (&most, true), (&longer, false), ("a b", false)]
+        {
+            settings.owner = Some(owner.into());
+            assert_eq!(settings.validate().is_ok(), good, "{owner:?}");
+        }
+        let error = settings.validate().unwrap_err().to_string();
+        assert_eq!(error, "owner is \"a b\": it must be printable ASCII without spaces");
     }
 
     #[test]

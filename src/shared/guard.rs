@@ -3,6 +3,7 @@
 //! The hazard is a guard that outlives its lock: the protection ends at the deadline, even if the
 //! holder still has the guard.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +30,6 @@ use crate::proto::locks::round::ReleaseOutcome;
 ///
 /// A guard is `Send` and `Sync`, and keeps its client alive. If a panic unwinds through it, the
 /// lock is released. In a forked process a guard does nothing to the parent's lock.
-#[derive(Debug)]
 #[must_use = "a guard that is dropped gives its lock back"]
 pub struct SharedGuard {
     owner: Arc<Owner>,
@@ -110,6 +110,13 @@ impl Deref for SharedGuard {
 
     fn deref(&self) -> &LockWatcher {
         self.watcher.as_ref().expect("it is taken only in drop")
+    }
+}
+
+/// One line: key, token, and how long the lock may still be believed in.
+impl fmt::Debug for SharedGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_as("SharedGuard", f)
     }
 }
 

@@ -151,12 +151,16 @@ impl SharedClient {
         self.acquire(key, options)
     }
 
-    /// Takes the lock on `key`, in one attempt.
+    /// Takes the lock on `key`, in one attempt, whatever wait the options have.
     ///
     /// # Errors
     /// The call ends with why there is no lock.
-    pub fn try_lock<K: AsRef<[u8]>>(&self, key: K, ttl: Duration) -> Call<Acquire<K>> {
-        self.acquire(key, LockOptions::new(ttl).wait(Duration::ZERO))
+    pub fn try_lock<K: AsRef<[u8]>>(
+        &self,
+        key: K,
+        options: impl Into<LockOptions>,
+    ) -> Call<Acquire<K>> {
+        self.acquire(key, options.into().wait(Duration::ZERO))
     }
 
     fn acquire<K: AsRef<[u8]>>(&self, key: K, options: LockOptions) -> Call<Acquire<K>> {

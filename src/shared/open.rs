@@ -293,7 +293,8 @@ mod tests {
             let [before, after] = ["0", "1"].map(|digit| LockToken::parse(&digit.repeat(40)));
             let lock_state = Arc::new(LockState::default());
             lock_state.set_deadline(Some(Instant::from_nanos(1)));
-            let held = Place::Held { token: after.unwrap(), lock_state: Arc::clone(&lock_state) };
+            let held =
+                Place::Held { token: after.clone().unwrap(), lock_state: Arc::clone(&lock_state) };
             let place = open.places.insert(held);
             let loss = |token| {
                 let kind = LockUpdateKind::Lost(Error::Closed(ClosedReason::Asked));

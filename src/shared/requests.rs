@@ -92,17 +92,17 @@ question!(
 );
 question!(
     Adopt -> SharedGuard,
-    |it, key, engine, data| engine.adopt(key, it.token, it.options, data),
+    |it, key, engine, data| engine.adopt(key, it.token.clone(), it.options, data),
     |at| Outcome::Acquired(lock) => SharedGuard::of(at, lock)
 );
 question!(
     ExtendToken -> Instant,
-    |it, key, engine, data| engine.extend_token(key, it.token, it.ttl, data),
+    |it, key, engine, data| engine.extend_token(key, it.token.clone(), it.ttl, data),
     |_at| Outcome::Extended { deadline } => deadline
 );
 question!(
     ReleaseToken -> ReleaseOutcome,
-    |it, key, engine, data| engine.release_token(key, it.token, data),
+    |it, key, engine, data| engine.release_token(key, it.token.clone(), data),
     |_at| Outcome::Released(released) => released
 );
 question!(

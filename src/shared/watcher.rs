@@ -101,6 +101,13 @@ impl LockWatcher {
     }
 
     /// The error for a lock that is over for no known reason.
+    /// The line of `Debug`, for a type of this name.
+    pub(super) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, token) = (self.key().escape_ascii(), &self.lock.token);
+        let remaining = self.remaining();
+        write!(f, "{name} {{ key: \"{key}\", token: {token}, remaining: {remaining:?} }}")
+    }
+
     fn is_over(&self) -> Error {
         let over = self.inner.with(|open| {
             open.engine.coordinator().lost_unasked(LostReason::Over, self.key(), clock::now())
@@ -115,12 +122,10 @@ impl Clone for LockWatcher {
     }
 }
 
+/// One line: key, token, and how long the lock may still be believed in.
 impl fmt::Debug for LockWatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockWatcher")
-            .field("token", &self.token())
-            .field("remaining", &self.remaining())
-            .finish_non_exhaustive()
+        self.fmt_as("LockWatcher", f)
     }
 }
 

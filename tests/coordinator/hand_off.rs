@@ -183,7 +183,7 @@ fn a_look_asks_for_the_beginning_of_a_value_and_tells_an_empty_one_from_none() {
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for node in 0..4 {
         let said = bench.said(node);
-        assert_eq!(said, [vec!["GETRANGE", "k", "0", "55"], vec!["PTTL", "k"]]);
+        assert_eq!(said, [vec!["GETRANGE", "k", "0", "159"], vec!["PTTL", "k"]]);
     }
     let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n:-1\r\n";
     let beginning = format!("$56\r\n{}\r\n:500\r\n", "x".repeat(56));

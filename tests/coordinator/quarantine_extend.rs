@@ -166,7 +166,7 @@ fn extend_by_token_never_counts_a_node_in_quarantine() {
         if before {
             bench.reply(2, FLUSH);
         }
-        bench.core.extend_token(b"k", token, TTL, 2, bench.now).unwrap();
+        bench.core.extend_token(b"k", token.clone(), TTL, 2, bench.now).unwrap();
         for node in 0..3 {
             assert_eq!(bench.names(node), ["EVALSHA"]);
         }

@@ -190,7 +190,10 @@ fn lock_updates_that_are_not_taken_keep_it_readable() {
             assert!(outer.wakes(&locks, LOST), "{data}: {locks:?}");
             locks.tick().unwrap();
             let update = locks.poll_lock_update().expect("one of those that wait");
-            assert_eq!((update.data, update.token), (data, held[data as usize - 1].token()));
+            assert_eq!(
+                (update.data, update.token.clone()),
+                (data, held[data as usize - 1].token())
+            );
             assert!(matches!(update.kind, LockUpdateKind::Lost(Error::Lost { .. })), "{update:?}");
         }
         assert_eq!(locks.poll_lock_update(), None);

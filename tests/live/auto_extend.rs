@@ -239,8 +239,8 @@ fn a_ttl_of_nothing_is_never_sent() {
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     for ttl in [Duration::ZERO, Duration::from_nanos(1), millis(1), millis(2), Duration::MAX] {
         assert!(matches!(guard.extend(ttl), Err(Error::Config(_))), "{ttl:?}");
-        assert!(matches!(client.extend_token("a", token, ttl), Err(Error::Config(_))));
-        assert!(matches!(client.adopt("a", token, ttl), Err(Error::Config(_))));
+        assert!(matches!(client.extend_token("a", token.clone(), ttl), Err(Error::Config(_))));
+        assert!(matches!(client.adopt("a", token.clone(), ttl), Err(Error::Config(_))));
         assert!(matches!(client.lock("b", kept(ttl)), Err(Error::Config(_))));
     }
     for max_hold in [Duration::ZERO, millis(2)] {

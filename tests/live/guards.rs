@@ -4,6 +4,40 @@ use super::*;
 use redlatch::{Error, LockOptions, ReleaseOutcome};
 
 #[test]
+fn guard_and_event_are_one_readable_line() {
+    let fleet = Fleet::start(3);
+    let client = Client::connect(config(&fleet).owner("web-1:7")).unwrap();
+    let key = "invoice\r\n42";
+    let guard = client.try_lock(key, LockOptions::new(TTL).wait_forever()).unwrap();
+    let (line, token) = (format!("{guard:?} {guard:#?}"), guard.token().to_string());
+    let head = format!("Guard {{ key: \"invoice\\r\\n42\", token: {token}, remaining: ");
+    assert!(line.starts_with(&head) && !line.contains(['\n', '[']), "{line}");
+    assert!(token.ends_with(":web-1:7"));
+    // The options of `try_lock` count, except for the wait.
+    let error = client.try_lock(key, LockOptions::new(TTL).wait_forever()).unwrap_err();
+    assert!(error.is_contended() && error.is_retryable(), "{error}");
+    let short = client.try_lock("short", kept(millis(50))).unwrap();
+    eventually(SECOND, "its loss is reported", || {
+        std::thread::sleep(millis(60));
+        short.check().is_err()
+    });
+    let event = client.poll_lock_event().expect("a kept lock reports its end");
+    let line = format!("{event:?}");
+    assert!(line.starts_with("LockEvent { key: \"short\", token: "), "{line}");
+    drop(guard);
+
+    let shared = redlatch::SharedClient::connect(config(&fleet)).unwrap();
+    let guard = shared.try_lock(key, kept(TTL)).wait().unwrap();
+    let token = guard.token().to_string();
+    for (name, line) in
+        [("SharedGuard", format!("{guard:?}")), ("LockWatcher", format!("{:?}", guard.watcher()))]
+    {
+        let head = format!("{name} {{ key: \"invoice\\r\\n42\", token: {token}, remaining: ");
+        assert!(line.starts_with(&head) && line.len() < head.len() + 20, "{line}");
+    }
+}
+
+#[test]
 fn a_guard_that_is_dropped_gives_its_lock_back() {
     let fleet = Fleet::start(5);
     let client = client(&fleet);

@@ -31,7 +31,7 @@ fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
         let options = if keep { kept(2 * SECOND) } else { LockOptions::new(2 * SECOND) };
         let given = giver.lock("a", options).unwrap().into_token().unwrap();
         let start = Instant::now();
-        let guard = taker.adopt("a", given, kept(5 * SECOND)).unwrap();
+        let guard = taker.adopt("a", given.clone(), kept(5 * SECOND)).unwrap();
         println!("taken up in {:?}, {:?} are left", start.elapsed(), guard.remaining());
         assert_ne!(guard.token(), given, "two who took it up would both hold it");
         taker.drive_until(SECOND, "all have the new token", || {
@@ -43,8 +43,8 @@ fn a_lock_that_is_given_away_is_taken_up_and_is_the_other_s() {
         taker.drive(millis(100)).unwrap();
         assert!(giver.poll_lock_event().is_none(), "the giver gets no event");
         guard.check().unwrap();
-        is_gone(&giver.adopt("a", given, TTL).unwrap_err());
-        assert_eq!(giver.release_token("a", given).unwrap(), ReleaseOutcome::TakenByOther);
+        is_gone(&giver.adopt("a", given.clone(), TTL).unwrap_err());
+        assert_eq!(giver.release_token("a", given.clone()).unwrap(), ReleaseOutcome::TakenByOther);
         assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
         nothing_is_left(&fleet, SECOND);
         for monitor in &monitors {
@@ -145,7 +145,7 @@ fn of_two_clients_that_adopt_one_token_one_at_most_holds_it() {
             move || -> Vec<Adopted> {
                 let round = |round| {
                     together.wait();
-                    let token = *given.lock().expect("nobody panics with it");
+                    let token = given.lock().expect("nobody panics with it").clone();
                     let adopted = take_up_together(&client, &format!("k{round}"), token, fleet);
                     let _ = client.drive(millis(1));
                     together.wait();
@@ -205,7 +205,7 @@ fn what_the_giver_left_unanswered_never_touches_the_adopter() {
         guard.extend(TTL).unwrap();
         let given = guard.into_token().unwrap();
         stop("adopt");
-        let adopted = taker.adopt("a", given, kept(TTL)).unwrap();
+        let adopted = taker.adopt("a", given.clone(), kept(TTL)).unwrap();
         // The giver finds the node silent, and ends; the request that it sent there is still to be
         // executed.
         giver.drive(millis(400)).unwrap();

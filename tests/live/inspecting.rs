@@ -34,7 +34,7 @@ fn what_is_free_held_split_or_for_ever_is_seen_and_nothing_is_changed() {
     holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
     let before: Vec<i64> = fleet.iter().map(|node| node.pttl("a")).collect();
     let (finding, seen) = sights(&client, "a");
-    let token = Value::of(guard.token().as_bytes());
+    let token = Value::of(guard.token().digits());
     println!("held: {finding:?}");
     let KeySummary::Held { value, nodes: 3, left: Some(left) } = finding else { panic!() };
     assert_eq!(value, token);
@@ -111,7 +111,7 @@ fn nodes_that_do_not_answer_and_keys_that_are_no_locks_are_seen_as_what_they_are
     fleet[0].command(&["DEL", "a"]);
     assert_eq!(sights(&client, "a").0, KeySummary::Free);
     let guard = client.try_lock("a", TTL).unwrap();
-    let token = Value::of(guard.token().as_bytes());
+    let token = Value::of(guard.token().digits());
     let (finding, _) = sights(&client, "a");
     let KeySummary::Held { value, nodes: 3, left: Some(_) } = finding else {
         panic!("{finding:?}")

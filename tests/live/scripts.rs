@@ -19,22 +19,25 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
     let token = LockToken::parse(&guard.token().to_string()).expect("it reads back");
     let before = clock::now();
-    let deadline = script.extend_token("a", token, TTL).unwrap();
+    let deadline = script.extend_token("a", token.clone(), TTL).unwrap();
     assert!(deadline.saturating_since(before) > TTL / 2);
     assert!(deadline.saturating_since(clock::now()) < TTL, "the drift is taken off");
     for node in &fleet {
         eventually(SECOND, "it is prolonged there", || node.pttl("a") > 9_000);
     }
     // It never shortens, and what it cannot do it does not do.
-    let shorter = script.extend_token("a", token, SECOND).unwrap();
+    let shorter = script.extend_token("a", token.clone(), SECOND).unwrap();
     assert!(shorter < deadline, "a majority agreed to no more than that");
-    for (token, key) in [(wrong_token(), "a"), (token, "b")] {
+    for (token, key) in [(wrong_token(), "a"), (token.clone(), "b")] {
         let error = script.extend_token(key, token, TTL).unwrap_err();
         println!("{error}");
         assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
     }
     for ttl in [Duration::ZERO, millis(2), Duration::MAX] {
-        assert!(matches!(script.extend_token("a", token, ttl), Err(Error::Config(_))), "{ttl:?}");
+        assert!(
+            matches!(script.extend_token("a", token.clone(), ttl), Err(Error::Config(_))),
+            "{ttl:?}"
+        );
     }
     script.drive(millis(50)).unwrap();
     assert!(fleet.iter().all(|node| node.pttl("a") > 8_000), "it was shortened");

@@ -59,10 +59,10 @@ impl World {
         let key = self.clients[client].users[user].key;
         let core = &mut self.clients[client].coordinator;
         let (length, name) = (Duration::from_millis(ttl), &self.keys[key]);
-        let asked = core.extend_token(name, it.token, length, serial, instant(now));
+        let asked = core.extend_token(name, it.token.clone(), length, serial, instant(now));
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);
-            let token = it.token;
+            let token = &it.token;
             format!("client {client} user {user} extends {token} #{serial} {ttl} ms: {outcome:?}")
         });
         match asked {
@@ -102,7 +102,7 @@ impl World {
             until = until.max(self.checker.belief(before).until);
             self.checker.end(now, before);
         }
-        let belief = Belief::new((client, user), key, it.token.as_bytes().to_vec(), now, until);
+        let belief = Belief::new((client, user), key, it.token.digits().to_vec(), now, until);
         let belief = self.checker.hand_out(now, belief);
         it.belief = Some(belief);
         self.tally.borrowed += 1;

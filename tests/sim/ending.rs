@@ -195,7 +195,7 @@ impl World {
         let client = (owner + 1) % self.clients.len();
         let (ttl, token) = (Duration::from_millis(self.long_ttl()), lock.token());
         let extended = self.errand(client, |core, key, serial, at| {
-            core.extend_token(key, token, ttl, serial, at).map(|_| ())
+            core.extend_token(key, token.clone(), ttl, serial, at).map(|_| ())
         });
         if !matches!(extended, Some(Ok(Outcome::Extended { .. }))) {
             self.checker.violate(format!("client {client} cannot extend by token: {extended:?}"));
@@ -203,7 +203,7 @@ impl World {
         let seen =
             self.errand(client, |core, key, serial, at| core.inspect(key, serial, at).map(|_| ()));
         let whose = |seen: &Inspection| match seen.finding() {
-            KeySummary::Held { value, .. } => value == Value::of(token.as_bytes()),
+            KeySummary::Held { value, .. } => value == Value::of(token.digits()),
             _ => false,
         };
         if !matches!(&seen, Some(Ok(Outcome::Inspected(seen))) if whose(seen)) {

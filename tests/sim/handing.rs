@@ -18,7 +18,7 @@ use crate::world::World;
 const REMEMBERED: usize = 6;
 
 /// A lock that may be taken up.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Offer {
     pub key: usize,
     pub token: LockToken,
@@ -48,13 +48,13 @@ impl World {
         match given {
             Some(_) => {
                 self.tally.given_away += 1;
-                self.given.insert(token.as_bytes().to_vec());
+                self.given.insert(token.digits().to_vec());
                 let asked = disturbed || !self.plan.memory.excludes();
                 let at = now + self.dice.below(until - now);
                 self.agenda.put(at, Event::ProbeGiven { handed: self.handed.len() });
-                let offer = Offer { key, token, alone: false };
+                let offer = Offer { key, token: token.clone(), alone: false };
                 self.handed.push(Handed { offer, until, asked });
-                if !(self.dice.chance(self.plan.lends) && self.lend(key, token)) {
+                if !(self.dice.chance(self.plan.lends) && self.lend(key, token.clone())) {
                     self.offer(key, token);
                 }
             }
@@ -68,7 +68,7 @@ impl World {
     pub fn probe_given(&mut self, handed: usize) {
         let now = self.agenda.now();
         let Handed { offer, until, asked } = &self.handed[handed];
-        let on = self.supporters(offer.key, offer.token.as_bytes(), *until);
+        let on = self.supporters(offer.key, offer.token.digits(), *until);
         if !asked && now < *until && 2 * on.len() <= self.nodes.len() {
             let words = format!("what was given away rests on nodes {on:?} only: {offer:?}");
             self.checker.violate(words);
@@ -79,7 +79,7 @@ impl World {
     pub fn offer(&mut self, key: usize, token: LockToken) {
         let now = self.agenda.now();
         let offer = Offer { key, token, alone: false };
-        self.offers.push(offer);
+        self.offers.push(offer.clone());
         if self.offers.len() > REMEMBERED {
             self.offers.remove(0);
         }
@@ -90,7 +90,7 @@ impl World {
             let at = now + self.dice.one_of(&[0, 300 * MICRO, 20 * MILLI]);
             let it = &mut self.clients[client].users[user];
             if matches!(it.state, State::Resting) {
-                (it.bid, it.at) = (Some(offer), at);
+                (it.bid, it.at) = (Some(offer.clone()), at);
                 self.rouse(client);
             }
         }
@@ -99,9 +99,9 @@ impl World {
     /// A user takes up a lock that was offered, mostly the one that it has learned of.
     pub fn take_up(&mut self, client: usize, user: usize, mut offer: Offer) {
         if !offer.alone && self.dice.chance(100) {
-            offer = self.offers[self.dice.place(self.offers.len())];
+            offer = self.offers[self.dice.place(self.offers.len())].clone();
         }
-        let token = offer.token;
+        let token = offer.token.clone();
         let known = self.handed.iter_mut().filter(|handed| handed.offer.token == token);
         known.for_each(|handed| handed.asked = true);
         if offer.alone {
@@ -126,7 +126,8 @@ impl World {
         let serial = self.next_serial();
         let it = &mut self.clients[client];
         let (ttl, keep) = (Duration::from_millis(wish.ttl), wish.keep());
-        let asked = it.coordinator.adopt(&self.keys[key], token, ttl, keep, serial, instant(now));
+        let asked =
+            it.coordinator.adopt(&self.keys[key], token.clone(), ttl, keep, serial, instant(now));
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);
             format!("client {client} user {user} adopts #{serial} {token} {wish:?}: {outcome:?}")

@@ -249,7 +249,7 @@ impl World {
         for user in &it.users {
             let State::Holding(held) = &user.state else { continue };
             let token = held.lock.token();
-            let Some(ttl) = set_ttl(output, token.as_bytes()) else { continue };
+            let Some(ttl) = set_ttl(output, token.digits()) else { continue };
             let belief = self.checker.belief(held.belief);
             if belief.from <= self.network.wires[wire].full_until {
                 // The first one may be on its way yet.

@@ -338,6 +338,9 @@ impl World {
             Ok(Outcome::Vouched(_)) => {
                 return self.checker.violate("a vouching that no user asked for".into());
             }
+            Ok(Outcome::ForceReleased(_)) => {
+                return self.checker.violate("a forced release that no user asked for".into());
+            }
             Ok(Outcome::Expiring { .. } | Outcome::Renewed { .. }) => {
                 return self.checker.violate("a notice for who keeps nothing".into());
             }
@@ -367,7 +370,7 @@ impl World {
         let State::Waiting { wish, .. } = it.users[user].state else { return };
         let until = it.coordinator.deadline(&lock).map_or(0, |deadline| deadline.as_nanos());
         let (who, key) = ((client, user), it.users[user].key);
-        let token = lock.token().as_bytes().to_vec();
+        let token = lock.token().digits().to_vec();
         let belief = self.checker.hand_out(now, Belief::new(who, key, token, now, until));
         self.probe(belief);
         self.agenda.put(until.saturating_sub(1), Event::Probe { belief });

@@ -69,11 +69,8 @@ Exit codes: 0 healthy, warnings or not; 1 a failure was found; 69 no quorum of n
 #[command(mut_arg("ttl", |arg| arg.hide(true)))]
 #[command(mut_arg("wait", |arg| arg.hide(true)))]
 #[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+#[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 pub struct Options {
-    /// What the name of the key begins with that is tried: for users who may touch only some keys
-    #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
-    pub key_prefix: String,
-
     #[command(flatten)]
     pub common: Common,
 }
@@ -87,7 +84,7 @@ fn look(options: &Options) -> Result<u8, Refusal> {
     let config = crate::nodes::config(&options.common.nodes, &options.common.timing)?;
     let settings = config.settings().clone();
     let patience = patience(&config);
-    let examined = start(&config, &options.key_prefix, patience)?;
+    let examined = start(&config, patience)?;
     let encrypted = |address: &Address| matches!(address, Address::Tcp { tls: true, .. });
     let encrypted: Vec<bool> = config.addresses().iter().map(encrypted).collect();
     let met = meeting::meet(config)?;
@@ -131,10 +128,11 @@ fn patience(config: &Config) -> Patience {
 type Examined = Receiver<(usize, Examination)>;
 
 /// Starts the examination of each node on a thread of its own: a frozen node delays no other.
-fn start(config: &Config, prefix: &str, patience: Patience) -> Result<Examined, Refusal> {
+fn start(config: &Config, patience: Patience) -> Result<Examined, Refusal> {
     let rng = StdRng::try_from_rng(&mut SysRng);
     let mut rng = rng.map_err(|error| Refusal::internal(format!("random numbers: {error}")))?;
     let settings = config.settings();
+    let prefix = &settings.key_prefix;
     let (sender, receiver) = mpsc::channel();
     for (index, (address, node)) in config.addresses().iter().zip(&settings.nodes).enumerate() {
         // A key for each: two addresses may lead to one server.

@@ -83,7 +83,7 @@ fn about_the_connection<'a>() -> Vec<Question<'a>> {
 
 fn about_the_key(keys: &Keys) -> Vec<Question<'_>> {
     let key = keys.key.as_bytes();
-    let (token, other) = (&keys.token.as_bytes()[..], &keys.other.as_bytes()[..]);
+    let (token, other) = (&keys.token.digits()[..], &keys.other.digits()[..]);
     let (release, extend) = (RELEASE.source.as_bytes(), EXTEND.source.as_bytes());
     let set = || ("SET", vec![b"SET", key, token, b"NX", b"PX", TTL]);
     vec![
@@ -166,7 +166,7 @@ mod tests {
     fn the_last_word_on_the_key_is_its_deletion() {
         use rand::{SeedableRng, rngs::StdRng};
         let token = LockToken::draw(&mut StdRng::from_seed([3; 32]));
-        let keys = Keys { key: "redlatch-doctor:1".into(), token, other: token };
+        let keys = Keys { key: "redlatch-doctor:1".into(), token: token.clone(), other: token };
         assert_eq!(about_the_key(&keys).last().map(|question| question.0), Some("DEL"));
     }
 }

@@ -37,6 +37,7 @@ fn object(seen: &Inspection, finding: KeySummary) -> Value {
         "key": String::from_utf8_lossy(&seen.key),
         "held": held,
         "holder": holder.map(|value| value.to_string()),
+        "owner": holder.as_ref().and_then(Token::owner),
         "granted": granted(seen),
         "quorum": seen.quorum,
         "nodes": seen.nodes.len(),
@@ -73,14 +74,15 @@ fn value(sight: KeyState) -> Option<Token> {
     }
 }
 
-fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
-    let key = colours.styled(&seen.key.escape_ascii().to_string(), Look::Strong);
+/// What the nodes say together, in words.
+pub fn verdict(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
     let (nodes, quorum) = (seen.nodes.len(), seen.quorum);
-    let verdict = match finding {
+    match finding {
         KeySummary::Free => colours.styled("free", Look::Good),
-        KeySummary::Held { nodes: by, left, .. } => {
+        KeySummary::Held { nodes: by, left, value } => {
             let held = colours.styled("held", Look::Odd);
-            format!("{held} on {by} of {nodes} nodes, {}", for_how_long(left))
+            let owner = value.owner().map(|owner| format!(" by {owner}")).unwrap_or_default();
+            format!("{held}{owner} on {by} of {nodes} nodes, {}", for_how_long(left))
         }
         KeySummary::Split => {
             let split = colours.styled("split", Look::Odd);
@@ -94,7 +96,12 @@ fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
             let unknown = colours.styled("not known", Look::Bad);
             format!("{unknown}: {}", what_is_missing(seen))
         }
-    };
+    }
+}
+
+fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
+    let key = colours.styled(&seen.key.escape_ascii().to_string(), Look::Strong);
+    let verdict = verdict(seen, finding, colours);
     let mut table = Table::new(["node", "state", "left", "answered in", "token"]);
     for node in &seen.nodes {
         let (word, look) = match node.sight {

@@ -43,8 +43,27 @@ fn a_ca_and_a_client_certificate_in_files_are_all_it_takes() {
     with(&mutual, &["release", "deploy", token.trim()], 0);
     nothing_is_left(&fleet);
 
-    let told = with(&[], &["acquire", "deploy"], 125);
-    assert!(told.contains("--tls-ca"), "{told}");
+    // The CAs of the system, for which a variable can name others.
+    let by_system = |ca: &str, flags: &[&str], code| {
+        let mut command = tool_on(&fleet, &["acquire", "-n", "system"]);
+        command.args(flags).env("REDLATCH_SERVERS", &urls).env("SSL_CERT_FILE", ca);
+        let ended = run(command.env_remove("SSL_CERT_DIR")).with_code(code);
+        format!("{}{}", ended.out, ended.errors)
+    };
+    let told = by_system(&stranger, &mutual[2..], 69);
+    assert!(told.contains("unknown CA"), "{told}");
+    let token = by_system(&trusted, &mutual[2..], 0);
+    with(&mutual, &["release", "system", token.trim()], 0);
+    let told = by_system(&nonsense, &mutual[2..], 125);
+    assert!(told.contains("the system has no CA") && told.contains("--tls-ca"), "{told}");
+    // The same by variables and by a file.
+    let config = format!("[tls]\nca = \"{trusted}\"\ncert = \"{paper}\"\n");
+    let config = file("tls.toml", &config);
+    let mut command = tool_on(&fleet, &["acquire", "-n", "file"]);
+    command.env("REDLATCH_SERVERS", &urls).env("REDLATCH_TLS_KEY", &key);
+    let token = run(command.env("REDLATCH_CONFIG", &config)).with_code(0).out;
+    with(&mutual, &["release", "file", token.trim()], 0);
+
     let told = with(&["--tls-ca", &nonsense], &["acquire", "deploy"], 125);
     assert!(told.contains("no certificate in PEM"), "{told}");
     with(&["--tls-ca", &trusted, "--tls-cert", &paper, "--tls-key", &nonsense], &["status"], 125);

@@ -10,6 +10,7 @@
 mod support;
 
 mod bench;
+mod configuration;
 mod demo;
 mod doctor;
 #[cfg(feature = "tls")]
@@ -21,19 +22,25 @@ mod exec_lost;
 mod exec_pipes;
 mod exec_signals;
 mod exec_terminal;
+mod force_release;
 mod frozen;
+mod hold;
 mod init;
+mod no_quorum_wait;
 mod overlap;
 #[cfg(feature = "tls")]
 #[path = "../../../tests/deploy/papers.rs"]
 #[allow(dead_code, reason = "it is shared with other tests, which need more of it")]
 mod papers;
 mod pipes;
+mod presence;
+mod refusals;
 mod scripts;
 mod secrets;
 mod signals;
 mod status;
 mod usage;
+mod wait;
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -49,11 +56,18 @@ use support::{Dice, Fleet, Node, SECOND, eventually};
 /// How long a tool may take if it has nothing to wait for. Many times what it needs.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The tool with these arguments, and no variable with nodes in its environment.
+/// The tool with these arguments, none of its variables in its environment, and no file of the
+/// machine.
 fn tool(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redlatch"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.env_remove("REDLATCH_SERVERS").env_remove("REDISCLI_AUTH").env_remove("NO_COLOR");
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("REDLATCH_") {
+            command.env_remove(name);
+        }
+    }
+    command.env_remove("REDISCLI_AUTH").env_remove("NO_COLOR").env_remove("CREDENTIALS_DIRECTORY");
+    command.env("REDLATCH_CONFIG", "/dev/null");
     command
 }
 
@@ -223,7 +237,9 @@ fn acquired(fleet: &Fleet, arguments: &[&str]) -> String {
     let arguments = [&["acquire"], arguments].concat();
     let ended = run_on(fleet, &arguments).with_code(0);
     let token = ended.out.strip_suffix('\n').expect("one line");
-    assert!(token.len() == 40 && token.bytes().all(|b| b.is_ascii_hexdigit()), "{token:?}");
+    let (digits, owner) = token.split_once(':').expect("the tool has an owner");
+    assert!(digits.len() == 40 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{token:?}");
+    assert!(owner.rsplit_once(':').is_some_and(|it| it.1.parse::<u32>().is_ok()), "{token:?}");
     is_held_everywhere(fleet, key, token);
     token.to_string()
 }

@@ -14,7 +14,10 @@ fn free_is_0_and_held_is_1_and_nothing_is_changed() {
     assert!(free.out.starts_with("deploy: free\n"), "{free:?}");
     let token = acquired(&fleet, &["-t", "20s", "deploy"]);
     let held = run_on(&fleet, &["status", "deploy"]).with_code(1);
-    assert!(held.out.starts_with("deploy: held on 3 of 3 nodes, 1"), "{held:?}");
+    assert!(
+        held.out.starts_with("deploy: held by ") && held.out.contains(" on 3 of 3 nodes, 1"),
+        "{held:?}"
+    );
     let rows: Vec<&str> = held.out.lines().skip(2).collect();
     assert_eq!(rows.len(), 3);
     for (row, node) in rows.iter().zip(&fleet) {
@@ -87,8 +90,17 @@ fn json_has_the_fields_of_the_interface() {
     fleet[2].kill();
     let seen = run_on(&fleet, &["status", "--json", "deploy", "other"]).with_code(1).json();
     let [held, free] = &seen.as_array().unwrap()[..] else { panic!("{seen}") };
-    let wanted =
-        ["key", "held", "holder", "granted", "quorum", "nodes", "remaining_ms", "per_node"];
+    let wanted = [
+        "key",
+        "held",
+        "holder",
+        "owner",
+        "granted",
+        "quorum",
+        "nodes",
+        "remaining_ms",
+        "per_node",
+    ];
     assert_eq!((fields(held), fields(free)), (wanted.to_vec(), wanted.to_vec()));
     assert_eq!((&held["key"], &held["held"]), (&"deploy".into(), &true.into()));
     assert_eq!((&held["holder"], &held["granted"]), (&token.as_str().into(), &2.into()));
@@ -124,11 +136,11 @@ fn without_a_key_the_nodes_themselves_are_printed() {
     assert_eq!(ready.out.matches(" ready ").count(), 3, "{ready:?}");
     let mut guarded = tool(&["status", "--node-timeout", "500ms"]);
     guarded.env("REDLATCH_SERVERS", fleet.urls().join(","));
-    let young = run(&mut guarded).with_code(0);
+    let young = run(&mut guarded).with_code(69);
     assert!(young.out.starts_with("0 of 3 nodes can grant"), "{young:?}");
     let why = ": its node marker is missing, so it is new or lost its keys";
     assert_eq!(young.out.matches(why).count(), 3, "{young:?}");
-    let json = run(guarded.arg("--json")).with_code(0).json();
+    let json = run(guarded.arg("--json")).with_code(69).json();
     assert_eq!(json[0]["per_node"][0]["state"], "quarantined", "{json}");
     fleet[0].kill();
     assert!(fleet[1].command(&["CONFIG", "SET", "requirepass", "hunter2"]).is_ok());

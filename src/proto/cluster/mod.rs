@@ -150,6 +150,7 @@ impl Cluster {
             settings,
         };
         for node in cluster.all_nodes().iter() {
+            cluster.nodes[node.index()].link.set_key_prefix(&cluster.settings.key_prefix);
             cluster.connect(node, now);
         }
         cluster

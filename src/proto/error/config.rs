@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::node::NodeReply;
 use super::report::Report;
 use crate::proto::node_set::MAX_NODES;
 use crate::proto::time::InvalidTtl;
@@ -34,6 +35,21 @@ pub enum ConfigError {
     ClientName {
         /// The name.
         given: Box<str>,
+    },
+    /// An owner that tokens cannot name.
+    Owner {
+        /// The owner.
+        given: Box<str>,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A variable of the environment, or a file, that cannot be used. It is not quoted: it may be
+    /// a password.
+    Source {
+        /// Its name.
+        name: Box<str>,
+        /// What is wrong with it.
+        problem: Box<str>,
     },
     /// Something that encryption needs is missing or invalid.
     Tls {
@@ -95,6 +111,8 @@ impl fmt::Display for ConfigError {
                     "client_name {given:?}: no node accepts it; use printable ASCII without spaces"
                 )
             }
+            ConfigError::Owner { given, problem } => write!(f, "owner is {given:?}: {problem}"),
+            ConfigError::Source { name, problem } => write!(f, "{name}: {problem}"),
             ConfigError::Tls { problem } => write!(f, "TLS: {problem}"),
             ConfigError::Ttl(bad) => bad.fmt(f),
             ConfigError::KeyTooLong { given, most } => {
@@ -108,6 +126,11 @@ impl fmt::Display for ConfigError {
                 write!(f, "{name}: {given:?} cannot work; it must be {must}")
             }
             ConfigError::System { problem } => f.write_str(problem),
+            ConfigError::Nodes(report) if report.names_one_server_twice() => {
+                f.write_str("two addresses lead to one server, which would vote twice: ")?;
+                report.write_nodes(f, |node| node.said != NodeReply::Nothing)?;
+                f.write_str("; give every server once")
+            }
             ConfigError::Nodes(report) => {
                 write!(f, "configuration: too few usable nodes; fix these: {report}")
             }

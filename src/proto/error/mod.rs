@@ -54,6 +54,25 @@ impl Error {
             Error::Busy(_) | Error::Config(_) | Error::Closed(_) => None,
         }
     }
+
+    /// Whether others hold the key: enough nodes answered, and said so.
+    pub const fn is_contended(&self) -> bool {
+        matches!(self, Error::Contended(_))
+    }
+
+    /// Whether the same request may succeed later, with nothing changed but the time:
+    /// [`Contended`](Error::Contended), [`NoQuorum`](Error::NoQuorum),
+    /// [`Expired`](Error::Expired) and [`Busy`](Error::Busy).
+    ///
+    /// [`Lost`](Error::Lost) is none of them: the lock is over, and whatever it protected has to
+    /// be looked at before it is taken again. [`Config`](Error::Config) needs an operator, and
+    /// [`Closed`](Error::Closed) another client.
+    pub const fn is_retryable(&self) -> bool {
+        match self {
+            Error::Contended(_) | Error::NoQuorum(_) | Error::Expired(_) | Error::Busy(_) => true,
+            Error::Lost { .. } | Error::Config(_) | Error::Closed(_) => false,
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -126,6 +145,29 @@ mod tests {
             "no quorum: needed 2 of 3 for \"invoice:\\r\\n42\": 10.0.0.1:6379 granted, \
              10.0.0.2:6379 held, 10.0.0.3:6379 not connected (refused)"
         );
+    }
+
+    #[test]
+    fn error_says_whether_it_is_worth_another_try() {
+        let report =
+            || Box::new(Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held: None });
+        let lost = Error::Lost { reason: LostReason::Gone, report: report() };
+        let cases = [
+            (Error::Contended(report()), true, true),
+            (Error::NoQuorum(report()), false, true),
+            (Error::Expired(report()), false, true),
+            (Error::Busy(Busy::Nodes), false, true),
+            (lost, false, false),
+            (Error::Config(ConfigError::Nodes(report())), false, false),
+            (Error::Closed(ClosedReason::Asked), false, false),
+        ];
+        for (error, contended, retryable) in cases {
+            assert_eq!(
+                (error.is_contended(), error.is_retryable()),
+                (contended, retryable),
+                "{error}"
+            );
+        }
     }
 
     #[test]

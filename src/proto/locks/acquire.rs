@@ -13,7 +13,7 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy, draw, handle_of};
+use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
@@ -43,7 +43,7 @@ impl Locks {
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_room()?;
-        let token = draw(&mut self.rng);
+        let token = self.draw_token();
         let round = Round::acquire(self.cluster.size(), now, wish.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.index(id, hash);
@@ -291,7 +291,7 @@ impl Locks {
         if !passing || now >= request.give_up_at {
             return None;
         }
-        let token = draw(&mut self.rng);
+        let token = self.draw_token();
         let ttl = self.records.get(id).ttl;
         let round = Round::acquire(self.cluster.size(), now, ttl);
         let next = self.records.open_again(id, token, round)?;

@@ -13,7 +13,7 @@ use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{Locks, busy, draw};
+use crate::proto::locks::{Locks, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::LockAsk;
@@ -52,7 +52,7 @@ impl Locks {
         keep.map_or(Ok(()), |keep| keep.check(ttl))?;
         self.check_key(key)?;
         self.check_room()?;
-        let fresh = draw(&mut self.rng);
+        let fresh = self.draw_token();
         let mut round = Round::acquire(self.cluster.size(), now, ttl);
         round.purpose = Purpose::Adopt;
         let id = self.records.open(key, fresh, round).ok_or(busy(Busy::Records))?;

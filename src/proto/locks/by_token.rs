@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::proto::error::{ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, TaskId};
 use crate::proto::lock::LockToken;
+use crate::proto::locks::Locks;
 use crate::proto::locks::ballot::{Ballot, Verdict};
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::tasks::{TokenExtend, Work};
-use crate::proto::locks::{Locks, check_length};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::TaskAsk;
@@ -65,9 +65,9 @@ impl Locks {
     }
 
     fn ask_to_extend(&mut self, node: NodeId, id: TaskId, form: Form, now: Instant) {
-        self.ask_for(node, id, TaskAsk::Extend(form), now, |task, out| {
+        self.ask_for(node, id, TaskAsk::Extend(form), now, |task, key, out| {
             if let Work::Extend(extend) = &task.work {
-                command::extend(out, form, &task.key, &extend.token, extend.round.ttl);
+                command::extend(out, form, key, &extend.token, extend.round.ttl);
             }
         });
     }
@@ -126,15 +126,15 @@ impl Locks {
 
     /// Deletes `key` on every node, even if another client holds the lock.
     pub fn force_release(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
-        check_length(key)?;
+        self.check_length(key)?;
         self.check_room()?;
         let longest = self.longest_ttl()?;
         let ballot = Ballot::of_majority(self.cluster.size());
         let work = Work::Delete(Round::first(Purpose::Release, ballot, now, longest));
         let (id, op) = self.open_task(key, work, longest.deadline(now), data, now)?;
         for node in self.askable_for(id).iter() {
-            self.ask_for(node, id, TaskAsk::Delete, now, |task, out| {
-                command::encode(out, &[b"DEL", &task.key]);
+            self.ask_for(node, id, TaskAsk::Delete, now, |_, key, out| {
+                command::encode(out, &[b"DEL", key]);
             });
         }
         self.task_is_asked(id, now);

@@ -61,8 +61,9 @@ impl Locks {
         if self.records.is_open(id) {
             let record = self.records.get(id);
             for node in record.releasing.iter() {
+                let key = self.key_prefix.put_before(&record.key);
                 self.cluster.repeat_release(node, now, |out| {
-                    command::release(out, Form::Source, &record.key, &record.token);
+                    command::release(out, Form::Source, key, &record.token);
                 });
             }
         }

@@ -7,14 +7,14 @@ use bytes::BytesMut;
 use crate::proto::error::{Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, TaskId};
 use crate::proto::inspection::{Inspection, KEPT, KeyState, NodeKeyState, Value};
+use crate::proto::locks::Locks;
 use crate::proto::locks::tasks::Work;
-use crate::proto::locks::{Locks, check_length};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::TaskAsk;
 use crate::proto::wire::command;
 
-/// `GETRANGE key 0 55`: the beginning of the value. `GET` would return all of it, and a value of a
+/// `GETRANGE key 0 159`: the beginning of the value. `GET` would return all of it, and a value of a
 /// megabyte is longer than a reply may be.
 fn ask_what_is_there(out: &mut BytesMut, key: &[u8]) {
     let last = (KEPT - 1).to_string();
@@ -29,18 +29,18 @@ fn time_left(millis: i64) -> Option<Duration> {
 impl Locks {
     /// Reads what every node holds at `key`, and for how long.
     pub fn inspect(&mut self, key: &[u8], data: u64, now: Instant) -> Result<Op, Error> {
-        check_length(key)?;
+        self.check_length(key)?;
         self.check_room()?;
         let nodes = self.cluster.all_nodes().iter().map(|node| self.not_seen(node, now)).collect();
         let seen = Box::new(Inspection { key: key.into(), quorum: self.cluster.quorum(), nodes });
         let deadline = self.longest_ttl()?.deadline(now);
         let (id, op) = self.open_task(key, Work::Inspect(seen), deadline, data, now)?;
         for node in self.askable_for(id).iter() {
-            self.ask_for(node, id, TaskAsk::Look, now, |task, out| {
-                ask_what_is_there(out, &task.key);
+            self.ask_for(node, id, TaskAsk::Look, now, |_, key, out| {
+                ask_what_is_there(out, key);
             });
-            self.ask_for(node, id, TaskAsk::LookLeft, now, |task, out| {
-                command::encode(out, &[b"PTTL", &task.key]);
+            self.ask_for(node, id, TaskAsk::LookLeft, now, |_, key, out| {
+                command::encode(out, &[b"PTTL", key]);
             });
         }
         self.task_is_asked(id, now);

@@ -22,6 +22,7 @@ mod changes;
 mod closing;
 mod completions;
 mod flushes;
+mod force;
 mod heal;
 mod hold;
 mod inspect;
@@ -50,7 +51,7 @@ use rand::rngs::StdRng;
 use crate::proto::cluster::Cluster;
 use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId, TaskId};
-use crate::proto::key::KeyHash;
+use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::{AutoExtend, Keeper};
 use crate::proto::locks::ballot::Verdict;
@@ -211,6 +212,8 @@ pub struct Locks {
     pending_releases: Vec<PendingReleases>,
     /// The flushes that each node reported.
     flushes: Vec<Flushes>,
+    /// The key of the question that is being written.
+    key_prefix: KeyPrefix,
     records: Records,
     tasks: Tasks,
     ops: Ops,
@@ -235,6 +238,7 @@ impl Locks {
         Locks {
             pending_releases: (0..nodes).map(|_| PendingReleases::default()).collect(),
             flushes: (0..nodes).map(|_| Flushes::default()).collect(),
+            key_prefix: KeyPrefix::new(&settings.key_prefix),
             records: Records::new(settings.limits.records),
             tasks: Tasks::default(),
             ops: Ops::default(),
@@ -345,12 +349,27 @@ impl Locks {
 
     /// Refuses a key that cannot be locked.
     fn check_key(&self, key: &[u8]) -> Result<(), Error> {
-        check_length(key)?;
-        let marker = self.cluster.settings().wanted_marker();
-        if marker.is_some_and(|marker| marker.as_bytes() == key) {
+        self.check_length(key)?;
+        let marker = self.cluster.settings().wanted_marker().map(str::as_bytes);
+        let unprefixed = marker.and_then(|it| it.strip_prefix(self.key_prefix.as_bytes()));
+        if unprefixed == Some(key) {
             return Err(ConfigError::KeyOfMarker { key: key.into() }.into());
         }
         Ok(())
+    }
+
+    /// Refuses a key that is too long with its prefix.
+    fn check_length(&self, key: &[u8]) -> Result<(), Error> {
+        let (given, most) = (self.key_prefix.as_bytes().len() + key.len(), LONGEST_KEY);
+        if given > most {
+            return Err(ConfigError::KeyTooLong { given, most }.into());
+        }
+        Ok(())
+    }
+
+    /// Draws the token of an attempt.
+    fn draw_token(&mut self) -> LockToken {
+        LockToken::draw(&mut self.rng).with_owner(self.cluster.settings().owner.as_ref())
     }
 
     /// The longest ttl that the settings allow.
@@ -409,7 +428,8 @@ impl Locks {
         if command.kind != Some(kind) {
             command.kind = Some(kind);
             command.bytes.clear();
-            encode(&mut command.bytes, record, kind, now);
+            let key = self.key_prefix.put_before(&record.key);
+            encode(&mut command.bytes, key, record, kind, now);
         }
         let names_it = record.tracked && kind.may_create();
         let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
@@ -499,17 +519,9 @@ impl Locks {
     }
 }
 
-fn check_length(key: &[u8]) -> Result<(), Error> {
-    if key.len() > LONGEST_KEY {
-        let (given, most) = (key.len(), LONGEST_KEY);
-        return Err(ConfigError::KeyTooLong { given, most }.into());
-    }
-    Ok(())
-}
-
-/// Encodes a question about the lock of a record.
-fn encode(out: &mut BytesMut, record: &Record, kind: Kind, now: Instant) {
-    let (key, token, ttl) = (&record.key, &record.token, record.round.ttl);
+/// Encodes a question about the lock of a record. The key has its prefix.
+fn encode(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Instant) {
+    let (token, ttl) = (&record.token, record.round.ttl);
     match kind {
         Kind::Acquire => command::acquire(out, key, token, ttl),
         Kind::Extend(form) => command::extend(out, form, key, token, ttl),
@@ -531,9 +543,5 @@ fn busy(busy: Busy) -> Error {
 }
 
 fn handle_of(id: RecordId, record: &Record) -> Lock {
-    Lock { record: id, token: record.token }
-}
-
-fn draw(rng: &mut StdRng) -> LockToken {
-    LockToken::draw(rng)
+    Lock { record: id, token: record.token.clone() }
 }

@@ -446,7 +446,7 @@ mod tests {
 
     fn lock(records: &Records, record: RecordId) -> Lock {
         let open = records.get(record);
-        Lock { record, token: open.token }
+        Lock { record, token: open.token.clone() }
     }
 
     #[test]

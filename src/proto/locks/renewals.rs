@@ -280,7 +280,8 @@ impl Locks {
             command::encode(out, &[b"CLIENT", b"CACHING", b"YES"]);
         });
         let record = self.records.get(id);
-        let names = |out: &mut _| command::encode(out, &[b"PTTL", &record.key]);
+        let key = self.key_prefix.put_before(&record.key);
+        let names = |out: &mut _| command::encode(out, &[b"PTTL", key]);
         self.cluster.ask(node, Ask::Register(id), now, names);
     }
 

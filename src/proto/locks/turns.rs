@@ -14,7 +14,7 @@ use crate::proto::key::KeyHash;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy, draw};
+use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::waiting::{Mode, Waiting};
@@ -229,7 +229,7 @@ impl Locks {
     /// Opens the record of a request whose turn has come, for the key of its queue.
     pub fn take_turn(&mut self, op: Op, queue: u32, key: &[u8], now: Instant) -> RecordId {
         let ttl = self.clear_queued(op).expect("whoever gives up or is cancelled leaves the queue");
-        let token = draw(&mut self.rng);
+        let token = self.draw_token();
         let round = Round::acquire(self.cluster.size(), now, ttl);
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");

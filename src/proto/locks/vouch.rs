@@ -5,9 +5,9 @@
 
 use crate::proto::error::{Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, TaskId};
+use crate::proto::locks::Locks;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::tasks::Work;
-use crate::proto::locks::{Locks, check_length};
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, TaskAsk};
@@ -17,7 +17,7 @@ impl Locks {
     /// for the next process.
     pub fn vouch(&mut self, data: u64, now: Instant) -> Result<Op, Error> {
         let key = self.cluster.settings().node_marker.clone();
-        check_length(key.as_bytes())?;
+        self.check_length(key.as_bytes())?;
         self.check_room()?;
         let mut said = [NodeReply::Nothing; MAX_NODES];
         let mut askable = NodeSet::EMPTY;

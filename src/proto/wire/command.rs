@@ -5,7 +5,8 @@
 
 use bytes::BytesMut;
 
-use crate::proto::lock::LockToken;
+use crate::proto::inspection::{KEPT, Value};
+use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::time::Ttl;
 
 /// A Lua script and the SHA1 by which a node knows it once it was loaded.
@@ -54,6 +55,14 @@ pub const ADOPT: &str = "local v = redis.call('GET', KEYS[1]) \
     local ttl = math.max(tonumber(ARGV[3]), redis.call('PTTL', KEYS[1])) \
     redis.call('SET', KEYS[1], ARGV[2], 'XX', 'PX', string.format('%.0f', ttl)) \
     return 1";
+
+/// Deletes a key if its value begins as one that was seen: for an operator. A value that is longer
+/// than what is kept of it is compared as far as it was kept.
+///
+/// `ARGV[1]` is the value, as far as it was kept, and `ARGV[2]` the last byte that is kept.
+pub const DELETE_SEEN: &str = "local v = redis.call('GETRANGE', KEYS[1], 0, ARGV[2]) \
+    if v == ARGV[1] then return redis.call('DEL', KEYS[1]) end \
+    return -redis.call('EXISTS', KEYS[1])";
 
 /// Writes the node marker and returns what stands there afterwards; nothing if there is none.
 ///
@@ -116,10 +125,10 @@ pub fn encode(out: &mut BytesMut, arguments: &[&[u8]]) {
 pub fn acquire(out: &mut BytesMut, key: &[u8], token: &LockToken, ttl: Ttl) {
     let mut digits = [0; 20];
     let millis = decimal(ttl.as_millis(), &mut digits);
-    out.reserve(key.len() + 160);
+    out.reserve(key.len() + token.length() + 120);
     out.extend_from_slice(b"*6\r\n$3\r\nSET\r\n");
     put_bulk(out, key);
-    put_bulk(out, token.as_bytes());
+    put_token(out, token);
     out.extend_from_slice(b"$2\r\nNX\r\n$2\r\nPX\r\n");
     put_bulk(out, millis);
 }
@@ -127,12 +136,18 @@ pub fn acquire(out: &mut BytesMut, key: &[u8], token: &LockToken, ttl: Ttl) {
 /// The compare-and-delete.
 pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken) {
     match form {
-        Form::Native(Native::Delifeq) => encode(out, &[b"DELIFEQ", key, token.as_bytes()]),
-        Form::Native(Native::Delex) => encode(out, &[b"DELEX", key, b"IFEQ", token.as_bytes()]),
+        Form::Native(native) => {
+            let mut buffer = [0; LONGEST_TOKEN];
+            let token = token.write_to(&mut buffer);
+            match native {
+                Native::Delifeq => encode(out, &[b"DELIFEQ", key, token]),
+                Native::Delex => encode(out, &[b"DELEX", key, b"IFEQ", token]),
+            }
+        }
         Form::Sha | Form::Source => {
             put_script(out, &RELEASE, form, 1);
             put_bulk(out, key);
-            put_bulk(out, token.as_bytes());
+            put_token(out, token);
         }
     }
 }
@@ -141,8 +156,18 @@ pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken) {
 pub fn adopt(out: &mut BytesMut, key: &[u8], old: &LockToken, new: &LockToken, ttl: Ttl) {
     let mut digits = [0; 20];
     let millis = decimal(ttl.as_millis(), &mut digits);
-    let (source, old, new) = (ADOPT.as_bytes(), old.as_bytes(), new.as_bytes());
+    let mut buffers = [[0; LONGEST_TOKEN]; 2];
+    let [old_buffer, new_buffer] = &mut buffers;
+    let (old, new) = (old.write_to(old_buffer), new.write_to(new_buffer));
+    let source = ADOPT.as_bytes();
     encode(out, &[b"EVAL", source, b"1", key, old, new, millis]);
+}
+
+/// The delete of what was seen. Always by its source: an operator asks it.
+pub fn delete_seen(out: &mut BytesMut, key: &[u8], seen: &Value) {
+    let mut digits = [0; 20];
+    let last = decimal(KEPT as u64 - 1, &mut digits);
+    encode(out, &[b"EVAL", DELETE_SEEN.as_bytes(), b"1", key, seen.as_bytes(), last]);
 }
 
 /// The extend: to at least `ttl` from the moment the node runs it.
@@ -151,7 +176,7 @@ pub fn extend(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken, ttl
     let millis = decimal(ttl.as_millis(), &mut digits);
     put_script(out, &EXTEND, form, 2);
     put_bulk(out, key);
-    put_bulk(out, token.as_bytes());
+    put_token(out, token);
     put_bulk(out, millis);
 }
 
@@ -170,6 +195,20 @@ fn put_script(out: &mut BytesMut, script: &Script, form: Form, arguments: usize)
             out.extend_from_slice(b"$1\r\n1\r\n");
         }
     }
+}
+
+/// The whole token: its digits, and its owner if it has one.
+#[inline(always)]
+fn put_token(out: &mut BytesMut, token: &LockToken) {
+    let Some(owner) = token.owner() else {
+        put_bulk(out, token.digits());
+        return;
+    };
+    put_header(out, b'$', token.length());
+    out.extend_from_slice(token.digits());
+    out.extend_from_slice(b":");
+    out.extend_from_slice(owner.as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 // Inlined, so that the headers of constants and tokens are constants too.
@@ -227,6 +266,10 @@ mod tests {
         LockToken::draw(&mut StdRng::from_seed([3; 32]))
     }
 
+    fn owned(owner: &str) -> LockToken {
+        token().with_owner(Some(&owner.into()))
+    }
+
     fn encoded(encode: impl FnOnce(&mut BytesMut)) -> String {
         let mut out = BytesMut::new();
         encode(&mut out);
@@ -243,7 +286,13 @@ mod tests {
 
     #[test]
     fn what_is_written_in_pieces_is_what_its_arguments_are() {
-        let (token, sha) = (token(), |script: Script| script.sha1.as_bytes());
+        for token in [token(), owned("h"), owned("web-1:4711/nightly"), owned(&"x".repeat(100))] {
+            check_commands_of(&token);
+        }
+    }
+
+    fn check_commands_of(token: &LockToken) {
+        let (text, sha) = (token.to_string(), |script: Script| script.sha1.as_bytes());
         for length in (0..=120).chain([999, 1_000, 12_345]) {
             let key = vec![b'k'; length];
             let mut millis = 3;
@@ -251,19 +300,33 @@ mod tests {
                 let ttl = Ttl::new(Duration::from_millis(millis), Duration::MAX).unwrap();
                 let digits = millis.to_string();
                 let set: [&[u8]; 6] =
-                    [b"SET", &key, token.as_bytes(), b"NX", b"PX", digits.as_bytes()];
-                let written = encoded(|out| acquire(out, &key, &token, ttl));
+                    [b"SET", &key, text.as_bytes(), b"NX", b"PX", digits.as_bytes()];
+                let written = encoded(|out| acquire(out, &key, token, ttl));
                 assert_eq!(written, plain(&set));
                 let words: [&[u8]; 6] =
-                    [b"EVALSHA", sha(EXTEND), b"1", &key, token.as_bytes(), digits.as_bytes()];
-                let written = encoded(|out| extend(out, Form::Sha, &key, &token, ttl));
+                    [b"EVALSHA", sha(EXTEND), b"1", &key, text.as_bytes(), digits.as_bytes()];
+                let written = encoded(|out| extend(out, Form::Sha, &key, token, ttl));
                 assert_eq!(written, plain(&words));
                 millis *= 10;
             }
-            let words: [&[u8]; 5] = [b"EVALSHA", sha(RELEASE), b"1", &key, token.as_bytes()];
-            let written = encoded(|out| release(out, Form::Sha, &key, &token));
+            let words: [&[u8]; 5] = [b"EVALSHA", sha(RELEASE), b"1", &key, text.as_bytes()];
+            let written = encoded(|out| release(out, Form::Sha, &key, token));
             assert_eq!(written, plain(&words));
+            let native: [&[u8]; 4] = [b"DELEX", &key, b"IFEQ", text.as_bytes()];
+            let written = encoded(|out| release(out, Form::Native(Native::Delex), &key, token));
+            assert_eq!(written, plain(&native));
         }
+    }
+
+    #[test]
+    fn adopt_names_both_tokens_whole() {
+        let (old, new) = (owned("a/1"), owned("longer-host:2"));
+        let ttl = Ttl::new(Duration::from_secs(1), Duration::MAX).unwrap();
+        let written = encoded(|out| adopt(out, b"k", &old, &new, ttl));
+        let (old, new) = (old.to_string(), new.to_string());
+        let words: [&[u8]; 7] =
+            [b"EVAL", ADOPT.as_bytes(), b"1", b"k", old.as_bytes(), new.as_bytes(), b"1000"];
+        assert_eq!(written, plain(&words));
     }
 
     /// A command as it travels, without any of the encoders.

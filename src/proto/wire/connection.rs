@@ -15,7 +15,7 @@ use crate::proto::error::NodeError;
 use crate::proto::error::NodeReply;
 use crate::proto::ids::{RecordId, TaskId};
 use crate::proto::inspection::Value;
-use crate::proto::key::KeyHash;
+use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::settings::{Limits, Secret};
 use crate::proto::time::Instant;
 use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
@@ -104,6 +104,7 @@ pub struct Link {
     /// A node or a proxy may repeat a secret that was sent to it: an error line that contains it is
     /// not kept.
     secret: Option<Secret>,
+    key_prefix: KeyPrefix,
 }
 
 /// `Debug` does not show the bytes: credentials are among them.
@@ -129,6 +130,11 @@ impl Link {
         self.moments.clear();
         self.unwritten = 0;
         std::mem::take(&mut self.asks)
+    }
+
+    /// The keys that the node names have this prefix.
+    pub fn set_key_prefix(&mut self, prefix: &str) {
+        self.key_prefix = KeyPrefix::new(prefix);
     }
 
     /// From now on, no error that repeats this secret is kept.
@@ -265,7 +271,7 @@ impl Link {
                 self.last_error.extend(kept.escape_ascii().map(char::from));
             }
             let incoming = match reply {
-                Reply::Push(elements) => told(elements, &mut self.written),
+                Reply::Push(elements) => told(elements, &self.key_prefix, &mut self.written),
                 _ => {
                     let incoming = take(&self.asks, (&mut self.fact, &mut self.seen), &reply)?;
                     self.asks.pop_front();
@@ -361,7 +367,7 @@ fn count_answer(moments: &mut VecDeque<Moments>, unwritten: &mut usize, asked_at
 
 /// Reads a push: `invalidate` with the keys that were written to, or with nothing if a database was
 /// flushed. Pushes of other kinds are ignored.
-fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
+fn told(push: Elements<'_>, prefix: &KeyPrefix, written: &mut Vec<KeyHash>) -> Option<Incoming> {
     let mut elements = push.iter();
     if elements.next() != Some(Reply::Bulk(b"invalidate")) {
         return None;
@@ -370,7 +376,7 @@ fn told(push: Elements<'_>, written: &mut Vec<KeyHash>) -> Option<Incoming> {
         Reply::Null => Some(Incoming::Flushed),
         Reply::Array(keys) => {
             written.extend(keys.iter().filter_map(|key| match key {
-                Reply::Bulk(key) => Some(KeyHash::of(key)),
+                Reply::Bulk(key) => Some(prefix.hash_of(key)),
                 _ => None,
             }));
             written.pop().map(Incoming::Written)

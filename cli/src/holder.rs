@@ -1,0 +1,73 @@
+//! The holder of a key that could not be acquired: a denial does not carry it, so the nodes are
+//! asked once more.
+//!
+//! The hazard is a refusal that comes late: the question has a short limit of its own, and without
+//! an answer the refusal is as it was.
+
+use std::time::Duration;
+
+use redlatch::{Error, KeySummary, Outcome, Value, clock};
+use serde_json::{Value as Json, json};
+
+use crate::event_loop::EventLoop;
+use crate::look::time;
+use crate::wall_clock::millis;
+
+/// How long the nodes may take to answer who holds the key.
+const LIMIT: Duration = Duration::from_millis(100);
+
+/// What a majority of the nodes holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    value: Value,
+    /// How long the lock lives unless it is renewed; `None`: for ever.
+    left: Option<Duration>,
+}
+
+impl Holder {
+    /// The holder of the key of a contended error, if a majority of the nodes says in time who.
+    pub fn of(event_loop: &mut EventLoop, key: &str, error: &Error) -> Option<Box<Holder>> {
+        if !error.is_contended() {
+            return None;
+        }
+        let node_timeout = event_loop.engine.coordinator().settings().node_timeout;
+        let end = clock::now().saturating_add(node_timeout.min(LIMIT));
+        let op = event_loop.engine.inspect(key, 0).ok()?;
+        loop {
+            while let Some(done) = event_loop.engine.poll_completion() {
+                if done.op == op {
+                    let Ok(Outcome::Inspected(seen)) = done.result else { return None };
+                    return match seen.finding() {
+                        KeySummary::Held { value, left, .. } => {
+                            Some(Box::new(Holder { value, left }))
+                        }
+                        _ => None,
+                    };
+                }
+            }
+            if clock::now() >= end || event_loop.turn(Some(end)).is_err() {
+                event_loop.engine.cancel(op);
+                return None;
+            }
+        }
+    }
+
+    /// The holder for people: the owner in its token, or the value itself.
+    pub fn words(&self) -> String {
+        let holder = match self.value.owner() {
+            Some(owner) => owner.to_string(),
+            None => self.value.to_string(),
+        };
+        match self.left {
+            Some(left) => format!("held by {holder}, {} left unless it is renewed", time(left)),
+            None => format!("held by {holder} for ever: the key has no ttl"),
+        }
+    }
+
+    /// Adds the holder to the JSON of a refusal or an event.
+    pub fn add_to(&self, object: &mut Json) {
+        object["holder"] = json!(self.value.to_string());
+        object["owner"] = json!(self.value.owner());
+        object["remaining_ms"] = json!(self.left.map(millis));
+    }
+}

@@ -1,0 +1,76 @@
+//! What people read in a token: the owner. And that a token is compared whole, with its owner.
+
+use super::*;
+use redlatch::{KeySummary, LockToken, LostReason, ReleaseOutcome};
+
+fn owned(fleet: &Fleet, owner: &str) -> Client {
+    let client = Client::connect(config(fleet).owner(owner)).expect("a good configuration");
+    client.wait_ready(fleet.len());
+    client
+}
+
+/// What the nodes say of the key, and who holds it.
+fn holder(client: &Client, key: &str) -> Option<String> {
+    match client.inspect(key).unwrap().finding() {
+        KeySummary::Held { value, .. } => value.owner().map(str::to_string),
+        _ => None,
+    }
+}
+
+#[test]
+fn owner_is_in_the_token_on_every_node_and_inspect_shows_it() {
+    let fleet = Fleet::start(3);
+    let long = "x".repeat(100);
+    for owner in ["web-1:4711/nightly", &long] {
+        let (ours, other) = (owned(&fleet, owner), client(&fleet));
+        let guard = ours.lock("a", kept(TTL)).unwrap();
+        ours.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+        let text = guard.token().to_string();
+        assert!(text.ends_with(&format!(":{owner}")), "{text}");
+        assert!(tokens(&fleet, "a").iter().all(|token| *token == text.as_bytes()));
+        assert_eq!(holder(&other, "a").as_deref(), Some(owner));
+        // A node that lost the key gets it again under the whole token.
+        fleet[0].command(&["DEL", "a"]);
+        ours.drive_until(5 * SECOND, "it is healed", || tokens(&fleet, "a").len() == 3);
+        assert!(tokens(&fleet, "a").iter().all(|token| *token == text.as_bytes()));
+        assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+        ours.drive_until(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
+    }
+}
+
+#[test]
+fn token_of_another_process_works_as_text_and_only_with_its_owner() {
+    let fleet = Fleet::start(3);
+    let (giver, taker) = (owned(&fleet, "giver:1"), owned(&fleet, "taker:2/longer"));
+    let guard = giver.lock("a", TTL).unwrap();
+    giver.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    let text = guard.into_token().unwrap().to_string();
+    let token: LockToken = text.parse().unwrap();
+    // The same digits without the owner, or with another one, are another token.
+    let digits = &text[..40];
+    for wrong in [digits.to_string(), format!("{digits}:taker:2/longer"), format!("{text}x")] {
+        let wrong: LockToken = wrong.parse().unwrap();
+        let error = taker.extend_token("a", wrong.clone(), TTL).unwrap_err();
+        assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
+        assert!(taker.adopt("a", wrong.clone(), TTL).is_err(), "{wrong} was adopted");
+        let released = taker.release_token("a", wrong.clone()).unwrap();
+        assert_eq!(released, ReleaseOutcome::TakenByOther, "{wrong}");
+    }
+    taker.extend_token("a", token.clone(), TTL).unwrap();
+    let adopted = taker.adopt("a", token.clone(), TTL).unwrap();
+    assert_eq!(holder(&giver, "a").as_deref(), Some("taker:2/longer"));
+    assert_eq!(taker.release_token("a", token).unwrap(), ReleaseOutcome::TakenByOther);
+    let whole = adopted.into_token().unwrap().to_string();
+    let released = giver.release_token("a", whole.parse().unwrap()).unwrap();
+    assert_eq!(released, ReleaseOutcome::Released);
+    nothing_is_left(&fleet, SECOND);
+}
+
+#[test]
+fn owner_that_no_token_can_name_is_refused_before_anything_is_sent() {
+    let fleet = Fleet::start(1);
+    for owner in ["a b", "a\n", "\u{e4}", &"x".repeat(101)] {
+        let error = Client::connect(config(&fleet).owner(owner)).unwrap_err();
+        assert!(error.to_string().starts_with("owner is"), "{error}");
+    }
+}

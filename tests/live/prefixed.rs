@@ -1,0 +1,90 @@
+//! The prefix of the keys: on the nodes every key has it, and the caller never sees it.
+
+use super::*;
+use redlatch::{ConfigError, KeySummary, LostReason, ReleaseOutcome};
+
+fn prefixed(fleet: &Fleet) -> Client {
+    let client = Client::connect(config(fleet).key_prefix("app:")).expect("a good configuration");
+    client.wait_ready(fleet.len());
+    client
+}
+
+fn keys(fleet: &Fleet) -> Vec<Vec<u8>> {
+    let mut keys: Vec<_> = fleet.keys_everywhere().into_iter().map(|(_, key)| key).collect();
+    keys.dedup();
+    keys
+}
+
+#[test]
+fn prefix_is_before_the_key_on_the_nodes_and_nowhere_else() {
+    let fleet = Fleet::start(3);
+    let (ours, plain) = (prefixed(&fleet), client(&fleet));
+    let mut guard = ours.lock("a", TTL).unwrap();
+    assert_eq!(keys(&fleet), [b"app:a"]);
+    assert_eq!(guard.key(), b"a");
+    guard.extend(2 * TTL).unwrap();
+    // Another client with the prefix meets the lock; one without it spells the whole key.
+    let other = prefixed(&fleet);
+    let error = other.try_lock("a", TTL).unwrap_err();
+    assert!(error.is_contended() && error.to_string().contains("for \"a\":"), "{error}");
+    assert!(plain.try_lock("app:a", TTL).unwrap_err().is_contended());
+    plain.try_lock("a", TTL).unwrap().release().unwrap();
+    let seen = other.inspect("a").unwrap();
+    assert_eq!(&*seen.key, b"a");
+    assert!(matches!(seen.finding(), KeySummary::Held { nodes: 3, .. }), "{seen}");
+    // Handed on by its token, and released by it.
+    let token = guard.into_token().unwrap();
+    other.extend_token("a", token.clone(), TTL).unwrap();
+    let guard = other.adopt("a", token, TTL).unwrap();
+    assert_eq!(ours.release_token("a", guard.token()).unwrap(), ReleaseOutcome::Released);
+    ours.drive_until(SECOND, "nothing is left", || keys(&fleet).is_empty());
+    let error = guard.release();
+    assert_eq!(error.unwrap(), ReleaseOutcome::AlreadyExpired);
+    plain.lock("app:a", TTL).map(std::mem::forget).unwrap();
+    assert_eq!(ours.dangerously_force_release("a").unwrap(), ReleaseOutcome::Released);
+    ours.drive_until(SECOND, "nothing is left", || keys(&fleet).is_empty());
+}
+
+#[test]
+fn prefixed_key_is_reported_when_it_is_released_and_when_it_is_deleted() {
+    let fleet = Fleet::start(3);
+    let (ours, other) = (prefixed(&fleet), prefixed(&fleet));
+    // Waiters poll after an hour: only what the nodes report wakes them in time.
+    let hour = (3600 * SECOND, 3600 * SECOND);
+    let patient = config(&fleet).key_prefix("app:").retry(hour.0, hour.1);
+    let waiter = redlatch::SharedClient::connect(patient).unwrap();
+    let guard = ours.lock("a", 30 * SECOND).unwrap();
+    let waiting = std::thread::spawn(move || {
+        waiter.lock("a", LockOptions::new(TTL).wait_forever()).wait().map(drop)
+    });
+    std::thread::sleep(millis(200));
+    guard.release().unwrap();
+    let start = Instant::now();
+    eventually(5 * SECOND, "the waiter was woken", || {
+        ours.drive(millis(1)).unwrap();
+        waiting.is_finished()
+    });
+    println!("woken after {:?}", start.elapsed());
+    waiting.join().unwrap().unwrap();
+    // A kept lock learns by a push that its key is gone.
+    let guard = ours.lock("b", kept(30 * SECOND)).unwrap();
+    assert_eq!(other.dangerously_force_release("b").unwrap(), ReleaseOutcome::Released);
+    let told = ours.until_lost(&guard);
+    assert_eq!(told.reason(), LostReason::Gone);
+    assert!(told.error.to_string().contains("for \"b\":"), "{}", told.error);
+}
+
+#[test]
+fn marker_and_length_are_checked_with_the_prefix() {
+    let fleet = Fleet::start(1);
+    let guarded = config(&fleet).restart_guard(RestartGuard::On);
+    let client = Client::connect(guarded.key_prefix("redlatch:")).unwrap();
+    let error = client.try_lock("node", TTL).unwrap_err();
+    let named = ConfigError::KeyOfMarker { key: b"node"[..].into() };
+    assert_eq!(error, Error::Config(named));
+    let client = prefixed(&fleet);
+    let error = client.try_lock("k".repeat(64 * 1024 - 3), TTL).unwrap_err();
+    let (given, most) = (64 * 1024 + 1, 64 * 1024);
+    assert_eq!(error, Error::Config(ConfigError::KeyTooLong { given, most }));
+    assert!(client.inspect("k".repeat(64 * 1024)).is_err());
+}
