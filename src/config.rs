@@ -117,8 +117,7 @@ impl Config {
 
     /// The shortest and the longest pause before the next attempt for a key that is held, if the
     /// nodes do not report its release; the pauses grow from the one to the other. 5 and 50 ms
-    /// unless set. If the nodes report it, an attempt still follows after eight of the longest
-    /// pauses.
+    /// unless set. If the nodes report it, an attempt still follows after 8 times `longest`.
     #[must_use]
     pub fn retry(mut self, shortest: Duration, longest: Duration) -> Config {
         self.settings.retry = (shortest, longest);
@@ -126,7 +125,8 @@ impl Config {
     }
 
     /// The shortest and the longest pause of the back-off, before a node is connected to again. 20
-    /// and 500 ms unless set. A connection that was good for a while is replaced without a pause.
+    /// and 500 ms unless set. A connection that was ready for at least `longest` is replaced
+    /// without a pause.
     #[must_use]
     pub fn reconnect(mut self, shortest: Duration, longest: Duration) -> Config {
         self.settings.reconnect = (shortest, longest);
@@ -140,8 +140,8 @@ impl Config {
         self
     }
 
-    /// How often each node is asked for its time. This finds a dead connection while no request is
-    /// in flight, and a clock that jumped. 5 s unless set.
+    /// How often each node is sent `TIME`. This finds a dead connection while no request is in
+    /// flight, and a clock that jumped. 5 s unless set.
     #[must_use]
     pub fn probe_interval(mut self, interval: Duration) -> Config {
         self.settings.probe_interval = interval;
@@ -156,8 +156,8 @@ impl Config {
         self
     }
 
-    /// The key of the node marker on every node, `redlatch:node` unless changed here. The marker
-    /// is a small key without a ttl. By it the restart guard sees that a node lost its keys while
+    /// The key of the node marker on every node, `redlatch:node` unless changed here. The marker is
+    /// a small key without a ttl. The restart guard uses it to see that a node lost its keys while
     /// this client was not connected. All clients of the nodes should use the same one. With an
     /// empty name no marker is written, and such a loss is not seen.
     pub fn node_marker(mut self, key: impl Into<Box<str>>) -> Config {
@@ -267,9 +267,9 @@ impl Config {
 
 /// The options of an acquire: the ttl, how long to wait, and whether to renew the lock.
 ///
-/// A plain [`Duration`] is a ttl, with the defaults for the rest: every client waits 10 s for a key
-/// that others hold ([`wait`](LockOptions::wait)), and the lock is not renewed
-/// ([`auto_extend`](LockOptions::auto_extend)).
+/// A plain [`Duration`] is a ttl, with the defaults for the rest: `lock` waits up to 10 s for a key
+/// that others hold ([`wait`](LockOptions::wait)), `try_lock` makes one attempt, and the lock is
+/// not renewed ([`auto_extend`](LockOptions::auto_extend)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockOptions {
     pub(crate) ttl: Duration,
@@ -278,8 +278,8 @@ pub struct LockOptions {
 }
 
 impl LockOptions {
-    /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. The holder
-    /// may believe in the lock for less: a hundredth and 2 ms are subtracted for drift.
+    /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. The usable
+    /// time is shorter: 1 % of the ttl and 2 ms are subtracted for clock drift.
     pub fn new(ttl: Duration) -> LockOptions {
         LockOptions { ttl, wait: None, keep: None }
     }
@@ -303,13 +303,13 @@ impl LockOptions {
         self.wait(moment.saturating_since(clock::now()))
     }
 
-    /// Waits until the lock is granted, or cannot be granted with this configuration.
+    /// Waits until the lock is granted, or the nodes reject it for good (`Error::Config`).
     #[must_use]
     pub fn wait_forever(self) -> LockOptions {
         self.wait(Duration::MAX)
     }
 
-    /// Renews the lock by itself from the moment it is held, at a third of the ttl, until it is
+    /// The client renews the lock from the moment it is held, at a third of the ttl, until it is
     /// released or lost, or as far as `keep` allows. A plain [`Duration`] is the longest time that
     /// the lock may be held.
     #[must_use]

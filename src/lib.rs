@@ -3,14 +3,15 @@
 //!
 //! The client writes a request to all N masters at once, and returns when a majority has decided.
 //! The deadline of a lock counts from before the first byte was sent, on a clock that counts
-//! suspended time, with drift taken off. A frozen, dead or slow minority costs nothing. The client
-//! releases what an attempt may have left on a node. It can renew a lock, and reports its loss
-//! before the deadline. A waiter is notified of a release, and does not poll.
+//! suspended time, with drift taken off. A frozen, dead or slow minority does not delay a majority
+//! decision. The client releases what an attempt may have left on a node. It can renew a lock. It
+//! reports the loss of a lock that is renewed, or whose `lost()` is awaited, before the deadline;
+//! of any other, at the deadline. A waiter is notified of a release, and does not poll.
 //!
 #![cfg_attr(
     feature = "net",
     doc = "
-# Doors
+# Interfaces
 
 * [`Client`] blocks: no thread of its own, several guards at once.
 * [`SharedClient`] is for many threads and any async runtime. Its calls are futures, and a
@@ -21,7 +22,7 @@
 * [`proto::Coordinator`] is the core, without a socket and without a clock.
 
 The docs of each say what happens across threads, in a forked process, at a signal, and when
-something is dropped. `examples/` has a file for each door. `docs/guide.md` explains them step
+something is dropped. `examples/` has a file for each interface. `docs/guide.md` explains them step
 by step, and `docs/performance.md` says what each costs.
 "
 )]
@@ -90,6 +91,8 @@ pub use net::tls::Tls;
 #[cfg(feature = "net")]
 #[doc(inline)]
 pub use net::{clock, engine::Engine};
+#[doc(inline)]
+pub use proto::prometheus;
 #[doc(inline)]
 pub use proto::{
     AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, Durations, Error,

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use mio::Token;
-use redlatch::{Lock, LockOptions, Outcome, clock, clock::Instant};
+use redlatch::{Lock, LockOptions, clock, clock::Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
@@ -18,6 +18,7 @@ use crate::arguments::{Common, Key};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::holder::Holder;
+use crate::lock_wait::{QuorumPatience, for_lock};
 use crate::look::time;
 use crate::node_events;
 use crate::nodes;
@@ -127,28 +128,21 @@ impl Taking<'_> {
     /// Waits for the lock, for what is left of the wait.
     fn acquire(&mut self) -> Result<Lock, Stop> {
         let timing = &self.options.common.timing;
-        let passed = clock::now().saturating_since(self.start);
-        let lock_options = LockOptions::once(timing.ttl);
-        let lock_options = match timing.longest_wait() {
-            Some(wait) => lock_options.wait(wait.saturating_sub(passed)),
-            None => lock_options.wait_forever(),
+        let give_up_at = timing.longest_wait().map(|wait| self.start.saturating_add(wait));
+        let once = LockOptions::once(timing.ttl);
+        let mut patience = QuorumPatience::new(timing.no_quorum_wait);
+        let (signals, output) = (&mut self.signals, &self.options.common.output);
+        let beside = |event_loop: &mut EventLoop| {
+            node_events::mention(event_loop, output);
+            signals.pending().next().map_or(Ok(None), |signal| Err(Stop::Signal(signal)))
         };
-        let op = self.event_loop.engine.acquire(&self.options.key.key, lock_options, 0)?;
-        loop {
-            if let Some(done) = self.event_loop.engine.poll_completion() {
-                return match done.result {
-                    Ok(Outcome::Acquired(lock)) => Ok(lock),
-                    Ok(other) => unreachable!("an acquire ended as {other:?}"),
-                    Err(error) => {
-                        let holder =
-                            Holder::of(&mut self.event_loop, &self.options.key.key, &error);
-                        Err(Refusal::of_acquire(error).held_by(holder).into())
-                    }
-                };
-            }
-            if let Err(stop) = self.turn(None) {
-                self.event_loop.engine.cancel(op);
-                return Err(stop);
+        let key = &self.options.key.key;
+        let taken = for_lock(&mut self.event_loop, key, once, give_up_at, &mut patience, beside);
+        match taken {
+            Ok(lock) => lock,
+            Err(error) => {
+                let holder = Holder::of(&mut self.event_loop, key, &error);
+                Err(Refusal::of_acquire(error).held_by(holder).into())
             }
         }
     }

@@ -11,7 +11,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use redlatch::{ConfigFile, LockToken};
 
-use crate::{acquire, bench, completions, demo, doctor, exec, extend, init, man, release, status};
+use crate::{
+    acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, man,
+    release, status, wait,
+};
 
 const LONG_ABOUT: &str = "\
 A lock around any program, over N independent Redis masters (Redlock): who gets a majority of the \
@@ -35,10 +38,10 @@ Examples:
 Exit codes:
   0        done; status: free; doctor: healthy (exec: that of its command)
   1        status: held; extend, release: the token does not hold the key; doctor: failed;
-           init: not confirmed
-  69       no quorum of nodes could answer
+           init, force-release: not confirmed, or something else is held by now
+  69       no quorum of nodes could answer; status without a key: too few can grant
   75       someone else holds the lock and the wait ran out
-  124      exec: the lock was lost, and the command was stopped
+  124      the lock was lost: exec stopped its command, hold ended
   125      usage, configuration or internal error
   126/127  exec: the command cannot be run / is not found
   128+n    ended by signal n";
@@ -56,9 +59,12 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     Exec(exec::Options),
+    Hold(hold::Options),
     Acquire(acquire::Options),
     Extend(extend::Options),
     Release(release::Options),
+    ForceRelease(force_release::Options),
+    Wait(wait::Options),
     Status(status::Options),
     Doctor(doctor::Options),
     Init(init::Options),
@@ -138,6 +144,14 @@ pub struct Timing {
     /// How long one node may take to answer before the others decide without it
     #[arg(long, value_name = "DUR", value_parser = duration, default_value = "250ms")]
     pub node_timeout: Duration,
+
+    /// How long to go on trying while no quorum of nodes can be asked; then the exit code is 69
+    ///
+    /// So the jobs of a crontab do not pile up while the nodes are down. The time counts from the
+    /// moment at which the quorum was lost, and begins anew after each time a quorum answered. A
+    /// key that another client holds, and nodes in quarantine, are waited for as --wait says.
+    #[arg(long, value_name = "DUR", value_parser = duration, default_value = "30s")]
+    pub no_quorum_wait: Duration,
 
     /// How long a connection may take until its node can be asked
     #[arg(long, value_name = "DUR", value_parser = duration, default_value = "1s")]

@@ -29,6 +29,7 @@ quorum of nodes could answer, 125 usage or configuration.";
 #[command(after_long_help = EXAMPLES)]
 #[command(mut_arg("wait", |arg| arg.hide(true)))]
 #[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+#[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
 pub struct Options {

@@ -39,7 +39,6 @@ impl Colours {
     }
 
     /// No colours at all.
-    #[cfg(test)]
     pub fn none() -> Colours {
         Colours(false)
     }

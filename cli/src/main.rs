@@ -15,14 +15,18 @@ mod event_loop;
 mod exec;
 mod exit;
 mod extend;
+mod force_release;
+mod hold;
 mod holder;
 mod init;
 mod leading;
+mod lock_wait;
 mod look;
 mod man;
 mod node_events;
 mod nodes;
 mod output;
+mod presence;
 mod release;
 mod sights;
 mod signals;
@@ -30,6 +34,7 @@ mod status;
 mod suspend;
 mod table;
 mod variables;
+mod wait;
 mod wall_clock;
 mod writable;
 
@@ -49,9 +54,12 @@ fn main() -> ExitCode {
     };
     match verb {
         Verb::Exec(options) => exec::run(&options),
+        Verb::Hold(options) => hold::run(&options),
         Verb::Acquire(options) => acquire::run(&options),
         Verb::Extend(options) => extend::run(&options),
         Verb::Release(options) => release::run(&options),
+        Verb::ForceRelease(options) => force_release::run(&options),
+        Verb::Wait(options) => wait::run(&options),
         Verb::Status(options) => status::run(&options),
         Verb::Doctor(options) => doctor::run(&options),
         Verb::Init(options) => init::run(&options),

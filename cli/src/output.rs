@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
-use redlatch::{ConfigError, Error, NodeError, NodeReply, NodeReport};
+use redlatch::{ConfigError, Error, InvalidTtl, NodeError, NodeReply, NodeReport};
 use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use serde_json::{Value, json};
 
@@ -102,8 +102,23 @@ pub fn end(result: Result<u8, Refusal>, output: &Output) -> ExitCode {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Refusal {
         let nodes = error.report().map(|report| report.nodes.clone()).unwrap_or_default();
-        let (word, message, code) = (word(&error), error.to_string(), exit::of(&error));
+        let (word, code) = (word(&error), exit::of(&error));
+        let message = match flag_to_change(&error) {
+            Some(advice) => format!("{error}; {advice}"),
+            None => error.to_string(),
+        };
         Refusal { word, message, nodes, code, way_out: None, holder: None }
+    }
+}
+
+/// The flag by which an operator can change what was refused.
+fn flag_to_change(error: &Error) -> Option<&'static str> {
+    match error {
+        Error::Config(ConfigError::Ttl(InvalidTtl::TooLong { .. })) => {
+            Some("shorten --ttl, or raise --max-ttl in every client of these nodes")
+        }
+        Error::Config(ConfigError::Ttl(InvalidTtl::TooShort { .. })) => Some("raise --ttl"),
+        _ => None,
     }
 }
 
@@ -147,34 +162,7 @@ pub fn outcome(said: NodeReply) -> &'static str {
 
 /// The word for a node's error, for scripts.
 pub fn trouble(cause: NodeError) -> &'static str {
-    match cause {
-        NodeError::Unreachable => "unreachable",
-        NodeError::Silent => "silent",
-        NodeError::Lost => "connection_lost",
-        NodeError::Garbage => "garbage",
-        NodeError::Full => "full",
-        NodeError::Loading => "loading",
-        NodeError::Busy => "busy",
-        NodeError::Misconf => "misconf",
-        NodeError::NoReplicas => "no_replicas",
-        NodeError::OutOfMemory => "out_of_memory",
-        NodeError::Replica => "replica",
-        NodeError::TooManyClients => "too_many_clients",
-        NodeError::NoAuth => "no_auth",
-        NodeError::WrongPassword => "wrong_password",
-        NodeError::NoPermission => "no_permission",
-        NodeError::Protected => "protected",
-        NodeError::Cluster => "cluster",
-        NodeError::Evicts => "evicts",
-        NodeError::Quarantined => "quarantined",
-        NodeError::SameServer => "same_server",
-        NodeError::NoDatabase => "no_database",
-        NodeError::Forked => "forked",
-        NodeError::WrongType => "wrong_type",
-        NodeError::NoScript => "no_script",
-        NodeError::UnknownCommand => "unknown_command",
-        _ => "other",
-    }
+    cause.word()
 }
 
 /// Whether we were started without a stdout (`>&-`). By now the standard library has put
@@ -222,20 +210,5 @@ pub fn words(error: &io::Error) -> String {
 pub fn mention(output: &Output, text: &str) {
     if output.verbose {
         complain(&format!("redlatch: {text}"));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_trouble_has_a_word_of_its_own() {
-        let mut words: Vec<&str> = NodeError::ALL.iter().map(|&cause| trouble(cause)).collect();
-        words.sort_unstable();
-        words.dedup();
-        assert_eq!(words.len(), NodeError::ALL.len());
-        let fit = |word: &str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-        assert!(words.iter().all(|word| fit(word)), "{words:?}");
     }
 }

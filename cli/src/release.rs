@@ -29,6 +29,7 @@ no quorum of nodes could confirm it, 125 usage or configuration.";
 #[command(mut_arg("ttl", |arg| arg.hide(true)))]
 #[command(mut_arg("wait", |arg| arg.hide(true)))]
 #[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+#[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 #[command(mut_arg("max_ttl", |arg| arg.hide(true)))]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]

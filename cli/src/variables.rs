@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(nodes.servers, ["a:1", "b:1"]);
         assert_eq!(
             (timing.ttl, timing.node_timeout),
-            (file.ttl.unwrap(), Duration::from_millis(50))
+            (file.ttl.unwrap(), Duration::from_millis(250))
         );
         assert_eq!(timing.longest_wait(), file.wait);
         assert_eq!((&*nodes.key_prefix, nodes.owner.as_deref()), ("file:", Some("file")));

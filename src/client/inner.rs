@@ -11,7 +11,7 @@ use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::engine::Engine;
 use crate::net::names::Names;
-use crate::net::observe::Door;
+use crate::net::observe::Interface;
 use crate::proto::error::{ConfigError, Error};
 use crate::proto::ids::Op;
 use crate::proto::locks::requests::Outcome;
@@ -57,7 +57,7 @@ impl Inner {
         let poll = Poll::new().map_err(system)?;
         let mut engine = Engine::new(config, poll.registry(), Token(0))?;
         engine.report_lock_updates();
-        engine.observer().belongs_to(Door::Client);
+        engine.observer().belongs_to(Interface::Client);
         let events = Events::with_capacity(EVENTS);
         let (read_at, spare_keys) = (clock::now(), Vec::new());
         let (names, notices) = (Names::new(), Notices::default());

@@ -1,8 +1,8 @@
 //! The blocking client: it has no thread of its own. Also the guard of a lock.
 //!
 //! The client drives its engine only inside its calls. Between them nothing is read, written or
-//! renewed. That costs nothing, and only kept locks suffer, as they are not renewed. No answer is
-//! lost: what the kernel holds is read before a timeout takes effect.
+//! renewed. Only locks that are extended automatically suffer from that. No answer is lost: what
+//! the kernel holds is read before a timeout takes effect.
 
 mod guard;
 mod inner;
@@ -18,7 +18,7 @@ use crate::net::engine::Engine;
 use crate::net::observe::{self, Verb};
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::NodeEvent;
-use crate::proto::error::{Error, Report};
+use crate::proto::error::{ClosedReason, Error, Report};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::lock;
@@ -50,8 +50,8 @@ pub use notices::{LockEvent, LockEventKind};
 /// ```
 ///
 /// After `fork` the client belongs to the parent: in the child every call ends as
-/// [`Error::Config`], and dropping the client or a guard does nothing to the parent's locks. A
-/// copy with the same process number is not noticed: see [`Engine::check_fork`].
+/// [`Error::Closed`], and dropping the client or a guard does nothing to the parent's locks. A copy
+/// with the same process number is not noticed: see [`Engine::check_fork`].
 ///
 /// A signal that interrupts a wait neither ends the call nor makes it longer. If a panic of yours
 /// unwinds through guards and client, they are dropped as at any other end of their scopes: the
@@ -61,7 +61,8 @@ pub use notices::{LockEvent, LockEventKind};
 /// Dropping the client writes the pending releases, as far as the sockets take them without
 /// waiting; [`close`](Client::close) waits for the nodes. A node that is frozen at that moment
 /// reads the releases later. Redis executes at least the first 16 KB of them, its buffer for one
-/// read, though the connection is gone. It may drop the rest, and their keys stay for their ttl.
+/// read, even after the connection is closed. It may drop the rest, and their keys stay for their
+/// ttl.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -124,10 +125,10 @@ impl Client {
         self.acquire(key.as_ref(), options.into().wait(Duration::ZERO))
     }
 
-    /// Takes up the lock on `key` that was given away with `token` ([`Guard::into_token`]), under
-    /// a new token. If two clients try with one token, at most one of them gets the lock. Makes
-    /// one attempt, whatever wait the options have. If the giver still believes in the lock, it
-    /// loses it, and learns of that with its next extend.
+    /// Takes up the lock on `key` that was given away with `token` ([`Guard::into_token`]), under a
+    /// new token. If two clients try with one token, at most one of them gets the lock. Makes one
+    /// attempt, whatever wait the options have. The previous holder loses the lock; its next extend
+    /// reports it.
     ///
     /// # Errors
     /// [`Error::Lost`] if the token does not hold the key on enough nodes, and the errors of an
@@ -202,8 +203,8 @@ impl Client {
     /// markers, so that the next process trusts them at once, too. Returns what each node
     /// answered.
     ///
-    /// The caller vouches that no client believes in a lock that one of these nodes forgot. That
-    /// is so, for instance, on nodes that no client has used yet.
+    /// The caller vouches that no client believes in a lock that one of these nodes forgot. For
+    /// instance, this is true of nodes that no client has used yet.
     ///
     /// # Errors
     /// [`Error::NoQuorum`] if fewer than a quorum of nodes accepted it; before anything is sent
@@ -232,8 +233,8 @@ impl Client {
     }
 
     /// The next event of the locks, of the last 256: a loss, or, if a lock is renewed
-    /// ([`Guard::auto_extend`]), a deadline that comes near. The client notices them inside its
-    /// calls. A lock that was released or given away has no event.
+    /// ([`Guard::auto_extend`]), an `Expiring` warning. The client notices them inside its calls. A
+    /// lock that was released or given away has no event.
     pub fn poll_lock_event(&self) -> Option<LockEvent> {
         let mut inner = self.inner.borrow_mut();
         // What happened to a lock before a fork is the parent's alone.
@@ -249,8 +250,8 @@ impl Client {
         nodes.map(|index| engine.standing(NodeId::new(index))).collect()
     }
 
-    /// The next event of the nodes, of the last 256. The client itself looks up names that may
-    /// lead elsewhere by now, and does not report them.
+    /// The next event of the nodes, of the last 256. The client itself resolves host names again
+    /// when their node cannot be reached, and does not report them.
     pub fn poll_node_event(&self) -> Option<NodeEvent> {
         let mut inner = self.inner.borrow_mut();
         inner.look_names_up();
@@ -262,10 +263,10 @@ impl Client {
         self.inner.borrow().engine.stats().clone()
     }
 
-    /// Reads and writes until `limit` has passed: renewals of the locks that are kept, answers
-    /// that no call waits for, connections, pending releases. It returns earlier when there is a
-    /// new event ([`poll_lock_event`](Client::poll_lock_event)), so that the caller learns of a
-    /// loss before the deadline, however long the limit is.
+    /// Reads and writes until `limit` has passed: renewals of the locks that are extended
+    /// automatically, answers that no call waits for, connections, pending releases. It returns
+    /// earlier when there is a new event ([`poll_lock_event`](Client::poll_lock_event)), so that
+    /// the caller learns of a loss before the deadline, however long the limit is.
     ///
     /// Between its calls a client does none of this. If a node was not connected, or its
     /// connection was lost, its pending release is written here or in the next call of another
@@ -277,7 +278,7 @@ impl Client {
         let end = clock::now().saturating_add(limit);
         let mut inner = self.inner.borrow_mut();
         if !inner.engine.check_fork() {
-            return Err(io::Error::other("the client belongs to the process before the fork"));
+            return Err(io::Error::other(ClosedReason::Forked.to_string()));
         }
         loop {
             inner.turn(end)?;

@@ -91,14 +91,14 @@ use crate::proto::locks::updates::LockUpdate;
 ///
 /// An `FdEngine` is `Send` and `Sync`: it may be made on one thread and used on another, and every
 /// request needs `&mut`. After `fork` it belongs to the parent: in the child every request ends as
-/// [`ConfigError::Nodes`](crate::ConfigError), and the child must not wait for the descriptor,
+/// [`ClosedReason::Forked`](crate::ClosedReason), and the child must not wait for the descriptor,
 /// which both processes share. The copy in the child notices the fork in [`tick`](FdEngine::tick),
 /// and when a [`Batch`] ends. So the child calls `tick` before
 /// [`poll_completion`](FdEngine::poll_completion), which would otherwise hand out a lock that the
 /// parent was granted before the fork. A copy with the same process number is not noticed: see
-/// [`Engine::check_fork`]. No call of it waits, so no signal interrupts one; a signal may
-/// interrupt your own wait. [`Engine`] says what a panic in a function of the [`Config`] does. If
-/// a panic of yours unwinds through an `FdEngine`, it is dropped as usual.
+/// [`Engine::check_fork`]. No call of it waits, so no signal interrupts one; a signal may interrupt
+/// your own wait. [`Engine`] says what a panic in a function of the [`Config`] does. If a panic of
+/// yours unwinds through an `FdEngine`, it is dropped as usual.
 ///
 /// Deregister it from your loop before you drop it: as long as a forked process has a copy of the
 /// descriptor, dropping it here does not end the registration.

@@ -27,7 +27,7 @@ pub(crate) struct Reactor {
 impl Reactor {
     /// A poller, and the engine on it. Names are looked up here, which may block.
     pub(crate) fn of(config: Config) -> Result<(Reactor, Engine), ConfigError> {
-        let poll = Poll::new().map_err(|error| system("no poller", &error))?;
+        let poll = Poll::new().map_err(|error| system("poller: cannot create one", &error))?;
         let mut engine = Engine::new(config, poll.registry(), Token(0))?;
         // If there is no alarm, the driver sleeps with timeouts.
         engine.needs_no_timeout();

@@ -16,6 +16,7 @@ pub(crate) mod key;
 pub(crate) mod lock;
 pub(crate) mod locks;
 pub(crate) mod node_set;
+pub mod prometheus;
 pub(crate) mod settings;
 pub(crate) mod stats;
 pub(crate) mod time;

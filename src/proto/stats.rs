@@ -16,13 +16,16 @@ pub const CLASSES: usize = 24;
 
 /// How many round trips took how long, in classes that double.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RoundTrips([u64; CLASSES]);
+pub struct RoundTrips {
+    classes: [u64; CLASSES],
+    micros: u64,
+}
 
 impl RoundTrips {
     /// Every class, shortest first: below how long, and how many. The first ends at 1 µs, each
     /// following one at twice the one before, the last one never.
     pub fn classes(&self) -> impl Iterator<Item = (Option<Duration>, u64)> + '_ {
-        self.0.iter().enumerate().map(|(class, &count)| {
+        self.classes.iter().enumerate().map(|(class, &count)| {
             let end = (class + 1 < CLASSES).then(|| Duration::from_micros(1 << class));
             (end, count)
         })
@@ -30,14 +33,20 @@ impl RoundTrips {
 
     /// How many there were.
     pub fn count(&self) -> u64 {
-        self.0.iter().sum()
+        self.classes.iter().sum()
+    }
+
+    /// How long all of them took together, in whole microseconds.
+    pub fn total(&self) -> Duration {
+        Duration::from_micros(self.micros)
     }
 
     fn add(&mut self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.micros = self.micros.saturating_add(micros);
         // As many classes up as the number has binary digits.
         let class = (u64::BITS - micros.leading_zeros()) as usize;
-        self.0[class.min(CLASSES - 1)] += 1;
+        self.classes[class.min(CLASSES - 1)] += 1;
     }
 }
 
@@ -187,6 +196,7 @@ mod tests {
             [(below(1), 1), (below(2), 1), (below(4), 2), (below(1024), 1), (below(2048), 1)];
         assert_eq!(found[..5], expected);
         assert_eq!((found[5], trips.count()), ((None, 1), 7));
+        assert_eq!(trips.total(), Duration::from_micros(u64::MAX));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::open::{AfterUnlock, Open, Place};
 use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
-use crate::net::observe::Door;
+use crate::net::observe::Interface;
 use crate::proto::error::{ClosedReason, Error};
 use crate::proto::time::Instant;
 
@@ -92,7 +92,7 @@ impl Inner {
         outside: Option<fn() -> bool>,
     ) -> Inner {
         engine.report_lock_updates();
-        engine.observer().belongs_to(Door::Shared);
+        engine.observer().belongs_to(Interface::Shared);
         let state = State {
             phase: Phase::Open,
             engine: Some(engine),

@@ -1,9 +1,9 @@
-//! The client for many threads and for any async runtime: one engine, protected by a lock, and one
+//! The client for many threads and for any async runtime: one engine, protected by a mutex, and one
 //! driver.
 //!
 //! A call makes its request on the calling thread. If the driver sleeps, that thread also writes
-//! the request; if the driver is awake, it writes the request at the end of its turn, together
-//! with those of other calls. The driver waits for the sockets without the lock.
+//! the request; if the driver is awake, it writes the request at the end of its turn, together with
+//! those of other calls. The driver waits for the sockets without the mutex.
 
 mod call;
 mod guard;
@@ -101,11 +101,11 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 /// interrupt nothing: the driver repeats its wait. The driver's thread handles signals as any
 /// thread does. If it should not, block them before you make the client.
 ///
-/// No code of yours runs under the client's lock, so no panic of yours can break it: keys are read
+/// No code of yours runs under the client's mutex, so no panic of yours can break it: keys are read
 /// before, wakers are called and dropped after, and a panic of a waker is ignored. The one
 /// exception is the function of [`Config::credentials`]: it must not use the client, which would
 /// wait for itself. If the driver panics all the same, or its runtime ends, every call and every
-/// kept lock ends as [`Error::Closed`].
+/// lock that is extended automatically ends as [`Error::Closed`].
 #[derive(Debug, Clone)]
 pub struct SharedClient {
     owner: Arc<Owner>,
@@ -299,8 +299,8 @@ impl SharedClient {
         nodes.unwrap_or_default()
     }
 
-    /// The next event of the nodes, of the last 256. The client itself looks up names that may
-    /// lead elsewhere by now, and does not report them.
+    /// The next event of the nodes, of the last 256. The client itself resolves host names again
+    /// when their node cannot be reached, and does not report them.
     pub fn poll_node_event(&self) -> Option<NodeEvent> {
         let event = self.owner.inner.with(|open| {
             // The engine would report the stale name here instead, and then nothing would look it
@@ -323,10 +323,10 @@ impl SharedClient {
         self.owner.inner.with(|open| open.count()).unwrap_or_default()
     }
 
-    /// Ends the client for all its handles: calls that wait end as [`Error::Closed`], and locks
-    /// are over and released. Waits until the releases have reached every node in reach, for
-    /// `timeout` at most. Returns how many keys may be left on some node until their ttl is over:
-    /// those of a node that is not connected, or too slow.
+    /// Ends the client for all its handles: calls that wait end as [`Error::Closed`], and locks are
+    /// over and released. Waits until the releases have reached every connected node, for `timeout`
+    /// at most. Returns how many keys may be left on some node until their ttl is over: those of a
+    /// node that is not connected, or too slow.
     ///
     /// If several handles close it, the shortest `timeout` holds for all.
     pub fn close(&self, timeout: Duration) -> Closing {
@@ -334,7 +334,8 @@ impl SharedClient {
     }
 }
 
-/// The options; the lock is kept for [`DEFAULT_MAX_HOLD`] at most unless they set another bound.
+/// The options; the lock is extended automatically for [`DEFAULT_MAX_HOLD`] at most unless they set
+/// another bound.
 fn kept(options: LockOptions) -> LockOptions {
     if options.keep.is_some() { options } else { options.auto_extend(DEFAULT_MAX_HOLD) }
 }
@@ -343,7 +344,8 @@ fn kept(options: LockOptions) -> LockOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Gauges {
-    /// Calls that wait, and locks that are kept or watched ([`LockWatcher::lost`]).
+    /// Calls that wait, and locks that are extended automatically or watched
+    /// ([`LockWatcher::lost`]).
     pub calls: usize,
     /// Requests in the engine.
     pub requests: usize,

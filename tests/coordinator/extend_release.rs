@@ -151,6 +151,30 @@ fn a_native_release_that_did_nothing_asks_whose_key_it_is() {
 }
 
 #[test]
+fn a_native_release_that_did_nothing_is_confirmed_even_if_the_next_answer_is_lost() {
+    let delifeq = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
+    for what in ["connection lost", "silence", "refused"] {
+        let mut bench = Bench::of(1, INFO_OLD, delifeq, |_| {});
+        let lock = bench.hold(&[0]);
+        bench.core.release(lock, 2, bench.now);
+        assert_eq!(bench.names(0), ["DELIFEQ"]);
+        bench.reply(0, ":0\r\n");
+        assert_eq!(bench.names(0), ["EXISTS"]);
+        match what {
+            "connection lost" => bench.lose(0),
+            "silence" => bench.pass(bench.core.settings().node_timeout),
+            _ => bench.reply(0, "-NOPERM no\r\n"),
+        }
+        let released = Ok(Outcome::Released(ReleaseOutcome::AlreadyExpired));
+        assert_eq!(bench.completion().unwrap().result, released, "{what}");
+        if what == "silence" {
+            bench.reply(0, ":0\r\n");
+        }
+        bench.assert_idle();
+    }
+}
+
+#[test]
 fn a_native_release_that_is_not_permitted_goes_by_the_script() {
     let delex = "*2\r\n_\r\n*1\r\n$5\r\ndelex\r\n";
     let mut bench = Bench::of(1, INFO_OLD, delex, |_| {});

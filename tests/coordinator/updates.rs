@@ -194,7 +194,7 @@ fn lock_update_is_no_loss_where_the_caller_ends_the_lock() {
         |bench, lock| bench.core.release_nowait(&lock, bench.now),
         |bench, lock| assert!(bench.core.into_token(lock, bench.now).is_some()),
         |bench, _| bench.core.release_all(bench.now),
-        |bench, _| bench.core.disown(bench.now),
+        |bench, _| bench.core.disown(),
     ];
     for (number, end) in ends.into_iter().enumerate() {
         for kind in ["kept", "watched", "plain"] {

@@ -7,7 +7,7 @@
 
 use super::*;
 use crate::support::{Monitor, Way, again};
-use redlatch::{Completion, Error, LockOptions, Outcome, ReleaseOutcome};
+use redlatch::{ClosedReason, Completion, Error, LockOptions, Outcome, ReleaseOutcome};
 
 /// Forks. True in the child, which has to come to [`end_of_child`]; the parent goes on when the
 /// child has ended well.
@@ -61,13 +61,14 @@ fn the_client_forks(urls: &[String]) {
     let other = client.try_lock("b", TTL).unwrap();
     if is_the_child() {
         let refused = client.try_lock("of the child", TTL).unwrap_err();
-        assert!(matches!(refused, Error::Config(_)), "{refused}");
-        assert!(client.lock("of the child", TTL).is_err());
-        assert!(guard.check().is_err(), "the lock is the parent's");
-        let refused = guard.extend(TTL).unwrap_err();
-        assert!(matches!(refused, Error::Config(_) | Error::Lost { .. }), "{refused}");
-        let _ = client.drive(millis(50));
-        println!("in the child: {refused}; a release: {:?}", other.release());
+        let forked = Error::Closed(ClosedReason::Forked);
+        assert_eq!(refused, forked);
+        assert_eq!(client.lock("of the child", TTL).unwrap_err(), forked);
+        assert_eq!(client.inspect("of the child").unwrap_err(), forked);
+        assert_eq!(guard.check().unwrap_err(), forked, "the lock is the parent's");
+        assert_eq!(guard.extend(TTL).unwrap_err(), forked);
+        assert_eq!(client.drive(millis(50)).unwrap_err().to_string(), forked.to_string());
+        assert_eq!(other.release().unwrap_err(), forked);
         drop(guard);
         drop(client);
         end_of_child();
@@ -80,7 +81,7 @@ fn the_client_forks(urls: &[String]) {
     }
     if is_the_child() {
         let refused = guard.auto_extend(TTL * 10).expect_err("the lock is the parent's to keep");
-        assert!(matches!(refused, Error::Lost { .. }), "{refused}");
+        assert_eq!(refused, Error::Closed(ClosedReason::Forked));
         end_of_child();
     }
     is_as_it_was(&client, &mut guard);

@@ -1,5 +1,6 @@
 //! A subscriber that keeps every span and event of the library. It is the subscriber of the whole
-//! process, because a driver has a thread of its own: so each test looks for its own keys and nodes.
+//! process, because a driver has a thread of its own. So each test looks for its own keys and
+//! nodes.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

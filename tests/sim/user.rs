@@ -338,6 +338,9 @@ impl World {
             Ok(Outcome::Vouched(_)) => {
                 return self.checker.violate("a vouching that no user asked for".into());
             }
+            Ok(Outcome::ForceReleased(_)) => {
+                return self.checker.violate("a forced release that no user asked for".into());
+            }
             Ok(Outcome::Expiring { .. } | Outcome::Renewed { .. }) => {
                 return self.checker.violate("a notice for who keeps nothing".into());
             }

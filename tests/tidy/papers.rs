@@ -128,16 +128,26 @@ pub fn rules(text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String>
     findings
 }
 
-/// Every file or folder of the tree that a paper names in backticks exists.
+/// Every file or folder of the tree that a paper names in backticks exists. A file of Rust that is
+/// named without a folder has to be in the folder of the path that the paper named last.
 pub fn paths(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let folders = ["src/", "cli/", "tests/", "benches/", "fuzz/", "examples/", "docs/"];
     let mut findings = Vec::new();
+    let mut last_folder = "";
     for (i, line) in text.lines().enumerate() {
         for named in line.split('`').skip(1).step_by(2) {
             // A test is named as `file: function`.
             let named = named.split(": ").next().unwrap_or(named);
             let is_path = folders.iter().any(|folder| named.starts_with(folder));
-            if is_path && !named.contains([' ', '*']) && !exists(named) {
+            let is_file = named.ends_with(".rs") && !named.contains('/');
+            if !(is_path || is_file) || named.contains([' ', '*']) {
+                continue;
+            }
+            if is_path {
+                last_folder = named.rfind('/').map_or("", |slash| &named[..=slash]);
+            }
+            let named = if is_path { named.to_owned() } else { format!("{last_folder}{named}") };
+            if !exists(&named) {
                 findings.push(format!("{path}:{}: there is no {named}", i + 1));
             }
         }
@@ -280,6 +290,12 @@ mod tests {
         assert_eq!(paths("A.md", good, exists), [""; 0]);
         let found = paths("A.md", "\n`src/a.rs` `src/b.rs`", exists);
         assert_eq!(found, ["A.md:2: there is no src/b.rs"]);
+        // A name without a folder is a file beside the path that was named before it.
+        let exists = |path: &str| ["src/x.rs", "src/y.rs", "src/a/", "src/a/b.rs"].contains(&path);
+        assert_eq!(paths("A.md", "`src/x.rs`,\n`y.rs`; `src/a/`: `b.rs`", exists), [""; 0]);
+        let found = paths("A.md", "`src/a/`: `b.rs`, `y.rs`", exists);
+        assert_eq!(found, ["A.md:1: there is no src/a/y.rs"]);
+        assert_eq!(paths("A.md", "`y.rs`", exists), ["A.md:1: there is no y.rs"]);
     }
 
     #[test]

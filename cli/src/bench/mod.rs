@@ -67,6 +67,7 @@ then.";
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 #[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
+#[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
 pub struct Options {
     /// How many pairs are in flight at once; several, by commas, are measured in turn

@@ -69,6 +69,7 @@ Exit codes: 0 healthy, warnings or not; 1 a failure was found; 69 no quorum of n
 #[command(mut_arg("ttl", |arg| arg.hide(true)))]
 #[command(mut_arg("wait", |arg| arg.hide(true)))]
 #[command(mut_arg("nonblock", |arg| arg.hide(true)))]
+#[command(mut_arg("no_quorum_wait", |arg| arg.hide(true)))]
 pub struct Options {
     #[command(flatten)]
     pub common: Common,

@@ -10,7 +10,7 @@ use redlatch::{
 use serde_json::{Value, json};
 
 use super::child::Ended;
-use super::stderr_log::{StderrLog, Weight};
+use super::log::{Log, Weight};
 use crate::holder::Holder;
 use crate::output::{Refusal, node_json};
 use crate::wall_clock::{self, millis};
@@ -25,7 +25,7 @@ pub struct Won {
 }
 
 /// The lock was not granted at once; the tool waits for it.
-pub fn waiting(log: &mut StderrLog, error: &Error, holder: Option<Box<Holder>>) {
+pub fn waiting(log: &mut Log, error: &Error, holder: Option<Box<Holder>>) {
     let refusal = Refusal::of_acquire(error.clone()).held_by(holder);
     let mut text = format!("waiting for \"{}\": {}", log.key(), refusal.message);
     if let Some(line) = refusal.way_out {
@@ -35,7 +35,7 @@ pub fn waiting(log: &mut StderrLog, error: &Error, holder: Option<Box<Holder>>) 
 }
 
 /// The lock is held.
-pub fn acquired(log: &mut StderrLog, lock: &Lock, won: Won) {
+pub fn acquired(log: &mut Log, lock: &Lock, won: Won) {
     let Won { remaining, elapsed, granted, nodes } = won;
     let token = lock.token().to_string();
     let text = format!(
@@ -54,7 +54,7 @@ pub fn acquired(log: &mut StderrLog, lock: &Lock, won: Won) {
 }
 
 /// The lock was renewed.
-pub fn renewed(log: &mut StderrLog, lock: &Lock, remaining: Duration) {
+pub fn renewed(log: &mut Log, lock: &Lock, remaining: Duration) {
     let text = format!("renewed \"{}\", for {remaining:.1?}", log.key());
     let fields = json!({
         "token": lock.token().to_string(),
@@ -65,12 +65,7 @@ pub fn renewed(log: &mut StderrLog, lock: &Lock, remaining: Duration) {
 }
 
 /// The lock was not renewed until now. `signal` is what CMD was sent because of that.
-pub fn expiring(
-    log: &mut StderrLog,
-    core: &Coordinator,
-    remaining: Duration,
-    signal: Option<&str>,
-) {
+pub fn expiring(log: &mut Log, core: &Coordinator, remaining: Duration, signal: Option<&str>) {
     let report = core.report_standings(redlatch::clock::now());
     let sent = signal.map_or(String::new(), |signal| format!("; {signal} to CMD"));
     let standings = standings(&report);
@@ -84,7 +79,7 @@ pub fn expiring(
 }
 
 /// The lock is over, or it was given up because CMD had to be stopped before its end.
-pub fn lost(log: &mut StderrLog, error: &Error) {
+pub fn lost(log: &mut Log, error: &Error) {
     let reason = match error {
         Error::Lost { reason: LostReason::Gone, .. } => "gone",
         Error::Lost { reason: LostReason::MaxHold, .. } => "max_hold",
@@ -98,7 +93,7 @@ pub fn lost(log: &mut StderrLog, error: &Error) {
 }
 
 /// The lock could not be renewed, and CMD ended when it got SIGTERM, `left` before the deadline.
-pub fn not_renewed(log: &mut StderrLog, report: &Report, left: Duration) {
+pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
     let standings = standings(report);
     let key = log.key();
     let text = format!(
@@ -111,12 +106,7 @@ pub fn not_renewed(log: &mut StderrLog, report: &Report, left: Duration) {
 
 /// The lock was released. `unsettled` are the nodes that have not confirmed it by now: the key may
 /// stay there for its ttl. Then the event is a warning, also if a majority has confirmed it.
-pub fn released(
-    log: &mut StderrLog,
-    released: ReleaseOutcome,
-    unsettled: NodeSet,
-    core: &Coordinator,
-) {
+pub fn released(log: &mut Log, released: ReleaseOutcome, unsettled: NodeSet, core: &Coordinator) {
     let all = core.settings().nodes.len();
     let released = match released {
         // Nodes that answered since then have confirmed the release.
@@ -156,7 +146,7 @@ pub fn released(
 }
 
 /// CMD ended.
-pub fn child_exit(log: &mut StderrLog, ended: Ended, exit_code: u8) {
+pub fn child_exit(log: &mut Log, ended: Ended, exit_code: u8) {
     let (code, signal, text) = match ended {
         Ended::Exited(code) => (Some(code), None, format!("CMD ended with {code}")),
         Ended::Killed(signal) => (None, Some(signal), format!("CMD was ended by signal {signal}")),

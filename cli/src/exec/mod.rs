@@ -6,47 +6,47 @@
 
 mod child;
 mod command;
-mod events;
+pub mod events;
+pub mod holding;
+pub mod log;
 mod process_tree;
-mod signals;
-mod stderr_log;
-mod stop_schedule;
-mod terminal;
-mod waiting;
-mod watch;
+pub mod reports;
+pub mod signals;
+pub mod stop_schedule;
+pub mod terminal;
+pub mod waiting;
+pub mod watch;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use redlatch::{
-    AutoExtend, Engine, Lock, LostReason, NodeSet, Op, Outcome, ReleaseOutcome, clock,
-    clock::Instant,
-};
+use redlatch::{AutoExtend, Lock, LostReason, clock};
 
 use crate::arguments::{Common, Key, duration};
 use crate::event_loop::EventLoop;
 use crate::holder::Holder;
 use crate::output::Refusal;
-use crate::{die_with_parent, exit, nodes, wall_clock};
+use crate::{die_with_parent, exit, nodes, presence, wall_clock};
 use child::Child;
+use holding::{LAST_WAIT, give_back};
+use log::Stream;
+use reports::Reports;
 use signals::Signals;
-use stderr_log::StderrLog;
 use stop_schedule::{OnLost, StopSchedule};
 use terminal::Place;
-use waiting::Waited;
+use waiting::{Waited, wait_for_lock};
 use watch::{Bound, Over, Watch};
 
-/// How long to wait for the answers of the nodes beyond the majority, which are only counted.
-const STRAGGLERS: Duration = Duration::from_millis(10);
-
-/// For how long the nodes may delay CMD's exit code: at its end the lock is released.
-const LAST_WAIT: Duration = Duration::from_millis(50);
+/// The shell of `exec -c`: the one that cron and system(3) use, and not the user's own.
+const SHELL: &str = "/bin/sh";
 
 const EXAMPLES: &str = "\
 Examples:
-  redlatch exec nightly-report -- /usr/local/bin/report --all
-  redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if another has it
+  redlatch exec nightly-report /usr/local/bin/report --all
+  redlatch exec backup -c 'pg_dump app | gzip > /backup/app.gz'
+  redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if somebody else has it
   redlatch exec -w 5m -t 1m migrate -- ./migrate  wait for 5 minutes at most
 
 The lock is renewed at a third of its ttl while CMD runs, and released after it; redlatch ends \
@@ -65,9 +65,15 @@ pub struct Options {
     #[command(flatten)]
     pub key: Key,
 
-    /// The command, and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command, and its arguments; -- may stand before it
+    ///
+    /// What follows CMD is CMD's, also if it looks like a flag: our own flags stand before it.
+    #[arg(value_name = "CMD", trailing_var_arg = true, required_unless_present = "shell_line")]
     pub command: Vec<OsString>,
+
+    /// Run this line with /bin/sh, in place of CMD
+    #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "command")]
+    pub shell_line: Option<OsString>,
 
     /// The exit code if another client holds the lock and the wait ran out
     #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::CONTENDED)]
@@ -107,31 +113,39 @@ pub struct Options {
     pub foreground: bool,
 
     #[command(flatten)]
+    pub presence: presence::Flags,
+    #[command(flatten)]
     pub common: Common,
+}
+
+impl Options {
+    /// The command and its arguments.
+    fn words(&self) -> Vec<OsString> {
+        match &self.shell_line {
+            Some(line) => vec![SHELL.into(), "-c".into(), line.clone()],
+            None => self.command.clone(),
+        }
+    }
 }
 
 /// The longest time that the lock is held; `None`: no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxHold(pub Option<Duration>);
 
-fn max_hold(text: &str) -> Result<MaxHold, String> {
+pub fn max_hold(text: &str) -> Result<MaxHold, String> {
     if text == "none" { Ok(MaxHold(None)) } else { duration(text).map(|read| MaxHold(Some(read))) }
 }
 
 /// Runs the verb.
 pub fn run(options: &Options) -> ExitCode {
-    let mut log = StderrLog::new(&options.key.key, &options.common.output);
-    let code = match run_under_lock(options, &mut log) {
-        Ok(code) => code,
-        Err(refusal) => log.refusal(&refusal),
-    };
-    log.finish();
-    ExitCode::from(code)
+    let about = (options.key.key.as_str(), &options.common.output, Stream::Errors);
+    ExitCode::from(Reports::around(about, &options.presence, |it| run_under_lock(options, it)))
 }
 
-fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal> {
+fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     let begun = clock::now();
-    let name = options.command.first().expect("the parser insists on one");
+    let words = options.words();
+    let name = words.first().expect("the parser insists on CMD or a line");
     let program = command::find(name)?;
     let grace = grace(options)?;
     let mut event_loop =
@@ -140,43 +154,59 @@ fn run_under_lock(options: &Options, log: &mut StderrLog) -> Result<u8, Refusal>
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals: they cannot be caught: {error}")))?;
     let keep = keep(options, grace);
-    let waited = waiting::wait_for_lock(&mut event_loop, &mut signals, options, keep, log);
+    let wanted = (options.key.key.as_str(), &options.common.timing);
+    let mut stop = || signals.ending();
+    let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, keep, reports);
     let lock = match waited {
         Err(error) => {
             let holder = Holder::of(&mut event_loop, &options.key.key, &error);
-            return Err(refusal(options, error).held_by(holder));
+            return Err(refusal(error, options.conflict_exit_code).held_by(holder));
         }
         Ok(Waited::Held(lock)) => lock,
-        Ok(Waited::EndedBy(signal)) => return Ok(exit::by_signal(signal.as_raw())),
+        Ok(Waited::Stopped(signal)) => return Ok(exit::by_signal(signal.as_raw())),
     };
+    holding::report(&mut event_loop, &lock, begun, &mut reports.log)?;
+    let both = (&mut event_loop, &mut signals);
+    run_cmd(both, (&program, &words), (lock, grace), options, reports)
+}
+
+/// Runs CMD under the lock, and releases the lock.
+fn run_cmd(
+    (event_loop, signals): (&mut EventLoop, &mut Signals),
+    (program, words): (&Path, &[OsString]),
+    (lock, grace): (Lock, Duration),
+    options: &Options,
+    reports: &mut Reports,
+) -> Result<u8, Refusal> {
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
     let bound = Bound { ttl: options.common.timing.ttl, no_renew: options.no_renew, until };
-    // The acquire did not wait for the nodes beyond the majority. The event says how many nodes
-    // hold the lock, so their answers may still come in.
-    event_loop.settle(STRAGGLERS)?;
-    log_lock(&event_loop, &lock, begun, log);
     if event_loop.engine.remaining(&lock) <= stop_schedule::kill_lead(lasts(options)) {
         // The system, or a tiny ttl, kept us from starting CMD in time.
-        return over_before_start(&mut event_loop, lock, options, log);
+        return over_before_start(event_loop, lock, options, reports);
+    }
+    // No deadline means that the lock ran out at this very moment.
+    let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
+    if let Err(refusal) = reports.presence.held(event_loop, deadline) {
+        give_back(event_loop, lock, reports)?;
+        return Err(refusal);
     }
     let place = Place::of_command(options.foreground);
-    let mut command = die_with_parent::command(&program, &options.command);
-    give_environment(&mut command, options, &event_loop, &lock);
+    let mut command = die_with_parent::command(program, words);
+    give_environment(&mut command, options, event_loop, &lock);
     let over = match Child::start(command, place, event_loop.registry()) {
         Ok(mut child) => {
-            // No deadline means that the lock ran out at this very moment.
-            let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
+            reports.presence.ready();
             let stop_schedule = StopSchedule::new(options.on_lost, lasts(options), grace, deadline);
-            let nodes = (&mut event_loop, &mut signals);
-            Watch::new(nodes, (&mut child, place), &lock, (stop_schedule, bound, deadline), log)
+            let times = (stop_schedule, bound, deadline);
+            Watch::new((event_loop, signals), (&mut child, place), &lock, times, reports)
                 .until_it_ends()?
         }
         Err(error) => {
-            give_back(&mut event_loop, lock, log)?;
+            give_back(event_loop, lock, reports)?;
             return Err(Refusal::internal(format!("CMD cannot be started: {error}")));
         }
     };
-    end(over, &mut event_loop, lock, log)
+    end(over, event_loop, lock, reports)
 }
 
 /// No time is left to run CMD in, nor to stop it in: nothing is started.
@@ -184,11 +214,11 @@ fn over_before_start(
     event_loop: &mut EventLoop,
     lock: Lock,
     options: &Options,
-    log: &mut StderrLog,
+    reports: &mut Reports,
 ) -> Result<u8, Refusal> {
     let mut report = event_loop.engine.coordinator().report_standings(clock::now());
     report.key = options.key.key.as_bytes().into();
-    give_back(event_loop, lock, log)?;
+    give_back(event_loop, lock, reports)?;
     let mut refusal = Refusal::from(redlatch::Error::Lost { reason: LostReason::Expired, report });
     refusal.message = format!("CMD was not started: {}", refusal.message);
     refusal.code = exit::LOST;
@@ -200,54 +230,19 @@ fn end(
     over: Over,
     event_loop: &mut EventLoop,
     lock: Lock,
-    log: &mut StderrLog,
+    reports: &mut Reports,
 ) -> Result<u8, Refusal> {
     let Over { ended, stopped, lost } = over;
     let code = if stopped { exit::LOST } else { ended.code() };
-    events::child_exit(log, ended, code);
+    events::child_exit(&mut reports.log, ended, code);
     if lost {
         // Sends the releases that are still pending.
         event_loop.settle(LAST_WAIT)?;
+        reports.presence.count(event_loop);
     } else {
-        give_back(event_loop, lock, log)?;
+        give_back(event_loop, lock, reports)?;
     }
     Ok(code)
-}
-
-/// Releases the lock, and waits for the nodes that hold it, but not longer than CMD's exit code may
-/// be delayed. A node that comes back in this time still gets its release.
-fn give_back(event_loop: &mut EventLoop, lock: Lock, log: &mut StderrLog) -> Result<(), Refusal> {
-    let end = clock::now().saturating_add(LAST_WAIT);
-    let op = event_loop.engine.release(lock, 0);
-    let mut outcome = None;
-    event_loop.settle_until(end, |engine| {
-        outcome = outcome.or_else(|| ended(engine, op));
-        outcome.is_some()
-    })?;
-    let unsettled: NodeSet = event_loop.unsettled().collect();
-    let released = outcome.unwrap_or(ReleaseOutcome::Unconfirmed { nodes: unsettled });
-    events::released(log, released, unsettled, event_loop.engine.coordinator());
-    Ok(())
-}
-
-/// How the release ended, if it did.
-fn ended(engine: &mut Engine, op: Op) -> Option<ReleaseOutcome> {
-    let done = std::iter::from_fn(|| engine.poll_completion()).find(|done| done.op == op)?;
-    match done.result {
-        Ok(Outcome::Released(released)) => Some(released),
-        _ => None,
-    }
-}
-
-fn log_lock(event_loop: &EventLoop, lock: &Lock, begun: Instant, log: &mut StderrLog) {
-    let core = event_loop.engine.coordinator();
-    let won = events::Won {
-        remaining: event_loop.engine.remaining(lock),
-        elapsed: clock::now().saturating_since(begun),
-        granted: core.holders(lock).len(),
-        nodes: core.settings().nodes.len(),
-    };
-    events::acquired(log, lock, won);
 }
 
 /// Puts the lock into CMD's environment, and takes out what may have a password in it.
@@ -286,12 +281,12 @@ fn keep(options: &Options, grace: Duration) -> AutoExtend {
     if options.no_renew { keep.with_extensions(0) } else { keep }
 }
 
-/// Why there is no lock, with the exit code that the user wants for it.
-fn refusal(options: &Options, error: redlatch::Error) -> Refusal {
+/// Why there is no lock, with the exit code that the user wants if another client holds it.
+pub fn refusal(error: redlatch::Error, conflict_exit_code: u8) -> Refusal {
     let contended = matches!(error, redlatch::Error::Contended(_));
     let mut refusal = Refusal::of_acquire(error);
     if contended {
-        refusal.code = options.conflict_exit_code;
+        refusal.code = conflict_exit_code;
     }
     refusal
 }

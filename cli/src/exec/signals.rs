@@ -16,6 +16,7 @@ use rustix::process::Signal;
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 
+use super::terminal::stop_ourselves;
 use crate::signals::ignored;
 
 /// The poller's token for the signals.
@@ -76,5 +77,14 @@ impl Signals {
             Some(Caught { signal, by_kernel: info.si_code > 0 })
         });
         pending.collect()
+    }
+
+    /// The signal that ends redlatch, if one came. A signal that stops redlatch stops it here.
+    pub fn ending(&mut self) -> Option<Signal> {
+        let caught = self.caught();
+        if caught.iter().any(|caught| caught.signal == Signal::TSTP) {
+            stop_ourselves();
+        }
+        caught.iter().find(|caught| caught.ends()).map(|caught| caught.signal)
     }
 }

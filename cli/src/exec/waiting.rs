@@ -1,115 +1,77 @@
-//! The way to the lock: one attempt at once, and then the wait. A signal ends it at any moment.
+//! The way to the lock: one attempt at once, and then the wait. A signal ends it at any
+//! moment.
 //! However it ends without the lock, nothing is left on a node that can be reached.
 
-use redlatch::{
-    AutoExtend, Completion, Error, Lock, LockOptions, Op, Outcome, clock, clock::Instant,
-};
-use rustix::process::Signal;
+use redlatch::{AutoExtend, Error, Lock, LockOptions, clock};
 
-use super::Options;
 use super::events;
-use super::signals::{Caught, Signals};
-use super::stderr_log::StderrLog;
-use super::terminal::stop_ourselves;
+use super::reports::Reports;
+use crate::arguments::Timing;
 use crate::event_loop::{EventLoop, Patience};
 use crate::holder::Holder;
-use crate::node_events;
+use crate::lock_wait::{QuorumPatience, for_lock};
 
 /// How the wait ended.
 #[derive(Debug)]
-pub enum Waited {
+pub enum Waited<S> {
     Held(Lock),
-    /// A signal ended it.
-    EndedBy(Signal),
+    /// A signal ended it, say.
+    Stopped(S),
 }
 
-/// Acquires the lock.
-pub fn wait_for_lock(
+/// Acquires the lock, unless `stop` returns a reason to end.
+pub fn wait_for_lock<S>(
     event_loop: &mut EventLoop,
-    signals: &mut Signals,
-    options: &Options,
+    stop: &mut impl FnMut() -> Option<S>,
+    (key, timing): (&str, &Timing),
     keep: AutoExtend,
-    log: &mut StderrLog,
-) -> Result<Waited, Error> {
-    let timing = &options.common.timing;
-    let give_up_at = timing.longest_wait().map(|wait| clock::now().saturating_add(wait));
-    let waited = gather_and_try(event_loop, signals, options, keep, give_up_at, log);
+    reports: &mut Reports,
+) -> Result<Waited<S>, Error> {
+    let waited = gather_and_try(event_loop, stop, (key, timing), keep, reports);
     if !matches!(waited, Ok(Waited::Held(_))) {
         event_loop.settle(timing.node_timeout)?;
+        reports.presence.count(event_loop);
     }
     waited
 }
 
-fn gather_and_try(
+fn gather_and_try<S>(
     event_loop: &mut EventLoop,
-    signals: &mut Signals,
-    options: &Options,
+    stop: &mut impl FnMut() -> Option<S>,
+    (key, timing): (&str, &Timing),
     keep: AutoExtend,
-    give_up_at: Option<Instant>,
-    log: &mut StderrLog,
-) -> Result<Waited, Error> {
-    let mut ended_by = None;
+    reports: &mut Reports,
+) -> Result<Waited<S>, Error> {
+    let give_up_at = timing.longest_wait().map(|wait| clock::now().saturating_add(wait));
+    let mut stopped = None;
     event_loop.gather(Patience::Prompt, |_| {
-        ended_by = ended_by.or_else(|| ending_signal(signals));
-        ended_by.is_some()
+        stopped = stop();
+        stopped.is_some()
     })?;
-    if let Some(signal) = ended_by {
-        return Ok(Waited::EndedBy(signal));
+    if let Some(reason) = stopped {
+        return Ok(Waited::Stopped(reason));
     }
-    let lock_options = LockOptions::once(options.common.timing.ttl).auto_extend(keep);
+    let once = LockOptions::once(timing.ttl).auto_extend(keep);
+    let mut patience = QuorumPatience::new(timing.no_quorum_wait);
+    let mut wait = |event_loop: &mut EventLoop, until, reports: &mut Reports| {
+        let waited = for_lock(event_loop, key, once, until, &mut patience, |event_loop| {
+            let wakes_at = reports.turn(event_loop);
+            stop().map_or(Ok(wakes_at), Err)
+        });
+        waited.map(|held| held.map_or_else(Waited::Stopped, Waited::Held))
+    };
     // The reason for the wait is reported, so the first attempt is a request of its own.
-    let passing = match attempt(event_loop, signals, options, lock_options, log)? {
+    let passing = match wait(event_loop, Some(clock::now()), reports) {
         Ok(waited) => return Ok(waited),
         Err(error) => error,
     };
     let passes = matches!(passing, Error::Contended(_) | Error::NoQuorum(_) | Error::Expired(_));
-    let lock_options = match give_up_at {
-        _ if !passes => return Err(passing),
-        Some(moment) if clock::now() >= moment => return Err(passing),
-        Some(moment) => lock_options.wait_until(moment),
-        None => lock_options.wait_forever(),
-    };
-    let holder = Holder::of(event_loop, &options.key.key, &passing);
-    events::waiting(log, &passing, holder);
-    attempt(event_loop, signals, options, lock_options, log)?
-}
-
-/// Makes one request, with the wait of the options. The outer error is the system's.
-fn attempt(
-    event_loop: &mut EventLoop,
-    signals: &mut Signals,
-    options: &Options,
-    lock_options: LockOptions,
-    log: &mut StderrLog,
-) -> Result<Result<Waited, Error>, Error> {
-    let op = event_loop.engine.acquire(&options.key.key, lock_options, 0)?;
-    loop {
-        if let Some(result) = end_of(event_loop, op) {
-            return Ok(match result {
-                Ok(Outcome::Acquired(lock)) => Ok(Waited::Held(lock)),
-                Ok(other) => unreachable!("an acquire ended as {other:?}"),
-                Err(error) => Err(error),
-            });
-        }
-        if let Some(signal) = ending_signal(signals) {
-            event_loop.engine.cancel(op);
-            return Ok(Ok(Waited::EndedBy(signal)));
-        }
-        event_loop.turn(None)?;
-        node_events::lines(event_loop).iter().for_each(|line| log.mention(line));
+    let is_over = give_up_at.is_some_and(|moment| clock::now() >= moment);
+    if !passes || is_over {
+        return Err(passing);
     }
-}
-
-fn end_of(event_loop: &mut EventLoop, op: Op) -> Option<Result<Outcome, Error>> {
-    let completions = std::iter::from_fn(|| event_loop.engine.poll_completion());
-    completions.filter(|done| done.op == op).map(|Completion { result, .. }| result).next()
-}
-
-/// The signal that ends redlatch, if one came. A signal that stops redlatch stops it here.
-fn ending_signal(signals: &mut Signals) -> Option<Signal> {
-    let caught = signals.caught();
-    if caught.iter().any(|caught| caught.signal == Signal::TSTP) {
-        stop_ourselves();
-    }
-    caught.iter().find(|caught| Caught::ends(caught)).map(|caught| caught.signal)
+    let holder = Holder::of(event_loop, key, &passing);
+    events::waiting(&mut reports.log, &passing, holder);
+    reports.presence.waiting();
+    wait(event_loop, give_up_at, reports)
 }

@@ -14,12 +14,11 @@ use rustix::process::Signal;
 
 use super::child::{Change, Child, DYING, Ended};
 use super::events;
+use super::reports::Reports;
 use super::signals::Signals;
-use super::stderr_log::StderrLog;
 use super::stop_schedule::{StopSchedule, StopSignal};
 use super::terminal::{Place, stop_ourselves};
 use crate::event_loop::EventLoop;
-use crate::node_events;
 
 /// How often we check whether what CMD started is gone: no event reports that.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -31,7 +30,7 @@ pub struct Watch<'a> {
     child: &'a mut Child,
     place: Place,
     lock: &'a Lock,
-    log: &'a mut StderrLog,
+    reports: &'a mut Reports,
     stop_schedule: StopSchedule,
     bound: Bound,
     deadline: Instant,
@@ -56,7 +55,7 @@ pub struct Bound {
 
 impl Bound {
     /// Why a lock ends at that deadline.
-    fn reason(&self, deadline: Instant) -> LostReason {
+    pub fn reason(&self, deadline: Instant) -> LostReason {
         // The last renewal comes as near to the bound as whole milliseconds and drift allow.
         let near = self.ttl / 50 + Duration::from_millis(10);
         if self.no_renew {
@@ -85,7 +84,7 @@ impl<'a> Watch<'a> {
         (child, place): (&'a mut Child, Place),
         lock: &'a Lock,
         (stop_schedule, bound, deadline): (StopSchedule, Bound, Instant),
-        log: &'a mut StderrLog,
+        reports: &'a mut Reports,
     ) -> Watch<'a> {
         let (lost, stop_asked, all_stopped, killed_at) = (false, false, false, None);
         Watch {
@@ -94,7 +93,7 @@ impl<'a> Watch<'a> {
             child,
             place,
             lock,
-            log,
+            reports,
             stop_schedule,
             bound,
             deadline,
@@ -115,7 +114,9 @@ impl<'a> Watch<'a> {
             if let Some((ended, left)) = self.child.ended().zip(self.is_over()) {
                 return Ok(self.over(ended, left));
             }
-            if let Err(error) = self.event_loop.turn(self.wakes_at()) {
+            let reports = self.reports.turn(self.event_loop);
+            let until = self.wakes_at().into_iter().chain(reports).min();
+            if let Err(error) = self.event_loop.turn(until) {
                 let _ = self.child.send_to_all(Signal::KILL);
                 return Err(error);
             }
@@ -123,21 +124,21 @@ impl<'a> Watch<'a> {
     }
 
     fn hear_of_the_lock(&mut self) {
-        node_events::lines(self.event_loop).iter().for_each(|line| self.log.mention(line));
         while let Some(done) = self.event_loop.engine.poll_completion() {
             match done.result {
                 // If CMD gets SIGTERM, the event of that signal is reported instead.
                 Ok(Outcome::Expiring { deadline }) if !self.stop_schedule.warns_cmd() => {
                     let remaining = deadline.saturating_since(clock::now());
                     let core = self.event_loop.engine.coordinator();
-                    events::expiring(self.log, core, remaining, None);
+                    events::expiring(&mut self.reports.log, core, remaining, None);
                 }
                 Err(error) => {
                     self.lost = true;
                     if matches!(error, Error::Lost { reason: LostReason::Gone, .. }) {
                         self.stop_schedule.on_lock_gone(clock::now());
                     }
-                    events::lost(self.log, &error);
+                    events::lost(&mut self.reports.log, &error);
+                    self.reports.presence.lost(self.event_loop);
                 }
                 _ => {}
             }
@@ -146,7 +147,12 @@ impl<'a> Watch<'a> {
         if let Some(deadline) = deadline.filter(|&deadline| deadline > self.deadline) {
             self.deadline = deadline;
             self.stop_schedule.lasts_until(deadline);
-            events::renewed(self.log, self.lock, deadline.saturating_since(clock::now()));
+            self.reports.presence.renewed(deadline);
+            events::renewed(
+                &mut self.reports.log,
+                self.lock,
+                deadline.saturating_since(clock::now()),
+            );
         }
     }
 
@@ -155,7 +161,9 @@ impl<'a> Watch<'a> {
             let Change::Stopped(by) = change else { continue };
             let reads_terminal = matches!(by, Signal::TTIN | Signal::TTOU);
             if self.place == Place::OwnGroup && reads_terminal {
-                self.log.warning("CMD was stopped because it reads the terminal; try --foreground");
+                self.reports
+                    .log
+                    .warning("CMD was stopped because it reads the terminal; try --foreground");
             }
             if std::mem::take(&mut self.stop_asked) || self.place.stops_with(by) {
                 // Nothing watches the lock while we are stopped, so nothing of CMD may run on.
@@ -194,7 +202,7 @@ impl<'a> Watch<'a> {
         if !self.lost {
             let remaining = self.deadline.saturating_since(now);
             let core = self.event_loop.engine.coordinator();
-            events::expiring(self.log, core, remaining, Some(name));
+            events::expiring(&mut self.reports.log, core, remaining, Some(name));
         }
         self.complain_of(sent, name);
     }
@@ -217,7 +225,7 @@ impl<'a> Watch<'a> {
 
     fn complain_of(&mut self, sent: io::Result<()>, what: &str) {
         if let Err(error) = sent {
-            self.log.warning(&format!("{what} cannot be sent to all of CMD: {error}"));
+            self.reports.log.warning(&format!("{what} cannot be sent to all of CMD: {error}"));
         }
     }
 
@@ -243,18 +251,19 @@ impl<'a> Watch<'a> {
         let stopped = self.stop_schedule.was_stopped();
         // The lock is not released but expires by its ttl, so that no other holder runs beside it.
         if left {
-            self.log.warning("a process that CMD started is still alive after SIGKILL");
+            self.reports.log.warning("a process that CMD started is still alive after SIGKILL");
         }
         if stopped && !self.lost {
+            self.reports.presence.lost(self.event_loop);
             // The library would report the loss a little later: CMD had to be gone before.
             let mut report = self.event_loop.engine.coordinator().report_standings(clock::now());
-            report.key = self.log.key().as_bytes().into();
+            report.key = self.reports.log.key().as_bytes().into();
             let reason = self.bound.reason(self.deadline);
             let left = self.deadline.saturating_since(clock::now());
             if reason == LostReason::Expired && self.killed_at.is_none() && !left.is_zero() {
-                events::not_renewed(self.log, &report, left);
+                events::not_renewed(&mut self.reports.log, &report, left);
             } else {
-                events::lost(self.log, &Error::Lost { reason, report });
+                events::lost(&mut self.reports.log, &Error::Lost { reason, report });
             }
         }
         Over { ended, stopped, lost: self.lost || left }

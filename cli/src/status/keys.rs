@@ -74,10 +74,10 @@ fn value(sight: KeyState) -> Option<Token> {
     }
 }
 
-fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
-    let key = colours.styled(&seen.key.escape_ascii().to_string(), Look::Strong);
+/// What the nodes say together, in words.
+pub fn verdict(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
     let (nodes, quorum) = (seen.nodes.len(), seen.quorum);
-    let verdict = match finding {
+    match finding {
         KeySummary::Free => colours.styled("free", Look::Good),
         KeySummary::Held { nodes: by, left, value } => {
             let held = colours.styled("held", Look::Odd);
@@ -96,7 +96,12 @@ fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
             let unknown = colours.styled("not known", Look::Bad);
             format!("{unknown}: {}", what_is_missing(seen))
         }
-    };
+    }
+}
+
+fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
+    let key = colours.styled(&seen.key.escape_ascii().to_string(), Look::Strong);
+    let verdict = verdict(seen, finding, colours);
     let mut table = Table::new(["node", "state", "left", "answered in", "token"]);
     for node in &seen.nodes {
         let (word, look) = match node.sight {

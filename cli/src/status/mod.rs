@@ -2,7 +2,7 @@
 //!
 //! The hazard is to rely on it: what was seen may be over when it is read.
 
-mod keys;
+pub mod keys;
 pub mod nodes;
 
 use std::process::ExitCode;
@@ -24,7 +24,8 @@ Examples:
   redlatch status                          the nodes themselves
 
 Exit codes: 0 free, 1 held, 69 no quorum of nodes could answer, 125 usage or configuration. Of \
-several keys: 69 if one is not known, else 1 if one is held.";
+several keys: 69 if one is not known, else 1 if one is held. Without a key: 0 a quorum of nodes \
+can grant, 69 fewer can: a readiness probe.";
 
 /// What every node says, and the verdict
 ///
@@ -45,7 +46,7 @@ pub struct Options {
 /// Marks flags that have no effect: they let one variable of flags serve a whole script.
 fn say_what_has_no_effect(arg: clap::Arg) -> clap::Arg {
     match arg.get_id().as_str() {
-        "ttl" | "wait" | "nonblock" => arg
+        "ttl" | "wait" | "nonblock" | "no_quorum_wait" => arg
             .help("No effect here; accepted because every verb accepts it")
             .long_help(None::<&str>),
         _ => arg,
@@ -56,8 +57,8 @@ fn say_what_has_no_effect(arg: clap::Arg) -> clap::Arg {
 const NO_KEY: &str = "redlatch-status";
 
 /// The result of one look.
-struct View {
-    text: String,
+pub struct View {
+    pub text: String,
     json: Value,
     code: u8,
 }
@@ -91,7 +92,7 @@ fn look(options: &Options) -> Result<u8, Refusal> {
 }
 
 /// Inspects the keys one after the other.
-fn inspected(event_loop: &mut EventLoop, keys: &[String]) -> Result<Vec<Inspection>, Refusal> {
+pub fn inspected(event_loop: &mut EventLoop, keys: &[String]) -> Result<Vec<Inspection>, Refusal> {
     let mut seen = Vec::new();
     for key in keys {
         let op = event_loop.engine.inspect(key, 0)?;

@@ -23,7 +23,6 @@ pub(super) fn view(
     let standings: Vec<NodeState> =
         (0..seen.nodes.len()).map(|index| core.standing(NodeId::new(index))).collect();
     let usable = standings.iter().filter(|standing| standing.is_usable()).count();
-    let code = if usable >= seen.quorum { exit::DONE } else { exit::NO_QUORUM };
     let report = core.report_standings(redlatch::clock::now());
 
     let mut table = Table::new(["node", "state", "answered in"]);
@@ -46,7 +45,10 @@ pub(super) fn view(
         }));
     }
     let counted = standings.iter().filter(|&&standing| standing == NodeState::Ready).count();
-    let look = if counted >= seen.quorum { Look::Good } else { Look::Bad };
+    let (code, look) = match counted >= seen.quorum {
+        true => (exit::DONE, Look::Good),
+        false => (exit::NO_QUORUM, Look::Bad),
+    };
     let (quorum, all) = (seen.quorum, seen.nodes.len());
     let verdict = colours.styled(&format!("{counted} of {all} nodes can grant"), look);
     let mut text = format!("{verdict}, {quorum} are needed\n{}", table.text(colours));

@@ -194,12 +194,30 @@ fn what_cannot_work_is_125() {
         &["exec", "-s", "redis://127.0.0.1:1", "--grace", "16s", "key", "--", "true"],
         &["exec", "-s", "redis://127.0.0.1:1", "-t", "2m", "key", "--", "true"],
         &["exec", "-s", "redis://127.0.0.1:1", "--on-lost", "cry", "key", "--", "true"],
-        &["exec", "-s", "redis://127.0.0.1:1", "key", "true"],
+        &["exec", "-s", "redis://127.0.0.1:1", "key", "-c", "true", "true"],
     ];
     for arguments in cases {
         let ended = run(&mut tool(arguments)).with_code(125);
         assert!(ended.out.is_empty() && !ended.errors.is_empty(), "{arguments:?}: {ended:?}");
     }
+}
+
+#[test]
+fn cmd_may_stand_behind_the_key_without_dashes() {
+    let fleet = Fleet::start(3);
+    let cases: [(&[&str], &str); 6] = [
+        (&["key", "echo", "-n", "a", "--", "--json"], "a -- --json"),
+        (&["key", "-t", "5s", "echo", "-t", "5s"], "-t 5s\n"),
+        (&["key", "--", "echo", "--", "-q"], "-- -q\n"),
+        (&["key", "-c", "echo $((1 + 1)); echo $0"], "2\n/bin/sh\n"),
+        (&["-c", "echo a | tr a b", "key"], "b\n"),
+        (&["--command=exec echo c", "key"], "c\n"),
+    ];
+    for (arguments, out) in cases {
+        let ended = run_on(&fleet, &[&["exec"], arguments].concat()).with_code(0);
+        assert_eq!((ended.out.as_str(), ended.errors.as_str()), (out, ""), "{arguments:?}");
+    }
+    run_on(&fleet, &["exec", "key", "-c", "exit 9"]).with_code(9);
 }
 
 #[test]

@@ -20,11 +20,11 @@ const CTRL_BACKSLASH: &[u8] = b"\x1c";
 const CTRL_Z: &[u8] = b"\x1a";
 
 /// The other side of a terminal.
-struct Terminal(File);
+pub struct Terminal(File);
 
 impl Terminal {
     /// Starts a command on a terminal of its own, as the first process of a session.
-    fn start(command: &mut Command) -> (Terminal, Running) {
+    pub fn start(command: &mut Command) -> (Terminal, Running) {
         // Close-on-exec: the command must not have our end.
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags).expect("a terminal");
@@ -56,7 +56,7 @@ impl Terminal {
         }
     }
 
-    fn type_in(&mut self, keys: &[u8]) {
+    pub fn type_in(&mut self, keys: &[u8]) {
         self.0.write_all(keys).expect("the terminal is open");
     }
 }

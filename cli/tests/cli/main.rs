@@ -22,19 +22,25 @@ mod exec_lost;
 mod exec_pipes;
 mod exec_signals;
 mod exec_terminal;
+mod force_release;
 mod frozen;
+mod hold;
 mod init;
+mod no_quorum_wait;
 mod overlap;
 #[cfg(feature = "tls")]
 #[path = "../../../tests/deploy/papers.rs"]
 #[allow(dead_code, reason = "it is shared with other tests, which need more of it")]
 mod papers;
 mod pipes;
+mod presence;
+mod refusals;
 mod scripts;
 mod secrets;
 mod signals;
 mod status;
 mod usage;
+mod wait;
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;

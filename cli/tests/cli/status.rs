@@ -136,11 +136,11 @@ fn without_a_key_the_nodes_themselves_are_printed() {
     assert_eq!(ready.out.matches(" ready ").count(), 3, "{ready:?}");
     let mut guarded = tool(&["status", "--node-timeout", "500ms"]);
     guarded.env("REDLATCH_SERVERS", fleet.urls().join(","));
-    let young = run(&mut guarded).with_code(0);
+    let young = run(&mut guarded).with_code(69);
     assert!(young.out.starts_with("0 of 3 nodes can grant"), "{young:?}");
     let why = ": its node marker is missing, so it is new or lost its keys";
     assert_eq!(young.out.matches(why).count(), 3, "{young:?}");
-    let json = run(guarded.arg("--json")).with_code(0).json();
+    let json = run(guarded.arg("--json")).with_code(69).json();
     assert_eq!(json[0]["per_node"][0]["state"], "quarantined", "{json}");
     fleet[0].kill();
     assert!(fleet[1].command(&["CONFIG", "SET", "requirepass", "hunter2"]).is_ok());

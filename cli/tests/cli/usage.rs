@@ -38,9 +38,20 @@ fn no_nodes_and_files_that_are_not_there_are_125() {
 
 #[test]
 fn help_and_version_are_0_and_on_stdout() {
-    for verb in
-        ["exec", "acquire", "extend", "release", "status", "doctor", "init", "bench", "demo"]
-    {
+    for verb in [
+        "exec",
+        "hold",
+        "wait",
+        "force-release",
+        "acquire",
+        "extend",
+        "release",
+        "status",
+        "doctor",
+        "init",
+        "bench",
+        "demo",
+    ] {
         let ended = run(&mut tool(&[verb, "--help"])).with_code(0);
         assert!(ended.out.contains("Usage: redlatch ") && ended.errors.is_empty(), "{ended:?}");
     }
@@ -50,7 +61,19 @@ fn help_and_version_are_0_and_on_stdout() {
 
 #[test]
 fn every_verb_teaches_by_an_example() {
-    for verb in ["exec", "acquire", "extend", "release", "status", "init", "completions", "man"] {
+    for verb in [
+        "exec",
+        "hold",
+        "wait",
+        "force-release",
+        "acquire",
+        "extend",
+        "release",
+        "status",
+        "init",
+        "completions",
+        "man",
+    ] {
         let help = run(&mut tool(&["help", verb])).with_code(0).out;
         assert!(help.contains(&format!("\n  redlatch {verb}")) || help.contains("$(redlatch "));
         assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");

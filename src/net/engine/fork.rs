@@ -1,7 +1,6 @@
 //! The copy of an engine in a forked process: it must not touch what is the parent's.
 
 use super::Engine;
-use crate::net::clock;
 use crate::proto::node_set::NodeSet;
 
 impl Engine {
@@ -31,7 +30,7 @@ impl Engine {
         if std::process::id() == self.owner {
             return true;
         }
-        self.coordinator.disown(clock::now());
+        self.coordinator.disown();
         for socket in &mut self.sockets {
             // Closed, and nothing else: a shutdown, or deregistering from the poller, would act on
             // the parent's.

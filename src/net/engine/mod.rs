@@ -1,8 +1,8 @@
 //! The coordinator with its sockets, on the caller's poller: no thread, no poller and no waker of
 //! its own.
 //!
-//! The order of a turn is what makes it right. It is written in `proto::turn`, which the simulation
-//! runs, too; here is what its steps do with real sockets and the real clock.
+//! Correctness depends on the order of steps in a turn. The order is written in `proto::turn`,
+//! which the simulation runs, too; here is what its steps do with real sockets and the real clock.
 
 mod fork;
 mod requests;
@@ -22,7 +22,7 @@ use super::alarm::Alarm;
 use super::clock;
 use super::connect::Connector;
 use super::names::Names;
-use super::observe::{Door, Observer};
+use super::observe::{Interface, Observer};
 use crate::config::{AskForCredentials, Config};
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::{Coordinator, NodeEvent};
@@ -92,9 +92,9 @@ const SCRATCH_BYTES: usize = 64 * 1024;
 /// own that of [`Config::resolver`]. A panic in them does not unwind through the loop. The engine
 /// does not connect to that node then, tries again later, and serves everything else as before.
 ///
-/// Dropping the engine cancels every request, and releases each lock that it won or may yet win but
-/// did not hand out, as far as the sockets take the releases without waiting. A lock that it did
-/// hand out stays until its ttl is over, unless you release it:
+/// Dropping the engine cancels every request, and releases each lock that was granted, or may be
+/// granted later, and was not returned to the caller, as far as the sockets take the releases
+/// without waiting. A lock that it did hand out stays until its ttl is over, unless you release it:
 /// [`release_all`](Engine::release_all) releases all of them. Your poller may be dropped before or
 /// after the engine.
 pub struct Engine {
@@ -139,7 +139,8 @@ impl Engine {
         };
         let mut seed = [0; 32];
         SysRng.try_fill_bytes(&mut seed).map_err(|e| system("no randomness", &e))?;
-        let registry = registry.try_clone().map_err(|e| system("no poller", &e))?;
+        let registry =
+            registry.try_clone().map_err(|e| system("poller: cannot clone the registry", &e))?;
         config.settings.validate()?;
         let connectors = config.addresses.iter().map(|address| Connector::new(address, &config));
         let sockets = connectors.map(|connector| {
@@ -158,9 +159,10 @@ impl Engine {
             .map(|node| Credentials { user: node.user.clone(), password: node.password.clone() });
         let by_url = by_url.collect();
         let Some(timer) = base.0.checked_add(sockets.len()) else {
-            return Err(system("no tokens", &"there are too few after the base"));
+            let fact = "base + number of nodes overflows; choose a smaller base";
+            return Err(system("base token", &fact));
         };
-        // Made last: the time to connect runs from here.
+        // Created last, because the connect timeout starts here.
         let coordinator = Coordinator::new(config.settings, seed, clock::now())?;
         Ok(Engine {
             coordinator,
@@ -175,7 +177,7 @@ impl Engine {
             first_lookups,
             credentials: config.credentials,
             by_url,
-            observer: Observer::new(Door::Engine),
+            observer: Observer::new(Interface::Engine),
             owner: std::process::id(),
         })
     }

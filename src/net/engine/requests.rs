@@ -9,6 +9,7 @@ use crate::net::clock;
 use crate::net::observe::Verb;
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
+use crate::proto::inspection::Inspection;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::time::Instant;
@@ -144,6 +145,26 @@ impl Engine {
         data: u64,
     ) -> Result<Op, Error> {
         self.coordinator.force_release(key.as_ref(), data, clock::now())
+    }
+
+    /// Deletes `key` on each node that still holds what the inspection `seen` of this key found
+    /// there, whichever client holds it: what changed since then stays. Like
+    /// [`dangerously_force_release`](Engine::dangerously_force_release), this breaks what a lock
+    /// promises. The request ends as [`Outcome::ForceReleased`](crate::Outcome::ForceReleased),
+    /// with what each node said, when all nodes have answered, or at the node timeout.
+    ///
+    /// A value that is longer than what an inspection keeps of it is compared as far as it was
+    /// kept.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    pub fn dangerously_force_release_seen(
+        &mut self,
+        key: impl AsRef<[u8]>,
+        seen: &Inspection,
+        data: u64,
+    ) -> Result<Op, Error> {
+        self.coordinator.force_release_seen(key.as_ref(), seen, data, clock::now())
     }
 
     /// Extends a lock to at least `ttl` from now. While too few nodes answer, the engine asks them

@@ -33,10 +33,10 @@ pub enum Verb {
     Release,
 }
 
-/// Which door an engine belongs to.
+/// Which interface an engine belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
-    /// The engine is the door: its requests have spans.
+pub enum Interface {
+    /// The program calls the engine itself: its requests have spans.
     Engine,
     /// The blocking client, whose calls have spans.
     Client,

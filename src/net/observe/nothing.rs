@@ -1,6 +1,6 @@
 //! Without the feature `tracing`: nothing is kept and nothing is reported.
 
-use super::{Door, Ended, Verb};
+use super::{Ended, Interface, Verb};
 use crate::proto::coordinator::{Coordinator, NodeEvent};
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
@@ -31,12 +31,12 @@ pub struct Observer;
 
 impl Observer {
     #[inline]
-    pub fn new(_: Door) -> Observer {
+    pub fn new(_: Interface) -> Observer {
         Observer
     }
 
     #[inline]
-    pub fn belongs_to(&mut self, _: Door) {}
+    pub fn belongs_to(&mut self, _: Interface) {}
 
     #[inline]
     pub fn key_of(&self, _: &Coordinator, _: &Lock) -> Option<Vec<u8>> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 use tracing::{Span, field::Empty};
 
-use super::{Door, Ended, Verb};
+use super::{Ended, Interface, Verb};
 use crate::net::clock;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::{Coordinator, NodeEvent};
@@ -134,8 +134,8 @@ fn micros(took: Duration) -> u64 {
 /// What an engine observes.
 #[derive(Debug)]
 pub struct Observer {
-    door: Door,
-    /// The requests in flight of an engine that is a door.
+    interface: Interface,
+    /// The requests in flight of an engine that the program calls itself.
     watches: HashMap<Op, Watch>,
     /// The losses of locks are updates, so they are not taken from completions.
     updates: bool,
@@ -146,28 +146,28 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// The observer of an engine that belongs to this door.
-    pub fn new(door: Door) -> Observer {
+    /// The observer of an engine that belongs to this interface.
+    pub fn new(interface: Interface) -> Observer {
         let (watches, nodes, heard) = (HashMap::new(), VecDeque::new(), Vec::new());
-        Observer { door, watches, updates: false, nodes, heard }
+        Observer { interface, watches, updates: false, nodes, heard }
     }
 
-    /// The engine belongs to this door.
-    pub fn belongs_to(&mut self, door: Door) {
-        self.door = door;
+    /// The engine belongs to this interface.
+    pub fn belongs_to(&mut self, interface: Interface) {
+        self.interface = interface;
     }
 
     /// The key of a lock, if it is needed for a span.
     #[inline]
     pub fn key_of(&self, core: &Coordinator, lock: &Lock) -> Option<Vec<u8>> {
-        let wanted = self.door == Door::Engine && is_on();
+        let wanted = self.interface == Interface::Engine && is_on();
         if wanted { core.key(lock).map(<[u8]>::to_vec) } else { None }
     }
 
     /// A request was made, or refused.
     #[inline]
     pub fn asked(&mut self, asked: &Result<Op, Error>, verb: Verb, key: impl Key) {
-        if self.door == Door::Engine && is_on() {
+        if self.interface == Interface::Engine && is_on() {
             let watch = Watch::begin(verb, key.bytes());
             match asked {
                 Ok(op) => drop(self.watches.insert(*op, watch)),
@@ -179,7 +179,7 @@ impl Observer {
     /// A release was sent without waiting for its answer.
     #[inline]
     pub fn sent(&self, key: impl Key) {
-        if self.door == Door::Engine && is_on() {
+        if self.interface == Interface::Engine && is_on() {
             Watch::begin(Verb::Release, key.bytes()).ends_as_sent();
         }
     }
@@ -187,7 +187,7 @@ impl Observer {
     /// The caller of an engine takes a completion.
     #[inline]
     pub fn completed(&mut self, done: &Completion) {
-        if self.door != Door::Engine || (self.watches.is_empty() && !is_on()) {
+        if self.interface != Interface::Engine || (self.watches.is_empty() && !is_on()) {
             return;
         }
         match (self.watches.remove(&done.op), &done.result) {
@@ -254,7 +254,7 @@ impl Observer {
     }
 
     fn report(&mut self, report: Report) {
-        if self.door == Door::Shared {
+        if self.interface == Interface::Shared {
             self.heard.push(report);
         } else {
             report.emit();

@@ -1,11 +1,12 @@
 //! The core's interface: events come in by `handle_*`, results go out by `poll_*`, callers make
 //! requests, and the state can be looked at. The core never looks at a clock or a socket.
 //!
-//! The coordinator owns the waits and the locks; the locks own the cluster. It decides nothing. It
-//! passes what comes in to the part that it is for, and passes what the locks report to the waits.
+//! The coordinator owns the waits and the locks; the locks own the cluster. It contains no logic of
+//! its own. It passes each event to the layer that handles it, and passes what the locks report to
+//! the waits.
 //!
 //! The hazard is order. The driver reads what the sockets hold before it lets a timeout happen
-//! ([`handle_timeout`](Coordinator::handle_timeout)), and takes the time anew after the reads and
+//! ([`handle_timeout`](Coordinator::handle_timeout)), and reads the clock again after the reads and
 //! before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)). The coordinator
 //! gives what the locks report to the waits before the caller gets its answer.
 
@@ -31,8 +32,8 @@ use crate::proto::wire::ask::Kind;
 
 pub use crate::proto::cluster::{Action, NodeEvent};
 
-/// How many kept locks are extended in one turn, so that a turn stays short. The others follow in
-/// the next turn, which is due at once.
+/// How many locks are extended automatically in one turn, so that a turn stays short. The others
+/// follow in the next turn, which is due at once.
 const EXTENDS_A_TURN: usize = 256;
 
 /// The core: locks over N nodes, without a socket and without a clock.
@@ -171,7 +172,7 @@ impl Coordinator {
     }
 
     /// The next request that has ended. A lock is handed out only before its deadline, so the
-    /// caller reads `now` last of all.
+    /// caller reads the clock immediately before this call.
     pub fn poll_completion(&mut self, now: Instant) -> Option<Completion> {
         loop {
             let op = self.locks.pop_ended()?;
@@ -188,8 +189,9 @@ impl Coordinator {
         self.locks.poll_ended()
     }
 
-    /// The outcome of a request; `None` if it goes on. A request whose end was reported goes on if
-    /// its lock has expired since then and its wait has not. The caller reads `now` last of all.
+    /// The outcome of a request; `None` if the request has not ended. A request whose end was
+    /// reported goes on if its lock has expired since then and its wait has not. The caller reads
+    /// the clock immediately before this call.
     pub fn fetch(&mut self, op: Op, now: Instant) -> Option<Completion> {
         let result = self.locks.fetch(op, now);
         self.act_on_waits(now);
@@ -239,8 +241,8 @@ impl Coordinator {
         self.locks.only_quiet_waiters()
     }
 
-    /// Whether the first handshakes are not over yet. An acquire that is asked now is held, for the
-    /// connect timeout at most.
+    /// Whether the first handshakes are not over yet. An acquire that is requested now is held, for
+    /// the connect timeout at most.
     pub fn is_starting(&self) -> bool {
         self.locks.is_starting()
     }
@@ -288,8 +290,8 @@ impl Coordinator {
         self.locks.open_records()
     }
 
-    /// Whether a request is in flight, or its outcome waits to be fetched. The request of a kept
-    /// lock is open as long as the lock is kept.
+    /// Whether a request is in flight, or its outcome waits to be fetched. The request of a lock
+    /// that is extended automatically is open as long as that goes on.
     pub fn is_open(&self, op: Op) -> bool {
         self.locks.is_open(op)
     }
@@ -299,7 +301,7 @@ impl Coordinator {
         self.locks.open_ops()
     }
 
-    /// How many locks are kept, or watched.
+    /// How many locks are extended automatically, or watched.
     pub fn kept_locks(&self) -> usize {
         self.locks.kept_locks()
     }

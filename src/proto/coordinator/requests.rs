@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::proto::coordinator::Coordinator;
 use crate::proto::error::{Error, LostReason, Report};
 use crate::proto::ids::Op;
+use crate::proto::inspection::Inspection;
 use crate::proto::key::KeyHash;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::Wish;
@@ -236,6 +237,26 @@ impl Coordinator {
         result
     }
 
+    /// Deletes `key` on each node that still holds what the inspection `seen` of this key found
+    /// there, whichever client holds it. A value that changed meanwhile stays. The request ends as
+    /// [`Outcome::ForceReleased`](crate::Outcome::ForceReleased) when all nodes have answered, or
+    /// at the node timeout. A value that is longer than what an inspection keeps is compared as far
+    /// as it was kept.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    pub fn force_release_seen(
+        &mut self,
+        key: &[u8],
+        seen: &Inspection,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let result = self.locks.force_release_seen(key, seen, data, now);
+        self.act_on_waits(now);
+        result
+    }
+
     /// Reads what every node holds at `key`, and for how long. The request ends when all nodes have
     /// answered, or at the node timeout.
     ///
@@ -277,9 +298,10 @@ impl Coordinator {
     }
 
     /// Called in a forked process: the records, connections and pending releases are the parent's.
-    /// Every request ends as `ConfigError::Nodes`, now and from now on, and nothing is written.
-    pub fn disown(&mut self, now: Instant) {
-        self.locks.disown(now);
+    /// Every request ends as [`ClosedReason::Forked`](crate::proto::error::ClosedReason), now and
+    /// from now on, and nothing is written.
+    pub fn disown(&mut self) {
+        self.locks.disown();
         self.waits.clear();
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::node::NodeReply;
 use super::report::Report;
 use crate::proto::node_set::MAX_NODES;
 use crate::proto::time::InvalidTtl;
@@ -125,8 +126,13 @@ impl fmt::Display for ConfigError {
                 write!(f, "{name}: {given:?} cannot work; it must be {must}")
             }
             ConfigError::System { problem } => f.write_str(problem),
+            ConfigError::Nodes(report) if report.names_one_server_twice() => {
+                f.write_str("two addresses lead to one server, which would vote twice: ")?;
+                report.write_nodes(f, |node| node.said != NodeReply::Nothing)?;
+                f.write_str("; give every server once")
+            }
             ConfigError::Nodes(report) => {
-                write!(f, "configuration: too many nodes cannot be used with it: {report}")
+                write!(f, "configuration: too few usable nodes; fix these: {report}")
             }
         }
     }

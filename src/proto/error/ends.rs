@@ -27,7 +27,7 @@ impl fmt::Display for LostReason {
             LostReason::Expired => "its deadline passed",
             LostReason::Gone => "its key is gone on too many nodes",
             LostReason::MaxHold => "its longest hold time is over",
-            LostReason::Extensions => "its last extension is over",
+            LostReason::Extensions => "its extension limit is reached",
             LostReason::Over => "it was already released, given away or lost",
         })
     }

@@ -83,7 +83,10 @@ impl fmt::Display for Error {
                 write!(f, ": {report}{}", report.hint())
             }
             Error::NoQuorum(report) => write!(f, "no quorum: {report}{}", report.hint()),
-            Error::Expired(report) => write!(f, "granted too late, its ttl is over: {report}"),
+            Error::Expired(report) => {
+                let advice = "raise the ttl or check the latency";
+                write!(f, "granted after its ttl had passed; {advice}: {report}")
+            }
             Error::Lost { reason, report } => write!(f, "the lock is lost ({reason}): {report}"),
             Error::Busy(busy) => busy.fmt(f),
             Error::Config(error) => error.fmt(f),

@@ -214,6 +214,38 @@ impl NodeError {
             NodeError::Other => "returned an error",
         }
     }
+
+    /// The cause as one word for programs, such as `out_of_memory`: it does not change.
+    pub const fn word(self) -> &'static str {
+        match self {
+            NodeError::Unreachable => "unreachable",
+            NodeError::Silent => "silent",
+            NodeError::Lost => "connection_lost",
+            NodeError::Garbage => "garbage",
+            NodeError::Full => "full",
+            NodeError::Loading => "loading",
+            NodeError::Busy => "busy",
+            NodeError::Misconf => "misconf",
+            NodeError::NoReplicas => "no_replicas",
+            NodeError::OutOfMemory => "out_of_memory",
+            NodeError::Replica => "replica",
+            NodeError::TooManyClients => "too_many_clients",
+            NodeError::NoAuth => "no_auth",
+            NodeError::WrongPassword => "wrong_password",
+            NodeError::NoPermission => "no_permission",
+            NodeError::Protected => "protected",
+            NodeError::Cluster => "cluster",
+            NodeError::Evicts => "evicts",
+            NodeError::Quarantined => "quarantined",
+            NodeError::SameServer => "same_server",
+            NodeError::NoDatabase => "no_database",
+            NodeError::Forked => "forked",
+            NodeError::WrongType => "wrong_type",
+            NodeError::NoScript => "no_script",
+            NodeError::UnknownCommand => "unknown_command",
+            NodeError::Other => "other",
+        }
+    }
 }
 
 impl fmt::Display for NodeError {
@@ -251,7 +283,7 @@ impl NodeReply {
 impl fmt::Display for NodeReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NodeReply::Nothing => f.write_str("undecided"),
+            NodeReply::Nothing => f.write_str("no answer yet"),
             NodeReply::Granted => f.write_str("granted"),
             NodeReply::Held => f.write_str("held"),
             NodeReply::Absent => f.write_str("absent"),
@@ -263,6 +295,16 @@ impl fmt::Display for NodeReply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_cause_has_a_word_of_its_own() {
+        let mut words: Vec<&str> = NodeError::ALL.iter().map(|cause| cause.word()).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), NodeError::ALL.len());
+        let fit = |word: &str| word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+        assert!(words.iter().all(|word| fit(word)), "{words:?}");
+    }
 
     #[test]
     fn an_error_is_known_by_its_first_word() {

@@ -88,6 +88,28 @@ impl Report {
         count(quarantined) > 0 && most >= self.needed
     }
 
+    /// Writes what some of the nodes said.
+    pub(super) fn write_nodes(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        wanted: impl Fn(&NodeReport) -> bool,
+    ) -> fmt::Result {
+        for (index, node) in self.nodes.iter().filter(|node| wanted(node)).enumerate() {
+            let comma = if index == 0 { "" } else { ", " };
+            write!(f, "{comma}{} {}", node.label, node.said)?;
+            if let Some(detail) = &node.detail {
+                write!(f, " ({detail})")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a node of the list is a server that another address leads to as well.
+    pub(super) fn names_one_server_twice(&self) -> bool {
+        let twice = NodeReply::Failed(NodeError::SameServer);
+        self.nodes.iter().any(|node| node.said == twice)
+    }
+
     pub(super) fn hint(&self) -> &'static str {
         if self.is_for_the_restart_guard() { GUARD_HINT } else { "" }
     }
@@ -102,14 +124,12 @@ impl fmt::Debug for Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (needed, nodes) = (self.needed, self.nodes.len());
-        write!(f, "needed {needed} of {nodes} for \"{}\":", self.key.escape_ascii())?;
-        for (index, node) in self.nodes.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            write!(f, "{comma} {} {}", node.label, node.said)?;
-            if let Some(detail) = &node.detail {
-                write!(f, " ({detail})")?;
-            }
+        write!(f, "needed {needed} of {nodes}")?;
+        // A report about the nodes alone is about no key.
+        if !self.key.is_empty() {
+            write!(f, " for \"{}\"", self.key.escape_ascii())?;
         }
-        Ok(())
+        f.write_str(": ")?;
+        self.write_nodes(f, |_| true)
     }
 }

@@ -15,7 +15,7 @@ use crate::proto::locks::pending_releases::PendingRelease;
 use crate::proto::locks::records::Phase;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
-use crate::proto::wire::ask::{Ask, LockAsk};
+use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 
 impl Locks {
     /// The connection is gone, or could not be opened; `words` are the text of the system's error.
@@ -102,6 +102,10 @@ impl Locks {
         provable: bool,
         now: Instant,
     ) {
+        if ask.kind == Kind::Exists {
+            self.exists_answered(node, ask, NodeReply::Failed(cause), now);
+            return;
+        }
         let coming_back = self.cluster.is_coming_back(node);
         let record = self.records.get_mut(ask.record);
         let mut vote = record.round.number == ask.round;

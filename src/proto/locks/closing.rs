@@ -1,7 +1,7 @@
 //! The end of a client: every request is cancelled, and every lock released. Also the copy of a
 //! client in a forked process, which has nothing to release.
 
-use crate::proto::error::{ConfigError, LostReason};
+use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Records};
@@ -70,7 +70,8 @@ impl Locks {
     }
 
     /// Called in a forked process: the records, connections and pending releases are the parent's.
-    pub fn disown(&mut self, now: Instant) {
+    pub fn disown(&mut self) {
+        self.disowned = true;
         self.cluster.stats_mut().held = 0;
         self.records = Records::new(self.cluster.settings().limits.records);
         self.tasks = Tasks::default();
@@ -83,8 +84,7 @@ impl Locks {
         self.pending_releases.fill_with(PendingReleases::default);
         self.flushes.fill_with(Flushes::default);
         for op in self.ops.all() {
-            let error = ConfigError::Nodes(self.cluster.report_standings(now));
-            self.ops.move_to(op, Stage::Over(Err(error.into())));
+            self.ops.move_to(op, Stage::Over(Err(Error::Closed(ClosedReason::Forked))));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The outcomes of requests, as they are handed out: a lock only before its deadline.
 
-use crate::proto::error::{Error, LostReason};
+use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::Op;
 use crate::proto::locks::Locks;
 use crate::proto::locks::requests::{Completion, Outcome, Stage};
@@ -47,6 +47,8 @@ impl Locks {
             Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
                 Err(self.lost_unasked(LostReason::Expired, &[], now))
             }
+            // Its request was made in the child.
+            Stage::Over(_) if self.disowned => Err(Error::Closed(ClosedReason::Forked)),
             Stage::Over(result) => result,
             stage => unreachable!("{stage:?} is no end"),
         };

@@ -22,6 +22,7 @@ mod changes;
 mod closing;
 mod completions;
 mod flushes;
+mod force;
 mod heal;
 mod hold;
 mod inspect;
@@ -207,6 +208,8 @@ pub struct Locks {
     cluster: Cluster,
     /// The first handshakes are not over: requests for locks are held.
     starting: bool,
+    /// This is the copy in a forked process: every request ends as an error.
+    disowned: bool,
     /// The pending releases of each node.
     pending_releases: Vec<PendingReleases>,
     /// The flushes that each node reported.
@@ -242,6 +245,7 @@ impl Locks {
             tasks: Tasks::default(),
             ops: Ops::default(),
             starting: true,
+            disowned: false,
             keeper: Keeper::new(),
             found: Vec::new(),
             command: Command::default(),
@@ -492,7 +496,13 @@ impl Locks {
         for node in record.round.ballot().undecided().iter() {
             if self.records.is_open(id) {
                 self.cluster.stats_mut().failed(node, NodeError::Silent);
-                self.cast(id, node, NodeReply::Failed(NodeError::Silent), now);
+                // A node that is asked `EXISTS` has acknowledged the release.
+                let said = if self.records.get(id).is_asked_exists(node) {
+                    NodeReply::Absent
+                } else {
+                    NodeReply::Failed(NodeError::Silent)
+                };
+                self.cast(id, node, said, now);
             }
         }
     }

@@ -166,6 +166,12 @@ impl Record {
         }
     }
 
+    /// Whether an `EXISTS` to this node is in flight. It follows only an acknowledged release, so
+    /// no release is pending there any more.
+    pub fn is_asked_exists(&self, node: NodeId) -> bool {
+        self.releasing.contains(node) && !self.owed.contains(node)
+    }
+
     /// Whether our key on a node in quarantine may stand in the place of another client's key. For
     /// a lock that another client handed on, it is not known how its keys were created.
     pub fn is_doubtful(&self, node: NodeId) -> bool {

@@ -1,5 +1,6 @@
 //! Releases: written to a node, answered, refused, and sent again. The queue of those that are
-//! pending is in `pending_releases.rs`.
+//! pending is in `pending_releases.rs`; `changes.rs` queues again the releases that a lost
+//! connection took.
 //!
 //! The hazard is a `SET` of an earlier connection that the node executes after the release on the
 //! new one. So the earlier connection is ended first. If the node refuses that, the release is sent

@@ -1,7 +1,7 @@
 //! The reports in errors: what every node said, or why it could not be asked.
 
 use crate::proto::error::Report;
-use crate::proto::error::{Error, HeldFor, LostReason, NodeReply};
+use crate::proto::error::{ClosedReason, Error, HeldFor, LostReason, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
@@ -21,8 +21,12 @@ impl Locks {
         Error::Lost { reason, report: self.report(id, now) }
     }
 
-    /// The error of a lost lock about which no node was asked.
+    /// The error of a lost lock about which no node was asked. In a forked process every lock is
+    /// the parent's.
     pub fn lost_unasked(&self, reason: LostReason, key: &[u8], now: Instant) -> Error {
+        if self.disowned {
+            return Error::Closed(ClosedReason::Forked);
+        }
         Error::Lost { reason, report: self.report_unasked(key, now) }
     }
 

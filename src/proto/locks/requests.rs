@@ -47,6 +47,9 @@ pub enum Outcome {
     Inspected(Box<Inspection>),
     /// The grants of the nodes that accepted this count from now on.
     Vouched(Box<Report>),
+    /// What each node said to the forced release of what was seen there: granted (deleted), absent
+    /// (nothing was seen, or it is gone), held (it holds something else by now), or an error.
+    ForceReleased(Box<Report>),
 }
 
 /// The end of a request.

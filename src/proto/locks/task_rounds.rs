@@ -84,6 +84,7 @@ impl Locks {
                 self.token_extend_answered(node, id, form, said, now);
             }
             TaskAnswer::Deleted(said) => self.delete_answered(node, id, said, now),
+            TaskAnswer::DeletedSeen(said) => self.delete_seen_answered(node, id, said, now),
             TaskAnswer::Vouched(said) => self.vouch_answered(node, id, said),
         }
         self.settle_task(id, now);
@@ -100,6 +101,9 @@ impl Locks {
         self.tasks.get_mut(id).unanswered.take(node);
         match kind {
             TaskAsk::Look | TaskAsk::LookLeft => self.look_is_lost(node, id, cause),
+            TaskAsk::DeleteSeen => {
+                self.delete_seen_answered(node, id, NodeReply::Failed(cause), now);
+            }
             TaskAsk::Vouch => self.vouch_answered(node, id, NodeReply::Failed(cause)),
             TaskAsk::Extend(_) | TaskAsk::Delete => {
                 if let Some(round) = self.tasks.get_mut(id).round_mut() {
@@ -155,7 +159,7 @@ impl Locks {
         let spare = self.cluster.spare_nodes();
         let task = self.tasks.get(id);
         let over = match &task.work {
-            Work::Inspect(_) | Work::Vouch(_) => task.unanswered.is_empty(),
+            Work::Inspect(_) | Work::Vouch(_) | Work::DeleteSeen(_) => task.unanswered.is_empty(),
             Work::Extend(extend) => extend.is_over(spare),
             Work::Delete(round) => round.ballot().verdict() != Verdict::Undecided,
             Work::Done => false,
@@ -172,6 +176,7 @@ impl Locks {
                 Work::Inspect(seen) => Ok(Outcome::Inspected(seen)),
                 Work::Extend(extend) => self.outcome_of_extend(id, &extend, now),
                 Work::Delete(round) => Ok(Outcome::Released(round.released())),
+                Work::DeleteSeen(said) => Ok(self.outcome_of_forced_release(id, said, now)),
                 Work::Vouch(said) => self.outcome_of_vouching(id, said, now),
                 Work::Done => return,
             };

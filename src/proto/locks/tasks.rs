@@ -42,6 +42,8 @@ pub enum Work {
     Extend(TokenExtend),
     /// Deletes the key on every node, in one round.
     Delete(Round),
+    /// Deletes what an inspection saw: what each node said.
+    DeleteSeen([NodeReply; MAX_NODES]),
     /// Writes that an operator vouches for the nodes: what each node said.
     Vouch([NodeReply; MAX_NODES]),
     /// The outcome is reported. Later answers change nothing.
@@ -73,7 +75,7 @@ impl Task {
         match &mut self.work {
             Work::Extend(extend) => Some(&mut extend.round),
             Work::Delete(round) => Some(round),
-            Work::Inspect(_) | Work::Vouch(_) | Work::Done => None,
+            Work::Inspect(_) | Work::DeleteSeen(_) | Work::Vouch(_) | Work::Done => None,
         }
     }
 }

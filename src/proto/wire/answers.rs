@@ -24,6 +24,8 @@ pub enum TaskAnswer {
     Extended(Form, NodeReply),
     /// To `DEL`.
     Deleted(NodeReply),
+    /// To the script that deletes what was seen.
+    DeletedSeen(NodeReply),
     /// To the script that vouches for the node.
     Vouched(NodeReply),
 }
@@ -49,6 +51,7 @@ impl TaskAnswer {
         match self {
             TaskAnswer::Extended(_, said)
             | TaskAnswer::Deleted(said)
+            | TaskAnswer::DeletedSeen(said)
             | TaskAnswer::Vouched(said) => Some(said),
             TaskAnswer::Value(_) | TaskAnswer::Left(_) => None,
         }
@@ -100,6 +103,7 @@ pub(super) fn of_task(
         TaskAsk::LookLeft => left(reply).map(TaskAnswer::Left),
         TaskAsk::Extend(form) => by_script(reply).map(|said| TaskAnswer::Extended(form, said)),
         TaskAsk::Delete => by_count(reply, NodeReply::Granted).map(TaskAnswer::Deleted),
+        TaskAsk::DeleteSeen => by_script(reply).map(TaskAnswer::DeletedSeen),
         TaskAsk::Vouch => vouched(reply).map(TaskAnswer::Vouched),
     }
 }

@@ -61,6 +61,8 @@ pub enum TaskAsk {
     LookLeft,
     /// `DEL`, even if another client holds the key.
     Delete,
+    /// The script that deletes a key if it holds what was seen there.
+    DeleteSeen,
     /// The extend script, for a token that another client may have drawn.
     Extend(Form),
     /// The script that writes the node marker by which an operator vouches for the node.

@@ -5,6 +5,7 @@
 
 use bytes::BytesMut;
 
+use crate::proto::inspection::{KEPT, Value};
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::time::Ttl;
 
@@ -54,6 +55,14 @@ pub const ADOPT: &str = "local v = redis.call('GET', KEYS[1]) \
     local ttl = math.max(tonumber(ARGV[3]), redis.call('PTTL', KEYS[1])) \
     redis.call('SET', KEYS[1], ARGV[2], 'XX', 'PX', string.format('%.0f', ttl)) \
     return 1";
+
+/// Deletes a key if its value begins as one that was seen: for an operator. A value that is longer
+/// than what is kept of it is compared as far as it was kept.
+///
+/// `ARGV[1]` is the value, as far as it was kept, and `ARGV[2]` the last byte that is kept.
+pub const DELETE_SEEN: &str = "local v = redis.call('GETRANGE', KEYS[1], 0, ARGV[2]) \
+    if v == ARGV[1] then return redis.call('DEL', KEYS[1]) end \
+    return -redis.call('EXISTS', KEYS[1])";
 
 /// Writes the node marker and returns what stands there afterwards; nothing if there is none.
 ///
@@ -152,6 +161,13 @@ pub fn adopt(out: &mut BytesMut, key: &[u8], old: &LockToken, new: &LockToken, t
     let (old, new) = (old.write_to(old_buffer), new.write_to(new_buffer));
     let source = ADOPT.as_bytes();
     encode(out, &[b"EVAL", source, b"1", key, old, new, millis]);
+}
+
+/// The delete of what was seen. Always by its source: an operator asks it.
+pub fn delete_seen(out: &mut BytesMut, key: &[u8], seen: &Value) {
+    let mut digits = [0; 20];
+    let last = decimal(KEPT as u64 - 1, &mut digits);
+    encode(out, &[b"EVAL", DELETE_SEEN.as_bytes(), b"1", key, seen.as_bytes(), last]);
 }
 
 /// The extend: to at least `ttl` from the moment the node runs it.

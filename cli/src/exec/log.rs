@@ -1,5 +1,5 @@
-//! What is printed on stderr while CMD runs: lines of text or of JSON, written by a thread of their
-//! own.
+//! What is printed while a lock is held: lines of text or of JSON, written by a thread of their
+//! own. `exec` prints all of them on stderr, because stdout is CMD's. `hold` has stdout for itself.
 //!
 //! The hazard is a reader that does not read. A full pipe, or a terminal that was stopped with
 //! ctrl-S, must not keep the loop from renewing the lock or from stopping CMD. So the loop never
@@ -31,11 +31,20 @@ pub enum Weight {
     Normal,
 }
 
-/// The log of one `redlatch exec`.
+/// Where a line is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    Out,
+    Errors,
+}
+
+/// The log of one `redlatch exec` or `hold`.
 #[derive(Debug)]
-pub struct StderrLog {
+pub struct Log {
     key: String,
     json: bool,
+    /// Where JSON is printed; text about the course of things is printed on stderr.
+    objects: Stream,
     /// Lines of at least this weight are written.
     least: Option<Weight>,
     pen: Option<Pen>,
@@ -43,19 +52,19 @@ pub struct StderrLog {
 
 #[derive(Debug)]
 struct Pen {
-    lines: SyncSender<String>,
+    lines: SyncSender<(Stream, String)>,
     /// Never carries a value: the channel is closed when the last line was written.
     done: Receiver<()>,
 }
 
-impl StderrLog {
-    pub fn new(key: &str, output: &Output) -> StderrLog {
+impl Log {
+    pub fn new(key: &str, output: &Output, objects: Stream) -> Log {
         let least = match (output.quiet, output.verbose || output.json) {
             (true, _) => None,
             (false, true) => Some(Weight::Detail),
             (false, false) => Some(Weight::Normal),
         };
-        StderrLog { key: key.to_string(), json: output.json, least, pen: None }
+        Log { key: key.to_string(), json: output.json, objects, least, pen: None }
     }
 
     /// Reports an event, as text or as JSON.
@@ -73,7 +82,7 @@ impl StderrLog {
         if let Value::Object(fields) = fields {
             object.extend(fields);
         }
-        self.say(Value::Object(object).to_string());
+        self.say_on(self.objects, Value::Object(object).to_string());
     }
 
     /// A warning for the operator; nothing depends on it.
@@ -96,12 +105,19 @@ impl StderrLog {
             matches!(refusal.code, exit::INTERNAL | exit::CANNOT_RUN | exit::NOT_FOUND);
         let weight = if refusal.code == exit::DONE { Weight::Detail } else { Weight::Normal };
         if self.json {
-            self.say(refusal.json().to_string());
+            self.say_on(self.objects, refusal.json().to_string());
         } else if self.least.is_some_and(|least| least <= weight) || to_set_right {
             self.say(format!("redlatch: {}", refusal.message));
             refusal.way_out.into_iter().for_each(|line| self.say(line.to_owned()));
         }
         refusal.code
+    }
+
+    /// A line that was asked for, on stdout. With `--quiet` or JSON nothing is printed.
+    pub fn result(&mut self, line: &str) {
+        if !self.json && self.least.is_some() {
+            self.say_on(Stream::Out, line.to_owned());
+        }
     }
 
     pub fn key(&self) -> &str {
@@ -117,13 +133,17 @@ impl StderrLog {
     }
 
     fn say(&mut self, line: String) {
+        self.say_on(Stream::Errors, line);
+    }
+
+    fn say_on(&mut self, stream: Stream, line: String) {
         if self.pen.is_none() {
             self.pen = Pen::new();
         }
         if let Some(pen) = &self.pen {
             // No room means that no reader reads. The new line is dropped: it is no better than the
             // old ones.
-            let _ = pen.lines.try_send(line);
+            let _ = pen.lines.try_send((stream, line));
         }
     }
 }
@@ -131,13 +151,20 @@ impl StderrLog {
 impl Pen {
     /// `None` if no thread can be started: that is no reason to end.
     fn new() -> Option<Pen> {
-        let (lines, to_write) = sync_channel::<String>(LINES);
+        let (lines, to_write) = sync_channel::<(Stream, String)>(LINES);
         let (written, done) = channel();
         let write = move || {
-            for line in to_write {
-                // In one write, so that CMD's lines do not cut it. If stderr is closed there is no
-                // reader.
-                let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+            for (stream, line) in to_write {
+                // In one write, so that CMD's lines do not cut it. If it has no reader, or is
+                // closed, nothing can be done.
+                let line = format!("{line}\n");
+                let _ = match stream {
+                    Stream::Errors => io::stderr().write_all(line.as_bytes()),
+                    Stream::Out => {
+                        let mut out = io::stdout().lock();
+                        out.write_all(line.as_bytes()).and_then(|()| out.flush())
+                    }
+                };
             }
             drop::<std::sync::mpsc::Sender<()>>(written);
         };

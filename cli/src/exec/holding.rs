@@ -1,0 +1,69 @@
+//! What is done with a lock that is held, besides renewing it: it is reported, and given back.
+
+use std::time::Duration;
+
+use redlatch::{Engine, Lock, NodeSet, Op, Outcome, ReleaseOutcome, clock, clock::Instant};
+
+use super::events;
+use super::log::Log;
+use super::reports::Reports;
+use crate::event_loop::EventLoop;
+use crate::output::Refusal;
+
+/// How long to wait for the answers of the nodes beyond the majority, which are only counted.
+const STRAGGLERS: Duration = Duration::from_millis(10);
+
+/// For how long the nodes may delay CMD's exit code: at its end the lock is released.
+pub const LAST_WAIT: Duration = Duration::from_millis(50);
+
+/// Reports a lock that was acquired. The acquire did not wait for the nodes beyond the majority;
+/// the event says how many nodes hold the lock, so their answers may still come in.
+pub fn report(
+    event_loop: &mut EventLoop,
+    lock: &Lock,
+    begun: Instant,
+    log: &mut Log,
+) -> Result<(), Refusal> {
+    event_loop.settle(STRAGGLERS)?;
+    let core = event_loop.engine.coordinator();
+    let won = events::Won {
+        remaining: event_loop.engine.remaining(lock),
+        elapsed: clock::now().saturating_since(begun),
+        granted: core.holders(lock).len(),
+        nodes: core.settings().nodes.len(),
+    };
+    events::acquired(log, lock, won);
+    Ok(())
+}
+
+/// Releases the lock, and waits for the nodes that hold it, but not longer than CMD's exit code may
+/// be delayed. A node that comes back in this time still gets its release.
+pub fn give_back(
+    event_loop: &mut EventLoop,
+    lock: Lock,
+    reports: &mut Reports,
+) -> Result<ReleaseOutcome, Refusal> {
+    let end = clock::now().saturating_add(LAST_WAIT);
+    reports.presence.not_held(event_loop);
+    let op = event_loop.engine.release(lock, 0);
+    let mut outcome = None;
+    event_loop.settle_until(end, |engine| {
+        outcome = outcome.or_else(|| ended(engine, op));
+        outcome.is_some()
+    })?;
+    let unsettled: NodeSet = event_loop.unsettled().collect();
+    let released = outcome.unwrap_or(ReleaseOutcome::Unconfirmed { nodes: unsettled });
+    let core = event_loop.engine.coordinator();
+    events::released(&mut reports.log, released, unsettled, core);
+    reports.presence.count(event_loop);
+    Ok(released)
+}
+
+/// How the release ended, if it did.
+fn ended(engine: &mut Engine, op: Op) -> Option<ReleaseOutcome> {
+    let done = std::iter::from_fn(|| engine.poll_completion()).find(|done| done.op == op)?;
+    match done.result {
+        Ok(Outcome::Released(released)) => Some(released),
+        _ => None,
+    }
+}

@@ -1,0 +1,49 @@
+//! What users and other programs are told while the lock is waited for and held: the lines on
+//! stderr, and the signs of `presence`.
+
+use redlatch::clock::Instant;
+
+use super::log::{Log, Stream};
+use crate::arguments::Output;
+use crate::event_loop::EventLoop;
+use crate::node_events;
+use crate::output::Refusal;
+use crate::presence::{self, Presence};
+
+/// Both of them, for one lock.
+pub struct Reports {
+    pub log: Log,
+    pub presence: Presence,
+}
+
+impl Reports {
+    /// Runs a verb with its reports to the end, and returns redlatch's exit code.
+    pub fn around(
+        (key, output, objects): (&str, &Output, Stream),
+        options: &presence::Flags,
+        run: impl FnOnce(&mut Reports) -> Result<u8, Refusal>,
+    ) -> u8 {
+        let mut log = Log::new(key, output, objects);
+        let code = match Presence::open(key, options) {
+            Err(refusal) => log.refusal(&refusal),
+            Ok(presence) => {
+                let mut reports = Reports { log, presence };
+                let result = run(&mut reports);
+                let code = result.unwrap_or_else(|refusal| reports.log.refusal(&refusal));
+                reports.presence.over(code);
+                log = reports.log;
+                code
+            }
+        };
+        log.finish();
+        code
+    }
+
+    /// To be called in every turn of a loop, which then sleeps until the returned moment at most.
+    pub fn turn(&mut self, event_loop: &mut EventLoop) -> Option<Instant> {
+        node_events::lines(event_loop).iter().for_each(|line| self.log.mention(line));
+        let (next, trouble) = self.presence.turn(event_loop);
+        trouble.into_iter().for_each(|trouble| self.log.warning(&trouble));
+        next
+    }
+}

@@ -1,0 +1,207 @@
+//! `redlatch hold`: takes the lock and keeps it renewed, without a command, until a signal comes or
+//! stdin closes. For programs that do their own work under a lock.
+//!
+//! The hazard is a parent that believes in the lock after its loss. So hold ends before the
+//! deadline, with 124, and does not wait for a node on that way.
+
+mod input;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use redlatch::{AutoExtend, Error, Lock, Outcome, ReleaseOutcome, clock, clock::Instant};
+use rustix::process::Signal;
+
+use crate::arguments::{Common, Key};
+use crate::event_loop::EventLoop;
+use crate::exec::holding::{self, give_back};
+use crate::exec::log::Stream;
+use crate::exec::reports::Reports;
+use crate::exec::signals::Signals;
+use crate::exec::stop_schedule::{default_grace, kill_lead};
+use crate::exec::waiting::{Waited, wait_for_lock};
+use crate::exec::watch::Bound;
+use crate::exec::{MaxHold, events, max_hold, refusal};
+use crate::output::Refusal;
+use crate::{exit, nodes, presence};
+use input::Input;
+
+const EXAMPLES: &str = "\
+Examples:
+  redlatch hold maintenance                       until ctrl-C
+  coproc redlatch hold -w 10s deploy              bash: until its stdin is closed
+  read -r token <&${COPROC[0]} || exit            a line comes when the lock is held
+  ./deploy.sh; exec {COPROC[1]}>&-
+
+On stdout comes one line, the token, when the lock is held; with --json the events of exec. What \
+stdin says is ignored; its end releases the lock, where it is a pipe, a socket or a terminal, and \
+not where it is a file or /dev/null.
+
+Exit codes: 0 told to end, and released; 75 another client holds it and the wait ran out, or stdin \
+closed before; 69 no quorum of nodes could answer; 124 the lock was lost; 125 usage or \
+configuration; 128+n ended by signal n while it waited.";
+
+/// Hold the lock until a signal comes or stdin closes
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Options {
+    #[command(flatten)]
+    pub key: Key,
+
+    /// The exit code if another client holds the lock and the wait ran out
+    #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::CONTENDED)]
+    pub conflict_exit_code: u8,
+
+    /// The longest time that the lock is held; or none
+    #[arg(long, value_name = "DUR", value_parser = max_hold, default_value = "24h")]
+    pub max_hold: MaxHold,
+
+    #[command(flatten)]
+    pub presence: presence::Flags,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Runs the verb.
+pub fn run(options: &Options) -> ExitCode {
+    let about = (options.key.key.as_str(), &options.common.output, Stream::Out);
+    ExitCode::from(Reports::around(about, &options.presence, |reports| hold(options, reports)))
+}
+
+/// Why hold ends, if nothing is wrong.
+#[derive(Debug, Clone, Copy)]
+enum Stop {
+    By(Signal),
+    InputClosed,
+}
+
+fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
+    let begun = clock::now();
+    let mut event_loop =
+        EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
+    event_loop.count_suspend();
+    let mut signals = Signals::listen(event_loop.registry())
+        .map_err(|error| Refusal::internal(format!("signals cannot be caught: {error}")))?;
+    let mut input = Input::watch(event_loop.registry());
+    let mut stop = || match signals.ending() {
+        Some(signal) => Some(Stop::By(signal)),
+        None => input.is_closed().then_some(Stop::InputClosed),
+    };
+    let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX));
+    let keep = keep.warn_before(default_grace(lasts(options)));
+    let wanted = (options.key.key.as_str(), &options.common.timing);
+    let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, keep, reports);
+    let lock = match waited.map_err(|error| refusal(error, options.conflict_exit_code))? {
+        Waited::Held(lock) => lock,
+        Waited::Stopped(Stop::By(signal)) => return Ok(exit::by_signal(signal.as_raw())),
+        Waited::Stopped(Stop::InputClosed) => {
+            let message = "stdin was closed before the lock was held";
+            let word = "contended";
+            return Err(Refusal { word, code: exit::CONTENDED, ..Refusal::config(message) });
+        }
+    };
+    let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
+    let bound = Bound { ttl: options.common.timing.ttl, no_renew: false, until };
+    holding::report(&mut event_loop, &lock, begun, &mut reports.log)?;
+    // No deadline means that the lock ran out at this very moment.
+    let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
+    if let Err(refusal) = reports.presence.held(&event_loop, deadline) {
+        give_back(&mut event_loop, lock, reports)?;
+        return Err(refusal);
+    }
+    reports.presence.ready();
+    reports.log.result(&lock.token().to_string());
+    let lead = kill_lead(lasts(options));
+    let mut holding =
+        Holding { event_loop: &mut event_loop, lock: &lock, deadline, bound, reports };
+    match holding.until_it_ends(lead, &mut stop)? {
+        Some(error) => {
+            events::lost(&mut reports.log, &error);
+            reports.presence.lost(&event_loop);
+            // Sends the releases that are pending, and waits for no node.
+            event_loop.settle(Duration::ZERO)?;
+            Ok(exit::LOST)
+        }
+        None => Ok(code(give_back(&mut event_loop, lock, reports)?)),
+    }
+}
+
+/// How long the lock lasts if it is not renewed.
+fn lasts(options: &Options) -> Duration {
+    options.max_hold.0.map_or(options.common.timing.ttl, |most| most.min(options.common.timing.ttl))
+}
+
+/// A lock that was over before it was released was lost, though hold did not notice.
+fn code(released: ReleaseOutcome) -> u8 {
+    match released {
+        ReleaseOutcome::Released | ReleaseOutcome::Unconfirmed { .. } => exit::DONE,
+        ReleaseOutcome::AlreadyExpired | ReleaseOutcome::TakenByOther => exit::LOST,
+    }
+}
+
+/// The lock, while it is held.
+struct Holding<'a> {
+    event_loop: &'a mut EventLoop,
+    lock: &'a Lock,
+    deadline: Instant,
+    bound: Bound,
+    reports: &'a mut Reports,
+}
+
+impl Holding<'_> {
+    /// Keeps the lock until `stop` says something, or until it is lost. A lock that could not be
+    /// renewed is given up `lead` before its deadline.
+    fn until_it_ends(
+        &mut self,
+        lead: Duration,
+        stop: &mut impl FnMut() -> Option<Stop>,
+    ) -> Result<Option<Error>, Error> {
+        loop {
+            if let Some(error) = self.completions() {
+                return Ok(Some(error));
+            }
+            self.look_at_deadline();
+            let now = clock::now();
+            if now.saturating_add(lead) >= self.deadline {
+                let core = self.event_loop.engine.coordinator();
+                let mut report = core.report_standings(now);
+                report.key = self.reports.log.key().as_bytes().into();
+                let reason = self.bound.reason(self.deadline);
+                return Ok(Some(Error::Lost { reason, report }));
+            }
+            if stop().is_some() {
+                return Ok(None);
+            }
+            let give_up_in = self.deadline.saturating_since(now.saturating_add(lead));
+            let give_up_at = now.saturating_add(give_up_in);
+            let reports = self.reports.turn(self.event_loop);
+            self.event_loop.turn(reports.into_iter().chain([give_up_at]).min())?;
+        }
+    }
+
+    /// The loss of the lock, if the library reported it.
+    fn completions(&mut self) -> Option<Error> {
+        while let Some(done) = self.event_loop.engine.poll_completion() {
+            match done.result {
+                Ok(Outcome::Expiring { deadline }) => {
+                    let remaining = deadline.saturating_since(clock::now());
+                    let core = self.event_loop.engine.coordinator();
+                    events::expiring(&mut self.reports.log, core, remaining, None);
+                }
+                Ok(_) => {}
+                Err(error) => return Some(error),
+            }
+        }
+        None
+    }
+
+    fn look_at_deadline(&mut self) {
+        let deadline = self.event_loop.engine.deadline(self.lock);
+        if let Some(deadline) = deadline.filter(|&deadline| deadline > self.deadline) {
+            self.deadline = deadline;
+            self.reports.presence.renewed(deadline);
+            let remaining = deadline.saturating_since(clock::now());
+            events::renewed(&mut self.reports.log, self.lock, remaining);
+        }
+    }
+}

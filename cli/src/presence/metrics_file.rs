@@ -1,0 +1,209 @@
+//! The file of metrics, for the textfile collector of node_exporter: what became of the lock, and
+//! the library's counters. Written by a thread of its own.
+//!
+//! The hazard is a disk that hangs: it must not keep the loop from renewing the lock. So the loop
+//! hands texts to the thread and never waits for it. A text that finds no room is dropped, and the
+//! wait at the end is bounded. A reader sees a whole file: a new one takes the old one's place.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+use redlatch::prometheus::{Kind, Text};
+use redlatch::{NodeId, NodeState, clock::Instant};
+
+use crate::event_loop::EventLoop;
+use crate::output::{Refusal, words};
+use crate::wall_clock;
+
+/// How often the file is written if nothing changes. Prometheus usually scrapes every 15 s.
+const EVERY: Duration = Duration::from_secs(5);
+/// How many texts wait to be written.
+const TEXTS: usize = 8;
+/// How long the last write may take.
+const LAST_WRITE: Duration = Duration::from_millis(200);
+
+/// What became of a lock: a plain value.
+#[derive(Debug)]
+pub struct Course {
+    key: String,
+    begun: Instant,
+    held: Option<Instant>,
+    deadline: Option<Instant>,
+    ended: Option<Instant>,
+    lost: bool,
+    exit_code: Option<u8>,
+    /// The library's counters, as they were when they were counted last.
+    counters: Text,
+    now: Instant,
+}
+
+impl Course {
+    pub fn new(key: &str, now: Instant) -> Course {
+        let (held, deadline, ended, counters) = (None, None, None, Text::default());
+        let (lost, exit_code) = (false, None);
+        let key = key.to_owned();
+        Course { key, begun: now, held, deadline, ended, lost, exit_code, counters, now }
+    }
+
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub fn held(&mut self, now: Instant, deadline: Instant) {
+        (self.held, self.deadline) = (Some(now), Some(deadline));
+    }
+
+    pub fn lasts_until(&mut self, deadline: Instant) {
+        self.deadline = self.deadline.map(|_| deadline);
+    }
+
+    pub fn lost(&mut self) {
+        self.lost = true;
+    }
+
+    pub fn not_held(&mut self, now: Instant) {
+        self.ended.get_or_insert(now);
+    }
+
+    pub fn over(&mut self, now: Instant, exit_code: u8) {
+        self.not_held(now);
+        (self.now, self.exit_code) = (now, Some(exit_code));
+    }
+
+    /// Reads the counters of the library.
+    pub fn count(&mut self, event_loop: &EventLoop) {
+        let core = event_loop.engine.coordinator();
+        let nodes = core.settings().nodes.iter().enumerate();
+        let nodes: Vec<(&str, NodeState)> =
+            nodes.map(|(index, node)| (&*node.label, core.standing(NodeId::new(index)))).collect();
+        self.counters = Text::default();
+        self.counters.client(core.stats(), &nodes);
+        self.now = redlatch::clock::now();
+    }
+
+    /// The metrics of the lock, and the counters.
+    fn text(&self) -> String {
+        let mut text = self.counters.clone();
+        let is_held = self.held.is_some() && self.ended.is_none();
+        let waits = self.held.is_none() && self.ended.is_none();
+        let end = self.ended.unwrap_or(self.now);
+        let waited = self.held.unwrap_or(end).saturating_since(self.begun);
+        let held = self.held.map(|held| end.saturating_since(held));
+        // The deadline is on a clock of this machine's own.
+        let deadline = self.deadline.filter(|_| is_held);
+        let deadline = deadline.map(|deadline| unix_seconds(deadline.saturating_since(self.now)));
+        let ended = self.exit_code.map(|_| unix_seconds(Duration::ZERO));
+        let seconds = |time: Duration| time.as_secs_f64();
+        let gauges = [
+            ("lock_held", "Whether the lock is held.", Some(f64::from(is_held))),
+            ("lock_waiting", "Whether the lock is waited for.", Some(f64::from(waits))),
+            ("lock_lost", "Whether the lock was lost.", Some(f64::from(self.lost))),
+            ("lock_wait_seconds", "How long the lock was waited for.", Some(seconds(waited))),
+            ("lock_held_seconds", "How long the lock was held.", held.map(seconds)),
+            ("lock_deadline_timestamp_seconds", "When the lock ends unless renewed.", deadline),
+            ("end_timestamp_seconds", "When this run ended.", ended),
+            ("exit_code", "The exit code of this run.", self.exit_code.map(f64::from)),
+        ];
+        for (name, help, value) in gauges {
+            let Some(value) = value else { continue };
+            let name = format!("redlatch_{name}");
+            text.family(&name, Kind::Gauge, help);
+            text.sample(&name, &[("key", &self.key)], value);
+        }
+        text.as_str().to_owned()
+    }
+}
+
+fn unix_seconds(from_now: Duration) -> f64 {
+    Duration::from_millis(wall_clock::unix_ms(from_now)).as_secs_f64()
+}
+
+/// The file of `--metrics-file`.
+#[derive(Debug)]
+pub struct MetricsFile {
+    texts: SyncSender<String>,
+    /// What went wrong. The channel is closed when the last text was written.
+    troubles: Receiver<String>,
+    next: Instant,
+}
+
+impl MetricsFile {
+    /// Writes the file for the first time: a file that cannot be written is an error before the
+    /// lock is asked for.
+    pub fn open(path: &Path, course: &Course) -> Result<MetricsFile, Refusal> {
+        let refused = |why: &str| Refusal::config(in_words(path, why));
+        let place = Place::of(path).ok_or_else(|| refused("it is no name of a file"))?;
+        place.write(&course.text()).map_err(|error| refused(&words(&error)))?;
+        let (texts, to_write) = sync_channel::<String>(TEXTS);
+        let (troubles_seen, troubles) = channel();
+        let write = move || {
+            for text in to_write {
+                if let Err(error) = place.write(&text) {
+                    let _ = troubles_seen.send(in_words(&place.path, &words(&error)));
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("metrics".into()).spawn(write);
+        thread.map_err(|error| refused(&words(&error)))?;
+        Ok(MetricsFile { texts, troubles, next: course.begun.saturating_add(EVERY) })
+    }
+
+    /// When the file is to be written again.
+    pub fn next_due(&self) -> Instant {
+        self.next
+    }
+
+    /// Has the file written. Never waits.
+    pub fn write(&mut self, course: &Course, now: Instant) {
+        let _ = self.texts.try_send(course.text());
+        self.next = now.saturating_add(EVERY);
+    }
+
+    /// What went wrong since the last call.
+    pub fn trouble(&mut self) -> Option<String> {
+        self.troubles.try_iter().last()
+    }
+
+    /// Writes the file for the last time, and waits for that for a bounded time.
+    pub fn finish(self, course: &Course) {
+        let _ = self.texts.try_send(course.text());
+        drop(self.texts);
+        // What goes wrong now is not reported any more: this ends with the thread, or in time.
+        while self.troubles.recv_timeout(LAST_WRITE).is_ok() {}
+    }
+}
+
+fn in_words(path: &Path, why: &str) -> String {
+    format!("--metrics-file {}: {why}", path.display())
+}
+
+/// The file, and the one beside it that takes its place. The name of the latter does not end in
+/// `.prom`, so that no collector reads it.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    beside: PathBuf,
+}
+
+impl Place {
+    fn of(path: &Path) -> Option<Place> {
+        let mut name = OsString::from(".");
+        name.push(path.file_name()?);
+        name.push(format!(".{}", std::process::id()));
+        Some(Place { path: path.to_owned(), beside: path.with_file_name(name) })
+    }
+
+    fn write(&self, text: &str) -> io::Result<()> {
+        let written = fs::write(&self.beside, text);
+        let written = written.and_then(|()| fs::rename(&self.beside, &self.path));
+        if written.is_err() {
+            // Part of it may be there.
+            let _ = fs::remove_file(&self.beside);
+        }
+        written
+    }
+}

@@ -1,0 +1,147 @@
+//! How other programs on this machine see who is active: a file that is there while the lock is
+//! held, messages to the service manager, and a file of metrics.
+//!
+//! The hazard is a sign of a lock that is not held any more. So the ready file is removed before
+//! the lock is released, and as soon as a loss is known. Only `kill -9` leaves it there.
+
+mod metrics_file;
+mod ready_file;
+mod service_manager;
+
+use std::path::PathBuf;
+
+use redlatch::{clock, clock::Instant};
+
+use crate::event_loop::EventLoop;
+use crate::output::Refusal;
+use metrics_file::{Course, MetricsFile};
+use ready_file::ReadyFile;
+use service_manager::ServiceManager;
+
+/// How other programs see the lock.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Presence")]
+pub struct Flags {
+    /// A file that is there while the lock is held: for probes
+    ///
+    /// It contains our process number. It is written when the lock is held, and removed before the
+    /// lock is released, or when it is lost. A file that is there at the start is removed.
+    #[arg(long, value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+
+    /// Write metrics to this file, for the textfile collector of node_exporter
+    ///
+    /// The file is replaced as a whole: every 5 s, and when something changes. It stays there after
+    /// the end. Give each job a file of its own, whose name ends in .prom.
+    #[arg(long, value_name = "FILE")]
+    pub metrics_file: Option<PathBuf>,
+}
+
+/// The signs of one lock.
+pub struct Presence {
+    ready_file: Option<ReadyFile>,
+    manager: Option<ServiceManager>,
+    metrics: Option<MetricsFile>,
+    course: Course,
+}
+
+impl Presence {
+    /// Removes what an earlier run left behind.
+    ///
+    /// # Errors
+    /// A file cannot be written where it is wanted.
+    pub fn open(key: &str, options: &Flags) -> Result<Presence, Refusal> {
+        let course = Course::new(key, clock::now());
+        let ready_file = options.ready_file.as_deref().map(ReadyFile::prepare).transpose()?;
+        let metrics = options.metrics_file.as_deref();
+        let metrics = metrics.map(|path| MetricsFile::open(path, &course)).transpose()?;
+        Ok(Presence { ready_file, manager: ServiceManager::of_environment(), metrics, course })
+    }
+
+    /// Another client has the lock, or too few nodes can be asked.
+    pub fn waiting(&mut self) {
+        self.tell_manager("STATUS=waiting for", "");
+    }
+
+    /// The lock is held from now on.
+    ///
+    /// # Errors
+    /// The ready file cannot be written.
+    pub fn held(&mut self, event_loop: &EventLoop, deadline: Instant) -> Result<(), Refusal> {
+        self.course.held(clock::now(), deadline);
+        self.write_metrics(event_loop);
+        self.ready_file.as_mut().map_or(Ok(()), ReadyFile::write)
+    }
+
+    /// What runs under the lock has begun.
+    pub fn ready(&self) {
+        self.tell_manager("STATUS=holds", "\nREADY=1");
+    }
+
+    /// The lock lasts until `deadline`.
+    pub fn renewed(&mut self, deadline: Instant) {
+        self.course.lasts_until(deadline);
+    }
+
+    /// The lock is lost.
+    pub fn lost(&mut self, event_loop: &EventLoop) {
+        self.course.lost();
+        self.not_held(event_loop);
+        self.tell_manager("STATUS=lost", "");
+    }
+
+    /// The lock is about to be released, or its end has come.
+    pub fn not_held(&mut self, event_loop: &EventLoop) {
+        self.course.not_held(clock::now());
+        if let Some(file) = &mut self.ready_file {
+            file.remove();
+        }
+        self.write_metrics(event_loop);
+    }
+
+    /// Does what is due, and returns when the next thing is. Also returns what went wrong since the
+    /// last call.
+    pub fn turn(&mut self, event_loop: &EventLoop) -> (Option<Instant>, Option<String>) {
+        let now = clock::now();
+        let watchdog = self.manager.as_mut().and_then(|manager| manager.feed_watchdog(now));
+        if self.metrics.as_ref().is_some_and(|file| file.next_due() <= now) {
+            self.write_metrics(event_loop);
+        }
+        let metrics = self.metrics.as_ref().map(MetricsFile::next_due);
+        let trouble = self.metrics.as_mut().and_then(MetricsFile::trouble);
+        (watchdog.into_iter().chain(metrics).min(), trouble)
+    }
+
+    /// Keeps the counters for the last metrics, when no event loop is left.
+    pub fn count(&mut self, event_loop: &EventLoop) {
+        self.course.count(event_loop);
+    }
+
+    /// The end, with this exit code.
+    pub fn over(mut self, code: u8) {
+        if let Some(file) = &mut self.ready_file {
+            file.remove();
+        }
+        self.tell_manager("STATUS=done with", "\nSTOPPING=1");
+        self.course.over(clock::now(), code);
+        if let Some(file) = self.metrics {
+            file.finish(&self.course);
+        }
+    }
+
+    fn write_metrics(&mut self, event_loop: &EventLoop) {
+        if let Some(file) = &mut self.metrics {
+            self.course.count(event_loop);
+            file.write(&self.course, clock::now());
+        }
+    }
+
+    /// Tells the service manager a status about the key, and more.
+    fn tell_manager(&self, status: &str, more: &str) {
+        if let Some(manager) = &self.manager {
+            // A key may contain line ends, which would begin another message.
+            let key = self.course.key().escape_debug();
+            manager.tell(&format!("{status} \"{key}\"{more}"));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `redlatch wait`: until a key is free. It takes nothing.
+//!
+//! It looks again and again, at a bounded pace, because the library has no notification without an
+//! attempt: it registers a key at the nodes after it was denied, and an attempt on a free key takes
+//! it. A look is two small reads on each node.
+//!
+//! The hazard is to rely on it: another client may take the key before the answer is read.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use redlatch::{Inspection, KeyState, KeySummary, NodeError, NodeReply, clock, clock::Instant};
+use serde_json::json;
+
+use crate::arguments::{Common, Key};
+use crate::event_loop::{EventLoop, Patience};
+use crate::look::Colours;
+use crate::nodes;
+use crate::output::{self, Refusal};
+use crate::sights::in_words;
+use crate::status::{inspected, keys};
+use crate::wall_clock::millis;
+use crate::{exit, node_events};
+
+/// The pauses between two looks: the first one, which doubles, and the longest one. A release is
+/// seen after the longest at the latest. A hundred waiters make 400 looks a second on each node.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// How long after its ttl a key is looked at again.
+const AFTER_EXPIRY: Duration = Duration::from_millis(2);
+
+const EXAMPLES: &str = "\
+Examples:
+  redlatch wait deploy && echo 'the deployment is over'
+  redlatch wait -w 5m nightly-report || exit
+  redlatch wait -n deploy                  look once: 75 if it is held
+
+Exit codes: 0 free, 75 still held when the wait ran out, 69 no quorum of nodes could answer, 125 \
+usage or configuration.";
+
+/// Wait until a key is free; takes nothing
+///
+/// Ends when a majority of the nodes holds nothing at KEY. Another client may take it at once: to
+/// be sure, take the lock. It looks at the nodes again every 250 ms at the latest, and when the ttl
+/// of the key is over.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+#[command(mut_arg("ttl", |arg| arg.hide(true)))]
+#[command(mut_arg("max_ttl", |arg| arg.hide(true)))]
+#[command(mut_arg("no_restart_guard", |arg| arg.hide(true)))]
+#[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
+pub struct Options {
+    #[command(flatten)]
+    pub key: Key,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Runs the verb.
+pub fn run(options: &Options) -> ExitCode {
+    output::end(wait(options), &options.common.output)
+}
+
+fn wait(options: &Options) -> Result<u8, Refusal> {
+    let begun = clock::now();
+    let (key, timing) = (&options.key.key, &options.common.timing);
+    let give_up_at = timing.longest_wait().map(|wait| begun.saturating_add(wait));
+    let mut event_loop = EventLoop::new(nodes::config(&options.common.nodes, timing)?)?;
+    event_loop.gather(Patience::Thorough, |_| false)?;
+    let (mut pause, mut unknown_since) = (FIRST_PAUSE, None);
+    loop {
+        let seen = inspected(&mut event_loop, std::slice::from_ref(key))?;
+        let seen = seen.first().expect("one key was asked for");
+        node_events::mention(&mut event_loop, &options.common.output);
+        let (now, finding) = (clock::now(), seen.finding());
+        if finding == KeySummary::Free {
+            return tell(options, now.saturating_since(begun));
+        }
+        let is_unknown = finding == KeySummary::Unknown;
+        unknown_since = is_unknown.then(|| unknown_since.unwrap_or(now));
+        let patience = unknown_since.map(|since| since.saturating_add(timing.no_quorum_wait));
+        let end = give_up_at.into_iter().chain(patience).min();
+        if end.is_some_and(|end| now >= end) {
+            event_loop.refuse_lasting_trouble(failed(seen))?;
+            return Err(refusal(&event_loop, key, seen, is_unknown));
+        }
+        let look_at = next_look(now, pause, finding);
+        sleep(&mut event_loop, end.map_or(look_at, |end| end.min(look_at)))?;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// When to look again: after the pause, or when the key ends by itself.
+fn next_look(now: Instant, pause: Duration, finding: KeySummary) -> Instant {
+    let left = match finding {
+        KeySummary::Held { left: Some(left), .. } => left.saturating_add(AFTER_EXPIRY),
+        _ => pause,
+    };
+    now.saturating_add(pause.min(left))
+}
+
+fn sleep(event_loop: &mut EventLoop, until: Instant) -> Result<(), Refusal> {
+    while clock::now() < until {
+        event_loop.turn(Some(until))?;
+    }
+    Ok(())
+}
+
+/// The nodes that gave no answer.
+fn failed(seen: &Inspection) -> redlatch::NodeSet {
+    let failed = |(_, sight): &(usize, KeyState)| matches!(sight, KeyState::Failed(_));
+    let sights = seen.nodes.iter().map(|node| node.sight).enumerate();
+    sights.filter(failed).map(|(index, _)| redlatch::NodeId::new(index)).collect()
+}
+
+fn refusal(event_loop: &EventLoop, key: &str, seen: &Inspection, is_unknown: bool) -> Refusal {
+    let (word, code) = match is_unknown {
+        true => ("no_quorum", exit::NO_QUORUM),
+        false => ("contended", exit::CONTENDED),
+    };
+    let mut report = event_loop.engine.coordinator().report_standings(clock::now());
+    for (node, seen) in report.nodes.iter_mut().zip(&seen.nodes) {
+        let (said, detail) = match seen.sight {
+            KeyState::Held { value, .. } => (NodeReply::Held, Some(format!("by {value}"))),
+            KeyState::Failed(cause) => (NodeReply::Failed(cause), words(cause, seen)),
+            _ => (NodeReply::Absent, None),
+        };
+        (node.said, node.detail) = (said, detail.map(Into::into));
+    }
+    let message = keys::verdict(seen, seen.finding(), Colours::none());
+    let message = format!("waited in vain for \"{}\": {message}", key.escape_debug());
+    Refusal { word, code, nodes: report.nodes, ..Refusal::config(message) }
+}
+
+fn words(cause: NodeError, node: &redlatch::NodeKeyState) -> Option<String> {
+    node.detail.is_some().then(|| in_words(cause, node))
+}
+
+fn tell(options: &Options, waited: Duration) -> Result<u8, Refusal> {
+    let key = &options.key.key;
+    if options.common.output.json {
+        output::print(&json!({ "key": key, "waited_ms": millis(waited) }).to_string())?;
+    }
+    output::mention(&options.common.output, &format!("\"{}\" is free", key.escape_debug()));
+    Ok(exit::DONE)
+}

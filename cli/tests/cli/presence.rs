@@ -1,0 +1,256 @@
+//! How other programs see who is active: the ready file, sd_notify, and the metrics file.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+
+use super::exec::{Desk, exec};
+use super::*;
+
+/// A service manager: it reads what it is told.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn at(socket: UnixDatagram) -> Manager {
+        socket.set_read_timeout(Some(LIMIT)).expect("it is ours");
+        Manager(socket)
+    }
+
+    /// The next message.
+    #[track_caller]
+    fn next(&self) -> String {
+        let mut message = [0; 4096];
+        let length = self.0.recv(&mut message).expect("a message");
+        String::from_utf8(message[..length].to_vec()).expect("text")
+    }
+
+    /// The next message that is not about the watchdog.
+    #[track_caller]
+    fn next_news(&self) -> String {
+        loop {
+            let message = self.next();
+            if message != "WATCHDOG=1" {
+                return message;
+            }
+        }
+    }
+}
+
+fn set_busy(fleet: &Fleet) {
+    for node in fleet {
+        assert!(node.command(&["SET", "key", "another's", "PX", "600000"]).is_ok());
+    }
+}
+
+fn set_free(fleet: &Fleet) {
+    fleet.iter().for_each(|node| drop(node.command(&["DEL", "key"])));
+}
+
+#[test]
+fn sd_notify_tells_of_the_wait_the_start_and_the_end() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let path = desk.path("notify");
+    let manager = Manager::at(UnixDatagram::bind(&path).expect("a socket"));
+    let script = "until [ -e go ]; do sleep 0.01; done";
+    for verb in ["exec", "hold"] {
+        set_busy(&fleet);
+        let mut command = match verb {
+            "exec" => exec(&fleet, &desk, &[], script),
+            _ => tool_on(&fleet, &["hold", "key"]),
+        };
+        command.env("NOTIFY_SOCKET", &path).stdin(Stdio::piped());
+        let mut tool = Running::start(&mut command);
+        assert_eq!(manager.next(), "STATUS=waiting for \"key\"", "{verb}");
+        set_free(&fleet);
+        assert_eq!(manager.next(), "STATUS=holds \"key\"\nREADY=1", "{verb}");
+        assert!(values(&fleet, "key").iter().flatten().count() >= 2, "ready without the lock");
+        desk.put("go");
+        drop(tool.child.stdin.take());
+        assert_eq!(manager.next(), "STATUS=done with \"key\"\nSTOPPING=1", "{verb}");
+        tool.end(LIMIT).with_code(0);
+    }
+}
+
+#[test]
+fn sd_notify_knows_abstract_sockets_and_feeds_the_watchdog() {
+    let fleet = Fleet::start(3);
+    let name = format!("redlatch-test-{}-{}", std::process::id(), fleet[0].port());
+    let address = SocketAddr::from_abstract_name(&name).expect("Linux has them");
+    let manager = Manager::at(UnixDatagram::bind_addr(&address).expect("a socket"));
+    set_busy(&fleet);
+    let mut command = tool_on(&fleet, &["exec", "key", "sleep", "1"]);
+    command.env("NOTIFY_SOCKET", format!("@{name}")).env("WATCHDOG_USEC", "200000");
+    let tool = Running::start(&mut command);
+    let fed_while = |what: &str| {
+        let start = Instant::now();
+        for _ in 0..3 {
+            assert_eq!(manager.next(), "WATCHDOG=1", "{what}");
+        }
+        assert!(start.elapsed() < 5 * SECOND, "{what}: {:?}", start.elapsed());
+    };
+    assert_eq!(manager.next_news(), "STATUS=waiting for \"key\"");
+    fed_while("waiting");
+    set_free(&fleet);
+    assert_eq!(manager.next_news(), "STATUS=holds \"key\"\nREADY=1");
+    fed_while("holding");
+    assert_eq!(manager.next_news(), "STATUS=done with \"key\"\nSTOPPING=1");
+    tool.end(LIMIT).with_code(0);
+    // The watchdog of another process is not ours.
+    command.env("WATCHDOG_PID", "1");
+    run(&mut command).with_code(0);
+    assert_eq!(manager.next(), "STATUS=holds \"key\"\nREADY=1");
+    assert_eq!(manager.next(), "STATUS=done with \"key\"\nSTOPPING=1");
+}
+
+#[test]
+fn sd_notify_without_a_reader_is_no_trouble() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let full = desk.path("full");
+    let unread = UnixDatagram::bind(&full).expect("a socket");
+    let sender = UnixDatagram::unbound().expect("a socket");
+    sender.set_nonblocking(true).expect("it is ours");
+    while sender.send_to(b"full", &full).is_ok() {}
+    for socket in [full.as_path(), Path::new("/no/such/socket"), Path::new("nonsense")] {
+        let mut command = exec(&fleet, &desk, &[], "exit 3");
+        let ended = run(command.env("NOTIFY_SOCKET", socket)).with_code(3);
+        assert_eq!(ended.errors, "", "{socket:?}");
+    }
+    drop(unread);
+}
+
+#[test]
+fn ready_file_is_there_while_the_lock_is_held_and_not_longer() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    let ready = desk.path("ready");
+    desk.write("ready", "from an earlier run\n");
+    set_busy(&fleet);
+    let flags = ["--ready-file", "ready"];
+    let tool =
+        Running::start(&mut exec(&fleet, &desk, &flags, "until [ -e go ]; do sleep 0.01; done"));
+    eventually(LIMIT, "the old file is removed", || !ready.exists());
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!ready.exists(), "it waits");
+    set_free(&fleet);
+    assert_eq!(desk.process("ready"), tool.id());
+    assert!(values(&fleet, "key").iter().flatten().count() >= 2, "ready without the lock");
+    desk.put("go");
+    tool.end(LIMIT).with_code(0);
+    assert!(!ready.exists());
+
+    // It is gone when the loss is known, while CMD still runs.
+    let script = "trap '' TERM; until [ -e gone ]; do sleep 0.01; done; sleep 60";
+    let flags = ["--ready-file", "ready", "-t", "6s"];
+    let mut tool = Running::start(&mut exec(&fleet, &desk, &flags, script));
+    desk.wait_for("ready");
+    fleet.iter().for_each(|node| drop(node.command(&["SET", "key", "another's"])));
+    eventually(LIMIT, "the file is removed", || !ready.exists());
+    assert!(!tool.has_ended(), "the file was there until the end");
+    tool.end(LIMIT).with_code(124);
+    assert!(!ready.exists());
+}
+
+#[test]
+fn ready_file_that_cannot_be_written_is_125_before_anything_is_sent() {
+    let fleet = Fleet::start(1);
+    let desk = Desk::on(&fleet);
+    let monitor = fleet[0].monitor();
+    for flag in ["--ready-file", "--metrics-file"] {
+        for place in ["no-such-folder/file", "/", "."] {
+            let ended = run(&mut exec(&fleet, &desk, &[flag, place], "echo ran")).with_code(125);
+            assert!(ended.errors.contains(flag) && ended.out.is_empty(), "{ended:?}");
+        }
+    }
+    let asked = monitor.lines();
+    assert!(!asked.iter().any(|line| line.contains("SET")), "{asked:?}");
+}
+
+/// The samples of a file of metrics: name and labels, and value. Insists on the format.
+#[track_caller]
+fn metrics(desk: &Desk, name: &str) -> Vec<(String, f64)> {
+    let samples = desk.lines(name).into_iter().filter(|line| !line.starts_with("# "));
+    let samples = samples.map(|line| {
+        let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+        (name.to_owned(), value.parse().unwrap_or_else(|_| panic!("{line}")))
+    });
+    samples.collect()
+}
+
+fn metric(desk: &Desk, name: &str) -> Option<f64> {
+    let all = metrics(desk, "redlatch.prom");
+    all.into_iter().find(|(it, _)| it == name).map(|(_, value)| value)
+}
+
+#[test]
+fn metrics_file_has_the_course_of_the_lock_and_the_counters() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    set_busy(&fleet);
+    let flags = ["--metrics-file", "redlatch.prom", "-t", "900ms"];
+    let script = "until [ -e go ]; do sleep 0.01; done; exit 3";
+    let tool = Running::start(&mut exec(&fleet, &desk, &flags, script));
+    let is = |name: &str, value: f64| {
+        let what = format!("{name} is {value}");
+        eventually(LIMIT, &what, || metric(&desk, name) == Some(value));
+    };
+    is("redlatch_lock_waiting{key=\"key\"}", 1.0);
+    is("redlatch_lock_held{key=\"key\"}", 0.0);
+    std::thread::sleep(Duration::from_millis(300));
+    set_free(&fleet);
+    is("redlatch_lock_held{key=\"key\"}", 1.0);
+    is("redlatch_lock_waiting{key=\"key\"}", 0.0);
+    let deadline = metric(&desk, "redlatch_lock_deadline_timestamp_seconds{key=\"key\"}");
+    assert!(deadline > Some(1_700_000_000.0), "{deadline:?}");
+    std::thread::sleep(SECOND);
+    desk.put("go");
+    tool.end(LIMIT).with_code(3);
+    is("redlatch_exit_code{key=\"key\"}", 3.0);
+    is("redlatch_lock_held{key=\"key\"}", 0.0);
+    is("redlatch_lock_lost{key=\"key\"}", 0.0);
+    is("redlatch_attempts_total{outcome=\"won\"}", 1.0);
+    assert!(metric(&desk, "redlatch_attempts_total{outcome=\"contended\"}") >= Some(1.0));
+    assert!(metric(&desk, "redlatch_renewals_total") >= Some(1.0), "renewed");
+    assert!(metric(&desk, "redlatch_lock_wait_seconds{key=\"key\"}") >= Some(0.3));
+    assert!(metric(&desk, "redlatch_lock_held_seconds{key=\"key\"}") >= Some(1.0));
+    assert_eq!(metric(&desk, "redlatch_lock_deadline_timestamp_seconds{key=\"key\"}"), None);
+    // The key was deleted on one node after the other: the last one may have denied it, and have
+    // been given it later.
+    let mut grants = 0.0;
+    for node in &fleet {
+        let label = format!("node=\"{}\"", node.address());
+        let granted = metric(&desk, &format!("redlatch_node_grants_total{{{label}}}"));
+        grants += granted.expect("every node has this counter");
+        is(&format!("redlatch_node_can_grant{{{label}}}"), 1.0);
+    }
+    assert!(grants >= 2.0, "{grants}");
+    let names: Vec<_> = std::fs::read_dir(desk.path("")).expect("it is there").collect();
+    let left =
+        names.iter().flatten().filter(|it| it.file_name().to_string_lossy().contains("prom"));
+    assert_eq!(left.count(), 1, "a temporary file is left: {names:?}");
+}
+
+#[test]
+fn metrics_file_is_whole_at_every_moment_and_tells_of_a_refusal() {
+    let fleet = Fleet::start(3);
+    let desk = Desk::on(&fleet);
+    set_busy(&fleet);
+    let flags = ["--metrics-file", "redlatch.prom", "-n"];
+    run(&mut exec(&fleet, &desk, &flags, "true")).with_code(75);
+    assert_eq!(metric(&desk, "redlatch_exit_code{key=\"key\"}"), Some(75.0));
+    assert_eq!(metric(&desk, "redlatch_attempts_total{outcome=\"contended\"}"), Some(1.0));
+    set_free(&fleet);
+    let flags = ["--metrics-file", "redlatch.prom"];
+    let tool = Running::start(&mut exec(&fleet, &desk, &flags, "sleep 0.3"));
+    let (mut tool, mut seen) = (tool, 0);
+    while !tool.has_ended() {
+        // A file that is cut has no last metric, or a line that is none.
+        let all = metrics(&desk, "redlatch.prom");
+        let first = all.iter().any(|(name, _)| name.starts_with("redlatch_lock_wait_seconds"));
+        assert!(first, "{all:?}");
+        seen += 1;
+    }
+    assert!(seen > 10);
+    tool.end(LIMIT).with_code(0);
+}

@@ -1,0 +1,73 @@
+//! `wait`: until a key is free, without taking it.
+
+use super::*;
+
+fn set_busy(fleet: &Fleet, millis: &str) {
+    for node in fleet {
+        assert!(node.command(&["SET", "key", "other", "PX", millis]).is_ok());
+    }
+}
+
+#[test]
+fn wait_ends_when_the_key_is_released_and_takes_nothing() {
+    let fleet = Fleet::start(3);
+    let free = run_on(&fleet, &["wait", "key"]).with_code(0);
+    assert!(free.out.is_empty() && free.errors.is_empty(), "{free:?}");
+    set_busy(&fleet, "600000");
+    let monitor = fleet[0].monitor();
+    let mut waiting = Running::start(&mut tool_on(&fleet, &["wait", "--json", "key"]));
+    std::thread::sleep(Duration::from_millis(800));
+    assert!(!waiting.has_ended(), "the key is held");
+    let looks = monitor.lines().iter().filter(|line| line.contains("GETRANGE")).count();
+    assert!((3..12).contains(&looks), "{looks} looks in 0.8 s: not at a bounded pace");
+    fleet.iter().for_each(|node| drop(node.command(&["DEL", "key"])));
+    let ended = waiting.end(LIMIT).with_code(0);
+    assert!(ended.took < 3 * SECOND, "{ended:?}");
+    let json = ended.json();
+    assert_eq!(fields(&json), ["key", "waited_ms"]);
+    assert!(json["waited_ms"].as_u64() >= Some(700), "{json}");
+    assert_eq!(fleet.keys_everywhere(), []);
+    let wrote = monitor.lines().into_iter().any(|line| line.contains("\"SET\""));
+    assert!(!wrote, "it asked for the lock");
+}
+
+#[test]
+fn wait_ends_when_the_ttl_of_the_key_is_over() {
+    let fleet = Fleet::start(3);
+    set_busy(&fleet, "1000");
+    let ended = run_on(&fleet, &["wait", "-w", "20s", "key"]).with_code(0);
+    assert!((SECOND / 2..5 * SECOND).contains(&ended.ran), "{ended:?}");
+}
+
+#[test]
+fn wait_that_runs_out_is_75_and_names_the_holder() {
+    let fleet = Fleet::start(3);
+    set_busy(&fleet, "600000");
+    for flags in [&["-n"][..], &["-w", "300ms"]] {
+        let ended = run_on(&fleet, &[&["wait"], flags, &["key"]].concat()).with_code(75);
+        assert!(ended.errors.contains("held on 3 of 3 nodes"), "{ended:?}");
+        let json = run_on(&fleet, &[&["wait", "--json"], flags, &["key"]].concat()).with_code(75);
+        assert_eq!(json.json()["error"], "contended");
+        assert_eq!(json.json()["nodes"][0]["detail"], "by other");
+    }
+    let ended = run_on(&fleet, &["wait", "-w", "300ms", "key"]);
+    assert!(ended.ran >= Duration::from_millis(300), "{ended:?}");
+}
+
+#[test]
+fn wait_without_a_quorum_is_69() {
+    let fleet = Fleet::start(3);
+    set_busy(&fleet, "600000");
+    fleet[0].kill();
+    let mut waiting =
+        Running::start(&mut tool_on(&fleet, &["wait", "--no-quorum-wait", "300ms", "key"]));
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(!waiting.has_ended(), "a minority is dead");
+    fleet[1].kill();
+    let ended = waiting.end(LIMIT).with_code(69);
+    assert!(ended.errors.contains("not known"), "{ended:?}");
+    for flags in [&["-n"][..], &["-w", "300ms"]] {
+        let ended = run_on(&fleet, &[&["wait", "--json"], flags, &["key"]].concat()).with_code(69);
+        assert_eq!(ended.json()["error"], "no_quorum");
+    }
+}
