@@ -54,6 +54,7 @@ by step, and `docs/performance.md` says what each costs.
 //! * `serde`: [`Config`] and [`ConfigFile`] can be deserialized, from a TOML file, say.
 //! * `tokio`: `SharedClient::connect_tokio`.
 //! * `tracing`: a span for each acquire, extend and release, and events of nodes and lost locks.
+//! * `metrics`: `MetricsPublisher`, the counters over the facade of the crate `metrics`.
 //! * `testing`: in-process masters, for your own tests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::iter_over_hash_type, clippy::unwrap_used)]
@@ -85,6 +86,9 @@ pub use net::address::{Address, Lookup};
 #[cfg(all(feature = "net", any(target_os = "linux", target_os = "android")))]
 #[doc(inline)]
 pub use net::embed::{Batch, FdEngine};
+#[cfg(feature = "metrics")]
+#[doc(inline)]
+pub use net::publisher::MetricsPublisher;
 #[cfg(feature = "tls")]
 #[doc(inline)]
 pub use net::tls::Tls;

@@ -11,6 +11,8 @@ pub(crate) mod embed;
 pub(crate) mod engine;
 pub(crate) mod names;
 pub(crate) mod observe;
+#[cfg(feature = "metrics")]
+pub(crate) mod publisher;
 pub(crate) mod reactor;
 mod socket;
 mod stream;

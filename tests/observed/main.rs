@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits for real sockets, on a real clock")]
 
 mod collector;
+mod measured;
 mod traced;
 
 use redlatch::testing::tcp::Masters;
