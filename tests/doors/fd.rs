@@ -197,7 +197,8 @@ fn lock_updates_that_are_not_taken_keep_it_readable() {
             assert!(matches!(update.kind, LockUpdateKind::Lost(Error::Lost { .. })), "{update:?}");
         }
         assert_eq!(locks.poll_lock_update(), None);
-        assert!(outer.until_silent(&mut locks) <= 2, "all were taken");
+        // An answer to each release may still wake it; what is not taken would wake it without end.
+        assert!(outer.until_silent(&mut locks) <= 20, "all were taken");
         locks.batch().release_all();
         eventually(10 * SECOND, "no key is left", || {
             locks.tick().unwrap();

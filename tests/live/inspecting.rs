@@ -80,7 +80,7 @@ fn a_value_of_any_length_is_seen_by_its_beginning() {
     assert!(fleet[0].command(&["SET", "a", long.as_str()]).is_ok());
     assert!(fleet[1].command(&["SET", "a", ""]).is_ok());
     let (finding, seen) = sights(&client, "a");
-    let beginning = held_for_ever(&long.as_bytes()[..56]);
+    let beginning = held_for_ever(&long.as_bytes()[..160]);
     assert_eq!(seen, [beginning, held_for_ever(b""), KeyState::Absent]);
     assert_eq!(finding, KeySummary::Split);
     assert_eq!(client.nodes(), [NodeState::Ready; 3], "a connection was lost to it");
