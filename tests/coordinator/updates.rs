@@ -334,3 +334,19 @@ fn extend_that_is_abandoned_is_repeated_and_the_next_one_takes_its_place() {
     bench.core.abandon(acquire, bench.now);
     assert!(!bench.core.is_open(acquire));
 }
+
+#[test]
+fn lock_update_reports_no_deadline_that_a_bound_has_brought_forward_since() {
+    let mut bench = reporting(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.core.extend(&lock, 2 * TTL, 2, bench.now).unwrap();
+    (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
+    let extended = bench.core.deadline(&lock).unwrap();
+    // The later deadline is not taken yet when the caller bounds the keeping.
+    let keep = AutoExtend::at_most(TTL / 2);
+    bench.core.auto_extend(&lock, keep, 3, bench.now).unwrap();
+    let capped = bench.core.deadline(&lock).unwrap();
+    assert!(capped < extended, "the bound is the deadline now");
+    let reported: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
+    assert_eq!(reported, [LockUpdateKind::Extended { deadline: capped }]);
+}

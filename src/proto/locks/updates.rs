@@ -82,14 +82,16 @@ impl Locks {
     /// The next update that is still true.
     pub fn poll_lock_update(&mut self) -> Option<LockUpdate> {
         loop {
-            let Queued { record, update } = self.updates.queue.pop_front()?;
-            let deadline = || {
-                let held = self.is_held(record);
-                held.then(|| self.records.get(record).deadline)
-            };
-            let is_true = match update.kind {
-                LockUpdateKind::Extended { .. } => deadline().is_some(),
-                LockUpdateKind::Expiring { deadline: warned, .. } => deadline() == Some(warned),
+            let Queued { record, mut update } = self.updates.queue.pop_front()?;
+            let present =
+                self.is_held(record).then(|| self.records.get(record)).map(|it| it.deadline);
+            let is_true = match &mut update.kind {
+                LockUpdateKind::Extended { deadline } => {
+                    // A bound of the keeping may have brought the deadline forward since.
+                    *deadline = present.map_or(*deadline, |present| present.min(*deadline));
+                    present.is_some()
+                }
+                LockUpdateKind::Expiring { deadline, .. } => present == Some(*deadline),
                 LockUpdateKind::Lost(_) => true,
             };
             if is_true {
