@@ -274,14 +274,14 @@ impl Config {
 pub struct LockOptions {
     pub(crate) ttl: Duration,
     pub(crate) wait: Option<Duration>,
-    pub(crate) keep: Option<AutoExtend>,
+    pub(crate) auto_extend: Option<AutoExtend>,
 }
 
 impl LockOptions {
     /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. The usable
     /// time is shorter: 1 % of the ttl and 2 ms are subtracted for clock drift.
     pub fn new(ttl: Duration) -> LockOptions {
-        LockOptions { ttl, wait: None, keep: None }
+        LockOptions { ttl, wait: None, auto_extend: None }
     }
 
     /// One attempt, without a wait: it fails if others hold the key at this moment.
@@ -310,11 +310,11 @@ impl LockOptions {
     }
 
     /// The client renews the lock from the moment it is held, at a third of the ttl, until it is
-    /// released or lost, or as far as `keep` allows. A plain [`Duration`] is the longest time that
-    /// the lock may be held.
+    /// released or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the longest
+    /// time that the lock may be held.
     #[must_use]
-    pub fn auto_extend(mut self, keep: impl Into<AutoExtend>) -> LockOptions {
-        self.keep = Some(keep.into());
+    pub fn auto_extend(mut self, auto_extend: impl Into<AutoExtend>) -> LockOptions {
+        self.auto_extend = Some(auto_extend.into());
         self
     }
 }

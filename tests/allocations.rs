@@ -74,7 +74,7 @@ const LAG: u64 = 1_000;
 const TTL: Duration = Duration::from_secs(10);
 
 #[test]
-fn what_this_thread_allocates_is_counted_and_nothing_else() {
+fn allocation_count_is_per_thread() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     let before = allocated();
     let mut bytes: Vec<u8> = std::hint::black_box(Vec::with_capacity(1));
@@ -294,7 +294,7 @@ impl ByHand {
         }
         by_hand.answer();
         let all_ready = (0..NODES)
-            .all(|node| by_hand.coordinator.standing(NodeId::new(node)) == NodeState::Ready);
+            .all(|node| by_hand.coordinator.node_state(NodeId::new(node)) == NodeState::Ready);
         assert!(all_ready, "the handshake was answered");
         by_hand
     }

@@ -29,7 +29,7 @@ fn held(result: Result<redlatch::Guard<'_>, Error>) -> (Option<HeldFor>, String)
 }
 
 #[test]
-fn a_key_that_this_client_keeps_is_refused_at_once() {
+fn contended_key_that_this_client_auto_extends_is_refused_at_once() {
     let masters = Masters::start(3).unwrap();
     let client = client(&masters);
     let kept = LockOptions::new(TTL).auto_extend(60 * TTL);
@@ -37,7 +37,7 @@ fn a_key_that_this_client_keeps_is_refused_at_once() {
     let start = Instant::now();
     let (held, text) = held(client.lock("a", LockOptions::new(TTL).wait(3 * SECOND)));
     assert!(start.elapsed() < 2 * SECOND, "it waited for itself");
-    assert!(matches!(held, Some(HeldFor::Ours { kept: true, .. })), "{held:?}");
+    assert!(matches!(held, Some(HeldFor::Ours { auto_extended: true, .. })), "{held:?}");
     assert!(text.starts_with("held by this client, which renews it; release it"), "{text}");
     guard.check().unwrap();
     guard.release().unwrap();
@@ -45,7 +45,7 @@ fn a_key_that_this_client_keeps_is_refused_at_once() {
 }
 
 #[test]
-fn a_key_whose_keeping_ends_in_time_is_waited_for() {
+fn contended_key_whose_auto_extension_ends_in_time_is_waited_for() {
     let masters = Masters::start(3).unwrap();
     let client = client(&masters);
     let short = Duration::from_millis(300);

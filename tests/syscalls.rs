@@ -85,7 +85,7 @@ fn one_fork_check_for_each_turn(calls: &Calls) {
 #[cfg(feature = "tls")]
 #[test]
 #[ignore = "needs strace: apt-get install strace"]
-fn what_is_encrypted_costs_no_call_more() {
+fn tls_costs_no_more_system_calls() {
     use support::free_port;
 
     let (ca, pairs) = (papers::Ca::new(), 1_000);

@@ -25,7 +25,7 @@ impl Ours {
         let client = Client::connect(config(role)).expect("a good configuration");
         eventually(Duration::from_secs(20), "the nodes are ready", || {
             client.drive(Duration::from_millis(1)).expect("the poller works");
-            client.nodes().iter().all(|standing| *standing == NodeState::Ready)
+            client.nodes().iter().all(|state| *state == NodeState::Ready)
         });
         Ours { client, key: role.key.clone() }
     }

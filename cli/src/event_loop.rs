@@ -147,7 +147,7 @@ impl EventLoop {
                 };
                 until = since.saturating_add(grace).min(end);
             }
-            if core.coming_back().is_empty() || now >= until {
+            if core.reconnecting().is_empty() || now >= until {
                 self.refuse_one_server_twice()?;
                 return Ok(true);
             }
@@ -194,7 +194,7 @@ impl EventLoop {
     /// that a lock depends on.
     fn owes_an_answer(&self, node: NodeId) -> bool {
         let core = self.engine.coordinator();
-        let asked = core.standing(node) != NodeState::Handshake;
+        let asked = core.node_state(node) != NodeState::Handshake;
         asked && core.unanswered(node) > 0
     }
 
@@ -225,10 +225,10 @@ impl EventLoop {
     /// trouble that the others are no quorum. That error says more than "no quorum".
     pub fn refuse_lasting_trouble(&self, nodes: NodeSet) -> Result<(), Error> {
         let core = self.engine.coordinator();
-        let lasting = nodes.iter().filter(|&node| core.trouble(node).is_permanent()).count();
+        let lasting = nodes.iter().filter(|&node| core.last_error(node).is_permanent()).count();
         let all = core.settings().nodes.len();
         if lasting > all - majority(all) {
-            let report = core.report_standings(clock::now());
+            let report = core.report_node_states(clock::now());
             return Err(Error::Config(ConfigError::Nodes(report)));
         }
         Ok(())
@@ -236,8 +236,8 @@ impl EventLoop {
 
     fn refuse_one_server_twice(&self) -> Result<(), Error> {
         let core = self.engine.coordinator();
-        if self.nodes().any(|node| core.trouble(node) == NodeError::SameServer) {
-            let report = core.report_standings(clock::now());
+        if self.nodes().any(|node| core.last_error(node) == NodeError::SameServer) {
+            let report = core.report_node_states(clock::now());
             return Err(Error::Config(ConfigError::Nodes(report)));
         }
         Ok(())

@@ -78,7 +78,7 @@ fn force_release(options: &Options) -> Result<u8, Refusal> {
     let seen = inspected(&mut event_loop, std::slice::from_ref(key))?;
     let seen = seen.first().expect("one key was asked for");
     refuse_without_quorum(&event_loop, seen)?;
-    let is_held = |node: &NodeKeyState| matches!(node.sight, KeyState::Held { .. });
+    let is_held = |node: &NodeKeyState| matches!(node.state, KeyState::Held { .. });
     if seen.nodes.iter().any(is_held) {
         let shows = !options.yes || options.common.output.verbose;
         if shows {
@@ -100,14 +100,14 @@ fn force_release(options: &Options) -> Result<u8, Refusal> {
 
 /// Asks no question and deletes nothing if fewer than a quorum of nodes answered.
 fn refuse_without_quorum(event_loop: &EventLoop, seen: &Inspection) -> Result<(), Refusal> {
-    let answered = seen.nodes.iter().filter(|node| answered(node.sight)).count();
+    let answered = seen.nodes.iter().filter(|node| answered(node.state)).count();
     if answered >= seen.quorum {
         return Ok(());
     }
-    let mut report = event_loop.engine.coordinator().report_standings(clock::now());
+    let mut report = event_loop.engine.coordinator().report_node_states(clock::now());
     report.key = seen.key.clone();
     for (node, seen) in report.nodes.iter_mut().zip(&seen.nodes) {
-        node.said = match seen.sight {
+        node.reply = match seen.state {
             KeyState::Held { .. } => NodeReply::Held,
             KeyState::Failed(cause) => NodeReply::Failed(cause),
             _ => NodeReply::Absent,
@@ -117,8 +117,8 @@ fn refuse_without_quorum(event_loop: &EventLoop, seen: &Inspection) -> Result<()
 }
 
 /// Whether the node said what it holds. A key of another type is an answer, too.
-fn answered(sight: KeyState) -> bool {
-    !matches!(sight, KeyState::Failed(cause) if cause != NodeError::WrongType)
+fn answered(state: KeyState) -> bool {
+    !matches!(state, KeyState::Failed(cause) if cause != NodeError::WrongType)
 }
 
 /// Asks on the terminal. The connections rest meanwhile, and are made again if need be.
@@ -139,7 +139,7 @@ fn is_confirmed(event_loop: &mut EventLoop) -> Result<bool, Refusal> {
 /// What became of the key on all nodes together.
 fn verdict(report: &Report) -> (&'static str, u8) {
     let said = |wanted: fn(NodeReply) -> bool| {
-        report.nodes.iter().filter(|node| wanted(node.said)).count()
+        report.nodes.iter().filter(|node| wanted(node.reply)).count()
     };
     let stays = |said| matches!(said, NodeReply::Held | NodeReply::Failed(NodeError::WrongType));
     if said(stays) > 0 {
@@ -166,7 +166,7 @@ fn tell(options: &Options, seen: &Inspection, report: &Report) -> Result<u8, Ref
     if options.common.output.quiet {
         return Ok(code);
     }
-    let deleted = nodes().filter(|(node, _)| node.said == NodeReply::Granted);
+    let deleted = nodes().filter(|(node, _)| node.reply == NodeReply::Granted);
     let lines: Vec<String> =
         deleted.map(|(node, seen)| format!("deleted {} on {}", held(seen), node.label)).collect();
     if lines.is_empty() && outcome == "already_free" {
@@ -175,7 +175,7 @@ fn tell(options: &Options, seen: &Inspection, report: &Report) -> Result<u8, Ref
         output::print(&lines.join("\n"))?;
     }
     let left =
-        nodes().filter(|(node, _)| !matches!(node.said, NodeReply::Granted | NodeReply::Absent));
+        nodes().filter(|(node, _)| !matches!(node.reply, NodeReply::Granted | NodeReply::Absent));
     for (node, _) in left {
         output::complain(&format!("redlatch: not deleted on {}: {}", node.label, reason(node)));
     }
@@ -184,7 +184,7 @@ fn tell(options: &Options, seen: &Inspection, report: &Report) -> Result<u8, Ref
 
 /// What was seen on a node.
 fn held(seen: &NodeKeyState) -> String {
-    match seen.sight {
+    match seen.state {
         KeyState::Held { value, .. } => value.to_string(),
         _ => "nothing".to_string(),
     }
@@ -192,24 +192,24 @@ fn held(seen: &NodeKeyState) -> String {
 
 fn reason(node: &NodeReport) -> String {
     let detail = node.detail.as_deref().map(|detail| format!(" ({detail})")).unwrap_or_default();
-    match node.said {
+    match node.reply {
         NodeReply::Held => "it holds something else by now; look again".to_string(),
         said => format!("{said}{detail}"),
     }
 }
 
 fn object(node: &NodeReport, seen: &NodeKeyState) -> Value {
-    let token = match seen.sight {
+    let token = match seen.state {
         KeyState::Held { value, .. } => Some(value.to_string()),
         _ => None,
     };
-    let outcome = match node.said {
+    let outcome = match node.reply {
         NodeReply::Granted => "deleted",
         NodeReply::Held => "changed",
         NodeReply::Failed(cause) => trouble(cause),
         _ => "free",
     };
-    let stays = !matches!(node.said, NodeReply::Granted | NodeReply::Absent);
+    let stays = !matches!(node.reply, NodeReply::Granted | NodeReply::Absent);
     let detail = stays.then(|| reason(node));
     json!({ "node": node.label, "outcome": outcome, "token": token, "detail": detail })
 }

@@ -37,7 +37,7 @@ impl Holder {
             while let Some(done) = event_loop.engine.poll_completion() {
                 if done.op == op {
                     let Ok(Outcome::Inspected(seen)) = done.result else { return None };
-                    return match seen.finding() {
+                    return match seen.summary() {
                         KeySummary::Held { value, left, .. } => {
                             Some(Box::new(Holder { value, left }))
                         }

@@ -101,12 +101,12 @@ fn init(options: &Options) -> Result<u8, Refusal> {
 fn refuse_without_quorum(event_loop: &EventLoop) -> Result<(), Refusal> {
     let core = event_loop.engine.coordinator();
     let nodes = core.settings().nodes.len();
-    let usable = (0..nodes).filter(|&node| core.standing(NodeId::new(node)).is_usable()).count();
+    let usable = (0..nodes).filter(|&node| core.node_state(NodeId::new(node)).is_usable()).count();
     if usable > nodes / 2 {
         return Ok(());
     }
     event_loop.refuse_lasting_trouble((0..nodes).map(NodeId::new).collect())?;
-    Err(Error::NoQuorum(core.report_standings(clock::now())).into())
+    Err(Error::NoQuorum(core.report_node_states(clock::now())).into())
 }
 
 /// Shows the nodes and asks on the terminal. The connections rest meanwhile; the events of the
@@ -151,7 +151,7 @@ fn labels(event_loop: &EventLoop) -> Vec<String> {
 
 /// Prints the result for each node.
 fn print_report(output: &Output, report: &Report) -> Result<u8, Refusal> {
-    let took = |node: &&NodeReport| node.said == NodeReply::Granted;
+    let took = |node: &&NodeReport| node.reply == NodeReply::Granted;
     let vouched: Vec<&str> = report.nodes.iter().filter(took).map(|node| &*node.label).collect();
     if output.json {
         let nodes: Vec<Value> = report.nodes.iter().map(object).collect();
@@ -176,27 +176,27 @@ fn too_few(report: &Report) -> Refusal {
 
 /// The nodes that did not take the marker, each with its reason.
 fn missing(report: &Report) -> String {
-    let missing = report.nodes.iter().filter(|node| node.said != NodeReply::Granted);
+    let missing = report.nodes.iter().filter(|node| node.reply != NodeReply::Granted);
     let in_words = |node: &NodeReport| format!("{} ({})", node.label, reason(node));
     missing.map(in_words).collect::<Vec<_>>().join(", ")
 }
 
 fn reason(node: &NodeReport) -> String {
     let detail = node.detail.as_deref().map(|detail| format!(": {detail}")).unwrap_or_default();
-    match node.said {
+    match node.reply {
         NodeReply::Failed(NodeError::WrongType) => {
             "its marker key belongs to another program".to_owned()
         }
         NodeReply::Failed(NodeError::NoPermission) => {
             format!("its marker may not be written{detail}; `redlatch doctor` names the ACL rule")
         }
-        said => format!("{said}{detail}"),
+        reply => format!("{reply}{detail}"),
     }
 }
 
 fn object(node: &NodeReport) -> Value {
     let mut object = node_json(node);
-    if node.said == NodeReply::Granted {
+    if node.reply == NodeReply::Granted {
         object["outcome"] = "vouched".into();
     } else {
         object["detail"] = reason(node).into();

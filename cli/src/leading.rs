@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_shared_flag_is_left_to_the_parser() {
+    fn flags_that_are_not_shared_are_left_to_the_parser() {
         for line in [
             "redlatch",
             "redlatch status -s URL",

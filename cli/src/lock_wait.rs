@@ -39,9 +39,9 @@ impl QuorumPatience {
     fn ends_at(&mut self, core: &Coordinator, now: Instant) -> Option<Instant> {
         self.count(core.stats());
         let nodes = core.settings().nodes.len();
-        let standings = (0..nodes).map(|index| core.standing(NodeId::new(index)));
-        let is_quarantined = |standing| matches!(standing, NodeState::Quarantined(_));
-        let refused = self.refused && !standings.into_iter().any(is_quarantined);
+        let node_states = (0..nodes).map(|index| core.node_state(NodeId::new(index)));
+        let is_quarantined = |state| matches!(state, NodeState::Quarantined(_));
+        let refused = self.refused && !node_states.into_iter().any(is_quarantined);
         let none = core.ready().len() < majority(nodes) || refused;
         self.since = none.then(|| self.since.unwrap_or(now));
         self.since.map(|since| since.saturating_add(self.limit))

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_roff_would_take_for_its_own_is_escaped() {
+    fn man_escapes_roff_control_characters() {
         assert_eq!(escaped(".x -n \\ 'a'"), "\\&.x \\-n \\e \\(aqa\\(aq");
     }
 

@@ -28,8 +28,8 @@ pub fn lines(event_loop: &mut EventLoop) -> Vec<String> {
 fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
     let label = |node: NodeId| &core.settings().nodes[node.index()].label;
     Some(match *event {
-        NodeEvent::State { node, standing } => {
-            format!("{} {}", label(node), standing_in_words(standing)?)
+        NodeEvent::State { node, state } => {
+            format!("{} {}", label(node), state_in_words(state)?)
         }
         NodeEvent::Quarantined { node, why, until } => {
             format!("grants of {} are ignored for {}: {why}", label(node), time(left(until)))
@@ -54,8 +54,8 @@ fn in_words(event: &NodeEvent, core: &Coordinator) -> Option<String> {
     })
 }
 
-fn standing_in_words(standing: NodeState) -> Option<String> {
-    Some(match standing {
+fn state_in_words(state: NodeState) -> Option<String> {
+    Some(match state {
         NodeState::Ready => "is ready".to_string(),
         NodeState::Quarantined(until) => {
             format!("is ready; its grants are ignored for {}", time(left(until)))

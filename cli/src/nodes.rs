@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_quotes_an_argument_is_cleaned() {
+    fn errors_quote_arguments_without_control_characters() {
         let cases = [
             ("unexpected 'redis://a:hunter2@h' found", "unexpected 'redis://***@h' found"),
             ("x 'redis://a:hun ter2@h,redis://b:y@i'", "x 'redis://***@i'"),

@@ -54,8 +54,8 @@ impl Refusal {
         let no_quorum = matches!(error, Error::NoQuorum(_));
         let refusal = Refusal::from(error);
         let is_quarantined =
-            |node: &&NodeReport| node.said == NodeReply::Failed(NodeError::Quarantined);
-        let could = |node: &&NodeReport| node.said == NodeReply::Granted || is_quarantined(node);
+            |node: &&NodeReport| node.reply == NodeReply::Failed(NodeError::Quarantined);
+        let could = |node: &&NodeReport| node.reply == NodeReply::Granted || is_quarantined(node);
         let some = refusal.nodes.iter().any(|node| is_quarantined(&node));
         let enough = refusal.nodes.iter().filter(could).count() > refusal.nodes.len() / 2;
         let way_out = (no_quorum && some && enough).then_some(INIT_MAY_HELP);
@@ -130,9 +130,9 @@ impl From<ConfigError> for Refusal {
 
 /// A node's reply, as it stands in the JSON of any verb.
 pub fn node_json(node: &NodeReport) -> Value {
-    let in_words = || matches!(node.said, NodeReply::Failed(_)).then(|| node.said.to_string());
+    let in_words = || matches!(node.reply, NodeReply::Failed(_)).then(|| node.reply.to_string());
     let detail = node.detail.as_deref().map(str::to_string).or_else(in_words);
-    json!({ "node": node.label, "outcome": outcome(node.said), "detail": detail })
+    json!({ "node": node.label, "outcome": outcome(node.reply), "detail": detail })
 }
 
 /// The word for why there is no lock, for scripts.
@@ -150,8 +150,8 @@ pub fn word(error: &Error) -> &'static str {
 }
 
 /// The word for a node's reply, for scripts.
-pub fn outcome(said: NodeReply) -> &'static str {
-    match said {
+pub fn outcome(reply: NodeReply) -> &'static str {
+    match reply {
         NodeReply::Granted => "granted",
         NodeReply::Held => "held",
         NodeReply::Absent => "absent",

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::arguments::{Common, Key, Output, token};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
+use crate::key_state::node_json;
 use crate::node_events;
 use crate::nodes;
 use crate::output::{self, Refusal};
-use crate::sights::node_json;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -14,10 +14,10 @@ use serde_json::json;
 
 use crate::arguments::{Common, Key};
 use crate::event_loop::{EventLoop, Patience};
+use crate::key_state::in_words;
 use crate::look::Colours;
 use crate::nodes;
 use crate::output::{self, Refusal};
-use crate::sights::in_words;
 use crate::status::{inspected, keys};
 use crate::wall_clock::millis;
 use crate::{exit, node_events};
@@ -73,7 +73,7 @@ fn wait(options: &Options) -> Result<u8, Refusal> {
         let seen = inspected(&mut event_loop, std::slice::from_ref(key))?;
         let seen = seen.first().expect("one key was asked for");
         node_events::mention(&mut event_loop, &options.common.output);
-        let (now, finding) = (clock::now(), seen.finding());
+        let (now, finding) = (clock::now(), seen.summary());
         if finding == KeySummary::Free {
             return tell(options, now.saturating_since(begun));
         }
@@ -109,8 +109,8 @@ fn sleep(event_loop: &mut EventLoop, until: Instant) -> Result<(), Refusal> {
 
 /// The nodes that gave no answer.
 fn failed(seen: &Inspection) -> redlatch::NodeSet {
-    let failed = |(_, sight): &(usize, KeyState)| matches!(sight, KeyState::Failed(_));
-    let sights = seen.nodes.iter().map(|node| node.sight).enumerate();
+    let failed = |(_, state): &(usize, KeyState)| matches!(state, KeyState::Failed(_));
+    let sights = seen.nodes.iter().map(|node| node.state).enumerate();
     sights.filter(failed).map(|(index, _)| redlatch::NodeId::new(index)).collect()
 }
 
@@ -119,16 +119,16 @@ fn refusal(event_loop: &EventLoop, key: &str, seen: &Inspection, is_unknown: boo
         true => ("no_quorum", exit::NO_QUORUM),
         false => ("contended", exit::CONTENDED),
     };
-    let mut report = event_loop.engine.coordinator().report_standings(clock::now());
+    let mut report = event_loop.engine.coordinator().report_node_states(clock::now());
     for (node, seen) in report.nodes.iter_mut().zip(&seen.nodes) {
-        let (said, detail) = match seen.sight {
+        let (said, detail) = match seen.state {
             KeyState::Held { value, .. } => (NodeReply::Held, Some(format!("by {value}"))),
             KeyState::Failed(cause) => (NodeReply::Failed(cause), words(cause, seen)),
             _ => (NodeReply::Absent, None),
         };
-        (node.said, node.detail) = (said, detail.map(Into::into));
+        (node.reply, node.detail) = (said, detail.map(Into::into));
     }
-    let message = keys::verdict(seen, seen.finding(), Colours::none());
+    let message = keys::verdict(seen, seen.summary(), Colours::none());
     let message = format!("waited in vain for \"{}\": {message}", key.escape_debug());
     Refusal { word, code, nodes: report.nodes, ..Refusal::config(message) }
 }

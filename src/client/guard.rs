@@ -41,8 +41,8 @@ pub struct Guard<'a> {
     lock: Option<Lock>,
     /// The number under which its loss is noted.
     number: u64,
-    /// The lock is kept, or was.
-    kept: bool,
+    /// The lock is auto-extended, or was.
+    auto_extended: bool,
 }
 
 impl<'a> Guard<'a> {
@@ -51,9 +51,9 @@ impl<'a> Guard<'a> {
         key: Vec<u8>,
         lock: Lock,
         number: u64,
-        kept: bool,
+        auto_extended: bool,
     ) -> Self {
-        Guard { client, key, lock: Some(lock), number, kept }
+        Guard { client, key, lock: Some(lock), number, auto_extended }
     }
 
     /// The key.
@@ -78,16 +78,16 @@ impl<'a> Guard<'a> {
         self.engine_of_this_process().deadline(self.lock())
     }
 
-    /// Whether the lock is still held. A local read. If the lock is kept, this also does what is
-    /// due and reads what has arrived, without waiting.
+    /// Whether the lock is still held. A local read. If the lock is auto-extended, this also does
+    /// what is due and reads what has arrived, without waiting.
     ///
     /// # Errors
     /// [`Error::Lost`] once the lock is over, with the reason if the client has noticed the loss.
     pub fn check(&self) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
         let ours = inner.engine.check_fork();
-        if ours && self.kept {
-            inner.turn_for_kept()?;
+        if ours && self.auto_extended {
+            inner.turn_for_auto_extend()?;
         }
         if ours && !inner.engine.remaining(self.lock()).is_zero() {
             return Ok(());
@@ -99,8 +99,8 @@ impl<'a> Guard<'a> {
     }
 
     /// Renews the lock from now on, by its present ttl and at a third of it, until it is released
-    /// or lost, or as far as `keep` allows. A plain [`Duration`] is the longest time that the lock
-    /// may be held.
+    /// or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the longest time that
+    /// the lock may be held.
     ///
     /// The client has no thread of its own. It renews inside [`check`](Guard::check), inside
     /// [`Client::drive`], and while any other call of it waits. Call one of them at least every
@@ -109,13 +109,13 @@ impl<'a> Guard<'a> {
     ///
     /// # Errors
     /// An invalid `keep`, or [`Error::Lost`].
-    pub fn auto_extend(&mut self, keep: impl Into<AutoExtend>) -> Result<(), Error> {
+    pub fn auto_extend(&mut self, auto_extend: impl Into<AutoExtend>) -> Result<(), Error> {
         let mut inner = self.client.inner.borrow_mut();
         // In a forked process this call makes the engine forget its locks.
         inner.engine.check_fork();
         let lock = self.lock.as_ref().expect("it is taken only where the guard ends");
-        inner.engine.auto_extend(lock, keep, 0)?;
-        self.kept = true;
+        inner.engine.auto_extend(lock, auto_extend, 0)?;
+        self.auto_extended = true;
         inner.engine.flush();
         Ok(())
     }

@@ -77,7 +77,7 @@ impl Inner {
         }
         self.engine.go_on();
         let mut timeout = self.engine.plan_sleep().map_or(left, |timeout| timeout.min(left));
-        if self.engine.coordinator().is_deaf() && !timeout.is_zero() {
+        if self.engine.coordinator().is_backing_off() && !timeout.is_zero() {
             let slept = timeout.min(UNREAD);
             sleep(slept);
             timeout -= slept;
@@ -90,12 +90,12 @@ impl Inner {
             self.engine.handle_event(event);
         }
         self.read_at = clock::now();
-        self.look_names_up();
+        self.look_up_names();
         Ok(())
     }
 
     /// Notes the events of the locks, and returns whether there was any. Completions are dropped:
-    /// no call waits for them, and what they say of a lock that is kept is an update, too.
+    /// no call waits for them, and what they say of a lock that is auto-extended is an update, too.
     pub(super) fn take_completions(&mut self) -> bool {
         while self.engine.poll_completion().is_some() {}
         self.take_lock_updates()
@@ -110,8 +110,9 @@ impl Inner {
         any
     }
 
-    /// Does what is due for the locks that are kept, and reads what has arrived, without waiting.
-    pub(super) fn turn_for_kept(&mut self) -> Result<(), Error> {
+    /// Does what is due for the locks that are auto-extended, and reads what has arrived, without
+    /// waiting.
+    pub(super) fn turn_for_auto_extend(&mut self) -> Result<(), Error> {
         let now = clock::now();
         let due = self.engine.coordinator().next_timeout().is_some_and(|due| due <= now);
         if due || now.saturating_since(self.read_at) >= READ_INTERVAL {
@@ -124,7 +125,7 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) fn look_names_up(&mut self) {
+    pub(super) fn look_up_names(&mut self) {
         while let Some(node) = self.engine.take_stale() {
             if let Some(lookup) = self.engine.lookup(node) {
                 self.names.begin(node, lookup);

@@ -195,7 +195,7 @@ impl Client {
     pub fn inspect(&self, key: impl AsRef<[u8]>) -> Result<Inspection, Error> {
         match self.ask(|engine| engine.inspect(key, 0))? {
             Outcome::Inspected(inspection) => Ok(*inspection),
-            other => unreachable!("a look ended as {other:?}"),
+            other => unreachable!("an inspection ended as {other:?}"),
         }
     }
 
@@ -247,14 +247,14 @@ impl Client {
     pub fn nodes(&self) -> Vec<NodeState> {
         let engine = &self.inner.borrow().engine;
         let nodes = 0..engine.coordinator().settings().nodes.len();
-        nodes.map(|index| engine.standing(NodeId::new(index))).collect()
+        nodes.map(|index| engine.node_state(NodeId::new(index))).collect()
     }
 
     /// The next event of the nodes, of the last 256. The client itself resolves host names again
     /// when their node cannot be reached, and does not report them.
     pub fn poll_node_event(&self) -> Option<NodeEvent> {
         let mut inner = self.inner.borrow_mut();
-        inner.look_names_up();
+        inner.look_up_names();
         inner.engine.poll_node_event()
     }
 
@@ -325,7 +325,7 @@ impl Client {
             let mut inner = self.inner.borrow_mut();
             inner.reconnect_after_pause()?;
             let give_up_at = clock::now().saturating_add(options.wait.unwrap_or(DEFAULT_WAIT));
-            if inner.engine.coordinator().keeps_beyond(key, give_up_at) {
+            if inner.engine.coordinator().auto_extends_beyond(key, give_up_at) {
                 // The thread that could release the lock would wait here.
                 options.wait = Some(Duration::ZERO);
             }
@@ -349,7 +349,7 @@ impl Client {
                 let mut buffer = inner.spare_keys.pop().unwrap_or_default();
                 buffer.clear();
                 buffer.extend_from_slice(key);
-                Ok(Guard::new(self, buffer, lock, number, options.keep.is_some()))
+                Ok(Guard::new(self, buffer, lock, number, options.auto_extend.is_some()))
             }
             other => unreachable!("an acquire ended as {other:?}"),
         }

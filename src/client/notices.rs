@@ -54,7 +54,7 @@ impl fmt::Debug for LockEvent {
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     lost: BTreeMap<u64, Error>,
-    untold: VecDeque<LockEvent>,
+    unreported: VecDeque<LockEvent>,
     last: u64,
 }
 
@@ -86,10 +86,10 @@ impl Notices {
             }
             LockUpdateKind::Extended { .. } => return false,
         };
-        if self.untold.len() == MOST {
-            self.untold.pop_front();
+        if self.unreported.len() == MOST {
+            self.unreported.pop_front();
         }
-        self.untold.push_back(LockEvent { key: key.into(), token: update.token, what });
+        self.unreported.push_back(LockEvent { key: key.into(), token: update.token, what });
         true
     }
 
@@ -100,6 +100,6 @@ impl Notices {
 
     /// The next event that was not reported yet.
     pub(super) fn poll(&mut self) -> Option<LockEvent> {
-        self.untold.pop_front()
+        self.unreported.pop_front()
     }
 }

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_url_names() {
+    fn address_url_gives_host_port_database_and_user() {
         let plain = |label: &str, db| (label.to_string(), db, None, None);
         assert_eq!(parse("redis://10.0.0.1"), plain("10.0.0.1:6379", 0));
         assert_eq!(parse("10.0.0.1:6379"), plain("10.0.0.1:6379", 0));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_without_its_password() {
+    fn address_error_shows_no_password() {
         let bad = [
             "",
             "10.0.0.1",
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_a_password_without_its_at_sign_is_not_shown() {
+    fn address_error_hides_what_may_be_a_password() {
         let cases = [
             ("redis://:hunter2", "redis://***"),
             ("redis://ann:hunter2", "redis://ann:***"),

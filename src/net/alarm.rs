@@ -172,7 +172,7 @@ mod tests {
     use mio::{Events, Poll};
 
     #[test]
-    fn it_wakes_the_poller_each_time() {
+    fn alarm_wakes_the_poller_each_time() {
         let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));
         let mut alarm = Alarm::new(poll.registry(), Token(7));
         for _ in 0..3 {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_set_only_for_short_sleeps_and_to_earlier_moments() {
+    fn alarm_is_set_only_for_short_sleeps_and_earlier_moments() {
         let poll = Poll::new().unwrap();
         let mut alarm = Alarm::new(poll.registry(), Token(7));
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn it_rings_once_until_the_ring_is_taken() {
+    fn alarm_rings_once_until_it_is_read() {
         let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
         let mut poll = Poll::new().unwrap();
         let mut alarm = Alarm::new(poll.registry(), Token(7));

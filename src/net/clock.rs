@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_and_never_back() {
+    fn clock_is_monotonic() {
         let start = now();
         let mut last = start;
         for _ in 0..1000 {
@@ -151,7 +151,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn it_is_the_clock_that_counts_suspend() {
+    fn clock_counts_suspend() {
         let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec as u64;
         let here = now().as_nanos() / 1_000_000_000;
         assert!(here.abs_diff(boot) <= 1, "{here} s here, {boot} s since boot");
@@ -162,9 +162,9 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     #[ignore = "needs unshare: apt-get install util-linux, and run as root"]
-    fn it_counts_suspend_also_where_the_clocks_differ() {
+    fn clock_counts_suspend_where_the_system_clocks_differ() {
         let exe = std::env::current_exe().expect("the path of this test");
-        let test = "net::clock::tests::it_is_the_clock_that_counts_suspend";
+        let test = "net::clock::tests::clock_counts_suspend";
         let output = std::process::Command::new("unshare")
             .args(["--time", "--boottime", "3600", "--fork"])
             .arg(exe)

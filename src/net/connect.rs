@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_later_replaces_what_was_found_before_and_nothing_does_not() {
+    fn lookup_replaces_addresses_unless_it_finds_none() {
         let config = Config::new(["redis://localhost:1"]).unwrap();
         let mut connector = Connector::new(&config.addresses[0], &config).unwrap();
         let new = SocketAddr::from(([127, 0, 0, 1], 7));

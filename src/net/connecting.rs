@@ -47,7 +47,7 @@ impl Connecting {
     /// Until when to wait for the next event; `None` when the wait is over: enough nodes are ready,
     /// no node is left that may become ready soon, or the time is over.
     pub(crate) fn wait_until(&mut self, core: &Coordinator, now: Instant) -> Option<Instant> {
-        if core.coming_back().is_empty() || now >= self.end {
+        if core.reconnecting().is_empty() || now >= self.end {
             return None;
         }
         if core.ready().len() < majority(core.settings().nodes.len()) {
@@ -63,8 +63,8 @@ impl Connecting {
 /// One server under two addresses, if found at the start, is a mistake in the list.
 pub(crate) fn refuse_one_server_twice(core: &Coordinator, now: Instant) -> Result<(), Error> {
     let mut nodes = (0..core.settings().nodes.len()).map(NodeId::new);
-    if nodes.any(|node| core.trouble(node) == NodeError::SameServer) {
-        return Err(Error::Config(ConfigError::Nodes(core.report_standings(now))));
+    if nodes.any(|node| core.last_error(node) == NodeError::SameServer) {
+        return Err(Error::Config(ConfigError::Nodes(core.report_node_states(now))));
     }
     Ok(())
 }

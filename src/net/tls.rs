@@ -371,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_pem_is_refused_by_name() {
+    fn tls_file_that_is_no_pem_is_refused_by_name() {
         let problem = |result: Result<Tls, ConfigError>| result.unwrap_err().to_string();
         let none = problem(Tls::trusting(b""));
         assert_eq!(none, "TLS: the CA: no certificate in PEM");

@@ -12,24 +12,24 @@ use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 /// How many bytes of a value are asked for and kept: more than the longest token has
 /// ([`LONGEST_TOKEN`]). Another program may write a value that is longer than any reply should be:
 /// it is cut.
-pub const KEPT: usize = 160;
+pub const VALUE_BYTES: usize = 160;
 
-const _: () = assert!(KEPT > LONGEST_TOKEN, "a token is kept whole");
+const _: () = assert!(VALUE_BYTES > LONGEST_TOKEN, "a token is kept whole");
 
 /// What a node holds at a key, or the beginning of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Value {
-    bytes: [u8; KEPT],
+    bytes: [u8; VALUE_BYTES],
     length: u8,
 }
 
 impl Value {
     /// The beginning of `bytes`.
     pub fn of(bytes: &[u8]) -> Value {
-        let length = bytes.len().min(KEPT);
-        let mut kept = [0; KEPT];
-        kept[..length].copy_from_slice(&bytes[..length]);
-        Value { bytes: kept, length: length as u8 }
+        let length = bytes.len().min(VALUE_BYTES);
+        let mut stored = [0; VALUE_BYTES];
+        stored[..length].copy_from_slice(&bytes[..length]);
+        Value { bytes: stored, length: length as u8 }
     }
 
     /// The bytes of the value, as far as they were kept.
@@ -87,7 +87,7 @@ pub struct NodeKeyState {
     /// The node's label: its address, without credentials.
     pub label: Box<str>,
     /// What the node holds.
-    pub sight: KeyState,
+    pub state: KeyState,
     /// The node's own words, if they say more.
     pub detail: Option<Box<str>>,
     /// How long the node's answer took; zero if it gave none.
@@ -135,12 +135,12 @@ pub enum KeySummary {
 
 impl Inspection {
     /// What the nodes together say.
-    pub fn finding(&self) -> KeySummary {
-        let sights = || self.nodes.iter().map(|node| node.sight);
+    pub fn summary(&self) -> KeySummary {
+        let states = || self.nodes.iter().map(|node| node.state);
         let mut most_alike = 0;
-        for sight in sights() {
-            let KeyState::Held { value, .. } = sight else { continue };
-            let mut lefts: Vec<Option<Duration>> = sights()
+        for state in states() {
+            let KeyState::Held { value, .. } = state else { continue };
+            let mut lefts: Vec<Option<Duration>> = states()
                 .filter_map(|other| match other {
                     KeyState::Held { value: same, left } if same == value => Some(left),
                     _ => None,
@@ -154,10 +154,10 @@ impl Inspection {
                 return KeySummary::Held { value, nodes: lefts.len(), left };
             }
         }
-        let count = |test: fn(KeyState) -> bool| sights().filter(|&sight| test(sight)).count();
-        let free = count(|sight| sight == KeyState::Absent);
-        let no_lock = count(|sight| sight == KeyState::Failed(NodeError::WrongType));
-        let silent = count(|sight| matches!(sight, KeyState::Failed(_))) - no_lock;
+        let count = |test: fn(KeyState) -> bool| states().filter(|&state| test(state)).count();
+        let free = count(|state| state == KeyState::Absent);
+        let no_lock = count(|state| state == KeyState::Failed(NodeError::WrongType));
+        let silent = count(|state| matches!(state, KeyState::Failed(_))) - no_lock;
         if free >= self.quorum {
             KeySummary::Free
         } else if no_lock > self.nodes.len() - self.quorum {
@@ -176,7 +176,7 @@ impl fmt::Display for Inspection {
         for (index, node) in self.nodes.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             write!(f, "{comma} {} ", node.label)?;
-            match node.sight {
+            match node.state {
                 KeyState::Absent => f.write_str("free")?,
                 KeyState::Held { value, left: Some(left) } => {
                     write!(f, "held by {value} for {left:?}")?;
@@ -203,15 +203,15 @@ mod tests {
     use super::*;
     use crate::proto::node_set::majority;
 
-    fn seen(sights: &[KeyState]) -> KeySummary {
-        let node = |&sight: &KeyState| NodeKeyState {
+    fn seen(states: &[KeyState]) -> KeySummary {
+        let node = |&state: &KeyState| NodeKeyState {
             label: "n".into(),
-            sight,
+            state,
             detail: None,
             took: Duration::ZERO,
         };
-        let (quorum, nodes) = (majority(sights.len()), sights.iter().map(node).collect());
-        Inspection { key: b"k"[..].into(), quorum, nodes }.finding()
+        let (quorum, nodes) = (majority(states.len()), states.iter().map(node).collect());
+        Inspection { key: b"k"[..].into(), quorum, nodes }.summary()
     }
 
     fn held(value: &[u8], millis: Option<u64>) -> KeyState {
@@ -249,17 +249,17 @@ mod tests {
             (&[list, a, a], by_a(2, Some(5))),
             (&[b, a, a], by_a(2, Some(5))),
         ];
-        for (sights, finding) in cases {
-            assert_eq!(seen(sights), finding, "{sights:?}");
+        for (states, summary) in cases {
+            assert_eq!(seen(states), summary, "{states:?}");
         }
     }
 
     #[test]
     fn inspection_is_one_line_with_the_key_as_text() {
-        let node = |label: &str, sight| NodeKeyState {
+        let node = |label: &str, state| NodeKeyState {
             label: label.into(),
-            sight,
-            detail: matches!(sight, KeyState::Failed(_)).then(|| "refused".into()),
+            state,
+            detail: matches!(state, KeyState::Failed(_)).then(|| "refused".into()),
             took: Duration::ZERO,
         };
         let nodes = vec![
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_long_value_is_cut_and_any_is_printable() {
         let long = Value::of(&[b'x'; 1000]);
-        assert_eq!(long.as_bytes().len(), KEPT);
+        assert_eq!(long.as_bytes().len(), VALUE_BYTES);
         assert_eq!(Value::of(b"a\r\n\0").to_string(), "a\\r\\n\\x00");
     }
 }

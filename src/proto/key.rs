@@ -64,13 +64,13 @@ impl KeyHash {
 }
 
 /// The hasher of a map by key hashes: they need no further hashing.
-pub type HashOfIt = BuildHasherDefault<AsItIs>;
+pub type BuildKeyHasher = BuildHasherDefault<KeyHasher>;
 
 /// Takes a key hash as the hash.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct AsItIs(u64);
+pub struct KeyHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
         self.0
     }

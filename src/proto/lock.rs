@@ -40,7 +40,7 @@ pub struct LockToken {
 
 impl LockToken {
     /// Draws a token without an owner.
-    pub fn draw<R: Rng + CryptoRng>(rng: &mut R) -> LockToken {
+    pub fn random<R: Rng + CryptoRng>(rng: &mut R) -> LockToken {
         let mut bytes = [0; TOKEN_BYTES];
         rng.fill_bytes(&mut bytes);
         let mut digits = [0; TOKEN_DIGITS];
@@ -181,18 +181,18 @@ mod tests {
     #[test]
     fn a_token_is_forty_hex_digits_and_reads_back() {
         let mut rng = StdRng::from_seed([7; 32]);
-        let token = LockToken::draw(&mut rng);
+        let token = LockToken::random(&mut rng);
         let text = token.to_string();
         assert_eq!((text.len(), token.owner()), (40, None));
         assert_eq!(text.parse(), Ok(token.clone()));
-        assert_ne!(LockToken::draw(&mut rng), token);
+        assert_ne!(LockToken::random(&mut rng), token);
     }
 
     #[test]
     fn token_with_an_owner_reads_back_whole() {
         let mut rng = StdRng::from_seed([7; 32]);
         for owner in ["h", "web-1:4711/nightly", &"x".repeat(LONGEST_OWNER)] {
-            let token = LockToken::draw(&mut rng).with_owner(Some(&Arc::from(owner)));
+            let token = LockToken::random(&mut rng).with_owner(Some(&Arc::from(owner)));
             let text = token.to_string();
             assert_eq!(text.len(), token.length());
             assert_eq!(&text[40..], format!(":{owner}"));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_token_is_not_read_as_one() {
+    fn token_text_of_another_form_is_refused() {
         let (digits, long) = ("0".repeat(40), "x".repeat(LONGEST_OWNER + 1));
         let owned = |owner: &str| format!("{digits}:{owner}");
         for text in ["", "abc", &"g".repeat(40), &"A".repeat(40), &"0".repeat(41)] {

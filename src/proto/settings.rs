@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_nodes_is_looked_at() {
+    fn settings_check_the_list_of_nodes() {
         assert_eq!(of(&[]).validate(), Err(ConfigError::NoNodes));
         assert_eq!(of(&["a"]).validate(), Ok(()));
         let twice = ConfigError::DuplicateNode { label: "a".into() };

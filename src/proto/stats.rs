@@ -105,7 +105,7 @@ pub struct Stats {
     pub no_quorum: u64,
     /// Attempts that were won too late.
     pub expired: u64,
-    /// Renewals of kept locks that were won.
+    /// Renewals of auto-extended locks that were won.
     pub renewed: u64,
     /// Held locks that were lost: their deadline passed, or too many nodes had no key of theirs.
     pub lost: u64,
@@ -135,17 +135,17 @@ impl Stats {
         &mut self,
         node: NodeId,
         to_acquire: bool,
-        said: NodeReply,
+        reply: NodeReply,
         took: Duration,
     ) {
-        let it = self.node(node);
-        it.round_trips.add(took);
-        match said {
-            NodeReply::Granted if to_acquire => it.grants += 1,
-            NodeReply::Held if to_acquire => it.denials += 1,
+        let entry = self.node(node);
+        entry.round_trips.add(took);
+        match reply {
+            NodeReply::Granted if to_acquire => entry.grants += 1,
+            NodeReply::Held if to_acquire => entry.denials += 1,
             // The client then sends the script, so the cause is not reported.
             NodeReply::Failed(NodeError::NoScript) => {}
-            NodeReply::Failed(cause) => it.errors[cause as usize] += 1,
+            NodeReply::Failed(cause) => entry.errors[cause as usize] += 1,
             _ => {}
         }
     }
@@ -210,9 +210,9 @@ mod tests {
         stats.answered(node, true, NodeReply::Failed(NodeError::Other), Duration::ZERO);
         stats.answered(node, false, NodeReply::Held, Duration::ZERO);
         stats.answered(node, true, NodeReply::Held, Duration::ZERO);
-        let it = stats.nodes[1];
-        let errors: Vec<_> = it.all_errors().collect();
+        let entry = stats.nodes[1];
+        let errors: Vec<_> = entry.all_errors().collect();
         assert_eq!(errors, [(NodeError::Silent, 1), (NodeError::Other, 1)]);
-        assert_eq!((it.denials, it.grants, it.round_trips.count()), (1, 0, 3));
+        assert_eq!((entry.denials, entry.grants, entry.round_trips.count()), (1, 0, 3));
     }
 }

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_timer_wakes_nobody() {
+    fn timers_that_are_cleared_never_fire() {
         let mut timers = Timers::new();
         let first = timers.set_after(at(0), Duration::from_nanos(5), 1);
         let odd = timers.set_at(at(4), 2);
@@ -217,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_agree_with_a_sorted_list(
+        fn timers_agree_with_a_sorted_list(
             steps in proptest::collection::vec(step(), 1..200), late in 0..60_u64,
         ) {
             let mut timers = Timers::new();

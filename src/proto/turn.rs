@@ -30,9 +30,9 @@ pub trait Driver {
     fn now(&mut self) -> Instant;
 
     /// Whether some node sent more than the last turn read of it.
-    fn has_rest(&mut self) -> bool;
+    fn must_read_rest(&mut self) -> bool;
 
-    /// Reads on from the nodes of [`has_rest`](Driver::has_rest).
+    /// Reads on from the nodes of [`must_read_rest`](Driver::must_read_rest).
     fn read_rest(&mut self);
 
     /// Reads everything that the sockets hold by now, even if the poller did not report it. After
@@ -153,7 +153,7 @@ pub enum Wake {
 #[inline]
 pub fn wake(driver: &mut impl Driver) -> Wake {
     let core = driver.core();
-    if core.has_completions() || core.has_lock_updates() || driver.has_rest() {
+    if core.has_completions() || core.has_lock_updates() || driver.must_read_rest() {
         return Wake::AtOnce;
     }
     let moments = [driver.core().next_timeout(), driver.wake_deadline()];
@@ -217,7 +217,7 @@ mod tests {
             Instant::from_nanos(self.clock)
         }
 
-        fn has_rest(&mut self) -> bool {
+        fn must_read_rest(&mut self) -> bool {
             self.rest
         }
 

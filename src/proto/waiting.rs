@@ -20,9 +20,9 @@ const NOT_YET: Duration = Duration::from_millis(200);
 /// The fraction of the usual wait during which a waiter's turn has not come: so few waiters are
 /// awake at a time.
 const TURN: (u32, u32) = (19, 20);
-/// How often in a row a waiter asks before it listens.
+/// How often in a row a waiter asks before it subscribes.
 const TRIES: u32 = 3;
-/// If the usual wait is longer than so many round trips, a waiter listens at once.
+/// If the usual wait is longer than so many round trips, a waiter subscribes at once.
 const LONG_WAIT: u32 = 200;
 /// For how many round trips at most a waiter holds back.
 const HELD_BACK: u32 = 16;
@@ -30,9 +30,9 @@ const HELD_BACK: u32 = 16;
 /// A moment that does not come.
 pub const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// What a node told a waiter last about how long the key lives there.
+/// What a node last reported to a waiter about how long the key lives there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum ReportedTtl {
     /// Nothing yet.
     Nothing,
     /// The key expires at this moment, unless it is extended.
@@ -47,17 +47,17 @@ pub enum Mode {
     /// The waiter only waits for its timer: no node reports writes to it.
     Polling,
     /// The waiter is notified when the key is written to.
-    Listening,
+    Subscribed,
     /// The waiter woke and lost, and ignores notifications for a while.
     BackingOff,
     /// The key may be free. The waiter holds back a little, because other waiters were notified as
-    /// well. Then it looks at one node, or asks all at once.
+    /// well. Then it probes one node, or asks all at once.
     Holding {
-        /// Whether the waiter looks at one node first.
-        look: bool,
+        /// Whether the waiter probes one node first.
+        probe: bool,
     },
-    /// The waiter looks at one node.
-    Looking {
+    /// The waiter probes one node.
+    Probing {
         /// The node.
         node: NodeId,
     },
@@ -65,12 +65,12 @@ pub enum Mode {
     Yielding,
 }
 
-impl Told {
+impl ReportedTtl {
     fn moment(&self) -> Option<Instant> {
         match *self {
-            Told::Nothing => None,
-            Told::FreeAt(at) => Some(at),
-            Told::NoTtl => Some(NEVER),
+            ReportedTtl::Nothing => None,
+            ReportedTtl::FreeAt(at) => Some(at),
+            ReportedTtl::NoTtl => Some(NEVER),
         }
     }
 }
@@ -82,18 +82,18 @@ pub struct Waiting {
     pub mode: Mode,
     /// When the key is free on each node, as far as the node reported it: else the end of time.
     pub free_at: Vec<Instant>,
-    /// What each node told last. Unlike `free_at` it stays when the waiter asks anew.
-    pub told: Vec<Told>,
+    /// What each node reported last. Unlike `free_at` it stays when the waiter asks anew.
+    pub reported: Vec<ReportedTtl>,
     /// When the waiter asks again, whatever was reported to it.
     pub poll_at: Instant,
     /// The attempt that is in flight was begun by a wake-up.
     pub woken: bool,
     since: Instant,
-    listens_since: Instant,
-    in_vain: u32,
+    subscribed_since: Instant,
+    lost_wake_ups: u32,
     /// How long others usually waited for this key: until then the waiter's turn has not come.
     usual: Duration,
-    held_looks: u32,
+    held_probes: u32,
     tries: u32,
     polls: u32,
 }
@@ -104,43 +104,48 @@ impl Waiting {
         Waiting {
             mode: Mode::Polling,
             free_at: vec![NEVER; nodes],
-            told: vec![Told::Nothing; nodes],
+            reported: vec![ReportedTtl::Nothing; nodes],
             poll_at: now,
             woken: false,
             since: now,
-            listens_since: now,
-            in_vain: 0,
+            subscribed_since: now,
+            lost_wake_ups: 0,
             usual,
-            held_looks: 0,
+            held_probes: 0,
             tries: 0,
             polls: 0,
         }
     }
 
     /// The waiter woke, and another client was faster.
-    pub fn woke_in_vain(&mut self) {
-        self.in_vain = (self.in_vain + 1).min(8);
+    pub fn note_lost_wake_up(&mut self) {
+        self.lost_wake_ups = (self.lost_wake_ups + 1).min(8);
     }
 
-    /// Whether the waiter should listen instead of asking, because the holder seems to keep the
+    /// Whether the waiter should subscribe instead of asking, because the holder seems to keep the
     /// key. A key that passes from client to client all the time is acquired sooner by asking.
-    pub fn had_better_listen(&self, round_trip: Duration) -> bool {
+    pub fn should_subscribe(&self, round_trip: Duration) -> bool {
         self.tries >= TRIES || self.usual > LONG_WAIT * round_trip
     }
 
-    /// The waiter listens from now on.
-    pub fn begins_to_listen(&mut self, now: Instant) {
-        (self.mode, self.listens_since, self.tries) = (Mode::Listening, now, 0);
+    /// The waiter is subscribed from now on.
+    pub fn begin_subscription(&mut self, now: Instant) {
+        (self.mode, self.subscribed_since, self.tries) = (Mode::Subscribed, now, 0);
     }
 
-    /// For how long others hold the key by what the nodes told last, if enough of them did: until a
-    /// majority of `quorum` nodes can be free.
+    /// For how long others hold the key by what the nodes reported last, if enough of them did:
+    /// until a majority of `quorum` nodes can be free.
     pub fn held_for(&self, quorum: usize, now: Instant) -> Option<HeldFor> {
-        let mut moments: Vec<Instant> = self.told.iter().filter_map(Told::moment).collect();
+        let mut moments: Vec<Instant> =
+            self.reported.iter().filter_map(ReportedTtl::moment).collect();
         moments.sort_unstable();
         match *moments.get(quorum - 1)? {
             NEVER => {
-                let nodes = self.told.iter().filter(|&&told| told == Told::NoTtl).count();
+                let nodes = self
+                    .reported
+                    .iter()
+                    .filter(|&&reported| reported == ReportedTtl::NoTtl)
+                    .count();
                 Some(HeldFor::Ever { nodes })
             }
             // The key has expired, and another client may have it by now.
@@ -158,7 +163,7 @@ impl Waiting {
     /// counts.
     pub fn waited_among_others(&self, now: Instant) -> Option<Duration> {
         let age = self.age(now);
-        match (self.in_vain, self.usual.is_zero()) {
+        match (self.lost_wake_ups, self.usual.is_zero()) {
             (0, true) => None,
             (0, false) => Some(age / 2),
             _ => Some(age),
@@ -166,8 +171,8 @@ impl Waiting {
     }
 
     /// Whether other clients seem to wait as well.
-    pub fn is_in_a_crowd(&self) -> bool {
-        self.in_vain > 0 || !self.usual.is_zero()
+    pub fn is_contended(&self) -> bool {
+        self.lost_wake_ups > 0 || !self.usual.is_zero()
     }
 
     /// The shortest and the longest back-off: until about the waiter's turn, if its time is known,
@@ -175,31 +180,31 @@ impl Waiting {
     pub fn window(&self, round_trip: Duration, now: Instant) -> (Duration, Duration) {
         let turn = (self.usual * TURN.0 / TURN.1).min(NOT_YET);
         let early = turn.saturating_sub(self.age(now));
-        let most = round_trip.saturating_mul(1 << self.in_vain).min(WINDOW);
+        let most = round_trip.saturating_mul(1 << self.lost_wake_ups).min(WINDOW);
         if early > most { (early * 7 / 8, early * 9 / 8) } else { (most / 2, most) }
     }
 
     /// For how long at most the waiter holds back when the key may be free. The longer the key was
-    /// held, the more other waiters are listening, too.
+    /// held, the more other waiters are subscribed, too.
     pub fn hold_back(&self, round_trip: Duration, now: Instant) -> Duration {
-        if !self.is_in_a_crowd() {
+        if !self.is_contended() {
             return Duration::ZERO;
         }
-        now.saturating_since(self.listens_since).min(HELD_BACK * round_trip)
+        now.saturating_since(self.subscribed_since).min(HELD_BACK * round_trip)
     }
 
-    /// A look said that the key is held. Returns whether to ask the nodes all the same: one node's
+    /// A probe said that the key is held. Returns whether to ask the nodes all the same: one node's
     /// answer may be wrong for ever.
-    pub fn saw_it_held(&mut self) -> bool {
-        self.held_looks += 1;
-        self.held_looks > 2
+    pub fn probe_found_held(&mut self) -> bool {
+        self.held_probes += 1;
+        self.held_probes > 2
     }
 
     /// The waiter asks the nodes.
     pub fn asks(&mut self, woken: bool) {
         self.woken = woken;
         self.tries += u32::from(woken);
-        self.held_looks = 0;
+        self.held_probes = 0;
     }
 
     /// The pause before the waiter asks, whatever was reported to it, between `shortest` and
@@ -233,22 +238,22 @@ mod tests {
     #[test]
     fn a_back_off_lasts_until_the_turn_and_then_grows() {
         let mut waiting = Waiting::new(5, Duration::ZERO, at(0));
-        assert!(!waiting.is_in_a_crowd());
+        assert!(!waiting.is_contended());
         assert_eq!(waiting.hold_back(TRIP, at(9)), Duration::ZERO);
         let mut before = waiting.window(TRIP, at(0));
         assert_eq!(before, (TRIP / 2, TRIP));
         for _ in 0..20 {
-            waiting.woke_in_vain();
+            waiting.note_lost_wake_up();
             let window = waiting.window(TRIP, at(0));
             assert!(window.1 == WINDOW || window.1 == 2 * before.1);
             before = window;
         }
         assert_eq!(before, (WINDOW / 2, WINDOW));
-        waiting.begins_to_listen(at(10));
+        waiting.begin_subscription(at(10));
         assert_eq!(waiting.hold_back(TRIP, at(11)), Duration::from_millis(1));
         assert_eq!(waiting.hold_back(TRIP, at(100)), HELD_BACK * TRIP);
         let waiting = Waiting::new(5, Duration::from_millis(10), at(0));
-        assert!(waiting.is_in_a_crowd());
+        assert!(waiting.is_contended());
         let left = Duration::from_micros(8_500);
         assert_eq!(waiting.window(TRIP, at(1)), (left * 7 / 8, left * 9 / 8));
         assert_eq!(waiting.window(TRIP, at(10)), (TRIP / 2, TRIP));
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn it_wakes_when_a_majority_can_be_free() {
+    fn waiter_wakes_when_a_majority_can_be_free() {
         let mut waiting = Waiting::new(5, Duration::ZERO, at(0));
         assert_eq!(waiting.wakes_at(3), NEVER);
         for (node, millis) in [(0, 30), (1, 10), (4, 20)] {
@@ -269,14 +274,18 @@ mod tests {
     }
 
     #[test]
-    fn polls_grow_up_to_their_bound_and_every_third_look_is_overruled() {
+    fn polls_grow_up_to_their_bound_and_every_third_probe_is_overruled() {
         let mut waiting = Waiting::new(1, Duration::ZERO, at(0));
         let (shortest, longest) = (Duration::from_millis(5), Duration::from_millis(50));
         assert_eq!(waiting.next_poll(shortest, longest), (shortest / 2, shortest));
         (0..100).for_each(|_| assert!(waiting.next_poll(shortest, longest).1 <= longest));
         assert_eq!(waiting.next_poll(shortest, longest), (longest / 2, longest));
-        assert!(!waiting.saw_it_held() && !waiting.saw_it_held() && waiting.saw_it_held());
+        assert!(
+            !waiting.probe_found_held()
+                && !waiting.probe_found_held()
+                && waiting.probe_found_held()
+        );
         waiting.asks(true);
-        assert!(!waiting.saw_it_held());
+        assert!(!waiting.probe_found_held());
     }
 }

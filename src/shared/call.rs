@@ -107,7 +107,7 @@ impl<Q: Question> Future for Call<Q> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Call { owner, question, stage, refused, watch } = self.get_mut();
         assert!(*stage != Stage::Over, "a call is polled after its answer");
-        let looked = match refused.take() {
+        let polled = match refused.take() {
             Some(error) => Err(error),
             None if *stage == Stage::New => {
                 *watch = Q::VERB.map(|verb| Watch::begin(verb, question.key()));
@@ -118,9 +118,9 @@ impl<Q: Question> Future for Call<Q> {
                 }
                 return Poll::Pending;
             }
-            None => look(owner, question, *stage, context.waker().clone()),
+            None => fetch(owner, question, *stage, context.waker().clone()),
         };
-        let result = match looked {
+        let result = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(result)) => result,
             Err(error) => Err(error),
@@ -157,7 +157,7 @@ fn request<Q: Question>(
 }
 
 /// A later poll: fetches the result if there is one, and makes the answer of it.
-fn look<Q: Question>(
+fn fetch<Q: Question>(
     owner: &Arc<Owner>,
     question: &Q,
     stage: Stage,

@@ -55,15 +55,15 @@ impl SharedGuard {
     }
 
     /// Renews the lock from now on, by its present ttl and at a third of it, until it is released
-    /// or lost, or as far as `keep` allows. A plain [`Duration`] is the longest time that the lock
-    /// may be held. The driver renews it. [`check`](LockWatcher::check) and
+    /// or lost, or as far as `auto_extend` allows. A plain [`Duration`] is the longest time that
+    /// the lock may be held. The driver renews it. [`check`](LockWatcher::check) and
     /// [`lost`](LockWatcher::lost) report a loss.
     ///
     /// # Errors
     /// An invalid `keep`, [`Error::Lost`], or [`Error::Closed`].
-    pub fn auto_extend(&mut self, keep: impl Into<AutoExtend>) -> Result<(), Error> {
-        let keep = keep.into();
-        self.inner().with(|open| open.auto_extend(self.lock(), keep, self.lock_state()))?
+    pub fn auto_extend(&mut self, auto_extend: impl Into<AutoExtend>) -> Result<(), Error> {
+        let auto_extend = auto_extend.into();
+        self.inner().with(|open| open.auto_extend(self.lock(), auto_extend, self.lock_state()))?
     }
 
     /// Extends the lock to at least `ttl` from now; never shortens it. While too few nodes answer,

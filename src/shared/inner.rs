@@ -169,7 +169,7 @@ impl Inner {
         }
         let mut open = state.open();
         hand_over(open.engine);
-        open.look_names_up();
+        open.look_up_names();
         open.engine.go_on();
         open.pass_on_results();
         let turned = if open.after_unlock.woken.len() > 1 {
@@ -390,8 +390,8 @@ impl State {
     /// Ends the client if no release is pending, or the time for them is over.
     fn end_if_closed(&mut self) -> Option<Engine> {
         let Phase::Closing { until, .. } = self.phase else { return None };
-        let paid = self.engine.as_ref().is_none_or(|it| it.coordinator().open_records() == 0);
-        if paid || clock::now() >= until { self.end(ClosedReason::Asked) } else { None }
+        let done = self.engine.as_ref().is_none_or(|it| it.coordinator().open_records() == 0);
+        if done || clock::now() >= until { self.end(ClosedReason::Asked) } else { None }
     }
 
     /// Ends every waiting call. The engine has to be dropped after the lock is released.

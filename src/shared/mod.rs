@@ -258,7 +258,7 @@ impl SharedClient {
         options: impl Into<LockOptions>,
         act: impl FnOnce(&LockWatcher) -> Result<T, E>,
     ) -> Result<T, E> {
-        let guard = self.lock(key, kept(options.into())).wait()?;
+        let guard = self.lock(key, with_auto_extend(options.into())).wait()?;
         let value = act(&guard)?;
         guard.check()?;
         // The lock was held to the end, so the result of the release does not matter to the
@@ -283,7 +283,7 @@ impl SharedClient {
         E: From<Error>,
         F: Future<Output = Result<T, E>>,
     {
-        let guard = self.lock(key, kept(options.into())).await?;
+        let guard = self.lock(key, with_auto_extend(options.into())).await?;
         let value = act(guard.watcher()).await?;
         guard.check()?;
         let _ = guard.release().await;
@@ -294,7 +294,7 @@ impl SharedClient {
     pub fn nodes(&self) -> Vec<NodeState> {
         let nodes = self.owner.inner.with(|open| {
             let nodes = 0..open.engine.coordinator().settings().nodes.len();
-            nodes.map(|index| open.engine.standing(NodeId::new(index))).collect()
+            nodes.map(|index| open.engine.node_state(NodeId::new(index))).collect()
         });
         nodes.unwrap_or_default()
     }
@@ -305,7 +305,7 @@ impl SharedClient {
         let event = self.owner.inner.with(|open| {
             // The engine would report the stale name here instead, and then nothing would look it
             // up.
-            open.look_names_up();
+            open.look_up_names();
             open.engine.poll_node_event()
         });
         event.ok().flatten()
@@ -336,8 +336,8 @@ impl SharedClient {
 
 /// The options; the lock is extended automatically for [`DEFAULT_MAX_HOLD`] at most unless they set
 /// another bound.
-fn kept(options: LockOptions) -> LockOptions {
-    if options.keep.is_some() { options } else { options.auto_extend(DEFAULT_MAX_HOLD) }
+fn with_auto_extend(options: LockOptions) -> LockOptions {
+    if options.auto_extend.is_some() { options } else { options.auto_extend(DEFAULT_MAX_HOLD) }
 }
 
 /// What is open in a shared client: see [`SharedClient::gauges`].

@@ -165,13 +165,13 @@ impl Open<'_> {
     pub(super) fn auto_extend(
         &mut self,
         lock: &Lock,
-        keep: AutoExtend,
+        auto_extend: AutoExtend,
         lock_state: &LockState,
     ) -> Result<(), Error> {
         if self.closing {
             return Err(Error::Closed(ClosedReason::Asked));
         }
-        self.engine.auto_extend(lock, keep, NO_PLACE)?;
+        self.engine.auto_extend(lock, auto_extend, NO_PLACE)?;
         // The longest time that the lock may be held caps the deadline.
         lock_state.set_deadline(self.engine.deadline(lock));
         Ok(())
@@ -188,7 +188,8 @@ impl Open<'_> {
                     self.after_unlock.woken.extend(waker.take());
                 }
                 _ => {
-                    // No call waits for it. What it says of a lock that is kept is an update, too.
+                    // No call waits for it. What it says of a lock that is auto-extended is an
+                    // update, too.
                     self.engine.fetch(op);
                 }
             }
@@ -207,7 +208,7 @@ impl Open<'_> {
         }
     }
 
-    pub(super) fn look_names_up(&mut self) {
+    pub(super) fn look_up_names(&mut self) {
         while let Some((node, addresses)) = self.names.found() {
             self.engine.set_address(node, addresses);
         }
@@ -225,7 +226,7 @@ impl Open<'_> {
         let is_call = |place: &Place| !matches!(place, Place::Held { .. });
         let calls = self.places.iter().filter(|(_, place)| is_call(place)).count();
         super::Gauges {
-            calls: calls + core.kept_locks(),
+            calls: calls + core.auto_extended_locks(),
             requests: core.open_ops(),
             records: core.open_records(),
             timers: core.open_timers(),
@@ -315,7 +316,7 @@ mod tests {
 
     /// A place is reused before the end of its former request is reported.
     #[test]
-    fn an_end_is_not_reported_to_the_call_that_has_the_place_by_now() {
+    fn completion_is_not_reported_to_the_next_call_of_the_same_place() {
         let client = client();
         let tried = client.owner.inner.with(|open| {
             let (_, op) = ask(open, 600 * TTL);

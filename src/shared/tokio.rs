@@ -27,11 +27,11 @@ impl SharedClient {
     /// [`Client::connect`](crate::Client::connect) does. Linux only.
     ///
     /// The client can be used from other runtimes and threads, too. When its runtime ends, every
-    /// call and every kept lock ends as [`Error::Closed`].
+    /// call and every auto-extended lock ends as [`Error::Closed`].
     ///
     /// On a current-thread runtime the client is not driven while the thread is blocked, or is
-    /// outside of `block_on`: do not [`wait`](super::Call::wait) for its calls there. Kept locks
-    /// are not renewed meanwhile. A request made on a blocked thread, also the release of a
+    /// outside of `block_on`: do not [`wait`](super::Call::wait) for its calls there. Auto-extended
+    /// locks are not renewed meanwhile. A request made on a blocked thread, also the release of a
     /// dropped guard, may be written only when the runtime runs again or ends.
     ///
     /// On a multi-thread runtime a task that blocks its worker may hold up tokio's driver, and

@@ -69,8 +69,8 @@ impl LockWatcher {
         Ok(())
     }
 
-    /// Whether the lock is kept, comes near its deadline, and was not renewed yet: it is renewed
-    /// still, or lost soon ([`AutoExtend::warn_before`](crate::AutoExtend::warn_before)).
+    /// Whether the lock is auto-extended, comes near its deadline, and was not renewed yet: it is
+    /// renewed still, or lost soon ([`AutoExtend::warn_before`](crate::AutoExtend::warn_before)).
     pub fn is_expiring(&self) -> bool {
         self.lock_state.was_warned()
     }

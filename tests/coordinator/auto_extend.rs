@@ -220,7 +220,7 @@ fn a_key_that_is_deleted_on_a_majority_is_found_out_at_once() {
 }
 
 #[test]
-fn a_push_on_a_minority_is_looked_after_once_in_a_while() {
+fn auto_extend_checks_pushes_of_a_minority_at_a_bounded_rate() {
     let mut bench = Bench::with(3, quiet);
     let _kept = keep(&mut bench, 3, AutoExtend::extensions(1));
     let mut extends = 0;
@@ -274,7 +274,7 @@ fn a_key_that_went_between_the_grant_and_its_naming_is_noticed() {
 }
 
 #[test]
-fn keeping_that_is_cancelled_leaves_the_lock_until_its_deadline() {
+fn auto_extend_that_is_cancelled_leaves_the_lock_until_its_deadline() {
     let mut bench = Bench::with(1, quiet);
     let (lock, op) = keep(&mut bench, 1, hour());
     let deadline = bench.core.deadline(&lock);
@@ -296,7 +296,7 @@ fn keeping_that_is_cancelled_leaves_the_lock_until_its_deadline() {
 }
 
 #[test]
-fn a_keep_that_cannot_be_is_refused_before_anything_is_sent() {
+fn auto_extend_terms_are_checked_before_anything_is_sent() {
     let mut bench = Bench::with(1, quiet);
     for bad in [AutoExtend::at_most(millis(2)), hour().warn_before(TTL)] {
         let asked = bench.core.acquire_and_auto_extend(b"k", TTL, TTL, Some(bad), 7, bench.now);

@@ -75,7 +75,7 @@ fn an_auto_extend_that_begins_after_an_extend_that_was_lost_renews_in_time() {
 }
 
 #[test]
-fn a_lock_that_was_kept_for_as_long_as_it_may_be_is_lost_for_that_reason_at_any_ttl() {
+fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
     for hold in 100..140 {
         let mut bench = quiet();
         let (ttl, keep) = (millis(20), AutoExtend::at_most(millis(hold)));
@@ -102,7 +102,7 @@ fn a_lock_that_was_kept_for_as_long_as_it_may_be_is_lost_for_that_reason_at_any_
 }
 
 #[test]
-fn a_ttl_that_is_over_before_it_can_be_renewed_is_not_kept() {
+fn auto_extend_refuses_a_ttl_too_short_to_be_renewed() {
     let mut bench = quiet();
     for (ttl, good) in [(3, false), (5, false), (9, false), (10, true)] {
         let ttl = millis(ttl);
@@ -172,7 +172,7 @@ fn an_extend_of_the_caller_is_not_counted_as_the_renewal_that_failed_before_it()
 }
 
 #[test]
-fn a_lock_is_kept_by_the_ttl_that_it_was_to_have() {
+fn auto_extend_renews_by_the_ttl_of_the_caller() {
     // An extend that prolonged nothing says nothing about how long the lock is to last.
     for (extended_to, ttl) in [(millis(100), TTL), (TTL * 3, TTL * 3)] {
         let mut bench = quiet();
@@ -186,7 +186,7 @@ fn a_lock_is_kept_by_the_ttl_that_it_was_to_have() {
 }
 
 #[test]
-fn a_lock_whose_keeping_was_cancelled_is_not_named_any_more() {
+fn auto_extend_that_is_cancelled_registers_the_key_no_more() {
     let mut bench = quiet();
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
@@ -219,5 +219,5 @@ fn nodes_that_do_not_answer_when_a_key_is_named_are_found_silent() {
         assert_eq!(bench.names(node), ["CLIENT", "PTTL"]);
     }
     (0..6).for_each(|_| bench.pass(millis(20)));
-    assert!((0..3).all(|node| bench.standing(node) == NodeState::Suspect));
+    assert!((0..3).all(|node| bench.node_state(node) == NodeState::Suspect));
 }

@@ -157,7 +157,7 @@ impl Bench {
         assert_eq!(said[0][0], "HELLO", "{said:?}");
         self.connections += 1;
         // One round trip, and a second one if the node marker has to be written.
-        while !self.core.standing(NodeId::new(node)).is_usable() && !said.is_empty() {
+        while !self.core.node_state(NodeId::new(node)).is_usable() && !said.is_empty() {
             let replies: String = said.iter().map(|c| self.handshake_reply(node, c)).collect();
             self.reply(node, &replies);
             said = self.said(node);
@@ -296,8 +296,8 @@ impl Bench {
         self.core.handle_timeout(self.now);
     }
 
-    pub fn standing(&self, node: usize) -> NodeState {
-        self.core.standing(NodeId::new(node))
+    pub fn node_state(&self, node: usize) -> NodeState {
+        self.core.node_state(NodeId::new(node))
     }
 
     /// Asks for a key that was not asked for: `k` the first time.

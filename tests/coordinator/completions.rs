@@ -10,7 +10,7 @@ fn unprobed() -> Bench {
 }
 
 #[test]
-fn an_end_is_reported_once_and_fetched_by_its_op() {
+fn completion_is_reported_once_and_fetched_by_its_op() {
     let mut bench = Bench::new(3);
     let op = bench.acquire();
     assert!(bench.core.fetch(op, bench.now).is_none(), "it has no end yet");
@@ -47,7 +47,7 @@ fn a_lock_that_is_fetched_too_late_is_released_and_asked_for_again() {
 }
 
 #[test]
-fn one_that_was_reported_and_is_cancelled_before_it_is_fetched_is_released() {
+fn acquire_that_is_cancelled_before_its_fetch_is_released() {
     let mut bench = Bench::new(3);
     let op = bench.acquire();
     for node in 0..3 {
@@ -105,7 +105,7 @@ fn a_renewal_is_reported_if_that_was_requested_and_of_several_only_the_last() {
     assert!(deadline > bench.now.saturating_add(millis(9_000)), "that of the second one");
     assert!(bench.completion().is_none());
     bench.core.cancel(done.op, bench.now);
-    assert_eq!(bench.core.kept_locks(), 0, "it is the op of the keeping");
+    assert_eq!(bench.core.auto_extended_locks(), 0, "it is the op of the keeping");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn everything_is_given_back_at_the_end() {
 }
 
 #[test]
-fn a_renewal_that_nobody_fetched_does_not_keep_open_what_is_released() {
+fn release_of_a_lock_with_an_unfetched_renewal_closes_its_request() {
     let mut bench = unprobed();
     let lock = bench.hold(&[0, 1, 2]);
     bench
@@ -167,7 +167,7 @@ fn a_renewal_that_nobody_fetched_does_not_keep_open_what_is_released() {
 }
 
 #[test]
-fn what_is_given_away_or_another_s_is_not_given_back_at_the_end() {
+fn close_releases_neither_handed_off_nor_foreign_locks() {
     let mut bench = unprobed();
     let lock = bench.hold(&[0, 1, 2]);
     let given = bench.core.into_token(lock, bench.now).unwrap();

@@ -196,7 +196,7 @@ fn a_native_release_that_is_not_permitted_goes_by_the_script() {
 }
 
 #[test]
-fn a_release_whose_connections_were_lost_is_said_again_in_time() {
+fn release_is_repeated_in_time_after_its_connections_are_lost() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1, 2]);
     bench.pass(millis(600));

@@ -65,6 +65,6 @@ fn a_flush_costs_no_timer_where_no_other_follows() {
     let before = bench.core.open_timers();
     bench.reply(0, FLUSHED);
     assert_eq!(bench.core.open_timers(), before + 1, "the end of its quarantine");
-    assert_eq!(bench.standing(1), NodeState::Ready);
-    assert!(matches!(bench.core.standing(NodeId::new(0)), NodeState::Quarantined(_)));
+    assert_eq!(bench.node_state(1), NodeState::Ready);
+    assert!(matches!(bench.core.node_state(NodeId::new(0)), NodeState::Quarantined(_)));
 }

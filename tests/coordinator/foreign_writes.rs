@@ -41,7 +41,7 @@ pub fn answer(bench: &mut Bench, said: [&str; 3]) -> usize {
 }
 
 #[test]
-fn a_look_leaves_an_extend_that_pauses_alone() {
+fn foreign_write_check_does_not_disturb_an_extend_that_pauses() {
     let mut bench = Bench::with(3, |settings| settings.node_timeout = millis(600));
     let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -123,7 +123,7 @@ fn a_warning_comes_once_for_a_deadline() {
 }
 
 #[test]
-fn what_the_client_itself_does_to_a_key_is_a_write_too() {
+fn write_by_the_same_client_is_reported_to_its_locks() {
     for how in ["delete", "take up", "release"] {
         let mut bench = Bench::new(3);
         let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
@@ -149,7 +149,7 @@ fn what_the_client_itself_does_to_a_key_is_a_write_too() {
 }
 
 #[test]
-fn a_key_that_is_being_healed_is_not_looked_after() {
+fn foreign_write_to_a_key_that_is_being_healed_starts_no_check() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
@@ -197,7 +197,7 @@ fn pace(bench: &mut Bench, nodes: &[usize]) -> usize {
 }
 
 #[test]
-fn a_node_that_cannot_be_asked_does_not_keep_the_looks_going() {
+fn foreign_write_checks_end_if_the_node_cannot_be_asked() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let _lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.reply(2, WRITTEN);
@@ -207,7 +207,7 @@ fn a_node_that_cannot_be_asked_does_not_keep_the_looks_going() {
 }
 
 #[test]
-fn a_node_that_refuses_to_be_healed_does_not_keep_the_looks_going() {
+fn foreign_write_checks_end_if_the_node_refuses_the_heal() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
     let _lock = kept(&mut bench, AutoExtend::at_most(TTL * 100));
     bench.reply(2, WRITTEN);

@@ -4,7 +4,7 @@ use super::*;
 use redlatch::{AutoExtend, NodeId};
 
 #[test]
-fn names_of_kept_locks_leave_the_room_for_releases() {
+fn auto_extend_registrations_leave_room_for_releases() {
     let keep = Some(AutoExtend::extensions(1));
     let mut bench = Bench::with(1, |settings| settings.limits.asks = 4);
     bench.acquire();
@@ -80,7 +80,7 @@ fn a_write_to_the_key_starts_no_extend_beside_one_that_is_about_to_be_asked_agai
 }
 
 #[test]
-fn an_extend_from_before_a_keeping_does_not_reach_beyond_its_bound() {
+fn extend_from_before_auto_extend_does_not_reach_beyond_its_bound() {
     let mut bench = Bench::new(1);
     let lock = bench.hold(&[0]);
     bench.pass(Duration::from_secs(4));
@@ -98,7 +98,7 @@ fn an_extend_from_before_a_keeping_does_not_reach_beyond_its_bound() {
 }
 
 #[test]
-fn a_lock_that_is_kept_anew_after_a_bound_is_renewed_before_its_deadline() {
+fn auto_extend_on_new_terms_after_a_bound_renews_before_the_deadline() {
     let (mut bench, lock) = kept(AutoExtend::at_most(Duration::from_secs(1)));
     bench.pass(millis(500));
     bench.core.auto_extend(&lock, AutoExtend::extensions(3), 2, bench.now).unwrap();

@@ -8,7 +8,7 @@ fn token() -> LockToken {
 }
 
 #[test]
-fn what_is_given_away_is_neither_renewed_nor_released() {
+fn hand_off_ends_renewals_and_releases_nothing() {
     let mut bench = Bench::new(3);
     let lock = bench.hold(&[0, 1]);
     let op = bench.core.auto_extend(&lock, AutoExtend::extensions(9), 3, bench.now).unwrap();
@@ -99,7 +99,7 @@ fn a_token_is_extended_without_a_pending_release() {
 }
 
 #[test]
-fn a_look_tells_what_every_node_holds() {
+fn inspect_reports_what_every_node_holds() {
     let mut bench = Bench::new(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     assert_eq!(bench.names(0), ["GETRANGE", "PTTL"]);
@@ -109,14 +109,14 @@ fn a_look_tells_what_every_node_holds() {
     assert!(bench.completion().is_none());
     bench.lose(2);
     let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
-    let KeySummary::Held { value, nodes, left } = seen.finding() else { panic!("{seen:?}") };
+    let KeySummary::Held { value, nodes, left } = seen.summary() else { panic!("{seen:?}") };
     assert_eq!((value.as_bytes(), nodes, left), (&b"x"[..], 2, Some(millis(500))));
-    assert!(matches!(seen.nodes[2].sight, KeyState::Failed(_)));
+    assert!(matches!(seen.nodes[2].state, KeyState::Failed(_)));
     bench.assert_idle();
 }
 
 #[test]
-fn a_look_ends_at_the_node_timeout_and_may_be_cancelled() {
+fn inspect_ends_at_the_node_timeout_and_may_be_cancelled() {
     let mut bench = Bench::new(3);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for node in 0..3 {
@@ -125,8 +125,8 @@ fn a_look_ends_at_the_node_timeout_and_may_be_cancelled() {
     bench.reply(0, "_\r\n:-2\r\n");
     bench.pass(millis(50));
     let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
-    assert_eq!(seen.nodes[0].sight, KeyState::Absent);
-    assert_eq!(seen.nodes[1].sight, KeyState::Failed(NodeError::Silent));
+    assert_eq!(seen.nodes[0].state, KeyState::Absent);
+    assert_eq!(seen.nodes[1].state, KeyState::Failed(NodeError::Silent));
     let op = bench.core.inspect(b"k", 5, bench.now).unwrap();
     bench.core.cancel(op, bench.now);
     for node in 0..3 {
@@ -178,7 +178,7 @@ fn an_extend_by_a_token_that_is_taken_back_leaves_no_record_whatever_comes_of_it
 }
 
 #[test]
-fn a_look_asks_for_the_beginning_of_a_value_and_tells_an_empty_one_from_none() {
+fn inspect_reads_the_beginning_of_a_value_and_distinguishes_empty_from_absent() {
     let mut bench = Bench::new(4);
     bench.core.inspect(b"k", 5, bench.now).unwrap();
     for node in 0..4 {
@@ -193,7 +193,7 @@ fn a_look_asks_for_the_beginning_of_a_value_and_tells_an_empty_one_from_none() {
         bench.reply(node, reply);
     }
     let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
-    let sights: Vec<KeyState> = seen.nodes.iter().map(|node| node.sight).collect();
+    let states: Vec<KeyState> = seen.nodes.iter().map(|node| node.state).collect();
     let held = |value: &[u8], left| KeyState::Held {
         value: redlatch::Value::of(value),
         left: Some(millis(left)),
@@ -204,7 +204,7 @@ fn a_look_asks_for_the_beginning_of_a_value_and_tells_an_empty_one_from_none() {
         held(b"", 700),
         KeyState::Failed(NodeError::WrongType),
     ];
-    assert_eq!(sights, expected);
+    assert_eq!(states, expected);
     bench.assert_idle();
 }
 
@@ -214,7 +214,7 @@ fn a_node_in_quarantine_hands_nothing_on() {
     // that takes the lock up cannot know, so the node's yes does not count.
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
-    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
+    assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
     for (node, reply) in [":1\r\n", ":1\r\n", ":-1\r\n"].iter().enumerate() {
         bench.said(node);

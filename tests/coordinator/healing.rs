@@ -76,12 +76,12 @@ fn an_absence_that_was_seen_before_the_heal_says_nothing_against_it() {
 }
 
 #[test]
-fn what_was_healed_in_quarantine_counts_when_that_is_over() {
+fn heal_in_quarantine_counts_when_the_quarantine_is_over() {
     let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
-    assert!(matches!(bench.standing(2), NodeState::Quarantined(_)));
+    assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     // A key that survived counts, also in quarantine.
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
@@ -99,7 +99,7 @@ fn what_was_healed_in_quarantine_counts_when_that_is_over() {
     }
     assert!(bench.completion().is_none(), "one that counts, one that does not, and one against");
     // Asked again, and won if the quarantine is over by then.
-    while matches!(bench.standing(2), NodeState::Quarantined(_)) {
+    while matches!(bench.node_state(2), NodeState::Quarantined(_)) {
         bench.pass(millis(40));
         for node in 0..3 {
             for command in bench.said(node) {

@@ -49,7 +49,7 @@ fn count_lost(bench: &mut Bench) -> usize {
 }
 
 #[test]
-fn a_turn_after_all_deadlines_releases_every_kept_lock_and_extends_none() {
+fn late_turn_after_all_deadlines_releases_every_auto_extended_lock() {
     let mut bench = quiet();
     keep_many(&mut bench, "k", 600, TTL, AutoExtend::at_most(TTL * 100));
     bench.pass(TTL * 2);
@@ -59,7 +59,7 @@ fn a_turn_after_all_deadlines_releases_every_kept_lock_and_extends_none() {
         assert_eq!(said.iter().filter(|command| releases(command)).count(), 600, "n{node}");
     }
     assert_eq!(count_lost(&mut bench), 600);
-    assert_eq!(bench.core.kept_locks(), 0);
+    assert_eq!(bench.core.auto_extended_locks(), 0);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn losses_do_not_wait_for_the_renewals_of_live_locks() {
         bench.pass(Duration::ZERO);
     }
     assert_eq!(bench.said(0).iter().filter(|command| prolongs(command)).count(), 600 - 256);
-    assert_eq!(bench.core.kept_locks(), 600);
+    assert_eq!(bench.core.auto_extended_locks(), 600);
 }
 
 /// A kept lock, and how long it takes until it counts as lost.
@@ -107,7 +107,7 @@ fn assert_lost(bench: &mut Bench, data: u64) {
 }
 
 #[test]
-fn a_look_that_comes_late_prolongs_nothing() {
+fn foreign_write_check_that_comes_late_prolongs_nothing() {
     let mut bench = quiet();
     let (_, left) = kept(&mut bench);
     (0..3).for_each(|node| bench.reply(node, PUSH));
@@ -117,7 +117,7 @@ fn a_look_that_comes_late_prolongs_nothing() {
 }
 
 #[test]
-fn a_callers_extend_is_not_asked_again_at_the_loss_of_a_kept_lock() {
+fn extend_of_the_caller_is_not_repeated_at_the_loss_of_an_auto_extended_lock() {
     for past in [Duration::ZERO, TTL] {
         let mut bench = quiet();
         let (lock, left) = kept(&mut bench);

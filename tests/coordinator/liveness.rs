@@ -10,7 +10,7 @@ fn a_silent_node_is_asked_for_nothing_new_and_its_connection_is_replaced() {
     let lock = bench.hold(&[0, 1]);
     bench.said(2);
     bench.pass(millis(50));
-    assert_eq!(bench.standing(2), NodeState::Suspect);
+    assert_eq!(bench.node_state(2), NodeState::Suspect);
     let second = bench.hold(&[0, 1]);
     assert!(bench.said(2).is_empty(), "it is suspect");
     // The release of a SET that was sent follows it on the wire; the release of a SET that was not
@@ -41,12 +41,12 @@ fn a_node_that_answers_again_is_ready_again_and_gets_its_pending_releases() {
     bench.reply(0, "+OK\r\n");
     bench.reply(1, "+OK\r\n");
     bench.pass(millis(60));
-    assert_eq!(bench.standing(2), NodeState::Suspect);
+    assert_eq!(bench.node_state(2), NodeState::Suspect);
     bench.core.release_nowait(&lock, bench.now);
     assert!(bench.said(2).is_empty(), "nothing of this lock is unanswered there: it waits");
     assert_eq!(bench.core.pending_releases(NodeId::new(2)), 1);
     bench.reply(2, "+OK\r\n");
-    assert_eq!(bench.standing(2), NodeState::Ready);
+    assert_eq!(bench.node_state(2), NodeState::Ready);
     assert_eq!(bench.names(2), ["EVAL"]);
     bench.core.cancel(other, bench.now);
     bench.reply(2, ":1\r\n");
@@ -63,11 +63,11 @@ fn a_node_that_answers_a_little_all_the_time_is_suspect_when_it_falls_back() {
     for _ in 0..4 {
         bench.pass(millis(40));
         bench.reply(2, "_\r\n");
-        assert_eq!(bench.standing(2), NodeState::Ready);
+        assert_eq!(bench.node_state(2), NodeState::Ready);
     }
     bench.pass(millis(40));
     bench.pass(millis(40));
-    assert_eq!(bench.standing(2), NodeState::Suspect, "its oldest question is older than four");
+    assert_eq!(bench.node_state(2), NodeState::Suspect, "its oldest question is older than four");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn questions_that_were_written_late_are_waited_for() {
     bench.reply(0, "+OK\r\n");
     bench.reply(1, "+OK\r\n");
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
-    assert_eq!(bench.standing(2), NodeState::Ready);
+    assert_eq!(bench.node_state(2), NodeState::Ready);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn an_idle_connection_is_asked_for_its_time_and_found_dead() {
     bench.pass(Duration::from_secs(5));
     assert_eq!(bench.names(0), ["TIME"]);
     bench.pass(millis(50));
-    assert_eq!(bench.standing(0), NodeState::Suspect);
+    assert_eq!(bench.node_state(0), NodeState::Suspect);
     bench.pass(millis(500));
     let node = NodeId::new(0);
     assert_eq!(bench.actions(), [Action::Disconnect(node), Action::Connect(node)]);

@@ -51,7 +51,7 @@ fn nodes_that_lost_the_key_in_different_rounds_are_counted_together() {
 }
 
 #[test]
-fn what_nodes_answer_to_an_earlier_round_counts_too() {
+fn extend_counts_answers_to_an_earlier_round() {
     let mut bench = quiet(5);
     let lock = hold(&mut bench, 5);
     let yes = [2, 3, 4].map(|node| (node, ":1\r\n"));

@@ -62,7 +62,7 @@ fn a_node_that_was_promoted_and_restarted_long_ago_is_trusted_by_its_marker() {
     let promoted = format!("{INFO_REPLID}second_repl_offset:88\r\n");
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
     assert_eq!(distrust(&mut bench), None);
-    assert_eq!(bench.standing(0), NodeState::Ready);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
     // If no marker may be written, the offset is the only sign.
     let mut bench = meet(RestartGuard::On, None, &promoted);
     assert_eq!(distrust(&mut bench), Some((MEMORY, QuarantineReason::Promoted)));
@@ -87,7 +87,7 @@ fn a_node_of_another_identity_than_its_marker_is_quarantined_and_marked_anew() {
 fn a_second_promotion_between_two_connections_is_seen() {
     let promoted = format!("{INFO_REPLID}second_repl_offset:88\r\n");
     let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), &promoted);
-    assert_eq!(bench.standing(0), NodeState::Ready);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
     bench.lose(0);
     bench.pass(millis(600));
     bench.set_info(0, &promoted.replace("HHH", "III"));
@@ -141,7 +141,7 @@ fn a_flush_during_the_handshake_is_not_missed() {
     let replies: Vec<String> = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
     let (before, after) = replies.split_at(at("GET") + 1);
     bench.reply(0, &format!("{}{FLUSH}{}", before.concat(), after.concat()));
-    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
+    assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     let said = bench.said(0);
     assert!(said.iter().any(|command| command[1..].first().is_some_and(|word| word == MARK)));
 }
@@ -158,15 +158,15 @@ fn a_marker_from_the_nodes_future_is_written_anew() {
 #[test]
 fn an_operator_who_vouches_is_believed_by_every_process() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
-    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
+    assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.core.vouch(7, bench.now).unwrap();
     let said = bench.said(0);
     let vouched = said.iter().find(|command| command.get(1).is_some_and(|word| word == MARK));
     assert_eq!(vouched.unwrap()[6], " vouched");
     bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
     let Ok(Outcome::Vouched(report)) = bench.completion().unwrap().result else { panic!() };
-    assert_eq!(report.nodes[0].said, NodeReply::Granted);
-    assert_eq!(bench.standing(0), NodeState::Ready);
+    assert_eq!(report.nodes[0].reply, NodeReply::Granted);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
     bench.assert_idle();
     // The next process trusts the node, even if it has been up for only a second.
     let young = INFO_REPLID.replace("86400", "1");
@@ -179,7 +179,7 @@ fn an_operator_who_vouches_is_believed_by_every_process() {
 }
 
 #[test]
-fn what_a_node_forgets_after_an_operator_vouched_is_not_covered() {
+fn vouch_does_not_cover_what_a_node_forgets_later() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     bench.said(0);
@@ -187,7 +187,7 @@ fn what_a_node_forgets_after_an_operator_vouched_is_not_covered() {
     bench.reply(0, &format!("{FLUSH}_\r\n"));
     let error = bench.completion().unwrap().result.unwrap_err();
     assert!(matches!(error, Error::NoQuorum(_)), "{error}");
-    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
+    assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn an_operator_vouches_only_in_the_place_of_the_marker_that_was_seen() {
 }
 
 #[test]
-fn two_may_vouch_at_once() {
+fn vouch_by_two_clients_at_once_succeeds() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
     bench.core.vouch(7, bench.now).unwrap();
     bench.core.vouch(8, bench.now).unwrap();
@@ -229,7 +229,7 @@ fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
     bench.core.vouch(7, bench.now).unwrap();
     bench.said(0);
     bench.reply(0, &bulk(&marker(0, " vouched").unwrap()));
-    assert_eq!(bench.standing(0), NodeState::Ready);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
     for _ in 0..2 {
         // The second flush prolongs the quarantine that the first one began.
         bench.pass(Duration::from_secs(10));
@@ -238,9 +238,9 @@ fn a_quarantine_that_began_after_an_operator_vouched_lasts_to_its_own_end() {
         bench.reply(0, &bulk(&marker(0, "").unwrap()));
     }
     bench.pass(MEMORY - Duration::from_secs(10));
-    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
+    assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.pass(Duration::from_secs(10));
-    assert_eq!(bench.standing(0), NodeState::Ready);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
 }
 
 /// `ARGV[2]`, how to write, of each script in `said` that writes the marker.
@@ -261,7 +261,7 @@ fn a_jump_of_the_clock_is_written_down_when_the_node_can_be_asked_again() {
     // The node was suspect when it answered the question for its time.
     let mut bench = asked_for_its_time();
     bench.pass(millis(60));
-    assert_eq!(bench.standing(0), NodeState::Suspect);
+    assert_eq!(bench.node_state(0), NodeState::Suspect);
     bench.tell_time_of(0, jump);
     assert_eq!(markings(&bench.said(0)), ["new"]);
     // A flush of another database was being written down.
@@ -302,7 +302,7 @@ fn a_marker_that_cannot_be_written_for_a_while_is_no_reason_to_trust() {
         bench.reply(0, &replies);
         assert_eq!(bench.names(0), ["EVAL"]);
         bench.reply(0, refusal);
-        assert!(matches!(bench.standing(0), NodeState::Quarantined(_)), "{refusal}");
+        assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)), "{refusal}");
     }
 }
 
@@ -318,7 +318,7 @@ fn a_node_that_does_not_say_what_time_it_is_is_judged_without_its_marker() {
     };
     let replies: String = said.iter().map(&mut reply).collect();
     bench.reply(0, &replies);
-    assert_eq!(bench.standing(0), NodeState::Ready, "it has been up for a day");
+    assert_eq!(bench.node_state(0), NodeState::Ready, "it has been up for a day");
 }
 
 /// A replica that attaches, a backup, and the end of the backlog change the replication history of
@@ -373,7 +373,7 @@ fn the_key_of_the_marker_cannot_be_locked() {
 }
 
 #[test]
-fn vouching_ends_at_the_node_timeout_with_what_each_node_said() {
+fn vouch_ends_at_the_node_timeout_with_the_reply_of_each_node() {
     let mut bench = Bench::with_markers(&vec![Some(String::new()); 3], NOW);
     for node in 0..3 {
         bench.connect(node);
@@ -387,7 +387,7 @@ fn vouching_ends_at_the_node_timeout_with_what_each_node_said() {
     assert!(bench.completion().is_none(), "node 2 may answer yet");
     bench.pass(millis(50));
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
-    let said: Vec<NodeReply> = report.nodes.iter().map(|node| node.said).collect();
+    let said: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
     let failed = [NodeReply::Failed(NodeError::NoPermission), NodeReply::Failed(NodeError::Silent)];
     assert_eq!(said, [NodeReply::Granted, failed[0], failed[1]]);
     bench.lose(2);
@@ -449,15 +449,15 @@ fn a_key_of_another_program_is_left_alone() {
 }
 
 #[test]
-fn without_the_restart_guard_no_marker_is_looked_at() {
+fn marker_is_not_read_without_the_restart_guard() {
     let mut off = Bench::of_settings(settings(RestartGuard::Off), &[Some(String::new())], NOW);
     let mut unnamed = settings(RestartGuard::On);
     unnamed.node_marker = "".into();
     let mut unnamed = Bench::of_settings(unnamed, &[Some(String::new())], NOW);
     for bench in [&mut off, &mut unnamed] {
         bench.connect(0);
-        assert_eq!(bench.standing(0), NodeState::Ready);
+        assert_eq!(bench.node_state(0), NodeState::Ready);
         assert_eq!(bench.markers[0].as_deref(), Some(""));
     }
-    assert_eq!(off.core.trouble(NodeId::new(0)), NodeError::Unreachable);
+    assert_eq!(off.core.last_error(NodeId::new(0)), NodeError::Unreachable);
 }

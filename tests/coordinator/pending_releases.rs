@@ -25,7 +25,7 @@ fn a_set_that_is_not_answered_in_time_is_followed_by_its_release_on_the_same_wir
 }
 
 #[test]
-fn what_a_denial_proves_is_not_released_and_what_an_error_does_not_prove_is() {
+fn release_is_pending_after_an_error_and_not_after_a_denial() {
     let mut bench = Bench::new(5);
     bench.acquire();
     let replies =
@@ -39,7 +39,7 @@ fn what_a_denial_proves_is_not_released_and_what_an_error_does_not_prove_is() {
         bench.reply(node, reply);
     }
     let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
-    assert_eq!(report.nodes[2].said, NodeReply::Failed(NodeError::Loading));
+    assert_eq!(report.nodes[2].reply, NodeReply::Failed(NodeError::Loading));
     // The last two had not answered when it was lost: their releases follow their SETs.
     let released: Vec<bool> = (0..5).map(|node| !bench.said(node).is_empty()).collect();
     assert_eq!(released, [false, true, false, false, false]);
@@ -129,7 +129,7 @@ fn an_absent_key_proves_nothing_while_an_earlier_connection_may_still_set_it() {
 }
 
 #[test]
-fn where_the_earlier_connection_cannot_be_ended_the_release_is_said_twice() {
+fn release_is_sent_twice_if_the_earlier_connection_cannot_be_ended() {
     let mut bench = Bench::new(1);
     bench.acquire();
     bench.said(0);
@@ -301,7 +301,7 @@ fn the_end_of_a_client_releases_what_was_not_handed_out() {
 }
 
 #[test]
-fn at_the_end_what_was_never_said_comes_before_what_is_repeated() {
+fn release_never_sent_comes_before_repeated_ones_at_the_end() {
     let limits = Limits::default().asks(4);
     let mut bench = Bench::with(1, |settings| settings.limits = limits);
     bench.acquire();

@@ -18,7 +18,7 @@ fn restarted(bench: &mut Bench, node: usize) {
 fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgot_is_over() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     restarted(&mut bench, 0);
-    assert_eq!(bench.standing(0), NodeState::Quarantined(bench.now.saturating_add(MEMORY)));
+    assert_eq!(bench.node_state(0), NodeState::Quarantined(bench.now.saturating_add(MEMORY)));
     bench.acquire();
     for node in 0..3 {
         assert_eq!(bench.names(node), ["SET"], "it may deny, so it is asked");
@@ -42,7 +42,7 @@ fn a_restarted_node_denies_and_its_grants_do_not_count_until_every_lock_it_forgo
     bench.acquire();
     bench.names(0);
     bench.pass(millis(1));
-    assert_eq!(bench.standing(0), NodeState::Ready);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
     bench.reply(0, "+OK\r\n");
     bench.names(1);
     bench.reply(1, "+OK\r\n");
@@ -75,7 +75,7 @@ fn a_young_cluster_says_so_and_how_long_it_will_last() {
     let native = "*0\r\n";
     let mut bench = Bench::of(3, &young, native, |s| s.probe_interval = MEMORY * 2);
     let left = MEMORY - Duration::from_secs(10);
-    assert_eq!(bench.standing(0), NodeState::Quarantined(bench.now.saturating_add(left)));
+    assert_eq!(bench.node_state(0), NodeState::Quarantined(bench.now.saturating_add(left)));
     bench.acquire();
     for node in 0..2 {
         bench.names(node);
@@ -97,7 +97,7 @@ fn a_flush_takes_back_grants_that_are_not_decided_yet() {
     }
     bench.reply(0, "+OK\r\n");
     bench.reply(0, flush);
-    assert!(matches!(bench.standing(0), NodeState::Quarantined(_)));
+    assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
     bench.reply(1, "+OK\r\n");
     assert!(bench.completion().is_none(), "the first grant was taken back");
     // The push comes before any later reply: this SET was executed after the flush, so in
@@ -135,7 +135,7 @@ fn a_clock_that_jumps_is_reported_and_distrusted() {
         let why = QuarantineReason::ClockJumped;
         let until = bench.now.saturating_add(MEMORY);
         assert!(events.contains(&NodeEvent::Quarantined { node, why, until }), "{events:?}");
-        assert_eq!(bench.standing(0), NodeState::Quarantined(until));
+        assert_eq!(bench.node_state(0), NodeState::Quarantined(until));
     }
 }
 
@@ -148,13 +148,13 @@ fn a_node_that_was_promoted_between_two_connections_is_distrusted_though_its_pro
     let mut bench = Bench::of(3, &replica, "*2\r\n_\r\n_\r\n", |settings| {
         settings.probe_interval = MEMORY * 2;
     });
-    assert_eq!(bench.standing(0), NodeState::Ready);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
     bench.lose(0);
     bench.pass(millis(600));
     bench.set_info(0, &master);
     bench.connect(0);
     let until = bench.now.saturating_add(MEMORY);
-    assert_eq!(bench.standing(0), NodeState::Quarantined(until));
+    assert_eq!(bench.node_state(0), NodeState::Quarantined(until));
     let events: Vec<NodeEvent> = std::iter::from_fn(|| bench.core.poll_node_event()).collect();
     let (node, why) = (NodeId::new(0), QuarantineReason::Promoted);
     assert!(events.contains(&NodeEvent::Quarantined { node, why, until }), "{events:?}");
@@ -162,24 +162,24 @@ fn a_node_that_was_promoted_between_two_connections_is_distrusted_though_its_pro
     bench.lose(0);
     bench.pass(millis(1_000));
     bench.connect(0);
-    assert_eq!(bench.standing(0), NodeState::Quarantined(until));
+    assert_eq!(bench.node_state(0), NodeState::Quarantined(until));
 }
 
 #[test]
 fn a_quarantine_outlives_its_connection_and_a_good_node_is_not_punished_for_one() {
     let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
     restarted(&mut bench, 0);
-    let NodeState::Quarantined(until) = bench.standing(0) else { panic!() };
+    let NodeState::Quarantined(until) = bench.node_state(0) else { panic!() };
     bench.lose(0);
     bench.pass(millis(600));
     bench.connect(0);
-    assert_eq!(bench.standing(0), NodeState::Quarantined(until), "the same process as before");
+    assert_eq!(bench.node_state(0), NodeState::Quarantined(until), "the same process as before");
     bench.lose(1);
     bench.pass(millis(600));
     bench.connect(1);
-    assert_eq!(bench.standing(1), NodeState::Ready);
+    assert_eq!(bench.node_state(1), NodeState::Ready);
     bench.pass(MEMORY);
-    assert_eq!(bench.standing(0), NodeState::Ready);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn restart_empty(bench: &mut Bench) {
     bench.pass(millis(600));
     bench.set_info(2, &INFO_OLD.replace("RRR", "SSS"));
     bench.connect(2);
-    assert!(matches!(bench.standing(2), NodeState::Quarantined(_)));
+    assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
 }
 
 /// Nodes 1 and 2 say yes to an extend; node 0 does not answer. Whether that is enough.
@@ -45,7 +45,7 @@ fn wait_for_the_end_of_the_quarantine(bench: &mut Bench, lock: &Lock) {
         }
         if let Some(done) = bench.completion() {
             assert!(done.result.is_ok());
-            if bench.standing(2) == NodeState::Ready {
+            if bench.node_state(2) == NodeState::Ready {
                 return;
             }
             bench.core.extend(lock, TTL, 2, bench.now).unwrap();
@@ -123,7 +123,7 @@ fn extend_counts_a_key_that_was_seen_in_trust_after_its_set_was_lost_from_sight(
     bench.lose(2);
     bench.pass(millis(600));
     bench.connect(2);
-    assert_eq!(bench.standing(2), NodeState::Ready);
+    assert_eq!(bench.node_state(2), NodeState::Ready);
     bench.said(2);
     bench.reply(2, ":1\r\n");
     bench.tell_time(2);
@@ -228,7 +228,7 @@ fn extend_does_not_count_a_key_that_was_granted_after_a_jump_of_the_clock() {
         assert_eq!(bench.names(node), ["TIME"]);
         bench.tell_time_of(node, if node == 2 { 3_600_000_000 } else { 0 });
     }
-    assert!(matches!(bench.standing(2), NodeState::Quarantined(_)));
+    assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
     assert!(!extended_by_1_and_2(&mut bench, &lock));
 }
 

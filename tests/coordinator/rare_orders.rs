@@ -27,7 +27,7 @@ fn answer_everything(bench: &mut Bench, reply: &str) {
 }
 
 #[test]
-fn a_second_payment_is_not_lost_while_it_is_asked_whose_key_it_is() {
+fn release_that_follows_is_not_lost_while_the_node_is_asked_whose_key_it_is() {
     let native = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
     let mut bench = Bench::of(1, INFO_OLD, native, never_asked_for_its_time);
     let (first, second) = (bench.hold(&[0]), bench.hold(&[0]));
@@ -180,11 +180,11 @@ fn a_clock_that_is_read_late_after_a_write_is_no_jump() {
     bench.core.handle_sent(node, length, bench.now);
     let late = bench.now.saturating_since(executed).as_micros() as i64;
     bench.tell_time_of(0, -late);
-    assert_eq!(bench.standing(0), NodeState::Ready);
+    assert_eq!(bench.node_state(0), NodeState::Ready);
 }
 
 #[test]
-fn what_is_said_twice_is_not_said_twice_at_once() {
+fn release_is_not_sent_again_while_it_is_in_flight() {
     let mut bench = Bench::with(1, |settings| {
         never_asked_for_its_time(settings);
         settings.reset_after = NEVER;
@@ -196,7 +196,7 @@ fn what_is_said_twice_is_not_said_twice_at_once() {
     bench.completion().unwrap();
     assert_eq!(bench.connect(0).len(), 2, "the end of the earlier connection, and the release");
     bench.pass(millis(50));
-    assert_eq!(bench.standing(0), NodeState::Suspect);
+    assert_eq!(bench.node_state(0), NodeState::Suspect);
     bench.reply(0, "-NOPERM no\r\n:0\r\n");
     assert!(bench.said(0).is_empty(), "two releases back to back prove no more than one");
     bench.tell_time(0);
@@ -218,14 +218,14 @@ fn a_connection_that_was_begun_late_is_not_given_up_at_once() {
     bench.now = bench.now.saturating_add(Duration::from_secs(3));
     bench.core.handle_connecting(node, bench.now);
     bench.pass(Duration::ZERO);
-    assert_eq!(bench.standing(0), NodeState::Connecting);
+    assert_eq!(bench.node_state(0), NodeState::Connecting);
     bench.pass(millis(990));
     bench.core.handle_connected(node, bench.now);
     bench.said(0);
     bench.pass(millis(20));
-    assert_eq!(bench.standing(0), NodeState::Handshake, "it was greeted 20 ms ago");
+    assert_eq!(bench.node_state(0), NodeState::Handshake, "it was greeted 20 ms ago");
     bench.pass(millis(40));
-    assert_eq!(bench.standing(0), NodeState::Down(NodeError::Unreachable));
+    assert_eq!(bench.node_state(0), NodeState::Down(NodeError::Unreachable));
 }
 
 #[test]

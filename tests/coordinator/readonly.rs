@@ -11,7 +11,7 @@ const WRAPPED: &str = "-ERR Error running script (call to f_af1a383f): \
 
 #[track_caller]
 fn is_rejected(bench: &Bench, node: usize) {
-    assert_eq!(bench.standing(node), NodeState::Rejected(NodeError::Replica), "n{node}");
+    assert_eq!(bench.node_state(node), NodeState::Rejected(NodeError::Replica), "n{node}");
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn a_node_that_refuses_a_set_as_a_replica_is_rejected_until_it_is_examined_again
     bench.set_info(2, &INFO_OLD.replace("role:master", "role:slave"));
     bench.pass(millis(600));
     bench.open(2);
-    while bench.standing(2) == NodeState::Handshake {
+    while bench.node_state(2) == NodeState::Handshake {
         let asked = bench.said(2);
         let replies: String = asked.iter().map(|it| bench.handshake_reply(2, it)).collect();
         bench.reply(2, &replies);

@@ -55,10 +55,10 @@ fn a_password_that_a_node_repeats_in_part_is_nowhere_to_be_seen() {
             }
         }
         assert_eq!(repeated, 2, "the node repeats it each time");
-        assert_eq!(bench.standing(0), NodeState::Rejected(NodeError::UnknownCommand));
+        assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::UnknownCommand));
         bench.acquire();
         let error = bench.completion().expect("nobody can be asked").result.unwrap_err();
-        let report = bench.core.report_standings(bench.now);
+        let report = bench.core.report_node_states(bench.now);
         shown += &format!("{error} {error:?} {report:?} {:?}", bench.core);
         while let Some(event) = bench.core.poll_node_event() {
             shown += &format!("{event:?}");

@@ -32,7 +32,7 @@ fn reconnect(bench: &mut Bench, node: usize) {
 
 #[track_caller]
 fn is_rejected(bench: &Bench, node: usize) {
-    assert_eq!(bench.standing(node), NodeState::Rejected(NodeError::SameServer));
+    assert_eq!(bench.node_state(node), NodeState::Rejected(NodeError::SameServer));
 }
 
 /// Insists that these nodes are asked for a new key, and no others. Each node that is asked grants.
@@ -52,7 +52,7 @@ fn two_links_with_one_run_id_have_one_vote() {
     let mut bench = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
     lead_to(&mut bench, 2, 0);
     is_rejected(&bench, 2);
-    assert_eq!(bench.standing(0), NodeState::Ready, "the earlier link keeps its vote");
+    assert_eq!(bench.node_state(0), NodeState::Ready, "the earlier link keeps its vote");
     // The server of n0 and n2 grants, and n1 denies: that is one grant of three.
     bench.acquire();
     assert!(bench.said(2).is_empty(), "n2 has no vote of its own");
@@ -70,7 +70,7 @@ fn two_links_with_one_run_id_have_one_vote() {
 }
 
 #[test]
-fn it_is_rejected_again_and_again_until_its_run_id_differs() {
+fn same_server_is_rejected_until_its_run_id_differs() {
     let mut bench = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
     lead_to(&mut bench, 2, 1);
     is_rejected(&bench, 2);
@@ -78,7 +78,7 @@ fn it_is_rejected_again_and_again_until_its_run_id_differs() {
     is_rejected(&bench, 2);
     bench.set_info(2, &info_of(7));
     reconnect(&mut bench, 2);
-    assert_eq!(bench.standing(2), NodeState::Ready);
+    assert_eq!(bench.node_state(2), NodeState::Ready);
     assert!(attempt(&mut bench, &[0, 1, 2]).is_ok());
 }
 
@@ -88,18 +88,18 @@ fn a_server_that_is_silent_or_in_quarantine_is_known_by_its_run_id_too() {
     bench.acquire();
     bench.names(0);
     bench.pass(millis(50));
-    assert_eq!(bench.standing(0), NodeState::Suspect);
+    assert_eq!(bench.node_state(0), NodeState::Suspect);
     // Its connection is given up after 500 ms more: the other link is greeted before that.
     bench.lose(2);
     bench.set_info(2, &info_of(0));
     bench.pass(millis(100));
     bench.connect(2);
-    assert_eq!(bench.standing(0), NodeState::Suspect);
+    assert_eq!(bench.node_state(0), NodeState::Suspect);
     is_rejected(&bench, 2);
     let mut bench = Bench::new(3);
     lead_to(&mut bench, 0, 8);
     assert!(
-        matches!(bench.standing(0), NodeState::Quarantined(until) if until > Instant::default())
+        matches!(bench.node_state(0), NodeState::Quarantined(until) if until > Instant::default())
     );
     lead_to(&mut bench, 2, 8);
     is_rejected(&bench, 2);
@@ -113,7 +113,7 @@ fn the_later_link_takes_over_where_the_earlier_one_is_down() {
     bench.set_info(2, &info_of(0));
     bench.pass(LONGEST_PAUSE);
     bench.connect(2);
-    assert_eq!(bench.standing(2), NodeState::Ready, "nobody else has the vote of that server");
+    assert_eq!(bench.node_state(2), NodeState::Ready, "nobody else has the vote of that server");
     bench.connect(0);
     is_rejected(&bench, 0);
 }
@@ -123,6 +123,6 @@ fn servers_that_tell_no_run_id_are_not_taken_for_one() {
     let info = "uptime_in_seconds:86400\r\nrole:master\r\n";
     let off = |settings: &mut Settings| settings.restart_guard = RestartGuard::Off;
     let mut bench = Bench::of(3, info, "*2\r\n_\r\n_\r\n", off);
-    assert!((0..3).all(|node| bench.standing(node) == NodeState::Ready));
+    assert!((0..3).all(|node| bench.node_state(node) == NodeState::Ready));
     assert!(attempt(&mut bench, &[0, 1, 2]).is_ok());
 }

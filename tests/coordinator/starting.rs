@@ -48,7 +48,7 @@ fn an_acquire_is_held_no_longer_than_the_connect_timeout() {
     bench.pass(millis(1));
     let done = bench.completion().expect("the connect timeout has passed");
     let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
-    assert_eq!(report.nodes[1].said, NodeReply::Failed(NodeError::Unreachable));
+    assert_eq!(report.nodes[1].reply, NodeReply::Failed(NodeError::Unreachable));
     assert_eq!(bench.names(0), [] as [&str; 0], "a minority is not asked");
     bench.assert_idle();
 }
@@ -139,5 +139,5 @@ fn a_waiter_queued_after_one_that_is_held_back_does_not_get_contended() {
     let done = bench.completion().expect("its wait is over");
     assert_eq!(done.data, 2);
     let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
-    assert_eq!(report.nodes[0].said, NodeReply::Failed(NodeError::Unreachable));
+    assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Unreachable));
 }

@@ -57,7 +57,7 @@ fn pass_to_the_deadline(bench: &mut Bench, lock: &Lock) {
 }
 
 #[test]
-fn lock_update_reports_the_loss_of_a_lock_that_is_not_kept_at_its_deadline_once() {
+fn lock_update_reports_the_loss_of_a_lock_without_auto_extend_once_at_its_deadline() {
     let mut bench = reporting(3);
     let lock = bench.hold(&[0, 1, 2]);
     let deadline = bench.core.deadline(&lock).unwrap();
@@ -79,7 +79,7 @@ fn lock_update_is_reported_only_to_a_driver_that_wants_them() {
 }
 
 #[test]
-fn lock_update_reports_the_loss_of_a_kept_lock_beside_the_end_of_its_request() {
+fn lock_update_reports_the_loss_of_an_auto_extended_lock_beside_the_end_of_its_request() {
     let cases = [
         (AutoExtend::extensions(0), LostReason::Extensions),
         (AutoExtend::at_most(TTL / 2), LostReason::MaxHold),
@@ -133,7 +133,7 @@ fn lock_update_reports_a_loss_that_answers_after_the_end_of_an_extend_show() {
 }
 
 #[test]
-fn lock_update_of_a_flush_reports_kept_and_watched_locks_at_once() {
+fn lock_update_of_a_flush_reports_auto_extended_and_watched_locks_at_once() {
     for is_kept in [true, false] {
         let mut bench = reporting(3);
         let lock = if is_kept {
@@ -151,7 +151,7 @@ fn lock_update_of_a_flush_reports_kept_and_watched_locks_at_once() {
             }
             lock
         };
-        assert_eq!(bench.core.kept_locks(), 1);
+        assert_eq!(bench.core.auto_extended_locks(), 1);
         (0..2).for_each(|node| bench.reply(node, FLUSHED));
         bench.pass(millis(1));
         for node in 0..2 {
@@ -175,7 +175,7 @@ fn lock_update_of_a_watched_lock_comes_before_the_deadline_and_leaves_a_short_tt
         };
         bench.core.watch(&lock, bench.now);
         bench.core.watch(&lock, bench.now);
-        assert_eq!(bench.core.kept_locks(), 1);
+        assert_eq!(bench.core.auto_extended_locks(), 1);
         let left = bench.core.remaining(&lock, bench.now);
         bench.pass(left - before - Duration::from_nanos(1));
         assert!(updates(&mut bench).is_empty(), "no warning, and no loss yet");
@@ -194,7 +194,7 @@ fn lock_update_is_no_loss_where_the_caller_ends_the_lock() {
         |bench, lock| bench.core.release_nowait(&lock, bench.now),
         |bench, lock| assert!(bench.core.into_token(lock, bench.now).is_some()),
         |bench, _| bench.core.release_all(bench.now),
-        |bench, _| bench.core.disown(),
+        |bench, _| bench.core.abandon_after_fork(),
     ];
     for (number, end) in ends.into_iter().enumerate() {
         for kind in ["kept", "watched", "plain"] {
@@ -254,7 +254,7 @@ fn lock_update_is_no_loss_of_what_was_never_handed_out() {
 }
 
 #[test]
-fn lock_update_reports_the_loss_of_a_lock_whose_keeping_was_cancelled() {
+fn lock_update_reports_the_loss_of_a_lock_whose_auto_extend_was_cancelled() {
     let mut bench = reporting(3);
     let (lock, op) = keep(&mut bench, 3, AutoExtend::at_most(TTL * 100));
     bench.core.cancel(op, bench.now);

@@ -103,7 +103,7 @@ fn a_wait_that_is_over_has_no_turn() {
 }
 
 #[test]
-fn one_who_takes_the_lock_up_does_not_split_the_line() {
+fn adopt_does_not_split_the_queue() {
     let mut bench = Bench::with(1, quiet);
     let lock = bench.hold(&[0]);
     let token = bench.core.into_token(lock, bench.now).unwrap();
@@ -195,7 +195,7 @@ fn a_turn_that_ends_at_once_is_followed_by_the_next() {
     let evicts = "maxmemory:1000\r\nmaxmemory_policy:allkeys-lru\r\n";
     bench.set_info(0, &format!("{INFO_OLD}{evicts}"));
     bench.connect(0);
-    assert!(matches!(bench.standing(0), NodeState::Rejected(_)));
+    assert!(matches!(bench.node_state(0), NodeState::Rejected(_)));
     bench.core.release_nowait(&lock, bench.now);
     for data in 1..=3 {
         let done = bench.completion().expect("each has its turn, and its end");

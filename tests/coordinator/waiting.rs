@@ -102,7 +102,7 @@ fn a_key_that_is_not_released_is_asked_for_when_it_expires_on_a_majority() {
 }
 
 #[test]
-fn what_was_released_in_between_is_asked_for_at_once() {
+fn wait_asks_at_once_if_the_key_was_released_in_between() {
     let mut bench = Bench::new(3);
     ask_for(&mut bench, 1, WAIT);
     for node in 0..3 {
@@ -288,7 +288,7 @@ fn streak(bench: &mut Bench, by: Duration) -> u32 {
 }
 
 #[test]
-fn after_a_streak_others_have_a_turn() {
+fn wait_gives_other_clients_a_turn_after_a_streak() {
     let quiet = |settings: &mut redlatch::proto::Settings| {
         settings.probe_interval = Duration::from_secs(3000);
     };
@@ -328,5 +328,5 @@ fn a_waiter_queued_after_one_without_quorum_does_not_get_contended() {
     let soon = bench.completion().expect("its wait is over");
     assert_eq!(soon.data, 2);
     let Err(Error::NoQuorum(report)) = soon.result else { panic!("{:?}", soon.result) };
-    assert!(matches!(report.nodes[0].said, NodeReply::Failed(_)), "{report}");
+    assert!(matches!(report.nodes[0].reply, NodeReply::Failed(_)), "{report}");
 }

@@ -25,7 +25,7 @@ fn misconfigured(config: Config, cause: NodeError) -> String {
     let error = client.lock("a", TTL).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error}");
     assert!(start.elapsed() < 5 * SECOND, "it was retried until the wait of 10 s ran out");
-    let said = &error.report().expect("nodes were asked").nodes[0].said;
+    let said = &error.report().expect("nodes were asked").nodes[0].reply;
     assert_eq!(*said, redlatch::NodeReply::Failed(cause), "{error}");
     println!("{error}\n{error:?}\n{client:?}");
     error.to_string()
@@ -53,7 +53,7 @@ fn user_password_and_database_are_those_of_the_url() {
 }
 
 #[test]
-fn what_is_wrong_with_credentials_is_an_error_of_configuration_that_names_it() {
+fn credentials_error_is_a_configuration_error_with_its_reason() {
     let fleet = with_password(3);
     let cases = [
         ("", "", NodeError::NoAuth),

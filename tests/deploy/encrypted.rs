@@ -153,7 +153,7 @@ fn encrypted_to_a_plain_port_and_plain_to_an_encrypted_one_end_at_the_deadline()
 }
 
 #[test]
-fn nobody_is_trusted_without_a_ca() {
+fn tls_without_a_ca_trusts_no_server() {
     let error = Client::connect(config(["rediss://10.0.0.1"])).unwrap_err();
     assert!(error.to_string().contains("Config::tls"), "{error}");
 }

@@ -125,7 +125,7 @@ fn an_engine_tells_that_an_address_is_stale_and_takes_a_new_one() {
     engine.set_address(NodeId::new(1), vec![fleet[0].address()]);
     eventually(5 * SECOND, "it is followed", || {
         turn(&mut engine);
-        engine.standing(node) == NodeState::Ready
+        engine.node_state(node) == NodeState::Ready
     });
     println!("the longest turn: {longest:?}");
     assert!(longest < A_SLOW_NAME_SERVER / 2, "{longest:?}");
@@ -145,7 +145,7 @@ fn a_name_with_several_addresses_is_tried_in_turn() {
 }
 
 #[test]
-fn what_happens_is_reported_and_counted() {
+fn node_moves_are_reported_and_counted() {
     let fleet = Fleet::start(3);
     let client = ready(config(fleet.urls()));
     let told = |client: &Client| -> Vec<NodeEvent> {
@@ -180,7 +180,7 @@ fn what_happens_is_reported_and_counted() {
     println!("{events:#?}");
     let node = NodeId::new(0);
     let happened = |wanted: &dyn Fn(&NodeEvent) -> bool| events.iter().any(wanted);
-    let is = |standing| NodeEvent::State { node, standing };
+    let is = |state| NodeEvent::State { node, state };
     assert!(happened(&|event| *event == is(NodeState::Suspect)));
     assert!(happened(&|event| *event == is(NodeState::Down(NodeError::Silent))));
     assert!(happened(&|event| *event == is(NodeState::Ready)));

@@ -94,7 +94,7 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
 }
 
 #[test]
-fn what_a_lock_cannot_do_without_is_named() {
+fn rights_that_a_lock_needs_are_named() {
     let fleet = Fleet::start(3);
     for word in ["+set", "+eval", "~lock:*"] {
         grant(&fleet, &without(word));
@@ -116,7 +116,7 @@ fn what_a_lock_cannot_do_without_is_named() {
 
 /// Inside a script every command is looked at too.
 #[test]
-fn what_a_script_may_not_do_is_reported_where_it_is_needed() {
+fn rights_that_a_script_lacks_are_reported_where_needed() {
     let fleet = Fleet::start(3);
     for word in ["+get", "+del", "+pttl", "+pexpire"] {
         grant(&fleet, &without(word));
@@ -130,7 +130,7 @@ fn what_a_script_may_not_do_is_reported_where_it_is_needed() {
             assert!(matches!(error, Error::Config(_)), "without {word}: {error}");
             let report = error.report().expect("nodes were asked");
             let refused = NodeReply::Failed(NodeError::NoPermission);
-            assert!(report.nodes.iter().filter(|node| node.said == refused).count() >= 2);
+            assert!(report.nodes.iter().filter(|node| node.reply == refused).count() >= 2);
             println!("without {word}: {error}");
         }
         let released = guard.release().unwrap();
@@ -146,7 +146,7 @@ fn what_a_script_may_not_do_is_reported_where_it_is_needed() {
 }
 
 #[test]
-fn what_a_lock_can_do_without_it_does_without() {
+fn rights_that_a_lock_does_not_need_may_be_missing() {
     let fleet = Fleet::start(3);
     let optional = [
         "+evalsha",
@@ -190,7 +190,7 @@ fn only_inspect_needs_a_permission_of_its_own() {
         let guard = client.lock("lock:a", TTL).unwrap();
         let seen = client.inspect("lock:a").unwrap();
         for node in &seen.nodes {
-            let refused = node.sight == KeyState::Failed(NodeError::NoPermission);
+            let refused = node.state == KeyState::Failed(NodeError::NoPermission);
             assert_eq!(refused, !may, "{node:?}");
             let told = node.detail.as_deref().unwrap_or_default().contains("getrange");
             assert_eq!(told, !may, "{node:?}");

@@ -12,7 +12,7 @@ const SHOWN: &str = "shown: ";
 
 /// Everything that can be shown, at the moments when a password is nearest.
 #[test]
-fn what_can_be_shown() {
+fn debug_output_shows_no_password() {
     let fleet = Fleet::with(1, &["--requirepass", PASSWORD]);
     let config = config([url(&fleet[0], ":op3n%3As%40same%2Fzebra@", "")])
         .credentials(|_| Some(Credentials::of("default", PASSWORD)));
@@ -53,7 +53,7 @@ fn no_output_has_a_password_in_it() {
     tests.args([
         "deploy::credentials::",
         "deploy::encrypted::",
-        "deploy::secrets::what_can_be_shown",
+        "deploy::secrets::debug_output_shows_no_password",
     ]);
     tests.args(["deploy::rights::what_a_lock_cannot", "--nocapture", "--test-threads", "1"]);
     let output = tests.output().expect("this binary can be started");

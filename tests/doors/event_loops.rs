@@ -112,7 +112,7 @@ fn lock_once(outer: &mut Outer, locks: &mut FdEngine, key: &str) {
 }
 
 #[test]
-fn it_lives_in_every_loop() {
+fn engine_runs_in_every_event_loop() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
         let mut locks = FdEngine::new(config(fleet.urls())).unwrap();
@@ -182,7 +182,7 @@ fn a_game_loop_ticks_once_a_frame_and_waits_for_nothing() {
 }
 
 #[test]
-fn it_is_made_on_one_thread_and_used_on_another() {
+fn engine_moves_between_threads() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
         let mut locks = FdEngine::new(config(fleet.urls())).unwrap();

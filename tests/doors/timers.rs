@@ -61,7 +61,7 @@ fn a_frozen_majority_ends_a_request_at_the_node_timeout() {
 }
 
 #[test]
-fn a_kept_lock_is_renewed_and_its_loss_is_reported_by_timers_alone() {
+fn auto_extend_and_its_loss_are_driven_by_timers_alone() {
     let fleet = Fleet::start(3);
     for make in LOOPS {
         let mut locks = FdEngine::new(config(fleet.urls()).node_timeout(millis(200))).unwrap();

@@ -118,7 +118,7 @@ fn a_clock_that_jumps_is_reported_and_quarantined() {
         let settings = settings.max_ttl(SECOND).probe_interval(millis(200));
         let mut embedded = Loop::new(settings);
         let node = redlatch::NodeId::new(0);
-        embedded.turn_until("it is trusted", |engine| engine.standing(node) == NodeState::Ready);
+        embedded.turn_until("it is trusted", |engine| engine.node_state(node) == NodeState::Ready);
         // For a while nothing is amiss.
         let start = Instant::now();
         while start.elapsed() < SECOND {
@@ -135,8 +135,8 @@ fn a_clock_that_jumps_is_reported_and_quarantined() {
         let nanos = told.expect("it was just told");
         println!("a jump of {by} s: told as {nanos} ns after {:?}", start.elapsed());
         assert!((nanos - by * 1_000_000_000).abs() < 1_000_000_000, "{nanos}");
-        let standing = embedded.engine.standing(node);
-        assert!(matches!(standing, NodeState::Quarantined(_)), "{standing:?}");
+        let state = embedded.engine.node_state(node);
+        assert!(matches!(state, NodeState::Quarantined(_)), "{state:?}");
     }
 }
 

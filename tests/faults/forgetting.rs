@@ -55,8 +55,8 @@ fn extend_is_not_won_by_a_node_that_forgot_a_rivals_key() {
 fn client_with_quarantined(fleet: &Fleet, node: usize) -> Client {
     let client = Client::connect(guarded(fleet)).expect("a good configuration");
     drive_until(&client, 5 * SECOND, "the nodes are connected", || {
-        let standings = client.nodes();
-        standings.iter().enumerate().all(|(index, standing)| match standing {
+        let node_states = client.nodes();
+        node_states.iter().enumerate().all(|(index, state)| match state {
             NodeState::Ready => index != node,
             NodeState::Quarantined(_) => index == node,
             _ => false,

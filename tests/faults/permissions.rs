@@ -99,7 +99,7 @@ fn a_user_whose_scripts_may_not_delete_learns_that_nothing_was_released() {
 
 /// Managed servers refuse some of these: each absence has a defined effect.
 #[test]
-fn what_a_lock_can_do_without() {
+fn refused_optional_commands_do_no_harm() {
     let (fleet, urls) = fleet_with_a_user();
     let optional = ["client", "info", "script", "hello", "command", "time", "ping"];
     let works = |without: &str| {

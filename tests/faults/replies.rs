@@ -60,8 +60,8 @@ fn a_thousand_timeouts_between_good_calls_mix_nothing_up() {
 /// Whether it waited for nodes that had been asked.
 fn is_timeout(error: &Error) -> bool {
     let Error::NoQuorum(report) = error else { return false };
-    report.nodes[2].said == NodeReply::Granted
-        && report.nodes[..2].iter().all(|node| node.said == NodeReply::Failed(NodeError::Silent))
+    report.nodes[2].reply == NodeReply::Granted
+        && report.nodes[..2].iter().all(|node| node.reply == NodeReply::Failed(NodeError::Silent))
 }
 
 /// What a client meets in a fixed sequence of calls.
@@ -125,7 +125,7 @@ fn error_lines_of_any_length_are_no_votes_and_are_reported_shortly() {
         let error = client.try_lock("a", TTL).unwrap_err();
         println!("{length} bytes: after {:?}: {} bytes", start.elapsed(), error.to_string().len());
         let Error::NoQuorum(report) = &error else { panic!("{error}") };
-        let said: Vec<NodeReply> = report.nodes.iter().take(2).map(|node| node.said).collect();
+        let said: Vec<NodeReply> = report.nodes.iter().take(2).map(|node| node.reply).collect();
         assert_eq!(said, [NodeReply::Failed(cause); 2]);
         assert!(error.to_string().len() < 2000, "an operator has to read it");
     }

@@ -92,7 +92,7 @@ fn a_young_cluster_says_so_and_for_how_long() {
     let Error::NoQuorum(report) = &error else { panic!("{error}") };
     for node in &report.nodes {
         assert!(
-            matches!(node.said, NodeReply::Failed(NodeError::Quarantined) | NodeReply::Nothing),
+            matches!(node.reply, NodeReply::Failed(NodeError::Quarantined) | NodeReply::Nothing),
             "{node:?}"
         );
     }
@@ -194,7 +194,7 @@ fn two_addresses_of_one_server_are_refused_and_an_address_that_moves_has_no_vote
 }
 
 #[test]
-fn what_happens_to_nodes_is_reported() {
+fn node_events_report_each_change_of_state() {
     let fleet = Fleet::start(1);
     let mut embedded = Loop::new(guarded(fleet.urls(), RestartGuard::On));
     let mut told = Vec::new();
@@ -206,12 +206,12 @@ fn what_happens_to_nodes_is_reported() {
         });
     };
     let is_ready =
-        |event: &NodeEvent| matches!(event, NodeEvent::State { standing: NodeState::Ready, .. });
+        |event: &NodeEvent| matches!(event, NodeEvent::State { state: NodeState::Ready, .. });
     tell_until(is_ready);
     fleet[0].command(&["FLUSHALL"]);
     tell_until(|event| matches!(event, NodeEvent::Quarantined { .. }));
     tell_until(is_ready);
     fleet[0].kill();
-    tell_until(|event| matches!(event, NodeEvent::State { standing: NodeState::Down(_), .. }));
+    tell_until(|event| matches!(event, NodeEvent::State { state: NodeState::Down(_), .. }));
     println!("{told:?}");
 }

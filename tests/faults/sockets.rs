@@ -30,7 +30,7 @@ fn client(nodes: &[&Canned]) -> Client {
     let client = Client::connect(config).unwrap();
     eventually(5 * SECOND, "the nodes are ready", || {
         client.drive(millis(1)).unwrap();
-        client.nodes().iter().all(|&standing| standing == NodeState::Ready)
+        client.nodes().iter().all(|&state| state == NodeState::Ready)
     });
     client
 }
@@ -157,7 +157,7 @@ fn a_name_that_is_not_found_is_a_node_that_is_down() {
     let client = Client::connect(config(urls)).unwrap();
     eventually(5 * SECOND, "two are ready", || {
         client.drive(millis(1)).unwrap();
-        client.nodes()[..2].iter().all(|&standing| standing == NodeState::Ready)
+        client.nodes()[..2].iter().all(|&state| state == NodeState::Ready)
     });
     assert!(client.try_lock("a", TTL).is_ok());
     assert!(matches!(client.nodes()[2], NodeState::Down(_) | NodeState::Connecting));

@@ -97,7 +97,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
 }
 
 #[test]
-fn a_lock_that_is_kept_for_ten_ttls_and_lost_by_its_number_of_extensions_leaves_nothing() {
+fn auto_extend_for_ten_ttls_that_ends_by_its_extensions_leaves_nothing() {
     let ttl = SECOND;
     let fleet = Fleet::start(3);
     let client = client(&fleet);
@@ -203,7 +203,7 @@ fn extending_works_where_memory_is_full() {
     println!("{error}");
     let report = error.report().expect("the nodes were asked");
     let full = NodeReply::Failed(NodeError::OutOfMemory);
-    assert!(report.nodes.iter().filter(|node| node.said == full).count() >= 2, "{error}");
+    assert!(report.nodes.iter().filter(|node| node.reply == full).count() >= 2, "{error}");
     plain.extend(TTL).expect("it needs no memory");
     for node in &fleet {
         eventually(SECOND, "it is prolonged there", || node.pttl("plain") > 9_000);

@@ -109,7 +109,7 @@ fn a_caller_that_was_away_finds_no_healthy_node_dead() {
         std::thread::sleep(3 * timeout);
         let done = embedded.completion();
         let Ok(Outcome::Acquired(lock)) = done.result else { panic!("{:?}", done.result) };
-        assert_eq!(standings(&embedded.engine), [NodeState::Ready; 5]);
+        assert_eq!(node_states(&embedded.engine), [NodeState::Ready; 5]);
         embedded.engine.release(lock, round);
         embedded.engine.prepare();
         std::thread::sleep(3 * timeout);
@@ -117,7 +117,7 @@ fn a_caller_that_was_away_finds_no_healthy_node_dead() {
         let released = Ok(Outcome::Released(ReleaseOutcome::Released));
         assert_eq!(done.result, released);
     }
-    assert_eq!(standings(&embedded.engine), [NodeState::Ready; 5]);
+    assert_eq!(node_states(&embedded.engine), [NodeState::Ready; 5]);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_refused_ttl_sends_no_byte_at_all() {
 }
 
 #[test]
-fn busy_is_said_before_anything_is_sent() {
+fn busy_is_returned_before_anything_is_sent() {
     let fleet = Fleet::start(1);
     let limits = redlatch::Limits::default().records(2);
     let client = Client::connect(config(&fleet).limits(limits)).unwrap();

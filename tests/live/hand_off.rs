@@ -185,7 +185,7 @@ fn of_two_clients_that_adopt_one_token_one_at_most_holds_it() {
 }
 
 #[test]
-fn what_the_giver_left_unanswered_never_touches_the_adopter() {
+fn hand_off_with_unanswered_commands_never_touches_the_adopter() {
     let fleet = Fleet::start(3);
     let patient = |urls: Vec<String>| {
         let client = Client::connect(plain(urls).node_timeout(millis(200)).reset_after(TTL));

@@ -7,16 +7,16 @@ use redlatch::{ConfigError, KeyState, KeySummary, LostReason, NodeError, Release
 
 /// What each node holds, in the order of the list.
 #[track_caller]
-fn sights(client: &Client, key: &str) -> (KeySummary, Vec<KeyState>) {
+fn states(client: &Client, key: &str) -> (KeySummary, Vec<KeyState>) {
     let inspection = client.inspect(key).unwrap();
     assert_eq!(&*inspection.key, key.as_bytes());
     for node in &inspection.nodes {
         // A node whose key holds another type has answered that.
         let answered =
-            !matches!(node.sight, KeyState::Failed(cause) if cause != NodeError::WrongType);
+            !matches!(node.state, KeyState::Failed(cause) if cause != NodeError::WrongType);
         assert_eq!(answered, !node.took.is_zero(), "{node:?}");
     }
-    (inspection.finding(), inspection.nodes.iter().map(|node| node.sight).collect())
+    (inspection.summary(), inspection.nodes.iter().map(|node| node.state).collect())
 }
 
 fn held_for_ever(value: &[u8]) -> KeyState {
@@ -24,28 +24,28 @@ fn held_for_ever(value: &[u8]) -> KeyState {
 }
 
 #[test]
-fn what_is_free_held_split_or_for_ever_is_seen_and_nothing_is_changed() {
+fn inspect_sees_free_held_split_and_endless_keys_and_changes_nothing() {
     let fleet = Fleet::start(3);
     let (client, holder) = (client(&fleet), client(&fleet));
     let monitors: Vec<_> = fleet.iter().map(Node::monitor).collect();
-    assert_eq!(sights(&client, "a"), (KeySummary::Free, vec![KeyState::Absent; 3]));
+    assert_eq!(states(&client, "a"), (KeySummary::Free, vec![KeyState::Absent; 3]));
 
     let guard = holder.try_lock("a", TTL).unwrap();
     holder.drive_until(SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
     let before: Vec<i64> = fleet.iter().map(|node| node.pttl("a")).collect();
-    let (finding, seen) = sights(&client, "a");
+    let (summary, seen) = states(&client, "a");
     let token = Value::of(guard.token().digits());
-    println!("held: {finding:?}");
-    let KeySummary::Held { value, nodes: 3, left: Some(left) } = finding else { panic!() };
+    println!("held: {summary:?}");
+    let KeySummary::Held { value, nodes: 3, left: Some(left) } = summary else { panic!() };
     assert_eq!(value, token);
     assert!(left <= TTL && left > TTL / 2);
-    for (sight, before) in seen.iter().zip(before) {
-        let KeyState::Held { value, left: Some(left) } = sight else { panic!("{sight:?}") };
+    for (state, before) in seen.iter().zip(before) {
+        let KeyState::Held { value, left: Some(left) } = state else { panic!("{state:?}") };
         assert_eq!(*value, token);
         assert!(left.as_millis() as i64 <= before && *left > TTL / 2, "{left:?} of {before}");
     }
     // It is seen by its holder, too.
-    assert!(matches!(sights(&holder, "a").0, KeySummary::Held { nodes: 3, .. }));
+    assert!(matches!(states(&holder, "a").0, KeySummary::Held { nodes: 3, .. }));
     guard.check().unwrap();
     assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
     nothing_is_left(&fleet, SECOND);
@@ -54,11 +54,11 @@ fn what_is_free_held_split_or_for_ever_is_seen_and_nothing_is_changed() {
         assert!(fleet[node].command(&["SET", "a", value]).is_ok());
     }
     let split = vec![held_for_ever(b"x"), held_for_ever(b"y"), KeyState::Absent];
-    assert_eq!(sights(&client, "a"), (KeySummary::Split, split));
+    assert_eq!(states(&client, "a"), (KeySummary::Split, split));
     assert!(fleet[1].command(&["SET", "a", "x"]).is_ok());
     let for_ever = KeySummary::Held { value: Value::of(b"x"), nodes: 2, left: None };
     let seen = vec![held_for_ever(b"x"), held_for_ever(b"x"), KeyState::Absent];
-    assert_eq!(sights(&client, "a"), (for_ever, seen));
+    assert_eq!(states(&client, "a"), (for_ever, seen));
 
     for monitor in &monitors {
         let lines = writes(monitor);
@@ -79,10 +79,10 @@ fn a_value_of_any_length_is_seen_by_its_beginning() {
     let long = "x".repeat(3 << 20);
     assert!(fleet[0].command(&["SET", "a", long.as_str()]).is_ok());
     assert!(fleet[1].command(&["SET", "a", ""]).is_ok());
-    let (finding, seen) = sights(&client, "a");
+    let (summary, seen) = states(&client, "a");
     let beginning = held_for_ever(&long.as_bytes()[..160]);
     assert_eq!(seen, [beginning, held_for_ever(b""), KeyState::Absent]);
-    assert_eq!(finding, KeySummary::Split);
+    assert_eq!(summary, KeySummary::Split);
     assert_eq!(client.nodes(), [NodeState::Ready; 3], "a connection was lost to it");
 }
 
@@ -96,8 +96,8 @@ fn nodes_that_do_not_answer_and_keys_that_are_no_locks_are_seen_as_what_they_are
     fleet[2].stop();
     // The stopped one is waited for, for a node timeout.
     let start = Instant::now();
-    let (finding, seen) = sights(&client, "a");
-    println!("two of five do not answer: {:?}: {finding:?}, {seen:?}", start.elapsed());
+    let (summary, seen) = states(&client, "a");
+    println!("two of five do not answer: {:?}: {summary:?}, {seen:?}", start.elapsed());
     assert_eq!(seen[0], KeyState::Failed(NodeError::WrongType));
     assert!(
         matches!(seen[1], KeyState::Failed(NodeError::Unreachable | NodeError::Lost)),
@@ -107,14 +107,14 @@ fn nodes_that_do_not_answer_and_keys_that_are_no_locks_are_seen_as_what_they_are
         seen[2..],
         [KeyState::Failed(NodeError::Silent), KeyState::Absent, KeyState::Absent]
     );
-    assert_eq!(finding, KeySummary::Unknown);
+    assert_eq!(summary, KeySummary::Unknown);
     fleet[0].command(&["DEL", "a"]);
-    assert_eq!(sights(&client, "a").0, KeySummary::Free);
+    assert_eq!(states(&client, "a").0, KeySummary::Free);
     let guard = client.try_lock("a", TTL).unwrap();
     let token = Value::of(guard.token().digits());
-    let (finding, _) = sights(&client, "a");
-    let KeySummary::Held { value, nodes: 3, left: Some(_) } = finding else {
-        panic!("{finding:?}")
+    let (summary, _) = states(&client, "a");
+    let KeySummary::Held { value, nodes: 3, left: Some(_) } = summary else {
+        panic!("{summary:?}")
     };
     assert_eq!(value, token);
     let text = format!("{value}");

@@ -31,7 +31,7 @@ fn told_in_time(what: &str, mut lose: impl FnMut() -> Told) {
 }
 
 #[test]
-fn it_is_reported_before_the_deadline_when_a_majority_is_stopped() {
+fn loss_is_reported_before_the_deadline_when_a_majority_is_stopped() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
     told_in_time("two of three stopped", || {
@@ -54,7 +54,7 @@ fn it_is_reported_before_the_deadline_when_a_majority_is_stopped() {
 }
 
 #[test]
-fn it_is_reported_before_the_deadline_when_a_majority_is_killed() {
+fn loss_is_reported_before_the_deadline_when_a_majority_is_killed() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();
     told_in_time("two of three killed", || {
@@ -71,7 +71,7 @@ fn it_is_reported_before_the_deadline_when_a_majority_is_killed() {
 }
 
 #[test]
-fn it_is_reported_at_once_when_its_keys_are_deleted_on_a_majority() {
+fn loss_is_reported_at_once_when_a_majority_of_keys_is_deleted() {
     let fleet = Fleet::start(5);
     let client = client(&fleet);
     for round in 0..5 {
@@ -94,7 +94,7 @@ fn it_is_reported_at_once_when_its_keys_are_deleted_on_a_majority() {
 }
 
 #[test]
-fn a_flush_of_all_nodes_loses_it_at_once_and_no_key_comes_back() {
+fn loss_by_a_flush_of_all_nodes_is_reported_at_once_and_no_key_returns() {
     let fleet = Fleet::start(5);
     let client = client(&fleet);
     let guards: Vec<Guard> =
@@ -131,7 +131,7 @@ fn a_flush_of_all_nodes_loses_it_at_once_and_no_key_comes_back() {
 }
 
 #[test]
-fn it_is_lost_when_the_third_of_five_keys_was_replaced() {
+fn loss_is_reported_when_the_third_of_five_keys_is_replaced() {
     let fleet = Fleet::start(5);
     let client = client(&fleet);
     let replace = |node: usize| {
@@ -267,7 +267,7 @@ fn an_extend_whose_answers_are_read_after_the_old_deadline_is_lost_and_leaves_no
 }
 
 #[test]
-fn a_loss_that_another_call_found_out_is_reported_by_the_next_look() {
+fn loss_that_another_call_found_is_reported_by_the_next_check() {
     let fleet = Fleet::start(3);
     let client = Client::connect(config(&fleet).node_timeout(millis(50))).unwrap();
     client.wait_ready(3);
@@ -290,7 +290,7 @@ fn a_loss_that_another_call_found_out_is_reported_by_the_next_look() {
 }
 
 #[test]
-fn loss_of_a_lock_that_is_not_kept_is_an_event_too() {
+fn loss_of_a_lock_without_auto_extend_is_an_event_too() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let guard = client.lock("a", millis(300)).unwrap();

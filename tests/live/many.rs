@@ -71,7 +71,7 @@ fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
     release_all(&mut embedded, locks);
     eventually(10 * timeout, "the stopped node is suspect", || {
         embedded.turn();
-        embedded.engine.standing(stopped) == NodeState::Suspect
+        embedded.engine.node_state(stopped) == NodeState::Suspect
     });
     let before = waiting(&embedded);
     println!("waiting for the stopped node: {before:?} (bytes, questions, records)");
@@ -83,7 +83,7 @@ fn ten_thousand_keys_with_one_node_stopped_in_bounded_memory() {
     assert_eq!(waiting(&embedded), before, "a suspect node is asked for nothing new");
     fleet[1].cont();
     eventually(10 * SECOND, "nothing is open", || is_idle(&mut embedded));
-    assert_eq!(embedded.engine.standing(stopped), NodeState::Ready);
+    assert_eq!(embedded.engine.node_state(stopped), NodeState::Ready);
     nothing_is_left(&fleet, SECOND);
 }
 

@@ -147,7 +147,7 @@ fn nothing_is_left(fleet: &Fleet, within: Duration) -> Duration {
 }
 
 /// The state of each node.
-fn standings(engine: &Engine) -> Vec<NodeState> {
+fn node_states(engine: &Engine) -> Vec<NodeState> {
     let nodes = 0..engine.coordinator().settings().nodes.len();
-    nodes.map(|index| engine.standing(NodeId::new(index))).collect()
+    nodes.map(|index| engine.node_state(NodeId::new(index))).collect()
 }

@@ -11,7 +11,7 @@ fn owned(fleet: &Fleet, owner: &str) -> Client {
 
 /// What the nodes say of the key, and who holds it.
 fn holder(client: &Client, key: &str) -> Option<String> {
-    match client.inspect(key).unwrap().finding() {
+    match client.inspect(key).unwrap().summary() {
         KeySummary::Held { value, .. } => value.owner().map(str::to_string),
         _ => None,
     }

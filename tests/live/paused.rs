@@ -54,12 +54,12 @@ impl Drop for Holder {
 }
 
 #[test]
-fn the_first_look_of_a_holder_that_was_stopped_past_its_ttl_says_lost() {
+fn loss_is_returned_by_the_first_check_of_a_holder_stopped_past_its_ttl() {
     if let Some(urls) = again::nodes() {
         return the_holder(urls);
     }
     let fleet = Fleet::start(3);
-    let test = "the_first_look_of_a_holder_that_was_stopped_past_its_ttl_says_lost";
+    let test = "loss_is_returned_by_the_first_check_of_a_holder_stopped_past_its_ttl";
     let mut holder = Holder::start(test, &fleet.urls());
     let mut lines = BufReader::new(holder.0.stdout.take().expect("it is piped")).lines();
     let mut line = || lines.next().expect("it says more").expect("it can be read");

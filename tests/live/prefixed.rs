@@ -31,7 +31,7 @@ fn prefix_is_before_the_key_on_the_nodes_and_nowhere_else() {
     plain.try_lock("a", TTL).unwrap().release().unwrap();
     let seen = other.inspect("a").unwrap();
     assert_eq!(&*seen.key, b"a");
-    assert!(matches!(seen.finding(), KeySummary::Held { nodes: 3, .. }), "{seen}");
+    assert!(matches!(seen.summary(), KeySummary::Held { nodes: 3, .. }), "{seen}");
     // Handed on by its token, and released by it.
     let token = guard.into_token().unwrap();
     other.extend_token("a", token.clone(), TTL).unwrap();

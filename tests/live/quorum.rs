@@ -53,7 +53,7 @@ fn a_stopped_majority_is_no_quorum_at_the_node_timeout_and_leaves_nothing() {
     assert!(took >= millis(100) && took < SECOND, "{took:?}");
     let Error::NoQuorum(report) = &error else { panic!("{error}") };
     let silent = NodeReply::Failed(redlatch::NodeError::Silent);
-    let said: Vec<NodeReply> = report.nodes.iter().map(|node| node.said).collect();
+    let said: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
     assert_eq!(said, [silent, NodeReply::Granted, silent]);
     let text = error.to_string();
     for node in [&fleet[0], &fleet[2]] {
@@ -74,7 +74,7 @@ fn a_key_that_is_held_is_contended_and_names_who_holds_it() {
     let guard = first.try_lock("a", TTL).unwrap();
     let error = second.try_lock("a", TTL).unwrap_err();
     let Error::Contended(report) = &error else { panic!("{error}") };
-    assert!(report.nodes.iter().filter(|node| node.said == NodeReply::Held).count() >= 2);
+    assert!(report.nodes.iter().filter(|node| node.reply == NodeReply::Held).count() >= 2);
     assert!(
         error.to_string().starts_with("held by another client: needed 2 of 3 for \"a\":"),
         "{error}"
@@ -149,7 +149,7 @@ fn two_addresses_of_one_server_are_refused_at_the_start_and_have_one_vote_later(
 }
 
 #[test]
-fn what_cannot_be_used_is_an_error_of_configuration_at_once() {
+fn configuration_that_cannot_work_is_refused_at_once() {
     let fleet = Fleet::with(3, &["--requirepass", "opensesame"]);
     let start = Instant::now();
     let client = Client::connect(config(&fleet)).unwrap();

@@ -4,7 +4,7 @@ use super::*;
 use redlatch::{LostReason, NodeError};
 
 #[test]
-fn a_kept_lock_is_not_renewed_by_one_master_and_its_replicas() {
+fn auto_extend_does_not_succeed_on_one_master_and_its_replicas() {
     let fleet = Fleet::start(3);
     let ttl = millis(600);
     // Without the guard, whose quarantine would hide the matter: the first copy of the master's

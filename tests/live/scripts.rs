@@ -56,7 +56,7 @@ fn a_lock_is_prolonged_by_its_token_alone_and_not_by_another() {
 }
 
 #[test]
-fn a_script_that_hears_too_little_says_so_and_releases_nothing() {
+fn extend_token_without_a_quorum_is_an_error_and_releases_nothing() {
     let fleet = Fleet::start(3);
     let holder = client(&fleet);
     let script = Client::connect(config(&fleet).node_timeout(millis(100))).unwrap();

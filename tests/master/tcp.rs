@@ -63,7 +63,7 @@ impl Peer {
         found.expect("the field is there").to_owned()
     }
 
-    fn is_silent(&mut self) -> bool {
+    fn sends_nothing(&mut self) -> bool {
         self.input.is_empty() && self.read(A_WHILE).is_none()
     }
 
@@ -133,7 +133,7 @@ fn a_frozen_one_takes_everything_and_executes_it_when_thawed() {
     let mut gone = Peer::connect(&masters[0]);
     gone.send("SET m t");
     drop(gone);
-    assert!(before.is_silent() && during.is_silent());
+    assert!(before.sends_nothing() && during.sends_nothing());
     assert!(masters[0].keys().is_empty(), "nothing was executed");
 
     masters[0].thaw();
@@ -173,7 +173,7 @@ fn a_killed_one_is_gone_until_it_is_restarted() {
 }
 
 #[test]
-fn what_a_frozen_one_did_not_execute_dies_with_it() {
+fn frozen_master_that_is_killed_executes_nothing_more() {
     let masters = one();
     let mut peer = Peer::connect(&masters[0]);
     assert_eq!(peer.ask("PING"), "+PONG");
@@ -227,7 +227,7 @@ fn a_delay_is_that_of_a_long_wire() {
 }
 
 #[test]
-fn it_refuses_until_it_serves() {
+fn master_refuses_connections_until_it_serves() {
     let masters = one();
     let mut peer = Peer::connect(&masters[0]);
     masters[0].refuse_with("LOADING Redis is loading the dataset in memory");

@@ -50,7 +50,7 @@ fn a_waiter_has_the_lock_when_it_is_dropped() {
 }
 
 #[test]
-fn a_lock_that_is_kept_outlives_its_ttl_and_its_loss_is_reported() {
+fn auto_extend_outlives_the_ttl_and_its_loss_is_reported() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let ttl = millis(600);
@@ -76,7 +76,7 @@ fn a_lock_that_is_kept_outlives_its_ttl_and_its_loss_is_reported() {
 }
 
 #[test]
-fn the_end_of_a_lock_that_is_not_kept_is_reported_too() {
+fn loss_of_a_lock_without_auto_extend_is_reported_too() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let guard = client.lock("a", millis(300)).wait().unwrap();
@@ -104,7 +104,7 @@ fn a_lock_is_handed_on_by_its_token() {
     let guard = two.adopt("a", token.clone(), TTL).wait().unwrap();
     assert_ne!(guard.token(), token);
     let seen = one.inspect("a").wait().unwrap();
-    let KeySummary::Held { value: holder, .. } = seen.finding() else { panic!("{seen:?}") };
+    let KeySummary::Held { value: holder, .. } = seen.summary() else { panic!("{seen:?}") };
     assert_eq!(holder.as_bytes(), guard.token().digits());
     assert!(matches!(one.adopt("a", token, TTL).wait(), Err(Error::Lost { .. })));
     let token = guard.into_token().unwrap();

@@ -101,7 +101,7 @@ fn a_watcher_of_a_lock_leaves_nothing_when_it_is_dropped() {
 }
 
 #[test]
-fn whoever_waits_for_the_end_of_a_lock_changes_nothing_of_its_keeping() {
+fn loss_waiter_does_not_change_the_auto_extension() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let ttl = 3 * SECOND;
@@ -175,7 +175,7 @@ fn a_call_of_close_leaves_nothing_when_it_is_dropped() {
 }
 
 #[test]
-fn of_several_closes_the_shortest_timeout_decides() {
+fn close_of_several_callers_ends_at_the_shortest_timeout() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let held = client.lock("a", TTL).wait().unwrap();
@@ -253,7 +253,7 @@ fn a_loss_that_comes_after_a_refusal_is_seen_though_nobody_waits_for_it() {
 }
 
 #[test]
-fn loss_of_a_lock_that_is_not_kept_has_its_reason_whether_or_not_it_was_waited_for() {
+fn loss_of_a_lock_without_auto_extend_has_its_reason_with_and_without_a_waiter() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let before = client.gauges();
@@ -281,7 +281,7 @@ fn loss_of_a_lock_that_is_not_kept_has_its_reason_whether_or_not_it_was_waited_f
 }
 
 #[test]
-fn loss_of_a_lock_that_is_not_kept_is_noticed_at_once_while_it_is_waited_for() {
+fn loss_of_a_lock_without_auto_extend_is_noticed_at_once_during_a_wait_for_it() {
     let fleet = Fleet::start(3);
     let client = client(&fleet);
     let before = client.gauges();

@@ -208,7 +208,7 @@ fn handles_come_and_go_while_others_wait() {
 }
 
 #[test]
-fn it_is_busy_at_the_bound_of_its_records_and_at_nothing_else() {
+fn client_is_busy_only_at_the_bound_of_its_records() {
     const RECORDS: usize = 100;
     let fleet = Fleet::start(3);
     let limits = Limits::default().records(RECORDS);

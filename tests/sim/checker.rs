@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_took_away_another_may_have_and_it_does_not_come_back() {
+    fn checker_ends_a_lock_that_an_operator_deleted() {
         let mut checker = Checker::new(true);
         let first = checker.hand_out(10, belief(1, 7, 10, 100));
         checker.delete(first, true);

@@ -158,7 +158,7 @@ impl World {
         if it.step == Step::Idle {
             it.step = Step::Read;
         }
-        while self.is_going_on() {
+        while self.count_event() {
             let next = self.take_step(client);
             self.clients[client].step = next;
             if next == Step::Idle {
@@ -301,7 +301,7 @@ impl World {
         let coordinator = &mut self.clients[client].coordinator;
         for portion in self.network.wires[wire].reads.portions(bytes, &mut self.dice) {
             // One that proto has broken off is closed with the next actions.
-            if coordinator.standing(id).is_connected() {
+            if coordinator.node_state(id).is_connected() {
                 coordinator.handle_bytes(id, portion, instant(now));
             }
         }
@@ -370,11 +370,11 @@ impl World {
     fn look_at_standing(&mut self, client: usize, node: usize) {
         let it = &mut self.clients[client];
         let id = NodeId::new(node);
-        let standing = it.coordinator.standing(id);
-        if standing.is_usable() {
+        let state = it.coordinator.node_state(id);
+        if state.is_usable() {
             it.paid_on[node] = it.wires[node];
         }
-        self.tally.suspects += u64::from(standing == NodeState::Suspect);
+        self.tally.suspects += u64::from(state == NodeState::Suspect);
         self.tally.pending_releases += u64::from(it.coordinator.pending_releases(id) > 0);
     }
 }

@@ -146,7 +146,7 @@ impl Scenario {
 /// Its key stands in the place of the one it forgot: if it counted for the holder at once, there
 /// would be two holders.
 #[test]
-fn what_was_healed_in_quarantine_does_not_count_before_it_is_over() {
+fn heal_in_quarantine_does_not_count_before_its_end() {
     let mut it = Scenario::new();
     it.stall(HOLDER, 2, 5);
     it.acquire(HOLDER, 60);
@@ -175,7 +175,7 @@ fn what_was_healed_in_quarantine_does_not_count_before_it_is_over() {
 /// The third node granted the key to the rival and restarted without it. The holder wins by the
 /// others, and the third node's grant does not count; nor does it in an extend.
 #[test]
-fn what_was_granted_in_quarantine_does_not_count_in_an_extend() {
+fn quarantine_grant_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
     it.a_rival_asks();
     it.until(2);
@@ -193,7 +193,7 @@ fn what_was_granted_in_quarantine_does_not_count_in_an_extend() {
 /// The holder won without the third node, which is flushed and executes the holder's question
 /// afterwards: the answer comes after the push, and does not count.
 #[test]
-fn what_a_flushed_node_grants_after_the_verdict_does_not_count_in_an_extend() {
+fn quarantine_grant_after_a_flush_and_the_verdict_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
     it.a_rival_asks();
     it.until(2);
@@ -211,7 +211,7 @@ fn what_a_flushed_node_grants_after_the_verdict_does_not_count_in_an_extend() {
 
 /// As before, but the holder learns of the flush while the acquire is undecided.
 #[test]
-fn what_a_flushed_node_grants_before_the_verdict_does_not_count_in_an_extend() {
+fn quarantine_grant_after_a_flush_before_the_verdict_does_not_count_in_an_extend() {
     let mut it = Scenario::new();
     it.a_rival_asks();
     it.until(2);
@@ -245,7 +245,7 @@ fn given_away_in_quarantine(it: &mut Scenario) -> LockToken {
 /// The giver's key on the third node was set in quarantine. It does not count for the adopter,
 /// neither when it takes the lock up nor when it prolongs it.
 #[test]
-fn what_was_granted_in_quarantine_does_not_count_for_an_adopter() {
+fn quarantine_grant_does_not_count_for_an_adopter() {
     let mut it = Scenario::new();
     let token = given_away_in_quarantine(&mut it);
     it.adopt(HEIR, token, 50);
@@ -270,7 +270,7 @@ fn a_lock_is_not_taken_up_by_the_vote_of_a_node_in_quarantine() {
 
 /// The same for a client that prolongs it by its token.
 #[test]
-fn what_was_granted_in_quarantine_does_not_count_for_an_extend_by_token() {
+fn quarantine_grant_does_not_count_in_an_extend_by_token() {
     let mut it = Scenario::new();
     let token = given_away_in_quarantine(&mut it);
     it.stall(HEIR, 0, 200);

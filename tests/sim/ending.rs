@@ -31,9 +31,9 @@ impl World {
             let counts = [
                 ("open records", it.open_records()),
                 ("open requests", it.open_ops()),
-                ("kept locks", it.kept_locks()),
+                ("kept locks", it.auto_extended_locks()),
                 ("pending releases", sum(&|node| it.pending_releases(node))),
-                ("nodes not ready", sum(&|node| usize::from(!it.standing(node).is_usable()))),
+                ("nodes not ready", sum(&|node| usize::from(!it.node_state(node).is_usable()))),
             ];
             for (what, count) in counts {
                 if count > 0 {
@@ -57,7 +57,7 @@ impl World {
         loop {
             let it = &self.clients[client].coordinator;
             let quarantined = (0..nodes)
-                .filter(|&n| matches!(it.standing(NodeId::new(n)), NodeState::Quarantined(_)))
+                .filter(|&n| matches!(it.node_state(NodeId::new(n)), NodeState::Quarantined(_)))
                 .count();
             let (left, known) = (it.open_timers(), nodes + quarantined);
             if (known..=known + looks).contains(&left) {
@@ -68,7 +68,7 @@ impl World {
                 return self.checker.violate(words);
             }
             self.run_until(self.agenda.now() + MILLI);
-            if !self.is_going_on() {
+            if !self.count_event() {
                 return;
             }
         }
@@ -158,10 +158,10 @@ impl World {
 
     /// Nodes that may have forgotten something are trusted again.
     fn wait_for_trust(&mut self) {
-        let standings = self.clients.iter().flat_map(|client| {
-            (0..self.nodes.len()).map(|node| client.coordinator.standing(NodeId::new(node)))
+        let node_states = self.clients.iter().flat_map(|client| {
+            (0..self.nodes.len()).map(|node| client.coordinator.node_state(NodeId::new(node)))
         });
-        let last = standings.filter_map(|standing| match standing {
+        let last = node_states.filter_map(|state| match state {
             NodeState::Quarantined(until) => Some(until.as_nanos()),
             _ => None,
         });
@@ -202,7 +202,7 @@ impl World {
         }
         let seen =
             self.errand(client, |core, key, serial, at| core.inspect(key, serial, at).map(|_| ()));
-        let whose = |seen: &Inspection| match seen.finding() {
+        let whose = |seen: &Inspection| match seen.summary() {
             KeySummary::Held { value, .. } => value == Value::of(token.digits()),
             _ => false,
         };
@@ -251,7 +251,7 @@ impl World {
         let give_up = self.agenda.now() + SECOND;
         while self.clients[client].errand.is_none() && self.agenda.now() < give_up {
             self.run_until(self.agenda.now() + MILLI);
-            if !self.is_going_on() {
+            if !self.count_event() {
                 break;
             }
         }

@@ -382,9 +382,9 @@ impl World {
         let runs = !self.nodes[node].down && !self.nodes[node].is_frozen(now);
         let told = self.clients.iter().all(|client| {
             let wire = client.wires[node].map(|wire| &self.network.wires[wire]);
-            let standing = client.coordinator.standing(NodeId::new(node));
+            let state = client.coordinator.node_state(NodeId::new(node));
             // A silent connection is kept here until it answers.
-            (standing.is_usable() || standing == NodeState::Suspect)
+            (state.is_usable() || state == NodeState::Suspect)
                 && wire.is_some_and(|wire| !wire.cut && !wire.ended)
         });
         if runs && (told || SEES_OLD_FLUSHES) {

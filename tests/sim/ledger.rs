@@ -83,12 +83,12 @@ impl Ledger {
     }
 
     /// A node is about to execute something, and this key is not there.
-    pub fn is_absent(&mut self, node: usize, key: usize) {
+    pub fn clear_key(&mut self, node: usize, key: usize) {
         self.places[node][key].entry = None;
     }
 
     /// A node has executed something, and this is at a key now.
-    pub fn is_there(&mut self, now: u64, node: usize, key: usize, token: Option<&[u8]>) {
+    pub fn set_key(&mut self, now: u64, node: usize, key: usize, token: Option<&[u8]>) {
         let doubtful_until = self.doubtful_until[node];
         let place = &mut self.places[node][key];
         if place.entry.as_ref().map(|entry| &entry.token[..]) == token {
@@ -119,7 +119,7 @@ impl Ledger {
     }
 
     /// A node was started so long before the simulation: what it held before may be believed in.
-    pub fn is_up_for(&mut self, node: usize, uptime: u64) {
+    pub fn set_uptime(&mut self, node: usize, uptime: u64) {
         self.doubtful_until[node] = self.memory.saturating_sub(uptime);
     }
 
@@ -143,7 +143,7 @@ mod tests {
     /// A node whose key is held by the first token, without a doubt.
     fn ledger() -> Ledger {
         let mut ledger = Ledger::new(1, 1, 100);
-        ledger.is_there(5, 0, 0, Some(b"first"));
+        ledger.set_key(5, 0, 0, Some(b"first"));
         ledger
     }
 
@@ -153,10 +153,10 @@ mod tests {
         assert!(ledger.is_certain(6, 0, 0, b"first"));
         ledger.forget(10, 0, 0, b"first", 60);
         ledger.lose_memory(10, 0);
-        ledger.is_there(20, 0, 0, Some(b"second"));
+        ledger.set_key(20, 0, 0, Some(b"second"));
         assert!(!ledger.is_certain(109, 0, 0, b"second"));
         assert!(ledger.is_certain(110, 0, 0, b"second"), "nobody believes in the first any more");
-        ledger.is_there(120, 0, 0, Some(b"third"));
+        ledger.set_key(120, 0, 0, Some(b"third"));
         assert!(ledger.is_certain(120, 0, 0, b"third"));
         assert!(!ledger.is_certain(120, 0, 0, b"second"));
     }
@@ -168,7 +168,7 @@ mod tests {
         ledger.lose_memory(10, 0);
         assert!(ledger.has_forgotten(0, 0, b"first", 60));
         assert!(!ledger.has_forgotten(0, 0, b"first", 61), "it was never asked for so long");
-        ledger.is_there(20, 0, 0, Some(b"second"));
+        ledger.set_key(20, 0, 0, Some(b"second"));
         ledger.forget(30, 0, 0, b"second", 90);
         assert!(!ledger.has_forgotten(0, 0, b"second", 40), "it never stood there for certain");
     }
@@ -177,10 +177,10 @@ mod tests {
     fn a_token_that_comes_again_is_a_new_one() {
         let mut ledger = ledger();
         ledger.lose_memory(10, 0);
-        ledger.is_there(20, 0, 0, Some(b"first"));
+        ledger.set_key(20, 0, 0, Some(b"first"));
         assert!(ledger.is_certain(20, 0, 0, b"first"), "it was kept, and is the same");
-        ledger.is_absent(0, 0);
-        ledger.is_there(30, 0, 0, Some(b"first"));
+        ledger.clear_key(0, 0);
+        ledger.set_key(30, 0, 0, Some(b"first"));
         assert!(!ledger.is_certain(30, 0, 0, b"first"));
     }
 }

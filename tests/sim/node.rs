@@ -83,12 +83,12 @@ impl Node {
     }
 
     /// It was started so many seconds before the simulation.
-    pub fn is_up_for(&mut self, seconds: u32) {
+    pub fn set_uptime(&mut self, seconds: u32) {
         self.master.set_uptime(Instant::default(), seconds);
     }
 
     /// No client has met it before: it has no node marker yet.
-    pub fn is_unknown(&mut self) {
+    pub fn delete_marker(&mut self) {
         self.operate(0, format!("DEL {NODE_MARKER}\r\n").as_bytes());
         while self.master.poll_output().is_some() {}
     }

@@ -12,7 +12,7 @@ impl World {
         let clock = node.clock(self.agenda.now());
         for (key, name) in self.keys.iter().enumerate() {
             if node.master.get(clock, 0, name).is_none() {
-                self.ledger.is_absent(number, key);
+                self.ledger.clear_key(number, key);
             }
         }
     }
@@ -23,7 +23,7 @@ impl World {
         let node = &self.nodes[number];
         let clock = node.clock(now);
         for (key, name) in self.keys.iter().enumerate() {
-            self.ledger.is_there(now, number, key, node.master.get(clock, 0, name));
+            self.ledger.set_key(now, number, key, node.master.get(clock, 0, name));
         }
     }
 

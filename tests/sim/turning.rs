@@ -57,7 +57,7 @@ impl Driver for Driving<'_> {
         instant(self.world.agenda.now())
     }
 
-    fn has_rest(&mut self) -> bool {
+    fn must_read_rest(&mut self) -> bool {
         self.world.clients[self.client].rest.contains(&true)
     }
 
@@ -247,9 +247,9 @@ mod tests {
         world.run_until(world.agenda.now() + AWAY + 10 * MILLI);
         let it = &world.clients[0];
         let holds = matches!(it.users[0].state, State::Holding(_));
-        let standings =
-            (0..world.nodes.len()).map(|node| it.coordinator.standing(NodeId::new(node)));
-        let silent = standings.filter(|standing| *standing == NodeState::Suspect).count();
+        let node_states =
+            (0..world.nodes.len()).map(|node| it.coordinator.node_state(NodeId::new(node)));
+        let silent = node_states.filter(|state| *state == NodeState::Suspect).count();
         let violations = world.checker.violations();
         assert!(holds && silent == 0 && violations.is_empty(), "{}{violations:?}", trace.text());
     }

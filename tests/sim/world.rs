@@ -78,11 +78,11 @@ impl World {
         for (number, node) in nodes.iter_mut().enumerate() {
             if plan.young > 0 && dice.chance(plan.young) {
                 let uptime = dice.below(2 * memory / SECOND + 2);
-                node.is_up_for(uptime as u32);
-                ledger.is_up_for(number, uptime * SECOND);
+                node.set_uptime(uptime as u32);
+                ledger.set_uptime(number, uptime * SECOND);
             }
             if dice.chance(100) {
-                node.is_unknown();
+                node.delete_marker();
             }
         }
         World {
@@ -121,7 +121,7 @@ impl World {
         self.run_until(self.plan.length);
         self.heal();
         self.run_until(self.agenda.now() + QUIET);
-        if !self.is_going_on() {
+        if !self.count_event() {
             return;
         }
         self.check_that_nothing_is_left();
@@ -132,7 +132,7 @@ impl World {
 
     /// Lets it run up to `end`.
     pub fn run_until(&mut self, end: u64) {
-        while self.is_going_on() {
+        while self.count_event() {
             let Some(event) = self.agenda.next(end) else { return };
             self.happen(event);
         }
@@ -140,7 +140,7 @@ impl World {
 
     /// Counts another event, and returns whether the run goes on. After the first violation it
     /// ends: the events before that are the most useful.
-    pub fn is_going_on(&mut self) -> bool {
+    pub fn count_event(&mut self) -> bool {
         self.tally.events += 1;
         if self.tally.events == MOST_EVENTS {
             self.checker.violate("it goes round in circles".into());

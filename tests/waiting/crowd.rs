@@ -123,7 +123,7 @@ fn it_went_on(holds: &[Hold], begin: u64, end: u64) {
 }
 
 #[test]
-fn two_who_hold_it_at_one_time_are_found() {
+fn overlapping_holds_are_found() {
     let hold = |who, from, until| Hold { who, asked: 0, from, until };
     no_two_at_one_time(&[hold(1, 20, 30), hold(2, 10, 20), hold(3, 0, 0)]);
     let both = [hold(1, 10, 21), hold(3, 0, 0), hold(2, 20, 30)];

@@ -41,7 +41,7 @@ fn is_followed(fleet: &Fleet, mut holder: Process, mut waiter: Process, deadline
 }
 
 #[test]
-fn a_holder_that_dies_is_followed_at_its_expiry() {
+fn waiter_follows_a_dead_holder_at_its_expiry() {
     let fleet = Fleet::start(5);
     for ttl in [300, 700, 1_500] {
         let (mut holder, mut waiter) =
@@ -55,7 +55,7 @@ fn a_holder_that_dies_is_followed_at_its_expiry() {
 
 /// The waiter has seen a time to live that each renewal made wrong.
 #[test]
-fn a_holder_that_kept_its_lock_and_dies_is_followed_at_its_expiry() {
+fn waiter_follows_a_dead_holder_with_auto_extend_at_its_expiry() {
     let fleet = Fleet::start(5);
     let (mut holder, mut waiter) = (Process::start(&fleet.urls()), Process::start(&fleet.urls()));
     let first = holder.lock("a", millis(600));

@@ -58,7 +58,7 @@ fn a_waiter_is_notified_of_the_release() {
 }
 
 #[test]
-fn a_waiter_whose_notifications_are_lost_looks_by_itself() {
+fn waiter_whose_notifications_are_lost_asks_by_itself() {
     let fleet = Fleet::start(5);
     let proxies: Vec<Proxy> = fleet.iter().map(|node| Proxy::start(node.address())).collect();
     proxies.iter().for_each(Proxy::lose_pushes);
@@ -77,7 +77,7 @@ fn a_waiter_whose_notifications_are_lost_looks_by_itself() {
 }
 
 #[test]
-fn a_waiter_that_may_not_be_notified_looks_by_itself() {
+fn waiter_that_cannot_be_notified_asks_by_itself() {
     let fleet = Fleet::start(5);
     for node in &fleet {
         let user = ["ACL", "SETUSER", "untold", "on", ">pw", "~*", "+@all", "-client|tracking"];

@@ -148,7 +148,7 @@ fn in_a_process_of_its_own() {
     let client = Client::connect(config).expect("a good configuration");
     eventually(20 * SECOND, "the nodes are ready", || {
         client.drive(millis(1)).expect("the poller works");
-        client.nodes().iter().all(|standing| *standing == NodeState::Ready)
+        client.nodes().iter().all(|state| *state == NodeState::Ready)
     });
     say("ready");
     let mut held = None;

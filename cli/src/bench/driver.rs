@@ -143,7 +143,7 @@ impl Driver {
         self.engines.iter().all(|engine| {
             let core = engine.coordinator();
             let nodes = core.settings().nodes.len();
-            let known = |node| core.standing(node).is_usable() || core.failures(node) > 0;
+            let known = |node| core.node_state(node).is_usable() || core.failures(node) > 0;
             (0..nodes).map(NodeId::new).all(known)
         })
     }
@@ -151,12 +151,12 @@ impl Driver {
     /// The nodes that the first client cannot use now, and why.
     pub fn absent(&self) -> Vec<String> {
         let core = self.engines[0].coordinator();
-        let report = core.report_standings(clock::now());
+        let report = core.report_node_states(clock::now());
         let nodes = report.nodes.iter().enumerate();
-        let absent = nodes.filter(|(index, _)| !core.standing(NodeId::new(*index)).is_usable());
+        let absent = nodes.filter(|(index, _)| !core.node_state(NodeId::new(*index)).is_usable());
         let words = absent.map(|(_, node)| match &node.detail {
-            Some(detail) => format!("{} {} ({detail})", node.label, node.said),
-            None => format!("{} {}", node.label, node.said),
+            Some(detail) => format!("{} {} ({detail})", node.label, node.reply),
+            None => format!("{} {}", node.label, node.reply),
         });
         words.collect()
     }

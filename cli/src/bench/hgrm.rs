@@ -52,7 +52,7 @@ mod tests {
 
     /// As the reference implementation writes it, except for the digits of a value.
     #[test]
-    fn it_is_the_format_that_plotters_know() {
+    fn hgrm_has_the_format_of_hdr_histogram_plotters() {
         let mut histogram = Histogram::<u64>::new_with_bounds(1, 1_000_000_000, 3).unwrap();
         for micros in [100, 200, 300, 400] {
             histogram.record(micros * 1000).unwrap();

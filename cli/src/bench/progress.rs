@@ -81,7 +81,7 @@ mod tests {
     use redlatch::ReleaseOutcome;
 
     #[test]
-    fn it_says_how_far_it_is() {
+    fn progress_says_how_far_the_run_is() {
         let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
         let window = Window { begin: at(1), end: at(11) };
         let mut tally = Tally::new();

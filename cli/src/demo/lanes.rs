@@ -68,13 +68,13 @@ impl Open<'_> {
 
 /// The bands of a node at one key, by the looks at it up to `end`.
 pub fn bands<'a>(
-    sights: impl Iterator<Item = (Instant, Option<&'a Held>)>,
+    states: impl Iterator<Item = (Instant, Option<&'a Held>)>,
     absences: &[Absence],
     end: Instant,
 ) -> Vec<Band> {
     let mut bands = Vec::new();
     let mut open: Option<Open> = None;
-    for (at, held) in sights {
+    for (at, held) in states {
         let goes_on = match (&open, held) {
             (Some(open), Some(held)) => open.held.token == held.token,
             _ => false,

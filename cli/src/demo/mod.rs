@@ -88,10 +88,10 @@ fn play(options: &Options, screen: &mut Screen) -> Result<(), Stop> {
     let watch = options.svg.as_ref().map(|_| Watch::start(&masters.urls(), &KEYS)).transpose()?;
     story::play(screen, masters.as_mut(), started, &mut chronicle)?;
     let end = clock::now();
-    let sights = watch.map(Watch::end);
+    let states = watch.map(Watch::end);
     drop(masters);
-    if let (Some(path), Some(sights)) = (&options.svg, sights) {
-        draw(path, &timeline::svg(&chronicle, &sights, end))?;
+    if let (Some(path), Some(states)) = (&options.svg, states) {
+        draw(path, &timeline::svg(&chronicle, &states, end))?;
     }
     let took = clock::now().saturating_since(start);
     screen.prose(&format!("The five masters are ended. {} in all.", screen::time(took)))

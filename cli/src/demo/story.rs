@@ -409,7 +409,7 @@ fn until_ready(client: &Client) -> Result<(), Stop> {
 }
 
 fn count_ready(nodes: &[NodeState]) -> usize {
-    nodes.iter().filter(|&&standing| standing == NodeState::Ready).count()
+    nodes.iter().filter(|&&state| state == NodeState::Ready).count()
 }
 
 /// Drives a client until `holds` is true of its nodes' states.

@@ -54,10 +54,10 @@ const TROUBLE: RGBColor = RGBColor(200, 60, 0);
 /// The drawing library's.
 pub fn svg(
     chronicle: &Chronicle,
-    sights: &[Vec<KeyState>],
+    states: &[Vec<KeyState>],
     end: Instant,
 ) -> Result<String, Box<dyn Error>> {
-    let axis_y = LANES_Y + sights.len() as i32 * LANE;
+    let axis_y = LANES_Y + states.len() as i32 * LANE;
     let list_y = axis_y + 74;
     let lines = chronicle.events.len().div_ceil(2) as i32;
     let height = list_y + lines * LIST_LINE + 24;
@@ -68,12 +68,12 @@ pub fn svg(
         area.fill(&WHITE)?;
         let picture = Picture { area: &area, chronicle, end };
         picture.head()?;
-        (0..sights.len()).try_for_each(|node| picture.ground(node))?;
+        (0..states.len()).try_for_each(|node| picture.ground(node))?;
         // After the lanes, and before everything with words, which is drawn over it.
         picture.marks(axis_y)?;
         picture.holders()?;
-        for (node, sights) in sights.iter().enumerate() {
-            picture.lane(node, sights)?;
+        for (node, states) in states.iter().enumerate() {
+            picture.lane(node, states)?;
         }
         picture.axis(axis_y)?;
         picture.list(list_y)?;
@@ -154,14 +154,14 @@ impl Picture<'_, '_> {
         self.strong(&format!("node {}", node + 1), (24, top + LANE_HEIGHT / 2))
     }
 
-    fn lane(&self, node: usize, sights: &[KeyState]) -> Drawn {
+    fn lane(&self, node: usize, states: &[KeyState]) -> Drawn {
         let top = LANES_Y + node as i32 * LANE;
         let mine = self.chronicle.done.iter().filter(|(_, whose, _)| *whose == node);
         let absences = absences(mine.map(|&(at, _, done)| (at, done)), self.end);
         for (index, (key, (offset, height))) in KEYS.iter().zip(BANDS).enumerate() {
             let (upper, middle) = (top + offset, top + offset + height / 2);
             self.text(key, (LEFT - 8, middle), 12, GREY, HPos::Right)?;
-            let seen = sights.iter().map(|sight| (sight.at, sight.held[index].as_ref()));
+            let seen = states.iter().map(|state| (state.at, state.held[index].as_ref()));
             for band in bands(seen, &absences, self.end) {
                 self.band(&band, upper, height)?;
             }

@@ -54,7 +54,7 @@ impl Watch {
 }
 
 fn look(address: SocketAddr, keys: &[&str], stopped: &Receiver<()>) -> Vec<KeyState> {
-    let mut sights = Vec::new();
+    let mut states = Vec::new();
     let mut connection = None;
     while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
         let mut peek = match connection.take() {
@@ -68,9 +68,9 @@ fn look(address: SocketAddr, keys: &[&str], stopped: &Receiver<()>) -> Vec<KeySt
         let held = keys.iter().map(|key| peek.held(key)).collect::<Result<Vec<_>, _>>();
         // A connection that failed is not used again: an answer may still be in flight on it.
         if let Ok(held) = held {
-            sights.push(KeyState { at: clock::now(), held });
+            states.push(KeyState { at: clock::now(), held });
             connection = Some(peek);
         }
     }
-    sights
+    states
 }

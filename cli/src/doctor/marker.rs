@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_at_its_key_is_distinguished() {
+    fn marker_key_states_are_distinguished() {
         let ids = ["a", "b"].map(|digit| digit.repeat(40));
         let names = ["run_id", "master_replid"].map(str::to_owned);
         let info = names.into_iter().zip(ids.clone()).collect();

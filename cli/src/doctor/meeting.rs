@@ -17,7 +17,7 @@ use crate::output::Refusal;
 /// What the library makes of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Met {
-    pub standing: NodeState,
+    pub state: NodeState,
     /// Why the node's grants do not count yet, and when they will.
     pub distrust: Option<(QuarantineReason, Instant)>,
     /// What is wrong with the node, in the words of the system or of the node.
@@ -27,7 +27,7 @@ pub struct Met {
 impl Met {
     /// Why no lock is asked of it.
     pub fn trouble(&self) -> Option<NodeError> {
-        match self.standing {
+        match self.state {
             NodeState::Ready | NodeState::Quarantined(_) => None,
             NodeState::Down(cause) | NodeState::Rejected(cause) => Some(cause),
             // It is connecting, in its handshake, or suspect.
@@ -73,23 +73,22 @@ pub fn meet(config: Config) -> Result<Vec<Met>, Refusal> {
 }
 
 fn is_known(engine: &Engine, node: NodeId) -> bool {
-    engine.standing(node).is_usable() || engine.coordinator().failures(node) > 0
+    engine.node_state(node).is_usable() || engine.coordinator().failures(node) > 0
 }
 
 fn look(engine: &Engine, distrusted: &[Option<(QuarantineReason, Instant)>]) -> Vec<Met> {
-    let report = engine.coordinator().report_standings(clock::now());
+    let report = engine.coordinator().report_node_states(clock::now());
     let looked = report.nodes.into_iter().zip(distrusted).enumerate();
     looked
         .map(|(index, (node, &distrust))| {
-            let mut standing = engine.standing(NodeId::new(index));
+            let mut state = engine.node_state(NodeId::new(index));
             // After a failure the node is connected again: the reason of the failure counts.
             let failed = engine.coordinator().failures(NodeId::new(index)) > 0;
-            if let (true, false, NodeReply::Failed(cause)) =
-                (failed, standing.is_usable(), node.said)
+            if let (true, false, NodeReply::Failed(cause)) = (failed, state.is_usable(), node.reply)
             {
-                standing = NodeState::Down(cause);
+                state = NodeState::Down(cause);
             }
-            Met { standing, distrust, words: node.detail.map(String::from) }
+            Met { state, distrust, words: node.detail.map(String::from) }
         })
         .collect()
 }

@@ -136,7 +136,7 @@ fn start(config: &Config, patience: Patience) -> Result<Examined, Refusal> {
     let (sender, receiver) = mpsc::channel();
     for (index, (address, node)) in config.addresses().iter().zip(&settings.nodes).enumerate() {
         // A key for each: two addresses may lead to one server.
-        let [name, token, other] = [(); 3].map(|()| LockToken::draw(&mut rng));
+        let [name, token, other] = [(); 3].map(|()| LockToken::random(&mut rng));
         let keys = Keys { key: format!("{prefix}redlatch-doctor:{name}"), token, other };
         let marker = settings.wanted_marker().map(str::to_owned);
         let manner = Manner { tls: tls(config), patience, keys, marker };

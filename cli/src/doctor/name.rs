@@ -57,7 +57,7 @@ mod tests {
         let closed = SocketAddr::from(([127, 0, 0, 1], 1));
         let (address, node) = Address::parse("redis://name.example").expect("it is one");
         let mut rng = StdRng::seed_from_u64(7);
-        let [token, other_token] = [(); 2].map(|()| LockToken::draw(&mut rng));
+        let [token, other_token] = [(); 2].map(|()| LockToken::random(&mut rng));
         let keys = Keys { key: "key".into(), token, other: other_token };
         let each = Duration::from_secs(5);
         let patience = Patience { each, until: clock::now().saturating_add(2 * each) };

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_table_with_words_below_it() {
+    fn doctor_table_has_explanations_below_it() {
         let finding = |name, level, node: Option<&str>, detail: &str| Finding {
             name,
             level,

@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn the_last_word_on_the_key_is_its_deletion() {
         use rand::{SeedableRng, rngs::StdRng};
-        let token = LockToken::draw(&mut StdRng::from_seed([3; 32]));
+        let token = LockToken::random(&mut StdRng::from_seed([3; 32]));
         let keys = Keys { key: "redlatch-doctor:1".into(), token: token.clone(), other: token };
         assert_eq!(about_the_key(&keys).last().map(|question| question.0), Some("DEL"));
     }

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_and_what_cannot_be_run_are_distinguished() {
+    fn exec_distinguishes_missing_commands_from_those_it_cannot_run() {
         for (name, path, expected) in [
             ("no-such-command", "/bin:/usr/bin", exit::NOT_FOUND),
             ("sh", "", exit::NOT_FOUND),

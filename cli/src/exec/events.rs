@@ -66,10 +66,10 @@ pub fn renewed(log: &mut Log, lock: &Lock, remaining: Duration) {
 
 /// The lock was not renewed until now. `signal` is what CMD was sent because of that.
 pub fn expiring(log: &mut Log, core: &Coordinator, remaining: Duration, signal: Option<&str>) {
-    let report = core.report_standings(redlatch::clock::now());
+    let report = core.report_node_states(redlatch::clock::now());
     let sent = signal.map_or(String::new(), |signal| format!("; {signal} to CMD"));
-    let standings = standings(&report);
-    let text = format!("\"{}\" ends in {remaining:.1?}{sent}{standings}", log.key());
+    let node_states = node_states(&report);
+    let text = format!("\"{}\" ends in {remaining:.1?}{sent}{node_states}", log.key());
     let fields = json!({
         "remaining_ms": millis(remaining),
         "sent": signal,
@@ -94,10 +94,10 @@ pub fn lost(log: &mut Log, error: &Error) {
 
 /// The lock could not be renewed, and CMD ended when it got SIGTERM, `left` before the deadline.
 pub fn not_renewed(log: &mut Log, report: &Report, left: Duration) {
-    let standings = standings(report);
+    let node_states = node_states(report);
     let key = log.key();
     let text = format!(
-        "\"{key}\" could not be renewed: CMD ended {left:.1?} before its deadline{standings}"
+        "\"{key}\" could not be renewed: CMD ended {left:.1?} before its deadline{node_states}"
     );
     let nodes = nodes_json(&report.nodes);
     let fields = json!({ "reason": "not_renewed", "message": text, "nodes": nodes });
@@ -156,10 +156,10 @@ pub fn child_exit(log: &mut Log, ended: Ended, exit_code: u8) {
 }
 
 /// Which nodes cannot be asked, and why.
-fn standings(report: &Report) -> String {
+fn node_states(report: &Report) -> String {
     let away =
-        report.nodes.iter().filter(|node| matches!(node.said, redlatch::NodeReply::Failed(_)));
-    let away: Vec<String> = away.map(|node| format!("{} {}", node.label, node.said)).collect();
+        report.nodes.iter().filter(|node| matches!(node.reply, redlatch::NodeReply::Failed(_)));
+    let away: Vec<String> = away.map(|node| format!("{} {}", node.label, node.reply)).collect();
     if away.is_empty() { String::new() } else { format!(": {}", away.join(", ")) }
 }
 

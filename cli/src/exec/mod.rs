@@ -216,7 +216,7 @@ fn over_before_start(
     options: &Options,
     reports: &mut Reports,
 ) -> Result<u8, Refusal> {
-    let mut report = event_loop.engine.coordinator().report_standings(clock::now());
+    let mut report = event_loop.engine.coordinator().report_node_states(clock::now());
     report.key = options.key.key.as_bytes().into();
     give_back(event_loop, lock, reports)?;
     let mut refusal = Refusal::from(redlatch::Error::Lost { reason: LostReason::Expired, report });

@@ -256,7 +256,7 @@ impl<'a> Watch<'a> {
         if stopped && !self.lost {
             self.reports.presence.lost(self.event_loop);
             // The library would report the loss a little later: CMD had to be gone before.
-            let mut report = self.event_loop.engine.coordinator().report_standings(clock::now());
+            let mut report = self.event_loop.engine.coordinator().report_node_states(clock::now());
             report.key = self.reports.log.key().as_bytes().into();
             let reason = self.bound.reason(self.deadline);
             let left = self.deadline.saturating_since(clock::now());

@@ -164,7 +164,7 @@ impl Holding<'_> {
             let now = clock::now();
             if now.saturating_add(lead) >= self.deadline {
                 let core = self.event_loop.engine.coordinator();
-                let mut report = core.report_standings(now);
+                let mut report = core.report_node_states(now);
                 report.key = self.reports.log.key().as_bytes().into();
                 let reason = self.bound.reason(self.deadline);
                 return Ok(Some(Error::Lost { reason, report }));

@@ -78,8 +78,9 @@ impl Course {
     pub fn count(&mut self, event_loop: &EventLoop) {
         let core = event_loop.engine.coordinator();
         let nodes = core.settings().nodes.iter().enumerate();
-        let nodes: Vec<(&str, NodeState)> =
-            nodes.map(|(index, node)| (&*node.label, core.standing(NodeId::new(index)))).collect();
+        let nodes: Vec<(&str, NodeState)> = nodes
+            .map(|(index, node)| (&*node.label, core.node_state(NodeId::new(index))))
+            .collect();
         self.counters = Text::default();
         self.counters.client(core.stats(), &nodes);
         self.now = redlatch::clock::now();

@@ -7,25 +7,25 @@ use serde_json::{Value, json};
 
 use super::View;
 use crate::exit;
+use crate::key_state::{in_words, state};
 use crate::look::{Colours, Look, time};
-use crate::sights::{in_words, state};
 use crate::table::Table;
 use crate::wall_clock::{micros, millis};
 
 /// The view of one key.
 pub fn view(seen: &Inspection, colours: Colours) -> View {
-    let finding = seen.finding();
-    let code = match finding {
+    let summary = seen.summary();
+    let code = match summary {
         // No client can lock a key at which another kind of value stands.
         KeySummary::Held { .. } | KeySummary::NoLock => exit::NO,
         KeySummary::Free | KeySummary::Split => exit::DONE,
         _ => exit::NO_QUORUM,
     };
-    View { text: text(seen, finding, colours), json: object(seen, finding), code }
+    View { text: text(seen, summary, colours), json: object(seen, summary), code }
 }
 
-fn object(seen: &Inspection, finding: KeySummary) -> Value {
-    let (held, holder, remaining) = match finding {
+fn object(seen: &Inspection, summary: KeySummary) -> Value {
+    let (held, holder, remaining) = match summary {
         KeySummary::Held { value, left, .. } => (Some(true), Some(value), left),
         KeySummary::NoLock => (Some(true), None, None),
         KeySummary::Free | KeySummary::Split => (Some(false), None, None),
@@ -47,14 +47,14 @@ fn object(seen: &Inspection, finding: KeySummary) -> Value {
 }
 
 fn node_object(node: &NodeKeyState) -> Value {
-    let (token, ttl) = match node.sight {
+    let (token, ttl) = match node.state {
         KeyState::Held { value, left } => (Some(value.to_string()), left.map(millis)),
         _ => (None, None),
     };
     let answered = !node.took.is_zero();
     json!({
         "node": node.label,
-        "state": state(node.sight),
+        "state": state(node.state),
         "token": token,
         "ttl_ms": ttl,
         "rtt_us": answered.then(|| micros(node.took)),
@@ -63,21 +63,21 @@ fn node_object(node: &NodeKeyState) -> Value {
 
 /// The number of nodes that hold the most common token.
 fn granted(seen: &Inspection) -> usize {
-    let values = || seen.nodes.iter().filter_map(|node| value(node.sight));
+    let values = || seen.nodes.iter().filter_map(|node| value(node.state));
     values().map(|one| values().filter(|other| *other == one).count()).max().unwrap_or(0)
 }
 
-fn value(sight: KeyState) -> Option<Token> {
-    match sight {
+fn value(state: KeyState) -> Option<Token> {
+    match state {
         KeyState::Held { value, .. } => Some(value),
         _ => None,
     }
 }
 
 /// What the nodes say together, in words.
-pub fn verdict(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
+pub fn verdict(seen: &Inspection, summary: KeySummary, colours: Colours) -> String {
     let (nodes, quorum) = (seen.nodes.len(), seen.quorum);
-    match finding {
+    match summary {
         KeySummary::Free => colours.styled("free", Look::Good),
         KeySummary::Held { nodes: by, left, value } => {
             let held = colours.styled("held", Look::Odd);
@@ -99,23 +99,23 @@ pub fn verdict(seen: &Inspection, finding: KeySummary, colours: Colours) -> Stri
     }
 }
 
-fn text(seen: &Inspection, finding: KeySummary, colours: Colours) -> String {
+fn text(seen: &Inspection, summary: KeySummary, colours: Colours) -> String {
     let key = colours.styled(&seen.key.escape_ascii().to_string(), Look::Strong);
-    let verdict = verdict(seen, finding, colours);
+    let verdict = verdict(seen, summary, colours);
     let mut table = Table::new(["node", "state", "left", "answered in", "token"]);
     for node in &seen.nodes {
-        let (word, look) = match node.sight {
+        let (word, look) = match node.state {
             KeyState::Absent => ("free".to_string(), Look::Good),
             KeyState::Failed(cause) => (in_words(cause, node), Look::Bad),
             other => (state(other).to_string(), Look::Odd),
         };
-        let left = match node.sight {
+        let left = match node.state {
             KeyState::Held { left: Some(left), .. } => seconds(left),
             KeyState::Held { left: None, .. } => "for ever".to_string(),
             _ => String::new(),
         };
         let took = if node.took.is_zero() { String::new() } else { time(node.took) };
-        let token = value(node.sight).map(|value| value.to_string()).unwrap_or_default();
+        let token = value(node.state).map(|value| value.to_string()).unwrap_or_default();
         table.row([
             (node.label.to_string(), None),
             (word, Some(look)),
@@ -133,7 +133,7 @@ fn what_is_missing(seen: &Inspection) -> String {
     let no_answer = |cause: NodeError| cause != NodeError::WrongType;
     let silent = seen.nodes.iter();
     let silent =
-        silent.filter(|it| matches!(it.sight, KeyState::Failed(cause) if no_answer(cause)));
+        silent.filter(|it| matches!(it.state, KeyState::Failed(cause) if no_answer(cause)));
     let silent: Vec<&str> = silent.map(|it| &*it.label).collect();
     if nodes - silent.len() < quorum {
         return format!("fewer than {quorum} of {nodes} nodes answered");

@@ -20,16 +20,16 @@ pub(super) fn view(
     colours: Colours,
 ) -> View {
     let core = event_loop.engine.coordinator();
-    let standings: Vec<NodeState> =
-        (0..seen.nodes.len()).map(|index| core.standing(NodeId::new(index))).collect();
-    let usable = standings.iter().filter(|standing| standing.is_usable()).count();
-    let report = core.report_standings(redlatch::clock::now());
+    let node_states: Vec<NodeState> =
+        (0..seen.nodes.len()).map(|index| core.node_state(NodeId::new(index))).collect();
+    let usable = node_states.iter().filter(|node_state| node_state.is_usable()).count();
+    let report = core.report_node_states(redlatch::clock::now());
 
     let mut table = Table::new(["node", "state", "answered in"]);
     let mut per_node = Vec::new();
     let all_words = words(event_loop, events);
-    let nodes = seen.nodes.iter().zip(&standings).zip(all_words).enumerate();
-    for (index, ((node, &standing), (words, look))) in nodes {
+    let nodes = seen.nodes.iter().zip(&node_states).zip(all_words).enumerate();
+    for (index, ((node, &node_state), (words, look))) in nodes {
         let took = (!node.took.is_zero()).then_some(node.took);
         table.row([
             (node.label.to_string(), None),
@@ -38,13 +38,13 @@ pub(super) fn view(
         ]);
         per_node.push(json!({
             "node": node.label,
-            "state": state(standing, report.nodes[index].said),
+            "state": state(node_state, report.nodes[index].reply),
             "token": null,
             "ttl_ms": null,
             "rtt_us": took.map(micros),
         }));
     }
-    let counted = standings.iter().filter(|&&standing| standing == NodeState::Ready).count();
+    let counted = node_states.iter().filter(|&&node_state| node_state == NodeState::Ready).count();
     let (code, look) = match counted >= seen.quorum {
         true => (exit::DONE, Look::Good),
         false => (exit::NO_QUORUM, Look::Bad),
@@ -61,10 +61,10 @@ pub(super) fn view(
 /// The state of each node now, in words, in the order of the list.
 pub fn words(event_loop: &EventLoop, events: &[NodeEvent]) -> Vec<(String, Look)> {
     let core = event_loop.engine.coordinator();
-    let report = core.report_standings(redlatch::clock::now());
+    let report = core.report_node_states(redlatch::clock::now());
     let words = |(index, node): (usize, &NodeReport)| {
         let id = NodeId::new(index);
-        in_words(core.standing(id), node.detail.as_deref(), why(events, id))
+        in_words(core.node_state(id), node.detail.as_deref(), why(events, id))
     };
     report.nodes.iter().enumerate().map(words).collect()
 }
@@ -90,12 +90,12 @@ fn why(events: &[NodeEvent], wanted: NodeId) -> Option<String> {
     })
 }
 
-fn in_words(standing: NodeState, detail: Option<&str>, why: Option<String>) -> (String, Look) {
+fn in_words(node_state: NodeState, detail: Option<&str>, why: Option<String>) -> (String, Look) {
     let with = |text: String| match detail {
         Some(detail) => format!("{text} ({detail})"),
         None => text,
     };
-    match standing {
+    match node_state {
         NodeState::Ready => ("ready".to_string(), Look::Good),
         NodeState::Quarantined(until) => {
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
@@ -108,8 +108,8 @@ fn in_words(standing: NodeState, detail: Option<&str>, why: Option<String>) -> (
 }
 
 /// The word for a node's standing, for scripts.
-fn state(standing: NodeState, said: NodeReply) -> &'static str {
-    match (standing, said) {
+fn state(node_state: NodeState, reply: NodeReply) -> &'static str {
+    match (node_state, reply) {
         (NodeState::Ready, _) => "ready",
         (NodeState::Quarantined(_), _) => "quarantined",
         (NodeState::Suspect, _) => "silent",

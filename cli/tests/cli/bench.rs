@@ -277,7 +277,7 @@ fn troubles_are_counted_by_their_kind() {
 }
 
 #[test]
-fn not_one_pair_is_69() {
+fn bench_without_one_pair_exits_69() {
     let fleet = Fleet::start(3);
     let monitor = fleet[0].monitor();
     // One pair begins with the warm-up, and one that counts a second later.
@@ -291,7 +291,7 @@ fn not_one_pair_is_69() {
 }
 
 #[test]
-fn what_is_under_way_at_the_end_is_counted_and_taken_back() {
+fn bench_counts_and_releases_what_is_in_flight_at_the_end() {
     let fleet = Fleet::start(3);
     let arguments = ["bench", "--duration", "800ms", "--json", "--in-flight", "2"];
     let tool = Running::start(&mut tool_on(&fleet, &arguments));
@@ -335,7 +335,7 @@ fn nodes_that_do_not_answer_are_69_and_bad_options_125() {
 }
 
 #[test]
-fn how_far_it_is_stands_on_terminals_alone_and_not_where_it_is_to_be_quiet() {
+fn bench_progress_is_shown_on_terminals_only_and_not_with_quiet() {
     let fleet = Fleet::start(1);
     let on_a_terminal = |arguments: &[&str]| {
         let (master, terminal) = terminal();
@@ -357,7 +357,7 @@ fn how_far_it_is_stands_on_terminals_alone_and_not_where_it_is_to_be_quiet() {
 }
 
 #[test]
-fn nobody_has_to_read_it() {
+fn bench_works_with_closed_outputs() {
     let fleet = Fleet::start(1);
     let files = Directory::new("unread");
     let hgrm = files.path("it.hgrm");

@@ -234,7 +234,7 @@ fn assert_drawn(picture: &Picture, ended: &Ended) {
 }
 
 #[test]
-fn what_happened_is_drawn() {
+fn demo_svg_shows_what_happened() {
     let picture = Picture::new("inside");
     let ended = Demo::start_with(&["--svg", picture.path()], without_programs).end();
     assert!(ended.status.success(), "{}: {}", ended.status, ended.errors);
@@ -317,7 +317,7 @@ fn without_a_redis_server_real_says_how_to_get_one() {
 }
 
 #[test]
-fn what_the_parser_refuses_is_a_usage_error() {
+fn demo_usage_errors_exit_125() {
     for arguments in [&["--nonsense"][..], &["--real=no"], &["left", "over"]] {
         let ended = Demo::start(arguments).end();
         assert_eq!(ended.status.code(), Some(125), "{arguments:?}");

@@ -141,7 +141,7 @@ fn make_executable(path: &Path) {
 }
 
 #[test]
-fn of_two_one_runs_and_the_other_waits_and_then_runs() {
+fn exec_of_two_runs_one_and_then_the_other() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let first = "echo first >> log; until [ -e go ]; do sleep 0.01; done; echo end >> log; exit 3";
@@ -173,7 +173,7 @@ fn of_two_one_runs_and_the_other_waits_and_then_runs() {
 }
 
 #[test]
-fn without_a_quorum_it_is_69_and_nothing_is_left() {
+fn exec_without_a_quorum_exits_69_and_leaves_nothing() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     fleet[1].kill();
@@ -187,7 +187,7 @@ fn without_a_quorum_it_is_69_and_nothing_is_left() {
 }
 
 #[test]
-fn what_cannot_work_is_125() {
+fn exec_settings_that_cannot_work_exit_125() {
     let cases: [&[&str]; 6] = [
         &["exec", "key", "--", "true"],
         &["exec", "-s", "nonsense", "key", "--", "true"],
@@ -263,7 +263,7 @@ fn variable<'a>(ended: &'a Ended, name: &str) -> &'a str {
 }
 
 #[test]
-fn a_long_cmd_keeps_its_lock_and_the_events_tell_of_it() {
+fn exec_renews_the_lock_of_a_long_cmd_and_reports_it() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "echo up > up; until [ -e go ]; do sleep 0.01; done";
@@ -298,7 +298,7 @@ fn a_long_cmd_keeps_its_lock_and_the_events_tell_of_it() {
 }
 
 #[test]
-fn in_words_only_trouble_is_printed_unless_more_is_asked_for() {
+fn exec_prints_only_errors_without_verbose() {
     let fleet = Fleet::start(1);
     let desk = Desk::on(&fleet);
     let verbose = run(&mut exec(&fleet, &desk, &["-v"], "exit 2")).with_code(2);
@@ -316,7 +316,7 @@ fn in_words_only_trouble_is_printed_unless_more_is_asked_for() {
 }
 
 #[test]
-fn in_a_crontab_a_loser_is_silent_and_a_failure_is_loud() {
+fn exec_in_a_crontab_is_silent_on_contention_and_loud_on_failure() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     for node in 0..3 {

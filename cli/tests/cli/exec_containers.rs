@@ -43,7 +43,7 @@ fn is_stopped_in_time(desk: &Desk, command: &mut Command) -> Ended {
 
 #[test]
 #[ignore = "needs unshare: root and apt-get install util-linux"]
-fn of_a_session_without_a_number_it_stops_all_of_cmd_in_time() {
+fn exec_in_a_session_without_a_number_stops_all_of_cmd_in_time() {
     for flags in [&[][..], &["--foreground"]] {
         let fleet = Fleet::start(3);
         let desk = Desk::on(&fleet);
@@ -57,7 +57,7 @@ fn of_a_session_without_a_number_it_stops_all_of_cmd_in_time() {
 
 #[test]
 #[ignore = "needs unshare: root and apt-get install util-linux"]
-fn as_the_first_process_it_gives_cmds_code_and_stops_it_in_time() {
+fn exec_as_process_1_returns_the_code_of_cmd_and_stops_it_in_time() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let short = exec(&fleet, &desk, &[], "exit 7");

@@ -21,7 +21,7 @@ fn group_of(process: u32) -> i32 {
 }
 
 #[test]
-fn what_has_made_a_group_of_its_own_is_dead_before_the_deadline_too() {
+fn exec_ends_other_process_groups_before_the_deadline() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // timeout(1) makes a group, and so does a shell with job control for its background jobs.
@@ -138,7 +138,7 @@ fn background_jobs_of_a_script_that_became_redlatch_survive_the_end_of_cmd() {
 }
 
 #[test]
-fn what_a_background_job_starts_beside_cmd_survives_too() {
+fn exec_leaves_children_of_background_jobs_alive() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // The job starts one process and waits for it, and starts another one without waiting. That one
@@ -156,7 +156,7 @@ fn what_a_background_job_starts_beside_cmd_survives_too() {
 }
 
 #[test]
-fn what_cmd_leaves_running_neither_has_the_lock_nor_is_waited_for() {
+fn exec_does_not_wait_for_processes_that_cmd_leaves() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "sleep 60 > /dev/null 2>&1 & echo $! > left; exit 7";
@@ -169,7 +169,7 @@ fn what_cmd_leaves_running_neither_has_the_lock_nor_is_waited_for() {
 }
 
 #[test]
-fn a_cmd_that_ended_in_time_while_nobody_looked_gives_its_own_code() {
+fn exec_returns_the_code_of_a_cmd_that_ended_while_redlatch_was_stopped() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "echo $$ > cmd; until [ -e go ]; do sleep 0.01; done; exit 3";
@@ -218,7 +218,7 @@ fn a_machine_that_was_suspended_wakes_redlatch_at_once() {
 }
 
 #[test]
-fn under_a_lock_that_is_over_cmd_is_not_started() {
+fn exec_does_not_start_cmd_under_a_lock_that_is_over() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // The answers come when 14 ms of the lock are left, and a CMD is killed 20 ms before the end.

@@ -5,7 +5,7 @@ use super::pipes::{broken_pipe, full_pipe};
 use super::*;
 
 #[test]
-fn a_full_pipe_keeps_neither_cmd_nor_the_lock() {
+fn exec_ends_and_releases_with_a_full_pipe() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let (unread, full, _) = full_pipe();
@@ -31,7 +31,7 @@ fn a_full_pipe_keeps_neither_cmd_nor_the_lock() {
 }
 
 #[test]
-fn closed_outputs_keep_neither_cmd_nor_the_lock() {
+fn exec_ends_and_releases_with_closed_outputs() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // Stderr has no reader, which does not affect CMD.

@@ -80,12 +80,12 @@ fn cmd_does_not_outlive_a_redlatch_that_is_killed() {
     let start = Instant::now();
     eventually(SECOND, "CMD is dead", || state_of(cmd).is_none());
     println!("CMD was dead after {:?}", start.elapsed());
-    eventually(LIMIT, "redlatch is dead", || redlatch.has_ended());
+    eventually(LIMIT, "redlatch is dead", || redlatch.try_reap());
     eventually(LIMIT, "the key dies with its ttl", || fleet.keys_everywhere().is_empty());
 }
 
 #[test]
-fn what_redlatch_was_started_to_ignore_cmd_ignores_too() {
+fn exec_passes_ignored_signals_to_cmd() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = format!("trap 'echo WINCH > log' WINCH; echo up > up; {UNTIL_GO}; exit 4");
@@ -147,7 +147,7 @@ fn cmd_that_was_stopped_for_too_long_never_goes_on() {
 }
 
 #[test]
-fn what_cmd_started_stops_and_goes_on_together_with_redlatch() {
+fn exec_stops_and_continues_children_of_cmd_with_redlatch() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // Each shell waits in `read`, for a named pipe. A shell in a loop of `sleep` may be in vfork()

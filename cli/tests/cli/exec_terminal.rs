@@ -69,7 +69,7 @@ fn group_of(process: u32) -> u32 {
 }
 
 #[test]
-fn what_is_typed_reaches_cmd_once() {
+fn exec_typed_signal_reaches_cmd_once() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     let script = "for signal in INT QUIT USR1; do trap \"echo $signal >> log\" $signal; done
@@ -101,7 +101,7 @@ fn what_is_typed_reaches_cmd_once() {
 }
 
 #[test]
-fn what_is_typed_is_the_terminals_to_send() {
+fn exec_sends_no_signal_that_the_terminal_sends() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // A CMD that leaves the terminal gets no signal that is typed there, unless we send it.
@@ -133,7 +133,7 @@ fn the_hang_up_of_a_terminal_reaches_cmd() {
 }
 
 #[test]
-fn what_cmd_started_is_dead_before_the_deadline_there_too() {
+fn exec_on_a_terminal_ends_children_before_the_deadline() {
     let fleet = Fleet::start(3);
     let desk = Desk::on(&fleet);
     // The shell dies of SIGTERM at once; its child does not. That child has a child in a group of

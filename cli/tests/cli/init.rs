@@ -67,7 +67,7 @@ fn fresh_nodes_grant_after_init_and_not_before() {
 }
 
 #[test]
-fn nothing_is_sent_where_nobody_can_be_asked() {
+fn init_without_a_terminal_or_yes_sends_nothing() {
     let fleet = Fleet::start(1);
     let monitor = fleet[0].monitor();
     let ended = run(&mut guarded(&fleet, &["init"])).with_code(125);
@@ -157,7 +157,7 @@ impl Asked {
 }
 
 #[test]
-fn on_a_terminal_only_yes_is_yes() {
+fn init_on_a_terminal_accepts_only_yes() {
     let fleet = Fleet::start(3);
     for answer in ["\n", "no\n", "yes please\n", "\x04"] {
         let ended = Asked::on(&fleet).answer(answer, 1);

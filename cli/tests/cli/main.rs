@@ -141,7 +141,7 @@ impl Running {
         kill_process(pid.expect("a child's id is positive"), signal).expect("it is our child");
     }
 
-    fn has_ended(&mut self) -> bool {
+    fn try_reap(&mut self) -> bool {
         self.child.try_wait().expect("it is our child").is_some()
     }
 
@@ -149,7 +149,7 @@ impl Running {
     #[track_caller]
     fn end(mut self, limit: Duration) -> Ended {
         let start = Instant::now();
-        eventually(limit, "the tool ends", || self.has_ended());
+        eventually(limit, "the tool ends", || self.try_reap());
         let (ran, took) = (self.started.elapsed(), start.elapsed());
         let status = self.child.wait().expect("it has ended");
         let read = |it: Option<JoinHandle<String>>| {

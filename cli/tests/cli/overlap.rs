@@ -46,8 +46,8 @@ fn wrap(fleet: &Fleet, desk: &Desk, seed: u64, begun: &AtomicUsize, runs: usize)
         let signal = [Signal::KILL, Signal::TERM].get(dice.below(20) as usize).copied();
         if let Some(signal) = signal {
             let (start, length) = (Instant::now(), Duration::from_millis(dice.below(120)));
-            eventually(LIMIT, "a random time", || start.elapsed() >= length || wrapper.has_ended());
-            if !wrapper.has_ended() {
+            eventually(LIMIT, "a random time", || start.elapsed() >= length || wrapper.try_reap());
+            if !wrapper.try_reap() {
                 wrapper.signal(signal);
             }
         }
@@ -103,7 +103,7 @@ fn disturb(fleet: &Fleet, seed: u64, over: &AtomicBool) -> usize {
 }
 
 #[test]
-fn two_wrappers_of_one_command_never_run_it_at_once_whoever_is_killed() {
+fn exec_of_one_command_never_overlaps_whichever_is_killed() {
     let runs = std::env::var("REDLATCH_TEST_OVERLAP_RUNS").ok();
     let runs = runs.map_or(RUNS, |runs| runs.parse().expect("a number"));
     let fleet = Fleet::start(NODES);

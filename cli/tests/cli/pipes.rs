@@ -101,7 +101,7 @@ fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
 }
 
 #[test]
-fn the_other_verbs_do_their_work_unread() {
+fn closed_outputs_do_not_stop_the_other_verbs() {
     let fleet = Fleet::start(3);
     let unread = |arguments: &[&str], code| {
         let mut command = tool_on(&fleet, arguments);

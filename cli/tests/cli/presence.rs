@@ -147,7 +147,7 @@ fn ready_file_is_there_while_the_lock_is_held_and_not_longer() {
     desk.wait_for("ready");
     fleet.iter().for_each(|node| drop(node.command(&["SET", "key", "another's"])));
     eventually(LIMIT, "the file is removed", || !ready.exists());
-    assert!(!tool.has_ended(), "the file was there until the end");
+    assert!(!tool.try_reap(), "the file was there until the end");
     tool.end(LIMIT).with_code(124);
     assert!(!ready.exists());
 }
@@ -244,7 +244,7 @@ fn metrics_file_is_whole_at_every_moment_and_tells_of_a_refusal() {
     let flags = ["--metrics-file", "redlatch.prom"];
     let tool = Running::start(&mut exec(&fleet, &desk, &flags, "sleep 0.3"));
     let (mut tool, mut seen) = (tool, 0);
-    while !tool.has_ended() {
+    while !tool.try_reap() {
         // A file that is cut has no last metric, or a line that is none.
         let all = metrics(&desk, "redlatch.prom");
         let first = all.iter().any(|(name, _)| name.starts_with("redlatch_lock_wait_seconds"));

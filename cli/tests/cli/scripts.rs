@@ -61,7 +61,7 @@ fn a_waiter_gets_the_lock_when_it_is_released_and_without_a_wait_75_is_returned(
     // Without --wait, the tool waits for ever.
     let mut waiter = Running::start(&mut tool_on(&fleet, &["acquire", "deploy"]));
     has_been_asked_by_a_waiter(&fleet);
-    assert!(!waiter.has_ended());
+    assert!(!waiter.try_reap());
     run_on(&fleet, &["release", "deploy", &token]).with_code(DONE);
     let had = waiter.end(LIMIT).with_code(DONE);
     assert_ne!(had.out.trim(), token);
@@ -83,7 +83,7 @@ pub fn has_been_asked_by_a_waiter(fleet: &Fleet) {
 }
 
 #[test]
-fn a_release_is_said_again_where_its_connection_is_lost() {
+fn release_is_repeated_after_its_connection_is_lost() {
     let fleet = Fleet::start(3);
     let token = acquired(&fleet, &["-t", "60s", "deploy"]);
     let proxy = Proxy::start(fleet[2].address());
@@ -139,7 +139,7 @@ fn no_quorum_is_69_for_each_verb() {
 }
 
 #[test]
-fn what_cannot_work_as_it_is_configured_is_125() {
+fn settings_that_cannot_work_exit_125() {
     let fleet = Fleet::with(3, &["--requirepass", "hunter2"]);
     let urls = fleet.urls();
     let twice = [urls[0].as_str(), &urls[0].replace("127.0.0.1", "localhost"), &urls[1]].join(",");

@@ -147,7 +147,7 @@ fn a_server_that_repeats_a_part_of_the_password_does_not_make_the_tool_repeat_it
 }
 
 #[test]
-fn what_is_refused_is_quoted_without_its_password() {
+fn refused_arguments_are_quoted_without_their_password() {
     let url = format!("redis://ann:{ENCODED}@h");
     let cases: [&[&str]; 20] = [
         &["acquire", "-s", &format!("{url}:no-port"), "key"],

@@ -39,7 +39,7 @@ fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
 }
 
 #[test]
-fn what_was_asked_of_nodes_that_stand_still_is_taken_back_too() {
+fn signal_releases_on_frozen_nodes_too() {
     let fleet = Fleet::start(3);
     let token = acquired(&fleet, &["-t", "60s", "deploy"]);
     let waiter = Running::start(&mut tool_on(&fleet, &["acquire", "deploy"]));

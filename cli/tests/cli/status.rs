@@ -34,7 +34,7 @@ fn free_is_0_and_held_is_1_and_nothing_is_changed() {
 }
 
 #[test]
-fn what_no_majority_says_is_printed_as_it_is() {
+fn status_prints_a_split_key_as_split() {
     let fleet = Fleet::start(3);
     for (node, value) in [(0, "x"), (1, "y")] {
         assert!(fleet[node].command(&["SET", "deploy", value]).is_ok());
@@ -55,7 +55,7 @@ fn what_no_majority_says_is_printed_as_it_is() {
 }
 
 #[test]
-fn what_depends_on_a_node_that_is_down_is_not_known() {
+fn status_is_unknown_if_a_node_that_is_down_decides() {
     let fleet = Fleet::start(3);
     assert!(fleet[2].command(&["SET", "deploy", "x"]).is_ok());
     let token = run_on(&fleet, &["acquire", "-t", "30s", "deploy"]).with_code(0).out;
@@ -71,7 +71,7 @@ fn what_depends_on_a_node_that_is_down_is_not_known() {
 }
 
 #[test]
-fn a_list_at_the_key_is_told_as_one() {
+fn status_shows_a_list_at_the_key_as_a_list() {
     let fleet = Fleet::start(3);
     for node in &fleet {
         assert!(node.command(&["RPUSH", "deploy", "z"]) == support::Value::Int(1));

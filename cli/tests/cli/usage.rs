@@ -5,7 +5,7 @@ use std::io::Write;
 use super::*;
 
 #[test]
-fn what_the_parser_refuses_is_125() {
+fn usage_errors_exit_125() {
     let cases: [&[&str]; 8] = [
         &[],
         &["nonsense"],

@@ -17,7 +17,7 @@ fn wait_ends_when_the_key_is_released_and_takes_nothing() {
     let monitor = fleet[0].monitor();
     let mut waiting = Running::start(&mut tool_on(&fleet, &["wait", "--json", "key"]));
     std::thread::sleep(Duration::from_millis(800));
-    assert!(!waiting.has_ended(), "the key is held");
+    assert!(!waiting.try_reap(), "the key is held");
     let looks = monitor.lines().iter().filter(|line| line.contains("GETRANGE")).count();
     assert!((3..12).contains(&looks), "{looks} looks in 0.8 s: not at a bounded pace");
     fleet.iter().for_each(|node| drop(node.command(&["DEL", "key"])));
@@ -62,7 +62,7 @@ fn wait_without_a_quorum_is_69() {
     let mut waiting =
         Running::start(&mut tool_on(&fleet, &["wait", "--no-quorum-wait", "300ms", "key"]));
     std::thread::sleep(Duration::from_millis(700));
-    assert!(!waiting.has_ended(), "a minority is dead");
+    assert!(!waiting.try_reap(), "a minority is dead");
     fleet[1].kill();
     let ended = waiting.end(LIMIT).with_code(69);
     assert!(ended.errors.contains("not known"), "{ended:?}");

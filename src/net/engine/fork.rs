@@ -30,7 +30,7 @@ impl Engine {
         if std::process::id() == self.owner {
             return true;
         }
-        self.coordinator.disown();
+        self.coordinator.abandon_after_fork();
         for socket in &mut self.sockets {
             // Closed, and nothing else: a shutdown, or deregistering from the poller, would act on
             // the parent's.

@@ -230,8 +230,8 @@ impl Engine {
     }
 
     /// The present state of a node.
-    pub fn standing(&self, node: NodeId) -> NodeState {
-        self.coordinator.standing(node)
+    pub fn node_state(&self, node: NodeId) -> NodeState {
+        self.coordinator.node_state(node)
     }
 
     /// The core, read-only.
@@ -252,7 +252,7 @@ impl Engine {
 impl fmt::Debug for Engine {
     /// Shows the state of each node and how much is open, but no bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<NodeState> = self.nodes().iter().map(|node| self.standing(node)).collect();
+        let nodes: Vec<NodeState> = self.nodes().iter().map(|node| self.node_state(node)).collect();
         f.debug_struct("Engine")
             .field("nodes", &nodes)
             .field("open_records", &self.coordinator.open_records())

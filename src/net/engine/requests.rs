@@ -31,13 +31,13 @@ impl Engine {
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, wait, keep } = options.into();
+        let LockOptions { ttl, wait, auto_extend } = options.into();
         let wait = wait.unwrap_or(DEFAULT_WAIT);
         let asked = self.coordinator.acquire_and_auto_extend(
             key.as_ref(),
             ttl,
             wait,
-            keep,
+            auto_extend,
             data,
             clock::now(),
         );
@@ -46,7 +46,7 @@ impl Engine {
     }
 
     /// Renews a lock from now on, by its present ttl, until it is released, given away or lost, or
-    /// as far as `keep` allows. Whenever the lock comes near its deadline,
+    /// as far as `auto_extend` allows. Whenever the lock comes near its deadline,
     /// [`Outcome::Expiring`](crate::Outcome) is reported. The last completion is [`Error::Lost`],
     /// once, and before the deadline if the loop turns in time. A lock that is released or given
     /// away has no further completion.
@@ -56,10 +56,10 @@ impl Engine {
     pub fn auto_extend(
         &mut self,
         lock: &Lock,
-        keep: impl Into<AutoExtend>,
+        auto_extend: impl Into<AutoExtend>,
         data: u64,
     ) -> Result<Op, Error> {
-        self.coordinator.auto_extend(lock, keep.into(), data, clock::now())
+        self.coordinator.auto_extend(lock, auto_extend.into(), data, clock::now())
     }
 
     /// Gives a lock away: returns its token, with which another client can
@@ -87,8 +87,9 @@ impl Engine {
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, keep, .. } = options.into();
-        let asked = self.coordinator.adopt(key.as_ref(), token, ttl, keep, data, clock::now());
+        let LockOptions { ttl, auto_extend, .. } = options.into();
+        let asked =
+            self.coordinator.adopt(key.as_ref(), token, ttl, auto_extend, data, clock::now());
         self.observer.asked(&asked, Verb::Adopt, key.as_ref());
         asked
     }

@@ -136,7 +136,7 @@ impl Engine {
         for _ in 0..READS_A_TURN {
             let socket = &mut self.sockets[node.index()];
             // A connection that proto has broken off is closed with the next actions.
-            let connected = self.coordinator.standing(node).is_connected();
+            let connected = self.coordinator.node_state(node).is_connected();
             let Some(stream) = socket.stream.as_mut().filter(|_| connected) else { return };
             let (count, readiness) = stream.read(&mut self.scratch, read_closed);
             if count > 0 {

@@ -62,9 +62,9 @@ impl Engine {
             Wake::At(due) => due,
         };
         let now = clock::now();
-        // The holder of a kept lock has to learn of a loss in time, also when the machine was
-        // suspended.
-        self.alarm.wake_at(due, now, self.coordinator.kept_locks() > 0);
+        // The holder of an auto-extended lock has to learn of a loss in time, also when the machine
+        // was suspended.
+        self.alarm.wake_at(due, now, self.coordinator.auto_extended_locks() > 0);
         Some(due.saturating_since(now))
     }
 
@@ -141,7 +141,7 @@ impl Driver for Driving<'_> {
         clock::now()
     }
 
-    fn has_rest(&mut self) -> bool {
+    fn must_read_rest(&mut self) -> bool {
         !self.0.more.is_empty()
     }
 

@@ -338,7 +338,7 @@ impl Report {
 
 fn emit_node(event: NodeEvent, node: &str) {
     match event {
-        NodeEvent::State { standing, .. } => emit_state(standing, node),
+        NodeEvent::State { state, .. } => emit_state(state, node),
         NodeEvent::Quarantined { why, until, .. } => {
             let left_ms = millis(until.saturating_since(clock::now()));
             tracing::warn!(target: "redlatch", node, %why, left_ms, "node in quarantine");

@@ -18,35 +18,35 @@ impl Cluster {
     /// Asks the first questions on a connection that is open.
     pub(super) fn begin_handshake(&mut self, node: NodeId, now: Instant) {
         let settings = &self.settings.nodes[node.index()];
-        let it = &mut self.nodes[node.index()];
-        let link = &mut it.link;
-        link.hide(settings.password.clone());
+        let entry = &mut self.nodes[node.index()];
+        let connection = &mut entry.connection;
+        connection.hide(settings.password.clone());
         let (name, marker) = (&self.settings.client_name, self.settings.wanted_marker());
-        it.handshake.begin(settings, name, marker, |step, arguments| {
+        entry.handshake.begin(settings, name, marker, |step, arguments| {
             let ask = Ask::Node(NodeAsk::Handshake(step));
-            link.ask(ask, now, |out| command::encode(out, arguments));
+            connection.ask(ask, now, |out| command::encode(out, arguments));
         });
     }
 
     /// The node marker does not match the node: it is written before the node may be asked.
     fn mark_in_handshake(&mut self, node: NodeId, how: Marking, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        let identity = it.handshake.vetted().info.identity;
+        let entry = &mut self.nodes[node.index()];
+        let identity = entry.handshake.vetted().info.identity;
         let ask = Ask::Node(NodeAsk::Handshake(Step::Mark));
-        it.handshake.mark();
+        entry.handshake.mark();
         let key = &self.settings.node_marker;
-        it.link.ask(ask, now, |out| marker::mark(out, key, &identity, how));
+        entry.connection.ask(ask, now, |out| marker::mark(out, key, &identity, how));
     }
 
     /// The node answered a step of the handshake.
     pub(super) fn handshake_answered(&mut self, node: NodeId, step: Step, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        let fact = it.link.fact();
-        let good = it.handshake.trouble().is_none();
-        let progress = it.handshake.handle(step, fact, self.settings.allow_eviction);
-        if let (true, Some(cause)) = (good, it.handshake.trouble()) {
+        let entry = &mut self.nodes[node.index()];
+        let fact = entry.connection.fact();
+        let good = entry.handshake.error().is_none();
+        let progress = entry.handshake.handle(step, fact, self.settings.allow_eviction);
+        if let (true, Some(cause)) = (good, entry.handshake.error()) {
             let refused = matches!(fact, Fact::Refused(_));
-            it.refusal = refused.then(|| (cause, refusal(step, it.link.last_error())));
+            entry.refusal = refused.then(|| (cause, refusal(step, entry.connection.last_error())));
         }
         match progress {
             Progress::More => {}
@@ -76,17 +76,17 @@ impl Cluster {
         let run_id = vetted.info.identity.run_id;
         run_id.is_some()
             && self.all_nodes().iter().any(|other| {
-                let it = &self.nodes[other.index()];
-                let asked = it.standing.is_usable() || it.standing == NodeState::Suspect;
-                other != node && asked && it.vetted.info.identity.run_id == run_id
+                let entry = &self.nodes[other.index()];
+                let asked = entry.state.is_usable() || entry.state == NodeState::Suspect;
+                other != node && asked && entry.vetted.info.identity.run_id == run_id
             })
     }
 
     /// The node answered a write as a replica: it is no master any more. It is asked again only
     /// after the handshake of its next connection, which examines its role.
     pub fn became_replica(&mut self, node: NodeId, now: Instant) {
-        if self.standing(node).is_connected() {
-            let words = self.nodes[node.index()].link.last_error().to_string();
+        if self.node_state(node).is_connected() {
+            let words = self.nodes[node.index()].connection.last_error().to_string();
             self.nodes[node.index()].refusal = Some((NodeError::Replica, words.into()));
             self.reject(node, NodeError::Replica, now);
         }
@@ -107,13 +107,13 @@ impl Cluster {
 
     /// A node that was vetted may be asked from now on.
     pub fn admit(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        it.ready_since = Some(now);
-        it.trouble = NodeError::Unreachable;
-        it.words = "".into();
-        self.timers.clear_in(&mut it.connecting);
+        let entry = &mut self.nodes[node.index()];
+        entry.ready_since = Some(now);
+        entry.last_error = NodeError::Unreachable;
+        entry.words = "".into();
+        self.timers.clear_in(&mut entry.connecting);
         self.stats.node(node).connections += 1;
-        self.set_standing(node, self.usable_standing(node, now));
+        self.set_node_state(node, self.usable_state(node, now));
         self.end_earlier_connections(node, now);
     }
 

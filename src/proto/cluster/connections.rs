@@ -25,20 +25,20 @@ const EARLIER_CONNECTIONS: usize = 8;
 impl Cluster {
     /// The connection that was asked for is open.
     pub fn handle_connected(&mut self, node: NodeId, now: Instant) {
-        if self.standing(node) == NodeState::Connecting {
-            self.set_standing(node, NodeState::Handshake);
+        if self.node_state(node) == NodeState::Connecting {
+            self.set_node_state(node, NodeState::Handshake);
             self.begin_handshake(node, now);
         }
     }
 
     /// The connection is gone, or could not be opened; `words` are the text of the system's error.
     pub fn handle_disconnected(&mut self, node: NodeId, words: &str, now: Instant) {
-        let cause = match self.standing(node) {
+        let cause = match self.node_state(node) {
             NodeState::Down(_) | NodeState::Rejected(_) => return,
             NodeState::Connecting => NodeError::Unreachable,
             // A node that ends the connection during the handshake may have said why.
             NodeState::Handshake => {
-                self.nodes[node.index()].handshake.trouble().unwrap_or(NodeError::Unreachable)
+                self.nodes[node.index()].handshake.error().unwrap_or(NodeError::Unreachable)
             }
             _ => NodeError::Lost,
         };
@@ -48,21 +48,21 @@ impl Cluster {
     pub(super) fn connect(&mut self, node: NodeId, now: Instant) {
         let timeout = self.settings.connect_timeout;
         let timer = self.timers.set_after(now, timeout, Due::Connecting(node));
-        let it = &mut self.nodes[node.index()];
-        it.connecting = Some(timer);
-        (it.connecting_since, it.encrypting) = (now, false);
-        self.set_standing(node, NodeState::Connecting);
+        let entry = &mut self.nodes[node.index()];
+        entry.connecting = Some(timer);
+        (entry.connecting_since, entry.encrypting) = (now, false);
+        self.set_node_state(node, NodeState::Connecting);
         self.actions.push_back(Action::Connect(node));
     }
 
     /// The driver begins only now to open the connection: the connect timeout counts from here.
     pub fn handle_connecting(&mut self, node: NodeId, now: Instant) {
-        if self.standing(node) == NodeState::Connecting {
+        if self.node_state(node) == NodeState::Connecting {
             let timeout = self.settings.connect_timeout;
-            let it = &mut self.nodes[node.index()];
-            self.timers.clear_in(&mut it.connecting);
-            it.connecting_since = now;
-            it.connecting = Some(self.timers.set_after(now, timeout, Due::Connecting(node)));
+            let entry = &mut self.nodes[node.index()];
+            self.timers.clear_in(&mut entry.connecting);
+            entry.connecting_since = now;
+            entry.connecting = Some(self.timers.set_after(now, timeout, Due::Connecting(node)));
         }
     }
 
@@ -72,25 +72,27 @@ impl Cluster {
     }
 
     pub(super) fn connecting_took_too_long(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        it.connecting = None;
+        let entry = &mut self.nodes[node.index()];
+        entry.connecting = None;
         // A handshake that was written late, because the caller was away, may be answered yet.
-        let asked_at = it.link.oldest_ask().filter(|_| it.standing == NodeState::Handshake);
+        let asked_at =
+            entry.connection.oldest_ask().filter(|_| entry.state == NodeState::Handshake);
         let until = asked_at.map_or(now, |at| at.saturating_add(self.settings.node_timeout));
         if until > now {
-            it.connecting = Some(self.timers.set_at(until, Due::Connecting(node)));
+            entry.connecting = Some(self.timers.set_at(until, Due::Connecting(node)));
             return;
         }
         self.actions.push_back(Action::Disconnect(node));
-        let it = &self.nodes[node.index()];
-        let (step, timeout) = (it.awaited_step().unwrap_or("TCP"), self.settings.connect_timeout);
+        let entry = &self.nodes[node.index()];
+        let (step, timeout) =
+            (entry.awaited_step().unwrap_or("TCP"), self.settings.connect_timeout);
         let words = format!("no answer to {step} within the connect timeout of {timeout:?}");
         let cause = NodeError::Unreachable;
         self.lose_connection(node, NodeState::Down(cause), cause, &words, now);
     }
 
     /// Closes the connection after a fault: nothing that follows on it can be understood.
-    pub(super) fn break_off(&mut self, node: NodeId, fault: Fault, now: Instant) {
+    pub(super) fn on_fault(&mut self, node: NodeId, fault: Fault, now: Instant) {
         let cause = match fault {
             Fault::Unasked(Some(cause)) => cause,
             _ => NodeError::Garbage,
@@ -104,27 +106,28 @@ impl Cluster {
     pub(super) fn lose_connection(
         &mut self,
         node: NodeId,
-        standing: NodeState,
+        state: NodeState,
         cause: NodeError,
         words: &str,
         now: Instant,
     ) {
-        self.set_standing(node, standing);
+        self.set_node_state(node, state);
         self.stats.node(node).failures += 1;
-        let it = &mut self.nodes[node.index()];
-        it.trouble = cause;
-        it.words = words.into();
+        let entry = &mut self.nodes[node.index()];
+        entry.last_error = cause;
+        entry.words = words.into();
         // A connection that was ready for long enough is replaced at once. One that is lost again
         // and again is replaced after a growing pause.
         let (_, longest) = self.settings.reconnect;
         let good =
-            it.ready_since.take().is_some_and(|since| now.saturating_since(since) >= longest);
-        it.failures = if good { 0 } else { it.failures.saturating_add(1) };
-        for timer in [&mut it.connecting, &mut it.silence, &mut it.reset, &mut it.probe] {
+            entry.ready_since.take().is_some_and(|since| now.saturating_since(since) >= longest);
+        entry.failures = if good { 0 } else { entry.failures.saturating_add(1) };
+        for timer in [&mut entry.connecting, &mut entry.silence, &mut entry.reset, &mut entry.probe]
+        {
             self.timers.clear_in(timer);
         }
-        (it.marking, it.vouching) = (None, false);
-        let mut asks = it.link.reset();
+        (entry.marking, entry.vouching) = (None, false);
+        let mut asks = entry.connection.reset();
         asks.retain(|ask| matches!(ask, Ask::Lock(_) | Ask::Task(..)));
         let unproven = asks.iter().any(|ask| ask.may_create());
         let provable = self.remember_connection(node, unproven);
@@ -134,25 +137,26 @@ impl Cluster {
     /// Starts the pause before the next connection to a node whose connection was lost. `random` is
     /// any number, uniformly drawn.
     pub fn plan_reconnect(&mut self, node: NodeId, random: u32, now: Instant) {
-        let it = &mut self.nodes[node.index()];
+        let entry = &mut self.nodes[node.index()];
         let mut range = self.settings.reconnect;
-        if matches!(it.standing, NodeState::Rejected(cause) if cause.is_permanent()) {
+        if matches!(entry.state, NodeState::Rejected(cause) if cause.is_permanent()) {
             // The node stays unusable until an operator changes a configuration.
             range = (range.1, range.1.saturating_mul(PATIENCE));
         }
-        let pause = state::backoff(range, it.failures, random);
-        it.connecting = Some(self.timers.set_at(now.saturating_add(pause), Due::Reconnect(node)));
+        let pause = state::backoff(range, entry.failures, random);
+        entry.connecting =
+            Some(self.timers.set_at(now.saturating_add(pause), Due::Reconnect(node)));
     }
 
     /// Remembers a connection that was ready and is gone. `unproven`: it left questions unanswered
     /// that the node may still execute. Returns whether its end can be proved later, by its number.
     fn remember_connection(&mut self, node: NodeId, unproven: bool) -> bool {
-        let it = &mut self.nodes[node.index()];
-        match it.vetted.client_id.take().filter(|_| unproven) {
+        let entry = &mut self.nodes[node.index()];
+        match entry.vetted.client_id.take().filter(|_| unproven) {
             Some(client_id) => {
-                let forgotten = it.earlier.len() == EARLIER_CONNECTIONS;
-                it.earlier.truncate(EARLIER_CONNECTIONS - 1);
-                it.earlier.insert(0, client_id);
+                let forgotten = entry.earlier.len() == EARLIER_CONNECTIONS;
+                entry.earlier.truncate(EARLIER_CONNECTIONS - 1);
+                entry.earlier.insert(0, client_id);
                 if forgotten {
                     self.report(node, Change::NoProof);
                 }
@@ -171,9 +175,9 @@ impl Cluster {
 
     /// Ends the earlier connections of a node: the first commands on a new one.
     pub(super) fn end_earlier_connections(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        for &client_id in &it.earlier {
-            it.link.ask(Ask::Node(NodeAsk::Kill), now, |out| {
+        let entry = &mut self.nodes[node.index()];
+        for &client_id in &entry.earlier {
+            entry.connection.ask(Ask::Node(NodeAsk::Kill), now, |out| {
                 let digits = client_id.to_string();
                 command::encode(out, &[b"CLIENT", b"KILL", b"ID", digits.as_bytes()]);
             });
@@ -182,10 +186,10 @@ impl Cluster {
 
     /// A node answered the command that ends an earlier connection.
     pub(super) fn kill_answered(&mut self, node: NodeId, gone: bool) {
-        let it = &mut self.nodes[node.index()];
+        let entry = &mut self.nodes[node.index()];
         // The connections were named in this order.
-        it.earlier.remove(0);
-        let last = it.earlier.is_empty();
+        entry.earlier.remove(0);
+        let last = entry.earlier.is_empty();
         if !gone {
             // No proof will come for what was asked on that connection: its keys are released
             // twice.

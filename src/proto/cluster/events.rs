@@ -18,7 +18,7 @@ pub enum NodeEvent {
         /// The node.
         node: NodeId,
         /// Its new state.
-        standing: NodeState,
+        state: NodeState,
     },
     /// The node is in quarantine: its grants do not count for a while.
     Quarantined {
@@ -65,7 +65,7 @@ pub enum NodeEvent {
 }
 
 /// How many events are kept for a reader: beyond that the oldest are dropped. It is a log.
-const KEPT: usize = 256;
+const MAX_EVENTS: usize = 256;
 
 /// The events that the caller has not read yet.
 #[derive(Debug, Default)]
@@ -80,30 +80,30 @@ impl Cluster {
     }
 
     /// Queues an event for the reader.
-    pub fn tell(&mut self, event: NodeEvent) {
-        if self.events.queue.len() == KEPT {
+    pub fn report_event(&mut self, event: NodeEvent) {
+        if self.events.queue.len() == MAX_EVENTS {
             self.events.queue.pop_front();
         }
         self.events.queue.push_back(event);
     }
 
-    pub(super) fn set_standing(&mut self, node: NodeId, standing: NodeState) {
-        if self.standing(node) == standing {
+    pub(super) fn set_node_state(&mut self, node: NodeId, state: NodeState) {
+        if self.node_state(node) == state {
             return;
         }
         let was_quorum = self.is_quorum_ready();
-        self.nodes[node.index()].standing = standing;
-        self.tell(NodeEvent::State { node, standing });
+        self.nodes[node.index()].state = state;
+        self.report_event(NodeEvent::State { node, state });
         match (was_quorum, self.is_quorum_ready()) {
-            (false, true) => self.tell(NodeEvent::QuorumReady),
-            (true, false) => self.tell(NodeEvent::QuorumGone),
+            (false, true) => self.report_event(NodeEvent::QuorumReady),
+            (true, false) => self.report_event(NodeEvent::QuorumGone),
             _ => {}
         }
     }
 
     /// Whether the nodes whose grants count are a quorum.
     fn is_quorum_ready(&self) -> bool {
-        let ready = self.nodes.iter().filter(|node| node.standing == NodeState::Ready);
+        let ready = self.nodes.iter().filter(|node| node.state == NodeState::Ready);
         ready.count() >= self.quorum
     }
 }

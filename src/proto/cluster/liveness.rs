@@ -15,23 +15,23 @@ impl Cluster {
     /// Sets the timer that looks for silence.
     #[inline]
     pub(super) fn watch_for_silence(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        if it.silence.is_none() {
+        let entry = &mut self.nodes[node.index()];
+        if entry.silence.is_none() {
             let timeout = self.settings.node_timeout;
-            it.silence = Some(self.timers.set_after(now, timeout, Due::Silence(node)));
+            entry.silence = Some(self.timers.set_after(now, timeout, Due::Silence(node)));
         }
     }
 
-    pub(super) fn look_for_silence(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        it.silence = None;
-        if it.link.oldest_ask().is_none() {
+    pub(super) fn check_for_silence(&mut self, node: NodeId, now: Instant) {
+        let entry = &mut self.nodes[node.index()];
+        entry.silence = None;
+        if entry.connection.oldest_ask().is_none() {
             return;
         }
         if !self.is_silent(node, now) {
             self.watch_for_silence(node, now);
-        } else if self.standing(node).is_usable() {
-            self.set_standing(node, NodeState::Suspect);
+        } else if self.node_state(node).is_usable() {
+            self.set_node_state(node, NodeState::Suspect);
             let reset_after = self.settings.reset_after;
             let timer = self.timers.set_after(now, reset_after, Due::Reset(node));
             self.nodes[node.index()].reset = Some(timer);
@@ -40,14 +40,14 @@ impl Cluster {
 
     /// Something was read from the node. A suspect node may have caught up.
     #[inline]
-    pub fn heard_of(&mut self, node: NodeId, now: Instant) {
-        if self.standing(node) != NodeState::Suspect || self.is_silent(node, now) {
+    pub fn received_from(&mut self, node: NodeId, now: Instant) {
+        if self.node_state(node) != NodeState::Suspect || self.is_silent(node, now) {
             return;
         }
-        let it = &mut self.nodes[node.index()];
-        self.timers.clear_in(&mut it.reset);
-        let unanswered = it.link.oldest_ask().is_some();
-        self.set_standing(node, self.usable_standing(node, now));
+        let entry = &mut self.nodes[node.index()];
+        self.timers.clear_in(&mut entry.reset);
+        let unanswered = entry.connection.oldest_ask().is_some();
+        self.set_node_state(node, self.usable_state(node, now));
         if unanswered {
             self.watch_for_silence(node, now);
         }
@@ -68,11 +68,13 @@ impl Cluster {
     pub(super) fn probe_is_due(&mut self, node: NodeId, now: Instant) {
         self.plan_probe(node, now);
         self.mark_if_wanted(node, now);
-        let it = &mut self.nodes[node.index()];
-        if !it.standing.is_usable() || !it.link.has_room(&self.settings.limits) {
+        let entry = &mut self.nodes[node.index()];
+        if !entry.state.is_usable() || !entry.connection.has_room(&self.settings.limits) {
             return;
         }
-        it.link.ask(Ask::Node(NodeAsk::Probe), now, |out| command::encode(out, &[b"TIME"]));
+        entry
+            .connection
+            .ask(Ask::Node(NodeAsk::Probe), now, |out| command::encode(out, &[b"TIME"]));
         self.watch_for_silence(node, now);
     }
 
@@ -83,21 +85,21 @@ impl Cluster {
     }
 
     /// The node answered the probe: with its time, or with an error.
-    pub(super) fn time_told(&mut self, node: NodeId, micros: Option<u64>, now: Instant) {
+    pub(super) fn on_time_read(&mut self, node: NodeId, micros: Option<u64>, now: Instant) {
         let Some(micros) = micros else { return };
         let asked_at = self.asked_at(node);
         let reading = Reading { micros, asked_at, read_at: now };
         let before = self.nodes[node.index()].reading.replace(reading);
         let jump = before.and_then(|before| state::clock_jump(&before, &reading));
         if let Some(nanos) = jump {
-            self.tell(NodeEvent::ClockJumped { node, nanos });
+            self.report_event(NodeEvent::ClockJumped { node, nanos });
             self.distrust(node, QuarantineReason::ClockJumped, now);
         }
     }
 
     fn is_silent(&self, node: NodeId, now: Instant) -> bool {
-        let link = &self.nodes[node.index()].link;
+        let connection = &self.nodes[node.index()].connection;
         let timeout = self.settings.node_timeout;
-        state::is_silent(link.oldest_ask(), link.last_answer(), timeout, now)
+        state::is_silent(connection.oldest_ask(), connection.last_answer(), timeout, now)
     }
 }

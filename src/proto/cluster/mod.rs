@@ -5,9 +5,9 @@
 //! The cluster is not the locks: it sees no record, no deadline and no round. An [`Ask`] carries
 //! the id of a record through the cluster, and nothing here looks at that id.
 //!
-//! What the locks have to know of a node comes out as [`Heard`] and as [`Change`]s, in their order.
-//! The one hazard is a change that is acted on late. The caller of [`hear`](Cluster::hear),
-//! [`handle_timeout`](Cluster::handle_timeout) or
+//! What the locks have to know of a node comes out as [`Received`] and as [`Change`]s, in their
+//! order. The one hazard is a change that is acted on late. The caller of
+//! [`receive`](Cluster::receive), [`handle_timeout`](Cluster::handle_timeout) or
 //! [`handle_disconnected`](Cluster::handle_disconnected) takes all changes out before it does
 //! anything else.
 //!
@@ -63,7 +63,7 @@ pub enum Action {
 /// answer is moved about on the hot path, so it has to be small and must own nothing that needs a
 /// drop.
 #[derive(Debug, Clone, Copy)]
-pub enum Heard {
+pub enum Received {
     /// The answer to a question about a lock.
     Lock(LockAsk, NodeReply),
     /// The answer to the registration of a record's key: as in [`Incoming::Registered`].
@@ -150,7 +150,7 @@ impl Cluster {
             settings,
         };
         for node in cluster.all_nodes().iter() {
-            cluster.nodes[node.index()].link.set_key_prefix(&cluster.settings.key_prefix);
+            cluster.nodes[node.index()].connection.set_key_prefix(&cluster.settings.key_prefix);
             cluster.connect(node, now);
         }
         cluster
@@ -169,52 +169,52 @@ impl Cluster {
     /// What is to be written to a node.
     #[inline]
     pub fn output(&self, node: NodeId) -> &[u8] {
-        self.nodes[node.index()].link.output()
+        self.nodes[node.index()].connection.output()
     }
 
     /// Takes note that the first `count` bytes of the output were written.
     #[inline]
     pub fn handle_sent(&mut self, node: NodeId, count: usize, now: Instant) {
-        self.nodes[node.index()].link.sent(count, now);
+        self.nodes[node.index()].connection.sent(count, now);
     }
 
     /// Takes what was read from a node, up to the next event for the locks. The caller takes the
     /// changes out before it calls again, and before it acts on an answer. It calls until there is
     /// no event.
     #[inline]
-    pub fn hear(&mut self, node: NodeId, input: &mut &[u8], now: Instant) -> Option<Heard> {
+    pub fn receive(&mut self, node: NodeId, input: &mut &[u8], now: Instant) -> Option<Received> {
         loop {
-            let it = &mut self.nodes[node.index()];
-            if !it.standing.is_connected() {
+            let entry = &mut self.nodes[node.index()];
+            if !entry.state.is_connected() {
                 return None;
             }
-            match it.link.next_incoming(input, now) {
-                Ok(Some(Incoming::Lock(ask, said))) => {
-                    let took = now.saturating_since(it.link.asked_at());
-                    self.stats.answered(node, ask.kind == Kind::Acquire, said, took);
-                    return Some(Heard::Lock(ask, said));
+            match entry.connection.next_incoming(input, now) {
+                Ok(Some(Incoming::Lock(ask, reply))) => {
+                    let took = now.saturating_since(entry.connection.asked_at());
+                    self.stats.answered(node, ask.kind == Kind::Acquire, reply, took);
+                    return Some(Received::Lock(ask, reply));
                 }
                 Ok(Some(Incoming::Node(answer))) => self.answered(node, answer, now),
                 Ok(Some(Incoming::Registered(record, left))) => {
-                    return Some(Heard::Registered(record, left));
+                    return Some(Received::Registered(record, left));
                 }
                 Ok(Some(Incoming::Task(task, answer))) => {
-                    if let Some(said) = answer.said() {
-                        let took = now.saturating_since(it.link.asked_at());
-                        self.stats.answered(node, false, said, took);
+                    if let Some(reply) = answer.reply() {
+                        let took = now.saturating_since(entry.connection.asked_at());
+                        self.stats.answered(node, false, reply, took);
                     }
-                    return Some(Heard::Task(task, answer));
+                    return Some(Received::Task(task, answer));
                 }
                 Ok(Some(Incoming::Flushed)) => {
                     self.distrust(node, QuarantineReason::Flushed, now);
-                    return Some(Heard::Flushed);
+                    return Some(Received::Flushed);
                 }
-                Ok(Some(Incoming::Written(key))) => return Some(Heard::Written(key)),
+                Ok(Some(Incoming::Written(key))) => return Some(Received::Written(key)),
                 Ok(None) => return None,
-                Err(fault) => self.break_off(node, fault, now),
+                Err(fault) => self.on_fault(node, fault, now),
             }
             if !self.changes.is_empty() {
-                return Some(Heard::Changes);
+                return Some(Received::Changes);
             }
         }
     }
@@ -224,7 +224,7 @@ impl Cluster {
         match answer {
             NodeAnswer::Handshake(step) => self.handshake_answered(node, step, now),
             NodeAnswer::Marked => self.marked(node, now),
-            NodeAnswer::Time(micros) => self.time_told(node, micros, now),
+            NodeAnswer::Time(micros) => self.on_time_read(node, micros, now),
             NodeAnswer::Gone(gone) => self.kill_answered(node, gone),
             NodeAnswer::Unused => {}
         }
@@ -233,7 +233,7 @@ impl Cluster {
     /// When the question of the last answer of a node was asked.
     #[inline]
     pub fn asked_at(&self, node: NodeId) -> Instant {
-        self.nodes[node.index()].link.asked_at()
+        self.nodes[node.index()].connection.asked_at()
     }
 
     /// Whether there are changes.
@@ -259,7 +259,7 @@ impl Cluster {
         match due {
             Due::Reconnect(node) => self.connect(node, now),
             Due::Connecting(node) => self.connecting_took_too_long(node, now),
-            Due::Silence(node) => self.look_for_silence(node, now),
+            Due::Silence(node) => self.check_for_silence(node, now),
             Due::Reset(node) => self.reset_is_due(node, now),
             Due::Probe(node) => self.probe_is_due(node, now),
             Due::Trust(node) => self.trust_is_due(node),
@@ -274,7 +274,7 @@ impl Cluster {
 
     /// Called in a forked process: the connections are the parent's. No node can be asked any more,
     /// and nothing is written.
-    pub fn disown(&mut self) {
+    pub fn abandon_after_fork(&mut self) {
         self.timers = Timers::new();
         self.actions.clear();
         self.changes.clear();

@@ -6,17 +6,17 @@ use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timer;
 use crate::proto::wire::ask::{Ask, NodeAsk};
-use crate::proto::wire::connection::Link;
+use crate::proto::wire::connection::Connection;
 use crate::proto::wire::handshake::{Handshake, Info, Vetted};
 use crate::proto::wire::marker::Marking;
 
 /// What the cluster keeps of one node.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) standing: NodeState,
-    pub(super) link: Link,
+    pub(super) state: NodeState,
+    pub(super) connection: Connection,
     /// Why the node could not be asked last: its vote while it is not ready.
-    pub(super) trouble: NodeError,
+    pub(super) last_error: NodeError,
     /// The trouble in the words of the system or of the node.
     pub(super) words: Box<str>,
     /// When the present connection was begun.
@@ -61,9 +61,9 @@ pub(super) struct Node {
 impl Default for Node {
     fn default() -> Node {
         Node {
-            standing: NodeState::Connecting,
-            link: Link::default(),
-            trouble: NodeError::Unreachable,
+            state: NodeState::Connecting,
+            connection: Connection::default(),
+            last_error: NodeError::Unreachable,
             words: "".into(),
             connecting_since: Instant::default(),
             encrypting: false,
@@ -91,18 +91,18 @@ impl Default for Node {
 impl Node {
     /// A node whose connection is not ours to use.
     pub(super) fn of_another_process() -> Node {
-        let (standing, trouble) = (NodeState::Rejected(NodeError::Forked), NodeError::Forked);
-        Node { standing, trouble, failures: 1, ..Node::default() }
+        let (state, last_error) = (NodeState::Rejected(NodeError::Forked), NodeError::Forked);
+        Node { state, last_error, failures: 1, ..Node::default() }
     }
 
     /// What to add to `said`: the node's own words, or how long its grants do not count.
-    pub(super) fn detail(&self, said: NodeReply, now: Instant) -> Option<Box<str>> {
-        let NodeReply::Failed(cause) = said else { return None };
-        let last_error = self.link.last_error();
+    pub(super) fn detail(&self, reply: NodeReply, now: Instant) -> Option<Box<str>> {
+        let NodeReply::Failed(cause) = reply else { return None };
+        let last_error = self.connection.last_error();
         if let (NodeError::Quarantined, Some((from, why))) = (cause, self.trusted_from) {
             let left = from.saturating_since(now).as_secs_f64();
             Some(format!("restart guard: {why}; its grants count in {left:.1} s").into())
-        } else if cause == self.trouble && !self.words.is_empty() {
+        } else if cause == self.last_error && !self.words.is_empty() {
             Some(self.words.clone())
         } else if let (NodeError::Unreachable, Some(step)) = (cause, self.awaited_step()) {
             let waited = now.saturating_since(self.connecting_since);
@@ -116,10 +116,10 @@ impl Node {
 
     /// What the connection that is being opened waits for.
     pub(super) fn awaited_step(&self) -> Option<&'static str> {
-        match self.standing {
+        match self.state {
             NodeState::Connecting if self.encrypting => Some("TLS"),
             NodeState::Connecting => Some("TCP"),
-            NodeState::Handshake => match self.link.oldest_question() {
+            NodeState::Handshake => match self.connection.oldest_question() {
                 Some(Ask::Node(NodeAsk::Handshake(step))) => Some(step.command()),
                 _ => Some("HELLO"),
             },
@@ -129,7 +129,7 @@ impl Node {
 
     /// Whether its connection was lost a moment ago, and the next one is being opened without a
     /// pause.
-    pub(super) fn is_coming_back(&self) -> bool {
-        self.failures == 0 && !self.standing.is_usable() && self.standing != NodeState::Suspect
+    pub(super) fn is_reconnecting(&self) -> bool {
+        self.failures == 0 && !self.state.is_usable() && self.state != NodeState::Suspect
     }
 }

@@ -24,12 +24,12 @@ impl Cluster {
         found: MarkerState,
         now: Instant,
     ) {
-        let it = &mut self.nodes[node.index()];
-        let (known, run_id) = (it.known.replace(vetted.info), vetted.info.identity.run_id);
+        let entry = &mut self.nodes[node.index()];
+        let (known, run_id) = (entry.known.replace(vetted.info), vetted.info.identity.run_id);
         let same = known.is_some_and(|known| run_id.is_some() && known.identity.run_id == run_id);
         if known.is_some() && !same {
-            it.earlier.clear();
-            it.reading = None;
+            entry.earlier.clear();
+            entry.reading = None;
             // Another process answers: what the old one had not executed, it never will. If the
             // node does not report its `run_id`, it may still be the old process, so nothing is
             // proved; and the number of an earlier connection may belong to another client.
@@ -51,11 +51,11 @@ impl Cluster {
             return;
         }
         self.quarantine(node, RestartGuard::quarantine(self.settings.max_ttl), why, now);
-        let it = &mut self.nodes[node.index()];
+        let entry = &mut self.nodes[node.index()];
         if why == QuarantineReason::ClockJumped {
-            it.wants_marking = Some(Marking::Renew);
+            entry.wants_marking = Some(Marking::Renew);
         } else {
-            it.wants_marking.get_or_insert(Marking::IfMissing);
+            entry.wants_marking.get_or_insert(Marking::IfMissing);
         }
         self.mark_if_wanted(node, now);
     }
@@ -64,72 +64,72 @@ impl Cluster {
     /// asked now, or refuses, it is asked again with the next probe.
     pub(super) fn mark_if_wanted(&mut self, node: NodeId, now: Instant) {
         let Some(key) = self.settings.wanted_marker() else { return };
-        let it = &mut self.nodes[node.index()];
-        let Some(how) = it.wants_marking.filter(|_| it.marking.is_none()) else { return };
-        if !it.standing.is_usable() || !it.link.has_room(&self.settings.limits) {
+        let entry = &mut self.nodes[node.index()];
+        let Some(how) = entry.wants_marking.filter(|_| entry.marking.is_none()) else { return };
+        if !entry.state.is_usable() || !entry.connection.has_room(&self.settings.limits) {
             return;
         }
-        let identity = it.vetted.info.identity;
-        if it.vetted.marker == MarkerState::Unavailable || identity.run_id.is_none() {
-            it.wants_marking = None;
+        let identity = entry.vetted.info.identity;
+        if entry.vetted.marker == MarkerState::Unavailable || identity.run_id.is_none() {
+            entry.wants_marking = None;
             return;
         }
-        it.marking = Some(how);
+        entry.marking = Some(how);
         let encode = |out: &mut _| marker::mark(out, key, &identity, how);
-        it.link.ask(Ask::Node(NodeAsk::Mark), now, encode);
+        entry.connection.ask(Ask::Node(NodeAsk::Mark), now, encode);
         self.watch_for_silence(node, now);
     }
 
     /// The node answered the script that writes its marker.
     pub(super) fn marked(&mut self, node: NodeId, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        let done = it.marking.take();
-        match it.link.fact() {
+        let entry = &mut self.nodes[node.index()];
+        let done = entry.marking.take();
+        match entry.connection.fact() {
             Fact::Marker(marker @ MarkerState::Present(_)) => {
-                it.vetted.marker = marker;
-                if it.wants_marking == done {
-                    it.wants_marking = None;
+                entry.vetted.marker = marker;
+                if entry.wants_marking == done {
+                    entry.wants_marking = None;
                 }
                 self.mark_if_wanted(node, now);
             }
             // The refusal is temporary: the node's memory is full, or it cannot save.
             Fact::Refused(cause) if !forbids_a_marker(cause) => {}
             _ => {
-                it.vetted.marker = MarkerState::Unavailable;
-                it.wants_marking = None;
+                entry.vetted.marker = MarkerState::Unavailable;
+                entry.wants_marking = None;
             }
         }
     }
 
     fn quarantine(&mut self, node: NodeId, length: Duration, why: QuarantineReason, now: Instant) {
         let was_trusted = self.is_trusted(node);
-        let it = &mut self.nodes[node.index()];
-        it.vouching = false;
+        let entry = &mut self.nodes[node.index()];
+        entry.vouching = false;
         let until = now.saturating_add(length);
         if was_trusted || why.is_noticed_late() {
             // While a node is in quarantine already, its votes are judged by that, and its new keys
             // too. But a loss from before that quarantine may be noticed only now.
             self.report(node, Change::Distrusted(why));
         }
-        let it = &mut self.nodes[node.index()];
-        if it.trusted_from.is_some_and(|(from, _)| from >= until) {
+        let entry = &mut self.nodes[node.index()];
+        if entry.trusted_from.is_some_and(|(from, _)| from >= until) {
             return;
         }
-        it.trusted_from = Some((until, why));
-        self.timers.clear_in(&mut it.trust);
-        it.trust = Some(self.timers.set_at(until, Due::Trust(node)));
-        self.tell(NodeEvent::Quarantined { node, why, until });
-        if self.standing(node).is_usable() {
-            self.set_standing(node, NodeState::Quarantined(until));
+        entry.trusted_from = Some((until, why));
+        self.timers.clear_in(&mut entry.trust);
+        entry.trust = Some(self.timers.set_at(until, Due::Trust(node)));
+        self.report_event(NodeEvent::Quarantined { node, why, until });
+        if self.node_state(node).is_usable() {
+            self.set_node_state(node, NodeState::Quarantined(until));
         }
     }
 
     /// The quarantine is over. The node's grants count for questions that are asked from now on.
     pub(super) fn trust_is_due(&mut self, node: NodeId) {
-        let it = &mut self.nodes[node.index()];
-        (it.trust, it.trusted_from) = (None, None);
-        if self.standing(node).is_usable() {
-            self.set_standing(node, NodeState::Ready);
+        let entry = &mut self.nodes[node.index()];
+        (entry.trust, entry.trusted_from) = (None, None);
+        if self.node_state(node).is_usable() {
+            self.set_node_state(node, NodeState::Ready);
         }
     }
 
@@ -137,22 +137,22 @@ impl Cluster {
     pub fn may_vouch_for(&self, node: NodeId) -> Result<(), NodeError> {
         self.may_ask(node)?;
         let known = self.nodes[node.index()].vetted.info.identity.run_id.is_some();
-        let named = !self.settings.node_marker.is_empty();
-        if known && named { Ok(()) } else { Err(NodeError::NoPermission) }
+        let has_marker_key = !self.settings.node_marker.is_empty();
+        if known && has_marker_key { Ok(()) } else { Err(NodeError::NoPermission) }
     }
 
     /// Writes the marker by which an operator vouches for the node. `ask` is the question of the
     /// caller, which gets the answer.
     pub fn vouch(&mut self, node: NodeId, ask: Ask, now: Instant) {
-        let it = &mut self.nodes[node.index()];
-        it.vouching = true;
-        let since = match it.vetted.marker {
+        let entry = &mut self.nodes[node.index()];
+        entry.vouching = true;
+        let since = match entry.vetted.marker {
             MarkerState::Present(marker) => Some(marker.since_micros),
             MarkerState::Absent | MarkerState::Unavailable => None,
         };
-        let (key, identity) = (&self.settings.node_marker, it.vetted.info.identity);
+        let (key, identity) = (&self.settings.node_marker, entry.vetted.info.identity);
         let how = Marking::Vouch(since);
-        it.link.ask(ask, now, |out| marker::mark(out, key, &identity, how));
+        entry.connection.ask(ask, now, |out| marker::mark(out, key, &identity, how));
         self.watch_for_silence(node, now);
     }
 
@@ -163,13 +163,13 @@ impl Cluster {
 
     /// The operator vouches for the node: its quarantine is over.
     pub fn trust_at_once(&mut self, node: NodeId) {
-        let it = &mut self.nodes[node.index()];
-        self.timers.clear_in(&mut it.trust);
+        let entry = &mut self.nodes[node.index()];
+        self.timers.clear_in(&mut entry.trust);
         self.trust_is_due(node);
     }
 
     /// The state of a node that may be asked: ready, or in quarantine.
-    pub(super) fn usable_standing(&self, node: NodeId, now: Instant) -> NodeState {
+    pub(super) fn usable_state(&self, node: NodeId, now: Instant) -> NodeState {
         match self.nodes[node.index()].trusted_from {
             Some((until, _)) if now < until => NodeState::Quarantined(until),
             _ => NodeState::Ready,

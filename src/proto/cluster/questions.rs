@@ -23,8 +23,8 @@ impl Cluster {
 
     /// The credentials for a node, from its next connection on.
     pub fn set_credentials(&mut self, node: NodeId, credentials: Credentials) {
-        let it = &mut self.settings.nodes[node.index()];
-        (it.user, it.password) = (credentials.user, credentials.password);
+        let entry = &mut self.settings.nodes[node.index()];
+        (entry.user, entry.password) = (credentials.user, credentials.password);
     }
 
     /// From now on the client may end before an answer is read. Returns whether answers were read
@@ -70,23 +70,23 @@ impl Cluster {
 
     /// How many nodes may be asked.
     pub fn usable_nodes(&self) -> usize {
-        self.nodes.iter().filter(|it| it.standing.is_usable()).count()
+        self.nodes.iter().filter(|entry| entry.state.is_usable()).count()
     }
 
     /// How many nodes have not ended their first handshake yet.
     pub fn first_handshakes(&self) -> usize {
-        self.nodes.iter().filter(|it| it.failures == 0 && it.known.is_none()).count()
+        self.nodes.iter().filter(|entry| entry.failures == 0 && entry.known.is_none()).count()
     }
 
     /// The state of a node.
     #[inline]
-    pub fn standing(&self, node: NodeId) -> NodeState {
-        self.nodes[node.index()].standing
+    pub fn node_state(&self, node: NodeId) -> NodeState {
+        self.nodes[node.index()].state
     }
 
     /// Why a node could not be asked last.
-    pub fn trouble(&self, node: NodeId) -> NodeError {
-        self.nodes[node.index()].trouble
+    pub fn last_error(&self, node: NodeId) -> NodeError {
+        self.nodes[node.index()].last_error
     }
 
     /// How often in a row a node could not be made ready.
@@ -96,34 +96,34 @@ impl Cluster {
 
     /// Whether its connection was lost a moment ago, and the next one is being opened without a
     /// pause.
-    pub fn is_coming_back(&self, node: NodeId) -> bool {
-        self.nodes[node.index()].is_coming_back()
+    pub fn is_reconnecting(&self, node: NodeId) -> bool {
+        self.nodes[node.index()].is_reconnecting()
     }
 
     /// How many questions to a node are unanswered.
     pub fn unanswered(&self, node: NodeId) -> usize {
-        self.nodes[node.index()].link.unanswered()
+        self.nodes[node.index()].connection.unanswered()
     }
 
     /// When the oldest unanswered question to a node was written.
     pub fn oldest_ask(&self, node: NodeId) -> Option<Instant> {
-        self.nodes[node.index()].link.oldest_ask()
+        self.nodes[node.index()].connection.oldest_ask()
     }
 
     /// Whether a node may be asked something new, or why not.
     #[inline]
     pub fn may_ask(&self, node: NodeId) -> Result<(), NodeError> {
         let node = &self.nodes[node.index()];
-        match node.standing {
+        match node.state {
             NodeState::Ready | NodeState::Quarantined(_) => {
-                if node.link.has_room(&self.settings.limits) {
+                if node.connection.has_room(&self.settings.limits) {
                     Ok(())
                 } else {
                     Err(NodeError::Full)
                 }
             }
             NodeState::Suspect => Err(NodeError::Silent),
-            _ => Err(node.trouble),
+            _ => Err(node.last_error),
         }
     }
 
@@ -131,15 +131,15 @@ impl Cluster {
     /// is `unanswered` on its connection.
     #[inline]
     pub fn may_release(&self, node: NodeId, unanswered: bool) -> bool {
-        let standing = self.standing(node);
-        let reachable = standing.is_usable() || (standing == NodeState::Suspect && unanswered);
+        let state = self.node_state(node);
+        let reachable = state.is_usable() || (state == NodeState::Suspect && unanswered);
         reachable && self.has_room_for_release(node)
     }
 
     /// Whether there is room for a release in a node's outbox.
     #[inline]
     pub fn has_room_for_release(&self, node: NodeId) -> bool {
-        self.nodes[node.index()].link.has_room_for_release(&self.settings.limits)
+        self.nodes[node.index()].connection.has_room_for_release(&self.settings.limits)
     }
 
     /// The node's native compare-and-delete command, if it has one.
@@ -160,12 +160,12 @@ impl Cluster {
 
     /// Whether a key can be registered at a node now. Half of the outbox is kept for releases.
     pub fn may_name_a_key(&self, node: NodeId) -> bool {
-        let it = &self.nodes[node.index()];
-        it.vetted.tracks && it.link.has_room(&self.settings.limits)
+        let entry = &self.nodes[node.index()];
+        entry.vetted.tracks && entry.connection.has_room(&self.settings.limits)
     }
 
     /// Writes a question into a node's outbox. Its answer comes as
-    /// [`Heard`](crate::proto::cluster::Heard).
+    /// [`Received`](crate::proto::cluster::Received).
     #[inline]
     pub fn ask(
         &mut self,
@@ -174,7 +174,7 @@ impl Cluster {
         now: Instant,
         encode: impl FnOnce(&mut BytesMut),
     ) {
-        self.nodes[node.index()].link.ask(ask, now, encode);
+        self.nodes[node.index()].connection.ask(ask, now, encode);
         self.watch_for_silence(node, now);
     }
 
@@ -192,15 +192,15 @@ impl Cluster {
         now: Instant,
         encode: impl FnOnce(&mut BytesMut),
     ) {
-        let it = &mut self.nodes[node.index()];
-        if it.vetted.native.is_none() {
-            it.link.ask(Ask::Node(NodeAsk::LastWord), now, encode);
+        let entry = &mut self.nodes[node.index()];
+        if entry.vetted.native.is_none() {
+            entry.connection.ask(Ask::Node(NodeAsk::LastWord), now, encode);
         }
     }
 
     /// What the last answer to `GETRANGE` showed of a value on the node.
     pub fn seen(&self, node: NodeId) -> Option<Value> {
-        self.nodes[node.index()].link.seen()
+        self.nodes[node.index()].connection.seen()
     }
 
     /// The name of a node in reports.
@@ -209,20 +209,20 @@ impl Cluster {
     }
 
     /// What to add to `said` in a report about a node.
-    pub fn detail(&self, node: NodeId, said: NodeReply, now: Instant) -> Option<Box<str>> {
-        self.nodes[node.index()].detail(said, now)
+    pub fn detail(&self, node: NodeId, reply: NodeReply, now: Instant) -> Option<Box<str>> {
+        self.nodes[node.index()].detail(reply, now)
     }
 
     /// A report about `key` of what every node said.
     pub fn report_of(
         &self,
         key: &[u8],
-        said: impl Fn(NodeId) -> NodeReply,
+        reply: impl Fn(NodeId) -> NodeReply,
         now: Instant,
     ) -> Box<Report> {
         let nodes = self.all_nodes().iter().map(|node| {
-            let said = said(node);
-            NodeReport { label: self.label(node), said, detail: self.detail(node, said, now) }
+            let reply = reply(node);
+            NodeReport { label: self.label(node), reply, detail: self.detail(node, reply, now) }
         });
         Box::new(Report {
             key: key.into(),
@@ -233,9 +233,9 @@ impl Cluster {
     }
 
     /// A report of what keeps each node from being asked.
-    pub fn report_standings(&self, now: Instant) -> Box<Report> {
-        let said =
+    pub fn report_node_states(&self, now: Instant) -> Box<Report> {
+        let reply =
             |node| self.may_ask(node).map_or_else(NodeReply::Failed, |()| NodeReply::Nothing);
-        self.report_of(&[], said, now)
+        self.report_of(&[], reply, now)
     }
 }

@@ -156,15 +156,15 @@ fn change(known: &Info, info: &Info, max_ttl: Duration) -> Option<QuarantineReas
 
 /// For how long a node remembers that it was promoted, unless it is configured otherwise:
 /// `repl-backlog-ttl` of Redis and Valkey.
-const PROMOTION_IS_TOLD_FOR: Duration = Duration::from_secs(3600);
+const PROMOTION_REPORTED_FOR: Duration = Duration::from_secs(3600);
 
 /// Whether a `master_replid` that changed in one process is no sign of a promotion that matters. It
 /// changes, too, when the first replica attaches, which a backup by `redis-cli --rdb` does, and
 /// when the backlog is dropped an hour after the last one left. A promotion shows in
 /// `second_repl_offset` for as long as the backlog is kept.
 fn is_harmless_history(info: &Info, max_ttl: Duration) -> bool {
-    let told = info.tells_promotion && !info.promoted;
-    told && RestartGuard::quarantine(max_ttl) < PROMOTION_IS_TOLD_FOR
+    let reported = info.reports_promotion && !info.promoted;
+    reported && RestartGuard::quarantine(max_ttl) < PROMOTION_REPORTED_FOR
 }
 
 /// What is left of the quarantine that began when the marker was written.

@@ -15,16 +15,16 @@ fn only() -> NodeId {
 }
 
 /// The first two words of every command that was written to the node.
-pub fn said(cluster: &mut Cluster, node: NodeId, now: Instant) -> Vec<String> {
+pub fn commands(cluster: &mut Cluster, node: NodeId, now: Instant) -> Vec<String> {
     let text = String::from_utf8(cluster.output(node).to_vec()).unwrap();
     cluster.handle_sent(node, text.len(), now);
     let mut lines = text.split("\r\n");
-    let mut said = Vec::new();
+    let mut commands = Vec::new();
     while let Some(count) = lines.next().and_then(|line| line.strip_prefix('*')) {
         let words: Vec<&str> = (0..count.parse().unwrap()).map(|_| lines.nth(1).unwrap()).collect();
-        said.push(words[..words.len().min(2)].join(" "));
+        commands.push(words[..words.len().min(2)].join(" "));
     }
-    said
+    commands
 }
 
 /// What a healthy node answers to a command of the handshake. It reports writes to keys.
@@ -55,7 +55,7 @@ struct Bench {
     now: Instant,
     run_id: char,
     uptime: u64,
-    heard: Vec<Heard>,
+    received: Vec<Received>,
 }
 
 impl Bench {
@@ -63,7 +63,7 @@ impl Bench {
         let now = Instant::from_nanos(1_000_000_000_000);
         let settings = Settings::new(vec![NodeSettings::new("n0")]);
         let cluster = Cluster::new(settings, now);
-        Bench { cluster, now, run_id: 'a', uptime: 86_400, heard: Vec::new() }
+        Bench { cluster, now, run_id: 'a', uptime: 86_400, received: Vec::new() }
     }
 
     /// A node that is admitted, and has answered its first question for the time.
@@ -79,25 +79,26 @@ impl Bench {
         bench
     }
 
-    /// The changes that these bytes cause; answers and pushes are in `heard`.
-    fn hear(&mut self, bytes: &str) -> Vec<Change> {
+    /// The changes that these bytes cause; answers and pushes are in `received`.
+    fn receive(&mut self, bytes: &str) -> Vec<Change> {
         let mut input = bytes.as_bytes();
         let mut changes = Vec::new();
-        while let Some(heard) = self.cluster.hear(only(), &mut input, self.now) {
+        while let Some(received) = self.cluster.receive(only(), &mut input, self.now) {
             changes.extend(self.changes());
-            self.heard.push(heard);
+            self.received.push(received);
         }
         changes
     }
 
     /// Answers all that was written to the node as a healthy node does.
     fn answer_all(&mut self) -> Vec<Change> {
-        let replies: String = self.said().iter().map(|command| self.reply_to(command)).collect();
-        self.hear(&replies)
+        let replies: String =
+            self.commands().iter().map(|command| self.reply_to(command)).collect();
+        self.receive(&replies)
     }
 
-    fn said(&mut self) -> Vec<String> {
-        said(&mut self.cluster, only(), self.now)
+    fn commands(&mut self) -> Vec<String> {
+        commands(&mut self.cluster, only(), self.now)
     }
 
     fn reply_to(&self, command: &str) -> String {
@@ -128,23 +129,23 @@ fn handshake_that_is_over_waits_for_its_node_to_be_admitted() {
     let mut bench = Bench::new();
     bench.cluster.handle_connected(only(), bench.now);
     assert!(matches!(bench.answer_all()[..], [Change::Vetted]));
-    assert_eq!(bench.cluster.standing(only()), NodeState::Handshake);
+    assert_eq!(bench.cluster.node_state(only()), NodeState::Handshake);
     assert!(bench.cluster.may_ask(only()).is_err());
     bench.cluster.admit(only(), bench.now);
-    assert_eq!(bench.cluster.standing(only()), NodeState::Ready);
-    assert!(bench.said().is_empty(), "pending releases are to be the first words");
+    assert_eq!(bench.cluster.node_state(only()), NodeState::Ready);
+    assert!(bench.commands().is_empty(), "pending releases are to be the first words");
     bench.cluster.start_probing(only(), bench.now);
-    assert_eq!(bench.said(), ["TIME"]);
+    assert_eq!(bench.commands(), ["TIME"]);
 }
 
 #[test]
 fn answer_about_a_record_comes_out_with_its_question() {
     let mut bench = Bench::ready();
     bench.ask();
-    bench.heard.clear();
-    assert!(bench.hear("+OK\r\n").is_empty());
-    let [Heard::Lock(ask, NodeReply::Granted)] = bench.heard[..] else {
-        panic!("{:?}", bench.heard)
+    bench.received.clear();
+    assert!(bench.receive("+OK\r\n").is_empty());
+    let [Received::Lock(ask, NodeReply::Granted)] = bench.received[..] else {
+        panic!("{:?}", bench.received)
     };
     assert_eq!((ask.record, ask.round, ask.kind), (RecordId::of(5), 1, Kind::Acquire));
     assert_eq!(bench.cluster.stats().nodes[0].grants, 1);
@@ -155,7 +156,7 @@ fn lost_connection_gives_back_what_was_asked_about_records_and_nothing_else() {
     let mut bench = Bench::ready();
     bench.pass(Duration::from_secs(10));
     bench.ask();
-    assert!(bench.said().contains(&"TIME".into()), "a question of the cluster's own");
+    assert!(bench.commands().contains(&"TIME".into()), "a question of the cluster's own");
     bench.ask();
     bench.cluster.handle_disconnected(only(), "reset", bench.now);
     let changes = bench.changes();
@@ -182,14 +183,14 @@ fn silence_gives_way_to_an_answer_or_to_a_reset() {
     let mut bench = Bench::ready();
     let timeout = bench.cluster.settings().node_timeout;
     bench.ask();
-    bench.said();
+    bench.commands();
     assert!(bench.pass(timeout).is_empty());
-    assert_eq!(bench.cluster.standing(only()), NodeState::Suspect);
-    assert!(bench.hear("+OK\r\n").is_empty());
-    bench.cluster.heard_of(only(), bench.now);
+    assert_eq!(bench.cluster.node_state(only()), NodeState::Suspect);
+    assert!(bench.receive("+OK\r\n").is_empty());
+    bench.cluster.received_from(only(), bench.now);
     assert!(matches!(bench.changes()[..], [Change::CaughtUp]));
     bench.ask();
-    bench.said();
+    bench.commands();
     bench.pass(timeout);
     let reset_after = bench.cluster.settings().reset_after;
     let changes = bench.pass(reset_after);
@@ -199,13 +200,13 @@ fn silence_gives_way_to_an_answer_or_to_a_reset() {
 #[test]
 fn flush_is_a_reason_for_distrust_before_it_is_a_flush() {
     let mut bench = Bench::ready();
-    let heard = bench.cluster.hear(only(), &mut FLUSHED.as_bytes(), bench.now);
-    assert!(matches!(heard, Some(Heard::Flushed)), "{heard:?}");
+    let received = bench.cluster.receive(only(), &mut FLUSHED.as_bytes(), bench.now);
+    assert!(matches!(received, Some(Received::Flushed)), "{received:?}");
     assert!(matches!(bench.changes()[..], [Change::Distrusted(_)]));
     assert!(!bench.cluster.is_trusted(only()));
     assert!(bench.cluster.may_ask(only()).is_ok(), "it may deny and release");
     // The node is in quarantine already: a second flush adds no doubt.
-    assert!(bench.hear(FLUSHED).is_empty());
+    assert!(bench.receive(FLUSHED).is_empty());
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn another_process_proves_that_nothing_comes_late() {
             assert!(matches!(changes[..], [Change::Vetted]), "{changes:?}");
         }
         bench.cluster.admit(only(), bench.now);
-        let kills = bench.said().iter().any(|command| command == "CLIENT KILL");
+        let kills = bench.commands().iter().any(|command| command == "CLIENT KILL");
         assert_eq!(kills, !distrusted, "the earlier connection of the same process is ended");
     }
 }

@@ -14,7 +14,7 @@ mod requests;
 
 use std::time::Duration;
 
-use crate::proto::cluster::Heard;
+use crate::proto::cluster::Received;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::error::{ConfigError, Error, NodeError, NodeReply};
 use crate::proto::ids::Op;
@@ -107,43 +107,45 @@ impl Coordinator {
     /// Takes what was read from a node.
     pub fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
         let (mut input, mut flushed) = (bytes, false);
-        while let Some(heard) = self.locks.cluster_mut().hear(node, &mut input, now) {
+        while let Some(received) = self.locks.cluster_mut().receive(node, &mut input, now) {
             self.locks.act_on_changes(now);
-            match heard {
-                Heard::Lock(ask, said) => {
+            match received {
+                Received::Lock(ask, reply) => {
                     // An answer after the majority delays no caller, so only earlier ones are
                     // measured.
                     if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
                         let asked_at = self.locks.cluster().asked_at(node);
                         self.waits.note_round_trip(now.saturating_since(asked_at));
                     }
-                    self.locks.answered(node, ask, said, now);
-                    self.look_for_replica(node, said, now);
+                    self.locks.answered(node, ask, reply, now);
+                    self.check_for_replica(node, reply, now);
                 }
-                Heard::Registered(record, left) => self.locks.registered(node, record, left, now),
-                Heard::Task(task, answer) => {
+                Received::Registered(record, left) => {
+                    self.locks.registered(node, record, left, now)
+                }
+                Received::Task(task, answer) => {
                     self.locks.task_answered(node, task, answer, now);
-                    if let TaskAnswer::Extended(_, said) = answer {
-                        self.look_for_replica(node, said, now);
+                    if let TaskAnswer::Extended(_, reply) = answer {
+                        self.check_for_replica(node, reply, now);
                     }
                 }
-                Heard::Written(key) => self.locks.was_written(node, key, now),
+                Received::Written(key) => self.locks.was_written(node, key, now),
                 // Several flushes in one read cause one walk over the locks.
-                Heard::Flushed => flushed = true,
-                Heard::Changes => {}
+                Received::Flushed => flushed = true,
+                Received::Changes => {}
             }
             self.act_on_waits(now);
         }
         if flushed {
             self.locks.was_flushed(node, now);
         }
-        self.locks.heard_of(node, now);
+        self.locks.received_from(node, now);
         self.act_on_waits(now);
     }
 
     /// A node that refuses a write as a replica is no master any more.
-    fn look_for_replica(&mut self, node: NodeId, said: NodeReply, now: Instant) {
-        if said == NodeReply::Failed(NodeError::Replica) {
+    fn check_for_replica(&mut self, node: NodeId, reply: NodeReply, now: Instant) {
+        if reply == NodeReply::Failed(NodeError::Replica) {
             self.locks.became_replica(node, now);
         }
     }
@@ -237,8 +239,8 @@ impl Coordinator {
 
     /// Whether every open request is a waiter that ignores notifications for a while: then the
     /// answers that are in flight need not wake the driver.
-    pub fn is_deaf(&self) -> bool {
-        self.locks.only_quiet_waiters()
+    pub fn is_backing_off(&self) -> bool {
+        self.locks.all_back_off()
     }
 
     /// Whether the first handshakes are not over yet. An acquire that is requested now is held, for
@@ -249,24 +251,24 @@ impl Coordinator {
 
     /// The nodes that may be asked, in quarantine or not.
     pub fn ready(&self) -> NodeSet {
-        let usable = |&node: &NodeId| self.standing(node).is_usable();
+        let usable = |&node: &NodeId| self.node_state(node).is_usable();
         self.locks.cluster().all_nodes().iter().filter(usable).collect()
     }
 
     /// The nodes whose connection was lost a moment ago, and is being opened again without a pause.
-    pub fn coming_back(&self) -> NodeSet {
-        let coming_back = |&node: &NodeId| self.locks.cluster().is_coming_back(node);
-        self.locks.cluster().all_nodes().iter().filter(coming_back).collect()
+    pub fn reconnecting(&self) -> NodeSet {
+        let reconnecting = |&node: &NodeId| self.locks.cluster().is_reconnecting(node);
+        self.locks.cluster().all_nodes().iter().filter(reconnecting).collect()
     }
 
     /// Why a node could not be asked last.
-    pub fn trouble(&self, node: NodeId) -> NodeError {
-        self.locks.cluster().trouble(node)
+    pub fn last_error(&self, node: NodeId) -> NodeError {
+        self.locks.cluster().last_error(node)
     }
 
     /// The state of a node.
-    pub fn standing(&self, node: NodeId) -> NodeState {
-        self.locks.cluster().standing(node)
+    pub fn node_state(&self, node: NodeId) -> NodeState {
+        self.locks.cluster().node_state(node)
     }
 
     /// How often in a row a node could not be made ready.
@@ -302,8 +304,8 @@ impl Coordinator {
     }
 
     /// How many locks are extended automatically, or watched.
-    pub fn kept_locks(&self) -> usize {
-        self.locks.kept_locks()
+    pub fn auto_extended_locks(&self) -> usize {
+        self.locks.auto_extended_locks()
     }
 
     /// How many timers are set, of every kind.
@@ -334,8 +336,8 @@ impl Coordinator {
 
     /// Whether this client holds `key` and may renew that lock beyond `moment`: then only its
     /// holder can end it before.
-    pub fn keeps_beyond(&self, key: &[u8], moment: Instant) -> bool {
-        self.locks.keeps_beyond(key, moment)
+    pub fn auto_extends_beyond(&self, key: &[u8], moment: Instant) -> bool {
+        self.locks.auto_extends_beyond(key, moment)
     }
 
     /// The nodes that are known to hold the key for this lock, and whose grant counts: a majority

@@ -10,7 +10,7 @@ use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::key::KeyHash;
 use crate::proto::lock::{Lock, LockToken};
-use crate::proto::locks::Wish;
+use crate::proto::locks::AcquireParams;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::time::Instant;
 
@@ -38,7 +38,7 @@ impl Coordinator {
 
     /// As [`acquire`](Coordinator::acquire). The lock is kept from the moment it is handed out, as
     /// by [`auto_extend`](Coordinator::auto_extend). After the completion with the lock, the
-    /// completions of the keeping follow under the same op.
+    /// completions of auto-extension follow under the same op.
     ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
@@ -47,23 +47,29 @@ impl Coordinator {
         key: &[u8],
         ttl: Duration,
         wait: Duration,
-        keep: Option<AutoExtend>,
+        auto_extend: Option<AutoExtend>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let ttl = self.locks.check_wish(key, ttl, keep)?;
-        let wish = Wish { ttl, since: now, give_up_at: now.saturating_add(wait), keep, data };
+        let ttl = self.locks.check_params(key, ttl, auto_extend)?;
+        let params = AcquireParams {
+            ttl,
+            since: now,
+            give_up_at: now.saturating_add(wait),
+            auto_extend,
+            data,
+        };
         // This runs for every acquire.
         let hash = KeyHash::of(key);
-        let mut occupant = self.locks.occupant(key, hash);
-        if occupant.is_some_and(|number| self.locks.end_if_overdue(number, now)) {
+        let mut current_record = self.locks.current_record(key, hash);
+        if current_record.is_some_and(|number| self.locks.end_if_overdue(number, now)) {
             self.act_on_waits(now);
-            occupant = self.locks.occupant(key, hash);
+            current_record = self.locks.current_record(key, hash);
         }
-        if let Some(occupant) = occupant {
-            return self.waits.queue_up(&mut self.locks, occupant, wish, now);
+        if let Some(current_record) = current_record {
+            return self.waits.queue_up(&mut self.locks, current_record, params, now);
         }
-        let op = self.locks.acquire(key, hash, wish, now);
+        let op = self.locks.acquire(key, hash, params, now);
         self.act_on_waits(now);
         op
     }
@@ -71,8 +77,8 @@ impl Coordinator {
     /// Cancels a request: no completion follows. The client releases what the request won or may
     /// still win. Cancelling a request that has ended does nothing.
     ///
-    /// A cancelled extend or release goes on; only its completion is dropped. A lock whose keeping
-    /// is cancelled is not renewed any more, and stays until its deadline.
+    /// A cancelled extend or release goes on; only its completion is dropped. A lock whose
+    /// auto-extension is cancelled is not renewed any more, and stays until its deadline.
     pub fn cancel(&mut self, op: Op, now: Instant) {
         self.locks.cancel(op, now);
         self.act_on_waits(now);
@@ -87,32 +93,34 @@ impl Coordinator {
     }
 
     /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was
-    /// asked for last, except by an extend that prolonged nothing. The keeping lasts until the lock
-    /// is released, given away or lost, or as far as `keep` allows. The completions are
+    /// asked for last, except by an extend that prolonged nothing. Auto-extension lasts until the
+    /// lock is released, given away or lost, or as far as `auto_extend` allows. The completions are
     /// [`Expiring`](crate::proto::locks::requests::Outcome::Expiring), each time the deadline comes
     /// near; [`Renewed`](crate::proto::locks::requests::Outcome::Renewed), if `keep` asks for it;
     /// and at last [`Error::Lost`], once. That one comes before the deadline if it is fetched in
     /// time. A lock that is released or given away reports nothing.
     ///
-    /// If the lock is kept already, `keep` replaces the old terms, and the former op is cancelled.
+    /// If the lock is auto-extended already, `auto_extend` replaces the old terms, and the former
+    /// op is cancelled.
     ///
     /// # Errors
     /// An invalid argument, or [`Error::Lost`].
     pub fn auto_extend(
         &mut self,
         lock: &Lock,
-        keep: AutoExtend,
+        auto_extend: AutoExtend,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.auto_extend(lock, keep, data, now);
+        let result = self.locks.auto_extend(lock, auto_extend, data, now);
         self.act_on_waits(now);
         result
     }
 
-    /// Watches a lock that is not kept. From now on its loss is noticed as that of a kept one: the
-    /// nodes report writes to its key, and the loss is reported a little before the deadline. The
-    /// lock is not extended. For a lock that is kept, or over, this does nothing.
+    /// Watches a lock that is not auto-extended. From now on its loss is noticed as that of an
+    /// auto-extended one: the nodes report writes to its key, and the loss is reported a little
+    /// before the deadline. The lock is not extended. For a lock that is auto-extended, or over,
+    /// this does nothing.
     ///
     /// The loss of a lock that is not watched is reported at its deadline, or when an extend finds
     /// it. Either is an update ([`poll_lock_update`](Coordinator::poll_lock_update)).
@@ -121,9 +129,9 @@ impl Coordinator {
         self.act_on_waits(now);
     }
 
-    /// Extends a lock to at least `ttl` from now; a kept lock to its bound at most. While too few
-    /// nodes answer they are asked again, up to the deadline that is in force. That deadline stays
-    /// until a majority has agreed to a later one.
+    /// Extends a lock to at least `ttl` from now; an auto-extended lock to its bound at most. While
+    /// too few nodes answer they are asked again, up to the deadline that is in force. That
+    /// deadline stays until a majority has agreed to a later one.
     ///
     /// # Errors
     /// Before anything is sent: an invalid ttl, [`Error::Lost`] if the lock is over, or
@@ -142,7 +150,7 @@ impl Coordinator {
 
     /// Releases a lock. The request ends when a majority has released the key, or at the node
     /// timeout. Releases that are pending then still go out without the caller. An extend that is
-    /// in flight ends as [`Error::Lost`]; a keeping ends without a completion.
+    /// in flight ends as [`Error::Lost`]; auto-extension ends without a completion.
     ///
     /// A lock that has expired is `AlreadyExpired`, and no node is asked. To ask the nodes, use
     /// [`release_token`](Coordinator::release_token).
@@ -180,7 +188,7 @@ impl Coordinator {
     /// does not renew the lock any more, and never releases anything for it. Returns the token and
     /// what is left of the lock; `None` if it was over.
     pub fn into_token(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
-        let result = self.locks.hand_on(lock, now);
+        let result = self.locks.hand_off(lock, now);
         self.act_on_waits(now);
         result
     }
@@ -198,11 +206,11 @@ impl Coordinator {
         key: &[u8],
         token: LockToken,
         ttl: Duration,
-        keep: Option<AutoExtend>,
+        auto_extend: Option<AutoExtend>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
-        let result = self.locks.adopt(key, token, ttl, keep, data, now);
+        let result = self.locks.adopt(key, token, ttl, auto_extend, data, now);
         self.act_on_waits(now);
         result
     }
@@ -300,8 +308,8 @@ impl Coordinator {
     /// Called in a forked process: the records, connections and pending releases are the parent's.
     /// Every request ends as [`ClosedReason::Forked`](crate::proto::error::ClosedReason), now and
     /// from now on, and nothing is written.
-    pub fn disown(&mut self) {
-        self.locks.disown();
+    pub fn abandon_after_fork(&mut self) {
+        self.locks.abandon_after_fork();
         self.waits.clear();
     }
 
@@ -316,7 +324,7 @@ impl Coordinator {
     }
 
     /// A report of what keeps each node from being asked.
-    pub fn report_standings(&self, now: Instant) -> Box<Report> {
-        self.locks.cluster().report_standings(now)
+    pub fn report_node_states(&self, now: Instant) -> Box<Report> {
+        self.locks.cluster().report_node_states(now)
     }
 }

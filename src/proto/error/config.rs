@@ -128,7 +128,7 @@ impl fmt::Display for ConfigError {
             ConfigError::System { problem } => f.write_str(problem),
             ConfigError::Nodes(report) if report.names_one_server_twice() => {
                 f.write_str("two addresses lead to one server, which would vote twice: ")?;
-                report.write_nodes(f, |node| node.said != NodeReply::Nothing)?;
+                report.write_nodes(f, |node| node.reply != NodeReply::Nothing)?;
                 f.write_str("; give every server once")
             }
             ConfigError::Nodes(report) => {

@@ -125,9 +125,9 @@ mod tests {
 
     #[test]
     fn a_report_is_one_line_for_an_operator() {
-        let node = |label: &str, said, detail: Option<&str>| NodeReport {
+        let node = |label: &str, reply, detail: Option<&str>| NodeReport {
             label: label.into(),
-            said,
+            reply,
             detail: detail.map(Into::into),
         };
         let report = Report {
@@ -181,7 +181,7 @@ mod tests {
                 "held for ever by another client, no ttl on 0 of 0 nodes:",
             ),
             (
-                Some(HeldFor::Ours { left: millis(5), kept: true }),
+                Some(HeldFor::Ours { left: millis(5), auto_extended: true }),
                 "held by this client, which renews it; release it first: needed",
             ),
         ];

@@ -12,7 +12,7 @@ pub struct NodeReport {
     /// The node's label: its address, without credentials.
     pub label: Box<str>,
     /// What the node said.
-    pub said: NodeReply,
+    pub reply: NodeReply,
     /// The node's own words if they say more: an error line, a connect error.
     pub detail: Option<Box<str>>,
 }
@@ -47,7 +47,7 @@ pub enum HeldFor {
         /// The time to the lock's deadline.
         left: Duration,
         /// The client renews the lock.
-        kept: bool,
+        auto_extended: bool,
     },
 }
 
@@ -64,7 +64,7 @@ impl HeldFor {
             Some(HeldFor::Ever { nodes: by }) => {
                 write!(f, "held for ever by another client, no ttl on {by} of {nodes} nodes")
             }
-            Some(HeldFor::Ours { kept: true, .. }) => {
+            Some(HeldFor::Ours { auto_extended: true, .. }) => {
                 f.write_str("held by this client, which renews it; release it first")
             }
             Some(HeldFor::Ours { left, .. }) => {
@@ -83,7 +83,7 @@ impl Report {
     /// Whether a majority would be possible if the grants of quarantined nodes counted.
     pub fn is_for_the_restart_guard(&self) -> bool {
         let quarantined = NodeReply::Failed(NodeError::Quarantined);
-        let count = |said| self.nodes.iter().filter(|node| node.said == said).count();
+        let count = |reply| self.nodes.iter().filter(|node| node.reply == reply).count();
         let most = count(quarantined) + count(NodeReply::Granted) + count(NodeReply::Nothing);
         count(quarantined) > 0 && most >= self.needed
     }
@@ -96,7 +96,7 @@ impl Report {
     ) -> fmt::Result {
         for (index, node) in self.nodes.iter().filter(|node| wanted(node)).enumerate() {
             let comma = if index == 0 { "" } else { ", " };
-            write!(f, "{comma}{} {}", node.label, node.said)?;
+            write!(f, "{comma}{} {}", node.label, node.reply)?;
             if let Some(detail) = &node.detail {
                 write!(f, " ({detail})")?;
             }
@@ -107,7 +107,7 @@ impl Report {
     /// Whether a node of the list is a server that another address leads to as well.
     pub(super) fn names_one_server_twice(&self) -> bool {
         let twice = NodeReply::Failed(NodeError::SameServer);
-        self.nodes.iter().any(|node| node.said == twice)
+        self.nodes.iter().any(|node| node.reply == twice)
     }
 
     pub(super) fn hint(&self) -> &'static str {

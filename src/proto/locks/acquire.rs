@@ -13,7 +13,7 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy, handle_of};
+use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
@@ -21,14 +21,14 @@ use crate::proto::wire::ask::{Kind, LockAsk};
 impl Locks {
     /// Refuses an invalid request before anything is sent.
     #[inline]
-    pub fn check_wish(
+    pub fn check_params(
         &self,
         key: &[u8],
         ttl: Duration,
-        keep: Option<AutoExtend>,
+        auto_extend: Option<AutoExtend>,
     ) -> Result<Ttl, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
-        keep.map_or(Ok(()), |keep| keep.check(ttl))?;
+        auto_extend.map_or(Ok(()), |auto_extend| auto_extend.check(ttl))?;
         self.check_key(key)?;
         Ok(ttl)
     }
@@ -39,32 +39,33 @@ impl Locks {
         &mut self,
         key: &[u8],
         hash: KeyHash,
-        wish: Wish,
+        params: AcquireParams,
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_room()?;
-        let token = self.draw_token();
-        let round = Round::acquire(self.cluster.size(), now, wish.ttl);
+        let token = self.random_token();
+        let round = Round::acquire(self.cluster.size(), now, params.ttl);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.index(id, hash);
-        let op = self.ops.open(wish.data, now, wish.give_up_at, Stage::Running { record: id });
-        self.will_be_kept(id, op, wish.keep);
+        let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
+        self.set_auto_extend(id, op, params.auto_extend);
         self.begin_attempt(id, now);
         Ok(op)
     }
 
     /// The record that asks for `key`, or holds it.
     #[inline]
-    pub fn occupant(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
-        self.records.occupant(key, hash)
+    pub fn current_record(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
+        self.records.current_record(key, hash)
     }
 
-    /// Ends a lock whose deadline has passed, and whose timer was not looked at yet. A kept lock is
-    /// left alone: its loss is reported by the driver's turn. Returns whether a lock was ended.
+    /// Ends a lock whose deadline has passed, and whose timer has not fired yet. An auto-extended
+    /// lock is left alone: its loss is reported by the driver's turn. Returns whether a lock was
+    /// ended.
     #[inline]
     pub fn end_if_overdue(&mut self, id: RecordId, now: Instant) -> bool {
         let record = self.records.get_mut(id);
-        if record.phase != Phase::Held || now < record.deadline || record.kept.is_some() {
+        if record.phase != Phase::Held || now < record.deadline || record.auto_extended.is_some() {
             return false;
         }
         self.timers.clear_in(&mut record.deadline_timer);
@@ -87,10 +88,10 @@ impl Locks {
                 record
             }
             Stage::Task { task } => return self.cancel_task(task),
-            Stage::Keeping { record }
+            Stage::AutoExtending { record }
             | Stage::Expiring { record, .. }
             | Stage::Renewed { record } => {
-                self.forget_keeping(record);
+                self.stop_auto_extend(record);
                 self.arm_deadline(record);
                 return;
             }
@@ -190,38 +191,44 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        said: NodeReply,
+        reply: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
-        if said == NodeReply::Granted {
+        if reply == NodeReply::Granted {
             record.confirm(node);
         }
-        match said {
+        match reply {
             NodeReply::Held => {
-                record.owed.remove(node);
+                record.release_pending.remove(node);
             }
             NodeReply::Failed(cause) if cause.proves_nothing_was_set() => {
-                record.owed.remove(node);
+                record.release_pending.remove(node);
             }
             // Granted, or an error that proves nothing: the release stays pending.
             _ => record.note_answer(now),
         }
-        self.cast_grant(node, ask, said, now);
+        self.cast_grant(node, ask, reply, now);
         self.finish(ask.record);
     }
 
     /// Casts the vote of a node in an attempt that is in flight.
-    pub(super) fn cast_grant(&mut self, node: NodeId, ask: LockAsk, said: NodeReply, now: Instant) {
+    pub(super) fn cast_grant(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        reply: NodeReply,
+        now: Instant,
+    ) {
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking && record.round.number == ask.round {
-            let uncounted = said == NodeReply::Granted && record.uncounted.contains(node);
+            let uncounted = reply == NodeReply::Granted && record.uncounted.contains(node);
             if uncounted {
                 self.cluster.stats_mut().failed(node, NodeError::Quarantined);
             }
-            let said = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { said };
-            self.cast(ask.record, node, said, now);
+            let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
+            self.cast(ask.record, node, reply, now);
         }
     }
 
@@ -234,7 +241,8 @@ impl Locks {
         }
         record.phase = Phase::Held;
         let op = record.op;
-        let waited = op.filter(|&op| self.ops.get(op).is_some_and(|it| it.waiting.is_some()));
+        let waited =
+            op.filter(|&op| self.ops.get(op).is_some_and(|request| request.waiting.is_some()));
         if let Some(op) = waited {
             let key = KeyHash::of(&record.key);
             self.waits.push_back(WaitEvent::AttemptWon { op, key });
@@ -298,7 +306,7 @@ impl Locks {
         if !passing || now >= request.give_up_at {
             return None;
         }
-        let token = self.draw_token();
+        let token = self.random_token();
         let ttl = self.records.get(id).ttl;
         let round = Round::acquire(self.cluster.size(), now, ttl);
         let next = self.records.open_again(id, token, round)?;

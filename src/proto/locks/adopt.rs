@@ -20,17 +20,17 @@ use crate::proto::wire::ask::LockAsk;
 
 impl Locks {
     /// Gives a lock away: another client can `adopt` its token.
-    pub fn hand_on(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
+    pub fn hand_off(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
         let held = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero());
         let Some(id) = held else {
             self.forget_loss(&lock);
             return None;
         };
         self.end_extend(id, LostReason::Over, now);
-        self.forget_keeping(id);
+        self.stop_auto_extend(id);
         self.hold_is_over(id, now);
         let record = self.records.get_mut(id);
-        record.hand_on();
+        record.hand_off();
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
         self.vacate(id, false);
@@ -45,15 +45,15 @@ impl Locks {
         key: &[u8],
         token: LockToken,
         ttl: Duration,
-        keep: Option<AutoExtend>,
+        auto_extend: Option<AutoExtend>,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
-        keep.map_or(Ok(()), |keep| keep.check(ttl))?;
+        auto_extend.map_or(Ok(()), |auto_extend| auto_extend.check(ttl))?;
         self.check_key(key)?;
         self.check_room()?;
-        let fresh = self.draw_token();
+        let fresh = self.random_token();
         let mut round = Round::acquire(self.cluster.size(), now, ttl);
         round.purpose = Purpose::Adopt;
         let id = self.records.open(key, fresh, round).ok_or(busy(Busy::Records))?;
@@ -63,7 +63,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         (record.taken_up, record.longest) = (Some(Box::new(token)), longest);
         self.records.index(id, KeyHash::of(key));
-        self.will_be_kept(id, op, keep);
+        self.set_auto_extend(id, op, auto_extend);
         self.begin_attempt(id, now);
         Ok(op)
     }
@@ -73,20 +73,20 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        said: NodeReply,
+        reply: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
         record.note_answer(now);
-        if matches!(said, NodeReply::Held | NodeReply::Absent) {
+        if matches!(reply, NodeReply::Held | NodeReply::Absent) {
             // The script ran, and changed nothing.
-            record.owed.remove(node);
+            record.release_pending.remove(node);
         }
-        if said == NodeReply::Granted {
+        if reply == NodeReply::Granted {
             self.we_wrote(node, ask.record, now);
         }
-        self.cast_grant(node, ask, said, now);
+        self.cast_grant(node, ask, reply, now);
         self.finish(ask.record);
     }
 }

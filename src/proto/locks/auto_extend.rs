@@ -1,7 +1,7 @@
 //! Keeping a lock: when it is renewed, how often at most, when a warning is due, and why it ends.
 //!
-//! The hazard is a holder that hangs and keeps its lock for ever: so keeping is always bounded, by
-//! a length or by a number of extensions, and no extension reaches beyond the bound.
+//! The hazard is a holder that hangs and keeps its lock for ever: so auto-extension is always
+//! bounded, by a length or by a number of extensions, and no extension reaches beyond the bound.
 
 use std::time::Duration;
 
@@ -20,15 +20,16 @@ const RENEWED_AFTER: u32 = 3;
 const GRID: u32 = 60;
 /// After a write to its key a lock is looked at, at most this often in a ttl: a node whose tracking
 /// table is too small reports every key, all the time.
-const LOOKS: u32 = 20;
-/// The shortest ttl of a kept lock: with a shorter one no answer would fit between the renewal and
-/// the moment at which the loss is reported.
+const CHECKS: u32 = 20;
+/// The shortest ttl of an auto-extended lock: with a shorter one no answer would fit between the
+/// renewal and the moment at which the loss is reported.
 const SHORTEST: Duration = Duration::from_millis(10);
 /// How long before the deadline a loss is reported, at the latest: the poller sleeps whole
 /// milliseconds, and a turn of the loop takes its time.
 pub const LOSS_BEFORE: Duration = Duration::from_millis(2);
 
-/// How a lock is kept: for how long at most, or with how many extensions, and when a warning comes.
+/// How a lock is auto-extended: for how long at most, or with how many extensions, and when a
+/// warning comes.
 ///
 /// The ttl of the lock has to be 10 ms at least.
 ///
@@ -94,7 +95,7 @@ impl AutoExtend {
         self
     }
 
-    /// Checks whether a lock of that ttl can be kept like this.
+    /// Checks whether a lock of that ttl can be auto-extended on these terms.
     ///
     /// # Errors
     /// The first setting that cannot work.
@@ -121,9 +122,9 @@ impl From<Duration> for AutoExtend {
     }
 }
 
-/// A lock that is kept, or watched: then no extension is left, and no request is open.
+/// A lock that is auto-extended, or watched: then no extension is left, and no request is open.
 #[derive(Debug)]
-pub struct Kept {
+pub struct AutoExtended {
     /// The record of the lock.
     pub record: RecordId,
     /// The request that the reports go to; none if the lock is only watched.
@@ -148,39 +149,39 @@ pub struct Kept {
     /// Nodes that reported a write to the key, and that were not asked since.
     pub doubted: NodeSet,
     /// When an extend was last started because of such a write.
-    pub looked_at: Option<Instant>,
+    pub checked_at: Option<Instant>,
     /// Starts the next such extend.
-    pub look: Option<Timer>,
+    pub check: Option<Timer>,
 }
 
-impl Kept {
-    /// A lock of that ttl, kept from `start` on.
+impl AutoExtended {
+    /// A lock of that ttl, auto-extended from `start` on.
     pub fn new(
         record: RecordId,
         op: Option<Op>,
-        keep: AutoExtend,
+        auto_extend: AutoExtend,
         ttl: Ttl,
         start: Instant,
-    ) -> Kept {
-        Kept {
+    ) -> AutoExtended {
+        AutoExtended {
             record,
             op,
             ttl,
-            until: keep.max_hold.map(|length| start.saturating_add(length)),
-            extensions: keep.extensions,
-            warn_before: keep.warn_before.unwrap_or(ttl.duration() / RENEWED_AFTER),
-            notifies_renewals: keep.notifies_renewals,
+            until: auto_extend.max_hold.map(|length| start.saturating_add(length)),
+            extensions: auto_extend.extensions,
+            warn_before: auto_extend.warn_before.unwrap_or(ttl.duration() / RENEWED_AFTER),
+            notifies_renewals: auto_extend.notifies_renewals,
             renewing: false,
             renewal: None,
             warning: None,
             warned: false,
             doubted: NodeSet::EMPTY,
-            looked_at: None,
-            look: None,
+            checked_at: None,
+            check: None,
         }
     }
 
-    /// `deadline`, or the bound of the keeping if that is earlier.
+    /// `deadline`, or the bound of auto-extension if that is earlier.
     pub fn capped(&self, deadline: Instant) -> Instant {
         self.until.map_or(deadline, |until| until.min(deadline))
     }
@@ -199,7 +200,7 @@ impl Kept {
 
     /// The ttl for an extend because of `doubted` nodes, of a lock that ends at `deadline`. This
     /// extend is not counted: if the number of extensions is the bound, it prolongs nothing.
-    pub fn look_ttl(&self, deadline: Instant, now: Instant) -> Option<Ttl> {
+    pub fn check_ttl(&self, deadline: Instant, now: Instant) -> Option<Ttl> {
         match self.extensions {
             Some(_) => Ttl::new(deadline.saturating_since(now), self.ttl.duration()).ok(),
             None => self.renewal_ttl(now),
@@ -230,7 +231,7 @@ impl Kept {
         Instant::from_nanos(deadline.as_nanos().saturating_sub(before))
     }
 
-    /// Whether the keeping may prolong the lock beyond this moment.
+    /// Whether auto-extension may prolong the lock beyond this moment.
     pub fn may_last_beyond(&self, moment: Instant) -> bool {
         self.extensions.is_none() && self.until.is_none_or(|until| until > moment)
     }
@@ -253,9 +254,9 @@ impl Kept {
 
     /// The earliest moment of the next extend because of `doubted` nodes: at once if a majority may
     /// be gone, else a little later, together with other doubts of that time.
-    pub fn looks_at(&self, majority_may_be_gone: bool, now: Instant) -> Instant {
-        let pause = self.ttl.duration() / LOOKS;
-        let earliest = self.looked_at.map_or(now, |last| last.saturating_add(pause).max(now));
+    pub fn next_check(&self, majority_may_be_gone: bool, now: Instant) -> Instant {
+        let pause = self.ttl.duration() / CHECKS;
+        let earliest = self.checked_at.map_or(now, |last| last.saturating_add(pause).max(now));
         if majority_may_be_gone { earliest } else { earliest.max(now.saturating_add(pause)) }
     }
 
@@ -278,8 +279,8 @@ impl Kept {
     }
 }
 
-/// The locks that are kept.
-pub type Keeper = Slab<Kept>;
+/// The locks that are auto-extended.
+pub type AutoExtendedLocks = Slab<AutoExtended>;
 
 #[cfg(test)]
 mod tests {
@@ -295,13 +296,13 @@ mod tests {
         Ttl::new(TTL, TTL).unwrap()
     }
 
-    fn kept(keep: AutoExtend) -> Kept {
+    fn extended(auto_extend: AutoExtend) -> AutoExtended {
         let op = Op { index: 0, generation: 1 };
-        Kept::new(RecordId::of(0), Some(op), keep, ttl(), at(1_000_000))
+        AutoExtended::new(RecordId::of(0), Some(op), auto_extend, ttl(), at(1_000_000))
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused() {
+    fn auto_extend_terms_that_cannot_work_are_refused() {
         let cases = [
             (AutoExtend::at_most(TTL), true),
             (AutoExtend::at_most(Duration::from_millis(2)), false),
@@ -309,23 +310,23 @@ mod tests {
             (AutoExtend::extensions(1).warn_before(TTL / 2), true),
             (AutoExtend::extensions(1).warn_before(TTL / 2 + Duration::from_nanos(1)), false),
         ];
-        for (keep, good) in cases {
-            assert_eq!(keep.check(ttl()).is_ok(), good, "{keep:?}");
+        for (auto_extend, good) in cases {
+            assert_eq!(auto_extend.check(ttl()).is_ok(), good, "{auto_extend:?}");
         }
         // Between a renewal and the loss there is time for an answer.
         let shortest = Ttl::new(SHORTEST, TTL).unwrap();
-        let told = shortest.usable() - LOSS_BEFORE;
-        assert!(told > SHORTEST / RENEWED_AFTER + Duration::from_millis(2));
+        let reported = shortest.usable() - LOSS_BEFORE;
+        assert!(reported > SHORTEST / RENEWED_AFTER + Duration::from_millis(2));
         let shorter = Ttl::new(SHORTEST - Duration::from_millis(1), TTL).unwrap();
-        let keep = AutoExtend::extensions(1);
-        assert!(keep.check(shortest).is_ok() && keep.check(shorter).is_err());
+        let auto_extend = AutoExtend::extensions(1);
+        assert!(auto_extend.check(shortest).is_ok() && auto_extend.check(shorter).is_err());
     }
 
     #[test]
     fn renewals_of_one_moment_fall_together() {
-        let kept = kept(AutoExtend::extensions(9));
+        let entry = extended(AutoExtend::extensions(9));
         let due = |millis| {
-            let (from, length) = kept.next_renewal(at(millis));
+            let (from, length) = entry.next_renewal(at(millis));
             from.saturating_add(length)
         };
         assert_eq!(due(900_000), at(903_000));
@@ -335,58 +336,58 @@ mod tests {
 
     #[test]
     fn a_ttl_counts_from_when_it_would_have_been_asked_for() {
-        let kept = kept(AutoExtend::extensions(9));
-        assert_eq!(kept.counts_from(ttl().deadline(at(1_000_000))), at(1_000_000));
+        let entry = extended(AutoExtend::extensions(9));
+        assert_eq!(entry.counts_from(ttl().deadline(at(1_000_000))), at(1_000_000));
         let longer = Ttl::new(2 * TTL, 2 * TTL).unwrap();
-        let later = kept.counts_from(longer.deadline(at(1_000_000)));
+        let later = entry.counts_from(longer.deadline(at(1_000_000)));
         assert_eq!(later, at(1_008_910), "the drift is longer, too");
-        assert_eq!(kept.renews_before(longer.deadline(at(1_000_000))), at(1_011_910));
-        assert_eq!(kept.counts_from(at(1)), Instant::default());
-        assert_eq!(kept.renews_before(at(1)), Instant::default(), "it is late already");
+        assert_eq!(entry.renews_before(longer.deadline(at(1_000_000))), at(1_011_910));
+        assert_eq!(entry.counts_from(at(1)), Instant::default());
+        assert_eq!(entry.renews_before(at(1)), Instant::default(), "it is late already");
     }
 
     #[test]
     fn no_extension_reaches_beyond_the_bound() {
-        let kept = kept(AutoExtend::at_most(Duration::from_secs(20)));
-        assert_eq!(kept.renewal_ttl(at(1_010_000)), Some(ttl()));
-        let last = kept.renewal_ttl(at(1_015_000)).unwrap();
+        let entry = extended(AutoExtend::at_most(Duration::from_secs(20)));
+        assert_eq!(entry.renewal_ttl(at(1_010_000)), Some(ttl()));
+        let last = entry.renewal_ttl(at(1_015_000)).unwrap();
         assert_eq!(last.duration(), Duration::from_secs(5));
-        assert_eq!(kept.renewal_ttl(at(1_019_999)), None);
-        assert_eq!(kept.capped(at(1_030_000)), at(1_020_000));
-        assert!(kept.wants_renewal(at(1_018_900)));
+        assert_eq!(entry.renewal_ttl(at(1_019_999)), None);
+        assert_eq!(entry.capped(at(1_030_000)), at(1_020_000));
+        assert!(entry.wants_renewal(at(1_018_900)));
         let end = last.deadline(at(1_015_000));
-        assert!(!kept.wants_renewal(end));
-        assert_eq!(kept.reason(end), LostReason::MaxHold);
-        assert_eq!(kept.reason(at(1_010_000)), LostReason::Expired);
+        assert!(!entry.wants_renewal(end));
+        assert_eq!(entry.reason(end), LostReason::MaxHold);
+        assert_eq!(entry.reason(at(1_010_000)), LostReason::Expired);
     }
 
     #[test]
-    fn what_rounding_leaves_up_to_the_bound_is_nothing_to_ask_for() {
-        let kept = kept(AutoExtend::at_most(Duration::from_secs(20)));
+    fn auto_extend_asks_for_nothing_that_rounding_left() {
+        let entry = extended(AutoExtend::at_most(Duration::from_secs(20)));
         let now = at(1_011_100).saturating_add(Duration::from_nanos(1));
-        let last = kept.renewal_ttl(now).unwrap();
+        let last = entry.renewal_ttl(now).unwrap();
         assert_eq!(last.as_millis(), 8_899);
-        assert!(!kept.wants_renewal(last.deadline(now)));
-        assert_eq!(kept.reason(last.deadline(now)), LostReason::MaxHold);
+        assert!(!entry.wants_renewal(last.deadline(now)));
+        assert_eq!(entry.reason(last.deadline(now)), LostReason::MaxHold);
         let now = at(1_011_000).saturating_add(Duration::from_nanos(1));
-        assert!(!kept.wants_renewal(kept.renewal_ttl(now).unwrap().deadline(now)));
+        assert!(!entry.wants_renewal(entry.renewal_ttl(now).unwrap().deadline(now)));
     }
 
     #[test]
     fn extensions_are_counted() {
-        let mut kept = kept(AutoExtend::extensions(1));
-        assert!(kept.wants_renewal(at(1)));
-        kept.was_renewed();
-        assert!(!kept.wants_renewal(at(1)));
-        assert_eq!(kept.reason(at(1)), LostReason::Extensions);
+        let mut entry = extended(AutoExtend::extensions(1));
+        assert!(entry.wants_renewal(at(1)));
+        entry.was_renewed();
+        assert!(!entry.wants_renewal(at(1)));
+        assert_eq!(entry.reason(at(1)), LostReason::Extensions);
     }
 
     #[test]
-    fn looks_are_few() {
-        let mut kept = kept(AutoExtend::extensions(1));
-        assert_eq!(kept.looks_at(true, at(5_000)), at(5_000));
-        assert_eq!(kept.looks_at(false, at(5_000)), at(5_450));
-        kept.looked_at = Some(at(4_900));
-        assert_eq!(kept.looks_at(true, at(5_000)), at(5_350));
+    fn auto_extend_checks_are_few() {
+        let mut entry = extended(AutoExtend::extensions(1));
+        assert_eq!(entry.next_check(true, at(5_000)), at(5_000));
+        assert_eq!(entry.next_check(false, at(5_000)), at(5_450));
+        entry.checked_at = Some(at(4_900));
+        assert_eq!(entry.next_check(true, at(5_000)), at(5_350));
     }
 }

@@ -78,25 +78,25 @@ impl Locks {
         node: NodeId,
         id: TaskId,
         form: Form,
-        said: NodeReply,
+        reply: NodeReply,
         now: Instant,
     ) {
         let task = self.tasks.get_mut(id);
         let deadline = task.deadline;
         let Work::Extend(extend) = &mut task.work else { return };
-        if said.asks_for_the_source() && form == Form::Sha {
+        if reply.asks_for_the_source() && form == Form::Sha {
             // There is no repeat at or past the deadline.
             if now < deadline {
                 self.ask_to_extend(node, id, Form::Source, now);
             }
             return;
         }
-        if matches!(said, NodeReply::Held | NodeReply::Absent) {
+        if matches!(reply, NodeReply::Held | NodeReply::Absent) {
             extend.absent.insert(node);
         }
-        let uncounted = said == NodeReply::Granted && extend.uncounted.contains(node);
-        let said = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { said };
-        extend.round.cast(node, said);
+        let uncounted = reply == NodeReply::Granted && extend.uncounted.contains(node);
+        let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
+        extend.round.cast(node, reply);
     }
 
     /// How an extend by a token ended.
@@ -112,7 +112,7 @@ impl Locks {
         if won && now < deadline {
             return Ok(Outcome::Extended { deadline });
         }
-        let report = self.cluster.report_of(&task.key, |node| extend.round.said(node), now);
+        let report = self.cluster.report_of(&task.key, |node| extend.round.reply_of(node), now);
         if !won && extend.absent.len() > spare {
             Err(Error::Lost { reason: LostReason::Gone, report })
         } else if now >= deadline {
@@ -146,14 +146,14 @@ impl Locks {
         &mut self,
         node: NodeId,
         id: TaskId,
-        said: NodeReply,
+        reply: NodeReply,
         now: Instant,
     ) {
-        if said == NodeReply::Granted {
+        if reply == NodeReply::Granted {
             self.task_wrote(node, id, now);
         }
         if let Some(round) = self.tasks.get_mut(id).round_mut() {
-            round.cast(node, said);
+            round.cast(node, reply);
         }
     }
 }

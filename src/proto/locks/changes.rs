@@ -31,8 +31,8 @@ impl Locks {
     }
 
     /// Called when all that came from the node was read.
-    pub fn heard_of(&mut self, node: NodeId, now: Instant) {
-        self.cluster.heard_of(node, now);
+    pub fn received_from(&mut self, node: NodeId, now: Instant) {
+        self.cluster.received_from(node, now);
         self.act_on_changes(now);
     }
 
@@ -53,7 +53,7 @@ impl Locks {
             Change::NothingComesLate => self.nothing_comes_late(node, now),
             Change::NoProof => self.pending_releases[node.index()].unproven.clear(),
             Change::Vetted => {
-                self.owes_a_ready_node(node);
+                self.stop_drop_timer(node);
                 self.cluster.admit(node, now);
                 self.send_pending_releases(node, now);
                 self.first_handshake_ended(now);
@@ -63,7 +63,7 @@ impl Locks {
             Change::Lost { cause, asks, provable } => {
                 let random = self.rng.random();
                 self.cluster.plan_reconnect(node, random, now);
-                self.owes_a_node_that_is_away(node, now);
+                self.wait_for_reconnect(node, now);
                 for ask in asks {
                     self.ask_is_lost(node, ask, cause, provable, now);
                 }
@@ -106,7 +106,7 @@ impl Locks {
             self.exists_answered(node, ask, NodeReply::Failed(cause), now);
             return;
         }
-        let coming_back = self.cluster.is_coming_back(node);
+        let reconnecting = self.cluster.is_reconnecting(node);
         let record = self.records.get_mut(ask.record);
         let mut vote = record.round.number == ask.round;
         if ask.kind.may_create() {
@@ -119,10 +119,10 @@ impl Locks {
             }
         } else {
             record.releasing.remove(node);
-            if record.owed.contains(node) {
-                self.owe(node, ask.record, now);
+            if record.release_pending.contains(node) {
+                self.queue_release(node, ask.record, now);
                 // The release is sent again on the next connection, which may be in time.
-                vote &= !coming_back;
+                vote &= !reconnecting;
             }
         }
         if vote {

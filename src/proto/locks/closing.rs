@@ -70,16 +70,16 @@ impl Locks {
     }
 
     /// Called in a forked process: the records, connections and pending releases are the parent's.
-    pub fn disown(&mut self) {
-        self.disowned = true;
+    pub fn abandon_after_fork(&mut self) {
+        self.abandoned = true;
         self.cluster.stats_mut().held = 0;
         self.records = Records::new(self.cluster.settings().limits.records);
         self.tasks = Tasks::default();
-        self.keeper.clear();
+        self.auto_extended.clear();
         self.waits.clear();
         self.updates.clear();
         (self.timers, self.prolongs) = (Timers::new(), Timers::new());
-        self.cluster.disown();
+        self.cluster.abandon_after_fork();
         self.starting = false;
         self.pending_releases.fill_with(PendingReleases::default);
         self.flushes.fill_with(Flushes::default);

@@ -34,7 +34,7 @@ impl Locks {
                 return None;
             }
         }
-        if let Some(completion) = self.told_of_kept(op, now) {
+        if let Some(completion) = self.auto_extend_report(op, now) {
             return Some(completion);
         }
         let request = self.ops.close(op)?;
@@ -42,13 +42,13 @@ impl Locks {
             Stage::Granted { record } => {
                 Ok(Outcome::Acquired(self.hand_out(record, request.data, request.since, now)))
             }
-            Stage::Extended { lock } => self.told_of_extend(&lock, now),
+            Stage::Extended { lock } => self.extend_outcome(&lock, now),
             // The outcome is fetched too late: the lock that was extended by its token has expired.
             Stage::Over(Ok(Outcome::Extended { deadline })) if now >= deadline => {
                 Err(self.lost_unasked(LostReason::Expired, &[], now))
             }
             // Its request was made in the child.
-            Stage::Over(_) if self.disowned => Err(Error::Closed(ClosedReason::Forked)),
+            Stage::Over(_) if self.abandoned => Err(Error::Closed(ClosedReason::Forked)),
             Stage::Over(result) => result,
             stage => unreachable!("{stage:?} is no end"),
         };

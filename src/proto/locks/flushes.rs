@@ -1,5 +1,5 @@
-//! Flushes: a node reports that every key of a database may be gone, so every kept lock and every
-//! waiter has to look.
+//! Flushes: a node reports that every key of a database may be gone, so every auto-extended lock
+//! and every waiter has to look.
 //!
 //! The hazard is the cost. A flush concerns every record, and a node may report one in each read.
 //! So the locks are walked over at once for the first flush, and once for all those that follow it
@@ -37,12 +37,13 @@ impl Locks {
         self.all_were_written(node, now);
     }
 
-    /// Every key of a node may be gone: all kept locks are doubted, and all waiters notified.
+    /// Every key of a node may be gone: all auto-extended locks are doubted, and all waiters
+    /// notified.
     fn all_were_written(&mut self, node: NodeId, now: Instant) {
         self.flushes[node.index()].walked_at = Some(now);
         self.cluster.stats_mut().node(node).flushes += 1;
         let mut found = std::mem::take(&mut self.found);
-        found.extend(self.keeper.iter().map(|(_, kept)| kept.record));
+        found.extend(self.auto_extended.iter().map(|(_, entry)| entry.record));
         for id in found.drain(..) {
             self.doubt_key_at(node, id, now);
         }

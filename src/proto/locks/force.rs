@@ -27,9 +27,9 @@ impl Locks {
     ) -> Result<Op, Error> {
         self.check_length(key)?;
         self.check_room()?;
-        let (mut said, mut values) = ([NodeReply::Absent; MAX_NODES], Vec::new());
+        let (mut reply, mut values) = ([NodeReply::Absent; MAX_NODES], Vec::new());
         for (node, seen) in self.cluster.all_nodes().iter().zip(&seen.nodes) {
-            said[node.index()] = match (seen.sight, self.cluster.may_ask(node)) {
+            reply[node.index()] = match (seen.state, self.cluster.may_ask(node)) {
                 (KeyState::Absent, _) => NodeReply::Absent,
                 (KeyState::Failed(cause), _) | (_, Err(cause)) => NodeReply::Failed(cause),
                 (KeyState::Held { value, .. }, Ok(())) => {
@@ -39,7 +39,7 @@ impl Locks {
             };
         }
         let deadline = self.longest_ttl()?.deadline(now);
-        let (id, op) = self.open_task(key, Work::DeleteSeen(said), deadline, data, now)?;
+        let (id, op) = self.open_task(key, Work::DeleteSeen(reply), deadline, data, now)?;
         for (node, value) in values {
             self.ask_for(node, id, TaskAsk::DeleteSeen, now, |_, key, out| {
                 command::delete_seen(out, key, &value);
@@ -54,14 +54,14 @@ impl Locks {
         &mut self,
         node: NodeId,
         id: TaskId,
-        said: NodeReply,
+        reply: NodeReply,
         now: Instant,
     ) {
-        if said == NodeReply::Granted {
+        if reply == NodeReply::Granted {
             self.task_wrote(node, id, now);
         }
         if let Work::DeleteSeen(all) = &mut self.tasks.get_mut(id).work {
-            all[node.index()] = said;
+            all[node.index()] = reply;
         }
     }
 
@@ -69,13 +69,13 @@ impl Locks {
     pub(super) fn outcome_of_forced_release(
         &self,
         id: TaskId,
-        said: [NodeReply; MAX_NODES],
+        reply: [NodeReply; MAX_NODES],
         now: Instant,
     ) -> Outcome {
-        let said = |node: NodeId| match said[node.index()] {
+        let reply = |node: NodeId| match reply[node.index()] {
             NodeReply::Nothing => NodeReply::Failed(NodeError::Silent),
-            said => said,
+            reply => reply,
         };
-        Outcome::ForceReleased(self.cluster.report_of(&self.tasks.get(id).key, said, now))
+        Outcome::ForceReleased(self.cluster.report_of(&self.tasks.get(id).key, reply, now))
     }
 }

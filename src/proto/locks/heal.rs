@@ -58,17 +58,17 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        said: NodeReply,
+        reply: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
         record.healing.remove(node);
-        if said == NodeReply::Granted {
+        if reply == NodeReply::Granted {
             record.confirm(node);
         }
         record.note_answer(now);
-        match said {
+        match reply {
             NodeReply::Granted if record.phase == Phase::Held => {
                 self.cluster.stats_mut().healed += 1
             }

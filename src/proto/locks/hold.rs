@@ -41,11 +41,11 @@ impl Locks {
         let record = self.records.get(id);
         let unknown = record.unproven.union(record.uncounted);
         let counts = |node| self.cluster.is_trusted(node) || !record.is_doubtful(node);
-        let known = record.owed.minus(unknown).iter();
+        let known = record.release_pending.minus(unknown).iter();
         known.filter(|&node| !record.asked.contains(node) && counts(node)).collect()
     }
 
-    /// Extends a lock to at least `ttl` from now; a kept lock to its bound at most.
+    /// Extends a lock to at least `ttl` from now; an auto-extended lock to its bound at most.
     pub fn extend(
         &mut self,
         lock: &Lock,
@@ -69,7 +69,7 @@ impl Locks {
         record.op = Some(op);
         record.ttl = ttl;
         if ttl.deadline(now) > record.deadline {
-            record.lasts = ttl;
+            record.caller_ttl = ttl;
         }
         record.longest = record.longest.max(ttl);
         self.caller_extends(id);
@@ -87,8 +87,8 @@ impl Locks {
             return self.ops.open(data, now, now, Stage::Over(Ok(expired)));
         };
         self.end_extend(id, LostReason::Over, now);
-        let owed = self.records.get(id).owed;
-        self.begin_release(id, owed, data, now)
+        let release_pending = self.records.get(id).release_pending;
+        self.begin_release(id, release_pending, data, now)
     }
 
     /// Releases `key` on the nodes where it holds `token`, no matter which client acquired it: for
@@ -108,9 +108,9 @@ impl Locks {
         // the key to the others.
         let reachable =
             self.cluster.all_nodes().iter().filter(|&node| self.cluster.may_ask(node).is_ok());
-        let owed = reachable.collect();
+        let release_pending = reachable.collect();
         let record = self.records.get_mut(id);
-        record.owed = owed;
+        record.release_pending = release_pending;
         record.note_answer(now);
         let electors = self.cluster.all_nodes();
         Ok(self.begin_release(id, electors, data, now))
@@ -146,7 +146,7 @@ impl Locks {
         for node in self.cluster.all_nodes().iter() {
             let counts = self.extend_counts(node, id);
             let record = self.records.get(id);
-            let said = match self.cluster.may_ask(node) {
+            let reply = match self.cluster.may_ask(node) {
                 Err(cause) => {
                     self.cluster.stats_mut().failed(node, cause);
                     NodeReply::Failed(cause)
@@ -162,8 +162,8 @@ impl Locks {
                     counts
                 }
             };
-            let said = if counts == NodeReply::Absent { counts } else { said };
-            self.records.get_mut(id).round.cast(node, said);
+            let reply = if counts == NodeReply::Absent { counts } else { reply };
+            self.records.get_mut(id).round.cast(node, reply);
         }
         let record = self.records.get_mut(id);
         if record.round.ballot().verdict() != Verdict::Undecided {
@@ -186,14 +186,14 @@ impl Locks {
         node: NodeId,
         ask: LockAsk,
         form: Form,
-        said: NodeReply,
+        reply: NodeReply,
         now: Instant,
     ) {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
-        if said.asks_for_the_source() && form == Form::Sha {
+        if reply.asks_for_the_source() && form == Form::Sha {
             // The extend is repeated even if a majority has agreed: this node's key has to be
             // extended, too, or healed. A repeat must never follow a release, because it could
             // leave a key without an owner; no release is written while the lock is held. There is
@@ -205,18 +205,18 @@ impl Locks {
             return;
         }
         record.note_answer(now);
-        if matches!(said, NodeReply::Held | NodeReply::Absent) {
-            record.note_absent(node, said);
+        if matches!(reply, NodeReply::Held | NodeReply::Absent) {
+            record.note_absent(node, reply);
         }
-        let uncounted = said == NodeReply::Granted && record.uncounted.contains(node);
-        if said == NodeReply::Granted && trusted {
+        let uncounted = reply == NodeReply::Granted && record.uncounted.contains(node);
+        if reply == NodeReply::Granted && trusted {
             // Our key is there, and any quarantine in which it may have been created is over.
             record.confirm(node);
         }
         let (gone, was_won) = (record.absent.len(), record.round.is_won());
         if current {
-            let said = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { said };
-            self.cast(ask.record, node, said, now);
+            let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
+            self.cast(ask.record, node, reply, now);
         }
         if self.is_held(ask.record) {
             if gone > self.cluster.spare_nodes() {
@@ -254,13 +254,13 @@ impl Locks {
         }
         self.heal(id, now);
         if self.is_held(id) {
-            self.kept_is_extended(id, deadline > before, now);
+            self.on_extend_won(id, deadline > before, now);
         }
     }
 
     /// The outcome of an extend that was won, judged when it is fetched: the lock may have been
     /// lost or released since.
-    pub(super) fn told_of_extend(&self, lock: &Lock, now: Instant) -> Result<Outcome, Error> {
+    pub(super) fn extend_outcome(&self, lock: &Lock, now: Instant) -> Result<Outcome, Error> {
         let Some(deadline) = self.deadline(lock) else {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
@@ -270,8 +270,8 @@ impl Locks {
         Ok(Outcome::Extended { deadline })
     }
 
-    /// Sets the timer of the deadline. A kept lock is lost a little before it, so that its holder
-    /// is notified in time.
+    /// Sets the timer of the deadline. An auto-extended lock is lost a little before it, so that
+    /// its holder is notified in time.
     pub(super) fn arm_deadline(&mut self, id: RecordId) {
         let record = self.records.get_mut(id);
         self.timers.clear_in(&mut record.deadline_timer);
@@ -281,7 +281,7 @@ impl Locks {
         record.deadline_timer = Some(self.timers.set_after(start, length, due));
     }
 
-    /// Ends an extend that cannot be asked: what is left up to the bound of the keeping is too
+    /// Ends an extend that cannot be asked: what is left up to the bound of auto-extension is too
     /// short for a ttl.
     fn extend_is_of_no_use(&mut self, id: RecordId, asked: Ttl) {
         if let Some(op) = self.records.get_mut(id).op.take() {
@@ -304,13 +304,13 @@ impl Locks {
             self.lose(id, LostReason::Expired, now);
             return;
         }
-        self.kept_is_not_extended(id, now);
-        self.tell_or_pause(id, now);
+        self.on_extend_not_won(id, now);
+        self.report_or_pause(id, now);
     }
 
     /// Ends an extend that was not won if asking again is of no use, or starts the pause before the
     /// next round.
-    fn tell_or_pause(&mut self, id: RecordId, now: Instant) {
+    fn report_or_pause(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
         let Some(op) = record.op else { return };
         let report = self.report(id, now);
@@ -377,7 +377,7 @@ impl Locks {
     }
 
     pub(super) fn end_as(&mut self, id: RecordId, form: Form, now: Instant) {
-        self.forget_keeping(id);
+        self.stop_auto_extend(id);
         if self.hold_is_over(id, now) {
             // The loss of a lock was counted before.
             self.cluster.stats_mut().released += 1;
@@ -387,10 +387,10 @@ impl Locks {
         record.phase = Phase::Ending;
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
-        let owed = record.owed;
+        let release_pending = record.release_pending;
         let mut command = self.next_command();
-        for node in owed.iter() {
-            self.pay(node, id, form, &mut command, now);
+        for node in release_pending.iter() {
+            self.send_release(node, id, form, &mut command, now);
         }
         self.command = command;
         // This comes after the releases, and in one write with them.
@@ -418,11 +418,12 @@ impl Locks {
             let record = self.records.get(id);
             // A release is pending for a node whose next connection is being opened: it may be in
             // time.
-            let may_come = record.owed.contains(node) && self.cluster.is_coming_back(node);
+            let may_come =
+                record.release_pending.contains(node) && self.cluster.is_reconnecting(node);
             if !record.releasing.contains(node) && !may_come {
-                let said =
+                let reply =
                     NodeReply::Failed(self.cluster.may_ask(node).err().unwrap_or(NodeError::Full));
-                self.records.get_mut(id).round.cast(node, said);
+                self.records.get_mut(id).round.cast(node, reply);
             }
         }
         let record = self.records.get_mut(id);

@@ -6,7 +6,7 @@ use bytes::BytesMut;
 
 use crate::proto::error::{Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, TaskId};
-use crate::proto::inspection::{Inspection, KEPT, KeyState, NodeKeyState, Value};
+use crate::proto::inspection::{Inspection, KeyState, NodeKeyState, VALUE_BYTES, Value};
 use crate::proto::locks::Locks;
 use crate::proto::locks::tasks::Work;
 use crate::proto::node_set::NodeId;
@@ -17,7 +17,7 @@ use crate::proto::wire::command;
 /// `GETRANGE key 0 159`: the beginning of the value. `GET` would return all of it, and a value of a
 /// megabyte is longer than a reply may be.
 fn ask_what_is_there(out: &mut BytesMut, key: &[u8]) {
-    let last = (KEPT - 1).to_string();
+    let last = (VALUE_BYTES - 1).to_string();
     command::encode(out, &[b"GETRANGE", key, b"0", last.as_bytes()]);
 }
 
@@ -36,10 +36,10 @@ impl Locks {
         let deadline = self.longest_ttl()?.deadline(now);
         let (id, op) = self.open_task(key, Work::Inspect(seen), deadline, data, now)?;
         for node in self.askable_for(id).iter() {
-            self.ask_for(node, id, TaskAsk::Look, now, |_, key, out| {
+            self.ask_for(node, id, TaskAsk::ReadValue, now, |_, key, out| {
                 ask_what_is_there(out, key);
             });
-            self.ask_for(node, id, TaskAsk::LookLeft, now, |_, key, out| {
+            self.ask_for(node, id, TaskAsk::ReadTtl, now, |_, key, out| {
                 command::encode(out, &[b"PTTL", key]);
             });
         }
@@ -52,19 +52,19 @@ impl Locks {
         let cause = self.cluster.may_ask(node).err().unwrap_or(NodeError::Silent);
         let detail = self.cluster.detail(node, NodeReply::Failed(cause), now);
         let label = self.cluster.label(node);
-        NodeKeyState { label, sight: KeyState::Failed(cause), detail, took: Duration::ZERO }
+        NodeKeyState { label, state: KeyState::Failed(cause), detail, took: Duration::ZERO }
     }
 
     /// A node answered which value it holds.
-    pub(super) fn value_seen(
+    pub(super) fn on_value_read(
         &mut self,
         node: NodeId,
         id: TaskId,
-        told: Result<(), NodeError>,
+        read: Result<(), NodeError>,
         now: Instant,
     ) {
-        let value = told.map(|()| self.cluster.seen(node));
-        let sight = match value {
+        let value = read.map(|()| self.cluster.seen(node));
+        let state = match value {
             Ok(Some(value)) if !value.as_bytes().is_empty() => {
                 KeyState::Held { value, left: Some(Duration::ZERO) }
             }
@@ -72,24 +72,24 @@ impl Locks {
             Ok(_) => KeyState::Absent,
             Err(cause) => KeyState::Failed(cause),
         };
-        let said = value.err().map_or(NodeReply::Nothing, NodeReply::Failed);
-        let detail = self.cluster.detail(node, said, now);
+        let reply = value.err().map_or(NodeReply::Nothing, NodeReply::Failed);
+        let detail = self.cluster.detail(node, reply, now);
         let took = now.saturating_since(self.cluster.asked_at(node));
         if let Some(seen) = self.seen_by(id, node) {
-            (seen.sight, seen.detail, seen.took) = (sight, detail, took);
+            (seen.state, seen.detail, seen.took) = (state, detail, took);
         }
     }
 
     /// A node answered how long the key lives there.
-    pub(super) fn left_seen(&mut self, node: NodeId, id: TaskId, left: Option<i64>) {
+    pub(super) fn on_ttl_read(&mut self, node: NodeId, id: TaskId, left: Option<i64>) {
         if let Some(seen) = self.seen_by(id, node) {
-            match (&mut seen.sight, left) {
+            match (&mut seen.state, left) {
                 // The key is absent, or expired between the two commands.
-                (sight @ KeyState::Held { .. }, Some(-2)) => *sight = KeyState::Absent,
+                (state @ KeyState::Held { .. }, Some(-2)) => *state = KeyState::Absent,
                 (KeyState::Absent, Some(-2)) => {}
                 (KeyState::Held { left, .. }, Some(millis)) => *left = time_left(millis),
-                (sight @ KeyState::Absent, Some(millis)) => {
-                    *sight = KeyState::Held { value: Value::of(b""), left: time_left(millis) };
+                (state @ KeyState::Absent, Some(millis)) => {
+                    *state = KeyState::Held { value: Value::of(b""), left: time_left(millis) };
                 }
                 _ => {}
             }
@@ -97,9 +97,9 @@ impl Locks {
     }
 
     /// Acts on an inspecting question that will not be answered any more.
-    pub(super) fn look_is_lost(&mut self, node: NodeId, id: TaskId, cause: NodeError) {
+    pub(super) fn on_read_failed(&mut self, node: NodeId, id: TaskId, cause: NodeError) {
         if let Some(seen) = self.seen_by(id, node) {
-            seen.sight = KeyState::Failed(cause);
+            seen.state = KeyState::Failed(cause);
         }
     }
 

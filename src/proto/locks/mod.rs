@@ -53,7 +53,7 @@ use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
-use crate::proto::locks::auto_extend::{AutoExtend, Keeper};
+use crate::proto::locks::auto_extend::{AutoExtend, AutoExtendedLocks};
 use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Record, Records};
@@ -81,23 +81,23 @@ enum Due {
     Retry { op: Op },
     /// The wait for the turn after other requests of this client is over.
     GiveUp { op: Op },
-    /// A kept lock comes near its deadline: warn its caller.
+    /// An auto-extended lock comes near its deadline: warn its caller.
     Warn { record: RecordId },
     /// Send the node its pending releases.
-    Payment { node: NodeId },
+    PendingReleases { node: NodeId },
     /// Act on the flushes that the node reported since they were last acted on.
     Flushes { node: NodeId },
     /// The node was away so long that its pending releases are dropped.
-    GivingUp { node: NodeId },
+    DropReleases { node: NodeId },
 }
 
-/// What prolongs a kept lock when it is due.
+/// What prolongs an auto-extended lock when it is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prolong {
     /// The lock is renewed.
     Renew { record: RecordId },
     /// The nodes are asked, because the lock's key may be gone on one.
-    Look { record: RecordId },
+    Check { record: RecordId },
 }
 
 /// An event for the waits.
@@ -189,15 +189,15 @@ struct Command {
 
 /// What a caller of an acquire asked for.
 #[derive(Debug, Clone, Copy)]
-pub struct Wish {
+pub struct AcquireParams {
     /// The ttl of the lock.
     pub ttl: Ttl,
     /// When it was asked for.
     pub since: Instant,
     /// No attempt is begun from this moment on.
     pub give_up_at: Instant,
-    /// How the lock is kept.
-    pub keep: Option<AutoExtend>,
+    /// How the lock is auto-extended.
+    pub auto_extend: Option<AutoExtend>,
     /// The data that the completion returns.
     pub data: u64,
 }
@@ -209,7 +209,7 @@ pub struct Locks {
     /// The first handshakes are not over: requests for locks are held.
     starting: bool,
     /// This is the copy in a forked process: every request ends as an error.
-    disowned: bool,
+    abandoned: bool,
     /// The pending releases of each node.
     pending_releases: Vec<PendingReleases>,
     /// The flushes that each node reported.
@@ -219,13 +219,14 @@ pub struct Locks {
     records: Records,
     tasks: Tasks,
     ops: Ops,
-    keeper: Keeper,
+    auto_extended: AutoExtendedLocks,
     /// The records that a push concerns: empty except while they are notified.
     found: Vec<RecordId>,
     /// The buffer for the next question.
     command: Command,
     timers: Timers<Due>,
-    /// Extends of kept locks. They have timers of their own because they come last in a turn.
+    /// Extends of auto-extended locks. They have timers of their own because they come last in a
+    /// turn.
     prolongs: Timers<Prolong>,
     /// Events for the waits: empty except within a call of the coordinator.
     waits: VecDeque<WaitEvent>,
@@ -245,8 +246,8 @@ impl Locks {
             tasks: Tasks::default(),
             ops: Ops::default(),
             starting: true,
-            disowned: false,
-            keeper: Keeper::new(),
+            abandoned: false,
+            auto_extended: AutoExtendedLocks::new(),
             found: Vec::new(),
             command: Command::default(),
             timers: Timers::new(),
@@ -306,9 +307,9 @@ impl Locks {
             Due::Retry { op } => self.pause_is_over(op, now),
             Due::GiveUp { op } => self.on_wait_over(op),
             Due::Warn { record } => self.warning_is_due(record),
-            Due::Payment { node } => self.payment_is_due(node, now),
+            Due::PendingReleases { node } => self.on_releases_due(node, now),
             Due::Flushes { node } => self.walk_is_due(node, now),
-            Due::GivingUp { node } => self.drop_pending_releases(node, now),
+            Due::DropReleases { node } => self.drop_pending_releases(node, now),
         }
         true
     }
@@ -318,7 +319,7 @@ impl Locks {
         let Some(prolong) = self.prolongs.pop_due(now) else { return false };
         match prolong {
             Prolong::Renew { record } => self.renewal_is_due(record, now),
-            Prolong::Look { record } => self.look_is_due(record, now),
+            Prolong::Check { record } => self.on_check_due(record, now),
         }
         true
     }
@@ -333,9 +334,9 @@ impl Locks {
         self.records.len() + self.tasks.count()
     }
 
-    /// How many locks are kept.
-    pub fn kept_locks(&self) -> usize {
-        self.keeper.len()
+    /// How many locks are auto-extended.
+    pub fn auto_extended_locks(&self) -> usize {
+        self.auto_extended.len()
     }
 
     /// How many releases are pending for a node.
@@ -370,8 +371,8 @@ impl Locks {
     }
 
     /// Draws the token of an attempt.
-    fn draw_token(&mut self) -> LockToken {
-        LockToken::draw(&mut self.rng).with_owner(self.cluster.settings().owner.as_ref())
+    fn random_token(&mut self) -> LockToken {
+        LockToken::random(&mut self.rng).with_owner(self.cluster.settings().owner.as_ref())
     }
 
     /// The longest ttl that the settings allow.
@@ -417,7 +418,7 @@ impl Locks {
         debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
         if kind.may_create() {
             record.asked.add(node);
-            record.owed.insert(node);
+            record.release_pending.insert(node);
             if kind.creates() {
                 record.confirmed.remove(node);
                 if !trusted {
@@ -445,22 +446,22 @@ impl Locks {
 
     /// Gives an answer to the record it is about.
     #[inline]
-    pub fn answered(&mut self, node: NodeId, ask: LockAsk, said: NodeReply, now: Instant) {
+    pub fn answered(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
         match ask.kind {
-            Kind::Acquire => self.acquire_answered(node, ask, said, now),
-            Kind::Extend(form) => self.extend_answered(node, ask, form, said, now),
-            Kind::Release(form) => self.release_answered(node, ask, form, said, now),
-            Kind::Heal => self.heal_answered(node, ask, said, now),
-            Kind::Adopt => self.adopt_answered(node, ask, said, now),
-            Kind::Exists => self.exists_answered(node, ask, said, now),
+            Kind::Acquire => self.acquire_answered(node, ask, reply, now),
+            Kind::Extend(form) => self.extend_answered(node, ask, form, reply, now),
+            Kind::Release(form) => self.release_answered(node, ask, form, reply, now),
+            Kind::Heal => self.heal_answered(node, ask, reply, now),
+            Kind::Adopt => self.adopt_answered(node, ask, reply, now),
+            Kind::Exists => self.exists_answered(node, ask, reply, now),
         }
     }
 
     /// Casts what a node said in the record's round, and acts on the verdict if there is one.
-    fn cast(&mut self, id: RecordId, node: NodeId, said: NodeReply, now: Instant) {
+    fn cast(&mut self, id: RecordId, node: NodeId, reply: NodeReply, now: Instant) {
         let record = self.records.get_mut(id);
         let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
-        if open && record.round.cast(node, said) != Verdict::Undecided {
+        if open && record.round.cast(node, reply) != Verdict::Undecided {
             self.settle(id, now);
         }
     }
@@ -497,12 +498,12 @@ impl Locks {
             if self.records.is_open(id) {
                 self.cluster.stats_mut().failed(node, NodeError::Silent);
                 // A node that is asked `EXISTS` has acknowledged the release.
-                let said = if self.records.get(id).is_asked_exists(node) {
+                let reply = if self.records.get(id).is_asked_exists(node) {
                     NodeReply::Absent
                 } else {
                     NodeReply::Failed(NodeError::Silent)
                 };
-                self.cast(id, node, said, now);
+                self.cast(id, node, reply, now);
             }
         }
     }

@@ -38,9 +38,9 @@ pub struct PendingReleases {
     /// Releases for questions that were asked on earlier connections and not answered.
     pub unproven: Vec<PendingRelease>,
     /// Starts the next sending.
-    pub payment: Option<Timer>,
+    pub next_send: Option<Timer>,
     /// Drops the pending releases when the node was away too long.
-    pub giving_up: Option<Timer>,
+    pub drop_timer: Option<Timer>,
     /// How many releases in a row were refused.
     pub refused: u32,
 }

@@ -11,7 +11,7 @@ use slab::Slab;
 
 use crate::proto::error::NodeReply;
 use crate::proto::ids::{Generation, Op, RecordId};
-use crate::proto::key::{HashOfIt, KeyHash};
+use crate::proto::key::{BuildKeyHasher, KeyHash};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::LOSS_BEFORE;
 use crate::proto::locks::round::{Purpose, Round};
@@ -50,7 +50,7 @@ pub struct Record {
     /// The ttl that was asked for last.
     pub ttl: Ttl,
     /// The ttl that its caller asked for last, except by an extend that prolonged nothing.
-    pub lasts: Ttl,
+    pub caller_ttl: Ttl,
     /// The longest ttl that was asked for: a node may execute an early ask last.
     pub longest: Ttl,
     /// The moment up to which the lock may be believed in.
@@ -62,7 +62,7 @@ pub struct Record {
     /// Nodes with an unanswered release.
     pub releasing: NodeSet,
     /// Nodes that may hold the key with our token.
-    pub owed: NodeSet,
+    pub release_pending: NodeSet,
     /// Nodes whose connection was lost while an ask was unanswered that may create or prolong the
     /// key: the node may execute it at any time.
     pub unproven: NodeSet,
@@ -89,8 +89,8 @@ pub struct Record {
     pub taken_up: Option<Box<LockToken>>,
     /// The nodes are to report writes to the key.
     pub tracked: bool,
-    /// The place of the lock among the kept locks, if it is kept or watched.
-    pub kept: Option<u32>,
+    /// The place of the lock among the auto-extended locks, if it is auto-extended or watched.
+    pub auto_extended: Option<u32>,
     /// The lock was handed out then, and is held since.
     pub held_since: Option<Instant>,
     /// The lock was handed out, and its updates are reported with this data.
@@ -139,21 +139,21 @@ impl Record {
     }
 
     /// A node answered an extend with absent or another's.
-    pub fn note_absent(&mut self, node: NodeId, said: NodeReply) {
+    pub fn note_absent(&mut self, node: NodeId, reply: NodeReply) {
         if self.healing.contains(node) {
             // The extend was asked before the heal that is in flight.
             return;
         }
         self.absent.insert(node);
         self.confirmed.remove(node);
-        if said == NodeReply::Held {
+        if reply == NodeReply::Held {
             self.taken.insert(node);
         } else {
             self.taken.remove(node);
         }
         // A command of an earlier connection, or one that was asked since, may still be executed.
         if !self.unproven.contains(node) && !self.asked.contains(node) {
-            self.owed.remove(node);
+            self.release_pending.remove(node);
         }
     }
 
@@ -169,7 +169,7 @@ impl Record {
     /// Whether an `EXISTS` to this node is in flight. It follows only an acknowledged release, so
     /// no release is pending there any more.
     pub fn is_asked_exists(&self, node: NodeId) -> bool {
-        self.releasing.contains(node) && !self.owed.contains(node)
+        self.releasing.contains(node) && !self.release_pending.contains(node)
     }
 
     /// Whether our key on a node in quarantine may stand in the place of another client's key. For
@@ -179,9 +179,9 @@ impl Record {
     }
 
     /// The token is given to another client: no release is pending for it from now on.
-    pub fn hand_on(&mut self) {
+    pub fn hand_off(&mut self) {
         self.phase = Phase::Given;
-        (self.owed, self.unproven) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        (self.release_pending, self.unproven) = (NodeSet::EMPTY, NodeSet::EMPTY);
     }
 
     /// Whether the outcome of the record's round still matters. The record may be over, or given
@@ -200,11 +200,11 @@ impl Record {
         Ttl::new(left, left).ok()
     }
 
-    /// How long before its deadline the lock is lost: a lock that is kept or watched a little
-    /// earlier, so that its holder is notified in time. A short ttl is not used up by that.
+    /// How long before its deadline the lock is lost: a lock that is auto-extended or watched a
+    /// little earlier, so that its holder is notified in time. A short ttl is not used up by that.
     pub fn lost_before(&self) -> Duration {
-        let before = LOSS_BEFORE.min(self.lasts.usable() / 2);
-        if self.kept.is_some() { before } else { Duration::ZERO }
+        let before = LOSS_BEFORE.min(self.caller_ttl.usable() / 2);
+        if self.auto_extended.is_some() { before } else { Duration::ZERO }
     }
 
     /// Whether the lock counts as lost by now, though its timer may not have been looked at yet.
@@ -221,7 +221,7 @@ impl Record {
 
     /// Whether no question is in flight, no release is pending and no caller waits any more.
     pub fn is_finished(&self) -> bool {
-        let open = !self.asked.is_empty() || !self.releasing.union(self.owed).is_empty();
+        let open = !self.asked.is_empty() || !self.releasing.union(self.release_pending).is_empty();
         matches!(self.phase, Phase::Ending | Phase::Given) && !open && self.op.is_none()
     }
 }
@@ -236,7 +236,7 @@ const SPARE_KEY_BYTES: usize = 1024;
 pub struct Records {
     slab: Slab<Record>,
     /// The first record for each key hash. Only records that ask for a lock or hold one are here.
-    by_key: HashMap<KeyHash, RecordId, HashOfIt>,
+    by_key: HashMap<KeyHash, RecordId, BuildKeyHasher>,
     spare: Vec<Vec<u8>>,
     next_generation: Generation,
     most: usize,
@@ -270,13 +270,13 @@ impl Records {
             key: buffer,
             token,
             ttl: round.ttl,
-            lasts: round.ttl,
+            caller_ttl: round.ttl,
             longest: round.ttl,
             deadline: round.ttl.deadline(round.start),
             phase: Phase::Asking,
             asked: Outstanding::default(),
             releasing: NodeSet::EMPTY,
-            owed: NodeSet::EMPTY,
+            release_pending: NodeSet::EMPTY,
             unproven: NodeSet::EMPTY,
             uncounted: NodeSet::EMPTY,
             confirmed: NodeSet::EMPTY,
@@ -286,7 +286,7 @@ impl Records {
             doubtful: NodeSet::EMPTY,
             taken_up: None,
             tracked: false,
-            kept: None,
+            auto_extended: None,
             held_since: None,
             reports_under: None,
             queue: None,
@@ -390,7 +390,7 @@ impl Records {
     }
 
     /// The record that asks for exactly this key, or holds it.
-    pub fn occupant(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
+    pub fn current_record(&self, key: &[u8], hash: KeyHash) -> Option<RecordId> {
         // Two records may have the key: one that adopts it, and one that holds it or waits for it.
         let waited_for = |id: &RecordId| {
             let record = self.get(*id);
@@ -443,7 +443,7 @@ mod tests {
 
     fn open(records: &mut Records, key: &[u8]) -> Option<RecordId> {
         let ttl = Ttl::new(Duration::from_secs(1), Duration::from_secs(60)).unwrap();
-        let token = LockToken::draw(&mut StdRng::from_seed([1; 32]));
+        let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
         records.open(key, token, Round::acquire(3, Instant::default(), ttl))
     }
 
@@ -470,7 +470,7 @@ mod tests {
     fn a_handle_whose_generation_came_again_finds_no_other_lock() {
         let mut records = Records::new(1);
         let record = open(&mut records, b"a").unwrap();
-        let other = LockToken::draw(&mut StdRng::from_seed([2; 32]));
+        let other = LockToken::random(&mut StdRng::from_seed([2; 32]));
         assert_eq!(records.find(&Lock { record, token: other }), None);
         assert_eq!(records.find(&lock(&records, record)), Some(record));
     }
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_finished_when_nothing_is_asked_owed_or_waited_for() {
+    fn record_is_finished_when_nothing_is_in_flight_pending_or_waited_for() {
         let mut records = Records::new(1);
         let id = open(&mut records, b"a").unwrap();
         let record = records.get_mut(id);
@@ -526,9 +526,9 @@ mod tests {
         record.releasing.insert(node);
         assert!(!record.is_finished());
         record.releasing.remove(node);
-        record.owed.insert(node);
+        record.release_pending.insert(node);
         assert!(!record.is_finished());
-        record.owed.remove(node);
+        record.release_pending.remove(node);
         assert!(record.is_finished());
     }
 }

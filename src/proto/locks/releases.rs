@@ -20,7 +20,7 @@ use crate::proto::wire::command::{Form, Native};
 
 impl Locks {
     /// Writes the release of an ended record to a node, or queues it.
-    pub(super) fn pay(
+    pub(super) fn send_release(
         &mut self,
         node: NodeId,
         id: RecordId,
@@ -43,13 +43,13 @@ impl Locks {
             };
             self.ask_again(node, id, Kind::Release(form), command, now);
         } else {
-            self.owe(node, id, now);
-            self.plan_payment(node, now);
+            self.queue_release(node, id, now);
+            self.schedule_releases(node, now);
         }
     }
 
     /// Queues a release, to be sent from `not_before` on.
-    pub(super) fn owe(&mut self, node: NodeId, id: RecordId, not_before: Instant) {
+    pub(super) fn queue_release(&mut self, node: NodeId, id: RecordId, not_before: Instant) {
         self.pending_releases[node.index()].push(PendingRelease { record: id, not_before });
     }
 
@@ -59,13 +59,13 @@ impl Locks {
         node: NodeId,
         ask: LockAsk,
         form: Form,
-        said: NodeReply,
+        reply: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
         record.releasing.remove(node);
-        match (said, form) {
-            (said, Form::Sha) if said.asks_for_the_source() => {
+        match (reply, form) {
+            (reply, Form::Sha) if reply.asks_for_the_source() => {
                 self.ask(node, ask.record, Kind::Release(Form::Source), now);
                 return;
             }
@@ -77,14 +77,14 @@ impl Locks {
                 self.ask(node, ask.record, Kind::Release(Form::Source), now);
                 return;
             }
-            (NodeReply::Failed(_), _) if record.owed.contains(node) => {
-                self.owe(node, ask.record, now);
-                self.payment_was_refused(node, now);
+            (NodeReply::Failed(_), _) if record.release_pending.contains(node) => {
+                self.queue_release(node, ask.record, now);
+                self.on_release_refused(node, now);
             }
             (NodeReply::Failed(_), _) => {}
             // The key is gone, another's, or was never there: nothing of ours is left on the node.
             _ => {
-                if said == NodeReply::Granted {
+                if reply == NodeReply::Granted {
                     self.we_wrote(node, ask.record, now);
                 }
                 self.acknowledged(node, ask.record, now);
@@ -92,12 +92,12 @@ impl Locks {
         }
         let native = matches!(form, Form::Native(Native::Delifeq | Native::Delex));
         // While a second release is pending, its answer will say whose key it is.
-        let settled = !self.records.get(ask.record).owed.contains(node);
-        if native && said == NodeReply::Absent && settled && self.wants_to_know(ask) {
+        let settled = !self.records.get(ask.record).release_pending.contains(node);
+        if native && reply == NodeReply::Absent && settled && self.caller_waits_for(ask) {
             self.ask(node, ask.record, Kind::Exists, now);
             return;
         }
-        self.cast_release(node, ask, said, now);
+        self.cast_release(node, ask, reply, now);
         self.finish(ask.record);
     }
 
@@ -106,19 +106,19 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        said: NodeReply,
+        reply: NodeReply,
         now: Instant,
     ) {
         let record = self.records.get_mut(ask.record);
         record.releasing.remove(node);
         // Even if this question failed, the node acknowledged the release itself.
-        let said = if let NodeReply::Failed(_) = said { NodeReply::Absent } else { said };
-        self.cast_release(node, ask, said, now);
+        let reply = if let NodeReply::Failed(_) = reply { NodeReply::Absent } else { reply };
+        self.cast_release(node, ask, reply, now);
         self.finish(ask.record);
     }
 
     /// Whether the caller of a release still waits for the answer whose key it is.
-    fn wants_to_know(&self, ask: LockAsk) -> bool {
+    fn caller_waits_for(&self, ask: LockAsk) -> bool {
         let record = self.records.get(ask.record);
         let current = record.round.number == ask.round && record.round.purpose == Purpose::Release;
         current && record.op.is_some()
@@ -128,12 +128,12 @@ impl Locks {
         &mut self,
         node: NodeId,
         ask: LockAsk,
-        said: NodeReply,
+        reply: NodeReply,
         now: Instant,
     ) {
         let round = &self.records.get(ask.record).round;
         if round.purpose == Purpose::Release && round.number == ask.round {
-            self.cast(ask.record, node, said, now);
+            self.cast(ask.record, node, reply, now);
         }
     }
 
@@ -144,10 +144,10 @@ impl Locks {
             // more, later.
             record.note_answer(now);
             let later = now.saturating_add(self.cluster.settings().node_timeout);
-            self.owe(node, id, later);
-            self.plan_payment(node, now);
+            self.queue_release(node, id, later);
+            self.schedule_releases(node, now);
         } else {
-            record.owed.remove(node);
+            record.release_pending.remove(node);
         }
         self.pending_releases[node.index()].refused = 0;
     }
@@ -167,23 +167,23 @@ impl Locks {
     /// by their source: a new connection may lead to a node that forgot the scripts, and the client
     /// may end before it could repeat a release.
     pub(super) fn send_pending_releases(&mut self, node: NodeId, now: Instant) {
-        let (paid, given_up) = self.pay_as_far_as_there_is_room(node, now);
-        if paid > 0 {
-            self.cluster.stats_mut().node(node).pending_releases_sent += paid;
-            self.cluster.tell(NodeEvent::PendingReleasesSent { node, count: paid });
+        let (sent, given_up) = self.send_while_there_is_room(node, now);
+        if sent > 0 {
+            self.cluster.stats_mut().node(node).pending_releases_sent += sent;
+            self.cluster.report_event(NodeEvent::PendingReleasesSent { node, count: sent });
         }
-        self.debts_are_given_up(node, given_up);
+        self.report_dropped_releases(node, given_up);
     }
 
     /// Returns how many pending releases were sent, and how many lapsed without proof that the node
     /// executes nothing of an earlier connection any more.
-    fn pay_as_far_as_there_is_room(&mut self, node: NodeId, now: Instant) -> (u64, u64) {
-        let (mut paid, mut given_up) = (0, 0);
+    fn send_while_there_is_room(&mut self, node: NodeId, now: Instant) -> (u64, u64) {
+        let (mut sent, mut given_up) = (0, 0);
         let lined_up = self.pending_releases[node.index()].len();
         for _ in 0..lined_up {
             let room = self.cluster.has_room_for_release(node);
             if !room {
-                self.plan_payment(node, now);
+                self.schedule_releases(node, now);
                 break;
             }
             let Some(pending_release) = self.pending_releases[node.index()].pop() else { break };
@@ -192,77 +192,78 @@ impl Locks {
             }
             let record = self.records.get_mut(pending_release.record);
             let over = record.phase == Phase::Ending;
-            if !over || !record.owed.contains(node) || record.releasing.contains(node) {
+            if !over || !record.release_pending.contains(node) || record.releasing.contains(node) {
                 continue;
             }
             if now < pending_release.not_before {
                 self.pending_releases[node.index()].push(pending_release);
-                self.plan_payment(node, now);
+                self.schedule_releases(node, now);
                 continue;
             }
             if record.has_lapsed(node, now) {
                 given_up += u64::from(record.unproven.remove(node));
-                record.owed.remove(node);
+                record.release_pending.remove(node);
                 self.finish(pending_release.record);
             } else {
                 let mut command = self.next_command();
-                self.pay(node, pending_release.record, Form::Source, &mut command, now);
+                self.send_release(node, pending_release.record, Form::Source, &mut command, now);
                 self.command = command;
-                paid += 1;
+                sent += 1;
             }
         }
-        (paid, given_up)
+        (sent, given_up)
     }
 
     /// Starts the pause before the next releases are sent, unless it runs, or the next connection
     /// sends them.
-    pub(super) fn plan_payment(&mut self, node: NodeId, now: Instant) {
+    pub(super) fn schedule_releases(&mut self, node: NodeId, now: Instant) {
         let pending_releases = &mut self.pending_releases[node.index()];
-        if self.cluster.standing(node).is_usable() && pending_releases.payment.is_none() {
+        if self.cluster.node_state(node).is_usable() && pending_releases.next_send.is_none() {
             let at = now.saturating_add(pending_releases.pause());
-            pending_releases.payment = Some(self.timers.set_at(at, Due::Payment { node }));
+            pending_releases.next_send =
+                Some(self.timers.set_at(at, Due::PendingReleases { node }));
         }
     }
 
-    fn payment_was_refused(&mut self, node: NodeId, now: Instant) {
-        self.plan_payment(node, now);
+    fn on_release_refused(&mut self, node: NodeId, now: Instant) {
+        self.schedule_releases(node, now);
         let pending_releases = &mut self.pending_releases[node.index()];
         pending_releases.refused = pending_releases.refused.saturating_add(1);
     }
 
-    pub(super) fn payment_is_due(&mut self, node: NodeId, now: Instant) {
-        self.pending_releases[node.index()].payment = None;
-        if self.cluster.standing(node).is_usable() {
+    pub(super) fn on_releases_due(&mut self, node: NodeId, now: Instant) {
+        self.pending_releases[node.index()].next_send = None;
+        if self.cluster.node_state(node).is_usable() {
             self.send_pending_releases(node, now);
         }
     }
 
     /// The node may be asked from now on, so its pending releases are not dropped for its absence.
-    pub(super) fn owes_a_ready_node(&mut self, node: NodeId) {
+    pub(super) fn stop_drop_timer(&mut self, node: NodeId) {
         let pending_releases = &mut self.pending_releases[node.index()];
         pending_releases.refused = 0;
-        self.timers.clear_in(&mut pending_releases.giving_up);
+        self.timers.clear_in(&mut pending_releases.drop_timer);
     }
 
     /// No release can be sent before the next connection of the node.
-    pub(super) fn owes_a_node_that_is_away(&mut self, node: NodeId, now: Instant) {
-        self.timers.clear_in(&mut self.pending_releases[node.index()].payment);
-        self.plan_giving_up(node, now);
+    pub(super) fn wait_for_reconnect(&mut self, node: NodeId, now: Instant) {
+        self.timers.clear_in(&mut self.pending_releases[node.index()].next_send);
+        self.start_drop_timer(node, now);
     }
 
     /// Sets the timer after which the pending releases of a node that is away are dropped.
-    fn plan_giving_up(&mut self, node: NodeId, now: Instant) {
-        let owed = &mut self.pending_releases[node.index()];
-        if owed.giving_up.is_none() {
+    fn start_drop_timer(&mut self, node: NodeId, now: Instant) {
+        let pending = &mut self.pending_releases[node.index()];
+        if pending.drop_timer.is_none() {
             let away = self.cluster.settings().max_ttl.saturating_mul(GIVEN_UP_AFTER);
             let at = now.saturating_add(away);
-            owed.giving_up = Some(self.timers.set_at(at, Due::GivingUp { node }));
+            pending.drop_timer = Some(self.timers.set_at(at, Due::DropReleases { node }));
         }
     }
 
     /// The node was away so long that every key of this client on it has expired.
     pub(super) fn drop_pending_releases(&mut self, node: NodeId, now: Instant) {
-        self.pending_releases[node.index()].giving_up = None;
+        self.pending_releases[node.index()].drop_timer = None;
         let mut count = 0;
         while let Some(pending_release) = self.pending_releases[node.index()].pop() {
             if !self.records.is_open(pending_release.record) {
@@ -270,17 +271,17 @@ impl Locks {
             }
             let record = self.records.get_mut(pending_release.record);
             record.unproven.remove(node);
-            count += u64::from(record.owed.remove(node));
+            count += u64::from(record.release_pending.remove(node));
             self.finish(pending_release.record);
         }
-        self.debts_are_given_up(node, count);
-        self.plan_giving_up(node, now);
+        self.report_dropped_releases(node, count);
+        self.start_drop_timer(node, now);
     }
 
-    fn debts_are_given_up(&mut self, node: NodeId, count: u64) {
+    fn report_dropped_releases(&mut self, node: NodeId, count: u64) {
         if count > 0 {
             self.cluster.stats_mut().node(node).pending_releases_dropped += count;
-            self.cluster.tell(NodeEvent::PendingReleasesDropped { node, count });
+            self.cluster.report_event(NodeEvent::PendingReleasesDropped { node, count });
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Keeping locks: renewals, warnings, losses, and what is done when another client writes to the
-//! key of a kept lock.
+//! key of an auto-extended lock.
 //!
 //! The hazard is a renewal after a release, which would extend a key that is to go: a record that
-//! is not held has no keeping.
+//! is not held has no auto-extension.
 
 use crate::proto::error::{Error, LostReason};
 use crate::proto::ids::{Op, RecordId, TaskId};
 use crate::proto::key::KeyHash;
 use crate::proto::lock::Lock;
 use crate::proto::locks::auto_extend::AutoExtend;
-use crate::proto::locks::auto_extend::Kept;
+use crate::proto::locks::auto_extend::AutoExtended;
 use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::{Completion, Outcome, Stage};
@@ -34,12 +34,12 @@ enum Writer {
 
 impl Locks {
     /// Renews a lock from now on, each time a third of its ttl is over. The ttl is the one that was
-    /// asked for last, except by an extend that prolonged nothing. The keeping lasts until the lock
-    /// is released, given away or lost, or as far as `keep` allows.
+    /// asked for last, except by an extend that prolonged nothing. Auto-extension lasts until the
+    /// lock is released, given away or lost, or as far as `auto_extend` allows.
     pub fn auto_extend(
         &mut self,
         lock: &Lock,
-        keep: AutoExtend,
+        auto_extend: AutoExtend,
         data: u64,
         now: Instant,
     ) -> Result<Op, Error> {
@@ -47,28 +47,28 @@ impl Locks {
         let Some(id) = id else {
             return Err(self.lost_unasked(LostReason::Over, &[], now));
         };
-        keep.check(self.records.get(id).lasts)?;
+        auto_extend.check(self.records.get(id).caller_ttl)?;
         let tracked = self.records.get(id).tracked;
-        if let Some(kept) = self.records.get(id).kept {
-            if let Some(op) = self.keeper[kept as usize].op {
+        if let Some(place) = self.records.get(id).auto_extended {
+            if let Some(op) = self.auto_extended[place as usize].op {
                 self.ops.close(op);
             }
-            self.forget_keeping(id);
+            self.stop_auto_extend(id);
         }
-        let op = self.ops.open(data, now, now, Stage::Keeping { record: id });
-        self.begin_keeping(id, Some(op), keep, now);
+        let op = self.ops.open(data, now, now, Stage::AutoExtending { record: id });
+        self.start_auto_extend(id, Some(op), auto_extend, now);
         self.track(id, tracked, now);
         Ok(op)
     }
 
-    /// Watches a lock that is not kept: nodes report writes to its key, and its loss is reported a
-    /// little before the deadline, as that of a kept lock. It is not extended.
+    /// Watches a lock that is not auto-extended: nodes report writes to its key, and its loss is
+    /// reported a little before the deadline, as that of an auto-extended lock. It is not extended.
     pub fn watch(&mut self, lock: &Lock, now: Instant) {
         let id = self.records.find(lock).filter(|_| !self.remaining(lock, now).is_zero());
-        let Some(id) = id.filter(|&id| self.records.get(id).kept.is_none()) else {
+        let Some(id) = id.filter(|&id| self.records.get(id).auto_extended.is_none()) else {
             return;
         };
-        self.begin_keeping(id, None, AutoExtend::extensions(0), now);
+        self.start_auto_extend(id, None, AutoExtend::extensions(0), now);
         self.track(id, false, now);
     }
 
@@ -85,31 +85,36 @@ impl Locks {
         }
     }
 
-    /// A record that is being opened belongs to a request whose lock is to be kept.
-    pub(super) fn will_be_kept(&mut self, id: RecordId, op: Op, keep: Option<AutoExtend>) {
+    /// A record that is being opened belongs to a request whose lock is to be auto-extended.
+    pub(super) fn set_auto_extend(
+        &mut self,
+        id: RecordId,
+        op: Op,
+        auto_extend: Option<AutoExtend>,
+    ) {
         let record = self.records.get_mut(id);
-        (record.op, record.tracked) = (Some(op), keep.is_some());
+        (record.op, record.tracked) = (Some(op), auto_extend.is_some());
         if let Some(request) = self.ops.get_mut(op) {
-            request.keep = keep;
+            request.auto_extend = auto_extend;
         }
     }
 
-    /// The reports about a kept lock that do not end its request.
-    pub(super) fn told_of_kept(&mut self, op: Op, now: Instant) -> Option<Completion> {
+    /// The reports about an auto-extended lock that do not end its request.
+    pub(super) fn auto_extend_report(&mut self, op: Op, now: Instant) -> Option<Completion> {
         let request = self.ops.get_mut(op)?;
-        let (data, since, keep) = (request.data, request.since, request.keep);
-        let outcome = match (&request.stage, keep) {
+        let (data, since, auto_extend) = (request.data, request.since, request.auto_extend);
+        let outcome = match (&request.stage, auto_extend) {
             (&Stage::Expiring { record }, _) => {
-                request.stage = Stage::Keeping { record };
+                request.stage = Stage::AutoExtending { record };
                 Outcome::Expiring { deadline: self.records.get(record).deadline }
             }
             (&Stage::Renewed { record }, _) => {
-                request.stage = Stage::Keeping { record };
+                request.stage = Stage::AutoExtending { record };
                 Outcome::Renewed { deadline: self.records.get(record).deadline }
             }
-            (&Stage::Granted { record }, Some(keep)) => {
+            (&Stage::Granted { record }, Some(auto_extend)) => {
                 let lock = self.hand_out(record, data, since, now);
-                self.begin_keeping(record, Some(op), keep, now);
+                self.start_auto_extend(record, Some(op), auto_extend, now);
                 Outcome::Acquired(lock)
             }
             _ => return None,
@@ -117,32 +122,41 @@ impl Locks {
         Some(Completion { op, data, result: Ok(outcome) })
     }
 
-    fn begin_keeping(&mut self, id: RecordId, op: Option<Op>, keep: AutoExtend, start: Instant) {
+    fn start_auto_extend(
+        &mut self,
+        id: RecordId,
+        op: Option<Op>,
+        auto_extend: AutoExtend,
+        start: Instant,
+    ) {
         let record = self.records.get_mut(id);
-        let kept = Kept::new(id, op, keep, record.lasts, start);
-        record.deadline = kept.capped(record.deadline);
-        record.kept = Some(self.keeper.insert(kept) as u32);
+        let entry = AutoExtended::new(id, op, auto_extend, record.caller_ttl, start);
+        record.deadline = entry.capped(record.deadline);
+        record.auto_extended = Some(self.auto_extended.insert(entry) as u32);
         if let Some(op) = op {
-            self.ops.move_to(op, Stage::Keeping { record: id });
+            self.ops.move_to(op, Stage::AutoExtending { record: id });
         }
         self.arm_deadline(id);
         self.plan_renewal(id, true);
     }
 
     /// The lock is not kept any more, and writes to its key are of no interest.
-    pub(super) fn forget_keeping(&mut self, id: RecordId) {
+    pub(super) fn stop_auto_extend(&mut self, id: RecordId) {
         let record = self.records.get_mut(id);
-        let Some(place) = record.kept.take() else { return };
+        let Some(place) = record.auto_extended.take() else { return };
         record.tracked = false;
-        let mut kept = self.keeper.remove(place as usize);
-        self.timers.clear_in(&mut kept.warning);
-        self.prolongs.clear_in(&mut kept.renewal);
-        self.prolongs.clear_in(&mut kept.look);
+        let mut entry = self.auto_extended.remove(place as usize);
+        self.timers.clear_in(&mut entry.warning);
+        self.prolongs.clear_in(&mut entry.renewal);
+        self.prolongs.clear_in(&mut entry.check);
         // If the lock was lost, its end waits to be fetched.
         let silent = |stage: &Stage| {
-            matches!(stage, Stage::Keeping { .. } | Stage::Expiring { .. } | Stage::Renewed { .. })
+            matches!(
+                stage,
+                Stage::AutoExtending { .. } | Stage::Expiring { .. } | Stage::Renewed { .. }
+            )
         };
-        let Some(op) = kept.op else { return };
+        let Some(op) = entry.op else { return };
         if self.ops.get_mut(op).is_some_and(|request| silent(&request.stage)) {
             self.ops.close(op);
         }
@@ -150,62 +164,62 @@ impl Locks {
 
     /// The caller extends the lock: a success is no renewal.
     pub(super) fn caller_extends(&mut self, id: RecordId) {
-        if let Some(place) = self.records.get(id).kept {
-            self.keeper[place as usize].renewing = false;
+        if let Some(place) = self.records.get(id).auto_extended {
+            self.auto_extended[place as usize].renewing = false;
         }
     }
 
-    /// The ttl that an extend which wants `ttl` asks for: up to the bound of the keeping.
+    /// The ttl that an extend which wants `ttl` asks for: up to the bound of auto-extension.
     pub(super) fn capped_ttl(&self, id: RecordId, ttl: Ttl, now: Instant) -> Option<Ttl> {
-        match self.records.get(id).kept {
-            Some(place) => self.keeper[place as usize].capped_ttl(ttl, now),
+        match self.records.get(id).auto_extended {
+            Some(place) => self.auto_extended[place as usize].capped_ttl(ttl, now),
             None => Some(ttl),
         }
     }
 
-    /// `deadline`, or the bound of the lock's keeping if that is earlier: an extend may have been
-    /// asked for before the keeping began.
+    /// `deadline`, or the bound of the lock's auto-extension if that is earlier: an extend may have
+    /// been asked for before auto-extension began.
     pub(super) fn capped_deadline(&self, id: RecordId, deadline: Instant) -> Instant {
-        match self.records.get(id).kept {
-            Some(place) => self.keeper[place as usize].capped(deadline),
+        match self.records.get(id).auto_extended {
+            Some(place) => self.auto_extended[place as usize].capped(deadline),
             None => deadline,
         }
     }
 
     /// An extend was won, no matter what asked for it; `moved`: the deadline is a later one.
-    pub(super) fn kept_is_extended(&mut self, id: RecordId, moved: bool, now: Instant) {
-        let Some(place) = self.records.get(id).kept else { return };
-        let kept = &mut self.keeper[place as usize];
-        if kept.renewing {
-            kept.was_renewed();
+    pub(super) fn on_extend_won(&mut self, id: RecordId, moved: bool, now: Instant) {
+        let Some(place) = self.records.get(id).auto_extended else { return };
+        let entry = &mut self.auto_extended[place as usize];
+        if entry.renewing {
+            entry.was_renewed();
             self.cluster.stats_mut().renewed += 1;
         }
         self.plan_renewal(id, moved);
-        self.tell_renewal(id, moved);
-        self.plan_look(id, now);
+        self.report_renewal(id, moved);
+        self.plan_check(id, now);
     }
 
     /// Queues the report of a later deadline, if the caller asked for such reports.
-    fn tell_renewal(&mut self, id: RecordId, moved: bool) {
-        let Some(place) = self.records.get(id).kept else { return };
-        let kept = &self.keeper[place as usize];
-        if let Some(op) = kept.op.filter(|_| moved && kept.notifies_renewals) {
+    fn report_renewal(&mut self, id: RecordId, moved: bool) {
+        let Some(place) = self.records.get(id).auto_extended else { return };
+        let entry = &self.auto_extended[place as usize];
+        if let Some(op) = entry.op.filter(|_| moved && entry.notifies_renewals) {
             self.ops.move_to(op, Stage::Renewed { record: id });
         }
     }
 
     /// An extend was not won: it is tried again, at a bounded pace.
-    pub(super) fn kept_is_not_extended(&mut self, id: RecordId, now: Instant) {
-        let Some(place) = self.records.get(id).kept else { return };
+    pub(super) fn on_extend_not_won(&mut self, id: RecordId, now: Instant) {
+        let Some(place) = self.records.get(id).auto_extended else { return };
         let pause = self.cluster.settings().extend_again_after();
         let deadline = self.records.get(id).deadline;
-        let kept = &mut self.keeper[place as usize];
-        kept.renewing = false;
-        if kept.renewal.is_none() && kept.wants_renewal(deadline) {
+        let entry = &mut self.auto_extended[place as usize];
+        entry.renewing = false;
+        if entry.renewal.is_none() && entry.wants_renewal(deadline) {
             let due = Prolong::Renew { record: id };
-            kept.renewal = Some(self.prolongs.set_after(now, pause, due));
+            entry.renewal = Some(self.prolongs.set_after(now, pause, due));
         }
-        self.plan_look(id, now);
+        self.plan_check(id, now);
     }
 
     /// Sets the timers of the next renewal and of the warning, after a round that was won. If the
@@ -214,58 +228,62 @@ impl Locks {
     fn plan_renewal(&mut self, id: RecordId, moved: bool) {
         let record = self.records.get(id);
         let (start, deadline) = (record.round.start, record.deadline);
-        let Some(place) = record.kept else { return };
-        let kept = &mut self.keeper[place as usize];
+        let Some(place) = record.auto_extended else { return };
+        let entry = &mut self.auto_extended[place as usize];
         if moved {
-            self.prolongs.clear_in(&mut kept.renewal);
+            self.prolongs.clear_in(&mut entry.renewal);
         }
-        if kept.renewal.is_none() && kept.wants_renewal(deadline) {
-            let counts_from = kept.counts_from(deadline);
-            let (from, length) = kept.next_renewal(counts_from);
+        if entry.renewal.is_none() && entry.wants_renewal(deadline) {
+            let counts_from = entry.counts_from(deadline);
+            let (from, length) = entry.next_renewal(counts_from);
             let due = Prolong::Renew { record: id };
             // A timer lane takes only timers that are set in the order of their moments.
-            kept.renewal = Some(if counts_from == start {
+            entry.renewal = Some(if counts_from == start {
                 self.prolongs.set_after(from, length, due)
             } else {
-                self.prolongs.set_at(kept.renews_before(deadline), due)
+                self.prolongs.set_at(entry.renews_before(deadline), due)
             });
         }
-        let length = kept.warns_at(deadline).saturating_since(start);
-        let Some(op) = kept.op.filter(|_| moved && !(kept.warned && length.is_zero())) else {
+        let length = entry.warns_at(deadline).saturating_since(start);
+        let Some(op) = entry.op.filter(|_| moved && !(entry.warned && length.is_zero())) else {
             return;
         };
-        kept.warned = false;
-        let told = self.ops.get_mut(op).map(|request| &mut request.stage);
-        if let Some(stage @ Stage::Expiring { .. }) = told {
+        entry.warned = false;
+        let stage = self.ops.get_mut(op).map(|request| &mut request.stage);
+        if let Some(stage @ Stage::Expiring { .. }) = stage {
             // The caller has not fetched the warning, and it is not true any more.
-            *stage = Stage::Keeping { record: id };
+            *stage = Stage::AutoExtending { record: id };
         }
-        self.timers.clear_in(&mut kept.warning);
-        kept.warning = Some(self.timers.set_after(start, length, Due::Warn { record: id }));
+        self.timers.clear_in(&mut entry.warning);
+        entry.warning = Some(self.timers.set_after(start, length, Due::Warn { record: id }));
     }
 
     pub(super) fn renewal_is_due(&mut self, id: RecordId, now: Instant) {
         let busy = self.is_extending(id) || self.records.get(id).op.is_some();
         let pause = self.cluster.settings().extend_again_after();
-        let place = self.records.get(id).kept.expect("its timers are cleared with the keeping");
-        let kept = &mut self.keeper[place as usize];
-        kept.renewal = None;
+        let place = self
+            .records
+            .get(id)
+            .auto_extended
+            .expect("its timers are cleared with its auto-extension");
+        let entry = &mut self.auto_extended[place as usize];
+        entry.renewal = None;
         if busy {
             let due = Prolong::Renew { record: id };
-            kept.renewal = Some(self.prolongs.set_after(now, pause, due));
-        } else if let Some(ttl) = kept.renewal_ttl(now) {
-            kept.renewing = true;
+            entry.renewal = Some(self.prolongs.set_after(now, pause, due));
+        } else if let Some(ttl) = entry.renewal_ttl(now) {
+            entry.renewing = true;
             self.begin_extend(id, ttl, now);
         }
     }
 
     pub(super) fn warning_is_due(&mut self, id: RecordId) {
         let record = self.records.get(id);
-        let place = record.kept.expect("its timers are cleared with the keeping");
+        let place = record.auto_extended.expect("its timers are cleared with its auto-extension");
         let deadline = record.deadline;
-        let kept = &mut self.keeper[place as usize];
-        (kept.warning, kept.warned) = (None, true);
-        if let Some(op) = kept.op {
+        let entry = &mut self.auto_extended[place as usize];
+        (entry.warning, entry.warned) = (None, true);
+        if let Some(op) = entry.op {
             self.ops.move_to(op, Stage::Expiring { record: id });
         }
         self.report_update(id, |key| LockUpdateKind::Expiring { deadline, key: key.into() });
@@ -302,15 +320,15 @@ impl Locks {
 
     /// Another client wrote to a key on a node, or the node forgot that the key was registered.
     pub fn was_written(&mut self, node: NodeId, key: KeyHash, now: Instant) {
-        self.tell_of_write(node, key, Writer::Other, now);
+        self.report_write(node, key, Writer::Other, now);
     }
 
     /// A node executed a write of this client to the key of a record, which it does not report to
-    /// us. Other records of that key may be kept, or wait for it.
+    /// us. Locks of that key may be auto-extended, or wait for it.
     pub(super) fn we_wrote(&mut self, node: NodeId, id: RecordId, now: Instant) {
         if self.is_interested_in_writes() {
             let key = KeyHash::of(&self.records.get(id).key);
-            self.tell_of_write(node, key, Writer::Record(id), now);
+            self.report_write(node, key, Writer::Record(id), now);
         }
     }
 
@@ -318,25 +336,25 @@ impl Locks {
     pub(super) fn task_wrote(&mut self, node: NodeId, id: TaskId, now: Instant) {
         if self.is_interested_in_writes() {
             let key = KeyHash::of(&self.tasks.get(id).key);
-            self.tell_of_write(node, key, Writer::Task, now);
+            self.report_write(node, key, Writer::Task, now);
         }
     }
 
     fn is_interested_in_writes(&self) -> bool {
-        !self.keeper.is_empty() || !self.ops.nobody_waits()
+        !self.auto_extended.is_empty() || !self.ops.has_no_waiters()
     }
 
     /// Reports an event to the waits if the record belongs to a waiter between two attempts.
     pub(super) fn notify_waiter(&mut self, id: RecordId, event: impl FnOnce(Op) -> WaitEvent) {
         let record = self.records.get(id);
         let op = record.op.filter(|_| record.phase == Phase::Asking);
-        let waits = |&op: &Op| self.ops.get(op).is_some_and(|it| it.waiting.is_some());
+        let waits = |&op: &Op| self.ops.get(op).is_some_and(|request| request.waiting.is_some());
         if let Some(op) = op.filter(waits) {
             self.waits.push_back(event(op));
         }
     }
 
-    fn tell_of_write(&mut self, node: NodeId, key: KeyHash, by: Writer, now: Instant) {
+    fn report_write(&mut self, node: NodeId, key: KeyHash, by: Writer, now: Instant) {
         let mut found = std::mem::take(&mut self.found);
         found.extend(self.records.with_key(key));
         for id in found.drain(..) {
@@ -351,55 +369,55 @@ impl Locks {
     }
 
     pub(super) fn doubt_key_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
-        let Some(place) = self.records.get(id).kept else { return };
-        self.keeper[place as usize].doubted.insert(node);
-        self.plan_look(id, now);
+        let Some(place) = self.records.get(id).auto_extended else { return };
+        self.auto_extended[place as usize].doubted.insert(node);
+        self.plan_check(id, now);
     }
 
     /// All nodes are about to be asked, so the doubts are cleared, also those about a node that
-    /// cannot be asked now. Otherwise the looks would go on as long as that node is away; the next
+    /// cannot be asked now. Otherwise the checks would go on as long as that node is away; the next
     /// renewal asks it.
     pub(super) fn doubts_are_asked_about(&mut self, id: RecordId) {
-        let Some(place) = self.records.get(id).kept else { return };
-        let kept = &mut self.keeper[place as usize];
-        kept.doubted = NodeSet::EMPTY;
-        self.prolongs.clear_in(&mut kept.look);
+        let Some(place) = self.records.get(id).auto_extended else { return };
+        let entry = &mut self.auto_extended[place as usize];
+        entry.doubted = NodeSet::EMPTY;
+        self.prolongs.clear_in(&mut entry.check);
     }
 
     /// Starts an extend because of doubted nodes, or plans it: at once if no majority may be left,
     /// and never two at a time.
-    fn plan_look(&mut self, id: RecordId, now: Instant) {
+    fn plan_check(&mut self, id: RecordId, now: Instant) {
         let spare = self.cluster.spare_nodes();
         let extending = self.is_extending(id);
         let record = self.records.get(id);
-        let Some(place) = record.kept else { return };
-        let kept = &mut self.keeper[place as usize];
-        if kept.doubted.is_empty() || extending {
+        let Some(place) = record.auto_extended else { return };
+        let entry = &mut self.auto_extended[place as usize];
+        if entry.doubted.is_empty() || extending {
             return;
         }
-        let may_be_gone = kept.doubted.union(record.absent).len() > spare;
-        let at = kept.looks_at(may_be_gone, now);
-        if kept.look.is_none() || may_be_gone {
-            self.prolongs.clear_in(&mut kept.look);
-            kept.look = Some(self.prolongs.set_at(at, Prolong::Look { record: id }));
+        let may_be_gone = entry.doubted.union(record.absent).len() > spare;
+        let at = entry.next_check(may_be_gone, now);
+        if entry.check.is_none() || may_be_gone {
+            self.prolongs.clear_in(&mut entry.check);
+            entry.check = Some(self.prolongs.set_at(at, Prolong::Check { record: id }));
         }
     }
 
-    pub(super) fn look_is_due(&mut self, id: RecordId, now: Instant) {
+    pub(super) fn on_check_due(&mut self, id: RecordId, now: Instant) {
         // An extend of the caller that pauses is about to ask by itself.
         let busy = self.is_extending(id) || self.records.get(id).op.is_some();
         let record = self.records.get(id);
-        let (place, deadline) = (record.kept, record.deadline);
-        let place = place.expect("its timers are cleared with the keeping");
-        let kept = &mut self.keeper[place as usize];
-        kept.look = None;
+        let (place, deadline) = (record.auto_extended, record.deadline);
+        let place = place.expect("its timers are cleared with its auto-extension");
+        let entry = &mut self.auto_extended[place as usize];
+        entry.check = None;
         if busy {
             // This is called again when that extend ends.
             return;
         }
-        kept.looked_at = Some(now);
-        if let Some(ttl) = kept.look_ttl(deadline, now) {
-            kept.renewing = false;
+        entry.checked_at = Some(now);
+        if let Some(ttl) = entry.check_ttl(deadline, now) {
+            entry.renewing = false;
             self.begin_extend(id, ttl, now);
         }
     }

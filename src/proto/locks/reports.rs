@@ -12,8 +12,8 @@ impl Locks {
     /// What every node said to the record's question.
     pub(super) fn report(&self, id: RecordId, now: Instant) -> Box<Report> {
         let record = self.records.get(id);
-        let said = |node| record.round.said(node);
-        self.cluster.report_of(&record.key, said, now)
+        let reply = |node| record.round.reply_of(node);
+        self.cluster.report_of(&record.key, reply, now)
     }
 
     /// The error for the lost lock of the record.
@@ -24,7 +24,7 @@ impl Locks {
     /// The error of a lost lock about which no node was asked. In a forked process every lock is
     /// the parent's.
     pub fn lost_unasked(&self, reason: LostReason, key: &[u8], now: Instant) -> Error {
-        if self.disowned {
+        if self.abandoned {
             return Error::Closed(ClosedReason::Forked);
         }
         Error::Lost { reason, report: self.report_unasked(key, now) }
@@ -35,8 +35,8 @@ impl Locks {
         self.cluster.report_of(key, |_| NodeReply::Nothing, now)
     }
 
-    /// A contended error with the time for which others hold the key, by what the nodes told the
-    /// request while it waited.
+    /// A contended error with the time for which others hold the key, by what the nodes reported to
+    /// the request while it waited.
     pub(super) fn with_time_left(&self, op: Op, mut error: Error, now: Instant) -> Error {
         let waiting = self.ops.get(op).and_then(|request| request.waiting.as_ref());
         if let (Error::Contended(report), Some(waiting)) = (&mut error, waiting) {
@@ -51,16 +51,19 @@ impl Locks {
         let mut report = self.report_unasked(&record.key, now);
         if record.phase == Phase::Held {
             let left = record.deadline.saturating_since(now);
-            report.held = Some(HeldFor::Ours { left, kept: record.kept.is_some() });
+            report.held =
+                Some(HeldFor::Ours { left, auto_extended: record.auto_extended.is_some() });
         }
         Error::Contended(report)
     }
 
     /// Whether this client holds the key and renews the lock beyond `moment`.
-    pub fn keeps_beyond(&self, key: &[u8], moment: Instant) -> bool {
-        let occupant = self.records.occupant(key, KeyHash::of(key));
-        let held = occupant.map(|id| self.records.get(id));
-        let kept = held.filter(|record| record.phase == Phase::Held).and_then(|it| it.kept);
-        kept.is_some_and(|place| self.keeper[place as usize].may_last_beyond(moment))
+    pub fn auto_extends_beyond(&self, key: &[u8], moment: Instant) -> bool {
+        let current_record = self.records.current_record(key, KeyHash::of(key));
+        let held = current_record.map(|id| self.records.get(id));
+        let entry = held
+            .filter(|record| record.phase == Phase::Held)
+            .and_then(|record| record.auto_extended);
+        entry.is_some_and(|place| self.auto_extended[place as usize].may_last_beyond(moment))
     }
 }

@@ -28,15 +28,15 @@ pub enum Outcome {
         /// The new deadline.
         deadline: Instant,
     },
-    /// The kept lock was not renewed until now, and ends at this moment unless a renewal still
-    /// succeeds. The request goes on.
+    /// The auto-extended lock was not renewed until now, and ends at this moment unless a renewal
+    /// still succeeds. The request goes on.
     Expiring {
         /// The deadline.
         deadline: Instant,
     },
-    /// The kept lock was renewed to this deadline. Reported only if the keeping asked for it
-    /// ([`AutoExtend::notify_renewals`]); of several, only the last is reported. The request goes
-    /// on.
+    /// The auto-extended lock was renewed to this deadline. Reported only if auto-extension asked
+    /// for it ([`AutoExtend::notify_renewals`]); of several, only the last is reported. The request
+    /// goes on.
     Renewed {
         /// The new deadline.
         deadline: Instant,
@@ -95,17 +95,17 @@ pub enum Stage {
         /// The error of the last attempt: the result if the wait runs out.
         last: Error,
     },
-    /// The lock was handed out, and is kept until the keeping ends.
-    Keeping {
+    /// The lock was handed out, and auto-extension is on.
+    AutoExtending {
         /// Its record.
         record: RecordId,
     },
-    /// As `Keeping`, with a warning that was not fetched yet.
+    /// As `AutoExtending`, with a warning that was not fetched yet.
     Expiring {
         /// Its record.
         record: RecordId,
     },
-    /// As `Keeping`, with a later deadline that was not fetched yet.
+    /// As `AutoExtending`, with a later deadline that was not fetched yet.
     Renewed {
         /// Its record.
         record: RecordId,
@@ -149,8 +149,8 @@ pub struct Request {
     pub give_up_at: Instant,
     /// What the request knows of a key that others hold.
     pub waiting: Option<Box<Waiting>>,
-    /// How the lock is kept once it is handed out.
-    pub keep: Option<AutoExtend>,
+    /// The terms of auto-extension, once the lock is handed out.
+    pub auto_extend: Option<AutoExtend>,
     /// The caller is gone, and the request goes on: no code fetches its outcome.
     pub abandoned: bool,
     /// The stage of the request.
@@ -172,9 +172,9 @@ impl Ops {
     pub fn open(&mut self, data: u64, since: Instant, give_up_at: Instant, stage: Stage) -> Op {
         self.next_generation += 1;
         let generation = self.next_generation;
-        let (ended, waiting, keep, abandoned) = (stage.ends(), None, None, false);
+        let (ended, waiting, auto_extend, abandoned) = (stage.ends(), None, None, false);
         let request =
-            Request { generation, data, since, give_up_at, waiting, keep, abandoned, stage };
+            Request { generation, data, since, give_up_at, waiting, auto_extend, abandoned, stage };
         let op = Op { index: self.slab.insert(request) as u32, generation };
         if ended {
             self.ready.push_back(op);
@@ -219,8 +219,8 @@ impl Ops {
     }
 
     /// Whether the request is open, and has an outcome to fetch.
-    pub fn has_ended(&mut self, op: Op) -> bool {
-        self.get_mut(op).is_some_and(|request| request.stage.ends())
+    pub fn has_ended(&self, op: Op) -> bool {
+        self.get(op).is_some_and(|request| request.stage.ends())
     }
 
     /// Whether `test` holds for all requests.
@@ -270,7 +270,7 @@ impl Ops {
     }
 
     /// Whether no request has begun to wait for a key that others hold.
-    pub fn nobody_waits(&self) -> bool {
+    pub fn has_no_waiters(&self) -> bool {
         self.waiters == 0
     }
 

@@ -49,7 +49,7 @@ pub struct Round {
     /// The ttl it asks for.
     pub ttl: Ttl,
     ballot: Ballot,
-    said: [NodeReply; MAX_NODES],
+    replies: [NodeReply; MAX_NODES],
 }
 
 impl Round {
@@ -60,23 +60,23 @@ impl Round {
 
     /// The first round of a record or of a task.
     pub fn first(purpose: Purpose, ballot: Ballot, start: Instant, ttl: Ttl) -> Round {
-        let said = [NodeReply::Nothing; MAX_NODES];
-        Round { purpose, number: 0, start, ttl, ballot, said }
+        let replies = [NodeReply::Nothing; MAX_NODES];
+        Round { purpose, number: 0, start, ttl, ballot, replies }
     }
 
     /// Replaces this round by the next one, with a ballot of its own.
     pub fn follow(&mut self, purpose: Purpose, ballot: Ballot, start: Instant, ttl: Ttl) {
         let number = self.number.wrapping_add(1);
         *self =
-            Round { purpose, number, start, ttl, ballot, said: [NodeReply::Nothing; MAX_NODES] };
+            Round { purpose, number, start, ttl, ballot, replies: [NodeReply::Nothing; MAX_NODES] };
     }
 
     /// Takes what a node said as its vote. Returns the verdict, and acts on nothing.
-    pub fn cast(&mut self, node: NodeId, said: NodeReply) -> Verdict {
-        if self.said[node.index()] == NodeReply::Nothing {
-            self.said[node.index()] = said;
+    pub fn cast(&mut self, node: NodeId, reply: NodeReply) -> Verdict {
+        if self.replies[node.index()] == NodeReply::Nothing {
+            self.replies[node.index()] = reply;
         }
-        let vote = match (self.purpose, said) {
+        let vote = match (self.purpose, reply) {
             (_, NodeReply::Nothing) => return self.ballot.verdict(),
             (_, NodeReply::Failed(_)) => Vote::Error,
             (_, NodeReply::Granted) => Vote::Grant,
@@ -91,7 +91,7 @@ impl Round {
     /// Takes back the grant of a node that may have forgotten it.
     pub fn withdraw(&mut self, node: NodeId) -> Verdict {
         if self.ballot.grants().contains(node) && self.ballot.verdict() == Verdict::Undecided {
-            self.said[node.index()] = NodeReply::Failed(NodeError::Quarantined);
+            self.replies[node.index()] = NodeReply::Failed(NodeError::Quarantined);
         }
         self.ballot.withdraw(node)
     }
@@ -107,15 +107,15 @@ impl Round {
     }
 
     /// What a node said.
-    pub fn said(&self, node: NodeId) -> NodeReply {
-        self.said[node.index()]
+    pub fn reply_of(&self, node: NodeId) -> NodeReply {
+        self.replies[node.index()]
     }
 
     /// How many nodes failed with a cause for which `test` holds.
     pub fn count_failed(&self, test: impl Fn(NodeError) -> bool) -> usize {
-        self.said
+        self.replies
             .iter()
-            .filter(|said| matches!(said, NodeReply::Failed(cause) if test(*cause)))
+            .filter(|reply| matches!(reply, NodeReply::Failed(cause) if test(*cause)))
             .count()
     }
 
@@ -125,9 +125,9 @@ impl Round {
             let nodes = self.ballot.undecided().union(self.ballot.errors());
             return ReleaseOutcome::Unconfirmed { nodes };
         }
-        if self.said.contains(&NodeReply::Granted) {
+        if self.replies.contains(&NodeReply::Granted) {
             ReleaseOutcome::Released
-        } else if self.said.contains(&NodeReply::Held) {
+        } else if self.replies.contains(&NodeReply::Held) {
             ReleaseOutcome::TakenByOther
         } else {
             ReleaseOutcome::AlreadyExpired
@@ -147,10 +147,10 @@ mod tests {
         round
     }
 
-    fn cast(round: &mut Round, said: &[NodeReply]) -> Verdict {
+    fn cast(round: &mut Round, replies: &[NodeReply]) -> Verdict {
         let mut verdict = round.ballot().verdict();
-        for (index, &said) in said.iter().enumerate() {
-            verdict = round.cast(NodeId::new(index), said);
+        for (index, &reply) in replies.iter().enumerate() {
+            verdict = round.cast(NodeId::new(index), reply);
         }
         verdict
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_says_what_the_nodes_said() {
+    fn release_reports_the_replies_of_the_nodes() {
         use NodeReply::{Absent, Failed, Granted, Held};
         let silent = Failed(NodeError::Silent);
         let only_third: NodeSet = [NodeId::new(2)].into_iter().collect();
@@ -176,10 +176,10 @@ mod tests {
             (&[Granted, silent, silent], ReleaseOutcome::Unconfirmed { nodes: all_but_first }),
             (&[Granted, Granted, silent], ReleaseOutcome::Released),
         ];
-        for (said, released) in cases {
+        for (replies, released) in cases {
             let mut round = round(Purpose::Release, 3);
-            cast(&mut round, said);
-            assert_eq!(round.released(), released, "{said:?}");
+            cast(&mut round, replies);
+            assert_eq!(round.released(), released, "{replies:?}");
         }
         let mut waiting = round(Purpose::Release, 3);
         waiting.cast(NodeId::new(0), Granted);
@@ -190,12 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_first_is_what_is_reported() {
+    fn round_reports_the_first_reply_of_each_node() {
         let mut round = round(Purpose::Acquire, 3);
         let node = NodeId::new(1);
         round.cast(node, NodeReply::Failed(NodeError::Silent));
         round.cast(node, NodeReply::Granted);
-        assert_eq!(round.said(node), NodeReply::Failed(NodeError::Silent));
+        assert_eq!(round.reply_of(node), NodeReply::Failed(NodeError::Silent));
         assert!(round.ballot().grants().is_empty());
         assert_eq!(round.count_failed(|cause| cause == NodeError::Silent), 1);
     }

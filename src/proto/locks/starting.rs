@@ -41,7 +41,9 @@ impl Locks {
         }
         self.starting = false;
         for op in self.ops.all() {
-            if let Some(&Stage::Starting { record }) = self.ops.get(op).map(|it| &it.stage) {
+            if let Some(&Stage::Starting { record }) =
+                self.ops.get(op).map(|request| &request.stage)
+            {
                 self.attempt_anew(op, record, now);
             }
         }
@@ -49,7 +51,7 @@ impl Locks {
 
     /// The error of a request for `key` before any node could be asked.
     pub(super) fn not_connected(&self, key: &[u8], now: Instant) -> Error {
-        let mut report = self.cluster.report_standings(now);
+        let mut report = self.cluster.report_node_states(now);
         report.key = key.into();
         Error::NoQuorum(report)
     }

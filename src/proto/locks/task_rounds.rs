@@ -78,14 +78,14 @@ impl Locks {
     pub fn task_answered(&mut self, node: NodeId, id: TaskId, answer: TaskAnswer, now: Instant) {
         self.tasks.get_mut(id).unanswered.take(node);
         match answer {
-            TaskAnswer::Value(told) => self.value_seen(node, id, told, now),
-            TaskAnswer::Left(left) => self.left_seen(node, id, left),
-            TaskAnswer::Extended(form, said) => {
-                self.token_extend_answered(node, id, form, said, now);
+            TaskAnswer::Value(read) => self.on_value_read(node, id, read, now),
+            TaskAnswer::Left(left) => self.on_ttl_read(node, id, left),
+            TaskAnswer::Extended(form, reply) => {
+                self.token_extend_answered(node, id, form, reply, now);
             }
-            TaskAnswer::Deleted(said) => self.delete_answered(node, id, said, now),
-            TaskAnswer::DeletedSeen(said) => self.delete_seen_answered(node, id, said, now),
-            TaskAnswer::Vouched(said) => self.vouch_answered(node, id, said),
+            TaskAnswer::Deleted(reply) => self.delete_answered(node, id, reply, now),
+            TaskAnswer::DeletedSeen(reply) => self.delete_seen_answered(node, id, reply, now),
+            TaskAnswer::Vouched(reply) => self.vouch_answered(node, id, reply),
         }
         self.settle_task(id, now);
     }
@@ -100,7 +100,7 @@ impl Locks {
     ) {
         self.tasks.get_mut(id).unanswered.take(node);
         match kind {
-            TaskAsk::Look | TaskAsk::LookLeft => self.look_is_lost(node, id, cause),
+            TaskAsk::ReadValue | TaskAsk::ReadTtl => self.on_read_failed(node, id, cause),
             TaskAsk::DeleteSeen => {
                 self.delete_seen_answered(node, id, NodeReply::Failed(cause), now);
             }
@@ -176,8 +176,8 @@ impl Locks {
                 Work::Inspect(seen) => Ok(Outcome::Inspected(seen)),
                 Work::Extend(extend) => self.outcome_of_extend(id, &extend, now),
                 Work::Delete(round) => Ok(Outcome::Released(round.released())),
-                Work::DeleteSeen(said) => Ok(self.outcome_of_forced_release(id, said, now)),
-                Work::Vouch(said) => self.outcome_of_vouching(id, said, now),
+                Work::DeleteSeen(reply) => Ok(self.outcome_of_forced_release(id, reply, now)),
+                Work::Vouch(reply) => self.outcome_of_vouching(id, reply, now),
                 Work::Done => return,
             };
             self.ops.move_to(op, Stage::Over(result));

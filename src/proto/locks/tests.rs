@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::proto::cluster::Heard;
-use crate::proto::cluster::tests::{reply_to, said};
+use crate::proto::cluster::Received;
+use crate::proto::cluster::tests::{commands, reply_to};
 use crate::proto::error::Error;
 use crate::proto::locks::requests::{Completion, Outcome};
 use crate::proto::settings::NodeSettings;
@@ -21,28 +21,28 @@ pub fn ready(nodes: usize) -> (Locks, Instant) {
     let mut locks = Locks::new(Settings::new(labels.collect()), [9; 32], now);
     for node in locks.cluster().all_nodes().iter() {
         locks.cluster_mut().handle_connected(node, now);
-        while !locks.cluster().standing(node).is_usable() {
+        while !locks.cluster().node_state(node).is_usable() {
             let run_id = char::from(b'a' + node.index() as u8);
-            let asked = said(locks.cluster_mut(), node, now);
+            let asked = commands(locks.cluster_mut(), node, now);
             let replies: String =
                 asked.iter().map(|command| reply_to(command, (run_id, 86_400), now)).collect();
-            hear(&mut locks, node, &replies, now);
+            receive(&mut locks, node, &replies, now);
         }
         // The question for the time.
-        assert_eq!(said(locks.cluster_mut(), node, now), ["TIME"]);
-        hear(&mut locks, node, &reply_to("TIME", ('a', 0), now), now);
+        assert_eq!(commands(locks.cluster_mut(), node, now), ["TIME"]);
+        receive(&mut locks, node, &reply_to("TIME", ('a', 0), now), now);
     }
     (locks, now)
 }
 
 /// Takes what a node answers.
-pub fn hear(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
+pub fn receive(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
     let mut input = bytes.as_bytes();
-    while let Some(heard) = locks.cluster_mut().hear(node, &mut input, now) {
+    while let Some(received) = locks.cluster_mut().receive(node, &mut input, now) {
         locks.act_on_changes(now);
-        match heard {
-            Heard::Lock(ask, said) => locks.answered(node, ask, said, now),
-            Heard::Registered(record, left) => locks.registered(node, record, left, now),
+        match received {
+            Received::Lock(ask, reply) => locks.answered(node, ask, reply, now),
+            Received::Registered(record, left) => locks.registered(node, record, left, now),
             _ => {}
         }
     }
@@ -50,21 +50,21 @@ pub fn hear(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
 
 /// Asks for the key, for at most `wait`.
 pub fn acquire(locks: &mut Locks, key: &[u8], wait: Duration, now: Instant) -> Op {
-    let ttl = locks.check_wish(key, TTL, None).unwrap();
+    let ttl = locks.check_params(key, TTL, None).unwrap();
     let give_up_at = now.saturating_add(wait);
-    let wish = Wish { ttl, since: now, give_up_at, keep: None, data: 0 };
-    locks.acquire(key, KeyHash::of(key), wish, now).unwrap()
+    let params = AcquireParams { ttl, since: now, give_up_at, auto_extend: None, data: 0 };
+    locks.acquire(key, KeyHash::of(key), params, now).unwrap()
 }
 
 fn hold(locks: &mut Locks, now: Instant) -> (Lock, RecordId) {
     let op = acquire(locks, KEY, Duration::ZERO, now);
     for node in locks.cluster().all_nodes().iter() {
-        hear(locks, node, "+OK\r\n", now);
+        receive(locks, node, "+OK\r\n", now);
     }
     let Some(Completion { result: Ok(Outcome::Acquired(lock)), .. }) = locks.fetch(op, now) else {
         panic!("it is won")
     };
-    (lock, locks.occupant(KEY, KeyHash::of(KEY)).unwrap())
+    (lock, locks.current_record(KEY, KeyHash::of(KEY)).unwrap())
 }
 
 fn events(locks: &mut Locks) -> Vec<WaitEvent> {
@@ -72,7 +72,7 @@ fn events(locks: &mut Locks) -> Vec<WaitEvent> {
 }
 
 #[test]
-fn lock_that_nobody_waits_for_concerns_no_wait() {
+fn lock_without_waiters_concerns_no_wait() {
     let (mut locks, now) = ready(3);
     let (lock, _) = hold(&mut locks, now);
     locks.release(lock, 0, now);
@@ -85,7 +85,7 @@ fn attempt_lost_to_another_client_is_reported_with_the_record_of_the_next_one() 
     let asked = acquire(&mut locks, KEY, TTL, now);
     for node in locks.cluster().all_nodes().iter() {
         assert!(events(&mut locks).is_empty(), "a minority decides nothing");
-        hear(&mut locks, node, HELD, now);
+        receive(&mut locks, node, HELD, now);
         if node.index() == 1 {
             break;
         }
@@ -102,7 +102,7 @@ fn attempt_lost_to_another_client_is_reported_with_the_record_of_the_next_one() 
 fn attempt_without_a_wait_ends_where_it_is_lost() {
     let (mut locks, now) = ready(1);
     let op = acquire(&mut locks, KEY, Duration::ZERO, now);
-    hear(&mut locks, NodeId::new(0), HELD, now);
+    receive(&mut locks, NodeId::new(0), HELD, now);
     assert!(events(&mut locks).is_empty());
     assert!(matches!(locks.error(op), Some(Error::Contended(_))));
 }
@@ -112,18 +112,18 @@ fn key_with_a_queue_is_reported_when_its_lock_is_over() {
     for given_back in [true, false] {
         let (mut locks, now) = ready(3);
         let (lock, id) = hold(&mut locks, now);
-        assert_eq!(locks.queue_behind(id, |key| if key == KEY { 7 } else { 8 }), 7);
+        assert_eq!(locks.queue_for(id, |key| if key == KEY { 7 } else { 8 }), 7);
         if given_back {
             locks.release(lock, 0, now);
         } else {
-            locks.hand_on(lock, now);
+            locks.hand_off(lock, now);
         }
         let reported = events(&mut locks);
         let [WaitEvent::Vacated { queue: 7, given_back: reported }] = reported[..] else {
             panic!("{reported:?}")
         };
         assert_eq!(reported, given_back);
-        assert_eq!(locks.occupant(KEY, KeyHash::of(KEY)), None);
+        assert_eq!(locks.current_record(KEY, KeyHash::of(KEY)), None);
     }
 }
 
@@ -131,7 +131,7 @@ fn key_with_a_queue_is_reported_when_its_lock_is_over() {
 fn interrupted_pause_has_no_timer_until_it_is_set_again() {
     let (mut locks, now) = ready(1);
     let op = acquire(&mut locks, KEY, TTL, now);
-    hear(&mut locks, NodeId::new(0), HELD, now);
+    receive(&mut locks, NodeId::new(0), HELD, now);
     let Some(WaitEvent::AttemptLost { next, last, .. }) = locks.poll_wait() else { panic!() };
     let timers = locks.open_timers();
     locks.pause(op, next, now.saturating_add(TTL / 2), last);

@@ -14,21 +14,21 @@ use crate::proto::key::KeyHash;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Round;
-use crate::proto::locks::{Due, Locks, WaitEvent, Wish, busy};
+use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::waiting::{Mode, Waiting};
 
 impl Locks {
     /// Whether every open request is a waiter that ignores notifications for a while.
-    pub fn only_quiet_waiters(&self) -> bool {
-        let deaf = |request: &Request| {
+    pub fn all_back_off(&self) -> bool {
+        let backs_off = |request: &Request| {
             let mode = request.waiting.as_ref().map(|waiting| waiting.mode);
             let quiet =
                 matches!(mode, Some(Mode::BackingOff | Mode::Polling | Mode::Holding { .. }));
             quiet && matches!(request.stage, Stage::Pausing { .. })
         };
-        self.keeper.is_empty() && !self.ops.is_empty() && self.ops.all_are(deaf)
+        self.auto_extended.is_empty() && !self.ops.is_empty() && self.ops.all_are(backs_off)
     }
 
     /// The key of a record.
@@ -37,12 +37,12 @@ impl Locks {
     }
 
     /// A pause between these two, drawn at random.
-    pub fn draw_pause(&mut self, least: Duration, most: Duration) -> Duration {
+    pub fn random_pause(&mut self, least: Duration, most: Duration) -> Duration {
         self.rng.random_range(least..=most)
     }
 
     /// An index below `count`, drawn at random.
-    pub fn draw_index(&mut self, count: usize) -> usize {
+    pub fn random_index(&mut self, count: usize) -> usize {
         self.rng.random_range(0..count)
     }
 
@@ -67,7 +67,7 @@ impl Locks {
     }
 
     /// Registers the key of a record at these nodes, so that they report writes to it.
-    pub fn name_key(
+    pub fn register_at(
         &mut self,
         id: RecordId,
         nodes: impl IntoIterator<Item = NodeId>,
@@ -136,10 +136,12 @@ impl Locks {
 
     /// Why the last attempt of the request that asks for this record failed, if too few nodes gave
     /// a vote that counts.
-    pub fn no_quorum_of(&self, occupant: RecordId) -> Option<&Error> {
-        let request = self.ops.get(self.records.get(occupant).op?)?;
+    pub fn no_quorum_of(&self, current_record: RecordId) -> Option<&Error> {
+        let request = self.ops.get(self.records.get(current_record).op?)?;
         match &request.stage {
-            Stage::Pausing { last, .. } => Some(last).filter(|it| matches!(it, Error::NoQuorum(_))),
+            Stage::Pausing { last, .. } => {
+                Some(last).filter(|error| matches!(error, Error::NoQuorum(_)))
+            }
             _ => None,
         }
     }
@@ -159,7 +161,7 @@ impl Locks {
     }
 
     /// The queue for the key of a record, or the one that `open` makes.
-    pub fn queue_behind(&mut self, id: RecordId, open: impl FnOnce(&[u8]) -> u32) -> u32 {
+    pub fn queue_for(&mut self, id: RecordId, open: impl FnOnce(&[u8]) -> u32) -> u32 {
         let record = self.records.get_mut(id);
         *record.queue.get_or_insert_with(|| open(&record.key))
     }
@@ -173,13 +175,13 @@ impl Locks {
     }
 
     /// Opens a request in `queue`, which waits until the record of the key gives it up.
-    pub fn open_queued(&mut self, queue: u32, wish: Wish) -> Op {
-        let Wish { ttl, since, give_up_at, keep, data } = wish;
+    pub fn open_queued(&mut self, queue: u32, params: AcquireParams) -> Op {
+        let AcquireParams { ttl, since, give_up_at, auto_extend, data } = params;
         let op = self.ops.open(data, since, give_up_at, Stage::Queued { queue, ttl, timer: None });
         let for_ever = give_up_at == Instant::from_nanos(u64::MAX);
         let set = (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op }));
         if let Some(request) = self.ops.get_mut(op) {
-            request.keep = keep;
+            request.auto_extend = auto_extend;
             if let Stage::Queued { timer, .. } = &mut request.stage {
                 *timer = set;
             }
@@ -187,14 +189,20 @@ impl Locks {
         op
     }
 
-    /// Opens a request that ends at once, because it would have to wait for the record `occupant`.
-    pub fn refuse_to_wait(&mut self, occupant: RecordId, wish: Wish, now: Instant) -> Op {
-        let error = match self.no_quorum_of(occupant) {
-            None if !self.starting => self.held_by_us(occupant, now),
-            error => self.no_turn(self.key(occupant), error, now),
+    /// Opens a request that ends at once, because it would have to wait for the record
+    /// `current_record`.
+    pub fn refuse_to_wait(
+        &mut self,
+        current_record: RecordId,
+        params: AcquireParams,
+        now: Instant,
+    ) -> Op {
+        let error = match self.no_quorum_of(current_record) {
+            None if !self.starting => self.held_by_us(current_record, now),
+            error => self.no_turn(self.key(current_record), error, now),
         };
         self.cluster.stats_mut().attempt_is_lost(&error);
-        self.ops.open(wish.data, now, wish.give_up_at, Stage::Over(Err(error)))
+        self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
     }
 
     /// The queue that a request is in.
@@ -212,7 +220,9 @@ impl Locks {
 
     /// The timer of a queued request came due.
     pub(super) fn on_wait_over(&mut self, op: Op) {
-        if let Some(Stage::Queued { timer, .. }) = self.ops.get_mut(op).map(|it| &mut it.stage) {
+        if let Some(Stage::Queued { timer, .. }) =
+            self.ops.get_mut(op).map(|request| &mut request.stage)
+        {
             *timer = None;
             self.waits.push_back(WaitEvent::GiveUp { op });
         }
@@ -229,15 +239,15 @@ impl Locks {
     /// Opens the record of a request whose turn has come, for the key of its queue.
     pub fn take_turn(&mut self, op: Op, queue: u32, key: &[u8], now: Instant) -> RecordId {
         let ttl = self.clear_queued(op).expect("whoever gives up or is cancelled leaves the queue");
-        let token = self.draw_token();
+        let token = self.random_token();
         let round = Round::acquire(self.cluster.size(), now, ttl);
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");
         self.records.index(id, KeyHash::of(key));
         self.records.get_mut(id).queue = Some(queue);
         self.ops.move_to(op, Stage::Running { record: id });
-        let keep = self.ops.get_mut(op).and_then(|request| request.keep);
-        self.will_be_kept(id, op, keep);
+        let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
+        self.set_auto_extend(id, op, auto_extend);
         id
     }
 

@@ -87,7 +87,7 @@ impl Locks {
                 self.is_held(record).then(|| self.records.get(record)).map(|it| it.deadline);
             let is_true = match &mut update.kind {
                 LockUpdateKind::Extended { deadline } => {
-                    // A bound of the keeping may have brought the deadline forward since.
+                    // A bound of auto-extension may have brought the deadline forward since.
                     *deadline = present.map_or(*deadline, |present| present.min(*deadline));
                     present.is_some()
                 }
@@ -118,17 +118,17 @@ impl Locks {
         self.updates.queue.push_back(Queued { record: id, update });
     }
 
-    /// Reports the loss of a lock, and ends the request of its keeping.
+    /// Reports the loss of a lock, and ends the request of its auto-extension.
     pub(super) fn report_loss(&mut self, id: RecordId, reason: LostReason, now: Instant) {
         let record = self.records.get(id);
         debug_assert_eq!(record.phase, Phase::Held);
-        let kept = record.kept.map(|place| &self.keeper[place as usize]);
-        let op = kept.and_then(|kept| kept.op);
+        let entry = record.auto_extended.map(|place| &self.auto_extended[place as usize]);
+        let op = entry.and_then(|entry| entry.op);
         if op.is_none() && record.reports_under.is_none() {
             return;
         }
-        let ended_by_time = kept.filter(|_| reason == LostReason::Expired);
-        let reason = ended_by_time.map_or(reason, |kept| kept.reason(record.deadline));
+        let ended_by_time = entry.filter(|_| reason == LostReason::Expired);
+        let reason = ended_by_time.map_or(reason, |entry| entry.reason(record.deadline));
         let error = self.lost(id, reason, now);
         if let Some(op) = op {
             self.ops.move_to(op, Stage::Over(Err(error.clone())));

@@ -19,18 +19,18 @@ impl Locks {
         let key = self.cluster.settings().node_marker.clone();
         self.check_length(key.as_bytes())?;
         self.check_room()?;
-        let mut said = [NodeReply::Nothing; MAX_NODES];
+        let mut replies = [NodeReply::Nothing; MAX_NODES];
         let mut askable = NodeSet::EMPTY;
         for node in self.cluster.all_nodes().iter() {
             match self.cluster.may_vouch_for(node) {
                 Ok(()) => {
                     askable.insert(node);
                 }
-                Err(cause) => said[node.index()] = NodeReply::Failed(cause),
+                Err(cause) => replies[node.index()] = NodeReply::Failed(cause),
             }
         }
         let deadline = self.longest_ttl()?.deadline(now);
-        let work = Work::Vouch(said);
+        let work = Work::Vouch(replies);
         let (id, op) = self.open_task(key.as_bytes(), work, deadline, data, now)?;
         for node in askable.iter() {
             self.tasks.get_mut(id).unanswered.add(node);
@@ -41,17 +41,17 @@ impl Locks {
     }
 
     /// A node answered, or will not answer any more.
-    pub(super) fn vouch_answered(&mut self, node: NodeId, id: TaskId, said: NodeReply) {
+    pub(super) fn vouch_answered(&mut self, node: NodeId, id: TaskId, reply: NodeReply) {
         let still_true = self.cluster.is_still_vouched_for(node);
-        let said = match said {
+        let reply = match reply {
             NodeReply::Granted if !still_true => NodeReply::Failed(NodeError::Quarantined),
-            said => said,
+            reply => reply,
         };
-        if said == NodeReply::Granted {
+        if reply == NodeReply::Granted {
             self.cluster.trust_at_once(node);
         }
         if let Work::Vouch(all) = &mut self.tasks.get_mut(id).work {
-            all[node.index()] = said;
+            all[node.index()] = reply;
         }
     }
 
@@ -59,15 +59,15 @@ impl Locks {
     pub(super) fn outcome_of_vouching(
         &self,
         id: TaskId,
-        said: [NodeReply; MAX_NODES],
+        replies: [NodeReply; MAX_NODES],
         now: Instant,
     ) -> Result<Outcome, Error> {
-        let said = |node: NodeId| match said[node.index()] {
+        let reply = |node: NodeId| match replies[node.index()] {
             NodeReply::Nothing => NodeReply::Failed(NodeError::Silent),
-            said => said,
+            reply => reply,
         };
-        let report = self.cluster.report_of(&self.tasks.get(id).key, said, now);
-        let granted = report.nodes.iter().filter(|node| node.said == NodeReply::Granted).count();
+        let report = self.cluster.report_of(&self.tasks.get(id).key, reply, now);
+        let granted = report.nodes.iter().filter(|node| node.reply == NodeReply::Granted).count();
         if granted >= self.cluster.quorum() {
             Ok(Outcome::Vouched(report))
         } else {

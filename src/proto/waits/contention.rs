@@ -8,7 +8,7 @@ use crate::proto::time::Instant;
 use crate::proto::waiting::WINDOW;
 
 /// For how many keys the client remembers that other clients wait, too.
-const CROWDS: usize = 64;
+const REMEMBERED_KEYS: usize = 64;
 /// After this time the client forgets that others waited.
 const FORGOTTEN: Duration = Duration::from_millis(500);
 /// The bounds of the measured round trip: a busy loop must not make every waiter wait for long.
@@ -16,12 +16,12 @@ const ROUND_TRIPS: (Duration, Duration) = (Duration::from_micros(50), Duration::
 
 /// The usual wait for a few keys: a new request need not measure it again.
 #[derive(Debug)]
-pub struct ContentionHistory([(KeyHash, Duration, Instant); CROWDS]);
+pub struct ContentionHistory([(KeyHash, Duration, Instant); REMEMBERED_KEYS]);
 
 impl ContentionHistory {
     /// The usual wait for a key; zero if there is none in memory.
     pub fn at(&self, key: KeyHash, now: Instant) -> Duration {
-        let (whose, wait, seen_at) = self.0[key.place(CROWDS)];
+        let (whose, wait, seen_at) = self.0[key.place(REMEMBERED_KEYS)];
         let known = whose == key && now.saturating_since(seen_at) < FORGOTTEN;
         if known { wait } else { Duration::ZERO }
     }
@@ -30,13 +30,13 @@ impl ContentionHistory {
     pub fn note(&mut self, key: KeyHash, wait: Duration, now: Instant) {
         let before = self.at(key, now);
         let usual = if before.is_zero() { wait } else { (3 * before + wait) / 4 };
-        self.0[key.place(CROWDS)] = (key, usual, now);
+        self.0[key.place(REMEMBERED_KEYS)] = (key, usual, now);
     }
 }
 
 impl Default for ContentionHistory {
     fn default() -> ContentionHistory {
-        ContentionHistory([(KeyHash::of(b""), Duration::ZERO, Instant::default()); CROWDS])
+        ContentionHistory([(KeyHash::of(b""), Duration::ZERO, Instant::default()); REMEMBERED_KEYS])
     }
 }
 
@@ -64,7 +64,7 @@ pub fn turn_of_others(round_trip: Duration) -> Duration {
     2 * (WINDOW + round_trip)
 }
 
-/// How long a look may take before it counts as unanswered.
+/// How long a probe may take before it counts as unanswered.
 pub fn patience(round_trip: Duration) -> Duration {
     4 * round_trip + Duration::from_millis(1)
 }

@@ -38,14 +38,14 @@ impl Waits {
     pub fn handle(&mut self, event: WaitEvent, locks: &mut Locks, now: Instant) {
         match event {
             WaitEvent::AttemptLost { op, next, last } => {
-                self.wait_for_it(locks, op, next, last, now);
+                self.begin_wait(locks, op, next, last, now);
             }
-            WaitEvent::AttemptWon { op, key } => self.note_crowd(locks, op, key, now),
+            WaitEvent::AttemptWon { op, key } => self.note_contention(locks, op, key, now),
             WaitEvent::Attempted { queue, no_quorum } => {
                 self.queues[queue as usize].no_quorum = no_quorum;
             }
             WaitEvent::PauseOver { op } => self.waiter_is_due(locks, op, now),
-            WaitEvent::GiveUp { op } => self.turn_never_came(locks, op, now),
+            WaitEvent::GiveUp { op } => self.end_wait(locks, op, now),
             WaitEvent::Left { op, queue } => self.queues[queue as usize].leave(op),
             WaitEvent::Vacated { queue, given_back } => {
                 self.hand_over(locks, queue, given_back, now);
@@ -53,7 +53,7 @@ impl Waits {
             WaitEvent::Written { op, node, ours } => {
                 self.notify_waiter(locks, op, node, ours, now);
             }
-            WaitEvent::Seen { op, node, left } => self.waiter_looked(locks, op, node, left, now),
+            WaitEvent::Seen { op, node, left } => self.on_ttl_reported(locks, op, node, left, now),
         }
     }
 
@@ -68,7 +68,7 @@ impl Waits {
     }
 
     /// A waiter has got its lock: takes note of how long it waited.
-    fn note_crowd(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
+    fn note_contention(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
         let wait = locks.waiting(op).and_then(|waiting| waiting.waited_among_others(now));
         if let Some(wait) = wait {
             self.contention.note(key, wait, now);

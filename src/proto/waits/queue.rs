@@ -11,12 +11,12 @@ use slab::Slab;
 
 use crate::proto::error::Error;
 use crate::proto::ids::{Op, RecordId};
-use crate::proto::locks::{Locks, Wish};
+use crate::proto::locks::{AcquireParams, Locks};
 use crate::proto::time::Instant;
 use crate::proto::waiting::{Mode, Waiting};
 use crate::proto::waits::Waits;
 use crate::proto::waits::contention::turn_of_others;
-use crate::proto::waits::subscription::name_it;
+use crate::proto::waits::subscription::register_key;
 
 /// How many times in a row a key is handed over inside one client before other clients get a turn.
 const STREAK: u32 = 1000;
@@ -82,36 +82,37 @@ impl Queue {
 }
 
 impl Waits {
-    /// Queues a request until the record `occupant` gives up the key, which it has or asks for.
+    /// Queues a request until the record `current_record` gives up the key, which it has or asks
+    /// for.
     ///
     /// # Errors
     /// [`Error::Busy`] if no record is free for its turn.
     pub fn queue_up(
         &mut self,
         locks: &mut Locks,
-        occupant: RecordId,
-        wish: Wish,
+        current_record: RecordId,
+        params: AcquireParams,
         now: Instant,
     ) -> Result<Op, Error> {
-        if now >= wish.give_up_at {
-            return Ok(locks.refuse_to_wait(occupant, wish, now));
+        if now >= params.give_up_at {
+            return Ok(locks.refuse_to_wait(current_record, params, now));
         }
         locks.reserve_place()?;
-        let first = !locks.has_queue(occupant);
-        let no_quorum = locks.no_quorum_of(occupant).filter(|_| first).cloned();
+        let first = !locks.has_queue(current_record);
+        let no_quorum = locks.no_quorum_of(current_record).filter(|_| first).cloned();
         let queues = &mut self.queues;
-        let queue = locks.queue_behind(occupant, |key| {
+        let queue = locks.queue_for(current_record, |key| {
             let mut queue = Queue::new(key, now);
             queue.no_quorum = no_quorum;
             queues.insert(queue) as u32
         });
-        let op = locks.open_queued(queue, wish);
+        let op = locks.open_queued(queue, params);
         self.queues[queue as usize].waiting.push_back(op);
         Ok(op)
     }
 
     /// The wait of a request is over before its turn came.
-    pub(super) fn turn_never_came(&mut self, locks: &mut Locks, op: Op, now: Instant) {
+    pub(super) fn end_wait(&mut self, locks: &mut Locks, op: Op, now: Instant) {
         let Some(queue) = locks.queue_of(op) else { return };
         let queue = &mut self.queues[queue as usize];
         queue.leave(op);
@@ -127,13 +128,13 @@ impl Waits {
         given_back: bool,
         now: Instant,
     ) {
-        // A request whose wait is over, but whose timer was not looked at yet, gets no turn any
+        // A request whose wait is over, but whose timer has not fired yet, gets no turn any
         // more.
         while let Some(&op) = self.queues[queue as usize].waiting.front() {
             if !locks.has_waited_enough(op, now) {
                 break;
             }
-            self.turn_never_came(locks, op, now);
+            self.end_wait(locks, op, now);
         }
         let line = &mut self.queues[queue as usize];
         let Some(op) = line.waiting.pop_front() else {
@@ -165,7 +166,7 @@ impl Waits {
             waiting.mode = Mode::Yielding;
         }
         let last = Error::Contended(locks.report_unasked(locks.key(id), now));
-        name_it(locks, op, id, now);
+        register_key(locks, op, id, now);
         let at = now.saturating_add(turn_of_others(self.round_trip.usual()));
         locks.pause(op, id, at, last);
     }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::*;
-use crate::proto::cluster::tests::said;
+use crate::proto::cluster::tests::commands;
 use crate::proto::error::Error;
-use crate::proto::locks::Wish;
+use crate::proto::locks::AcquireParams;
 use crate::proto::locks::requests::{Completion, Outcome};
-use crate::proto::locks::tests::{HELD, acquire, hear, ready};
+use crate::proto::locks::tests::{HELD, acquire, ready, receive};
 use crate::proto::node_set::NodeId;
 
 const KEY: &[u8] = b"key";
@@ -34,20 +34,20 @@ impl Bench {
 
     /// Queues a request for the key.
     fn queue_up(&mut self, wait: Duration) -> Op {
-        let ttl = self.locks.check_wish(KEY, WAIT, None).unwrap();
+        let ttl = self.locks.check_params(KEY, WAIT, None).unwrap();
         let give_up_at = self.now.saturating_add(wait);
-        let wish = Wish { ttl, since: self.now, give_up_at, keep: None, data: 0 };
-        let occupant = self.locks.occupant(KEY, KeyHash::of(KEY)).unwrap();
-        self.waits.queue_up(&mut self.locks, occupant, wish, self.now).unwrap()
+        let params = AcquireParams { ttl, since: self.now, give_up_at, auto_extend: None, data: 0 };
+        let current_record = self.locks.current_record(KEY, KeyHash::of(KEY)).unwrap();
+        self.waits.queue_up(&mut self.locks, current_record, params, self.now).unwrap()
     }
 
-    fn hear(&mut self, node: usize, bytes: &str) {
-        hear(&mut self.locks, NodeId::new(node), bytes, self.now);
+    fn receive(&mut self, node: usize, bytes: &str) {
+        receive(&mut self.locks, NodeId::new(node), bytes, self.now);
         self.act();
     }
 
-    fn said(&mut self, node: usize) -> Vec<String> {
-        said(self.locks.cluster_mut(), NodeId::new(node), self.now)
+    fn commands(&mut self, node: usize) -> Vec<String> {
+        commands(self.locks.cluster_mut(), NodeId::new(node), self.now)
     }
 
     /// Lets time pass, and lets happen what is due.
@@ -62,8 +62,8 @@ impl Bench {
     fn holding() -> (Bench, crate::proto::lock::Lock) {
         let mut bench = Bench::new(1);
         let op = acquire(&mut bench.locks, KEY, Duration::ZERO, bench.now);
-        bench.hear(0, "+OK\r\n");
-        bench.said(0);
+        bench.receive(0, "+OK\r\n");
+        bench.commands(0);
         let completion = bench.locks.fetch(op, bench.now);
         let Some(Completion { result: Ok(Outcome::Acquired(lock)), .. }) = completion else {
             panic!("it is won")
@@ -80,11 +80,11 @@ impl Bench {
 fn queue_gives_one_request_after_the_other_its_turn() {
     let (mut bench, lock) = Bench::holding();
     let (first, second) = (bench.queue_up(WAIT), bench.queue_up(WAIT));
-    assert!(bench.said(0).is_empty(), "only the first of a client asks the nodes");
+    assert!(bench.commands(0).is_empty(), "only the first of a client asks the nodes");
     bench.locks.release_nowait(&lock, bench.now);
     bench.act();
     assert_eq!((bench.has_turn(first), bench.has_turn(second)), (true, false));
-    assert_eq!(bench.said(0).last().unwrap(), "SET key");
+    assert_eq!(bench.commands(0).last().unwrap(), "SET key");
     bench.locks.cancel(first, bench.now);
     bench.act();
     assert!(bench.has_turn(second));
@@ -112,38 +112,38 @@ fn request_that_would_have_to_wait_and_may_not_is_contended_at_once() {
 }
 
 #[test]
-fn waiter_listens_and_asks_again_when_a_majority_can_be_free() {
+fn waiter_subscribes_and_asks_again_when_a_majority_can_be_free() {
     let mut bench = Bench::new(3);
     let op = acquire(&mut bench.locks, KEY, WAIT, bench.now);
     for node in 0..2 {
-        bench.hear(node, HELD);
+        bench.receive(node, HELD);
     }
-    let named = ["SET key", "CLIENT CACHING", "PTTL key"];
+    let expected = ["SET key", "CLIENT CACHING", "PTTL key"];
     for node in 0..2 {
-        let said = bench.said(node);
-        let said: Vec<&str> =
-            said.iter().map(String::as_str).filter(|s| named.contains(s)).collect();
-        assert_eq!(said, named);
+        let commands = bench.commands(node);
+        let commands: Vec<&str> =
+            commands.iter().map(String::as_str).filter(|s| expected.contains(s)).collect();
+        assert_eq!(commands, expected);
     }
     assert!(bench.locks.pauses_before(op).is_some());
     // The first node answers that the key is gone there: one of three is no majority.
-    bench.hear(0, "+OK\r\n:-2\r\n");
+    bench.receive(0, "+OK\r\n:-2\r\n");
     assert!(bench.locks.pauses_before(op).is_some());
-    bench.hear(1, "+OK\r\n:-2\r\n");
+    bench.receive(1, "+OK\r\n:-2\r\n");
     assert_eq!(bench.locks.pauses_before(op), None);
-    assert_eq!(bench.said(2).last().unwrap(), "SET key");
+    assert_eq!(bench.commands(2).last().unwrap(), "SET key");
 }
 
 #[test]
-fn waiter_that_hears_nothing_asks_again_all_the_same() {
+fn waiter_without_notifications_asks_again() {
     let mut bench = Bench::new(1);
     let op = acquire(&mut bench.locks, KEY, WAIT, bench.now);
-    bench.hear(0, HELD);
-    bench.said(0);
+    bench.receive(0, HELD);
+    bench.commands(0);
     let (_, longest) = bench.locks.cluster().settings().retry;
     // The node answers that the key lives for a minute, and then nothing more.
-    bench.hear(0, "+OK\r\n:60000\r\n");
+    bench.receive(0, "+OK\r\n:60000\r\n");
     assert!(bench.locks.pauses_before(op).is_some());
     bench.pass(2 * longest);
-    assert_eq!(bench.said(0).first().unwrap(), "SET key");
+    assert_eq!(bench.commands(0).first().unwrap(), "SET key");
 }

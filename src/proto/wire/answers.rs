@@ -47,12 +47,12 @@ pub enum NodeAnswer {
 
 impl TaskAnswer {
     /// What the node said of the key, if that was the question.
-    pub const fn said(self) -> Option<NodeReply> {
+    pub const fn reply(self) -> Option<NodeReply> {
         match self {
-            TaskAnswer::Extended(_, said)
-            | TaskAnswer::Deleted(said)
-            | TaskAnswer::DeletedSeen(said)
-            | TaskAnswer::Vouched(said) => Some(said),
+            TaskAnswer::Extended(_, answer)
+            | TaskAnswer::Deleted(answer)
+            | TaskAnswer::DeletedSeen(answer)
+            | TaskAnswer::Vouched(answer) => Some(answer),
             TaskAnswer::Value(_) | TaskAnswer::Left(_) => None,
         }
     }
@@ -97,11 +97,11 @@ pub(super) fn of_task(
     seen: &mut Option<Value>,
 ) -> Option<TaskAnswer> {
     match kind {
-        TaskAsk::Look => {
-            value(reply).map(|told| TaskAnswer::Value(told.map(|value| *seen = value)))
+        TaskAsk::ReadValue => {
+            value(reply).map(|read| TaskAnswer::Value(read.map(|value| *seen = value)))
         }
-        TaskAsk::LookLeft => left(reply).map(TaskAnswer::Left),
-        TaskAsk::Extend(form) => by_script(reply).map(|said| TaskAnswer::Extended(form, said)),
+        TaskAsk::ReadTtl => left(reply).map(TaskAnswer::Left),
+        TaskAsk::Extend(form) => by_script(reply).map(|answer| TaskAnswer::Extended(form, answer)),
         TaskAsk::Delete => by_count(reply, NodeReply::Granted).map(TaskAnswer::Deleted),
         TaskAsk::DeleteSeen => by_script(reply).map(TaskAnswer::DeletedSeen),
         TaskAsk::Vouch => vouched(reply).map(TaskAnswer::Vouched),
@@ -123,7 +123,7 @@ fn refused(reply: &Reply<'_>) -> Option<NodeReply> {
     match failed(reply)? {
         // The script found a key that is no string: it belongs to another program.
         NodeReply::Failed(NodeError::WrongType) => Some(NodeReply::Held),
-        said => Some(said),
+        answer => Some(answer),
     }
 }
 

@@ -56,9 +56,9 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskAsk {
     /// `GETRANGE`: what does the node hold?
-    Look,
+    ReadValue,
     /// `PTTL` after `GETRANGE`: for how long does the node hold it?
-    LookLeft,
+    ReadTtl,
     /// `DEL`, even if another client holds the key.
     Delete,
     /// The script that deletes a key if it holds what was seen there.

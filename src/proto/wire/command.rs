@@ -5,7 +5,7 @@
 
 use bytes::BytesMut;
 
-use crate::proto::inspection::{KEPT, Value};
+use crate::proto::inspection::{VALUE_BYTES, Value};
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::time::Ttl;
 
@@ -166,7 +166,7 @@ pub fn adopt(out: &mut BytesMut, key: &[u8], old: &LockToken, new: &LockToken, t
 /// The delete of what was seen. Always by its source: an operator asks it.
 pub fn delete_seen(out: &mut BytesMut, key: &[u8], seen: &Value) {
     let mut digits = [0; 20];
-    let last = decimal(KEPT as u64 - 1, &mut digits);
+    let last = decimal(VALUE_BYTES as u64 - 1, &mut digits);
     encode(out, &[b"EVAL", DELETE_SEEN.as_bytes(), b"1", key, seen.as_bytes(), last]);
 }
 
@@ -263,7 +263,7 @@ mod tests {
     use std::time::Duration;
 
     fn token() -> LockToken {
-        LockToken::draw(&mut StdRng::from_seed([3; 32]))
+        LockToken::random(&mut StdRng::from_seed([3; 32]))
     }
 
     fn owned(owner: &str) -> LockToken {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_pieces_is_what_its_arguments_are() {
+    fn command_written_in_pieces_equals_its_arguments() {
         for token in [token(), owned("h"), owned("web-1:4711/nightly"), owned(&"x".repeat(100))] {
             check_commands_of(&token);
         }

@@ -20,7 +20,7 @@ use crate::proto::settings::{Limits, Secret};
 use crate::proto::time::Instant;
 use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
 use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
-use crate::proto::wire::error_line::kept_of_error;
+use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step, time};
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 
@@ -82,7 +82,7 @@ struct Moments {
 
 /// The bytes of one connection.
 #[derive(Default)]
-pub struct Link {
+pub struct Connection {
     outbox: BytesMut,
     partial: BytesMut,
     asks: VecDeque<Ask>,
@@ -108,9 +108,9 @@ pub struct Link {
 }
 
 /// `Debug` does not show the bytes: credentials are among them.
-impl fmt::Debug for Link {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
+        f.debug_struct("Connection")
             .field("outbox", &self.outbox.len())
             .field("partial", &self.partial.len())
             .field("asks", &self.asks.len())
@@ -120,7 +120,7 @@ impl fmt::Debug for Link {
     }
 }
 
-impl Link {
+impl Connection {
     /// Forgets everything of a connection that is gone. Returns the unanswered questions, oldest
     /// first.
     pub fn reset(&mut self) -> VecDeque<Ask> {
@@ -250,15 +250,15 @@ impl Link {
             if let Some(key) = self.written.pop() {
                 return Ok(Some(Incoming::Written(key)));
             }
-            let kept = !self.partial.is_empty();
-            if kept {
+            let stored = !self.partial.is_empty();
+            if stored {
                 self.partial.extend_from_slice(input);
                 *input = &[];
             }
-            let bytes: &[u8] = if kept { &self.partial } else { input };
+            let bytes: &[u8] = if stored { &self.partial } else { input };
             let step = resp::decode(bytes, &resp::Limits::default()).map_err(Fault::Malformed)?;
             let resp::Step::Complete { reply, consumed } = step else {
-                if !kept {
+                if !stored {
                     self.partial.extend_from_slice(input);
                     *input = &[];
                 }
@@ -267,11 +267,11 @@ impl Link {
             if let Reply::Error(line) = reply {
                 self.last_error.clear();
                 let ask = self.asks.front().copied();
-                let kept = kept_of_error(line, ask, self.secret.as_ref());
-                self.last_error.extend(kept.escape_ascii().map(char::from));
+                let stored = storable_part(line, ask, self.secret.as_ref());
+                self.last_error.extend(stored.escape_ascii().map(char::from));
             }
             let incoming = match reply {
-                Reply::Push(elements) => told(elements, &self.key_prefix, &mut self.written),
+                Reply::Push(elements) => read_push(elements, &self.key_prefix, &mut self.written),
                 _ => {
                     let incoming = take(&self.asks, (&mut self.fact, &mut self.seen), &reply)?;
                     self.asks.pop_front();
@@ -279,7 +279,7 @@ impl Link {
                     Some(incoming)
                 }
             };
-            if kept {
+            if stored {
                 self.partial.advance(consumed);
             } else {
                 *input = &input[consumed..];
@@ -292,7 +292,7 @@ impl Link {
     }
 }
 
-impl Link {
+impl Connection {
     /// The next event, if it is one of the few replies that nearly all questions about locks have.
     /// They are taken from the bytes as they are, without the decoder.
     #[inline]
@@ -301,12 +301,12 @@ impl Link {
         if !self.partial.is_empty() || !self.written.is_empty() {
             return None;
         }
-        let (said, length) = answers::plain(ask.kind, input)?;
+        let (lock_reply, length) = answers::plain(ask.kind, input)?;
         *input = &input[length..];
         self.asks.pop_front();
         count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
         self.last_answer = now;
-        Some(Incoming::Lock(ask, said))
+        Some(Incoming::Lock(ask, lock_reply))
     }
 }
 
@@ -327,7 +327,7 @@ fn take(
     };
     let incoming = match ask {
         Ask::Lock(ask) => {
-            answers::about_lock(ask.kind, reply).map(|said| Incoming::Lock(ask, said))
+            answers::about_lock(ask.kind, reply).map(|lock_reply| Incoming::Lock(ask, lock_reply))
         }
         Ask::Register(record) => {
             answers::left(reply).map(|left| Incoming::Registered(record, left))
@@ -342,10 +342,10 @@ fn take(
 
 /// Reads the reply to a question of the cluster's own, and keeps what a step found in `fact`.
 fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnswer> {
-    let mut keep = |step: Step| step.read(reply).map(|told| *fact = told);
+    let mut store = |step: Step| step.read(reply).map(|read| *fact = read);
     match kind {
-        NodeAsk::Handshake(step) => keep(step).map(|()| NodeAnswer::Handshake(step)),
-        NodeAsk::Mark => keep(Step::Mark).map(|()| NodeAnswer::Marked),
+        NodeAsk::Handshake(step) => store(step).map(|()| NodeAnswer::Handshake(step)),
+        NodeAsk::Mark => store(Step::Mark).map(|()| NodeAnswer::Marked),
         NodeAsk::Probe => time(reply).map(NodeAnswer::Time),
         NodeAsk::Kill => answers::killed(reply).map(NodeAnswer::Gone),
         NodeAsk::LastWord | NodeAsk::Caching => Some(NodeAnswer::Unused),
@@ -367,7 +367,11 @@ fn count_answer(moments: &mut VecDeque<Moments>, unwritten: &mut usize, asked_at
 
 /// Reads a push: `invalidate` with the keys that were written to, or with nothing if a database was
 /// flushed. Pushes of other kinds are ignored.
-fn told(push: Elements<'_>, prefix: &KeyPrefix, written: &mut Vec<KeyHash>) -> Option<Incoming> {
+fn read_push(
+    push: Elements<'_>,
+    prefix: &KeyPrefix,
+    written: &mut Vec<KeyHash>,
+) -> Option<Incoming> {
     let mut elements = push.iter();
     if elements.next() != Some(Reply::Bulk(b"invalidate")) {
         return None;
@@ -391,7 +395,7 @@ mod tests {
     use crate::proto::ids::Generation;
     use crate::proto::wire::ask::Kind;
     use crate::proto::wire::command::Form;
-    use crate::proto::wire::error_line::KEPT_ERROR;
+    use crate::proto::wire::error_line::ERROR_BYTES;
 
     const NOW: Instant = Instant::from_nanos(7);
 
@@ -403,15 +407,15 @@ mod tests {
     const ACQUIRE: Ask = about(Kind::Acquire);
     const RELEASE: Ask = about(Kind::Release(Form::Sha));
 
-    fn link(asks: &[Ask]) -> Link {
-        let mut link = Link::default();
-        asks.iter().for_each(|&ask| link.ask(ask, Instant::default(), |_| {}));
-        link
+    fn connection(asks: &[Ask]) -> Connection {
+        let mut connection = Connection::default();
+        asks.iter().for_each(|&ask| connection.ask(ask, Instant::default(), |_| {}));
+        connection
     }
 
-    fn answers(link: &mut Link, mut input: &[u8]) -> Result<Vec<Incoming>, Fault> {
+    fn answers(connection: &mut Connection, mut input: &[u8]) -> Result<Vec<Incoming>, Fault> {
         let mut answers = Vec::new();
-        while let Some(incoming) = link.next_incoming(&mut input, NOW)? {
+        while let Some(incoming) = connection.next_incoming(&mut input, NOW)? {
             if !matches!(incoming, Incoming::Flushed | Incoming::Written(_)) {
                 answers.push(incoming);
             }
@@ -421,21 +425,21 @@ mod tests {
     }
 
     /// What the answers to questions about a lock say.
-    fn said(answers: &[Incoming]) -> Vec<NodeReply> {
-        let said = |answer: &Incoming| match answer {
-            Incoming::Lock(_, said) => *said,
+    fn replies(answers: &[Incoming]) -> Vec<NodeReply> {
+        let reply_to = |answer: &Incoming| match answer {
+            Incoming::Lock(_, lock_reply) => *lock_reply,
             other => panic!("{other:?}"),
         };
-        answers.iter().map(said).collect()
+        answers.iter().map(reply_to).collect()
     }
 
     #[test]
     fn answers_come_in_the_order_of_the_questions_however_they_are_split() {
         let kinds = [ACQUIRE, ACQUIRE, RELEASE, about(Kind::Extend(Form::Sha)), RELEASE];
         let stream = b"+OK\r\n$-1\r\n:1\r\n-OOM full\r\n:-1\r\n";
-        let whole = answers(&mut link(&kinds), stream).unwrap();
+        let whole = answers(&mut connection(&kinds), stream).unwrap();
         assert_eq!(
-            said(&whole),
+            replies(&whole),
             [
                 NodeReply::Granted,
                 NodeReply::Held,
@@ -446,14 +450,14 @@ mod tests {
         );
         for first in 0..=stream.len() {
             for second in first..=stream.len() {
-                let mut link = link(&kinds);
+                let mut connection = connection(&kinds);
                 let parts = [&stream[..first], &stream[first..second], &stream[second..]];
                 let mut split = Vec::new();
                 for part in parts {
-                    split.extend(answers(&mut link, part).unwrap());
+                    split.extend(answers(&mut connection, part).unwrap());
                 }
                 assert_eq!(split, whole, "split at {first} and {second}");
-                assert_eq!(link.unanswered(), 0);
+                assert_eq!(connection.unanswered(), 0);
             }
         }
     }
@@ -471,10 +475,10 @@ mod tests {
         for ask in kinds.map(about) {
             for reply in ["+OK\r\n", "_\r\n", "$-1\r\n", ":1\r\n", ":0\r\n", ":10\r\n", "+OKAY\r\n"]
             {
-                let mut split = link(&[ask]);
+                let mut split = connection(&[ask]);
                 let (first, rest) = reply.as_bytes().split_at(1);
                 assert_eq!(answers(&mut split, first), Ok(Vec::new()));
-                let whole = answers(&mut link(&[ask]), reply.as_bytes());
+                let whole = answers(&mut connection(&[ask]), reply.as_bytes());
                 assert_eq!(whole, answers(&mut split, rest), "{ask} {reply:?}");
             }
         }
@@ -492,110 +496,114 @@ mod tests {
             (about(Kind::Extend(Form::Source)), b"*0\r\n"),
         ];
         for (kind, reply) in cases {
-            let mut link = link(&[kind]);
-            assert_eq!(answers(&mut link, reply), Err(Fault::Impossible(kind)));
-            assert_eq!(link.unanswered(), 1, "whoever asked has to hear of the end");
+            let mut connection = connection(&[kind]);
+            assert_eq!(answers(&mut connection, reply), Err(Fault::Impossible(kind)));
+            assert_eq!(connection.unanswered(), 1, "whoever asked has to hear of the end");
         }
-        let malformed = answers(&mut link(&[RELEASE]), b"HTTP/1.1 400 Bad Request\r\n");
+        let malformed = answers(&mut connection(&[RELEASE]), b"HTTP/1.1 400 Bad Request\r\n");
         assert!(matches!(malformed, Err(Fault::Malformed(_))));
     }
 
     #[test]
     fn a_reply_to_nothing_ends_the_connection_and_a_push_does_not() {
-        assert_eq!(answers(&mut link(&[]), b"+OK\r\n"), Err(Fault::Unasked(None)));
-        let full = answers(&mut link(&[]), b"-ERR max number of clients reached\r\n");
+        assert_eq!(answers(&mut connection(&[]), b"+OK\r\n"), Err(Fault::Unasked(None)));
+        let full = answers(&mut connection(&[]), b"-ERR max number of clients reached\r\n");
         assert_eq!(full, Err(Fault::Unasked(Some(NodeError::TooManyClients))));
         let push = b">2\r\n$10\r\ninvalidate\r\n_\r\n+OK\r\n";
-        let answers = answers(&mut link(&[ACQUIRE]), push).unwrap();
-        assert_eq!(said(&answers), [NodeReply::Granted]);
+        let answers = answers(&mut connection(&[ACQUIRE]), push).unwrap();
+        assert_eq!(replies(&answers), [NodeReply::Granted]);
     }
 
     #[test]
-    fn a_flush_is_told_without_being_asked_for() {
-        let mut link = link(&[]);
+    fn connection_reads_a_flush_push() {
+        let mut connection = connection(&[]);
         let mut input: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
-        assert_eq!(link.next_incoming(&mut input, NOW), Ok(Some(Incoming::Flushed)));
+        assert_eq!(connection.next_incoming(&mut input, NOW), Ok(Some(Incoming::Flushed)));
         let mut input: &[u8] = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
         let written = |key: &[u8]| Ok(Some(Incoming::Written(KeyHash::of(key))));
-        assert_eq!(link.next_incoming(&mut input, NOW), written(b"k"));
+        assert_eq!(connection.next_incoming(&mut input, NOW), written(b"k"));
         let mut input: &[u8] = b">2\r\n$10\r\ninvalidate\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n";
-        assert_eq!(link.next_incoming(&mut input, NOW), written(b"b"));
-        assert_eq!(link.next_incoming(&mut input, NOW), written(b"a"));
+        assert_eq!(connection.next_incoming(&mut input, NOW), written(b"b"));
+        assert_eq!(connection.next_incoming(&mut input, NOW), written(b"a"));
         let mut input: &[u8] = b">2\r\n$10\r\ninvalidate\r\n*0\r\n>1\r\n$4\r\nelse\r\n";
-        assert_eq!(link.next_incoming(&mut input, NOW), Ok(None));
+        assert_eq!(connection.next_incoming(&mut input, NOW), Ok(None));
     }
 
     #[test]
-    fn what_belongs_to_no_record_is_read_too() {
+    fn connection_reads_answers_that_concern_no_record() {
         let (kill, probe) = (Ask::Node(NodeAsk::Kill), Ask::Node(NodeAsk::Probe));
-        let mut link = link(&[probe, kill, kill, about(Kind::Exists), probe]);
+        let mut connection = connection(&[probe, kill, kill, about(Kind::Exists), probe]);
         let time = b"*2\r\n$10\r\n1700000000\r\n$6\r\n000042\r\n";
         let rest = b":1\r\n-NOPERM no\r\n:1\r\n-NOPERM no\r\n";
-        let told = answers(&mut link, &[&time[..], rest].concat()).unwrap();
-        let [first, second, third, fourth, last] = told[..] else { panic!("{told:?}") };
+        let incoming = answers(&mut connection, &[&time[..], rest].concat()).unwrap();
+        let [first, second, third, fourth, last] = incoming[..] else { panic!("{incoming:?}") };
         assert_eq!(first, Incoming::Node(NodeAnswer::Time(Some(1_700_000_000_000_042))));
         assert_eq!(second, Incoming::Node(NodeAnswer::Gone(true)));
         assert_eq!(third, Incoming::Node(NodeAnswer::Gone(false)));
-        assert_eq!(said(&[fourth]), [NodeReply::Held]);
+        assert_eq!(replies(&[fourth]), [NodeReply::Held]);
         assert_eq!(last, Incoming::Node(NodeAnswer::Time(None)));
     }
 
     #[test]
     fn silence_counts_from_when_a_question_was_written() {
-        let mut link = link(&[]);
-        link.ask(RELEASE, Instant::default(), |out| out.extend_from_slice(b"abc"));
-        link.sent(2, Instant::from_nanos(3));
-        assert_eq!(link.oldest_ask(), Some(Instant::default()), "it is not written yet");
-        link.sent(1, Instant::from_nanos(5));
-        assert_eq!(link.oldest_ask(), Some(Instant::from_nanos(5)));
-        link.ask(RELEASE, Instant::default(), |out| out.extend_from_slice(b"abc"));
-        link.sent(3, Instant::from_nanos(9));
-        assert_eq!(link.oldest_ask(), Some(Instant::from_nanos(5)), "the first was written before");
+        let mut connection = connection(&[]);
+        connection.ask(RELEASE, Instant::default(), |out| out.extend_from_slice(b"abc"));
+        connection.sent(2, Instant::from_nanos(3));
+        assert_eq!(connection.oldest_ask(), Some(Instant::default()), "it is not written yet");
+        connection.sent(1, Instant::from_nanos(5));
+        assert_eq!(connection.oldest_ask(), Some(Instant::from_nanos(5)));
+        connection.ask(RELEASE, Instant::default(), |out| out.extend_from_slice(b"abc"));
+        connection.sent(3, Instant::from_nanos(9));
+        assert_eq!(
+            connection.oldest_ask(),
+            Some(Instant::from_nanos(5)),
+            "the first was written before"
+        );
     }
 
     #[test]
     fn half_of_the_place_is_kept_for_releases() {
         let limits = Limits { records: 1, asks: 4, outbox: 100 };
-        let mut link = link(&[ACQUIRE]);
-        assert!(link.has_room(&limits));
-        link.ask(RELEASE, NOW, |_| {});
-        assert!(!link.has_room(&limits) && link.has_room_for_release(&limits));
-        link.ask(RELEASE, NOW, |out| out.extend_from_slice(&[0; 100]));
-        assert!(!link.has_room_for_release(&limits));
-        link.sent(60, NOW);
-        assert!(link.has_room_for_release(&limits));
+        let mut connection = connection(&[ACQUIRE]);
+        assert!(connection.has_room(&limits));
+        connection.ask(RELEASE, NOW, |_| {});
+        assert!(!connection.has_room(&limits) && connection.has_room_for_release(&limits));
+        connection.ask(RELEASE, NOW, |out| out.extend_from_slice(&[0; 100]));
+        assert!(!connection.has_room_for_release(&limits));
+        connection.sent(60, NOW);
+        assert!(connection.has_room_for_release(&limits));
     }
 
     #[test]
     fn an_error_line_is_kept_short_and_printable() {
-        let mut link = link(&[ACQUIRE]);
+        let mut connection = connection(&[ACQUIRE]);
         let mut line = b"-ERR \x1b[31m".to_vec();
         line.extend([b'x'; 5000]);
         line.extend(b"\r\n");
-        answers(&mut link, &line).unwrap();
-        assert!(link.last_error().starts_with("ERR \\x1b[31mxxx"));
-        assert!(link.last_error().len() < 2 * KEPT_ERROR);
+        answers(&mut connection, &line).unwrap();
+        assert!(connection.last_error().starts_with("ERR \\x1b[31mxxx"));
+        assert!(connection.last_error().len() < 2 * ERROR_BYTES);
     }
 
     #[test]
     fn a_password_is_neither_shown_nor_kept() {
-        let mut link = link(&[]);
-        link.hide(Some(Secret::new("hunter2")));
-        link.ask(RELEASE, NOW, |out| out.extend_from_slice(b"AUTH hunter2"));
-        let padding = "x".repeat(KEPT_ERROR);
+        let mut connection = connection(&[]);
+        connection.hide(Some(Secret::new("hunter2")));
+        connection.ask(RELEASE, NOW, |out| out.extend_from_slice(b"AUTH hunter2"));
+        let padding = "x".repeat(ERROR_BYTES);
         for line in ["args beginning with: 'hunter2'", &format!("{padding}hunter2")] {
-            link.ask(RELEASE, NOW, |_| {});
-            answers(&mut link, format!("-ERR {line}\r\n").as_bytes()).unwrap();
-            link.partial.extend_from_slice(b"hunter2");
-            assert_eq!(link.last_error(), "ERR");
-            assert!(!format!("{link:?}").contains("hunter2"));
-            link.partial.clear();
+            connection.ask(RELEASE, NOW, |_| {});
+            answers(&mut connection, format!("-ERR {line}\r\n").as_bytes()).unwrap();
+            connection.partial.extend_from_slice(b"hunter2");
+            assert_eq!(connection.last_error(), "ERR");
+            assert!(!format!("{connection:?}").contains("hunter2"));
+            connection.partial.clear();
         }
         // A server writes the ends of lines as spaces.
-        link.hide(Some(Secret::new("hunter2\n")));
-        link.ask(RELEASE, NOW, |_| {});
-        answers(&mut link, b"-ERR it was hunter2 that was said\r\n").unwrap();
-        assert_eq!(link.last_error(), "ERR");
+        connection.hide(Some(Secret::new("hunter2\n")));
+        connection.ask(RELEASE, NOW, |_| {});
+        answers(&mut connection, b"-ERR it was hunter2 that was said\r\n").unwrap();
+        assert_eq!(connection.last_error(), "ERR");
     }
 
     #[test]
@@ -605,20 +613,20 @@ mod tests {
             [Step::Hello, Step::Auth].map(|step| (step, Ask::Node(NodeAsk::Handshake(step))));
         for password in [long.as_str(), "first-half\nsecond-half"] {
             for (step, ask) in asks {
-                let mut link = link(&[ask; 3]);
-                link.hide(Some(Secret::new(password)));
+                let mut connection = connection(&[ask; 3]);
+                connection.hide(Some(Secret::new(password)));
                 // A server repeats as much as it likes of it, with spaces for the ends of lines.
                 let text: String = password.replace('\n', " ").chars().take(100).collect();
                 let line = format!("-ERR unknown command 'AUTH', beginning with: '{text}'\r\n");
-                let told = Incoming::Node(NodeAnswer::Handshake(step));
-                assert_eq!(answers(&mut link, line.as_bytes()).unwrap(), [told]);
-                assert_eq!(link.fact(), Fact::Refused(NodeError::UnknownCommand));
-                assert_eq!(link.last_error(), "ERR");
+                let incoming = Incoming::Node(NodeAnswer::Handshake(step));
+                assert_eq!(answers(&mut connection, line.as_bytes()).unwrap(), [incoming]);
+                assert_eq!(connection.fact(), Fact::Refused(NodeError::UnknownCommand));
+                assert_eq!(connection.last_error(), "ERR");
                 // Some node or proxy may begin with it, too.
-                answers(&mut link, format!("-{text}\r\n").as_bytes()).unwrap();
-                assert_eq!(link.last_error(), "");
-                answers(&mut link, b"-WRONGPASS invalid username-password pair\r\n").unwrap();
-                assert_eq!(link.last_error(), "WRONGPASS");
+                answers(&mut connection, format!("-{text}\r\n").as_bytes()).unwrap();
+                assert_eq!(connection.last_error(), "");
+                answers(&mut connection, b"-WRONGPASS invalid username-password pair\r\n").unwrap();
+                assert_eq!(connection.last_error(), "WRONGPASS");
             }
         }
     }
@@ -626,21 +634,21 @@ mod tests {
     #[test]
     fn questions_of_one_moment_share_it_and_each_answer_has_its_own() {
         let at = |micros: u64| Instant::from_nanos(micros * 1000);
-        let mut link = link(&[]);
+        let mut connection = connection(&[]);
         for micros in [0, 10, 11, 500] {
-            link.ask(ACQUIRE, at(micros), |out| out.extend_from_slice(b"a"));
+            connection.ask(ACQUIRE, at(micros), |out| out.extend_from_slice(b"a"));
         }
-        assert_eq!(link.moments.len(), 3);
-        link.sent(4, at(600));
-        link.ask(ACQUIRE, at(600), |out| out.extend_from_slice(b"a"));
-        assert_eq!(link.moments.len(), 4, "the others are written");
+        assert_eq!(connection.moments.len(), 3);
+        connection.sent(4, at(600));
+        connection.ask(ACQUIRE, at(600), |out| out.extend_from_slice(b"a"));
+        assert_eq!(connection.moments.len(), 4, "the others are written");
         for asked in [0, 0, 11, 500, 600] {
-            answers(&mut link, b"+OK\r\n").unwrap();
-            assert_eq!(link.asked_at(), at(asked));
+            answers(&mut connection, b"+OK\r\n").unwrap();
+            assert_eq!(connection.asked_at(), at(asked));
         }
-        assert!(link.moments.is_empty() && link.oldest_ask().is_none());
-        assert_eq!(link.unwritten, 0, "the last was answered before it was written");
-        link.ask(ACQUIRE, at(700), |_| {});
-        assert_eq!(link.oldest_ask(), Some(at(700)));
+        assert!(connection.moments.is_empty() && connection.oldest_ask().is_none());
+        assert_eq!(connection.unwritten, 0, "the last was answered before it was written");
+        connection.ask(ACQUIRE, at(700), |_| {});
+        assert_eq!(connection.oldest_ask(), Some(at(700)));
     }
 }

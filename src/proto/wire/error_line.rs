@@ -7,7 +7,7 @@ use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::handshake::Step;
 
 /// How much of an error line is kept for reports.
-pub(super) const KEPT_ERROR: usize = 160;
+pub(super) const ERROR_BYTES: usize = 160;
 
 /// The longest code of an error: `NOREPLICAS`, `MASTERDOWN`, `CLUSTERDOWN`.
 const LONGEST_CODE: usize = 16;
@@ -17,14 +17,14 @@ const LONGEST_CODE: usize = 16;
 /// A node repeats an unknown command with as many of its arguments as it likes, and with spaces for
 /// the ends of lines. So the text of an error that answers the credentials is always dropped. Of
 /// any other error that repeats the secret only the code is kept.
-pub(super) fn kept_of_error<'a>(
+pub(super) fn storable_part<'a>(
     line: &'a [u8],
     ask: Option<Ask>,
     secret: Option<&Secret>,
 ) -> &'a [u8] {
     let secret = secret.map_or(&[][..], |secret| secret.reveal().as_bytes());
-    let is_same = |(&told, &ours): (&u8, &u8)| {
-        told == ours || (told == b' ' && matches!(ours, b'\r' | b'\n'))
+    let is_same = |(&theirs, &ours): (&u8, &u8)| {
+        theirs == ours || (theirs == b' ' && matches!(ours, b'\r' | b'\n'))
     };
     let repeats = |line: &[u8]| {
         let mut parts = line.windows(secret.len().max(1));
@@ -32,7 +32,7 @@ pub(super) fn kept_of_error<'a>(
     };
     let has_credentials =
         matches!(ask, Some(Ask::Node(NodeAsk::Handshake(Step::Hello | Step::Auth))));
-    if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(KEPT_ERROR)] }
+    if has_credentials || repeats(line) { code(line) } else { &line[..line.len().min(ERROR_BYTES)] }
 }
 
 /// The code that an error line begins with: one short word of capitals. Empty if the line begins

@@ -56,7 +56,7 @@ pub struct Handshake {
     /// The last `HELLO` contained credentials.
     hello_had_credentials: bool,
     hello_unknown: bool,
-    trouble: Option<NodeError>,
+    error: Option<NodeError>,
     vetted: Vetted,
     /// The marker as it was found, before it was written.
     found: Option<MarkerState>,
@@ -168,14 +168,14 @@ impl Handshake {
             (Step::Mark, Fact::Refused(_)) => self.vetted.marker = MarkerState::Absent,
             // Nothing depends on the name.
             (Step::Name, Fact::Refused(_)) => {}
-            (_, Fact::Refused(cause)) => self.blame(cause),
+            (_, Fact::Refused(cause)) => self.note_error(cause),
         }
         if self.unanswered == 0 && self.vetted.micros.is_none() {
             // Without the time the marker's age is not known, and the script that writes it needs
             // the time, too.
             self.vetted.marker = MarkerState::Unavailable;
         }
-        match (self.unanswered, self.hello_unknown, self.trouble) {
+        match (self.unanswered, self.hello_unknown, self.error) {
             (0, true, _) => Progress::Again,
             (0, false, Some(cause)) => Progress::Rejected(cause),
             (0, false, None) => Progress::Vetted,
@@ -194,26 +194,26 @@ impl Handshake {
     }
 
     /// What was found wrong so far: a node that ends the connection during the handshake said why.
-    pub fn trouble(&self) -> Option<NodeError> {
-        self.trouble
+    pub fn error(&self) -> Option<NodeError> {
+        self.error
     }
 
     fn vet(&mut self, info: Info, allow_eviction: bool) {
         self.vetted.info = info;
-        let troubles = [
+        let errors = [
             (info.cluster, NodeError::Cluster),
             (info.replica, NodeError::Replica),
             (info.evicts && !allow_eviction, NodeError::Evicts),
             (info.loading, NodeError::Loading),
         ];
-        if let Some((_, cause)) = troubles.iter().find(|(found, _)| *found) {
-            self.blame(*cause);
+        if let Some((_, cause)) = errors.iter().find(|(found, _)| *found) {
+            self.note_error(*cause);
         }
     }
 
     /// Keeps only the first trouble: the later ones follow from it.
-    fn blame(&mut self, cause: NodeError) {
-        self.trouble.get_or_insert(cause);
+    fn note_error(&mut self, cause: NodeError) {
+        self.error.get_or_insert(cause);
     }
 }
 
@@ -235,13 +235,13 @@ mod tests {
     use crate::proto::settings::Secret;
     use crate::proto::wire::resp::Reply;
 
-    fn said(handshake: &mut Handshake, node: &NodeSettings) -> Vec<(Step, String)> {
-        let mut said = Vec::new();
+    fn commands(handshake: &mut Handshake, node: &NodeSettings) -> Vec<(Step, String)> {
+        let mut commands = Vec::new();
         handshake.begin(node, "me", None, |step, arguments| {
             let words: Vec<_> = arguments.iter().map(|a| String::from_utf8_lossy(a)).collect();
-            said.push((step, words.join(" ")));
+            commands.push((step, words.join(" ")));
         });
-        said
+        commands
     }
 
     fn info(text: &str) -> Fact {
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn a_plain_master_is_vetted() {
         let mut handshake = Handshake::default();
-        let steps = said(&mut handshake, &NodeSettings::new("a"));
+        let steps = commands(&mut handshake, &NodeSettings::new("a"));
         assert_eq!(steps[0].1, "HELLO 3");
         let run_id = "0123456789abcdef0123456789abcdef01234567";
         let text = format!(
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_independent_master_is_rejected_with_the_reason() {
+    fn handshake_rejects_replicas_and_others_with_the_reason() {
         let cases = [
             ("role:slave", NodeError::Replica),
             ("loading:1", NodeError::Loading),
@@ -301,7 +301,7 @@ mod tests {
         ];
         for (text, cause) in cases {
             let mut handshake = Handshake::default();
-            said(&mut handshake, &NodeSettings::new("a"));
+            commands(&mut handshake, &NodeSettings::new("a"));
             let facts = [&[HELLO, (Step::Info, info(text))], &REST[..]].concat();
             assert_eq!(end(&mut handshake, &facts), Progress::Rejected(cause), "{text}");
         }
@@ -313,7 +313,7 @@ mod tests {
         node.password = Some(Secret::new("pw"));
         node.db = 3;
         let mut handshake = Handshake::default();
-        let steps = said(&mut handshake, &node);
+        let steps = commands(&mut handshake, &node);
         assert_eq!(steps[0], (Step::Hello, "HELLO 3 AUTH default pw".into()));
         assert_eq!(steps[1], (Step::Select, "SELECT 3".into()));
         let refused = (Step::Hello, Fact::Refused(NodeError::WrongPassword));
@@ -324,21 +324,21 @@ mod tests {
     }
 
     #[test]
-    fn where_hello_is_unknown_it_is_said_again_in_the_old_words() {
+    fn handshake_without_hello_uses_auth() {
         let mut node = NodeSettings::new("a");
         node.password = Some(Secret::new("pw"));
         let mut handshake = Handshake::default();
-        said(&mut handshake, &node);
+        commands(&mut handshake, &node);
         let rest = Fact::Refused(NodeError::NoAuth);
         for why in [NodeError::UnknownCommand, NodeError::NoAuth] {
             handshake = Handshake::default();
-            said(&mut handshake, &node);
+            commands(&mut handshake, &node);
             let unknown = (Step::Hello, Fact::Refused(why));
             let facts =
                 [&[unknown, (Step::Info, rest)], &all_refused(NodeError::NoAuth)[..]].concat();
             assert_eq!(end(&mut handshake, &facts), Progress::Again);
         }
-        let steps = said(&mut handshake, &node);
+        let steps = commands(&mut handshake, &node);
         assert_eq!(steps[0], (Step::Auth, "AUTH pw".into()));
         let facts = [(Step::Auth, Fact::Fine), (Step::Info, info("role:master"))];
         let facts = [&facts[..], &[LOADED, LOADED, RAN, NATIVE, NAMED, NAMED, NAMED]].concat();
@@ -346,12 +346,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_managed_server_refuses_is_done_without_and_scripts_are_not() {
+    fn handshake_needs_scripts_but_no_refused_extras() {
         for why in [NodeError::NoPermission, NodeError::UnknownCommand] {
             let refused = Fact::Refused(why);
             let vetted = |run| {
                 let mut handshake = Handshake::default();
-                said(&mut handshake, &NodeSettings::new("a"));
+                commands(&mut handshake, &NodeSettings::new("a"));
                 let mut rest = all_refused(why);
                 rest[2].1 = run;
                 let facts = [&[HELLO, (Step::Info, refused)], &rest[..]].concat();
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn a_user_that_may_run_no_scripts_is_rejected() {
         let mut handshake = Handshake::default();
-        said(&mut handshake, &NodeSettings::new("a"));
+        commands(&mut handshake, &NodeSettings::new("a"));
         let refused = Fact::Refused(NodeError::NoPermission);
         let info = (Step::Info, info("role:master"));
         let facts = [HELLO, info, (Step::Load, refused), (Step::Load, refused)];

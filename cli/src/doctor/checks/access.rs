@@ -105,7 +105,7 @@ mod tests {
 
     fn down(cause: NodeError, words: &str, encrypted: bool) -> Subject {
         let mut subject = node("a");
-        subject.met.standing = NodeState::Down(cause);
+        subject.met.state = NodeState::Down(cause);
         subject.met.words = Some(words.to_owned());
         subject.seen.answered = false;
         subject.seen.handshake_answered = false;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_is_named_with_what_to_do() {
+    fn access_error_is_named_with_its_remedy() {
         let cases = [
             (NodeError::Unreachable, "Connection refused", false, "no server listens there"),
             (
@@ -144,7 +144,7 @@ mod tests {
             [(NodeError::NoAuth, "requires a password"), (NodeError::WrongPassword, "refuses")]
         {
             let mut subject = node("a");
-            subject.met.standing = NodeState::Rejected(cause);
+            subject.met.state = NodeState::Rejected(cause);
             subject.seen.trouble = Some(Trouble { cause, words: String::new() });
             subject.seen.handshake_answered = false;
             let found = credentials(&subject).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_doctor_could_not_see_is_a_warning() {
+    fn access_error_of_doctor_alone_is_a_warning() {
         let mut subject = node("a");
         subject.seen.trouble = Some(Trouble { cause: NodeError::Lost, words: "closed".into() });
         assert_eq!(bad(&reachable(&subject), "reachable").0, Level::Warn);

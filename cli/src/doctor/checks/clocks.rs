@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_network_explains_accuses_nobody() {
+    fn clock_drift_that_a_network_delay_explains_is_unknown() {
         let mut subject = with(0.0, 0.02);
         let later = |reading: &mut Reading| {
             reading.read_at = reading.read_at.saturating_add(Duration::from_millis(60));

@@ -67,7 +67,7 @@ fn can_lock(subjects: &[Subject], of_nodes: &[Finding], how: &Use) -> Finding {
             hinders && of_it && finding.level == Level::Fail
         })
     };
-    let wait = |subject: &Subject| match subject.met.standing {
+    let wait = |subject: &Subject| match subject.met.state {
         NodeState::Ready => Some(Duration::ZERO),
         NodeState::Quarantined(until) => Some(until.saturating_since(how.now)),
         _ => None,
@@ -141,15 +141,15 @@ mod tests {
     #[test]
     fn a_lock_can_be_had_of_a_majority_that_grants() {
         let mut three = nodes(3);
-        three[0].met.standing = NodeState::Down(NodeError::Unreachable);
+        three[0].met.state = NodeState::Down(NodeError::Unreachable);
         three[0].seen.answered = false;
         assert_eq!(level(&three, "quorum"), Level::Ok);
         let later = NOW.saturating_add(Duration::from_secs(9));
-        three[1].met.standing = NodeState::Quarantined(later);
+        three[1].met.state = NodeState::Quarantined(later);
         let found = can_lock(&three, &[], &using());
         assert_eq!(found.level, Level::Fail);
         assert!(found.detail.contains("can be had in 9 s"), "{found:?}");
-        three[1].met.standing = NodeState::Down(NodeError::Unreachable);
+        three[1].met.state = NodeState::Down(NodeError::Unreachable);
         assert_eq!(level(&three, "quorum"), Level::Fail);
         assert!(!no_quorum_answered(&three));
         three[1].seen.answered = false;

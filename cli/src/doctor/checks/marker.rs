@@ -13,7 +13,7 @@ pub fn check(subject: &Subject, how: &Use) -> Option<Finding> {
         return Some(Finding::ok(NAME, "not used: the restart guard is off"));
     }
     // The library writes it into nodes that it asks for locks.
-    if !matches!(subject.met.standing, NodeState::Ready | NodeState::Quarantined(_)) {
+    if !matches!(subject.met.state, NodeState::Ready | NodeState::Quarantined(_)) {
         return None;
     }
     let key = how.marker;
@@ -88,7 +88,7 @@ mod tests {
         }
         let found = check(&subject, &using()).expect("it was looked for");
         assert_eq!(found.detail, "written 10 min ago, when an operator vouched for it");
-        subject.met.standing = NodeState::Down(redlatch::NodeError::Evicts);
+        subject.met.state = NodeState::Down(redlatch::NodeError::Evicts);
         assert_eq!(check(&subject, &using()), None);
     }
 }

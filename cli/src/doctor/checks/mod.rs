@@ -251,7 +251,7 @@ mod examples {
             round_trips: vec![Duration::from_micros(200); 8],
             trouble: None,
         };
-        let met = Met { standing: NodeState::Ready, distrust: None, words: None };
+        let met = Met { state: NodeState::Ready, distrust: None, words: None };
         Subject { label: label.to_owned(), encrypted: false, user: None, met, seen }
     }
 
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_all_is_well_every_check_says_so_in_its_order() {
+    fn healthy_nodes_pass_every_check_in_order() {
         let nodes = ["a", "b", "c"].map(node);
         let found = all(&nodes, &using());
         for finding in &found {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_says_cannot_write_on_the_terminal() {
+    fn node_text_cannot_control_the_terminal() {
         let found = Finding::ok("role", "\x1b[2Jgone\r\n");
         assert_eq!(found.detail, " [2Jgone  ");
     }

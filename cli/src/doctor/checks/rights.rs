@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_version_does_not_know_is_not_missing() {
+    fn rights_of_commands_unknown_to_a_version_are_not_missing() {
         let unknown = "ERR unknown command 'DELIFEQ', with args beginning with:";
         let found = refusing(&[("DELIFEQ", unknown), ("DELEX", unknown)]);
         assert_eq!(bad(&found, "permissions").0, Level::Ok);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_refuses_writes_says_why() {
+    fn refused_writes_are_reported_with_the_reason() {
         for line in ["OOM command not allowed", "MISCONF no disk", "NOREPLICAS too few", "BUSY a"] {
             let (level, detail) = bad(&refusing(&[("SET", line)]), "writes");
             assert_eq!(level, Level::Fail);

@@ -69,7 +69,7 @@ fn promoted(subject: &Subject, how: &Use) -> Option<Finding> {
             ),
         ));
     }
-    let NodeState::Quarantined(until) = subject.met.standing else { return None };
+    let NodeState::Quarantined(until) = subject.met.state else { return None };
     let left = span(up(until.saturating_since(how.now)));
     Some(Finding::warn(NAME, format!("{promoted}; its grants count in {left}")))
 }
@@ -193,7 +193,7 @@ fn age(subject: &Subject, how: &Use) -> Finding {
     let age = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     let shown = span(age);
     if let (NodeState::Quarantined(until), Some((why, _))) =
-        (subject.met.standing, subject.met.distrust)
+        (subject.met.state, subject.met.distrust)
     {
         // The quarantine of a promoted server is reported with its role.
         if why != QuarantineReason::Promoted {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_master_of_its_own_is_named() {
+    fn server_that_is_no_independent_master_is_named() {
         use Level::{Fail, Ok, Warn};
         let replica = [("role", "slave"), ("master_host", "h"), ("master_port", "7")];
         let (level, detail) = with(&replica, true, "role");
@@ -269,7 +269,7 @@ mod tests {
         let mut subject = node("a");
         subject.seen.info.insert("second_repl_offset".into(), "15".into());
         let until = NOW.saturating_add(Duration::from_millis(49_600));
-        subject.met.standing = NodeState::Quarantined(until);
+        subject.met.state = NodeState::Quarantined(until);
         subject.met.distrust = Some((QuarantineReason::Promoted, until));
         let (level, detail) = bad(&checks(&subject, &using()), "role");
         assert_eq!(level, Level::Warn);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_evicts_fails_and_what_could_is_a_warning() {
+    fn eviction_fails_and_possible_eviction_is_a_warning() {
         let policy = ("maxmemory_policy", "allkeys-lru");
         assert_eq!(with(&[policy, ("maxmemory", "100")], true, "eviction").0, Level::Fail);
         assert_eq!(with(&[policy], true, "eviction").0, Level::Warn);
@@ -342,7 +342,7 @@ mod tests {
         let mut subject = node("a");
         subject.seen.info.insert("uptime_in_seconds".into(), "12".into());
         let until = NOW.saturating_add(Duration::from_millis(49_600));
-        subject.met.standing = NodeState::Quarantined(until);
+        subject.met.state = NodeState::Quarantined(until);
         subject.met.distrust = Some((QuarantineReason::Young, until));
         let (level, detail) = bad(&checks(&subject, &using()), "age");
         assert_eq!(level, Level::Warn);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_not_reported_as_ok() {
+    fn unknown_answers_are_not_reported_as_ok() {
         let mut subject = node("a");
         subject.seen.info.clear();
         let found = checks(&subject, &using());

@@ -5,7 +5,7 @@ use crate::support::Scripted;
 use std::io::Write;
 
 #[test]
-fn what_is_in_the_way_of_each_node_is_found_in_the_time_of_one_timeout() {
+fn doctor_finds_the_access_error_of_each_node_within_one_timeout() {
     let fleet = Fleet::start(7);
     let [good, frozen, dead, locked, guessed, full, garbage] =
         std::array::from_fn(|index| &fleet[index]);

@@ -189,7 +189,7 @@ fn a_person_reads_a_table_and_a_script_the_exit_code() {
 }
 
 #[test]
-fn what_cannot_work_as_it_was_given_is_said_before_anything_is_looked_at() {
+fn doctor_refuses_bad_arguments_before_it_connects() {
     let cases: [&[&str]; 3] = [
         &["doctor", "-s", "redis://h:1,redis://h:1"],
         &["doctor", "-s", "nonsense"],

@@ -154,7 +154,7 @@ fn the_prefix_is_named_to_a_user_of_some_keys() {
 }
 
 #[test]
-fn what_refuses_to_write_says_why() {
+fn doctor_reports_why_a_node_refuses_writes() {
     let fleet = Fleet::start(3);
     let set = |node: &Node, name, value| {
         assert!(node.command(&["CONFIG", "SET", name, value]).is_ok());

@@ -28,7 +28,7 @@ fn load_slowly(node: &Node) {
 }
 
 #[test]
-fn what_is_no_master_of_its_own_is_found() {
+fn doctor_finds_servers_that_are_no_independent_masters() {
     let fleet = Fleet::start(7);
     let [master, replica, promoted, cluster, loading, evicts, could] =
         std::array::from_fn(|index| &fleet[index]);

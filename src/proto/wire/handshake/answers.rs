@@ -94,7 +94,7 @@ pub struct Info {
     /// once the node has dropped its backlog for replicas (`repl-backlog-ttl`, an hour).
     pub promoted: bool,
     /// The node reports whether it was promoted.
-    pub tells_promotion: bool,
+    pub reports_promotion: bool,
     /// The node is reading its data set.
     pub loading: bool,
     /// The node is in cluster mode.
@@ -178,7 +178,7 @@ impl Info {
                 }
                 b"role" => info.replica = value != b"master",
                 b"second_repl_offset" => {
-                    (info.promoted, info.tells_promotion) = (value != b"-1", true);
+                    (info.promoted, info.reports_promotion) = (value != b"-1", true);
                 }
                 b"loading" => info.loading = value != b"0",
                 b"cluster_enabled" => info.cluster = value != b"0",

@@ -358,7 +358,7 @@ fn the_shortcut_gives_what_reading_gives() {
 }
 
 #[test]
-fn what_follows_a_reply_does_not_matter() {
+fn resp_bytes_after_a_reply_do_not_matter() {
     let inputs = SCALARS.iter().map(|row| row.0).chain(AGGREGATES.iter().map(|row| row.0));
     for input in inputs {
         for tail in [&b"\r\n"[..], b"\n", b":1\r\n", b"0", b"\xff"] {
@@ -369,7 +369,7 @@ fn what_follows_a_reply_does_not_matter() {
 }
 
 #[test]
-fn what_is_no_reply_is_malformed_at_its_last_byte_and_stays_so() {
+fn resp_malformed_reply_stays_malformed_from_its_last_byte_on() {
     for (input, why) in MALFORMED {
         assert_eq!(decoded(input), Err(*why), "{}", input.escape_ascii());
         let before = &input[..input.len() - 1];
@@ -488,7 +488,7 @@ fn no_limit_at_all_wraps_nothing() {
 }
 
 #[test]
-fn what_is_wrong_is_reported_in_words() {
+fn resp_error_says_in_words_what_is_wrong() {
     assert_eq!(Malformed::UnknownType(b'\n').to_string(), r"no reply begins with '\n'");
     for (_, why) in MALFORMED {
         assert!(!why.to_string().is_empty());

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::output::trouble;
 
 /// The word for what a node holds, for scripts.
-pub fn state(sight: KeyState) -> &'static str {
-    match sight {
+pub fn state(state: KeyState) -> &'static str {
+    match state {
         KeyState::Absent => "free",
         KeyState::Held { .. } => "held",
         KeyState::Failed(cause) => trouble(cause),
@@ -17,12 +17,12 @@ pub fn state(sight: KeyState) -> &'static str {
 
 /// What a node holds, as in a report: `{"node","outcome","detail"}`.
 pub fn node_json(node: &NodeKeyState) -> Value {
-    let detail = match node.sight {
+    let detail = match node.state {
         KeyState::Held { value, .. } => Some(format!("by {value}")),
         KeyState::Failed(cause) => Some(in_words(cause, node)),
         _ => None,
     };
-    json!({ "node": node.label, "outcome": state(node.sight), "detail": detail })
+    json!({ "node": node.label, "outcome": state(node.state), "detail": detail })
 }
 
 /// A node's error, with its own words if they say more.
