@@ -24,7 +24,7 @@ const EVENTS: usize = 64;
 
 /// How long a prompt verb gives the other nodes once a quorum is ready: as long as the quorum took,
 /// within these bounds. Healthy nodes are about equally fast.
-const LEAST_GRACE: Duration = Duration::from_millis(2);
+const LEAST_GRACE: Duration = Duration::from_millis(1);
 const MOST_GRACE: Duration = Duration::from_millis(50);
 
 /// How long a verb waits for the nodes beyond a quorum.
