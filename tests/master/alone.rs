@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redlatch::proto::Instant;
-use redlatch::proto::command::RELEASE;
+use redlatch::proto::command::{EXTEND, RELEASE};
 use redlatch::testing::master::{ConnectionId, Flavor, Master, Output, Restart, Trouble};
 
 use super::server::request;
@@ -45,6 +45,21 @@ fn a_key_is_gone_at_its_moment() {
     assert_eq!(ask(&mut master, moment, connection, &["DBSIZE"]), ":1\r\n", "nobody looked yet");
     assert_eq!(ask(&mut master, moment, connection, &["SET", "k", "u", "NX"]), "+OK\r\n");
     assert_eq!(master.pttl(moment, 0, b"k"), -1);
+}
+
+/// The clock of this master is finer than a millisecond, and its `PTTL` is rounded down.
+#[test]
+fn extend_for_a_shorter_time_takes_nothing_from_a_key_however_often() {
+    let mut master = Master::new(1, START);
+    let connection = master.connect();
+    ask(&mut master, START, connection, &["SET", "k", "t", "PX", "100"]);
+    for nth in 1..=50 {
+        let now = Instant::from_nanos(nth * 1_300_000);
+        let extend = ["EVAL", EXTEND.source, "1", "k", "t", "10"];
+        assert_eq!(ask(&mut master, now, connection, &extend), ":1\r\n");
+    }
+    let just_before = Instant::from_nanos(99_999_999);
+    assert_eq!(master.get(just_before, 0, b"k"), Some(&b"t"[..]));
 }
 
 #[test]

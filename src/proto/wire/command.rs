@@ -33,15 +33,18 @@ pub const RELEASE: Script = Script {
 ///
 /// It writes also if there is nothing to prolong: a replica, which only copies its master, refuses
 /// the write, and so cannot agree. `PEXPIRE`, not `SET`: it works when memory is full.
+///
+/// `PTTL` may be rounded down, by up to a millisecond. So one is added, or a lock that is checked
+/// often would lose one each time, and its key would end before its deadline.
 pub const EXTEND: Script = Script {
     source: "local v = redis.call('GET', KEYS[1]) \
              if not v then return 0 end \
              if v ~= ARGV[1] then return -1 end \
              local left = redis.call('PTTL', KEYS[1]) \
-             if left < tonumber(ARGV[2]) then left = ARGV[2] end \
+             if left < tonumber(ARGV[2]) then left = ARGV[2] else left = left + 1 end \
              redis.call('PEXPIRE', KEYS[1], left) \
              return 1",
-    sha1: "3be88173638f1471d822c6ac8ec861872916193b",
+    sha1: "ac26d443778ccf4d73925055f22e32396ae3bb4d",
 };
 
 /// Adopts a lock under a new token, and never shortens its ttl.

@@ -45,8 +45,8 @@ fn extend(lua: &mut Sandbox) -> Outcome {
     }
     let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
     let short = left < lua.number_argument(1)?;
-    let left = format!("{left:.0}");
-    let ttl = if short { lua.argument(1) } else { Some(left.as_bytes()) };
+    let longer = format!("{:.0}", left + 1.0);
+    let ttl = if short { lua.argument(1) } else { Some(longer.as_bytes()) };
     lua.call(&[Some(b"PEXPIRE"), lua.key(0), ttl])?;
     Ok(Reply::Integer(1))
 }
