@@ -260,12 +260,12 @@ impl Locks {
 
     pub(super) fn renewal_is_due(&mut self, id: RecordId, now: Instant) {
         let busy = self.is_extending(id) || self.records.get(id).op.is_some();
-        let pause = self.cluster.settings().extend_again_after();
-        let place = self
-            .records
-            .get(id)
-            .auto_extended
-            .expect("its timers are cleared with its auto-extension");
+        let again_after = self.cluster.settings().extend_again_after();
+        let record = self.records.get(id);
+        // Soon, in a gap between checks of the key: with a long pause, a check could be in flight
+        // each time.
+        let pause = again_after.min(record.caller_ttl.usable() / 50);
+        let place = record.auto_extended.expect("its timers are cleared with its auto-extension");
         let entry = &mut self.auto_extended[place as usize];
         entry.renewal = None;
         if busy {
