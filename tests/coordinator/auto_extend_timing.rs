@@ -1,6 +1,6 @@
 //! When kept locks are renewed in addition to the caller's own extends, and what is reported of it.
 
-use super::foreign_writes::{BUSY, answer, kept};
+use super::foreign_writes::{BUSY, WRITTEN, answer, kept};
 use super::*;
 use redlatch::{AutoExtend, Lock, LostReason};
 
@@ -99,6 +99,35 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
         // What is left of the last millisecond is not asked for again and again.
         assert!(renewals <= hold as usize / 7 + 1, "{hold}: {renewals} renewals");
     }
+}
+
+/// Another client writes to the key so often that a check of the key is in flight at the moment the
+/// renewal is due, and each 50 ms after it, which is the pause after an extend that failed. Under a bound
+/// by number these checks prolong nothing.
+#[test]
+fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
+    let mut bench = quiet();
+    let (ttl, keep) = (millis(300), AutoExtend::extensions(9));
+    bench.core.acquire_and_auto_extend(b"k", ttl, ttl, Some(keep), 7, bench.now).unwrap();
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, "+OK\r\n+OK\r\n:299\r\n");
+    }
+    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Acquired(_))));
+    let mut checked = 0;
+    for milli in 1..=300 {
+        // The check begins a twentieth of the ttl after the write, and is answered 8 ms later.
+        if milli % 50 == 32 {
+            bench.reply(2, WRITTEN);
+        }
+        bench.pass(millis(1));
+        if !matches!(milli % 50, 46..50 | 0..4) {
+            checked += answer(&mut bench, YES) / 3;
+        }
+    }
+    assert!(checked >= 5, "{checked} checks and renewals");
+    let renewed = bench.core.stats().renewed;
+    assert!(renewed > 0, "lost: {:?}", bench.completion());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::*;
 use redlatch::{AutoExtend, Lock, LostReason};
 
 pub const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
-const WRITTEN: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
+pub const WRITTEN: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 
 /// A lock on all three nodes that is kept, with nothing unanswered.
 pub fn kept(bench: &mut Bench, keep: AutoExtend) -> Lock {
