@@ -326,11 +326,11 @@ impl World {
             _ => Trouble::TurnsAway("ERR max number of clients reached".into()),
         };
         // A client that does not know which server the node is does not end a connection there by
-        // its number; and where HELLO is refused, the connection has none.
+        // its number.
         let refuses_kill = match &trouble {
             Trouble::Busy => true,
             Trouble::Answers { commands, .. } => {
-                ["client|kill", "info", "hello"].contains(&&commands[0][..])
+                commands[0] == "client|kill" || commands[0] == "info"
             }
             _ => false,
         };

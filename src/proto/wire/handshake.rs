@@ -6,9 +6,10 @@
 //! for a native compare-and-delete, and the name of the connection. A second round trip follows
 //! only if the node marker has to be written.
 //!
-//! If `HELLO` is unknown (before Redis 6), the handshake is repeated with the older commands. A
-//! managed server may refuse each command but the credentials; what follows from a refusal is
-//! defined here. The hazard is a node taken for an independent master that is none.
+//! If `HELLO` is unknown (before Redis 6), the handshake is repeated with the older commands, among
+//! them `CLIENT ID` for the connection's number. A managed server may refuse each command but the
+//! credentials; what follows from a refusal is defined here. The hazard is a node taken for an
+//! independent master that is none.
 
 mod answers;
 
@@ -22,7 +23,7 @@ pub use answers::{Fact, Info, Step, time};
 /// What is known of a node that may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Vetted {
-    /// The connection's number on the node, if `HELLO` reported it.
+    /// The connection's number on the node, if `HELLO` or `CLIENT ID` reported it.
     pub client_id: Option<i64>,
     /// The answer to `INFO`; nothing if it was refused.
     pub info: Info,
@@ -91,6 +92,9 @@ impl Handshake {
             (true, Some(password), None) => say(Step::Auth, &[b"AUTH", password]),
             (true, None, _) => {}
         }
+        if old_words {
+            say(Step::Id, &[b"CLIENT", b"ID"]);
+        }
         if node.db != 0 {
             say(Step::Select, &[b"SELECT", node.db.to_string().as_bytes()]);
         }
@@ -131,7 +135,7 @@ impl Handshake {
         match (step, fact) {
             (Step::Track, Fact::Fine) => self.vetted.tracks = true,
             (_, Fact::Fine) => {}
-            (_, Fact::Hello { client_id }) => self.vetted.client_id = Some(client_id),
+            (_, Fact::ClientId(client_id)) => self.vetted.client_id = Some(client_id),
             (_, Fact::Info(info)) => self.vet(info, allow_eviction),
             (_, Fact::Time(micros)) => self.vetted.micros = Some(micros),
             (_, Fact::Marker(marker)) => self.vetted.marker = marker,
@@ -146,9 +150,10 @@ impl Handshake {
             // The script ran. Any other answer means that every release would fail.
             (Step::Run, Fact::Refused(NodeError::Other)) => {}
             // A node without `INFO` is unknown, and so it is distrusted. Without `SCRIPT LOAD` or
-            // `COMMAND INFO` the source is sent each time; without tracking a flush is not noticed.
+            // `COMMAND INFO` the source is sent each time; without tracking a flush is not noticed;
+            // without its number a lost connection cannot be ended by the next one.
             (
-                Step::Info | Step::Load | Step::Native | Step::Track | Step::Time,
+                Step::Id | Step::Info | Step::Load | Step::Native | Step::Track | Step::Time,
                 Fact::Refused(
                     NodeError::NoPermission | NodeError::UnknownCommand | NodeError::Other,
                 ),
@@ -256,7 +261,7 @@ mod tests {
         handshake.handle(last.0, last.1, false)
     }
 
-    const HELLO: (Step, Fact) = (Step::Hello, Fact::Hello { client_id: 9 });
+    const HELLO: (Step, Fact) = (Step::Hello, Fact::ClientId(9));
     const LOADED: (Step, Fact) = (Step::Load, Fact::Fine);
     const RAN: (Step, Fact) = (Step::Run, Fact::Refused(NodeError::Other));
     const NATIVE: (Step, Fact) = (Step::Native, Fact::Native(None));
@@ -340,9 +345,12 @@ mod tests {
         }
         let steps = commands(&mut handshake, &node);
         assert_eq!(steps[0], (Step::Auth, "AUTH pw".into()));
-        let facts = [(Step::Auth, Fact::Fine), (Step::Info, info("role:master"))];
+        assert_eq!(steps[1], (Step::Id, "CLIENT ID".into()));
+        let id = Step::Id.read(&Reply::Integer(7)).unwrap();
+        let facts = [(Step::Auth, Fact::Fine), (Step::Id, id), (Step::Info, info("role:master"))];
         let facts = [&facts[..], &[LOADED, LOADED, RAN, NATIVE, NAMED, NAMED, NAMED]].concat();
         assert_eq!(end(&mut handshake, &facts), Progress::Vetted);
+        assert_eq!(handshake.vetted().client_id, Some(7));
     }
 
     #[test]

@@ -12,6 +12,9 @@ pub enum Step {
     Hello,
     /// `AUTH`: only if `HELLO` is unknown.
     Auth,
+    /// `CLIENT ID`: the connection's number, only if `HELLO` is unknown. If refused, the connection
+    /// has none, so no later connection can end it.
+    Id,
     /// `SELECT`: only if the database is not 0.
     Select,
     /// `INFO`: the node's identity and configuration.
@@ -44,6 +47,7 @@ impl Step {
         match self {
             Step::Hello => "HELLO",
             Step::Auth => "AUTH",
+            Step::Id => "CLIENT ID",
             Step::Select => "SELECT",
             Step::Info => "INFO",
             Step::Time => "TIME",
@@ -63,11 +67,9 @@ pub enum Fact {
     /// Done; the answer contains nothing else.
     #[default]
     Fine,
-    /// The answer to `HELLO`: the connection's number, for `CLIENT KILL`.
-    Hello {
-        /// The connection's number on the node.
-        client_id: i64,
-    },
+    /// The answer to `HELLO` or `CLIENT ID`: the connection's number on the node, for
+    /// `CLIENT KILL`.
+    ClientId(i64),
     /// The answer to `INFO`.
     Info(Info),
     /// The answer to `TIME`, in microseconds.
@@ -116,8 +118,9 @@ impl Step {
                         client_id = id;
                     }
                 }
-                Some(Fact::Hello { client_id })
+                Some(Fact::ClientId(client_id))
             }
+            (Step::Id, Reply::Integer(client_id)) => Some(Fact::ClientId(client_id)),
             (Step::Auth | Step::Select | Step::Track | Step::Name, Reply::Simple(b"OK")) => {
                 Some(Fact::Fine)
             }
