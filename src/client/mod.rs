@@ -89,8 +89,9 @@ impl Client {
     /// by themselves.
     ///
     /// # Errors
-    /// Only for a configuration that cannot work: a setting, or two addresses that lead to one
-    /// server.
+    /// Only for a configuration that cannot work: a setting, or two addresses that are found to
+    /// lead to one server before this call returns. If that is found later, the second node is
+    /// rejected.
     pub fn connect(config: Config) -> Result<Client, Error> {
         Ok(Client { inner: RefCell::new(Inner::connect(config)?) })
     }
@@ -205,6 +206,9 @@ impl Client {
     ///
     /// The caller vouches that no client believes in a lock that one of these nodes forgot. For
     /// instance, this is true of nodes that no client has used yet.
+    ///
+    /// A node counts only if this client saw its marker before: with
+    /// [`RestartGuard::Off`](crate::RestartGuard::Off) no node does.
     ///
     /// # Errors
     /// [`Error::NoQuorum`] if fewer than a quorum of nodes accepted it; before anything is sent

@@ -208,6 +208,26 @@ fn an_operator_vouches_only_in_the_place_of_the_marker_that_was_seen() {
     assert_eq!(vouches(&mut bench), [MICROS.to_string()]);
 }
 
+/// The marker could not be written during the handshake. Then a flush comes, and after it the
+/// command: written without a marker to compare with, it would cover what was just forgotten.
+#[test]
+fn no_operator_vouches_for_a_node_whose_marker_was_never_seen() {
+    let mut bench = Bench::of_settings(settings(RestartGuard::On), &[Some(String::new())], NOW);
+    bench.open(0);
+    let said = bench.said(0);
+    let replies: String = said.iter().map(|c| bench.handshake_reply(0, c)).collect();
+    bench.reply(0, &replies);
+    assert_eq!(bench.names(0), ["EVAL"]);
+    bench.reply(0, "-OOM no\r\n");
+    bench.said(0);
+    bench.core.vouch(7, bench.now).unwrap();
+    let said = bench.said(0);
+    assert_eq!(said[0][5], "0", "the time of the marker that it replaces: there is none");
+    bench.reply(0, "_\r\n");
+    let error = bench.completion().unwrap().result.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+}
+
 #[test]
 fn vouch_by_two_clients_at_once_succeeds() {
     let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);

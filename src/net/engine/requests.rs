@@ -128,6 +128,9 @@ impl Engine {
     /// The caller vouches that no client believes in a lock that one of these nodes forgot. That
     /// is so, for instance, on nodes that no client has used yet.
     ///
+    /// A node counts only if this client saw its marker before: with
+    /// [`RestartGuard::Off`](crate::RestartGuard::Off) no node does.
+    ///
     /// # Errors
     /// Before anything is sent: [`Error::Busy`].
     pub fn vouch(&mut self, data: u64) -> Result<Op, Error> {

@@ -146,9 +146,12 @@ impl Cluster {
     pub fn vouch(&mut self, node: NodeId, ask: Ask, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         entry.vouching = true;
+        // The new marker takes the place of the one that was seen. If none was, a marker of time 0
+        // is expected, which is nowhere: what the node forgets before this command arrives could
+        // not be distinguished from what it never had. The node only says what stands there.
         let since = match entry.vetted.marker {
-            MarkerState::Present(marker) => Some(marker.since_micros),
-            MarkerState::Absent | MarkerState::Unavailable => None,
+            MarkerState::Present(seen) => seen.since_micros,
+            MarkerState::Absent | MarkerState::Unavailable => 0,
         };
         let (key, identity) = (&self.settings.node_marker, entry.vetted.info.identity);
         let how = Marking::Vouch(since);

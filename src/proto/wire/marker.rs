@@ -68,9 +68,9 @@ pub enum Marking {
     /// Always, with the present time: what was known of the node does not hold any more.
     Renew,
     /// With the present time: an operator vouches that no lock is live on the node. The marker is
-    /// replaced only if it has this time, or written if there is none: what the node forgets while
-    /// this command is in flight is not covered.
-    Vouch(Option<u64>),
+    /// replaced only if it has this time, and never written where there is none: what the node
+    /// forgets while this command is in flight is not covered.
+    Vouch(u64),
 }
 
 impl Marker {
@@ -121,8 +121,7 @@ pub fn mark(out: &mut BytesMut, key: &str, identity: &Identity, how: Marking) {
         Marking::Keep => ("keep", ""),
         Marking::KeepAll => ("tail", ""),
         Marking::Renew => ("new", ""),
-        Marking::Vouch(None) => ("", VOUCHED),
-        Marking::Vouch(Some(since)) => {
+        Marking::Vouch(since) => {
             expected = since.to_string();
             (expected.as_str(), VOUCHED)
         }
