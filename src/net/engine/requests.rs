@@ -231,7 +231,7 @@ impl Engine {
     /// released.
     pub fn cancel(&mut self, op: Op) {
         self.coordinator.cancel(op, clock::now());
-        self.observer.is_cancelled(op);
+        self.observer.forget(op);
     }
 
     /// How long the lock may still be believed in; zero once it is over. A local read.

@@ -42,6 +42,6 @@ impl Engine {
     /// Cancels a request, unless it extends a lock: such a request goes on without a completion.
     pub(crate) fn abandon(&mut self, op: Op) {
         self.coordinator.abandon(op, clock::now());
-        self.observer.is_cancelled(op);
+        self.observer.forget(op);
     }
 }

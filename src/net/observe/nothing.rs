@@ -53,7 +53,7 @@ impl Observer {
     pub fn completed(&mut self, _: &Completion) {}
 
     #[inline]
-    pub fn is_cancelled(&mut self, _: Op) {}
+    pub fn forget(&mut self, _: Op) {}
 
     #[inline]
     pub fn reports_updates(&mut self) {}

@@ -201,7 +201,7 @@ impl Observer {
 
     /// The caller cancelled a request.
     #[inline]
-    pub fn is_cancelled(&mut self, op: Op) {
+    pub fn forget(&mut self, op: Op) {
         if !self.watches.is_empty() {
             self.watches.remove(&op);
         }
