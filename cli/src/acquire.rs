@@ -34,10 +34,11 @@ Examples:
   ./step-2
   redlatch release deploy \"$token\"
 
-Nobody renews the lock in between: unless it is extended in time, it is over after its ttl. To run \
-one command, exec is the better way: it renews the lock, and stops the command when it is lost.
+No program renews the lock in between: unless it is extended in time, it is over after its ttl. To \
+run one command, exec is the better way: it renews the lock, and stops the command when it is \
+lost.
 
-Exit codes: 0 the lock is yours, 75 someone else holds it and the wait ran out, 69 no quorum of \
+Exit codes: 0 the lock is yours, 75 another client holds it and the wait ran out, 69 no quorum of \
 nodes could answer, 125 usage or configuration, 128+n ended by signal n while it waited.";
 
 /// The part of the ttl in which the nodes beyond the majority may answer. They are only counted for

@@ -36,7 +36,7 @@ Examples:
 
 Exit codes: 0 what was shown is deleted, or nothing was there (a warning names nodes that did not \
 answer); 1 not confirmed, or a node holds something else by now; 69 no quorum of nodes could \
-answer; 125 usage, configuration, or nobody to ask.";
+answer; 125 usage, configuration, or no terminal to ask at.";
 
 /// Delete a lock, whichever client holds it, after showing which one does
 #[derive(Debug, clap::Args)]
@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> ExitCode {
 fn force_release(options: &Options) -> Result<u8, Refusal> {
     let config = nodes::config(&options.common.nodes, &options.common.timing)?;
     if !options.yes && !io::stdin().is_terminal() {
-        let message = "force-release: stdin is no terminal, so nobody can be asked; give --yes if \
+        let message = "force-release: stdin is no terminal to ask at; give --yes if \
             you know that the holder is gone";
         return Err(Refusal::config(message));
     }

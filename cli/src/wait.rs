@@ -129,7 +129,8 @@ fn refusal(event_loop: &EventLoop, key: &str, seen: &Inspection, is_unknown: boo
         (node.reply, node.detail) = (said, detail.map(Into::into));
     }
     let message = keys::verdict(seen, seen.summary(), Colours::none());
-    let message = format!("waited in vain for \"{}\": {message}", key.escape_debug());
+    let message =
+        format!("waited for \"{}\", and it did not become free: {message}", key.escape_debug());
     Refusal { word, code, nodes: report.nodes, ..Refusal::config(message) }
 }
 

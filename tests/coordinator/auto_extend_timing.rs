@@ -102,8 +102,8 @@ fn auto_extend_ends_with_max_hold_as_its_reason_at_any_ttl() {
 }
 
 /// Another client writes to the key so often that a check of the key is in flight at the moment the
-/// renewal is due, and each 50 ms after it, which is the pause after an extend that failed. Under a bound
-/// by number these checks prolong nothing.
+/// renewal is due, and each 50 ms after it, which is the pause after an extend that failed. Under a
+/// bound by number these checks prolong nothing.
 #[test]
 fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
     let mut bench = quiet();

@@ -212,16 +212,16 @@ impl World {
                 }
                 match step.take(&mut self.drive(client)) {
                     Some(next) => Step::Turn(next),
-                    None if self.has_more_to_do(client) => Step::Read,
+                    None if self.looks_for_more(client) => Step::Read,
                     None => Step::Idle,
                 }
             }
         }
     }
 
-    /// Whether the poller would report something, or there is no sleep at all. Input that was left
-    /// unread is not reported again.
-    fn has_more_to_do(&mut self, client: usize) -> bool {
+    /// Looks whether the poller would report something, or there is no sleep at all. Input that was
+    /// left unread is not reported again.
+    fn looks_for_more(&mut self, client: usize) -> bool {
         let it = &self.clients[client];
         let came = it.wires.iter().zip(&it.rest).any(|(wire, rest)| {
             wire.is_some_and(|wire| !rest && !self.network.wires[wire].inbox.is_empty())

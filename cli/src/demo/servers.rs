@@ -289,7 +289,9 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<Result<T, Stop>>) -> Re
             return outcome;
         }
         if clock::now().saturating_since(start) > PATIENCE {
-            return Err(Stop::Failed(format!("waited {PATIENCE:?} in vain for {what}")));
+            return Err(Stop::Failed(format!(
+                "waited {PATIENCE:?} for {what}, and it did not happen"
+            )));
         }
         #[expect(
             clippy::disallowed_methods,

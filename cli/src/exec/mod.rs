@@ -46,7 +46,7 @@ const EXAMPLES: &str = "\
 Examples:
   redlatch exec nightly-report /usr/local/bin/report --all
   redlatch exec backup -c 'pg_dump app | gzip > /backup/app.gz'
-  redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if somebody else has it
+  redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if another client holds it
   redlatch exec -w 5m -t 1m migrate -- ./migrate  wait for 5 minutes at most
 
 The lock is renewed at a third of its ttl while CMD runs, and released after it; redlatch ends \

@@ -1,5 +1,5 @@
-//! What users and other programs are told while the lock is waited for and held: the lines on
-//! stderr, and the signs of `presence`.
+//! What exec and hold report to users and other programs while they wait for the lock and hold it:
+//! the lines on stderr, and the files and messages of `presence`.
 
 use redlatch::clock::Instant;
 

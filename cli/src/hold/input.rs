@@ -31,9 +31,9 @@ impl Input {
         Input { watched }
     }
 
-    /// Whether stdin has come to its end. Never waits, and leaves the mode of the file as it is,
-    /// because other programs share it.
-    pub fn is_closed(&mut self) -> bool {
+    /// Reads what stdin has, drops it, and returns whether stdin has come to its end. Never waits,
+    /// and leaves the mode of the file as it is, because other programs share it.
+    pub fn read_to_its_end(&mut self) -> bool {
         let mut dropped = [0; 4096];
         while self.watched && may_be_read() {
             match rustix::io::read(rustix::stdio::stdin(), &mut dropped) {

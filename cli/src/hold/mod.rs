@@ -85,7 +85,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     let mut input = Input::watch(event_loop.registry());
     let mut stop = || match signals.ending() {
         Some(signal) => Some(Stop::By(signal)),
-        None => input.is_closed().then_some(Stop::InputClosed),
+        None => input.read_to_its_end().then_some(Stop::InputClosed),
     };
     let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX));
     let keep = keep.warn_before(default_grace(lasts(options)));

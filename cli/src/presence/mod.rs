@@ -46,7 +46,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Removes what an earlier run left behind.
+    /// Removes the files of an earlier run.
     ///
     /// # Errors
     /// A file cannot be written where it is wanted.
