@@ -1,8 +1,8 @@
 //! The least that any program has to do: the same bytes to the same nodes, answers counted by their
 //! first byte, the next question at the majority.
 //!
-//! No timer, no token, no check of anything: an answer that is no grant is a panic. The bench says
-//! which node will be frozen, which no client can know, and the floor does not ask that one.
+//! No timer, no token, no check of anything: an answer that is no grant is a panic. If a node will
+//! be frozen, the floor gets only the other ones, which no client can know.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -10,16 +10,20 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use mio::net::TcpStream;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Registry, Token};
 use redlatch::proto::command::{self, Form};
 use redlatch::{LockToken, Ttl, majority};
 
-use super::support::Fleet;
+use super::arrivals::Arrivals;
+use super::open_loop::{self, Done, Steps};
+use super::support::Node;
 use super::tally::Tally;
-use super::{Contender, TTL};
+use super::{Contender, NODES, TTL};
 
 /// As much as the engine reads at once.
 const SCRATCH_BYTES: usize = 64 * 1024;
+
+const QUORUM: u32 = majority(NODES) as u32;
 
 /// Five sockets and what was asked on them.
 pub struct Floor {
@@ -27,7 +31,6 @@ pub struct Floor {
     events: Events,
     wires: Vec<Wire>,
     slots: Vec<Slot>,
-    quorum: u32,
     scratch: Box<[u8]>,
     /// Keys whose question got its majority in this turn, in that order.
     decided: VecDeque<u32>,
@@ -59,11 +62,11 @@ struct Slot {
 }
 
 impl Floor {
-    /// Connects to the nodes, but not to the last one if that will be frozen.
-    pub fn connect(fleet: &Fleet, most: usize, frozen: bool) -> Floor {
+    /// Connects to the nodes that will answer.
+    pub fn connect(nodes: &[&Node], name: &str, most: usize) -> Floor {
         let poll = Poll::new().expect("a poller");
         let mut wires = Vec::new();
-        for node in fleet.iter().take(fleet.len() - usize::from(frozen)) {
+        for node in nodes {
             let loaded = node.command(&["SCRIPT", "LOAD", command::RELEASE.source]);
             assert_eq!(loaded.text(), command::RELEASE.sha1);
             let stream = std::net::TcpStream::connect(node.address()).expect("a running server");
@@ -81,8 +84,7 @@ impl Floor {
             poll,
             events: Events::with_capacity(64),
             wires,
-            slots: (0..most).map(Slot::new).collect(),
-            quorum: majority(fleet.len()) as u32,
+            slots: (0..most).map(|number| Slot::new(name, number)).collect(),
             scratch: vec![0; SCRATCH_BYTES].into(),
             decided: VecDeque::new(),
         }
@@ -107,7 +109,8 @@ impl Floor {
         }
         self.poll.poll(&mut self.events, None).expect("the poller works");
         for event in &self.events {
-            let wire = &mut self.wires[event.token().0];
+            // The timer of an open loop is no wire.
+            let Some(wire) = self.wires.get_mut(event.token().0) else { continue };
             wire.writable |= event.is_writable();
             if event.is_readable() {
                 wire.read(&mut self.scratch, |ask| {
@@ -116,7 +119,7 @@ impl Floor {
                         return;
                     }
                     slot.answers += 1;
-                    if slot.answers == self.quorum {
+                    if slot.answers == QUORUM {
                         self.decided.push_back(ask.slot);
                     }
                 });
@@ -126,10 +129,10 @@ impl Floor {
 }
 
 impl Slot {
-    fn new(number: usize) -> Slot {
+    fn new(name: &str, number: usize) -> Slot {
         let ttl = Ttl::new(TTL, TTL).expect("a ttl");
         let token = LockToken::parse(&format!("{number:040x}")).expect("forty hex digits");
-        let key = format!("bare:{number:04}");
+        let key = format!("{name}:{number:04}");
         let mut set = BytesMut::new();
         command::acquire(&mut set, key.as_bytes(), &token, ttl);
         let mut release = BytesMut::new();
@@ -202,6 +205,38 @@ impl Contender for Floor {
                 }
             }
         }
+        self.settle();
+    }
+
+    fn run_open(&mut self, arrivals: Arrivals, tally: &mut Tally) {
+        open_loop::run(self, arrivals, tally);
+    }
+}
+
+impl Steps for Floor {
+    fn registry(&self) -> &Registry {
+        self.poll.registry()
+    }
+
+    fn acquire(&mut self, slot: usize) {
+        self.ask(slot as u32);
+    }
+
+    fn turn(&mut self) {
+        self.turn();
+    }
+
+    fn next_done(&mut self) -> Option<Done> {
+        let number = self.decided.pop_front()?;
+        if self.slots[number as usize].question % 2 == 1 {
+            self.ask(number);
+            Some(Done::Acquired(number as usize))
+        } else {
+            Some(Done::Released(number as usize))
+        }
+    }
+
+    fn settle(&mut self) {
         while self.wires.iter().any(|wire| !wire.asks.is_empty()) {
             self.turn();
         }

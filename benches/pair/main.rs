@@ -7,13 +7,21 @@
 //! both run in short rounds one after the other, in an order that alternates. The figure that
 //! counts is the ratio within one round.
 //!
-//! `cargo bench` starts five servers by itself. Options: `--case 1|64|512` (keys in flight;
-//! default: all three), `--rounds N`, `--seconds-per-round F`, `--frozen` (one node is stopped),
-//! `--only ours|floor` (for a profiler), `--json`.
+//! `cargo bench` starts the servers by itself. A closed loop keeps a number of keys in flight: it
+//! shows what a pair costs, and the capacity. An open loop begins pairs at moments that are drawn
+//! beforehand, at a part of that capacity: it shows what a caller waits.
+//!
+//! Options: `--case 1|16|64|512` (a closed loop with so many keys in flight), `--open-loop
+//! 20000|50%` (an open loop with so many pairs a second, or with that part of the floor's pairs a
+//! second in a closed loop; without either option, all of these cases are measured), `--rounds N`,
+//! `--seconds-per-round F`, `--frozen` (the client with one frozen node, compared with the client
+//! of healthy nodes), `--only ours|floor` (for a profiler), `--json`.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
+mod arrivals;
 mod floor;
+mod open_loop;
 mod options;
 mod ours;
 mod report;
@@ -24,12 +32,16 @@ mod support;
 
 use std::time::Duration;
 
+use arrivals::Arrivals;
 use floor::Floor;
-use options::{Only, Options};
+use options::{Only, Options, Rate};
 use ours::Ours;
-use report::Case;
-use support::Fleet;
+use report::{Case, Load, Side};
+use support::{Fleet, Node};
 use tally::{Figures, Tally};
+
+/// How many masters a client has.
+const NODES: usize = 5;
 
 /// The ttl of a lock; no lock lives long enough for it to matter.
 const TTL: Duration = Duration::from_secs(10);
@@ -38,11 +50,24 @@ const TTL: Duration = Duration::from_secs(10);
 /// is found silent.
 const WARM_UP: Duration = Duration::from_millis(1_200);
 
+/// The closed loop whose pairs a second are the capacity, and how many rounds measure it.
+const CAPACITY_IN_FLIGHT: usize = 64;
+const CAPACITY_ROUNDS: usize = 5;
+
 /// Takes and gives back locks.
 trait Contender {
     /// Keeps `in_flight` keys in flight until the tally says that the round is over; returns when
     /// no answer is outstanding.
     fn run(&mut self, in_flight: usize, tally: &mut Tally);
+
+    /// Begins a pair at each arrival; returns when all are complete and no answer is outstanding.
+    fn run_open(&mut self, arrivals: Arrivals, tally: &mut Tally);
+}
+
+/// A contender with the name of its figures.
+struct Named {
+    side: Side,
+    contender: Box<dyn Contender>,
 }
 
 fn main() {
@@ -53,53 +78,98 @@ fn main() {
             std::process::exit(2);
         }
     };
-    let most = options.cases.iter().copied().max().unwrap_or(1);
-    let fleet = Fleet::start(5);
-    let mut ours = Ours::connect(&fleet, most);
-    let mut floor = Floor::connect(&fleet, most, options.frozen);
+    // The healthy client and the one with a frozen node share four masters.
+    let fleet = Fleet::start(NODES + usize::from(options.frozen));
+    let mut contenders = connect(&fleet, &options);
     if options.frozen {
-        fleet[fleet.len() - 1].stop();
+        fleet[NODES].stop();
     }
-    report::begin(&options, &fleet);
+    report::begin(&options);
     for &in_flight in &options.cases {
-        let case = measure(&mut ours, &mut floor, in_flight, &options);
+        let case = measure(&mut contenders, Load::Closed(in_flight), &options);
+        report::show(&case, &options);
+    }
+    for &rate in &options.open_loops {
+        let per_second = match rate {
+            Rate::PerSecond(pairs) => pairs,
+            Rate::OfCapacity(part) => part * capacity(&fleet, &options),
+        };
+        let case = measure(&mut contenders, Load::Open(per_second), &options);
         report::show(&case, &options);
     }
 }
 
-fn measure(ours: &mut Ours, floor: &mut Floor, in_flight: usize, options: &Options) -> Case {
-    let mut round = |turn: Turn, length: Duration| -> Option<Figures> {
-        let (contender, skipped): (&mut dyn Contender, Only) = match turn {
-            Turn::Ours => (ours, Only::Floor),
-            Turn::Floor => (floor, Only::Ours),
-        };
-        if options.only == Some(skipped) {
-            return None;
-        }
-        let mut tally = Tally::begin(length);
-        contender.run(in_flight, &mut tally);
-        Some(tally.figures())
+/// The contenders of this run, connected.
+fn connect(fleet: &Fleet, options: &Options) -> Vec<Named> {
+    let nodes: Vec<&Node> = fleet.iter().collect();
+    let most = options.cases.iter().copied().chain([open_loop::KEYS]).max().unwrap_or(1);
+    let mut contenders = Vec::new();
+    let mut add = |side: Side, contender: Box<dyn Contender>| {
+        contenders.push(Named { side, contender });
     };
-    round(Turn::Ours, WARM_UP);
-    round(Turn::Floor, WARM_UP);
-    let mut case = Case { in_flight, rounds: Vec::new() };
+    let (ours, floor) = (options.only != Some(Only::Floor), options.only != Some(Only::Ours));
+    if ours {
+        add(Side::Ours, Box::new(Ours::connect(&nodes[..NODES], "ours", most)));
+    }
+    if ours && options.frozen {
+        let frozen = [&nodes[..NODES - 1], &nodes[NODES..]].concat();
+        add(Side::OursFrozen, Box::new(Ours::connect(&frozen, "ours-frozen", most)));
+    }
+    if floor {
+        add(Side::Floor, Box::new(Floor::connect(&nodes[..NODES], "floor", most)));
+    }
+    if floor && options.frozen {
+        let rest = &nodes[..NODES - 1];
+        add(Side::FloorFrozen, Box::new(Floor::connect(rest, "floor-frozen", most)));
+    }
+    contenders
+}
+
+/// The floor's pairs a second in a closed loop: the median of some rounds.
+fn capacity(fleet: &Fleet, options: &Options) -> f64 {
+    let nodes: Vec<&Node> = fleet.iter().take(NODES).collect();
+    let mut floor = Floor::connect(&nodes, "capacity", CAPACITY_IN_FLIGHT);
+    let mut rounds = Vec::new();
+    for _ in 0..CAPACITY_ROUNDS {
+        let mut tally = Tally::begin(options.length);
+        floor.run(CAPACITY_IN_FLIGHT, &mut tally);
+        rounds.push(tally.figures());
+    }
+    Figures::median(&rounds).pairs_per_s
+}
+
+/// Runs every contender in each round, every second round in the opposite order.
+fn measure(contenders: &mut [Named], load: Load, options: &Options) -> Case {
+    let mut case = Case::new(load, contenders.iter().map(|named| named.side));
+    for named in contenders.iter_mut() {
+        run(named, load, u64::MAX, WARM_UP);
+    }
     for number in 0..options.rounds {
-        let length = options.length;
-        let (ours, floor) = if number % 2 == 0 {
-            let ours = round(Turn::Ours, length);
-            (ours, round(Turn::Floor, length))
-        } else {
-            let floor = round(Turn::Floor, length);
-            (round(Turn::Ours, length), floor)
-        };
-        case.rounds.push((ours, floor));
+        let mut order: Vec<usize> = (0..contenders.len()).collect();
+        if number % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let figures = run(&mut contenders[index], load, number as u64, options.length);
+            case.add(index, figures);
+        }
     }
     case
 }
 
-/// Whose turn it is.
-#[derive(Clone, Copy)]
-enum Turn {
-    Ours,
-    Floor,
+/// One round of one contender. In an open loop the arrivals are those of `seed`.
+fn run(named: &mut Named, load: Load, seed: u64, length: Duration) -> Figures {
+    match load {
+        Load::Closed(in_flight) => {
+            let mut tally = Tally::begin(length);
+            named.contender.run(in_flight, &mut tally);
+            tally.figures()
+        }
+        Load::Open(per_second) => {
+            let arrivals = Arrivals::draw(seed, per_second, length);
+            let mut tally = Tally::begin(length);
+            named.contender.run_open(arrivals, &mut tally);
+            tally.figures()
+        }
+    }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Options {
     /// How many keys are in flight, case by case.
     pub cases: Vec<usize>,
+    /// The rates of the open loops.
+    pub open_loops: Vec<Rate>,
     pub rounds: usize,
     pub length: Duration,
     pub frozen: bool,
@@ -21,11 +23,24 @@ pub enum Only {
     Floor,
 }
 
+/// How many pairs begin in an open loop.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rate {
+    PerSecond(f64),
+    /// A part of what the floor does in a closed loop: 0.5 is half of it.
+    OfCapacity(f64),
+}
+
+/// What is measured if the command line does not say.
+const CASES: [usize; 4] = [1, 16, 64, 512];
+const OPEN_LOOP: Rate = Rate::OfCapacity(0.5);
+
 impl Options {
     /// Reads the arguments after the program's name.
     pub fn read(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut options = Options {
-            cases: vec![1, 64, 512],
+            cases: Vec::new(),
+            open_loops: Vec::new(),
             rounds: 15,
             length: Duration::from_millis(400),
             frozen: false,
@@ -36,7 +51,8 @@ impl Options {
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
             match argument.as_str() {
-                "--case" => options.cases = vec![positive(&value()?)?],
+                "--case" => options.cases.push(positive(&value()?)?),
+                "--open-loop" => options.open_loops.push(rate(&value()?)?),
                 "--rounds" => options.rounds = positive(&value()?)?,
                 "--seconds-per-round" => options.length = seconds(&value()?)?,
                 "--frozen" => options.frozen = true,
@@ -46,6 +62,10 @@ impl Options {
                 "--bench" => {}
                 other => return Err(format!("unknown option {other}")),
             }
+        }
+        if options.cases.is_empty() && options.open_loops.is_empty() {
+            options.cases = CASES.to_vec();
+            options.open_loops = vec![OPEN_LOOP];
         }
         Ok(options)
     }
@@ -59,6 +79,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
     let length = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     length.ok_or(format!("{text} is not a number of seconds"))
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    let positive = |text: &str| text.parse().ok().filter(|&n: &f64| n > 0.0 && n.is_finite());
+    let rate = match text.strip_suffix('%') {
+        Some(percent) => positive(percent).map(|percent| Rate::OfCapacity(percent / 100.0)),
+        None => positive(text).map(Rate::PerSecond),
+    };
+    rate.ok_or(format!("{text} is neither pairs a second nor a percentage of the capacity"))
 }
 
 fn only(text: &str) -> Result<Only, String> {

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use mio::{Events, Poll, Token};
+use mio::{Events, Poll, Registry, Token};
 use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard};
 
-use super::support::Fleet;
+use super::arrivals::Arrivals;
+use super::open_loop::{self, Done, Steps};
+use super::support::Node;
 use super::tally::Tally;
-use super::{Contender, TTL};
+use super::{Contender, NODES, TTL};
 
 /// The engine and its loop.
 pub struct Ours {
@@ -20,20 +22,20 @@ pub struct Ours {
 
 impl Ours {
     /// Connects to the nodes and waits until each of them is ready.
-    pub fn connect(fleet: &Fleet, most: usize) -> Ours {
+    pub fn connect(nodes: &[&Node], name: &str, most: usize) -> Ours {
         // The bench measures the time of a pair. A busy machine must not make a node look silent
         // here: the floor waits for ever.
-        let config = Config::new(fleet.urls())
+        let config = Config::new(nodes.iter().map(|node| node.url()))
             .expect("the urls of the fleet")
             .restart_guard(RestartGuard::Off)
             .node_timeout(Duration::from_secs(1));
         let poll = Poll::new().expect("a poller");
         let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
-        let keys = (0..most).map(|slot| format!("ours:{slot:04}")).collect();
+        let keys = (0..most).map(|slot| format!("{name}:{slot:04}")).collect();
         let asked = vec![Instant::now(); most];
         let mut ours = Ours { poll, events: Events::with_capacity(64), engine, keys, asked };
         let started = Instant::now();
-        while ours.engine.coordinator().ready().len() < fleet.len() {
+        while ours.engine.coordinator().ready().len() < NODES {
             ours.turn();
             assert!(started.elapsed() < Duration::from_secs(5), "the nodes are not ready");
         }
@@ -81,7 +83,44 @@ impl Contender for Ours {
                 self.turn();
             }
         }
-        // The answers after the majority: the nodes that are not frozen have sent them already.
+        self.settle();
+    }
+
+    fn run_open(&mut self, arrivals: Arrivals, tally: &mut Tally) {
+        open_loop::run(self, arrivals, tally);
+    }
+}
+
+impl Steps for Ours {
+    fn registry(&self) -> &Registry {
+        self.poll.registry()
+    }
+
+    fn acquire(&mut self, slot: usize) {
+        self.engine
+            .acquire(&self.keys[slot], LockOptions::once(TTL), slot as u64)
+            .expect("there is room");
+    }
+
+    fn turn(&mut self) {
+        self.turn();
+    }
+
+    fn next_done(&mut self) -> Option<Done> {
+        let done = self.engine.poll_completion()?;
+        let slot = done.data as usize;
+        match done.result {
+            Ok(Outcome::Acquired(lock)) => {
+                self.engine.release(lock, done.data);
+                Some(Done::Acquired(slot))
+            }
+            Ok(Outcome::Released(_)) => Some(Done::Released(slot)),
+            other => panic!("a free key came to {other:?}"),
+        }
+    }
+
+    fn settle(&mut self) {
+        // The nodes that are not frozen have sent their answers already.
         let late = |engine: &Engine| {
             let core = engine.coordinator();
             core.ready().iter().any(|node| core.unanswered(node) > 0)

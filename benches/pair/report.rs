@@ -3,32 +3,61 @@
 //! Each figure is the median of its rounds, and each ratio the median of the ratios within a round:
 //! what disturbs the machine for longer than a round disturbs both sides of it.
 
+use super::NODES;
 use super::options::Options;
-use super::support::{Fleet, Server};
+use super::support::Server;
 use super::tally::Figures;
 
-/// The rounds of one number of keys in flight.
+/// What the contenders do in a case.
+#[derive(Debug, Clone, Copy)]
+pub enum Load {
+    /// So many keys in flight.
+    Closed(usize),
+    /// So many pairs begin in a second.
+    Open(f64),
+}
+
+/// Whose figures these are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Ours,
+    Floor,
+    /// The same clients, with one frozen node.
+    OursFrozen,
+    FloorFrozen,
+}
+
+/// The ratios that are shown if both sides of them were measured: name, dividend, divisor.
+const RATIOS: [(&str, Side, Side); 4] = [
+    ("ratio", Side::Ours, Side::Floor),
+    ("frozen ratio", Side::OursFrozen, Side::FloorFrozen),
+    ("ours frozen/healthy", Side::OursFrozen, Side::Ours),
+    ("floor frozen/healthy", Side::FloorFrozen, Side::Floor),
+];
+
+/// The rounds of one load.
 pub struct Case {
-    pub in_flight: usize,
-    /// Ours and the floor's; one is missing if only the other was wanted.
-    pub rounds: Vec<(Option<Figures>, Option<Figures>)>,
+    load: Load,
+    rounds: Vec<(Side, Vec<Figures>)>,
 }
 
 /// What goes before the first case.
-pub fn begin(options: &Options, fleet: &Fleet) {
+pub fn begin(options: &Options) {
     if options.json {
         return;
     }
     let Server { binary, version: (major, minor), .. } = Server::get();
-    let state = if options.frozen { ", one of them frozen" } else { "" };
-    println!("acquire and release of a free key on {} masters{state}", fleet.len());
+    println!("acquire and release of a free key on {NODES} masters");
+    if options.frozen {
+        println!("frozen: one of the client's {NODES} masters is stopped");
+    }
     let Options { rounds, length, .. } = options;
     println!("{binary} {major}.{minor}; medians of {rounds} rounds of {length:?};");
-    println!("ratio: the median of the rounds' ratios");
+    println!("ratio: ours to the floor; every ratio is the median of the rounds' ratios");
     println!();
     println!(
-        "{:>9}  {:<7} {:>11} {:>11} {:>11} {:>11}",
-        "in flight", "", "p50 us", "p99 us", "cpu us/pair", "pairs/s"
+        "{:>14}  {:<20} {:>11} {:>11} {:>11} {:>11}",
+        "", "", "p50 us", "p99 us", "cpu us/pair", "pairs/s"
     );
 }
 
@@ -36,19 +65,23 @@ pub fn begin(options: &Options, fleet: &Fleet) {
 pub fn show(case: &Case, options: &Options) {
     let rows = case.rows();
     if options.json {
-        println!("{}", json(case.in_flight, &rows));
+        println!("{}", json(case.load, &rows));
         return;
     }
     for (index, row) in rows.iter().enumerate() {
-        let label = if index == 0 { case.in_flight.to_string() } else { String::new() };
-        let Row { name, figures: f } = row;
-        let digits = if *name == "ratio" { 2 } else { 1 };
+        let label = match case.load {
+            _ if index > 0 => String::new(),
+            Load::Closed(in_flight) => format!("{in_flight} in flight"),
+            Load::Open(per_second) => format!("open {per_second:.0}/s"),
+        };
+        let Row { name, figures: f, is_ratio } = row;
+        let digits = if *is_ratio { 2 } else { 1 };
         println!(
-            "{label:>9}  {name:<7} {:>11.digits$} {:>11.digits$} {:>11.2} {:>11.*}",
+            "{label:>14}  {name:<20} {:>11.digits$} {:>11.digits$} {:>11.2} {:>11.*}",
             f.p50_us,
             f.p99_us,
             f.cpu_us,
-            if *name == "ratio" { 2 } else { 0 },
+            if *is_ratio { 2 } else { 0 },
             f.pairs_per_s,
         );
     }
@@ -58,19 +91,56 @@ pub fn show(case: &Case, options: &Options) {
 struct Row {
     name: &'static str,
     figures: Figures,
+    is_ratio: bool,
+}
+
+impl Side {
+    fn name(self) -> &'static str {
+        match self {
+            Side::Ours => "ours",
+            Side::Floor => "floor",
+            Side::OursFrozen => "ours frozen",
+            Side::FloorFrozen => "floor frozen",
+        }
+    }
 }
 
 impl Case {
+    /// A case in which nothing was measured yet.
+    pub fn new(load: Load, sides: impl Iterator<Item = Side>) -> Case {
+        Case { load, rounds: sides.map(|side| (side, Vec::new())).collect() }
+    }
+
+    /// Adds a round of the side with this index.
+    pub fn add(&mut self, index: usize, figures: Figures) {
+        self.rounds[index].1.push(figures);
+    }
+
     fn rows(&self) -> Vec<Row> {
-        let ours: Vec<Figures> = self.rounds.iter().filter_map(|round| round.0).collect();
-        let floor: Vec<Figures> = self.rounds.iter().filter_map(|round| round.1).collect();
-        let pairs = ours.iter().zip(&floor);
-        let ratios: Vec<Figures> = pairs.map(|(ours, floor)| ours.over(floor)).collect();
-        let rows = [("ours", ours), ("floor", floor), ("ratio", ratios)];
-        rows.into_iter()
-            .filter(|(_, rounds)| !rounds.is_empty())
-            .map(|(name, rounds)| Row { name, figures: Figures::median(&rounds) })
-            .collect()
+        let mut rows = Vec::new();
+        for (side, rounds) in &self.rounds {
+            let figures = Figures::median(rounds);
+            rows.push(Row { name: side.name(), figures, is_ratio: false });
+        }
+        for (name, ..) in RATIOS {
+            let Some(figures) = self.ratio(name) else { continue };
+            rows.push(Row { name, figures, is_ratio: true });
+        }
+        rows
+    }
+
+    /// The ratio of this name: the median of the rounds' ratios. `None` if one of its sides was
+    /// not measured.
+    pub fn ratio(&self, name: &str) -> Option<Figures> {
+        let (_, dividend, divisor) = RATIOS.into_iter().find(|ratio| ratio.0 == name)?;
+        let rounds = self.of(dividend)?.iter().zip(self.of(divisor)?);
+        let ratios: Vec<Figures> = rounds.map(|(over, under)| over.over(under)).collect();
+        Some(Figures::median(&ratios))
+    }
+
+    fn of(&self, wanted: Side) -> Option<&[Figures]> {
+        let found = self.rounds.iter().find(|(side, _)| *side == wanted);
+        found.map(|(_, rounds)| rounds.as_slice())
     }
 }
 
@@ -84,7 +154,8 @@ impl Figures {
         }
     }
 
-    fn median(rounds: &[Figures]) -> Figures {
+    /// The median of each figure.
+    pub fn median(rounds: &[Figures]) -> Figures {
         let of = |field: fn(&Figures) -> f64| {
             let mut values: Vec<f64> = rounds.iter().map(field).collect();
             values.sort_by(f64::total_cmp);
@@ -104,11 +175,12 @@ impl Figures {
     }
 }
 
-fn json(in_flight: usize, rows: &[Row]) -> String {
+fn json(load: Load, rows: &[Row]) -> String {
     let parts: Vec<String> = rows
         .iter()
-        .map(|Row { name, figures: f }| {
-            let unit = if *name == "ratio" { "" } else { "_us" };
+        .map(|Row { name, figures: f, is_ratio }| {
+            let unit = if *is_ratio { "" } else { "_us" };
+            let name = name.replace([' ', '/'], "_");
             format!(
                 "\"{name}\":{{\"p50{unit}\":{:.3},\"p99{unit}\":{:.3},\"cpu{unit}\":{:.3},\
                  \"pairs_per_s\":{:.3}}}",
@@ -116,5 +188,11 @@ fn json(in_flight: usize, rows: &[Row]) -> String {
             )
         })
         .collect();
-    format!("{{\"case\":\"{in_flight}\",{}}}", parts.join(","))
+    let case = match load {
+        Load::Closed(in_flight) => format!("\"case\":\"{in_flight}\""),
+        Load::Open(per_second) => {
+            format!("\"case\":\"open\",\"arrivals_per_s\":{per_second:.0}")
+        }
+    };
+    format!("{{{case},{}}}", parts.join(","))
 }

@@ -1,8 +1,9 @@
 //! The figures of one round: pairs, the time of each acquire, and the thread's own time on the
 //! processor.
 //!
-//! The figures are taken at the first look at the clock after the round's end. Requests that are
-//! still in flight then are completed, and not counted.
+//! In a closed loop the figures are taken at the first look at the clock after the round's end.
+//! Requests that are still in flight then are completed, and not counted. In an open loop every
+//! request counts.
 
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,22 @@ impl Tally {
         }
         self.figures = Some(self.count(now));
         None
+    }
+
+    /// When the round began.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// A pair of an open loop is complete. Each of them counts: those that are complete only after
+    /// the round's end are the slow ones.
+    pub fn completed(&mut self) {
+        self.pairs += 1;
+    }
+
+    /// The last pair of an open loop is complete.
+    pub fn end(&mut self) {
+        self.figures = Some(self.count(Instant::now()));
     }
 
     /// The figures of the round. It has to be over.
