@@ -14,7 +14,68 @@ pub struct Op {
     /// The place in the slab.
     pub(super) index: u32,
     /// Which of the requests that had this place.
-    pub(super) generation: u64,
+    pub(super) generation: OpGeneration,
+}
+
+/// Counts the requests of a client. It never comes again: a caller may keep a handle for ever. Two
+/// halves, so that an optional handle takes 12 bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpGeneration {
+    high: NonZeroU32,
+    low: u32,
+}
+
+impl Default for OpGeneration {
+    fn default() -> OpGeneration {
+        OpGeneration::FIRST
+    }
+}
+
+impl OpGeneration {
+    /// The first generation.
+    pub const FIRST: OpGeneration = OpGeneration { high: NonZeroU32::MIN, low: 0 };
+
+    /// Moves on to the next generation, and returns the present one.
+    pub fn advance(&mut self) -> OpGeneration {
+        let present = *self;
+        self.low = self.low.wrapping_add(1);
+        if self.low == 0 {
+            self.high = self.high.checked_add(1).expect("no client makes 2^63 requests");
+        }
+        present
+    }
+}
+
+impl Op {
+    /// The handle as a timer has it.
+    pub(super) const fn short(self) -> ShortOp {
+        ShortOp { index: self.index, low: self.generation.low }
+    }
+}
+
+/// The handle of a request in one of its timers, which never outlives the request: half of the
+/// generation is enough to notice a mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShortOp {
+    pub(super) index: u32,
+    low: u32,
+}
+
+/// A place in a slab. An optional place takes four bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place(NonZeroU32);
+
+impl Place {
+    /// The place at `index`.
+    pub fn new(index: usize) -> Place {
+        let number = u32::try_from(index).ok().and_then(|index| NonZeroU32::MIN.checked_add(index));
+        Place(number.expect("the limits keep every slab far smaller"))
+    }
+
+    /// Its index in the slab.
+    pub const fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
 }
 
 /// Which of the entries that had a place. It wraps, so that a handle fits into a question in
@@ -79,5 +140,19 @@ mod tests {
         assert_eq!(last.advance(), Generation(NonZeroU32::MAX));
         assert_eq!(last, Generation::FIRST);
         assert_eq!(size_of::<Option<RecordId>>(), 8);
+    }
+
+    #[test]
+    fn generation_of_a_request_goes_on_after_its_lower_half_is_full() {
+        let mut last = OpGeneration { high: NonZeroU32::MIN, low: u32::MAX };
+        last.advance();
+        assert_eq!((last.high.get(), last.low), (2, 0));
+        assert_eq!(size_of::<Option<Op>>(), 12);
+    }
+
+    #[test]
+    fn place_keeps_its_index() {
+        assert_eq!([0, 1, 1 << 30].map(|index| Place::new(index).index()), [0, 1, 1 << 30]);
+        assert_eq!(size_of::<Option<Place>>(), 4);
     }
 }

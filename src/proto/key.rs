@@ -5,6 +5,7 @@
 //! does no harm if it is another's.
 
 use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
+use std::num::NonZeroU64;
 
 /// Makes the key that is sent out of the key that a caller named. Everything else, such as records
 /// and errors, has the key as the caller named it.
@@ -47,19 +48,19 @@ impl KeyPrefix {
 
 /// The hash of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeyHash(u64);
+pub struct KeyHash(NonZeroU64);
 
 impl KeyHash {
     /// The hash of `key`.
     pub fn of(key: &[u8]) -> KeyHash {
         let mut hasher = DefaultHasher::new();
         hasher.write(key);
-        KeyHash(hasher.finish())
+        KeyHash(NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN))
     }
 
     /// The place of this hash in a table with that many places.
     pub const fn place(self, places: usize) -> usize {
-        (self.0 % places as u64) as usize
+        (self.0.get() % places as u64) as usize
     }
 }
 

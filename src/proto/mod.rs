@@ -19,6 +19,7 @@ pub(crate) mod node_set;
 pub mod prometheus;
 pub(crate) mod settings;
 pub(crate) mod stats;
+pub(crate) mod surplus;
 pub(crate) mod time;
 pub(crate) mod timers;
 pub mod turn;

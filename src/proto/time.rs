@@ -12,6 +12,9 @@ const NANOS_PER_MILLI: u64 = 1_000_000;
 /// millisecond) and of our own rounding. Source: the Redlock page, "Safety arguments".
 const DRIFT_FIXED_NANOS: u64 = 2 * NANOS_PER_MILLI;
 
+/// The longest ttl that can be written down: 8,900 years.
+const LONGEST_MILLIS: u64 = (1 << 48) - 1;
+
 /// A moment, in nanoseconds on some monotonic clock. Only the caller knows which clock it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
@@ -56,7 +59,9 @@ pub fn drift(length: Duration) -> Duration {
 /// off, because a node's clock may run faster than ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl {
-    millis: u64,
+    /// 48 bits, the highest first, so that ttls compare as their milliseconds do: a lock has several
+    /// ttls, and is kept small.
+    millis: [u16; 3],
 }
 
 impl Ttl {
@@ -76,7 +81,11 @@ impl Ttl {
         }
         let millis =
             u64::try_from(asked.as_millis()).map_err(|_| InvalidTtl::TooLong { asked, max_ttl })?;
-        let ttl = Ttl { millis };
+        if millis > LONGEST_MILLIS {
+            let max_ttl = Duration::from_millis(LONGEST_MILLIS);
+            return Err(InvalidTtl::TooLong { asked, max_ttl });
+        }
+        let ttl = Ttl { millis: [32, 16, 0].map(|bits| (millis >> bits) as u16) };
         if ttl.usable().is_zero() {
             return Err(InvalidTtl::TooShort { asked });
         }
@@ -85,12 +94,13 @@ impl Ttl {
 
     /// The ttl as it is sent to a node.
     pub const fn as_millis(self) -> u64 {
-        self.millis
+        let [high, middle, low] = self.millis;
+        (high as u64) << 32 | (middle as u64) << 16 | low as u64
     }
 
     /// The ttl as a duration.
     pub const fn duration(self) -> Duration {
-        Duration::from_millis(self.millis)
+        Duration::from_millis(self.as_millis())
     }
 
     /// The drift that is taken off: a hundredth of the ttl, and two milliseconds.
@@ -188,7 +198,14 @@ mod tests {
         let end = Instant::from_nanos(u64::MAX);
         assert_eq!(end.saturating_add(Duration::MAX), end);
         assert_eq!(Instant::from_nanos(1).saturating_since(end), Duration::ZERO);
-        let longest = Ttl::new(millis(u64::MAX), Duration::MAX).unwrap();
+        let longest = Ttl::new(millis(LONGEST_MILLIS), Duration::MAX).unwrap();
+        assert_eq!(longest.as_millis(), LONGEST_MILLIS);
+        assert!(longest > Ttl::new(millis(LONGEST_MILLIS - 0x1_0000), Duration::MAX).unwrap());
+        for asked in [millis(LONGEST_MILLIS + 1), millis(u64::MAX)] {
+            let max_ttl = longest.duration();
+            let refused = Err(InvalidTtl::TooLong { asked, max_ttl });
+            assert_eq!(Ttl::new(asked, Duration::MAX), refused);
+        }
         assert_eq!(longest.deadline(end), end);
         assert!(longest.deadline(Instant::default()) > Instant::default());
     }

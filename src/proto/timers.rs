@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use crate::proto::ids::Place;
+use crate::proto::surplus::{insert, shrink_slab};
 use crate::proto::time::Instant;
 
 /// How many lengths can have timers at once before further ones go to the sorted set: the node
@@ -16,16 +18,17 @@ use crate::proto::time::Instant;
 const LANES: usize = 16;
 
 const NONE: u32 = u32::MAX;
+const NO_LANE: u8 = u8::MAX;
 
 /// The handle of a timer, by which it can be cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timer(u32);
+pub struct Timer(Place);
 
 #[derive(Debug, Clone, Copy)]
 struct Entry<T> {
     due: Instant,
     what: T,
-    lane: u32,
+    lane: u8,
     previous: u32,
     next: u32,
 }
@@ -58,18 +61,18 @@ impl<T: Copy> Timers<T> {
         let Some(lane) = self.lane_for(length) else {
             return self.set_at(due, what);
         };
-        let entry = Entry { due, what, lane: lane as u32, previous: NONE, next: NONE };
-        let key = self.entries.insert(entry) as u32;
+        let entry = Entry { due, what, lane: lane as u8, previous: NONE, next: NONE };
+        let key = insert(&mut self.entries, entry) as u32;
         self.link_after_earlier(lane, key);
-        Timer(key)
+        Timer(Place::new(key as usize))
     }
 
     /// Sets a timer for a moment of its own.
     pub fn set_at(&mut self, due: Instant, what: T) -> Timer {
-        let entry = Entry { due, what, lane: NONE, previous: NONE, next: NONE };
-        let key = self.entries.insert(entry) as u32;
+        let entry = Entry { due, what, lane: NO_LANE, previous: NONE, next: NONE };
+        let key = insert(&mut self.entries, entry) as u32;
         self.sorted.insert((due, key));
-        Timer(key)
+        Timer(Place::new(key as usize))
     }
 
     /// Clears a timer that has not come due.
@@ -78,8 +81,9 @@ impl<T: Copy> Timers<T> {
     /// If the timer came due or was cleared before: the code that holds a timer has to forget it
     /// then.
     pub fn clear(&mut self, timer: Timer) {
-        let entry = self.entries.remove(timer.0 as usize);
-        self.unlink(timer.0, &entry);
+        let place = timer.0.index();
+        let entry = self.entries.remove(place);
+        self.unlink(place as u32, &entry);
     }
 
     /// Clears the timer in `place`, if there is one.
@@ -103,6 +107,16 @@ impl<T: Copy> Timers<T> {
         let entry = self.entries.remove(key as usize);
         self.unlink(key, &entry);
         Some(entry.what)
+    }
+
+    /// Gives back the places that were not in use since `most` were.
+    pub fn shrink(&mut self, most: usize) {
+        shrink_slab(&mut self.entries, most);
+    }
+
+    /// For how many timers there are places.
+    pub fn capacity(&self) -> usize {
+        self.entries.capacity()
     }
 
     /// How many timers are set.
@@ -153,11 +167,11 @@ impl<T: Copy> Timers<T> {
     }
 
     fn unlink(&mut self, key: u32, entry: &Entry<T>) {
-        if entry.lane == NONE {
+        if entry.lane == NO_LANE {
             self.sorted.remove(&(entry.due, key));
             return;
         }
-        let lane = &mut self.lanes[entry.lane as usize];
+        let lane = &mut self.lanes[usize::from(entry.lane)];
         match entry.previous {
             NONE => lane.head = entry.next,
             _ => self.entries[entry.previous as usize].next = entry.next,

@@ -178,6 +178,11 @@ impl Cluster {
         self.nodes[node.index()].connection.sent(count, now);
     }
 
+    /// Gives back the room that no connection used since this was called last.
+    pub fn shrink(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.connection.shrink());
+    }
+
     /// Takes what was read from a node, up to the next event for the locks. The caller takes the
     /// changes out before it calls again, and before it acts on an answer. It calls until there is
     /// no event.

@@ -95,7 +95,7 @@ impl Coordinator {
 
     /// Takes note that the first `count` bytes of the output were written.
     pub fn handle_sent(&mut self, node: NodeId, count: usize, now: Instant) {
-        self.locks.cluster_mut().handle_sent(node, count, now);
+        self.locks.handle_sent(node, count, now);
     }
 
     /// The connection is gone, or could not be opened; `words` are the text of the system's error.

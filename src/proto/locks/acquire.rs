@@ -147,7 +147,7 @@ impl Locks {
         if self.hold_at_start(id) {
             return;
         }
-        let adopts = self.records.get(id).taken_up.is_some();
+        let adopts = self.records.get(id).taken_up().is_some();
         let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
         let mut askable = NodeSet::EMPTY;
         self.records.get_mut(id).uncounted = NodeSet::EMPTY;
@@ -264,8 +264,8 @@ impl Locks {
     ) -> Lock {
         let reports_under = self.reports_under(data);
         let record = self.records.get_mut(id);
-        (record.op, record.reports_under) = (None, reports_under);
-        record.held_since = Some(now);
+        record.op = None;
+        record.is_handed_out(now, reports_under);
         self.cluster.stats_mut().handed_out(now.saturating_since(since));
         handle_of(id, record)
     }
@@ -314,9 +314,10 @@ impl Locks {
         self.records.unindex(id);
         self.records.index(next, hash);
         let record = self.records.get_mut(id);
-        let (tracked, queue) = (record.tracked, record.queue.take());
+        let (tracked, queue) = (record.tracked, record.take_queue());
         let record = self.records.get_mut(next);
-        (record.op, record.tracked, record.queue) = (Some(op), tracked, queue);
+        (record.op, record.tracked) = (Some(op), tracked);
+        record.set_queue(queue);
         Some(next)
     }
 

@@ -61,7 +61,7 @@ impl Locks {
         let longest = self.longest_ttl()?;
         let op = self.ops.open(data, now, now, Stage::Running { record: id });
         let record = self.records.get_mut(id);
-        (record.taken_up, record.longest) = (Some(Box::new(token)), longest);
+        (record.trouble_mut().taken_up, record.longest) = (Some(Box::new(token)), longest);
         self.records.index(id, KeyHash::of(key));
         self.set_auto_extend(id, op, auto_extend);
         self.begin_attempt(id, now);

@@ -297,7 +297,7 @@ mod tests {
     }
 
     fn extended(auto_extend: AutoExtend) -> AutoExtended {
-        let op = Op { index: 0, generation: 1 };
+        let op = Op { index: 0, generation: crate::proto::ids::OpGeneration::FIRST };
         AutoExtended::new(RecordId::of(0), Some(op), auto_extend, ttl(), at(1_000_000))
     }
 

@@ -31,7 +31,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ballot {
     electors: NodeSet,
-    needed: u32,
+    needed: u8,
     grants: NodeSet,
     denials: NodeSet,
     errors: NodeSet,
@@ -49,7 +49,7 @@ impl Ballot {
     pub fn of(electors: NodeSet, needed: usize) -> Ballot {
         let mut ballot = Ballot {
             electors,
-            needed: u32::try_from(needed).unwrap_or(u32::MAX),
+            needed: u8::try_from(needed).unwrap_or(u8::MAX),
             grants: NodeSet::EMPTY,
             denials: NodeSet::EMPTY,
             errors: NodeSet::EMPTY,
@@ -109,7 +109,7 @@ impl Ballot {
 
     fn count(&self) -> Verdict {
         let grants = self.grants.len();
-        let needed = self.needed as usize;
+        let needed = usize::from(self.needed);
         if grants >= needed {
             Verdict::Won
         } else if grants + self.undecided().len() < needed {

@@ -111,7 +111,7 @@ impl Locks {
         let mut vote = record.round.number == ask.round;
         if ask.kind.may_create() {
             record.asked.take(node);
-            record.healing.remove(node);
+            record.heal_is_over(node);
             record.may_be_executed_late(node, now);
             if provable {
                 let pending_release = PendingRelease { record: ask.record, not_before: now };

@@ -21,7 +21,7 @@ impl Locks {
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(id);
         record.uncounted.remove(node);
-        if record.absent.contains(node) {
+        if record.absent().contains(node) {
             return NodeReply::Absent;
         }
         if trusted {
@@ -37,7 +37,7 @@ impl Locks {
     /// Asks the nodes that lost the key of a lock that is held to take it again.
     pub(super) fn heal(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get(id);
-        let absent = record.absent.minus(record.taken).minus(record.healing);
+        let absent = record.absent().minus(record.taken()).minus(record.healing());
         if absent.is_empty() || record.ttl_left(now).is_none() {
             return;
         }
@@ -46,8 +46,9 @@ impl Locks {
                 continue;
             }
             let record = self.records.get_mut(id);
-            record.absent.remove(node);
-            record.healing.insert(node);
+            let trouble = record.trouble_mut();
+            trouble.absent.remove(node);
+            trouble.healing.insert(node);
             self.ask(node, id, Kind::Heal, now);
         }
     }
@@ -63,7 +64,7 @@ impl Locks {
     ) {
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
-        record.healing.remove(node);
+        record.heal_is_over(node);
         if reply == NodeReply::Granted {
             record.confirm(node);
         }
@@ -73,7 +74,7 @@ impl Locks {
                 self.cluster.stats_mut().healed += 1
             }
             NodeReply::Failed(_) => {
-                record.absent.insert(node);
+                record.trouble_mut().absent.insert(node);
             }
             _ => {}
         }

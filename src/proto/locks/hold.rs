@@ -39,7 +39,7 @@ impl Locks {
     pub fn holders(&self, lock: &Lock) -> NodeSet {
         let Some(id) = self.records.find(lock) else { return NodeSet::EMPTY };
         let record = self.records.get(id);
-        let unknown = record.unproven.union(record.uncounted);
+        let unknown = record.unproven().union(record.uncounted);
         let counts = |node| self.cluster.is_trusted(node) || !record.is_doubtful(node);
         let known = record.release_pending.minus(unknown).iter();
         known.filter(|&node| !record.asked.contains(node) && counts(node)).collect()
@@ -213,7 +213,7 @@ impl Locks {
             // Our key is there, and any quarantine in which it may have been created is over.
             record.confirm(node);
         }
-        let (gone, was_won) = (record.absent.len(), record.round.is_won());
+        let (gone, was_won) = (record.absent().len(), record.round.is_won());
         if current {
             let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
             self.cast(ask.record, node, reply, now);
@@ -296,7 +296,7 @@ impl Locks {
     pub(super) fn extend_is_lost(&mut self, id: RecordId, now: Instant) {
         let spare = self.cluster.spare_nodes();
         let record = self.records.get(id);
-        if record.absent.len() > spare {
+        if record.absent().len() > spare {
             self.lose(id, LostReason::Gone, now);
             return;
         }
@@ -325,7 +325,7 @@ impl Locks {
         // At the deadline there is no next round: its own timer ends the lock.
         let pause = self.cluster.settings().extend_again_after();
         let at = now.saturating_add(pause).min(record.deadline);
-        let timer = self.timers.set_at(at, Due::Retry { op });
+        let timer = self.timers.set_at(at, Due::Retry { op: op.short() });
         let last = Error::NoQuorum(report);
         self.ops.move_to(op, Stage::Pausing { record: id, timer, last });
     }
@@ -355,7 +355,7 @@ impl Locks {
 
     /// Counts the end of a lock that was handed out. Returns whether it was held until now.
     pub(super) fn hold_is_over(&mut self, id: RecordId, now: Instant) -> bool {
-        let Some(since) = self.records.get_mut(id).held_since.take() else { return false };
+        let Some(since) = self.records.get_mut(id).hold_is_over() else { return false };
         self.cluster.stats_mut().hold_is_over(now.saturating_since(since));
         true
     }

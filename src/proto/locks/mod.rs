@@ -30,6 +30,7 @@ pub mod pending_releases;
 pub mod records;
 mod releases;
 mod renewals;
+mod replies;
 mod reports;
 pub mod requests;
 pub mod round;
@@ -38,6 +39,8 @@ mod task_rounds;
 pub mod tasks;
 #[cfg(test)]
 pub mod tests;
+mod tidying;
+mod trouble;
 mod turns;
 pub mod updates;
 mod vouch;
@@ -50,7 +53,7 @@ use rand::rngs::StdRng;
 
 use crate::proto::cluster::Cluster;
 use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply};
-use crate::proto::ids::{Op, RecordId, TaskId};
+use crate::proto::ids::{Op, RecordId, ShortOp, TaskId};
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::{AutoExtend, AutoExtendedLocks};
@@ -66,6 +69,7 @@ use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::command::{self};
+use tidying::Tidying;
 use updates::Updates;
 
 /// What a timer does when it comes due.
@@ -78,9 +82,9 @@ enum Due {
     /// The lock's deadline.
     Deadline { record: RecordId },
     /// The pause before the next attempt or round is over.
-    Retry { op: Op },
+    Retry { op: ShortOp },
     /// The wait for the turn after other requests of this client is over.
-    GiveUp { op: Op },
+    GiveUp { op: ShortOp },
     /// An auto-extended lock comes near its deadline: warn its caller.
     Warn { record: RecordId },
     /// Send the node its pending releases.
@@ -231,6 +235,7 @@ pub struct Locks {
     /// Events for the waits: empty except within a call of the coordinator.
     waits: VecDeque<WaitEvent>,
     updates: Updates,
+    tidying: Tidying,
     rng: StdRng,
 }
 
@@ -254,6 +259,7 @@ impl Locks {
             prolongs: Timers::new(),
             waits: VecDeque::new(),
             updates: Updates::default(),
+            tidying: Tidying::default(),
             rng: StdRng::from_seed(seed),
             cluster: Cluster::new(settings, now),
         }
@@ -286,7 +292,8 @@ impl Locks {
     /// The earliest moment at which something is due.
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
-        let due = [self.cluster.next_timeout(), self.timers.next(), self.prolongs.next()];
+        let at_nodes = self.cluster.next_timeout();
+        let due = [at_nodes, self.timers.next(), self.prolongs.next(), self.tidying.due];
         due.into_iter().flatten().min()
     }
 
@@ -299,13 +306,13 @@ impl Locks {
             self.act_on_changes(now);
             return true;
         }
-        let Some(due) = self.timers.pop_due(now) else { return false };
+        let Some(due) = self.timers.pop_due(now) else { return self.tidy_if_due(now) };
         match due {
             Due::Round { record } => self.round_is_over(record, now),
             Due::Task { task } => self.task_is_due(task, now),
             Due::Deadline { record } => self.deadline_is_reached(record, now),
-            Due::Retry { op } => self.pause_is_over(op, now),
-            Due::GiveUp { op } => self.on_wait_over(op),
+            Due::Retry { op } => self.pause_is_over(self.ops.whole(op), now),
+            Due::GiveUp { op } => self.on_wait_over(self.ops.whole(op)),
             Due::Warn { record } => self.warning_is_due(record),
             Due::PendingReleases { node } => self.on_releases_due(node, now),
             Due::Flushes { node } => self.walk_is_due(node, now),
@@ -534,7 +541,7 @@ fn encode(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Inst
             command::acquire(out, key, token, left);
         }
         Kind::Adopt => {
-            let old = record.taken_up.as_ref().expect("it is set before the nodes are asked");
+            let old = record.taken_up().expect("it is set before the nodes are asked");
             command::adopt(out, key, old, token, ttl);
         }
         Kind::Exists => command::encode(out, &[b"EXISTS", key]),

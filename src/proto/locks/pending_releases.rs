@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::proto::ids::RecordId;
+use crate::proto::surplus::{shrink_list, shrink_queue};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timer;
 
@@ -54,6 +55,12 @@ impl PendingReleases {
     /// Takes out the next pending release.
     pub fn pop(&mut self) -> Option<PendingRelease> {
         self.queue.pop_front()
+    }
+
+    /// Gives back the room that was not in use since `most` releases were queued.
+    pub fn shrink(&mut self, most: usize) {
+        shrink_queue(&mut self.queue, most);
+        shrink_list(&mut self.unproven, most);
     }
 
     /// How many releases are queued.

@@ -10,12 +10,14 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::proto::error::NodeReply;
-use crate::proto::ids::{Generation, Op, RecordId};
+use crate::proto::ids::{Generation, Op, Place, RecordId};
 use crate::proto::key::{BuildKeyHasher, KeyHash};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::LOSS_BEFORE;
 use crate::proto::locks::round::{Purpose, Round};
+use crate::proto::locks::trouble::Trouble;
 use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
+use crate::proto::surplus::{FEW, insert, shrink_list, shrink_slab};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::Timer;
 
@@ -37,6 +39,9 @@ pub enum Phase {
     /// more.
     Given,
 }
+
+/// No lock is held since the end of time.
+const NOT_HELD: Instant = Instant::from_nanos(u64::MAX);
 
 /// What the client knows of one attempt.
 #[derive(Debug)]
@@ -63,9 +68,6 @@ pub struct Record {
     pub releasing: NodeSet,
     /// Nodes that may hold the key with our token.
     pub release_pending: NodeSet,
-    /// Nodes whose connection was lost while an ask was unanswered that may create or prolong the
-    /// key: the node may execute it at any time.
-    pub unproven: NodeSet,
     /// Nodes whose grant does not count in the current round. For an attempt: they were in
     /// quarantine when they were asked, or have been since. For an extend: their key is doubtful.
     pub uncounted: NodeSet,
@@ -74,37 +76,30 @@ pub struct Record {
     /// node our key may have been created since then: by an ask that was in flight, or with a copy
     /// of another node's keys.
     pub confirmed: NodeSet,
-    /// Nodes that answered an extend with absent or another's, and were not healed since.
-    pub absent: NodeSet,
-    /// Those `absent` nodes that answered another's.
-    pub taken: NodeSet,
-    /// Nodes with an unanswered heal.
-    pub healing: NodeSet,
     /// Nodes where our key may stand in the place of another client's key that the node forgot:
     /// the node was in quarantine when the key was asked for, or had not confirmed the key when it
     /// forgot others. A yes of such a node to an extend does not count before its quarantine is
     /// over.
     pub doubtful: NodeSet,
-    /// The new token of an adopt.
-    pub taken_up: Option<Box<LockToken>>,
+    /// What few records need.
+    pub(super) trouble: Option<Box<Trouble>>,
     /// The nodes are to report writes to the key.
     pub tracked: bool,
     /// The place of the lock among the auto-extended locks, if it is auto-extended or watched.
-    pub auto_extended: Option<u32>,
-    /// The lock was handed out then, and is held since.
-    pub held_since: Option<Instant>,
-    /// The lock was handed out, and its updates are reported with this data.
-    pub reports_under: Option<u64>,
+    pub auto_extended: Option<Place>,
+    /// The lock was handed out then, and is held since; `NOT_HELD` before and after.
+    held_since: Instant,
+    /// The lock was handed out, and its updates are reported with `data`.
+    reports: bool,
+    data: u64,
     /// The queue of the requests that wait until this record gives up the key.
-    pub queue: Option<u32>,
+    queue: Option<Place>,
     /// The hash of the key, while the record is found by it.
     found_by: Option<KeyHash>,
     /// The next record whose key has the same hash.
-    next_of_key: Option<RecordId>,
+    next_of_key: Option<Place>,
     /// When the key has expired on every node that answered, even if its release fails.
     pub lapses_at: Instant,
-    /// When the key has expired on the nodes that are unproven, even if they refuse its release.
-    pub unproven_until: Instant,
     /// The present round, or the last one.
     pub round: Round,
     /// The request that waits for the outcome of the round.
@@ -116,6 +111,40 @@ pub struct Record {
 }
 
 impl Record {
+    /// The lock is handed out. Its updates are reported under this data, if they are wanted.
+    pub fn is_handed_out(&mut self, now: Instant, reports_under: Option<u64>) {
+        self.held_since = now;
+        (self.reports, self.data) = (reports_under.is_some(), reports_under.unwrap_or_default());
+    }
+
+    /// The lock is not held any more. Returns since when it was, if it was handed out.
+    pub fn hold_is_over(&mut self) -> Option<Instant> {
+        let since = std::mem::replace(&mut self.held_since, NOT_HELD);
+        (since != NOT_HELD).then_some(since)
+    }
+
+    /// The data under which the lock's updates are reported, if it was handed out and they are.
+    pub fn reports_under(&self) -> Option<u64> {
+        self.reports.then_some(self.data)
+    }
+
+    /// The queue of the requests that wait until this record gives up the key.
+    pub fn queue(&self) -> Option<u32> {
+        self.queue.map(|queue| queue.index() as u32)
+    }
+
+    /// Replaces the queue.
+    pub fn set_queue(&mut self, queue: Option<u32>) {
+        self.queue = queue.map(|queue| Place::new(queue as usize));
+    }
+
+    /// Takes the queue out.
+    pub fn take_queue(&mut self) -> Option<u32> {
+        let queue = self.queue();
+        self.queue = None;
+        queue
+    }
+
     /// A node answered an ask that may have created or prolonged the key. It executed the ask
     /// before `now`, so the effect is over one ttl, and the drift of the node's clock, later.
     pub fn note_answer(&mut self, now: Instant) {
@@ -126,9 +155,10 @@ impl Record {
     /// node may execute the ask later, until there is proof that it will not, or the connection
     /// must be gone at the node, too.
     pub fn may_be_executed_late(&mut self, node: NodeId, now: Instant) {
-        self.unproven.insert(node);
-        let latest = now.saturating_add(GONE_AFTER);
-        self.unproven_until = self.unproven_until.max(self.gone_if_executed(latest));
+        let gone = self.gone_if_executed(now.saturating_add(GONE_AFTER));
+        let trouble = self.trouble_mut();
+        trouble.unproven.insert(node);
+        trouble.unproven_until = trouble.unproven_until.max(gone);
     }
 
     /// When the key has expired, with the drift of the node's clock, if the node executes the
@@ -140,19 +170,20 @@ impl Record {
 
     /// A node answered an extend with absent or another's.
     pub fn note_absent(&mut self, node: NodeId, reply: NodeReply) {
-        if self.healing.contains(node) {
+        if self.healing().contains(node) {
             // The extend was asked before the heal that is in flight.
             return;
         }
-        self.absent.insert(node);
-        self.confirmed.remove(node);
+        let trouble = self.trouble_mut();
+        trouble.absent.insert(node);
         if reply == NodeReply::Held {
-            self.taken.insert(node);
+            trouble.taken.insert(node);
         } else {
-            self.taken.remove(node);
+            trouble.taken.remove(node);
         }
+        self.confirmed.remove(node);
         // A command of an earlier connection, or one that was asked since, may still be executed.
-        if !self.unproven.contains(node) && !self.asked.contains(node) {
+        if !self.unproven().contains(node) && !self.asked.contains(node) {
             self.release_pending.remove(node);
         }
     }
@@ -161,7 +192,7 @@ impl Record {
     /// it is in no other client's place. This does not hold while an earlier ask may still create
     /// the key: a heal in flight, or an ask of a lost connection.
     pub fn confirm(&mut self, node: NodeId) {
-        if !self.unproven.contains(node) && !self.healing.contains(node) {
+        if !self.unproven().contains(node) && !self.healing().contains(node) {
             self.confirmed.insert(node);
         }
     }
@@ -175,13 +206,16 @@ impl Record {
     /// Whether our key on a node in quarantine may stand in the place of another client's key. For
     /// a lock that another client handed on, it is not known how its keys were created.
     pub fn is_doubtful(&self, node: NodeId) -> bool {
-        self.taken_up.is_some() || self.doubtful.contains(node)
+        self.taken_up().is_some() || self.doubtful.contains(node)
     }
 
     /// The token is given to another client: no release is pending for it from now on.
     pub fn hand_off(&mut self) {
         self.phase = Phase::Given;
-        (self.release_pending, self.unproven) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        self.release_pending = NodeSet::EMPTY;
+        if let Some(trouble) = &mut self.trouble {
+            trouble.unproven = NodeSet::EMPTY;
+        }
     }
 
     /// Whether the outcome of the record's round still matters. The record may be over, or given
@@ -215,7 +249,8 @@ impl Record {
 
     /// Whether the release that is pending for `node` is needless: its key has expired.
     pub fn has_lapsed(&self, node: NodeId, now: Instant) -> bool {
-        let late = self.unproven.contains(node) && now < self.unproven_until;
+        let trouble = self.trouble.as_ref();
+        let late = trouble.is_some_and(|it| it.unproven.contains(node) && now < it.unproven_until);
         !late && !self.asked.contains(node) && now >= self.lapses_at
     }
 
@@ -277,29 +312,25 @@ impl Records {
             asked: Outstanding::default(),
             releasing: NodeSet::EMPTY,
             release_pending: NodeSet::EMPTY,
-            unproven: NodeSet::EMPTY,
             uncounted: NodeSet::EMPTY,
             confirmed: NodeSet::EMPTY,
-            absent: NodeSet::EMPTY,
-            taken: NodeSet::EMPTY,
-            healing: NodeSet::EMPTY,
             doubtful: NodeSet::EMPTY,
-            taken_up: None,
+            trouble: None,
             tracked: false,
             auto_extended: None,
-            held_since: None,
-            reports_under: None,
+            held_since: NOT_HELD,
+            reports: false,
+            data: 0,
             queue: None,
             found_by: None,
             next_of_key: None,
             lapses_at: Instant::default(),
-            unproven_until: Instant::default(),
             round,
             op: None,
             round_timer: None,
             deadline_timer: None,
         };
-        Some(RecordId { index: self.slab.insert(record) as u32, generation })
+        Some(RecordId { index: insert(&mut self.slab, record) as u32, generation })
     }
 
     /// Reserves a place for a record that is opened later. Returns whether there was one.
@@ -368,7 +399,8 @@ impl Records {
     pub fn index(&mut self, id: RecordId, hash: KeyHash) {
         let first = self.by_key.insert(hash, id);
         let record = self.get_mut(id);
-        (record.found_by, record.next_of_key) = (Some(hash), first);
+        record.found_by = Some(hash);
+        record.next_of_key = first.map(|id| Place::new(id.index as usize));
     }
 
     /// From now on the record is not found by its key. Returns whether it was before.
@@ -376,10 +408,12 @@ impl Records {
         let record = self.get_mut(id);
         let Some(hash) = record.found_by.take() else { return false };
         let next = record.next_of_key.take();
-        let before = self.with_key(hash).find(|&other| self.get(other).next_of_key == Some(id));
+        let place = Place::new(id.index as usize);
+        let before = self.with_key(hash).find(|&other| self.get(other).next_of_key == Some(place));
         match (before, next) {
             (Some(before), next) => self.get_mut(before).next_of_key = next,
             (None, Some(next)) => {
+                let next = self.at(next);
                 self.by_key.insert(hash, next);
             }
             (None, None) => {
@@ -395,7 +429,7 @@ impl Records {
         let waited_for = |id: &RecordId| {
             let record = self.get(*id);
             let asks = record.phase == Phase::Asking && record.round.purpose == Purpose::Acquire;
-            record.queue.is_some() || asks
+            record.queue().is_some() || asks
         };
         let all = || self.with_key(hash).filter(|&id| self.get(id).key == key);
         all().find(waited_for).or_else(|| all().next())
@@ -406,9 +440,15 @@ impl Records {
         let mut next = self.by_key.get(&hash).copied();
         std::iter::from_fn(move || {
             let id = next?;
-            next = self.get(id).next_of_key;
+            next = self.get(id).next_of_key.map(|next| self.at(next));
             Some(id)
         })
+    }
+
+    /// The record at this place, which is open.
+    fn at(&self, place: Place) -> RecordId {
+        let generation = self.slab[place.index()].generation;
+        RecordId { index: place.index() as u32, generation }
     }
 
     /// Closes a record; its place may be used again.
@@ -427,6 +467,22 @@ impl Records {
             generation: record.generation,
         };
         self.slab.iter().map(id).collect()
+    }
+
+    /// Gives back the places that were not in use since `most` were. The generation goes on, so
+    /// a place that is given back and comes again has another one.
+    pub fn shrink(&mut self, most: usize) {
+        shrink_slab(&mut self.slab, most);
+        if most < self.by_key.capacity() / 4 {
+            self.by_key.shrink_to((2 * most).max(FEW));
+        }
+        self.spare.truncate((2 * most).max(FEW / 16));
+        shrink_list(&mut self.spare, most);
+    }
+
+    /// For how many records there are places.
+    pub fn capacity(&self) -> usize {
+        self.slab.capacity()
     }
 
     /// How many records are open.
@@ -473,6 +529,23 @@ mod tests {
         let other = LockToken::random(&mut StdRng::from_seed([2; 32]));
         assert_eq!(records.find(&Lock { record, token: other }), None);
         assert_eq!(records.find(&lock(&records, record)), Some(record));
+    }
+
+    #[test]
+    fn an_old_handle_finds_nothing_in_a_place_that_was_given_back_and_came_again() {
+        let mut records = Records::new(100_000);
+        let old: Vec<RecordId> = (0..10_000).map(|_| open(&mut records, b"a").unwrap()).collect();
+        let handles: Vec<Lock> = old.iter().map(|&id| lock(&records, id)).collect();
+        old.iter().for_each(|&id| records.close(id));
+        records.shrink(0);
+        assert_eq!(records.capacity(), FEW);
+        let new: Vec<RecordId> = (0..10_000).map(|_| open(&mut records, b"a").unwrap()).collect();
+        assert!(new.iter().any(|id| id.index == old[9_999].index), "the places came again");
+        for (id, handle) in old.iter().zip(&handles) {
+            assert!(!records.is_open(*id), "{id:?}");
+            // The token is the same here, so that only the generation differs.
+            assert_eq!(records.find(handle), None);
+        }
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl Locks {
 
     fn acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
-        if record.unproven.remove(node) {
+        if record.is_proven(node) {
             // The `SET` of an earlier connection may still be executed: the release is sent once
             // more, later.
             record.note_answer(now);
@@ -157,7 +157,7 @@ impl Locks {
         for pending_release in std::mem::take(&mut self.pending_releases[node.index()].unproven) {
             if self.records.is_open(pending_release.record) {
                 let record = self.records.get_mut(pending_release.record);
-                record.unproven.remove(node);
+                record.is_proven(node);
                 record.note_answer(now);
             }
         }
@@ -201,7 +201,7 @@ impl Locks {
                 continue;
             }
             if record.has_lapsed(node, now) {
-                given_up += u64::from(record.unproven.remove(node));
+                given_up += u64::from(record.is_proven(node));
                 record.release_pending.remove(node);
                 self.finish(pending_release.record);
             } else {
@@ -270,7 +270,7 @@ impl Locks {
                 continue;
             }
             let record = self.records.get_mut(pending_release.record);
-            record.unproven.remove(node);
+            record.is_proven(node);
             count += u64::from(record.release_pending.remove(node));
             self.finish(pending_release.record);
         }

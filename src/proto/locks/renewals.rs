@@ -5,7 +5,7 @@
 //! is not held has no auto-extension.
 
 use crate::proto::error::{Error, LostReason};
-use crate::proto::ids::{Op, RecordId, TaskId};
+use crate::proto::ids::{Op, Place, RecordId, TaskId};
 use crate::proto::key::KeyHash;
 use crate::proto::lock::Lock;
 use crate::proto::locks::auto_extend::AutoExtend;
@@ -17,6 +17,7 @@ use crate::proto::locks::round::Purpose;
 use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::locks::{Due, Locks, Prolong, WaitEvent};
 use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::surplus::insert;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
@@ -50,7 +51,7 @@ impl Locks {
         auto_extend.check(self.records.get(id).caller_ttl)?;
         let tracked = self.records.get(id).tracked;
         if let Some(place) = self.records.get(id).auto_extended {
-            if let Some(op) = self.auto_extended[place as usize].op {
+            if let Some(op) = self.auto_extended[place.index()].op {
                 self.ops.close(op);
             }
             self.stop_auto_extend(id);
@@ -132,7 +133,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         let entry = AutoExtended::new(id, op, auto_extend, record.caller_ttl, start);
         record.deadline = entry.capped(record.deadline);
-        record.auto_extended = Some(self.auto_extended.insert(entry) as u32);
+        record.auto_extended = Some(Place::new(insert(&mut self.auto_extended, entry)));
         if let Some(op) = op {
             self.ops.move_to(op, Stage::AutoExtending { record: id });
         }
@@ -145,7 +146,7 @@ impl Locks {
         let record = self.records.get_mut(id);
         let Some(place) = record.auto_extended.take() else { return };
         record.tracked = false;
-        let mut entry = self.auto_extended.remove(place as usize);
+        let mut entry = self.auto_extended.remove(place.index());
         self.timers.clear_in(&mut entry.warning);
         self.prolongs.clear_in(&mut entry.renewal);
         self.prolongs.clear_in(&mut entry.check);
@@ -165,14 +166,14 @@ impl Locks {
     /// The caller extends the lock: a success is no renewal.
     pub(super) fn caller_extends(&mut self, id: RecordId) {
         if let Some(place) = self.records.get(id).auto_extended {
-            self.auto_extended[place as usize].renewing = false;
+            self.auto_extended[place.index()].renewing = false;
         }
     }
 
     /// The ttl that an extend which wants `ttl` asks for: up to the bound of auto-extension.
     pub(super) fn capped_ttl(&self, id: RecordId, ttl: Ttl, now: Instant) -> Option<Ttl> {
         match self.records.get(id).auto_extended {
-            Some(place) => self.auto_extended[place as usize].capped_ttl(ttl, now),
+            Some(place) => self.auto_extended[place.index()].capped_ttl(ttl, now),
             None => Some(ttl),
         }
     }
@@ -181,7 +182,7 @@ impl Locks {
     /// been asked for before auto-extension began.
     pub(super) fn capped_deadline(&self, id: RecordId, deadline: Instant) -> Instant {
         match self.records.get(id).auto_extended {
-            Some(place) => self.auto_extended[place as usize].capped(deadline),
+            Some(place) => self.auto_extended[place.index()].capped(deadline),
             None => deadline,
         }
     }
@@ -189,7 +190,7 @@ impl Locks {
     /// An extend was won, no matter what asked for it; `moved`: the deadline is a later one.
     pub(super) fn on_extend_won(&mut self, id: RecordId, moved: bool, now: Instant) {
         let Some(place) = self.records.get(id).auto_extended else { return };
-        let entry = &mut self.auto_extended[place as usize];
+        let entry = &mut self.auto_extended[place.index()];
         if entry.renewing {
             entry.was_renewed();
             self.cluster.stats_mut().renewed += 1;
@@ -202,7 +203,7 @@ impl Locks {
     /// Queues the report of a later deadline, if the caller asked for such reports.
     fn report_renewal(&mut self, id: RecordId, moved: bool) {
         let Some(place) = self.records.get(id).auto_extended else { return };
-        let entry = &self.auto_extended[place as usize];
+        let entry = &self.auto_extended[place.index()];
         if let Some(op) = entry.op.filter(|_| moved && entry.notifies_renewals) {
             self.ops.move_to(op, Stage::Renewed { record: id });
         }
@@ -213,7 +214,7 @@ impl Locks {
         let Some(place) = self.records.get(id).auto_extended else { return };
         let pause = self.cluster.settings().extend_again_after();
         let deadline = self.records.get(id).deadline;
-        let entry = &mut self.auto_extended[place as usize];
+        let entry = &mut self.auto_extended[place.index()];
         entry.renewing = false;
         if entry.renewal.is_none() && entry.wants_renewal(deadline) {
             let due = Prolong::Renew { record: id };
@@ -229,7 +230,7 @@ impl Locks {
         let record = self.records.get(id);
         let (start, deadline) = (record.round.start, record.deadline);
         let Some(place) = record.auto_extended else { return };
-        let entry = &mut self.auto_extended[place as usize];
+        let entry = &mut self.auto_extended[place.index()];
         if moved {
             self.prolongs.clear_in(&mut entry.renewal);
         }
@@ -266,7 +267,7 @@ impl Locks {
         // each time.
         let pause = again_after.min(record.caller_ttl.usable() / 50);
         let place = record.auto_extended.expect("its timers are cleared with its auto-extension");
-        let entry = &mut self.auto_extended[place as usize];
+        let entry = &mut self.auto_extended[place.index()];
         entry.renewal = None;
         if busy {
             let due = Prolong::Renew { record: id };
@@ -281,7 +282,7 @@ impl Locks {
         let record = self.records.get(id);
         let place = record.auto_extended.expect("its timers are cleared with its auto-extension");
         let deadline = record.deadline;
-        let entry = &mut self.auto_extended[place as usize];
+        let entry = &mut self.auto_extended[place.index()];
         (entry.warning, entry.warned) = (None, true);
         if let Some(op) = entry.op {
             self.ops.move_to(op, Stage::Expiring { record: id });
@@ -313,7 +314,7 @@ impl Locks {
         let record = self.records.get(id);
         if record.phase == Phase::Asking {
             self.notify_waiter(id, |op| WaitEvent::Seen { op, node, left });
-        } else if left == Some(-2) && !record.absent.union(record.healing).contains(node) {
+        } else if left == Some(-2) && !record.absent().union(record.healing()).contains(node) {
             self.doubt_key_at(node, id, now);
         }
     }
@@ -370,7 +371,7 @@ impl Locks {
 
     pub(super) fn doubt_key_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let Some(place) = self.records.get(id).auto_extended else { return };
-        self.auto_extended[place as usize].doubted.insert(node);
+        self.auto_extended[place.index()].doubted.insert(node);
         self.plan_check(id, now);
     }
 
@@ -379,7 +380,7 @@ impl Locks {
     /// renewal asks it.
     pub(super) fn doubts_are_asked_about(&mut self, id: RecordId) {
         let Some(place) = self.records.get(id).auto_extended else { return };
-        let entry = &mut self.auto_extended[place as usize];
+        let entry = &mut self.auto_extended[place.index()];
         entry.doubted = NodeSet::EMPTY;
         self.prolongs.clear_in(&mut entry.check);
     }
@@ -391,11 +392,11 @@ impl Locks {
         let extending = self.is_extending(id);
         let record = self.records.get(id);
         let Some(place) = record.auto_extended else { return };
-        let entry = &mut self.auto_extended[place as usize];
+        let entry = &mut self.auto_extended[place.index()];
         if entry.doubted.is_empty() || extending {
             return;
         }
-        let may_be_gone = entry.doubted.union(record.absent).len() > spare;
+        let may_be_gone = entry.doubted.union(record.absent()).len() > spare;
         let at = entry.next_check(may_be_gone, now);
         if entry.check.is_none() || may_be_gone {
             self.prolongs.clear_in(&mut entry.check);
@@ -409,7 +410,7 @@ impl Locks {
         let record = self.records.get(id);
         let (place, deadline) = (record.auto_extended, record.deadline);
         let place = place.expect("its timers are cleared with its auto-extension");
-        let entry = &mut self.auto_extended[place as usize];
+        let entry = &mut self.auto_extended[place.index()];
         entry.check = None;
         if busy {
             // This is called again when that extend ends.

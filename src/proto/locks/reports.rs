@@ -64,6 +64,6 @@ impl Locks {
         let entry = held
             .filter(|record| record.phase == Phase::Held)
             .and_then(|record| record.auto_extended);
-        entry.is_some_and(|place| self.auto_extended[place as usize].may_last_beyond(moment))
+        entry.is_some_and(|place| self.auto_extended[place.index()].may_last_beyond(moment))
     }
 }

@@ -8,11 +8,12 @@ use std::collections::VecDeque;
 use slab::Slab;
 
 use crate::proto::error::{Error, Report};
-use crate::proto::ids::{Op, RecordId, TaskId};
+use crate::proto::ids::{Op, OpGeneration, RecordId, ShortOp, TaskId};
 use crate::proto::inspection::Inspection;
 use crate::proto::lock::Lock;
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::round::ReleaseOutcome;
+use crate::proto::surplus::{insert, shrink_queue, shrink_slab};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::Timer;
 use crate::proto::waiting::Waiting;
@@ -140,7 +141,7 @@ impl Stage {
 /// A request.
 #[derive(Debug)]
 pub struct Request {
-    generation: u64,
+    generation: OpGeneration,
     /// The data that the caller gave with the request.
     pub data: u64,
     /// When the caller made the request.
@@ -164,18 +165,17 @@ pub struct Ops {
     ready: VecDeque<Op>,
     /// How many of them have begun to wait for a key that others hold.
     waiters: usize,
-    next_generation: u64,
+    next_generation: OpGeneration,
 }
 
 impl Ops {
     /// Opens a request. One that has ended already is queued to be fetched.
     pub fn open(&mut self, data: u64, since: Instant, give_up_at: Instant, stage: Stage) -> Op {
-        self.next_generation += 1;
-        let generation = self.next_generation;
+        let generation = self.next_generation.advance();
         let (ended, waiting, auto_extend, abandoned) = (stage.ends(), None, None, false);
         let request =
             Request { generation, data, since, give_up_at, waiting, auto_extend, abandoned, stage };
-        let op = Op { index: self.slab.insert(request) as u32, generation };
+        let op = Op { index: insert(&mut self.slab, request) as u32, generation };
         if ended {
             self.ready.push_back(op);
         }
@@ -190,6 +190,27 @@ impl Ops {
     /// The request, unless it was cancelled or answered.
     pub fn get_mut(&mut self, op: Op) -> Option<&mut Request> {
         self.slab.get_mut(op.index as usize).filter(|request| request.generation == op.generation)
+    }
+
+    /// The whole handle of a request whose timer came due.
+    ///
+    /// # Panics
+    /// If the request is closed: its timers are cleared before.
+    pub fn whole(&self, short: ShortOp) -> Op {
+        let op = Op { index: short.index, generation: self.slab[short.index as usize].generation };
+        assert!(op.short() == short, "{op:?} is closed, but has a timer");
+        op
+    }
+
+    /// Gives back the places that were not in use since `most` were.
+    pub fn shrink(&mut self, most: usize) {
+        shrink_slab(&mut self.slab, most);
+        shrink_queue(&mut self.ready, most);
+    }
+
+    /// For how many requests there are places.
+    pub fn capacity(&self) -> usize {
+        self.slab.capacity()
     }
 
     /// Moves a request on to `stage`. If the request ends there, it is queued to be fetched, or

@@ -3,7 +3,8 @@
 
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::locks::ballot::{Ballot, Verdict, Vote};
-use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
+use crate::proto::locks::replies::Replies;
+use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::{Instant, Ttl};
 
 /// What is asked in a round.
@@ -49,7 +50,7 @@ pub struct Round {
     /// The ttl it asks for.
     pub ttl: Ttl,
     ballot: Ballot,
-    replies: [NodeReply; MAX_NODES],
+    replies: Replies,
 }
 
 impl Round {
@@ -60,22 +61,18 @@ impl Round {
 
     /// The first round of a record or of a task.
     pub fn first(purpose: Purpose, ballot: Ballot, start: Instant, ttl: Ttl) -> Round {
-        let replies = [NodeReply::Nothing; MAX_NODES];
-        Round { purpose, number: 0, start, ttl, ballot, replies }
+        Round { purpose, number: 0, start, ttl, ballot, replies: Replies::default() }
     }
 
     /// Replaces this round by the next one, with a ballot of its own.
     pub fn follow(&mut self, purpose: Purpose, ballot: Ballot, start: Instant, ttl: Ttl) {
         let number = self.number.wrapping_add(1);
-        *self =
-            Round { purpose, number, start, ttl, ballot, replies: [NodeReply::Nothing; MAX_NODES] };
+        *self = Round { purpose, number, start, ttl, ballot, replies: Replies::default() };
     }
 
     /// Takes what a node said as its vote. Returns the verdict, and acts on nothing.
     pub fn cast(&mut self, node: NodeId, reply: NodeReply) -> Verdict {
-        if self.replies[node.index()] == NodeReply::Nothing {
-            self.replies[node.index()] = reply;
-        }
+        self.replies.put_first(node, reply);
         let vote = match (self.purpose, reply) {
             (_, NodeReply::Nothing) => return self.ballot.verdict(),
             (_, NodeReply::Failed(_)) => Vote::Error,
@@ -91,7 +88,7 @@ impl Round {
     /// Takes back the grant of a node that may have forgotten it.
     pub fn withdraw(&mut self, node: NodeId) -> Verdict {
         if self.ballot.grants().contains(node) && self.ballot.verdict() == Verdict::Undecided {
-            self.replies[node.index()] = NodeReply::Failed(NodeError::Quarantined);
+            self.replies.set(node, NodeReply::Failed(NodeError::Quarantined));
         }
         self.ballot.withdraw(node)
     }
@@ -108,15 +105,12 @@ impl Round {
 
     /// What a node said.
     pub fn reply_of(&self, node: NodeId) -> NodeReply {
-        self.replies[node.index()]
+        self.replies.of(node)
     }
 
     /// How many nodes failed with a cause for which `test` holds.
     pub fn count_failed(&self, test: impl Fn(NodeError) -> bool) -> usize {
-        self.replies
-            .iter()
-            .filter(|reply| matches!(reply, NodeReply::Failed(cause) if test(*cause)))
-            .count()
+        self.replies.count_failed(test)
     }
 
     /// How a release ended, by the answers until now.
@@ -125,9 +119,9 @@ impl Round {
             let nodes = self.ballot.undecided().union(self.ballot.errors());
             return ReleaseOutcome::Unconfirmed { nodes };
         }
-        if self.replies.contains(&NodeReply::Granted) {
+        if self.replies.contain(NodeReply::Granted) {
             ReleaseOutcome::Released
-        } else if self.replies.contains(&NodeReply::Held) {
+        } else if self.replies.contain(NodeReply::Held) {
             ReleaseOutcome::TakenByOther
         } else {
             ReleaseOutcome::AlreadyExpired

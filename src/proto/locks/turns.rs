@@ -89,7 +89,7 @@ impl Locks {
     /// Lets a request pause from now on; `last` is the error of its last attempt.
     pub fn pause(&mut self, op: Op, id: RecordId, at: Instant, last: Error) {
         let Some(request) = self.ops.get_mut(op) else { return };
-        let timer = self.timers.set_at(at.min(request.give_up_at), Due::Retry { op });
+        let timer = self.timers.set_at(at.min(request.give_up_at), Due::Retry { op: op.short() });
         request.stage = Stage::Pausing { record: id, timer, last };
     }
 
@@ -97,7 +97,7 @@ impl Locks {
     pub fn pause_on(&mut self, op: Op, at: Instant) {
         let Some(request) = self.ops.get_mut(op) else { return };
         if let Stage::Pausing { timer: place, .. } = &mut request.stage {
-            *place = self.timers.set_at(at.min(request.give_up_at), Due::Retry { op });
+            *place = self.timers.set_at(at.min(request.give_up_at), Due::Retry { op: op.short() });
         }
     }
 
@@ -128,7 +128,7 @@ impl Locks {
 
     /// The attempt for a record has ended: the requests in its queue learn whether it had a quorum.
     pub(super) fn note_attempt(&mut self, id: RecordId, error: Option<&Error>) {
-        if let Some(queue) = self.records.get(id).queue {
+        if let Some(queue) = self.records.get(id).queue() {
             let no_quorum = error.filter(|error| matches!(error, Error::NoQuorum(_))).cloned();
             self.waits.push_back(WaitEvent::Attempted { queue, no_quorum });
         }
@@ -157,13 +157,18 @@ impl Locks {
 
     /// Whether requests are queued for the key of a record.
     pub fn has_queue(&self, id: RecordId) -> bool {
-        self.records.get(id).queue.is_some()
+        self.records.get(id).queue().is_some()
     }
 
     /// The queue for the key of a record, or the one that `open` makes.
     pub fn queue_for(&mut self, id: RecordId, open: impl FnOnce(&[u8]) -> u32) -> u32 {
         let record = self.records.get_mut(id);
-        *record.queue.get_or_insert_with(|| open(&record.key))
+        if let Some(queue) = record.queue() {
+            return queue;
+        }
+        let queue = open(&record.key);
+        record.set_queue(Some(queue));
+        queue
     }
 
     /// Reserves the record of a request that is to be queued.
@@ -179,7 +184,8 @@ impl Locks {
         let AcquireParams { ttl, since, give_up_at, auto_extend, data } = params;
         let op = self.ops.open(data, since, give_up_at, Stage::Queued { queue, ttl, timer: None });
         let for_ever = give_up_at == Instant::from_nanos(u64::MAX);
-        let set = (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op }));
+        let set =
+            (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op: op.short() }));
         if let Some(request) = self.ops.get_mut(op) {
             request.auto_extend = auto_extend;
             if let Stage::Queued { timer, .. } = &mut request.stage {
@@ -244,7 +250,7 @@ impl Locks {
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");
         self.records.index(id, KeyHash::of(key));
-        self.records.get_mut(id).queue = Some(queue);
+        self.records.get_mut(id).set_queue(Some(queue));
         self.ops.move_to(op, Stage::Running { record: id });
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
         self.set_auto_extend(id, op, auto_extend);
@@ -268,7 +274,7 @@ impl Locks {
         if !self.records.unindex(id) {
             return;
         }
-        if let Some(queue) = self.records.get_mut(id).queue.take() {
+        if let Some(queue) = self.records.get_mut(id).take_queue() {
             self.waits.push_back(WaitEvent::Vacated { queue, given_back });
         }
     }

@@ -12,6 +12,7 @@ use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::Locks;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
+use crate::proto::surplus::shrink_queue;
 use crate::proto::time::Instant;
 
 /// An update of a lock that was handed out.
@@ -52,6 +53,13 @@ pub(super) struct Updates {
     /// The driver wants them.
     wanted: bool,
     queue: VecDeque<Queued>,
+}
+
+impl Updates {
+    /// Gives back the room that was not in use since `most` locks were.
+    pub(super) fn shrink(&mut self, most: usize) {
+        shrink_queue(&mut self.queue, most);
+    }
 }
 
 #[derive(Debug)]
@@ -113,7 +121,7 @@ impl Locks {
         kind: impl FnOnce(&[u8]) -> LockUpdateKind,
     ) {
         let record = self.records.get(id);
-        let Some(data) = record.reports_under else { return };
+        let Some(data) = record.reports_under() else { return };
         let update = LockUpdate { data, token: record.token.clone(), kind: kind(&record.key) };
         self.updates.queue.push_back(Queued { record: id, update });
     }
@@ -122,9 +130,9 @@ impl Locks {
     pub(super) fn report_loss(&mut self, id: RecordId, reason: LostReason, now: Instant) {
         let record = self.records.get(id);
         debug_assert_eq!(record.phase, Phase::Held);
-        let entry = record.auto_extended.map(|place| &self.auto_extended[place as usize]);
+        let entry = record.auto_extended.map(|place| &self.auto_extended[place.index()]);
         let op = entry.and_then(|entry| entry.op);
-        if op.is_none() && record.reports_under.is_none() {
+        if op.is_none() && record.reports_under().is_none() {
             return;
         }
         let ended_by_time = entry.filter(|_| reason == LostReason::Expired);

@@ -17,6 +17,7 @@ use crate::proto::ids::{RecordId, TaskId};
 use crate::proto::inspection::Value;
 use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::settings::{Limits, Secret};
+use crate::proto::surplus::{shrink_bytes, shrink_list, shrink_queue};
 use crate::proto::time::Instant;
 use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
 use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
@@ -100,6 +101,8 @@ pub struct Connection {
     /// The keys of a push that reported writes to several.
     written: Vec<KeyHash>,
     last_answer: Instant,
+    /// The most bytes and questions since the connection was last shrunk.
+    most: (usize, usize),
     last_error: String,
     /// A node or a proxy may repeat a secret that was sent to it: an error line that contains it is
     /// not kept.
@@ -178,6 +181,8 @@ impl Connection {
     /// Takes note that the first `count` bytes of the output were written. The silence of a node
     /// counts from when its question was written, not from when it was put into the outbox.
     pub fn sent(&mut self, count: usize, now: Instant) {
+        let (bytes, asks) = self.most;
+        self.most = (bytes.max(self.outbox.len()), asks.max(self.asks.len()));
         if count < self.outbox.len() {
             self.outbox.advance(count);
             return;
@@ -188,6 +193,16 @@ impl Connection {
         let unwritten = self.moments.iter_mut().rev().take(self.unwritten);
         unwritten.for_each(|moments| moments.written_at = now);
         self.unwritten = 0;
+    }
+
+    /// Gives back the room that was not in use since this was called last.
+    pub fn shrink(&mut self) {
+        let (bytes, asks) = std::mem::replace(&mut self.most, (0, self.asks.len()));
+        shrink_bytes(&mut self.outbox, bytes);
+        shrink_bytes(&mut self.partial, bytes);
+        shrink_queue(&mut self.asks, asks);
+        shrink_queue(&mut self.moments, asks);
+        shrink_list(&mut self.written, asks);
     }
 
     /// How many questions are unanswered.

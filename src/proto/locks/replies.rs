@@ -1,0 +1,128 @@
+//! What each node said in a round, in five bits a node. A round is a part of every lock that is
+//! held, so it has to be small.
+//!
+//! The hazard is a cause that has no number: [`NodeError::ALL`] lists the causes in the order of
+//! their declaration, and a test compares both.
+
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::node_set::{NodeId, NodeSet};
+
+const BITS: usize = 5;
+
+/// The numbers of the replies that are no failure; those of the causes follow.
+const GRANTED: usize = 1;
+const HELD: usize = 2;
+const ABSENT: usize = 3;
+const FIRST_CAUSE: usize = 4;
+
+const _: () = assert!(FIRST_CAUSE + NodeError::ALL.len() <= 1 << BITS);
+
+/// What each node said.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Replies {
+    /// The bits of the nodes' replies: in each set the nodes whose number has that bit.
+    bits: [NodeSet; BITS],
+}
+
+impl Replies {
+    /// Takes what a node said, unless it said something before.
+    #[inline]
+    pub fn put_first(&mut self, node: NodeId, reply: NodeReply) {
+        if !self.said_something().contains(node) {
+            self.set(node, reply);
+        }
+    }
+
+    /// Replaces what a node said.
+    #[inline]
+    pub fn set(&mut self, node: NodeId, reply: NodeReply) {
+        let number = number_of(reply);
+        for (bit, nodes) in self.bits.iter_mut().enumerate() {
+            if number & (1 << bit) == 0 {
+                nodes.remove(node);
+            } else {
+                nodes.insert(node);
+            }
+        }
+    }
+
+    /// What a node said.
+    pub fn of(&self, node: NodeId) -> NodeReply {
+        let bits = self.bits.iter().enumerate();
+        let number = bits.fold(0, |sum, (bit, set)| sum | usize::from(set.contains(node)) << bit);
+        match number {
+            0 => NodeReply::Nothing,
+            GRANTED => NodeReply::Granted,
+            HELD => NodeReply::Held,
+            ABSENT => NodeReply::Absent,
+            cause => NodeReply::Failed(NodeError::ALL[cause - FIRST_CAUSE]),
+        }
+    }
+
+    /// Whether a node said this.
+    pub fn contain(&self, reply: NodeReply) -> bool {
+        self.said_something().iter().any(|node| self.of(node) == reply)
+    }
+
+    /// How many nodes failed with a cause for which `test` holds.
+    pub fn count_failed(&self, test: impl Fn(NodeError) -> bool) -> usize {
+        let replies = self.said_something().iter().map(|node| self.of(node));
+        replies.filter(|reply| matches!(reply, NodeReply::Failed(cause) if test(*cause))).count()
+    }
+
+    fn said_something(&self) -> NodeSet {
+        self.bits.iter().fold(NodeSet::EMPTY, |all, &nodes| all.union(nodes))
+    }
+}
+
+const fn number_of(reply: NodeReply) -> usize {
+    match reply {
+        NodeReply::Nothing => 0,
+        NodeReply::Granted => GRANTED,
+        NodeReply::Held => HELD,
+        NodeReply::Absent => ABSENT,
+        NodeReply::Failed(cause) => FIRST_CAUSE + cause as usize,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::node_set::MAX_NODES;
+
+    #[test]
+    fn every_reply_of_every_node_is_read_as_it_was_put() {
+        let causes = NodeError::ALL.iter().map(|&cause| NodeReply::Failed(cause));
+        let plain = [NodeReply::Nothing, NodeReply::Granted, NodeReply::Held, NodeReply::Absent];
+        let all: Vec<NodeReply> = plain.into_iter().chain(causes).collect();
+        for shift in 0..all.len() {
+            let mut replies = Replies::default();
+            let reply_of = |node: usize| all[(node + shift) % all.len()];
+            for node in 0..MAX_NODES {
+                replies.set(NodeId::new(node), NodeReply::Failed(NodeError::Other));
+                replies.set(NodeId::new(node), reply_of(node));
+            }
+            for node in 0..MAX_NODES {
+                assert_eq!(replies.of(NodeId::new(node)), reply_of(node), "node {node}");
+            }
+        }
+    }
+
+    #[test]
+    fn causes_are_numbered_in_the_order_of_their_declaration() {
+        for (number, &cause) in NodeError::ALL.iter().enumerate() {
+            assert_eq!(cause as usize, number, "{cause:?}");
+        }
+    }
+
+    #[test]
+    fn first_reply_of_a_node_stands() {
+        let (mut replies, node) = (Replies::default(), NodeId::new(31));
+        replies.put_first(node, NodeReply::Nothing);
+        replies.put_first(node, NodeReply::Failed(NodeError::Silent));
+        replies.put_first(node, NodeReply::Granted);
+        assert!(replies.contain(NodeReply::Failed(NodeError::Silent)));
+        assert!(!replies.contain(NodeReply::Granted));
+        assert_eq!(replies.count_failed(|cause| cause == NodeError::Silent), 1);
+    }
+}

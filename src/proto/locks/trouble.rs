@@ -1,0 +1,73 @@
+//! What a record knows of nodes that lost its connection or its key, and of its adoption. Few
+//! records need it, so it is boxed: a lock on healthy nodes has none.
+
+use crate::proto::lock::LockToken;
+use crate::proto::locks::records::Record;
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::Instant;
+
+/// The nodes of one record that did not simply answer.
+#[derive(Debug, Default)]
+pub struct Trouble {
+    /// Nodes whose connection was lost while an ask was unanswered that may create or prolong the
+    /// key: the node may execute it at any time.
+    pub unproven: NodeSet,
+    /// Nodes that answered an extend with absent or another's, and were not healed since.
+    pub absent: NodeSet,
+    /// Those `absent` nodes that answered another's.
+    pub taken: NodeSet,
+    /// Nodes with an unanswered heal.
+    pub healing: NodeSet,
+    /// When the key has expired on the nodes that are unproven, even if they refuse its release.
+    pub unproven_until: Instant,
+    /// The new token of an adopt.
+    pub taken_up: Option<Box<LockToken>>,
+}
+
+impl Record {
+    /// [`Trouble`], to add to it.
+    pub fn trouble_mut(&mut self) -> &mut Trouble {
+        self.trouble.get_or_insert_default()
+    }
+
+    /// [`Trouble::unproven`].
+    #[inline]
+    pub fn unproven(&self) -> NodeSet {
+        self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.unproven)
+    }
+
+    /// [`Trouble::absent`].
+    pub fn absent(&self) -> NodeSet {
+        self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.absent)
+    }
+
+    /// [`Trouble::taken`].
+    pub fn taken(&self) -> NodeSet {
+        self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.taken)
+    }
+
+    /// [`Trouble::healing`].
+    #[inline]
+    pub fn healing(&self) -> NodeSet {
+        self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.healing)
+    }
+
+    /// [`Trouble::taken_up`].
+    #[inline]
+    pub fn taken_up(&self) -> Option<&LockToken> {
+        self.trouble.as_ref()?.taken_up.as_deref()
+    }
+
+    /// The node will not execute an ask of an earlier connection any more. Returns whether that was
+    /// unproven before.
+    pub fn is_proven(&mut self, node: NodeId) -> bool {
+        self.trouble.as_mut().is_some_and(|trouble| trouble.unproven.remove(node))
+    }
+
+    /// The heal of a node was answered, or will not be.
+    pub fn heal_is_over(&mut self, node: NodeId) {
+        if let Some(trouble) = &mut self.trouble {
+            trouble.healing.remove(node);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! How buffers grow, and how they give back what a burst took.
+//!
+//! The rule is amortised: a buffer is shrunk if no more than a quarter of it was in use for a whole
+//! interval, and then to twice of what was. So a client that works steadily never shrinks a buffer
+//! that it needs again.
+//!
+//! The hazard is a slab that loses the generations of its places: whatever counts generations
+//! stands outside of the slab, and goes on counting when the slab is shrunk.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use slab::Slab;
+
+/// How often the client looks for surplus. Two such intervals after a burst it is given back.
+pub const INTERVAL: Duration = Duration::from_secs(20);
+
+/// Buffers of so many entries are kept: less than a megabyte in all.
+pub const FEW: usize = 2048;
+
+/// Buffers of so many bytes are kept: room for the releases of `FEW` locks.
+const FEW_BYTES: usize = 256 * 1024;
+
+/// Up to so many entries a slab doubles when it is full. From then on it grows by a sixteenth, so
+/// that little of it is empty.
+const DOUBLES_UP_TO: usize = 8192;
+
+/// Puts an entry into a slab, which grows if it is full.
+#[inline]
+pub fn insert<T>(slab: &mut Slab<T>, entry: T) -> usize {
+    if slab.len() == slab.capacity() {
+        grow(slab);
+    }
+    slab.insert(entry)
+}
+
+#[cold]
+fn grow<T>(slab: &mut Slab<T>) {
+    let len = slab.len();
+    slab.reserve_exact(if len < DOUBLES_UP_TO { len.max(4) } else { len / 16 });
+}
+
+/// To how many entries a buffer is to be shrunk of which so many were in use; `None`: it is kept.
+fn target(capacity: usize, most: usize, few: usize) -> Option<usize> {
+    (capacity > few && most < capacity / 4).then(|| (2 * most).max(few))
+}
+
+/// Shrinks a slab, up to its last entry in use.
+pub fn shrink_slab<T>(slab: &mut Slab<T>, most: usize) {
+    if let Some(target) = target(slab.capacity(), most, FEW) {
+        slab.shrink_to_fit();
+        slab.reserve_exact(target.saturating_sub(slab.len()));
+    }
+}
+
+/// Shrinks a queue.
+pub fn shrink_queue<T>(queue: &mut VecDeque<T>, most: usize) {
+    if let Some(target) = target(queue.capacity(), most, FEW) {
+        queue.shrink_to(target);
+    }
+}
+
+/// Shrinks a list.
+pub fn shrink_list<T>(list: &mut Vec<T>, most: usize) {
+    if let Some(target) = target(list.capacity(), most, FEW) {
+        list.shrink_to(target);
+    }
+}
+
+/// Shrinks bytes, if there are none just now.
+pub fn shrink_bytes(bytes: &mut BytesMut, most: usize) {
+    if let Some(target) = target(bytes.capacity(), most, FEW_BYTES).filter(|_| bytes.is_empty()) {
+        *bytes = BytesMut::with_capacity(target);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_a_quarter_in_use_is_shrunk() {
+        assert_eq!(target(FEW, 0, FEW), None);
+        assert_eq!(target(40_000, 10_000, FEW), None);
+        assert_eq!(target(40_000, 9_999, FEW), Some(19_998));
+        assert_eq!(target(40_000, 1, FEW), Some(FEW));
+    }
+
+    #[test]
+    fn slab_grows_by_little_and_shrinks_to_its_last_entry() {
+        let mut slab = Slab::new();
+        for entry in 0..100_000_usize {
+            assert_eq!(insert(&mut slab, entry), entry);
+        }
+        assert!(slab.capacity() <= 100_000 + 100_000 / 16, "{}", slab.capacity());
+        for entry in (0..100_000).filter(|&entry| entry != 50_000) {
+            slab.remove(entry);
+        }
+        shrink_slab(&mut slab, 1);
+        assert_eq!((slab.capacity(), slab[50_000]), (50_001, 50_000));
+        slab.remove(50_000);
+        shrink_slab(&mut slab, 1);
+        assert_eq!(slab.capacity(), FEW);
+    }
+}

@@ -1,0 +1,112 @@
+//! What a lock costs in memory, and what is given back after a burst: the bytes that a counting
+//! allocator has handed out and not got back.
+//!
+//! The coordinator is driven by hand, without sockets: what the kernel and the poller keep is not
+//! counted here. The hazard is a buffer of the test that is counted as the library's: the tests
+//! drop theirs, or subtract them.
+
+#![expect(unsafe_code, reason = "an allocator that counts is unsafe to write")]
+
+#[path = "support/by_hand.rs"]
+#[allow(dead_code, reason = "other tests use more of it")]
+mod by_hand;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Duration;
+
+use by_hand::{ByHand, key};
+use redlatch::AutoExtend;
+use redlatch::proto::{Lock, LockToken};
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    // Const and without a destructor: reading it allocates nothing by itself.
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is the system's allocator; counting touches only a cell of the thread's own.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.set(LIVE.get() + layout.size() as isize);
+        // SAFETY: the caller's promises are the ones that are asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        LIVE.set(LIVE.get() + size as isize - layout.size() as isize);
+        // SAFETY: as above.
+        unsafe { System.realloc(place, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        LIVE.set(LIVE.get() - layout.size() as isize);
+        // SAFETY: as above.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+/// How many bytes of what this thread allocated are in use.
+fn live() -> isize {
+    LIVE.get()
+}
+
+const LOCKS: usize = 100_000;
+const TTL: Duration = Duration::from_secs(60);
+
+/// Acquires all locks, 64 at a time, and returns how many bytes each takes beyond its key and its
+/// token.
+fn bytes_per_lock(auto_extend: Option<AutoExtend>) -> f64 {
+    let mut by_hand = ByHand::connect(64);
+    by_hand.pairs(1_000, TTL);
+    let mut locks: Vec<Lock> = Vec::with_capacity(LOCKS + 64);
+    let before = live();
+    while locks.len() < LOCKS {
+        let count = by_hand.in_flight.min(LOCKS - locks.len());
+        by_hand.acquire_batch(locks.len(), count, TTL, auto_extend, &mut locks);
+    }
+    let each = (live() - before) as f64 / LOCKS as f64;
+    each - (key(0).len() + size_of::<LockToken>()) as f64
+}
+
+#[test]
+fn a_held_lock_takes_at_most_300_bytes_beyond_its_key_and_token() {
+    let bytes = bytes_per_lock(None);
+    println!("a held lock: {bytes:.0} bytes");
+    assert!(bytes <= 300.0, "{bytes:.0} bytes");
+}
+
+#[test]
+fn a_lock_that_is_renewed_takes_at_most_700_bytes_beyond_its_key_and_token() {
+    let bytes = bytes_per_lock(Some(AutoExtend::at_most(60 * TTL)));
+    println!("a lock that is renewed: {bytes:.0} bytes");
+    assert!(bytes <= 700.0, "{bytes:.0} bytes");
+}
+
+/// All locks are asked for at once and released at once. One minute later the client has at most
+/// 3 MiB more than one that never had a burst.
+#[test]
+fn a_burst_is_given_back_within_a_minute() {
+    let mut by_hand = ByHand::connect(LOCKS / 4);
+    by_hand.pairs(1_000, TTL);
+    let before = live();
+    {
+        let mut locks: Vec<Lock> = Vec::with_capacity(LOCKS);
+        for batch in 0..4 {
+            let count = by_hand.in_flight;
+            by_hand.acquire_batch(batch * count, count, TTL, None, &mut locks);
+        }
+        println!("with {LOCKS} locks: {} KiB", (live() - before) / 1024);
+        by_hand.release_all(&mut locks);
+    }
+    println!("after their release: {} KiB", (live() - before) / 1024);
+    assert_eq!(by_hand.coordinator.open_records(), 0);
+    by_hand.rest(Duration::from_secs(60));
+    let left = live() - before;
+    println!("a minute later: {} KiB", left / 1024);
+    assert!(left <= 3 << 20, "{left} bytes");
+}
