@@ -14,6 +14,10 @@
 mod papers;
 mod support;
 
+/// The least that a program has to do.
+#[path = "support/floor.rs"]
+mod floor;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,11 +35,17 @@ const TOLD: &str = "REDLATCH_TRACED_CHILD";
 /// The file with the CA, if the nodes are encrypted.
 const TRUSTED: &str = "REDLATCH_TRACED_CHILD_TRUSTS";
 
+/// Set for the child that is the floor.
+const FLOOR: &str = "REDLATCH_TRACED_CHILD_IS_FLOOR";
+
 /// Files that do not exist; the child looks for them between the counted calls.
 const BEGIN: &str = "/redlatch-mark-begin";
 const END: &str = "/redlatch-mark-end";
 
 const NODES: u64 = 5;
+/// How many system calls a pair may cost more than the floor's: a fork check in each of its two
+/// turns; and a few in a hundred pairs for a timer, or for an answer that came in two parts.
+const MORE_THAN_FLOOR: f64 = 2.05;
 const TTL: Duration = Duration::from_secs(10);
 
 #[test]
@@ -55,6 +65,29 @@ fn one_lock_in_flight_costs_a_write_and_a_read_for_each_question() {
     // A timer of the client's own that comes near, such as that of its next probe, is set once.
     let others: u64 = calls.others().iter().map(|(_, count)| **count).sum();
     assert!(others <= pairs / 100, "calls that no lock needs: {:?}", calls.others());
+}
+
+/// The floor writes and reads once for each node and turn, and waits once a turn. The engine also
+/// looks for a fork once a turn.
+#[test]
+#[ignore = "needs strace: apt-get install strace"]
+fn a_pair_costs_at_most_two_system_calls_more_than_the_floor() {
+    for (in_flight, pairs) in [(1, 1_000), (64, 6_400), (512, 10_240)] {
+        let fleet = Fleet::start(NODES as usize);
+        let per_pair = |calls: &Calls| calls.0.values().sum::<u64>() as f64 / pairs as f64;
+        let difference = || {
+            let floor = trace_as(Some(FLOOR), &fleet.urls(), None, in_flight, pairs);
+            let ours = trace_at(&fleet.urls(), None, in_flight, pairs);
+            let (ours, floor) = (per_pair(&ours), per_pair(&floor));
+            println!("{in_flight} in flight: {ours:.2} calls a pair, the floor {floor:.2}");
+            ours - floor
+        };
+        // Other programs on the machine change how many answers a turn reads.
+        let mut differences = [difference(), difference(), difference()];
+        differences.sort_by(f64::total_cmp);
+        let median = differences[1];
+        assert!(median <= MORE_THAN_FLOOR, "{in_flight} in flight: {median:.2} more");
+    }
 }
 
 #[test]
@@ -143,6 +176,17 @@ fn trace(in_flight: usize, pairs: u64) -> Calls {
 }
 
 fn trace_at(urls: &[String], ca: Option<&Path>, in_flight: usize, pairs: u64) -> Calls {
+    trace_as(None, urls, ca, in_flight, pairs)
+}
+
+/// `mark`: a variable that is set for the child.
+fn trace_as(
+    mark: Option<&str>,
+    urls: &[String],
+    ca: Option<&Path>,
+    in_flight: usize,
+    pairs: u64,
+) -> Calls {
     let directory = Directory::new();
     let mut strace = Command::new("strace");
     // One file for each thread, so that no line of one breaks a line of another.
@@ -152,6 +196,9 @@ fn trace_at(urls: &[String], ca: Option<&Path>, in_flight: usize, pairs: u64) ->
     strace.env(TOLD, format!("{in_flight} {pairs} {}", urls.join(" ")));
     if let Some(ca) = ca {
         strace.env(TRUSTED, ca);
+    }
+    if let Some(mark) = mark {
+        strace.env(mark, "1");
     }
     let output = strace.output().unwrap_or_else(|error| {
         panic!("strace cannot be started ({error}); install it: apt-get install strace")
@@ -201,12 +248,66 @@ fn the_child_that_is_traced() {
     let Ok(told) = std::env::var(TOLD) else { return };
     let words: Vec<&str> = told.split(' ').collect();
     let [in_flight, pairs] = [0, 1].map(|index| words[index].parse().expect("a number"));
+    if std::env::var_os(FLOOR).is_some() {
+        run_floor(&words[2..], in_flight, pairs);
+        return;
+    }
     let mut locks = Locks::connect(&words[2..], in_flight);
     locks.pairs(2 * in_flight);
     let _ = std::fs::metadata(BEGIN);
     let done = locks.pairs(pairs);
     let _ = std::fs::metadata(END);
     println!("{done} pairs");
+}
+
+/// Runs the floor's pairs.
+fn run_floor(urls: &[&str], in_flight: usize, pairs: usize) {
+    let address = |url: &&str| url.trim_start_matches("redis://").to_owned();
+    let addresses: Vec<String> = urls.iter().map(address).collect();
+    load_script(urls);
+    let quorum = redlatch::majority(addresses.len());
+    let mut floor = floor::Floor::on(&addresses, in_flight, quorum);
+    floor.run(in_flight, &mut tally::Tally::of(2 * in_flight, in_flight));
+    let mut counted = tally::Tally::of(pairs, in_flight);
+    let _ = std::fs::metadata(BEGIN);
+    floor.run(in_flight, &mut counted);
+    let _ = std::fs::metadata(END);
+    println!("{} pairs", counted.done);
+}
+
+/// An engine's handshake loads the script into every node.
+fn load_script(urls: &[&str]) {
+    drop(Locks::connect(urls, 0));
+}
+
+/// A program that the test runs.
+trait Contender {
+    fn run(&mut self, in_flight: usize, tally: &mut tally::Tally);
+}
+
+/// Ends a run of the floor after so many pairs, instead of after a time.
+mod tally {
+    use std::time::Instant;
+
+    pub struct Tally {
+        pub done: usize,
+        to_begin: usize,
+    }
+
+    impl Tally {
+        pub fn of(pairs: usize, in_flight: usize) -> Tally {
+            Tally { done: 0, to_begin: pairs - in_flight }
+        }
+
+        pub fn acquired(&mut self, _asked: Instant) {}
+
+        pub fn released(&mut self) -> Option<Instant> {
+            self.done += 1;
+            let more = self.to_begin.checked_sub(1)?;
+            self.to_begin = more;
+            Some(Instant::now())
+        }
+    }
 }
 
 /// The engine and the loop of a program that uses it.

@@ -59,8 +59,8 @@ pub fn drift(length: Duration) -> Duration {
 /// off, because a node's clock may run faster than ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl {
-    /// 48 bits, the highest first, so that ttls compare as their milliseconds do: a lock has several
-    /// ttls, and is kept small.
+    /// 48 bits, the highest first, so that ttls compare as their milliseconds do. A lock has
+    /// several ttls, and is kept small.
     millis: [u16; 3],
 }
 

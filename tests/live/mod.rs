@@ -12,6 +12,7 @@ mod many;
 mod minority;
 mod monitor_lines;
 mod owners;
+mod pairs;
 mod paused;
 mod prefixed;
 mod quorum;

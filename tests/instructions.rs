@@ -1,0 +1,110 @@
+//! What a lock costs in instructions: the core alone, driven by hand with answers made before,
+//! counted by callgrind. Nothing random is left: the seed, the hashes and the clock are fixed.
+//!
+//! The numbers to compare with are in `instructions.txt`, with the compiler that they were measured
+//! with. Another compiler makes other code of the same source, so it is compared loosely: with a
+//! quarter instead of 5 %. For a profile or an architecture without numbers, the test only prints.
+//!
+//! What is counted is the difference of two runs of a child, this binary once more: the longer one
+//! has so many pairs more. So neither its start nor its warm-up counts.
+
+#![allow(clippy::disallowed_methods, reason = "a test starts a process")]
+
+#[path = "support/by_hand.rs"]
+#[allow(dead_code, reason = "other tests use more of it")]
+mod by_hand;
+
+use std::process::Command;
+use std::time::Duration;
+
+use by_hand::ByHand;
+
+/// `in flight, pairs`: the orders for the child.
+const TOLD: &str = "REDLATCH_COUNTED_CHILD";
+const NUMBERS: &str = include_str!("instructions.txt");
+const PAIRS: usize = 1_024;
+const TTL: Duration = Duration::from_secs(10);
+
+/// How much a count may be above its number: with the same compiler, and with another one.
+const SAME: f64 = 1.05;
+const OTHER: f64 = 1.25;
+
+#[test]
+#[ignore = "needs valgrind: apt-get install valgrind"]
+fn a_pair_takes_no_more_instructions_than_were_measured() {
+    let (compiler, build) = (compiler(), build());
+    let counts = [1, 64, 512].map(|in_flight| (in_flight, instructions_per_pair(in_flight)));
+    for (in_flight, count) in counts {
+        println!("{compiler} | {build} | {in_flight} | {count}");
+    }
+    for (in_flight, count) in counts {
+        let Some((measured_with, number)) = number_for(&build, in_flight) else {
+            println!("{build}, {in_flight} in flight: there is no number to compare with");
+            continue;
+        };
+        let most = if measured_with == compiler { SAME } else { OTHER };
+        let ratio = count as f64 / number as f64;
+        assert!(
+            ratio <= most,
+            "{in_flight} in flight: {count} instructions a pair, {number} were measured with \
+             {measured_with}; {ratio:.3} times as many, and {most} are allowed. If that is meant, \
+             write the printed lines into tests/instructions.txt"
+        );
+    }
+}
+
+/// The compiler and the number in the file, for this build.
+fn number_for(build: &str, in_flight: usize) -> Option<(&'static str, u64)> {
+    let lines = NUMBERS.lines().filter(|line| !line.starts_with('#'));
+    lines.map(|line| line.split(" | ").collect::<Vec<_>>()).find_map(|fields| match fields[..] {
+        [compiler, of, locks, number] if of == build && locks == in_flight.to_string() => {
+            Some((compiler, number.parse().expect("a number")))
+        }
+        _ => None,
+    })
+}
+
+fn compiler() -> String {
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    let output = Command::new(rustc).arg("--version").output().expect("the compiler is there");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+fn build() -> String {
+    let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
+    format!("{} {profile}", std::env::consts::ARCH)
+}
+
+fn instructions_per_pair(in_flight: usize) -> u64 {
+    let [short, long] = [PAIRS, 2 * PAIRS].map(|pairs| instructions(in_flight, pairs));
+    (long - short) / PAIRS as u64
+}
+
+/// Runs the child under callgrind. Returns what it counted.
+fn instructions(in_flight: usize, pairs: usize) -> u64 {
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    valgrind.arg(std::env::current_exe().expect("this binary has a path"));
+    valgrind.args(["--exact", "the_child_that_is_counted", "--ignored", "--nocapture"]);
+    valgrind.env(TOLD, format!("{in_flight} {pairs}"));
+    let output = valgrind.output().unwrap_or_else(|error| {
+        panic!("valgrind cannot be started ({error}); install it: apt-get install valgrind")
+    });
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let collected = said.lines().find_map(|line| line.split_once("Collected : "));
+    let (_, number) = collected.expect("callgrind reports its count");
+    number.trim().parse().expect("a number")
+}
+
+#[test]
+#[ignore = "needs valgrind: the test above starts it"]
+fn the_child_that_is_counted() {
+    let Ok(told) = std::env::var(TOLD) else { return };
+    let (in_flight, pairs) = told.split_once(' ').expect("two numbers");
+    let [in_flight, pairs] = [in_flight, pairs].map(|it| it.parse().expect("a number"));
+    let mut by_hand = ByHand::connect(in_flight);
+    let mut locks = Vec::with_capacity(in_flight);
+    by_hand.canned_pairs(2 * in_flight, TTL, &mut locks);
+    by_hand.canned_pairs(pairs, TTL, &mut locks);
+}
