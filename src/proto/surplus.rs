@@ -68,10 +68,12 @@ pub fn shrink_list<T>(list: &mut Vec<T>, most: usize) {
     }
 }
 
-/// Shrinks bytes, if there are none just now.
+/// Shrinks bytes, and keeps those that are there.
 pub fn shrink_bytes(bytes: &mut BytesMut, most: usize) {
-    if let Some(target) = target(bytes.capacity(), most, FEW_BYTES).filter(|_| bytes.is_empty()) {
-        *bytes = BytesMut::with_capacity(target);
+    if let Some(target) = target(bytes.capacity(), most, FEW_BYTES) {
+        let mut smaller = BytesMut::with_capacity(target.max(bytes.len()));
+        smaller.extend_from_slice(bytes);
+        *bytes = smaller;
     }
 }
 
@@ -85,6 +87,14 @@ mod tests {
         assert_eq!(target(40_000, 10_000, FEW), None);
         assert_eq!(target(40_000, 9_999, FEW), Some(19_998));
         assert_eq!(target(40_000, 1, FEW), Some(FEW));
+    }
+
+    #[test]
+    fn bytes_that_wait_to_be_written_are_kept() {
+        let mut bytes = BytesMut::with_capacity(4 * FEW_BYTES);
+        bytes.extend_from_slice(b"PING");
+        shrink_bytes(&mut bytes, 4);
+        assert_eq!((&bytes[..], bytes.capacity()), (&b"PING"[..], FEW_BYTES));
     }
 
     #[test]
