@@ -127,9 +127,9 @@ fn engine_allocates_nothing(in_flight: usize) {
 
 /// The blocking client has one lock in flight for each call, so many locks are held at a time.
 #[test]
-fn the_client_allocates_nothing_with_1_and_64_locks_held() {
+fn the_client_allocates_nothing_with_1_64_and_512_locks_held() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
-    for count in [1, 64] {
+    for count in [1, 64, 512] {
         client_allocates_nothing(count);
     }
 }

@@ -21,7 +21,7 @@ use crate::proto::time::Instant;
 const EVENTS: usize = 64;
 
 /// How many key buffers of dropped guards are kept for later guards.
-pub(super) const SPARE_KEYS: usize = 64;
+pub(super) const SPARE_KEYS: usize = 512;
 
 /// How long a waiter that backs off leaves its input unread: each answer would wake the thread.
 const UNREAD: Duration = Duration::from_millis(1);
