@@ -15,6 +15,7 @@ use redlatch::proto::command::{self, Form};
 use redlatch::{LockToken, Ttl, majority};
 
 use super::arrivals::Arrivals;
+use super::delete::Delete;
 use super::open_loop::{self, Done, Steps};
 use super::support::Node;
 use super::tally::Tally;
@@ -63,7 +64,7 @@ struct Slot {
 
 impl Floor {
     /// Connects to the nodes that will answer.
-    pub fn connect(nodes: &[&Node], name: &str, most: usize) -> Floor {
+    pub fn connect(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Floor {
         let poll = Poll::new().expect("a poller");
         let mut wires = Vec::new();
         for node in nodes {
@@ -84,7 +85,7 @@ impl Floor {
             poll,
             events: Events::with_capacity(64),
             wires,
-            slots: (0..most).map(|number| Slot::new(name, number)).collect(),
+            slots: (0..most).map(|number| Slot::new(name, number, delete.form())).collect(),
             scratch: vec![0; SCRATCH_BYTES].into(),
             decided: VecDeque::new(),
         }
@@ -129,14 +130,14 @@ impl Floor {
 }
 
 impl Slot {
-    fn new(name: &str, number: usize) -> Slot {
+    fn new(name: &str, number: usize, form: Form) -> Slot {
         let ttl = Ttl::new(TTL, TTL).expect("a ttl");
         let token = LockToken::parse(&format!("{number:040x}")).expect("forty hex digits");
         let key = format!("{name}:{number:04}");
         let mut set = BytesMut::new();
         command::acquire(&mut set, key.as_bytes(), &token, ttl);
         let mut release = BytesMut::new();
-        command::release(&mut release, Form::Sha, key.as_bytes(), &token);
+        command::release(&mut release, form, key.as_bytes(), &token);
         let (set, release) = (set.to_vec(), release.to_vec());
         Slot { set, release, question: 0, answers: 0, asked: Instant::now() }
     }

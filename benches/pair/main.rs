@@ -15,11 +15,14 @@
 //! 20000|50%` (an open loop with so many pairs a second, or with that part of the floor's pairs a
 //! second in a closed loop; without either option, all of these cases are measured), `--rounds N`,
 //! `--seconds-per-round F`, `--frozen` (the client with one frozen node, compared with the client
-//! of healthy nodes), `--only ours|floor` (for a profiler), `--json`.
+//! of healthy nodes), `--delete script|native` (how locks are released; default: native if the
+//! nodes have it; `REDLATCH_TEST_SERVER` names another server), `--only ours|floor` (for a
+//! profiler), `--json`.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
 mod arrivals;
+mod delete;
 mod floor;
 mod open_loop;
 mod options;
@@ -33,6 +36,7 @@ mod support;
 use std::time::Duration;
 
 use arrivals::Arrivals;
+use delete::Delete;
 use floor::Floor;
 use options::{Only, Options, Rate};
 use ours::Ours;
@@ -80,11 +84,12 @@ fn main() {
     };
     // The healthy client and the one with a frozen node share four masters.
     let fleet = Fleet::start(NODES + usize::from(options.frozen));
-    let mut contenders = connect(&fleet, &options);
+    let delete = Delete::of(&fleet, options.delete.as_deref());
+    let mut contenders = connect(&fleet, &options, delete);
     if options.frozen {
         fleet[NODES].stop();
     }
-    report::begin(&options);
+    report::begin(&options, delete);
     for &in_flight in &options.cases {
         let case = measure(&mut contenders, Load::Closed(in_flight), &options);
         report::show(&case, &options);
@@ -92,7 +97,7 @@ fn main() {
     for &rate in &options.open_loops {
         let per_second = match rate {
             Rate::PerSecond(pairs) => pairs,
-            Rate::OfCapacity(part) => part * capacity(&fleet, &options),
+            Rate::OfCapacity(part) => part * capacity(&fleet, &options, delete),
         };
         let case = measure(&mut contenders, Load::Open(per_second), &options);
         report::show(&case, &options);
@@ -100,7 +105,7 @@ fn main() {
 }
 
 /// The contenders of this run, connected.
-fn connect(fleet: &Fleet, options: &Options) -> Vec<Named> {
+fn connect(fleet: &Fleet, options: &Options, delete: Delete) -> Vec<Named> {
     let nodes: Vec<&Node> = fleet.iter().collect();
     let most = options.cases.iter().copied().chain([open_loop::KEYS]).max().unwrap_or(1);
     let mut contenders = Vec::new();
@@ -109,26 +114,26 @@ fn connect(fleet: &Fleet, options: &Options) -> Vec<Named> {
     };
     let (ours, floor) = (options.only != Some(Only::Floor), options.only != Some(Only::Ours));
     if ours {
-        add(Side::Ours, Box::new(Ours::connect(&nodes[..NODES], "ours", most)));
+        add(Side::Ours, Box::new(Ours::connect(&nodes[..NODES], "ours", most, delete)));
     }
     if ours && options.frozen {
         let frozen = [&nodes[..NODES - 1], &nodes[NODES..]].concat();
-        add(Side::OursFrozen, Box::new(Ours::connect(&frozen, "ours-frozen", most)));
+        add(Side::OursFrozen, Box::new(Ours::connect(&frozen, "ours-frozen", most, delete)));
     }
     if floor {
-        add(Side::Floor, Box::new(Floor::connect(&nodes[..NODES], "floor", most)));
+        add(Side::Floor, Box::new(Floor::connect(&nodes[..NODES], "floor", most, delete)));
     }
     if floor && options.frozen {
         let rest = &nodes[..NODES - 1];
-        add(Side::FloorFrozen, Box::new(Floor::connect(rest, "floor-frozen", most)));
+        add(Side::FloorFrozen, Box::new(Floor::connect(rest, "floor-frozen", most, delete)));
     }
     contenders
 }
 
 /// The floor's pairs a second in a closed loop: the median of some rounds.
-fn capacity(fleet: &Fleet, options: &Options) -> f64 {
+fn capacity(fleet: &Fleet, options: &Options, delete: Delete) -> f64 {
     let nodes: Vec<&Node> = fleet.iter().take(NODES).collect();
-    let mut floor = Floor::connect(&nodes, "capacity", CAPACITY_IN_FLIGHT);
+    let mut floor = Floor::connect(&nodes, "capacity", CAPACITY_IN_FLIGHT, delete);
     let mut rounds = Vec::new();
     for _ in 0..CAPACITY_ROUNDS {
         let mut tally = Tally::begin(options.length);

@@ -14,6 +14,8 @@ pub struct Options {
     pub frozen: bool,
     pub json: bool,
     pub only: Option<Only>,
+    /// `script` or `native`; `None`: native if the nodes have it.
+    pub delete: Option<String>,
 }
 
 /// One of the two alone.
@@ -46,6 +48,7 @@ impl Options {
             frozen: false,
             json: false,
             only: None,
+            delete: None,
         };
         let mut arguments = arguments;
         while let Some(argument) = arguments.next() {
@@ -57,6 +60,7 @@ impl Options {
                 "--seconds-per-round" => options.length = seconds(&value()?)?,
                 "--frozen" => options.frozen = true,
                 "--json" => options.json = true,
+                "--delete" => options.delete = Some(delete(value()?)?),
                 "--only" => options.only = Some(only(&value()?)?),
                 // `cargo bench` passes this to every bench.
                 "--bench" => {}
@@ -88,6 +92,13 @@ fn rate(text: &str) -> Result<Rate, String> {
         None => positive(text).map(Rate::PerSecond),
     };
     rate.ok_or(format!("{text} is neither pairs a second nor a percentage of the capacity"))
+}
+
+fn delete(text: String) -> Result<String, String> {
+    match text.as_str() {
+        "script" | "native" => Ok(text),
+        other => Err(format!("{other} is neither script nor native")),
+    }
 }
 
 fn only(text: &str) -> Result<Only, String> {

@@ -6,6 +6,7 @@ use mio::{Events, Poll, Registry, Token};
 use redlatch::{Config, Engine, LockOptions, Outcome, RestartGuard};
 
 use super::arrivals::Arrivals;
+use super::delete::Delete;
 use super::open_loop::{self, Done, Steps};
 use super::support::Node;
 use super::tally::Tally;
@@ -22,10 +23,10 @@ pub struct Ours {
 
 impl Ours {
     /// Connects to the nodes and waits until each of them is ready.
-    pub fn connect(nodes: &[&Node], name: &str, most: usize) -> Ours {
+    pub fn connect(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Ours {
         // The bench measures the time of a pair. A busy machine must not make a node look silent
         // here: the floor waits for ever.
-        let config = Config::new(nodes.iter().map(|node| node.url()))
+        let config = Config::new(delete.urls(nodes))
             .expect("the urls of the fleet")
             .restart_guard(RestartGuard::Off)
             .node_timeout(Duration::from_secs(1));

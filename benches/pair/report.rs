@@ -4,6 +4,7 @@
 //! what disturbs the machine for longer than a round disturbs both sides of it.
 
 use super::NODES;
+use super::delete::Delete;
 use super::options::Options;
 use super::support::Server;
 use super::tally::Figures;
@@ -42,12 +43,13 @@ pub struct Case {
 }
 
 /// What goes before the first case.
-pub fn begin(options: &Options) {
+pub fn begin(options: &Options, delete: Delete) {
     if options.json {
         return;
     }
     let Server { binary, version: (major, minor), .. } = Server::get();
-    println!("acquire and release of a free key on {NODES} masters");
+    let delete = delete.name();
+    println!("acquire and release ({delete}) of a free key on {NODES} masters");
     if options.frozen {
         println!("frozen: one of the client's {NODES} masters is stopped");
     }
