@@ -20,6 +20,7 @@ use crate::proto::wire::command::{Form, Native};
 
 impl Locks {
     /// Writes the release of an ended record to a node, or queues it.
+    #[inline]
     pub(super) fn send_release(
         &mut self,
         node: NodeId,
@@ -54,6 +55,7 @@ impl Locks {
     }
 
     /// A node answered a release.
+    #[inline]
     pub(super) fn release_answered(
         &mut self,
         node: NodeId,
@@ -124,6 +126,7 @@ impl Locks {
         current && record.op.is_some()
     }
 
+    #[inline]
     pub(super) fn cast_release(
         &mut self,
         node: NodeId,
@@ -137,6 +140,7 @@ impl Locks {
         }
     }
 
+    #[inline]
     fn acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         if record.is_proven(node) {
