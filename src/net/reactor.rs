@@ -25,12 +25,18 @@ pub(crate) struct Reactor {
 }
 
 impl Reactor {
-    /// A poller, and the engine on it. Names are looked up here, which may block.
+    /// A poller, and the engine on it. The driver sleeps without timeouts if there is an alarm.
+    /// Names are looked up here, which may block.
     pub(crate) fn of(config: Config) -> Result<(Reactor, Engine), ConfigError> {
-        let poll = Poll::new().map_err(|error| system("poller: cannot create one", &error))?;
-        let mut engine = Engine::new(config, poll.registry(), Token(0))?;
-        // If there is no alarm, the driver sleeps with timeouts.
+        let (reactor, mut engine) = Reactor::with_timeouts(config)?;
         engine.needs_no_timeout();
+        Ok((reactor, engine))
+    }
+
+    /// The same, for a driver that sleeps with timeouts.
+    pub(crate) fn with_timeouts(config: Config) -> Result<(Reactor, Engine), ConfigError> {
+        let poll = Poll::new().map_err(|error| system("poller: cannot create one", &error))?;
+        let engine = Engine::new(config, poll.registry(), Token(0))?;
         Ok((Reactor { poll, events: Events::with_capacity(EVENTS) }, engine))
     }
 
