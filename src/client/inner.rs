@@ -64,6 +64,7 @@ impl Inner {
         while let Some((node, addresses)) = self.names.found() {
             self.engine.set_address(node, addresses);
         }
+        self.reactor.use_ring_in_loop(&mut self.engine);
         self.engine.go_on();
         let mut timeout = self.engine.plan_sleep().map_or(left, |timeout| timeout.min(left));
         if self.engine.coordinator().is_backing_off() && !timeout.is_zero() {
@@ -71,8 +72,7 @@ impl Inner {
             sleep(slept);
             timeout -= slept;
         }
-        self.reactor.wait(Some(timeout))?;
-        self.reactor.hand_over(&mut self.engine);
+        self.reactor.turn(&mut self.engine, Some(timeout))?;
         self.read_at = clock::now();
         self.look_up_names();
         Ok(())
