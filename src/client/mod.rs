@@ -264,7 +264,7 @@ impl Client {
 
     /// What serves the sockets of the nodes, and why: [`Config::io_uring`].
     #[cfg(feature = "io-uring")]
-    pub fn socket_driver(&self) -> crate::SocketDriver {
+    pub fn socket_driver(&self) -> crate::net::engine::SocketDriver {
         self.inner.borrow().engine.socket_driver()
     }
 

@@ -99,7 +99,7 @@ impl Stream {
 
     /// Closes by a reset, so that nothing the kernel still holds arrives after what the next
     /// connection writes. Only for a client that goes on, and sends its pending releases on that
-    /// connection. If something else keeps the socket open (`shared`), it is disconnected first.
+    /// connection. If something else holds the socket open (`shared`), it is disconnected first.
     pub fn reset(self, shared: bool) {
         if shared {
             self.disconnect();
@@ -114,8 +114,8 @@ impl Stream {
         let _ = socket.set_linger(Some(Duration::ZERO));
     }
 
-    /// Ends the connection at once, by a reset over TCP, although an operation of io_uring keeps the
-    /// socket open.
+    /// Ends the connection at once, by a reset over TCP, although an operation of io_uring keeps
+    /// the socket open.
     #[cfg(feature = "io-uring")]
     fn disconnect(&self) {
         let _ = match self {

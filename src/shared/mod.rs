@@ -316,7 +316,7 @@ impl SharedClient {
     /// # Errors
     /// The client is closed.
     #[cfg(feature = "io-uring")]
-    pub fn socket_driver(&self) -> Result<crate::SocketDriver, Error> {
+    pub fn socket_driver(&self) -> Result<crate::net::engine::SocketDriver, Error> {
         self.owner.inner.with(|open| open.engine.socket_driver())
     }
 
