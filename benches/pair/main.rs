@@ -98,6 +98,8 @@ fn main() {
         let case = measure(&mut contenders, Load::Closed(in_flight), &options);
         report::show(&case, &options);
     }
+    // The timer of the open loop needs a poller.
+    contenders.retain(|named| ![Side::OurRing, Side::RingFloor].contains(&named.side));
     for &rate in &options.open_loops {
         let per_second = match rate {
             Rate::PerSecond(pairs) => pairs,
@@ -136,12 +138,11 @@ fn connect(fleet: &Fleet, options: &Options, delete: Delete) -> Vec<Named> {
     contenders
 }
 
-/// The same on io_uring, if the kernel allows it. They have no open loop, because its timer needs a
-/// poller.
+/// The same on io_uring, if the kernel allows it.
 #[cfg(feature = "io-uring")]
 fn add_rings(contenders: &mut Vec<Named>, nodes: &[&Node], options: &Options, delete: Delete) {
     let most = options.cases.iter().copied().max().unwrap_or(0);
-    if options.frozen || !options.open_loops.is_empty() {
+    if options.frozen {
         return;
     }
     if options.only != Some(Only::Floor) {
