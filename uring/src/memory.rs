@@ -13,6 +13,12 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 /// A page, on every supported machine: the list has to begin at one.
 const ALIGNMENT: usize = 64 * 1024;
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread gave memory up.
+    pub static GIVEN_UP: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// The list of provided buffers, and the buffers after it, in one mapping.
 #[derive(Debug)]
 pub struct Memory {
@@ -92,6 +98,8 @@ impl Memory {
     /// system, but its addresses stay reserved for ever: a late write of the kernel fails.
     pub fn give_up(&mut self) {
         self.given_up = true;
+        #[cfg(test)]
+        GIVEN_UP.set(GIVEN_UP.get() + 1);
         let base = self.base.as_ptr().cast();
         // SAFETY: the range is this mapping, and nothing refers to it: `&mut self`.
         unsafe {

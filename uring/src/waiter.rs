@@ -152,3 +152,41 @@ pub(crate) fn here() -> u64 {
         number.get()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Ring;
+    use crate::memory::GIVEN_UP;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    /// Receives are in flight, or queued, or both. Their thread waits for their end.
+    #[test]
+    fn a_ring_that_ends_on_its_own_thread_frees_its_memory() {
+        for submitted in 0..3 {
+            let Ok(mut ring) = Ring::new(2, 8, 4096) else { return };
+            let streams = [0, 1].map(|_| UnixStream::pair().expect("the system has sockets"));
+            for (place, (ours, _)) in streams.iter().enumerate() {
+                ring.attach(place, ours.as_fd()).expect("the ring has room");
+                if place < submitted {
+                    ring.submit().expect("the ring works");
+                }
+            }
+            drop(ring);
+            assert_eq!(GIVEN_UP.get(), 0, "{submitted} of 2 were submitted");
+        }
+    }
+
+    #[test]
+    fn a_ring_that_ends_on_another_thread_gives_its_memory_up() {
+        let Ok(mut ring) = Ring::new(1, 8, 4096) else { return };
+        let (ours, _theirs) = UnixStream::pair().expect("the system has sockets");
+        ring.attach(0, ours.as_fd()).expect("the ring has room");
+        ring.submit().expect("the ring works");
+        let thread = std::thread::spawn(move || {
+            drop(ring);
+            GIVEN_UP.get()
+        });
+        assert_eq!(thread.join().expect("the thread is content"), 1);
+    }
+}
