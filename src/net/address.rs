@@ -106,8 +106,9 @@ impl Address {
     /// anything that may be a part of a password reads `***`.
     pub fn without_credentials(url: &str) -> String {
         let (scheme, rest) = match url.split_once("://") {
-            Some((scheme, rest)) => (format!("{scheme}://"), rest),
-            None => (String::new(), url),
+            Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
+            // It may be another address, with a password of its own.
+            _ => (String::new(), url),
         };
         let (credentials, place) = match rest.rsplit_once('@') {
             Some((_, place)) => ("***@", place),
@@ -245,6 +246,11 @@ fn cut(text: &str, shown: usize) -> String {
     format!("{}{more}", &text[..shown])
 }
 
+/// Whether a scheme may look like this, known or not.
+fn is_scheme(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+}
+
 /// Whether this is `host:port`, and nothing else. A single word is not: it may be anything.
 fn is_host_and_port(text: &str) -> bool {
     let is_place = !text.contains(['@', '/', '?', '#']) && host_and_port(text).is_ok();
@@ -332,6 +338,14 @@ mod tests {
         let (label, db, user, password) = parse("redis+unix://ann:p%2Fw@/run/@.sock?db=4");
         assert_eq!((label.as_str(), db, user.as_deref()), ("unix:/run/@.sock", 4, Some("ann")));
         assert_eq!(password.as_deref(), Some("p/w"));
+    }
+
+    #[test]
+    fn address_error_shows_no_password_of_another_address_before_it() {
+        for url in ["ann:hunter2@a redis://b", "redis:/:hunter2@a,redis://ann@b:x", "hunter2@://"] {
+            let error = Address::parse(url).unwrap_err().to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
     }
 
     #[test]
