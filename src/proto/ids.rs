@@ -122,11 +122,19 @@ pub struct TaskId {
     pub(super) generation: Generation,
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl RecordId {
     /// The first record of this place.
-    pub(crate) fn of(index: u32) -> RecordId {
+    pub fn of(index: u32) -> RecordId {
         RecordId { index, generation: Generation::FIRST }
+    }
+}
+
+#[cfg(feature = "testing")]
+impl TaskId {
+    /// The first task of this place.
+    pub fn of(index: u32) -> TaskId {
+        TaskId { index, generation: Generation::FIRST }
     }
 }
 
