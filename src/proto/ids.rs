@@ -35,6 +35,12 @@ impl OpGeneration {
     /// The first generation.
     pub const FIRST: OpGeneration = OpGeneration { high: NonZeroU32::MIN, low: 0 };
 
+    /// The generation that has this many after it before the lower half carries into the upper.
+    #[cfg(feature = "testing")]
+    pub fn before_carry(left: u32) -> OpGeneration {
+        OpGeneration { high: NonZeroU32::MIN, low: u32::MAX - left }
+    }
+
     /// Moves on to the next generation, and returns the present one.
     pub fn advance(&mut self) -> OpGeneration {
         let present = *self;
@@ -95,6 +101,12 @@ impl Default for Generation {
 impl Generation {
     /// The first generation.
     pub const FIRST: Generation = Generation(NonZeroU32::MIN);
+
+    /// The generation that has this many after it before the count wraps.
+    #[cfg(feature = "testing")]
+    pub fn before_wrap(left: u32) -> Generation {
+        Generation(NonZeroU32::new(u32::MAX - left).unwrap_or(NonZeroU32::MIN))
+    }
 
     /// Moves on to the next generation, and returns the present one.
     pub fn advance(&mut self) -> Generation {
