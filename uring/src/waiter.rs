@@ -48,7 +48,7 @@ pub struct Shared {
 
 /// What the kernel may still read and write after the end of a ring.
 pub(crate) struct Left {
-    pub(crate) memory: Memory,
+    pub(crate) memory: Vec<Memory>,
     pub(crate) sends: Vec<Vec<u8>>,
     pub(crate) in_flight: u64,
 }
@@ -122,7 +122,7 @@ impl Drop for Shared {
             return;
         }
         if self.thread != here() || !self.end_all(in_flight) {
-            memory.give_up();
+            memory.iter_mut().for_each(Memory::give_up);
             std::mem::forget(sends);
         }
     }
