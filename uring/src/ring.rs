@@ -453,6 +453,10 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        if self.shared.is_a_copy() {
+            // The queue is the parent's: even to count its entries writes to it.
+            return;
+        }
         let memory = std::mem::take(&mut self.memory);
         let outputs = self.places.iter_mut().map(|place| std::mem::take(&mut place.output));
         let orphans = self.orphans.drain(..).map(|(_, output)| output);

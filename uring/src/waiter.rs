@@ -59,6 +59,12 @@ impl Shared {
         Shared { ring, thread, process, left: Mutex::new(None) }
     }
 
+    /// Whether this is the copy in a forked process: the memory is a copy that no kernel writes to,
+    /// and the ring with its queues is the parent's.
+    pub(crate) fn is_a_copy(&self) -> bool {
+        std::process::id() != self.process
+    }
+
     /// Keeps what the kernel may still use.
     pub(crate) fn keep(&self, left: Left) {
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
@@ -116,9 +122,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Left { mut memory, sends, in_flight }) = left else { return };
-        // In a forked process the memory is a copy that no kernel writes to, and the ring is the
-        // parent's.
-        if std::process::id() != self.process {
+        if self.is_a_copy() {
             return;
         }
         if self.thread != here() || !self.end_all(in_flight) {
