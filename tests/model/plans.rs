@@ -39,11 +39,11 @@ pub const FULL: &[(&str, Plan)] = &[
     ("extend, flush, delay", plan(Bounds { extends: 1, flushes: 1, delays: 1, ..ALONE })),
     ("restart, two acquire", plan(Bounds { restarts: 1, ..BOTH })),
     ("cut, two acquire", plan(Bounds { cuts: 1, ..BOTH })),
-    ("delay, two acquire", plan(Bounds { delays: 1, ..BOTH })),
 ];
 
-/// Too large to be complete: bounded by the number of steps.
+/// Too large to be complete: bounded by the depth, and by the number of states.
 pub const DEEP: &[(&str, Plan)] = &[
+    ("delay, two acquire", plan(Bounds { delays: 1, ..BOTH })),
     (
         "five nodes",
         Plan { nodes: 5, depth: 16, ..plan(Bounds { cuts: 1, restarts: 1, extends: 1, ..BOTH }) },
