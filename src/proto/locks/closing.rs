@@ -62,14 +62,12 @@ impl Locks {
         }
     }
 
-    /// Sends a connected node the releases that wait for it: no later turn will. Neither a pause nor
-    /// the silence of the node puts them off any more.
+    /// Sends a connected node the releases that wait for it: no later turn will. Neither a pause
+    /// nor the silence of the node puts them off any more.
     fn send_last_releases(&mut self, node: NodeId, now: Instant) {
         while self.cluster.may_release(node, true) {
-            let Some(PendingRelease { record: id, .. }) = self.pending_releases[node.index()].pop()
-            else {
-                return;
-            };
+            let next = self.pending_releases[node.index()].pop();
+            let Some(PendingRelease { record: id, .. }) = next else { return };
             if !self.records.is_open(id) {
                 continue;
             }
@@ -82,7 +80,7 @@ impl Locks {
         }
     }
 
-    /// Repeats the releases of a record that these nodes did not answer by their source. A release
+    /// Repeats by their source the releases of a record that these nodes did not answer. A release
     /// by a SHA1 that the node forgot would fail, and the client will not be there to repeat it.
     fn release_by_source(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
         if self.records.is_open(id) {
