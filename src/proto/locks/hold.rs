@@ -173,11 +173,7 @@ impl Locks {
         let due = Due::Round { record: id };
         record.round_timer =
             Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
-        let mut command = self.next_command();
-        for node in askable.iter() {
-            self.ask_again(node, id, Kind::Extend(Form::Sha), &mut command, now);
-        }
-        self.command = command;
+        self.ask_all(askable, id, Kind::Extend(Form::Sha), now);
     }
 
     /// A node answered an extend.
@@ -388,11 +384,7 @@ impl Locks {
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
         let release_pending = record.release_pending;
-        let mut command = self.next_command();
-        for node in release_pending.iter() {
-            self.send_release(node, id, form, &mut command, now);
-        }
-        self.command = command;
+        self.send_releases(release_pending, id, form, now);
         // This comes after the releases, and in one write with them.
         self.vacate(id, was_held);
         self.finish(id);

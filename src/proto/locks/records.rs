@@ -604,7 +604,7 @@ mod tests {
         record.phase = Phase::Ending;
         assert!(record.is_finished());
         let node = NodeId::new(0);
-        record.asked.add(node);
+        record.asked.add(node.into());
         assert!(!record.is_finished());
         record.asked.take(node);
         record.releasing.insert(node);
