@@ -406,13 +406,12 @@ impl Locks {
         let ttl = record.ttl;
         record.round.follow(Purpose::Release, Ballot::of(electors, needed), now, ttl);
         self.end(id, now);
-        for node in electors.iter() {
-            let record = self.records.get(id);
+        let unasked = electors.minus(self.records.get(id).releasing);
+        for node in unasked.iter() {
             // A release is pending for a node whose next connection is being opened: it may be in
             // time.
-            let may_come =
-                record.release_pending.contains(node) && self.cluster.is_reconnecting(node);
-            if !record.releasing.contains(node) && !may_come {
+            let pending = self.records.get(id).release_pending.contains(node);
+            if !(pending && self.cluster.is_reconnecting(node)) {
                 let reply =
                     NodeReply::Failed(self.cluster.may_ask(node).err().unwrap_or(NodeError::Full));
                 self.records.get_mut(id).round.cast(node, reply);
