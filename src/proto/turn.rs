@@ -160,7 +160,7 @@ pub fn wake(driver: &mut impl Driver) -> Wake {
         return Wake::AtOnce;
     }
     let moments = [driver.core().next_timeout(), driver.wake_deadline()];
-    moments.into_iter().flatten().min().map_or(Wake::OnEvent, Wake::At)
+    Instant::first_of(moments).map_or(Wake::OnEvent, Wake::At)
 }
 
 #[inline]

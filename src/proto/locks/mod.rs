@@ -285,8 +285,8 @@ impl Locks {
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         let at_nodes = self.cluster.next_timeout();
-        let due = [at_nodes, self.timers.next(), self.prolongs.next(), self.tidying.due];
-        due.into_iter().flatten().min()
+        let (timers, prolongs) = (self.timers.next(), self.prolongs.next());
+        Instant::first_of([at_nodes, timers, prolongs, self.tidying.due])
     }
 
     /// Does the earliest thing that is due, except renewals. Returns whether there was one.
