@@ -138,7 +138,7 @@ fn no_file_tells_of_a_machine() {
 
 /// Runs a rule over all Rust of the library and of the tool.
 fn every_source(rule: fn(&Source) -> Vec<String>) {
-    let roots = ["src/", "cli/", "doctests/", "tests/", "benches/", "examples/"];
+    let roots = ["src/", "cli/", "doctests/", "tests/", "benches/", "examples/", "fuzz/"];
     let files = tracked();
     let ours = files
         .iter()

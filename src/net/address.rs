@@ -106,8 +106,9 @@ impl Address {
     /// anything that may be a part of a password reads `***`.
     pub fn without_credentials(url: &str) -> String {
         let (scheme, rest) = match url.split_once("://") {
-            Some((scheme, rest)) => (format!("{scheme}://"), rest),
-            None => (String::new(), url),
+            Some((scheme, rest)) if is_scheme(scheme) => (format!("{scheme}://"), rest),
+            // It may be another address, with a password of its own.
+            _ => (String::new(), url),
         };
         let (credentials, place) = match rest.rsplit_once('@') {
             Some((_, place)) => ("***@", place),
@@ -193,12 +194,13 @@ fn in_the_file_system(rest: &str) -> Result<Parsed, &'static str> {
     if path.contains('#') {
         return Err("it has a fragment; remove it");
     }
+    let path = percent_decode_str(path).decode_utf8().map_err(|_| "its path is not UTF-8")?;
     if path.ends_with('/') {
         return Err("its path names a directory; name a socket");
     }
-    let path = percent_decode_str(path).decode_utf8().map_err(|_| "its path is not UTF-8")?;
-    if path.contains('\0') {
-        return Err("its path contains a zero byte");
+    // The path is a part of reports, which are one line each.
+    if path.contains(char::is_control) {
+        return Err("its path contains a control character");
     }
     Ok((Address::Unix(path.as_ref().into()), credentials, db))
 }
@@ -242,6 +244,11 @@ fn shown_path(place: &str) -> String {
 fn cut(text: &str, shown: usize) -> String {
     let more = if shown < text.len() { "***" } else { "" };
     format!("{}{more}", &text[..shown])
+}
+
+/// Whether a scheme may look like this, known or not.
+fn is_scheme(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
 /// Whether this is `host:port`, and nothing else. A single word is not: it may be anything.
@@ -331,6 +338,32 @@ mod tests {
         let (label, db, user, password) = parse("redis+unix://ann:p%2Fw@/run/@.sock?db=4");
         assert_eq!((label.as_str(), db, user.as_deref()), ("unix:/run/@.sock", 4, Some("ann")));
         assert_eq!(password.as_deref(), Some("p/w"));
+    }
+
+    #[test]
+    fn address_error_shows_no_password_of_another_address_before_it() {
+        for url in ["ann:hunter2@a redis://b", "redis:/:hunter2@a,redis://ann@b:x", "hunter2@://"] {
+            let error = Address::parse(url).unwrap_err().to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn address_error_is_one_line() {
+        for url in ["\n", "redis://h\ns/x", "redis://a\r:b@h:x", "redis+unix:///a%0Ab"] {
+            let error = Address::parse(url).unwrap_err().to_string();
+            assert!(!error.contains(char::is_control), "{error:?}");
+        }
+        let error = Address::parse("a\nb").unwrap_err().to_string();
+        assert!(error.starts_with("address a\\nb: it has no scheme; "), "{error}");
+    }
+
+    #[test]
+    fn address_of_a_directory_is_refused_however_it_is_written() {
+        for url in ["redis+unix:///run/", "redis+unix:///run%2F", "redis+unix:///%2f?db=1"] {
+            let error = Address::parse(url).unwrap_err().to_string();
+            assert!(error.ends_with("its path names a directory; name a socket"), "{error}");
+        }
     }
 
     #[test]

@@ -35,6 +35,12 @@ impl OpGeneration {
     /// The first generation.
     pub const FIRST: OpGeneration = OpGeneration { high: NonZeroU32::MIN, low: 0 };
 
+    /// The generation that has this many after it before the lower half carries into the upper.
+    #[cfg(feature = "testing")]
+    pub fn before_carry(left: u32) -> OpGeneration {
+        OpGeneration { high: NonZeroU32::MIN, low: u32::MAX - left }
+    }
+
     /// Moves on to the next generation, and returns the present one.
     pub fn advance(&mut self) -> OpGeneration {
         let present = *self;
@@ -96,6 +102,12 @@ impl Generation {
     /// The first generation.
     pub const FIRST: Generation = Generation(NonZeroU32::MIN);
 
+    /// The generation that has this many after it before the count wraps.
+    #[cfg(feature = "testing")]
+    pub fn before_wrap(left: u32) -> Generation {
+        Generation(NonZeroU32::new(u32::MAX - left).unwrap_or(NonZeroU32::MIN))
+    }
+
     /// Moves on to the next generation, and returns the present one.
     pub fn advance(&mut self) -> Generation {
         let present = *self;
@@ -122,11 +134,19 @@ pub struct TaskId {
     pub(super) generation: Generation,
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl RecordId {
     /// The first record of this place.
-    pub(crate) fn of(index: u32) -> RecordId {
+    pub fn of(index: u32) -> RecordId {
         RecordId { index, generation: Generation::FIRST }
+    }
+}
+
+#[cfg(feature = "testing")]
+impl TaskId {
+    /// The first task of this place.
+    pub fn of(index: u32) -> TaskId {
+        TaskId { index, generation: Generation::FIRST }
     }
 }
 

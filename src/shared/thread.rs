@@ -40,17 +40,23 @@ struct Driver {
 
 impl Driver {
     fn run(mut self) {
+        let Ok(()) = self.inner.with(|open| self.reactor.use_ring_under_lock(open.engine)) else {
+            return;
+        };
         let mut turned = self.inner.sleeps(false);
         let mut patience = PATIENCE;
         loop {
             match turned {
                 Turned::Asleep(timeout) => {
-                    if self.reactor.wait(timeout).is_err() {
+                    if self.reactor.wait_outside(timeout).is_err() {
                         return;
                     }
                     self.inner.set_awake();
-                    let reactor = &self.reactor;
-                    turned = self.inner.turn(|engine| reactor.hand_over(engine));
+                    let (reactor, mut handed) = (&mut self.reactor, Ok(()));
+                    turned = self.inner.turn(|engine| handed = reactor.hand_over_all(engine));
+                    if handed.is_err() {
+                        return;
+                    }
                     patience = PATIENCE;
                 }
                 Turned::Awake => {

@@ -6,3 +6,16 @@
 
 pub mod master;
 pub mod tcp;
+
+/// Parts of the core that only its own tests and fuzz targets name. They change without notice.
+#[doc(hidden)]
+pub mod inside {
+    pub use crate::proto::error::NodeReply;
+    pub use crate::proto::ids::{RecordId, TaskId};
+    pub use crate::proto::key::KeyHash;
+    pub use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
+    pub use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk, TaskAsk};
+    pub use crate::proto::wire::command::Form;
+    pub use crate::proto::wire::connection::{Connection, Fault, Incoming};
+    pub use crate::proto::wire::handshake::Step;
+}

@@ -34,6 +34,18 @@ fn hand_off_ends_renewals_and_releases_nothing() {
 }
 
 #[test]
+fn hand_off_of_a_lock_that_is_over_reports_no_loss_later() {
+    let mut bench = Bench::new(3);
+    bench.core.report_lock_updates();
+    let lock = bench.hold(&[0, 1]);
+    // The turn in which the lock ends has not come yet.
+    bench.now = bench.now.saturating_add(TTL);
+    assert_eq!(bench.core.into_token(lock, bench.now), None);
+    bench.pass(millis(1));
+    assert_eq!(bench.core.poll_lock_update(), None, "its caller gave it up");
+}
+
+#[test]
 fn a_lock_is_taken_up_under_a_new_token() {
     let mut bench = Bench::new(3);
     bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();

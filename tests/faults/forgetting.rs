@@ -14,7 +14,16 @@ fn guarded(fleet: &Fleet) -> Config {
 
 /// The clients of these nodes trust them from now on.
 fn vouch(fleet: &Fleet) {
-    let client = Client::connect(guarded(fleet)).expect("a good configuration");
+    vouch_with(guarded(fleet));
+}
+
+/// A client connects with a quorum of the nodes. On a busy machine the others may come later.
+fn vouch_with(config: Config) {
+    let client = Client::connect(config).expect("a good configuration");
+    drive_until(&client, 5 * SECOND, "all nodes are connected", || {
+        let may_be_asked = |state| matches!(state, NodeState::Ready | NodeState::Quarantined(_));
+        client.nodes().into_iter().all(may_be_asked)
+    });
     client.vouch().expect("the nodes take it");
     assert!(client.nodes().iter().all(|&it| it == NodeState::Ready));
 }
@@ -226,7 +235,7 @@ fn a_replica_that_attaches_costs_no_quarantine() {
         let config = config(&masters).max_ttl(20 * MAX_TTL).restart_guard(RestartGuard::On);
         config.node_timeout(millis(200))
     };
-    Client::connect(settings()).expect("a good configuration").vouch().expect("they take it");
+    vouch_with(settings());
     let history = |node: &Node| node.info("master_replid");
     let before = history(&fleet[0]);
     let port = fleet[0].port().to_string();

@@ -53,6 +53,14 @@ impl Coordinator {
         Ok(Coordinator { locks: Locks::new(settings, seed, now), waits: Waits::default() })
     }
 
+    /// As after 2^32 - `left` records, requests and tasks: for tests of what happens after the
+    /// next ones. Nothing may have been asked before.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn start_before_wrap(&mut self, left: u32) {
+        self.locks.start_before_wrap(left);
+    }
+
     /// The settings that the coordinator was made with.
     pub fn settings(&self) -> &Settings {
         self.locks.cluster().settings()

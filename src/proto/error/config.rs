@@ -96,6 +96,27 @@ impl fmt::Debug for ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_to(&mut OneLine(f))
+    }
+}
+
+/// Writes control characters as `\n`, `\u{1b}`: what is quoted in an error comes from outside, and
+/// an error is one line.
+struct OneLine<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl fmt::Write for OneLine<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for part in text.split_inclusive(char::is_control) {
+            let plain = part.trim_end_matches(char::is_control);
+            self.0.write_str(plain)?;
+            write!(self.0, "{}", part[plain.len()..].escape_default())?;
+        }
+        Ok(())
+    }
+}
+
+impl ConfigError {
+    fn write_to(&self, f: &mut impl fmt::Write) -> fmt::Result {
         match self {
             ConfigError::NoNodes => f.write_str("nodes: the list is empty; name at least one"),
             ConfigError::TooManyNodes { given } => {
@@ -114,7 +135,7 @@ impl fmt::Display for ConfigError {
             ConfigError::Owner { given, problem } => write!(f, "owner is {given:?}: {problem}"),
             ConfigError::Source { name, problem } => write!(f, "{name}: {problem}"),
             ConfigError::Tls { problem } => write!(f, "TLS: {problem}"),
-            ConfigError::Ttl(bad) => bad.fmt(f),
+            ConfigError::Ttl(bad) => write!(f, "{bad}"),
             ConfigError::KeyTooLong { given, most } => {
                 write!(f, "key of {given} bytes: it is too long; the limit is {most} bytes")
             }

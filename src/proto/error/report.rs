@@ -91,7 +91,7 @@ impl Report {
     /// Writes what some of the nodes said.
     pub(super) fn write_nodes(
         &self,
-        f: &mut fmt::Formatter<'_>,
+        f: &mut impl fmt::Write,
         wanted: impl Fn(&NodeReport) -> bool,
     ) -> fmt::Result {
         for (index, node) in self.nodes.iter().filter(|node| wanted(node)).enumerate() {

@@ -23,7 +23,8 @@ impl Locks {
     pub fn hand_off(&mut self, lock: Lock, now: Instant) -> Option<LockToken> {
         let held = self.records.find(&lock).filter(|_| !self.remaining(&lock, now).is_zero());
         let Some(id) = held else {
-            self.forget_loss(&lock);
+            // The lock may be over without the turn that reports it.
+            self.release_nowait(&lock, now);
             return None;
         };
         self.end_extend(id, LostReason::Over, now);

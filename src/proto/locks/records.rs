@@ -280,6 +280,9 @@ pub struct Records {
     by_key: HashMap<KeyHash, RecordId, BuildKeyHasher>,
     spare: Vec<Vec<u8>>,
     next_generation: Generation,
+    /// The number of the first round of each record.
+    #[cfg(feature = "testing")]
+    first_round: u32,
     most: usize,
     /// How many places are reserved for requests that wait for their turn.
     reserved: usize,
@@ -293,13 +296,24 @@ impl Records {
             by_key: HashMap::default(),
             spare: Vec::new(),
             next_generation: Generation::FIRST,
+            #[cfg(feature = "testing")]
+            first_round: 0,
             most,
             reserved: 0,
         }
     }
 
+    /// From now on the generations are so close to their end, and so are the rounds of each record.
+    #[cfg(feature = "testing")]
+    pub fn start_before_wrap(&mut self, left: u32) {
+        self.next_generation = Generation::before_wrap(left);
+        self.first_round = u32::MAX - 1;
+    }
+
     /// Opens a record in the phase `Asking`; `None` if there is no room.
     pub fn open(&mut self, key: &[u8], token: LockToken, round: Round) -> Option<RecordId> {
+        #[cfg(feature = "testing")]
+        let round = round.numbered_from(self.first_round);
         if self.slab.len() + self.reserved >= self.most {
             return None;
         }

@@ -169,6 +169,12 @@ pub struct Ops {
 }
 
 impl Ops {
+    /// From now on the generations are so close to the end of their lower half.
+    #[cfg(feature = "testing")]
+    pub fn start_before_wrap(&mut self, left: u32) {
+        self.next_generation = OpGeneration::before_carry(left);
+    }
+
     /// Opens a request. One that has ended already is queued to be fetched.
     pub fn open(&mut self, data: u64, since: Instant, give_up_at: Instant, stage: Stage) -> Op {
         let generation = self.next_generation.advance();

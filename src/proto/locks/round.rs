@@ -64,6 +64,14 @@ impl Round {
         Round { purpose, number: 0, start, ttl, ballot, replies: Replies::default() }
     }
 
+    /// The round with this number, as if others were before it.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn numbered_from(mut self, first: u32) -> Round {
+        self.number = first;
+        self
+    }
+
     /// Replaces this round by the next one, with a ballot of its own.
     pub fn follow(&mut self, purpose: Purpose, ballot: Ballot, start: Instant, ttl: Ttl) {
         let number = self.number.wrapping_add(1);

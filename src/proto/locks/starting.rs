@@ -12,6 +12,15 @@ use crate::proto::locks::requests::Stage;
 use crate::proto::time::Instant;
 
 impl Locks {
+    /// From now on all counts that end at 32 bits are so close to it: records, requests, tasks and
+    /// rounds.
+    #[cfg(feature = "testing")]
+    pub fn start_before_wrap(&mut self, left: u32) {
+        self.records.start_before_wrap(left);
+        self.tasks.start_before_wrap(left);
+        self.ops.start_before_wrap(left);
+    }
+
     /// Whether the first handshakes are not over yet. An acquire that is asked now is held, for the
     /// connect timeout at most.
     pub fn is_starting(&self) -> bool {

@@ -88,6 +88,12 @@ pub struct Tasks {
 }
 
 impl Tasks {
+    /// From now on the generations are so close to their end.
+    #[cfg(feature = "testing")]
+    pub fn start_before_wrap(&mut self, left: u32) {
+        self.next_generation = Generation::before_wrap(left);
+    }
+
     /// Opens a task for a request that is opened next.
     pub fn open(&mut self, key: &[u8], work: Work, deadline: Instant) -> TaskId {
         let generation = self.next_generation.advance();

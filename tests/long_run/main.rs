@@ -1,0 +1,118 @@
+//! A day of operations at once: coordinators and in-process masters on simulated time, with faults,
+//! and at several moments a look at what is left of it. Nothing may grow: no byte, record, request
+//! or timer. The runs start where counts of 32 bits are about to end, at the zero of the clock, and
+//! a few days before its last moment.
+//!
+//! ```text
+//! cargo test --all-features --test long_run       # a short one
+//! LONG_RUN_PAIRS=100000000 cargo test --release --all-features --test long_run -- --nocapture
+//! ```
+
+#![expect(unsafe_code, reason = "an allocator that counts is unsafe to write")]
+#![allow(clippy::disallowed_methods, reason = "the run reports how long a pair takes")]
+
+#[path = "../support/dice.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod dice;
+mod world;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Instant;
+
+use world::{Start, Tally, World};
+
+/// Pairs of an acquire and a release in all runs together, unless `LONG_RUN_PAIRS` says otherwise.
+const PAIRS: u64 = 60_000;
+
+/// So often is looked at what is left, in each run.
+const LOOKS: u64 = 10;
+
+/// How far two looks differ though nothing grows: buffers have the size of the most that their
+/// connection had to hold, and a master has keys that lapsed until a command reads them.
+const GROWTH: i64 = 128 * 1024;
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    // Const and without a destructor: reading it allocates nothing by itself.
+    static LIVE: Cell<i64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is the system's allocator; counting touches only a cell of the thread's own.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.set(LIVE.get() + layout.size() as i64);
+        // SAFETY: the caller's promises are the ones that are asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        LIVE.set(LIVE.get() + size as i64 - layout.size() as i64);
+        // SAFETY: as above.
+        unsafe { System.realloc(place, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        LIVE.set(LIVE.get() - layout.size() as i64);
+        // SAFETY: as above.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+/// What is left at a moment of rest.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    live: i64,
+    timers: usize,
+}
+
+#[test]
+fn long_run_leaves_no_byte_record_request_or_timer() {
+    let pairs = std::env::var("LONG_RUN_PAIRS").ok();
+    let pairs: u64 = pairs.map_or(PAIRS, |text| text.parse().expect("a number of pairs"));
+    let run = |start| run(start, pairs / Start::ALL.len() as u64);
+    let tallies = Start::ALL.map(run);
+    // The seed of all runs is the same. So where a run starts changes nothing.
+    for (start, tally) in Start::ALL.iter().zip(&tallies) {
+        assert_eq!(*tally, tallies[0], "{start:?} is another run");
+    }
+}
+
+/// A run of so many pairs. The first half shows how much is needed, the second must not need more.
+fn run(start: Start, pairs: u64) -> Tally {
+    let mut world = World::new(start);
+    let mut looks: Vec<Left> = Vec::with_capacity(LOOKS as usize);
+    let began = Instant::now();
+    for number in 1..=LOOKS {
+        world.run_until(pairs * number / LOOKS);
+        world.come_to_rest();
+        let left = Left { live: LIVE.get(), timers: world.open_timers() };
+        looks.push(left);
+        println!(
+            "{start:?}: {} pairs, {:.2} hours: {} bytes live, {} timers, {} of RSS",
+            world.pairs(),
+            world.hours(),
+            left.live,
+            left.timers,
+            resident().map_or("unknown".into(), |bytes| format!("{} KiB", bytes / 1024)),
+        );
+    }
+    let micros = began.elapsed().as_secs_f64() * 1e6 / world.pairs() as f64;
+    println!("{start:?}: {micros:.1} µs a pair; {:?}", world.tally());
+    let (first, second) = looks.split_at(looks.len() / 2);
+    let most = |looks: &[Left]| looks.iter().map(|it| (it.live, it.timers)).max();
+    let (first, second) = (most(first).expect("a look"), most(second).expect("a look"));
+    assert!(second.0 <= first.0 + GROWTH, "bytes: {} and then {}", first.0, second.0);
+    world.tally().clone()
+}
+
+/// The memory of this process, where the system says it.
+fn resident() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find(|line| line.starts_with("VmRSS:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
