@@ -206,7 +206,8 @@ impl Driver for Driving<'_> {
             }
             if let Some(taken) = engine.ring.take(node, output) {
                 if taken {
-                    engine.coordinator.handle_sent(node, output.len(), clock::now());
+                    written.insert(node);
+                    counts[node.index()] = output.len();
                 }
                 continue;
             }
