@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 
 /// Makes the key that is sent out of the key that a caller named. Everything else, such as records
 /// and errors, has the key as the caller named it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct KeyPrefix {
     length: usize,
     /// The prefix, and after it the last key that it was put before.

@@ -10,12 +10,18 @@ pub(crate) mod cluster;
 pub(crate) mod coordinator;
 pub(crate) mod durations;
 pub(crate) mod error;
+#[cfg(feature = "testing")]
+pub mod fingerprint;
 pub(crate) mod ids;
 pub(crate) mod inspection;
 pub(crate) mod key;
 pub(crate) mod lock;
 pub(crate) mod locks;
 pub(crate) mod node_set;
+#[cfg(redlatch_planted_faults)]
+pub mod planted;
+#[cfg(not(redlatch_planted_faults))]
+pub(crate) mod planted;
 pub mod prometheus;
 pub(crate) mod settings;
 pub(crate) mod stats;

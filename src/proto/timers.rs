@@ -41,7 +41,7 @@ struct Lane {
 }
 
 /// Timers, each with what is to be done at its end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Timers<T> {
     entries: Slab<Entry<T>>,
     lanes: Vec<Lane>,
@@ -122,6 +122,12 @@ impl<T: Copy> Timers<T> {
     /// For how many timers there are places.
     pub fn capacity(&self) -> usize {
         self.entries.capacity()
+    }
+
+    /// The timers that are set, in no order, each with the moment at which it is due.
+    #[cfg(feature = "testing")]
+    pub fn iter(&self) -> impl Iterator<Item = (Instant, T)> {
+        self.entries.iter().map(|(_, entry)| (entry.due, entry.what))
     }
 
     /// How many timers are set.

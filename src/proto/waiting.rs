@@ -76,7 +76,7 @@ impl ReportedTtl {
 }
 
 /// A request that waits for a key that others hold.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Waiting {
     /// What the waiter does.
     pub mode: Mode,

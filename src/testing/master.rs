@@ -27,6 +27,7 @@
 
 mod about;
 mod commands;
+mod fingerprint;
 mod keys;
 mod reply;
 mod request;

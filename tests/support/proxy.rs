@@ -369,7 +369,10 @@ impl Shared {
     fn spawn(self: &Arc<Self>, work: impl FnOnce(&Arc<Shared>) + Send + 'static) {
         let own = Arc::clone(self);
         let thread = std::thread::spawn(move || work(&own));
-        held(&self.threads).push(thread);
+        let mut threads = held(&self.threads);
+        // The stack of a thread that ended stays mapped as long as its handle is kept.
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
     }
 
     /// Waits until bytes may pass; false when the proxy or the connection has ended first.

@@ -175,8 +175,8 @@ impl Engine {
                 let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
                 ring.signal(signal.as_fd())?;
                 // Edge-triggered, so that it need not be read.
-                let mut source = SourceFd(&signal.as_raw_fd());
-                self.registry.register(&mut source, token, Interest::READABLE)?;
+                let number = signal.as_raw_fd();
+                self.registry.register(&mut SourceFd(&number), token, Interest::READABLE)?;
                 self.ring.signal = Some(signal);
             }
             RingUse::Loop | RingUse::Shared => ring.watch(self.registry.as_fd())?,

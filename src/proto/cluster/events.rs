@@ -68,7 +68,7 @@ pub enum NodeEvent {
 const MAX_EVENTS: usize = 256;
 
 /// The events that the caller has not read yet.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Events {
     queue: VecDeque<NodeEvent>,
 }

@@ -18,7 +18,8 @@
 mod admission;
 mod connections;
 mod events;
-
+#[cfg(feature = "testing")]
+mod fingerprint;
 mod liveness;
 mod node;
 mod quarantine;
@@ -80,7 +81,7 @@ pub enum Received {
 }
 
 /// What became of a node, for the locks to act on.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Change {
     /// The node may have forgotten keys just now, and was trusted before.
     Distrusted(QuarantineReason),
@@ -124,7 +125,7 @@ enum Due {
 }
 
 /// The nodes and their connections.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Cluster {
     settings: Settings,
     quorum: usize,

@@ -11,7 +11,7 @@ use crate::proto::wire::handshake::{Handshake, Info, Vetted};
 use crate::proto::wire::marker::Marking;
 
 /// What the cluster keeps of one node.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) state: NodeState,
     pub(super) connection: Connection,

@@ -10,6 +10,8 @@
 //! before a lock is handed out ([`poll_completion`](Coordinator::poll_completion)). The coordinator
 //! gives what the locks report to the waits before the caller gets its answer.
 
+#[cfg(feature = "testing")]
+mod fingerprint;
 mod requests;
 
 use std::time::Duration;
@@ -37,7 +39,11 @@ pub use crate::proto::cluster::{Action, NodeEvent};
 const EXTENDS_A_TURN: usize = 256;
 
 /// The core: locks over N nodes, without a socket and without a clock.
+///
+/// With the feature `testing` it is `Clone`, for tests that go on from one state in several ways.
+/// Of two copies only one may be driven against real nodes: see [`reseed`](Coordinator::reseed).
 #[derive(Debug)]
+#[cfg_attr(feature = "testing", derive(Clone))]
 pub struct Coordinator {
     locks: Locks,
     waits: Waits,

@@ -15,6 +15,7 @@ use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 
@@ -219,7 +220,9 @@ impl Locks {
     ) {
         let record = self.records.get(ask.record);
         if record.phase == Phase::Asking && record.round.number == ask.round {
-            let uncounted = reply == NodeReply::Granted && record.uncounted.contains(node);
+            let uncounted = reply == NodeReply::Granted
+                && record.uncounted.contains(node)
+                && !is_planted(Fault::QuarantinedGrantCounts);
             if uncounted {
                 self.cluster.stats_mut().failed(node, NodeError::Quarantined);
             }
@@ -231,6 +234,9 @@ impl Locks {
     /// A majority granted: the client owns the lock until it is handed out.
     pub(super) fn attempt_is_won(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
+        if is_planted(Fault::DeadlineFromReply) {
+            record.deadline = record.ttl.deadline(now);
+        }
         if now >= record.deadline {
             self.attempt_is_lost(id, now);
             return;

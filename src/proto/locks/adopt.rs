@@ -15,6 +15,7 @@ use crate::proto::locks::round::Purpose;
 use crate::proto::locks::round::Round;
 use crate::proto::locks::{Locks, busy};
 use crate::proto::node_set::NodeId;
+use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::LockAsk;
 
@@ -55,6 +56,7 @@ impl Locks {
         self.check_key(key)?;
         self.check_room()?;
         let fresh = self.random_token();
+        let fresh = if is_planted(Fault::AdoptKeepsToken) { token.clone() } else { fresh };
         let mut round = Round::acquire(self.cluster.size(), now, ttl);
         round.purpose = Purpose::Adopt;
         let id = self.records.open(key, fresh, round).ok_or(busy(Busy::Records))?;

@@ -123,7 +123,7 @@ impl From<Duration> for AutoExtend {
 }
 
 /// A lock that is auto-extended, or watched: then no extension is left, and no request is open.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AutoExtended {
     /// The record of the lock.
     pub record: RecordId,

@@ -4,6 +4,7 @@
 //! the first verdict stands, whatever is cast later.
 
 use crate::proto::node_set::{NodeId, NodeSet, majority};
+use crate::proto::planted::{Fault, is_planted};
 
 /// How a node votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +42,9 @@ pub struct Ballot {
 impl Ballot {
     /// A question to all of `nodes` nodes that a majority of them decides.
     pub fn of_majority(nodes: usize) -> Ballot {
-        Ballot::of(NodeSet::first(nodes), majority(nodes))
+        let planted = is_planted(Fault::QuorumOfHalf);
+        let needed = if planted { nodes / 2 } else { majority(nodes) };
+        Ballot::of(NodeSet::first(nodes), needed)
     }
 
     /// A question to `electors` that `needed` grants win. The question is lost from the start if

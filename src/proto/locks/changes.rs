@@ -14,6 +14,7 @@ use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::pending_releases::PendingRelease;
 use crate::proto::locks::records::Phase;
 use crate::proto::node_set::NodeId;
+use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 
@@ -61,7 +62,7 @@ impl Locks {
             }
             Change::CaughtUp => self.send_pending_releases(node, now),
             Change::Lost { cause, asks, provable } => {
-                let random = self.rng.random();
+                let random = self.rng.0.random();
                 self.cluster.plan_reconnect(node, random, now);
                 self.wait_for_reconnect(node, now);
                 for ask in asks {
@@ -112,7 +113,14 @@ impl Locks {
         if ask.kind.may_create() {
             record.asked.take(node);
             record.heal_is_over(node);
-            record.may_be_executed_late(node, now);
+            if is_planted(Fault::CutWithoutRelease) {
+                record.release_pending.remove(node);
+            } else {
+                record.may_be_executed_late(node, now);
+            }
+            if is_planted(Fault::ReleaseWhileHeld) {
+                self.queue_release(node, ask.record, now);
+            }
             if provable {
                 let pending_release = PendingRelease { record: ask.record, not_before: now };
                 self.pending_releases[node.index()].unproven.push(pending_release);

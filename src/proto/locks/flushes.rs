@@ -14,7 +14,7 @@ use crate::proto::time::Instant;
 /// How soon after one walk over the locks the next one follows for the same node. A walk over
 /// 50,000 locks takes some milliseconds, so a node that reports flushes all the time costs a small
 /// part of a core. The loss of a lock that such a flush deleted is noticed this much later.
-const BETWEEN_WALKS: Duration = Duration::from_millis(50);
+pub(super) const BETWEEN_WALKS: Duration = Duration::from_millis(50);
 
 impl Locks {
     /// A node reported that it was flushed.

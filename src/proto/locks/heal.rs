@@ -10,6 +10,7 @@ use crate::proto::ids::RecordId;
 use crate::proto::locks::Locks;
 use crate::proto::locks::records::Phase;
 use crate::proto::node_set::NodeId;
+use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 
@@ -27,7 +28,7 @@ impl Locks {
         if trusted {
             // Every lock that the node forgot has ended by now.
             record.doubtful.remove(node);
-        } else if record.is_doubtful(node) {
+        } else if record.is_doubtful(node) && !is_planted(Fault::QuarantinedExtendCounts) {
             record.uncounted.insert(node);
             return NodeReply::Failed(NodeError::Quarantined);
         }

@@ -13,6 +13,7 @@ use crate::proto::locks::round::{ReleaseOutcome, Round};
 use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::locks::{Due, Locks, busy, handle_of};
 use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, InvalidTtl, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
@@ -194,7 +195,8 @@ impl Locks {
             // extended, too, or healed. A repeat must never follow a release, because it could
             // leave a key without an owner; no release is written while the lock is held. There is
             // no repeat at or past the deadline.
-            if current && !self.records.get(ask.record).is_overdue(now) {
+            let repeats = current && !self.records.get(ask.record).is_overdue(now);
+            if repeats || is_planted(Fault::RepeatAfterRelease) {
                 self.ask(node, ask.record, Kind::Extend(Form::Source), now);
             }
             self.finish(ask.record);
@@ -234,6 +236,7 @@ impl Locks {
             return;
         }
         let (start, ttl) = (record.round.start, record.round.ttl);
+        let start = if is_planted(Fault::DeadlineFromReply) { now } else { start };
         let agreed = self.capped_deadline(id, ttl.deadline(start));
         let record = self.records.get_mut(id);
         let before = record.deadline;
@@ -299,6 +302,9 @@ impl Locks {
         if now >= record.deadline {
             self.lose(id, LostReason::Expired, now);
             return;
+        }
+        if is_planted(Fault::HealInLostRound) {
+            self.heal(id, now);
         }
         self.on_extend_not_won(id, now);
         self.report_or_pause(id, now);

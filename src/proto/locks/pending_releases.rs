@@ -33,7 +33,7 @@ pub struct PendingRelease {
 }
 
 /// The pending releases of one node.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct PendingReleases {
     queue: VecDeque<PendingRelease>,
     /// Releases for questions that were asked on earlier connections and not answered.
@@ -61,6 +61,12 @@ impl PendingReleases {
     pub fn shrink(&mut self, most: usize) {
         shrink_queue(&mut self.queue, most);
         shrink_list(&mut self.unproven, most);
+    }
+
+    /// The releases that are queued, in their order.
+    #[cfg(feature = "testing")]
+    pub fn queued(&self) -> Vec<PendingRelease> {
+        self.queue.iter().copied().collect()
     }
 
     /// How many releases are queued.

@@ -4,6 +4,9 @@
 //! The hazard is a record that ends too early: no code would release a late grant. So a record
 //! outlives its caller, and its place is used again only under a new generation.
 
+#[cfg(feature = "testing")]
+mod fingerprint;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -44,7 +47,7 @@ pub enum Phase {
 const NOT_HELD: Instant = Instant::from_nanos(u64::MAX);
 
 /// What the client knows of one attempt.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Record {
     /// The generation: counts the uses of the record's place.
     pub generation: Generation,
@@ -273,7 +276,7 @@ const SPARE_KEYS: usize = 4096;
 const SPARE_KEY_BYTES: usize = 1024;
 
 /// The records.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Records {
     slab: Slab<Record>,
     /// The first record for each key hash. Only records that ask for a lock or hold one are here.

@@ -14,6 +14,7 @@ use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::{Form, Native};
@@ -208,7 +209,7 @@ impl Locks {
                 continue;
             }
             let record = self.records.get_mut(pending_release.record);
-            let over = record.phase == Phase::Ending;
+            let over = record.phase == Phase::Ending || is_planted(Fault::ReleaseWhileHeld);
             if !over || !record.release_pending.contains(node) || record.releasing.contains(node) {
                 continue;
             }

@@ -140,8 +140,9 @@ impl Stage {
 
 /// A request.
 #[derive(Debug)]
+#[cfg_attr(feature = "testing", derive(Clone))]
 pub struct Request {
-    generation: OpGeneration,
+    pub(super) generation: OpGeneration,
     /// The data that the caller gave with the request.
     pub data: u64,
     /// When the caller made the request.
@@ -160,6 +161,7 @@ pub struct Request {
 
 /// The requests in flight, and those whose outcome was not fetched yet.
 #[derive(Debug, Default)]
+#[cfg_attr(feature = "testing", derive(Clone))]
 pub struct Ops {
     slab: Slab<Request>,
     ready: VecDeque<Op>,

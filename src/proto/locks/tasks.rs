@@ -16,7 +16,7 @@ use crate::proto::time::Instant;
 use crate::proto::timers::Timer;
 
 /// A request about a key that makes no lock.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Task {
     generation: Generation,
     /// The key.
@@ -34,7 +34,7 @@ pub struct Task {
 }
 
 /// What a task does.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Work {
     /// Reads what every node holds.
     Inspect(Box<Inspection>),
@@ -51,7 +51,7 @@ pub enum Work {
 }
 
 /// An extend by a token that another client may have drawn.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct TokenExtend {
     /// The token.
     pub token: LockToken,
@@ -81,7 +81,7 @@ impl Task {
 }
 
 /// The tasks.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Tasks {
     slab: Slab<Task>,
     next_generation: Generation,

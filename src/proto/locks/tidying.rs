@@ -9,7 +9,7 @@ use crate::proto::surplus::{FEW, INTERVAL, shrink_queue, shrink_slab};
 use crate::proto::time::Instant;
 
 /// When the next interval ends, and what was in use in this one.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Tidying {
     pub(super) due: Option<Instant>,
     most: usize,

@@ -7,7 +7,7 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 
 /// The nodes of one record that did not simply answer.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Trouble {
     /// Nodes whose connection was lost while an ask was unanswered that may create or prolong the
     /// key: the node may execute it at any time.

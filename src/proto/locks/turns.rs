@@ -38,12 +38,12 @@ impl Locks {
 
     /// A pause between these two, drawn at random.
     pub fn random_pause(&mut self, least: Duration, most: Duration) -> Duration {
-        self.rng.random_range(least..=most)
+        self.rng.0.random_range(least..=most)
     }
 
     /// An index below `count`, drawn at random.
     pub fn random_index(&mut self, count: usize) -> usize {
-        self.rng.random_range(0..count)
+        self.rng.0.random_range(0..count)
     }
 
     /// The moment from which no attempt of a request is begun.

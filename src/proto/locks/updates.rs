@@ -48,7 +48,7 @@ pub enum LockUpdateKind {
 }
 
 /// The updates that the driver did not take yet.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Updates {
     /// The driver wants them.
     wanted: bool,
@@ -62,13 +62,19 @@ impl Updates {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Queued {
     record: RecordId,
     update: LockUpdate,
 }
 
 impl Updates {
+    /// Whether there is none.
+    #[cfg(feature = "testing")]
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     /// Forgets all of them.
     pub(super) fn clear(&mut self) {
         self.queue.clear();

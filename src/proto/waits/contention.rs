@@ -15,7 +15,7 @@ const FORGOTTEN: Duration = Duration::from_millis(500);
 const ROUND_TRIPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
 /// The usual wait for a few keys: a new request need not measure it again.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ContentionHistory([(KeyHash, Duration, Instant); REMEMBERED_KEYS]);
 
 impl ContentionHistory {

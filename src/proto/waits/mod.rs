@@ -25,7 +25,7 @@ use contention::{ContentionHistory, RoundTrip};
 use queue::Queues;
 
 /// What is known of the keys that requests wait for.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Waits {
     queues: Queues,
     contention: ContentionHistory,
@@ -60,6 +60,12 @@ impl Waits {
     /// Takes note of how long a node took to answer.
     pub fn note_round_trip(&mut self, took: Duration) {
         self.round_trip.add(took);
+    }
+
+    /// Whether no request waits for another one of this client.
+    #[cfg(feature = "testing")]
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
     }
 
     /// Forgets every queue; called in a forked process.

@@ -24,7 +24,7 @@ const STREAK: u32 = 1000;
 const STREAK_TIME: Duration = Duration::from_millis(200);
 
 /// The waiters of one key, after the request that asks the nodes, or holds it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Queue {
     /// The key.
     pub key: Vec<u8>,

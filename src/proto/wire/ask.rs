@@ -36,7 +36,7 @@ pub struct LockAsk {
 }
 
 /// What was asked about a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `SET NX PX`.
     Acquire,
@@ -70,7 +70,7 @@ pub enum TaskAsk {
 }
 
 /// What the cluster asks for itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeAsk {
     /// A step of the handshake.
     Handshake(Step),

@@ -5,6 +5,9 @@
 //! questions, so each consumes the oldest ask. A reply that its ask cannot have ends the
 //! connection.
 
+#[cfg(feature = "testing")]
+mod fingerprint;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
@@ -71,7 +74,7 @@ impl fmt::Display for Fault {
 const SAME_MOMENT: Duration = Duration::from_micros(10);
 
 /// The moments of questions that follow each other, and are written together.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Moments {
     /// When the first of them was put into the outbox.
     asked_at: Instant,
@@ -82,7 +85,7 @@ struct Moments {
 }
 
 /// The bytes of one connection.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Connection {
     outbox: BytesMut,
     partial: BytesMut,

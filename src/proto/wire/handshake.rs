@@ -51,7 +51,7 @@ pub enum Progress {
 }
 
 /// The handshake of one connection.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Handshake {
     unanswered: usize,
     /// The last `HELLO` contained credentials.

@@ -56,7 +56,7 @@ pub enum MarkerState {
 }
 
 /// How the marker is to be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Marking {
     /// Unless a marker of this identity is there by now.
     IfMissing,

@@ -107,6 +107,11 @@ impl Master {
         ]
     }
 
+    /// Its `run_id` and its `master_replid`.
+    pub fn identities(&self) -> [String; 2] {
+        [self.hex_identity("run"), self.replication_after(self.promotions)]
+    }
+
     /// The text that a client writes as its node marker when it meets this master at that moment.
     pub(super) fn marker(&self, wall: i128) -> String {
         let (run, replication) =

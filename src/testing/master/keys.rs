@@ -20,14 +20,14 @@ pub(super) struct Database {
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
-    content: Content,
+pub(super) struct Entry {
+    pub(super) content: Content,
     /// The first nanosecond, on the wall clock, at which it is gone.
-    expires: Option<i128>,
+    pub(super) expires: Option<i128>,
 }
 
 #[derive(Debug, Clone)]
-enum Content {
+pub(super) enum Content {
     Text(Vec<u8>),
     List(Vec<Vec<u8>>),
 }
@@ -67,6 +67,10 @@ impl Database {
     pub(super) fn keys(&self, wall: i128) -> Vec<Vec<u8>> {
         let live = self.entries.iter().filter(|(_, entry)| !entry.expired(wall));
         live.map(|(key, _)| key.clone()).collect()
+    }
+
+    pub(super) fn live(&self, wall: i128) -> impl Iterator<Item = (&Vec<u8>, &Entry)> {
+        self.entries.iter().filter(move |(_, entry)| !entry.expired(wall))
     }
 
     pub(super) fn postpone(&mut self, by: i128) {

@@ -6,7 +6,7 @@ use crate::proto::wire::marker::{Identity, Marker, MarkerState};
 use crate::proto::wire::resp::Reply;
 
 /// A step of the handshake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
     /// `HELLO 3`, with the credentials if there are any.
     Hello,

@@ -1,0 +1,140 @@
+//! The checker: it knows nothing of Redis or of the library, and reads only the sheets.
+//!
+//! No two holds of one key may overlap, from the begin of a use until its end or, if that is
+//! earlier or if there is none, the deadline that the library had reported. All moments are on
+//! `CLOCK_BOOTTIME` of one machine, so they can be compared between processes.
+//!
+//! The hazard is a sheet that is read before another one, while the clients go on: a hold that
+//! ended in the meantime seems to overlap with its successor. So a check takes only the holds that
+//! began before it. A holder writes its end before it releases, so the end of their predecessors is
+//! there.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use redlatch::clock;
+
+use super::sheet::{Count, Hold, Page};
+
+/// A process and its sheet.
+#[derive(Debug, Clone)]
+pub struct Source {
+    /// The name of the worker; those that replaced a killed one have the same.
+    pub worker: String,
+    pub kind: &'static str,
+    pub path: PathBuf,
+}
+
+/// What all sheets say together.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// Holds by kind of holder.
+    pub holds: BTreeMap<&'static str, u64>,
+    /// Counts by kind of holder.
+    pub counts: BTreeMap<&'static str, Vec<u64>>,
+    /// The last begin of a use, by worker and by key.
+    pub last_of_worker: BTreeMap<String, u64>,
+    pub last_of_key: BTreeMap<u64, u64>,
+    /// The pairs that overlap.
+    pub overlaps: Vec<String>,
+    /// The longest hold, in nanoseconds.
+    pub longest: u64,
+}
+
+impl Summary {
+    pub fn total(&self) -> u64 {
+        self.holds.values().sum()
+    }
+
+    pub fn count(&self, kind: &str, what: Count) -> u64 {
+        self.counts.get(kind).and_then(|counts| counts.get(what as usize)).copied().unwrap_or(0)
+    }
+}
+
+/// Reads all sheets and looks for overlaps.
+pub fn check(sources: &[Source]) -> Summary {
+    let mut summary = Summary::default();
+    let start = clock::now().as_nanos();
+    let mut by_key: BTreeMap<u64, Vec<(usize, Hold)>> = BTreeMap::new();
+    for (at, source) in sources.iter().enumerate() {
+        let page = Page::read(&source.path);
+        *summary.holds.entry(source.kind).or_default() += page.holds.len() as u64;
+        let counts = summary.counts.entry(source.kind).or_default();
+        counts.resize(page.counts.len(), 0);
+        counts.iter_mut().zip(&page.counts).for_each(|(sum, count)| *sum += count);
+        let last = summary.last_of_worker.entry(source.worker.clone()).or_default();
+        for hold in page.holds {
+            *last = (*last).max(hold.begin);
+            let last_of_key = summary.last_of_key.entry(hold.key).or_default();
+            *last_of_key = (*last_of_key).max(hold.begin);
+            summary.longest = summary.longest.max(hold.until().saturating_sub(hold.begin));
+            if hold.begin < start {
+                by_key.entry(hold.key).or_default().push((at, hold));
+            }
+        }
+    }
+    for holds in by_key.values_mut() {
+        let overlaps = overlapping(holds);
+        summary.overlaps.extend(overlaps.iter().map(|(a, b)| describe(sources, a, b)));
+    }
+    summary
+}
+
+type Placed = (usize, Hold);
+
+/// The pairs that overlap, of the holds of one key.
+fn overlapping(holds: &mut [Placed]) -> Vec<(Placed, Placed)> {
+    holds.sort_unstable_by_key(|(_, hold)| hold.begin);
+    let mut found = Vec::new();
+    let mut latest: Option<Placed> = None;
+    for &next in &*holds {
+        if let Some(before) = latest.filter(|before| next.1.begin < before.1.until()) {
+            found.push((before, next));
+        }
+        if latest.is_none_or(|before| next.1.until() > before.1.until()) {
+            latest = Some(next);
+        }
+    }
+    found
+}
+
+fn describe(sources: &[Source], first: &Placed, second: &Placed) -> String {
+    let zero = first.1.begin;
+    let ms = |moment: u64| (moment as f64 - zero as f64) / 1e6;
+    let one = |(at, hold): &Placed| {
+        let Source { worker, path, .. } = &sources[*at];
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let end = if hold.end == 0 { "none".into() } else { format!("{:.3}", ms(hold.end)) };
+        format!(
+            "{worker} (sheet {name}, hold {}): begin {:.3} ms, deadline {:.3} ms, end {end}",
+            hold.number,
+            ms(hold.begin),
+            ms(hold.deadline),
+        )
+    };
+    format!("key {}: {}; {}", first.1.key, one(first), one(second))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overlaps(holds: &[(u64, u64, u64)]) -> usize {
+        let hold = |&(begin, deadline, end)| (0, Hold { key: 7, begin, deadline, end, number: 0 });
+        overlapping(&mut holds.iter().map(hold).collect::<Vec<_>>()).len()
+    }
+
+    #[test]
+    fn the_checker_finds_overlaps_and_no_others() {
+        // One ends, another begins at that very moment.
+        assert_eq!(overlaps(&[(10, 100, 20), (20, 120, 30)]), 0);
+        assert_eq!(overlaps(&[(10, 100, 21), (20, 120, 30)]), 1);
+        // A holder that wrote no end believes until its deadline.
+        assert_eq!(overlaps(&[(10, 100, 0), (99, 200, 150)]), 1);
+        assert_eq!(overlaps(&[(10, 100, 0), (100, 200, 150)]), 0);
+        // An end after the deadline does not count: nothing was believed by then.
+        assert_eq!(overlaps(&[(10, 100, 180), (110, 200, 150)]), 0);
+        // The hold before the last one is the longer one; the order of the sheets does not matter.
+        assert_eq!(overlaps(&[(40, 140, 50), (10, 100, 0), (20, 120, 30)]), 2);
+    }
+}

@@ -1,0 +1,253 @@
+//! Chaos: real servers, real client processes, real faults, and a checker of its own.
+//!
+//! Two groups of servers. The *volatile* group has five servers without persistence. They restart
+//! empty, one or all at once, and the clients rely on the restart guard. The *durable* group has
+//! three servers with `--appendonly yes --appendfsync always`. They restart with all they
+//! acknowledged, and the clients declare that (`RestartGuard::Persistent`).
+//!
+//! The clients: blocking clients, shared clients with three threads, `redlatch exec`, and a client
+//! of another library (`plain.rs`). That client knows no quarantine, so an empty restart would let
+//! it take a key that another client holds. Therefore it takes part in the durable group only.
+//!
+//! The faults (`faults.rs`): servers are stopped, killed, restarted; clients are stopped, often
+//! past their ttl, and killed; `redlatch exec` is stopped and killed apart from its CMD; the
+//! connections of some clients go through proxies that delay, hold and cut them. There is no packet
+//! loss below TCP, and no clock is set: `tests/faults` tries both one at a time.
+//!
+//! Each holder writes into shared memory when it begins to use a lock, until when the library said
+//! that the lock lasts, and when it ends its use. `checker.rs` looks at these records alone.
+//! Between the rounds of faults there is a quiet time in which every client and every key has to
+//! progress.
+//!
+//! `CHAOS_SECS` sets how long the faults last, `CHAOS_SEED` which faults are drawn. The clients are
+//! processes, so a seed repeats the faults and not the run. `CHAOS_GUARD=off` turns the restart
+//! guard off, and then the test has to fail.
+//!
+//! The hazard is a process that outlives the test. Each worker leads a process group, which is
+//! killed when its handle is dropped; the kernel kills a worker when the test itself is killed.
+
+#![allow(clippy::disallowed_methods, reason = "tests wait for other processes, on a real clock")]
+
+mod checker;
+mod faults;
+mod plain;
+mod sheet;
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+mod worker;
+mod workers;
+mod wrapper;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use checker::Summary;
+use faults::Faults;
+use redlatch::clock;
+use sheet::Count;
+use support::{Dice, Fleet, millis};
+use worker::Errand;
+use workers::Workers;
+
+/// The longest ttl of all clients. Short, because the quarantine lasts as long.
+const MAX_TTL: Duration = millis(2000);
+
+const NODE_TIMEOUT: Duration = millis(100);
+
+const VOLATILE: std::ops::Range<usize> = 0..5;
+const DURABLE: std::ops::Range<usize> = 5..8;
+
+/// The keys of the volatile and of the durable group. The last of each is held for long times.
+const VOLATILE_KEYS: std::ops::Range<u64> = 0..6;
+const DURABLE_KEYS: std::ops::Range<u64> = 6..10;
+
+/// How long the faults last between two quiet times.
+const ROUND: Duration = Duration::from_secs(40);
+
+/// How long a client may take to progress in a quiet time. The servers of the volatile group may
+/// just have begun a quarantine.
+const QUIET: Duration = Duration::from_secs(40);
+
+/// How long the faults last if nothing is set.
+const USUALLY: u64 = 35;
+
+fn key_name(key: u64) -> String {
+    format!("chaos:{key}")
+}
+
+/// This test binary again.
+fn this_test() -> Vec<String> {
+    let program = std::env::current_exe().expect("a test binary has a path");
+    let program = program.into_os_string().into_string().expect("the path is text");
+    let name = "no_two_holders_of_one_key_and_everyone_progresses";
+    vec![program, "--exact".into(), name.into(), "--test-threads=1".into(), "--nocapture".into()]
+}
+
+fn without_guard() -> bool {
+    std::env::var("CHAOS_GUARD").is_ok_and(|guard| guard == "off")
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: not a number; set a number")))
+}
+
+/// A folder in shared memory, which is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create() -> Folder {
+        let shared = Path::new("/dev/shm");
+        let base = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+        let path = base.join(format!("redlatch-chaos-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("shared memory can be written");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The servers of both groups. The append-only files are in the folder of shared memory: a server
+/// that is killed loses nothing of what it wrote to a file, on any file system.
+fn start_servers(folder: &Folder) -> Fleet {
+    Fleet::each(DURABLE.end, |node, _| {
+        if !DURABLE.contains(&node) {
+            return Vec::new();
+        }
+        let directory = folder.0.join(format!("node-{node}"));
+        std::fs::create_dir(&directory).expect("shared memory can be written");
+        let directory = directory.display().to_string();
+        // A small limit, so that the files stay small and are rewritten while faults happen.
+        let rewrite = ["--auto-aof-rewrite-min-size", "4mb"];
+        let arguments = ["--appendonly", "yes", "--appendfsync", "always", "--dir", &directory];
+        arguments.into_iter().chain(rewrite).map(str::to_owned).collect()
+    })
+}
+
+#[test]
+fn no_two_holders_of_one_key_and_everyone_progresses() {
+    if wrapper::command_of_this_process().is_some() {
+        return;
+    }
+    if let Some(errand) = Errand::of_this_process() {
+        errand.run();
+    }
+    let seconds = number("CHAOS_SECS").unwrap_or(USUALLY);
+    let seed = number("CHAOS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    println!("chaos: CHAOS_SECS={seconds} CHAOS_SEED={seed}");
+    let mut dice = Dice::new(seed);
+    let folder = Folder::create();
+    let fleet = start_servers(&folder);
+    let workers = Workers::start(&fleet, &folder.0, dice.others());
+    let mut run = Run { faults: Faults::new(&fleet, workers, dice), start: Instant::now() };
+    let mut left = Duration::from_secs(seconds);
+    run.quiet();
+    while !left.is_zero() {
+        let round = left.min(ROUND);
+        run.round(round);
+        left -= round;
+        run.quiet();
+    }
+    run.faults.workers.kill_all();
+    let summary = run.check();
+    report(&summary, &run.faults, run.start.elapsed());
+    assert!(without_guard() || summary.total() >= seconds * 20, "too few holds to prove anything");
+}
+
+/// A run of the test.
+struct Run<'a> {
+    faults: Faults<'a>,
+    start: Instant,
+}
+
+impl Run<'_> {
+    /// Faults, one after the other, and several at a time.
+    fn round(&mut self, length: Duration) {
+        let start = Instant::now();
+        let mut checked = Instant::now();
+        let mut pause = Duration::from_secs(2);
+        while start.elapsed() < length {
+            self.faults.turn();
+            std::thread::sleep(millis(10));
+            if checked.elapsed() >= pause {
+                let before = Instant::now();
+                self.check();
+                // All records are read each time. A long run has many.
+                pause = pause.max(20 * before.elapsed());
+                checked = Instant::now();
+            }
+        }
+        self.faults.end_all();
+    }
+
+    /// Waits, without faults, until every client and every key has progressed.
+    fn quiet(&mut self) {
+        let start = (Instant::now(), clock::now().as_nanos());
+        loop {
+            let summary = self.check();
+            let workers = self.faults.workers.names().into_iter().filter(|name| {
+                summary.last_of_worker.get(name).is_none_or(|&last| last <= start.1)
+            });
+            let keys = VOLATILE_KEYS
+                .chain(DURABLE_KEYS)
+                .filter(|key| summary.last_of_key.get(key).is_none_or(|&last| last <= start.1));
+            let waiting: Vec<String> = workers.chain(keys.map(key_name)).collect();
+            if waiting.is_empty() {
+                break;
+            }
+            assert!(
+                start.0.elapsed() < QUIET,
+                "no progress in {QUIET:?} without faults: {waiting:?}"
+            );
+            std::thread::sleep(millis(250));
+        }
+        let (took, summary) = (start.0.elapsed(), self.check());
+        let seconds = self.start.elapsed().as_secs_f64();
+        println!("{seconds:7.1} s: {} holds; quiet for {took:.1?}", summary.total());
+        self.faults.longest_quiet = self.faults.longest_quiet.max(took);
+    }
+
+    #[track_caller]
+    fn check(&self) -> Summary {
+        self.faults.workers.look_for_ended();
+        let summary = checker::check(self.faults.workers.sources());
+        if !summary.overlaps.is_empty() {
+            let seconds = self.start.elapsed().as_secs_f64();
+            report(&summary, &self.faults, self.start.elapsed());
+            println!("{}", self.faults.last_lines());
+            panic!("two holders, seen after {seconds:.1} s:\n{}", summary.overlaps.join("\n"));
+        }
+        summary
+    }
+}
+
+fn report(summary: &Summary, faults: &Faults, took: Duration) {
+    let total = summary.total();
+    println!(
+        "{total} holds in {took:.1?}, {:.1} a second; the longest {:.0} ms; {} pairs overlap; \
+         without faults everyone progressed within {:.1?}",
+        total as f64 / took.as_secs_f64(),
+        summary.longest as f64 / 1e6,
+        summary.overlaps.len(),
+        faults.longest_quiet,
+    );
+    let kinds: Vec<&str> = summary.holds.keys().copied().collect();
+    let row = |name: &str, cells: Vec<u64>| {
+        let cells: String = cells.iter().map(|cell| format!("{cell:>14}")).collect();
+        println!("  {name:<16}{cells}");
+    };
+    let header: String = kinds.iter().map(|kind| format!("{kind:>14}")).collect();
+    println!("  {:<16}{header}", "");
+    row("holds", kinds.iter().map(|kind| summary.holds[kind]).collect());
+    for what in Count::ALL {
+        row(&format!("{what:?}"), kinds.iter().map(|kind| summary.count(kind, what)).collect());
+    }
+    println!("faults:");
+    for (name, count) in &faults.counts {
+        println!("  {name:<40}{count:>8}");
+    }
+}

@@ -1,0 +1,387 @@
+//! What a client process does: it takes locks, uses them, and writes what it believes on its sheet.
+//!
+//! A worker runs until it is killed. It ends with a panic if the library returns an error that no
+//! fault explains, and the test notices that. The kernel kills a worker when the test dies.
+
+use std::os::unix::process::parent_id;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redlatch::clock::{self, Instant};
+use redlatch::{
+    Client, Config, Error, Guard, LockOptions, ReleaseOutcome, RestartGuard, SharedClient,
+    SharedGuard,
+};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use super::plain::{self, Plain};
+use super::sheet::{Count, Sheet};
+use super::support::{Dice, millis};
+use super::{MAX_TTL, NODE_TIMEOUT, key_name};
+
+/// How many threads use one shared client.
+const THREADS: usize = 3;
+
+/// What the test orders, in the environment of the process.
+#[derive(Debug, Clone)]
+pub struct Errand {
+    pub kind: String,
+    pub urls: Vec<String>,
+    pub sheet: PathBuf,
+    pub seed: u64,
+    /// The numbers of its keys.
+    pub keys: Vec<u64>,
+    /// The connections go through proxies, which may delay them.
+    pub proxied: bool,
+    /// The nodes keep what they acknowledged, also over a restart.
+    pub durable: bool,
+    pub parent: u32,
+}
+
+impl Errand {
+    const NAMES: [&str; 8] =
+        ["KIND", "URLS", "SHEET", "SEED", "KEYS", "PROXIED", "DURABLE", "PARENT"];
+
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let keys: Vec<String> = self.keys.iter().map(u64::to_string).collect();
+        let values = [
+            self.kind.clone(),
+            self.urls.join(" "),
+            self.sheet.display().to_string(),
+            self.seed.to_string(),
+            keys.join(" "),
+            self.proxied.to_string(),
+            self.durable.to_string(),
+            self.parent.to_string(),
+        ];
+        let name = |name: &&str| format!("CHAOS_WORKER_{name}");
+        Self::NAMES.iter().map(name).zip(values).collect()
+    }
+
+    /// `None` in the test itself.
+    pub fn of_this_process() -> Option<Errand> {
+        let read = |name| std::env::var(format!("CHAOS_WORKER_{name}")).ok();
+        let number = |text: &str| text.parse::<u64>().expect("the test wrote a number");
+        Some(Errand {
+            kind: read("KIND")?,
+            urls: read("URLS")?.split(' ').map(str::to_owned).collect(),
+            sheet: read("SHEET")?.into(),
+            seed: number(&read("SEED")?),
+            keys: read("KEYS")?.split(' ').map(number).collect(),
+            proxied: read("PROXIED")? == "true",
+            durable: read("DURABLE")? == "true",
+            parent: u32::try_from(number(&read("PARENT")?)).expect("a process id"),
+        })
+    }
+
+    pub fn config(&self) -> Config {
+        let guard = match self.durable {
+            true => RestartGuard::Persistent,
+            false if super::without_guard() => RestartGuard::Off,
+            false => RestartGuard::On,
+        };
+        let config = Config::new(&self.urls).expect("the test wrote good URLs");
+        // Patient enough that an answer which is half a ttl late still counts as a vote.
+        let node_timeout = if self.proxied { 8 * NODE_TIMEOUT } else { NODE_TIMEOUT };
+        config.max_ttl(MAX_TTL).node_timeout(node_timeout).restart_guard(guard)
+    }
+
+    /// Runs until the process is killed.
+    pub fn run(self) -> ! {
+        self.die_with_the_test();
+        match self.kind.as_str() {
+            "client" => client(&self),
+            "shared" => shared(&self),
+            "plain" => plain_client(&self),
+            "exec" => super::wrapper::run(&self),
+            other => panic!("there is no worker {other}"),
+        }
+    }
+
+    fn die_with_the_test(&self) {
+        set_parent_process_death_signal(Some(Signal::KILL)).expect("the kernel takes a signal");
+        // The test may have died before the kernel was asked.
+        assert_eq!(parent_id(), self.parent, "the test is gone");
+    }
+}
+
+/// How one hold goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub ttl: Duration,
+    pub manner: Manner,
+    /// How long the lock is wanted, if it is not lost.
+    pub length: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// It ends when it is done.
+    Plain,
+    /// It calls for an extension every third of the ttl.
+    Extending,
+    /// The library renews it.
+    AutoExtending,
+    /// It goes on until its check fails.
+    Overstaying,
+    /// Nothing asks for a release but the drop.
+    Dropped,
+}
+
+impl Plan {
+    /// A key, and how it is held.
+    pub fn draw(dice: &mut Dice, keys: &[u64]) -> (u64, Plan) {
+        let (&long, short) = keys.split_last().expect("a worker has keys");
+        if dice.chance(50) {
+            return (long, Plan::draw_long(dice));
+        }
+        let ttl = millis(dice.one_of(&[300, 500, 1000, 2000]));
+        let manner = dice.weighted(&[
+            (900, Manner::Plain),
+            (20, Manner::Extending),
+            (20, Manner::AutoExtending),
+            (10, Manner::Overstaying),
+            (50, Manner::Dropped),
+        ]);
+        let (ttl, length) = match manner {
+            Manner::Plain | Manner::Dropped => (ttl, Duration::from_micros(dice.below(8000))),
+            _ => (millis(300), millis(400)),
+        };
+        (dice.one_of(short), Plan { ttl, manner, length })
+    }
+
+    /// A hold that lasts, so that faults meet it.
+    fn draw_long(dice: &mut Dice) -> Plan {
+        let ttl = millis(dice.one_of(&[1000, 2000]));
+        let manner = dice.one_of(&[
+            Manner::Plain,
+            Manner::Extending,
+            Manner::AutoExtending,
+            Manner::Overstaying,
+            Manner::Overstaying,
+            Manner::Dropped,
+        ]);
+        let length = match manner {
+            Manner::Overstaying => 2 * ttl,
+            _ => millis(dice.between(300, 3000)),
+        };
+        Plan { ttl, manner, length }
+    }
+}
+
+/// A lock, through whichever interface.
+pub trait Lock: Sized {
+    /// The deadline, if the holder's own check says that it holds the lock.
+    fn check(&self) -> Option<Instant>;
+
+    fn extend(&mut self, ttl: Duration) -> bool;
+
+    fn auto_extend(&mut self, most: Duration) -> bool;
+
+    fn release(self) -> bool;
+}
+
+impl Lock for Guard<'_> {
+    fn check(&self) -> Option<Instant> {
+        Guard::check(self).ok().and_then(|()| self.deadline())
+    }
+
+    fn extend(&mut self, ttl: Duration) -> bool {
+        expected(Guard::extend(self, ttl)).is_some()
+    }
+
+    fn auto_extend(&mut self, most: Duration) -> bool {
+        expected(Guard::auto_extend(self, most)).is_some()
+    }
+
+    fn release(self) -> bool {
+        expected(Guard::release(self)) == Some(ReleaseOutcome::Released)
+    }
+}
+
+impl Lock for SharedGuard {
+    fn check(&self) -> Option<Instant> {
+        self.watcher().check().ok().and_then(|()| self.deadline())
+    }
+
+    fn extend(&mut self, ttl: Duration) -> bool {
+        expected(SharedGuard::extend(self, ttl).wait()).is_some()
+    }
+
+    fn auto_extend(&mut self, most: Duration) -> bool {
+        expected(SharedGuard::auto_extend(self, most)).is_some()
+    }
+
+    fn release(self) -> bool {
+        expected(SharedGuard::release(self).wait()) == Some(ReleaseOutcome::Released)
+    }
+}
+
+/// A lock of the plain client, which can neither extend nor renew it.
+struct PlainLock<'a>(&'a mut Plain, plain::Held);
+
+impl Lock for PlainLock<'_> {
+    fn check(&self) -> Option<Instant> {
+        (clock::now() < self.1.deadline).then_some(self.1.deadline)
+    }
+
+    fn extend(&mut self, _: Duration) -> bool {
+        false
+    }
+
+    fn auto_extend(&mut self, _: Duration) -> bool {
+        false
+    }
+
+    fn release(self) -> bool {
+        self.0.unlock(&self.1)
+    }
+}
+
+/// The answer, or `None` if a fault explains the error.
+fn expected<T>(result: Result<T, Error>) -> Option<T> {
+    match result {
+        Ok(answer) => Some(answer),
+        Err(Error::Lost { .. }) => None,
+        Err(error) if error.is_retryable() => None,
+        Err(error) => panic!("no fault explains this: {error}"),
+    }
+}
+
+fn refused(sheet: &Sheet, error: &Error) {
+    match error {
+        Error::Contended(_) => sheet.count(Count::Contended),
+        Error::NoQuorum(_) => sheet.count(Count::NoQuorum),
+        Error::Expired(_) => sheet.count(Count::Expired),
+        other => panic!("no fault explains this: {other}"),
+    }
+}
+
+/// Uses a lock that was granted, as the plan says, and gives it back.
+fn hold(sheet: &Sheet, key: u64, plan: Plan, mut lock: impl Lock) {
+    let Some(mut record) = lock.check().and_then(|deadline| sheet.begin(key, deadline)) else {
+        sheet.count(Count::Late);
+        return;
+    };
+    let start = clock::now();
+    if plan.manner == Manner::AutoExtending && lock.auto_extend(4 * MAX_TTL) {
+        sheet.count(Count::AutoExtended);
+    }
+    let mut extended_at = start;
+    let lost = loop {
+        let now = clock::now();
+        match lock.check() {
+            Some(deadline) => record.lasts_until(deadline),
+            None => break true,
+        }
+        let used = now.saturating_since(start);
+        if used >= plan.length {
+            break false;
+        }
+        let due = now.saturating_since(extended_at) >= plan.ttl / 3;
+        if plan.manner == Manner::Extending && due {
+            extended_at = now;
+            let extended = lock.extend(plan.ttl);
+            sheet.count(if extended { Count::Extended } else { Count::NotExtended });
+            continue;
+        }
+        std::thread::sleep((plan.length - used).min(millis(2)));
+    };
+    // The use ends before the release is sent.
+    record.ends_now();
+    if lost && plan.manner == Manner::Overstaying {
+        sheet.count(Count::Overstayed);
+    } else if lost {
+        sheet.count(Count::LossNoticed);
+    }
+    if plan.manner == Manner::Dropped {
+        sheet.count(Count::Dropped);
+        return;
+    }
+    let released = lock.release();
+    if !lost {
+        sheet.count(if released { Count::Released } else { Count::NotReleased });
+    }
+}
+
+fn options(dice: &mut Dice, ttl: Duration) -> LockOptions {
+    if dice.chance(150) {
+        LockOptions::once(ttl)
+    } else {
+        LockOptions::new(ttl).wait(millis(dice.between(50, 2000)))
+    }
+}
+
+/// The pause before the next lock.
+fn pause(dice: &mut Dice) -> Duration {
+    millis(dice.below(60))
+}
+
+fn client(errand: &Errand) -> ! {
+    let sheet = Sheet::create(&errand.sheet);
+    let mut dice = Dice::new(errand.seed);
+    let client = Client::connect(errand.config()).expect("the configuration is good");
+    loop {
+        let (key, plan) = Plan::draw(&mut dice, &errand.keys);
+        match client.lock(key_name(key), options(&mut dice, plan.ttl)) {
+            Ok(guard) => hold(&sheet, key, plan, guard),
+            Err(error) => refused(&sheet, &error),
+        }
+        // The pending releases are sent inside this call; sometimes the client is left alone.
+        let pause = pause(&mut dice);
+        if dice.chance(900) {
+            client.drive(pause).expect("the poller works");
+        } else {
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+fn shared(errand: &Errand) -> ! {
+    let sheet = Arc::new(Sheet::create(&errand.sheet));
+    let mut dice = Dice::new(errand.seed);
+    let client = SharedClient::connect(errand.config()).expect("the configuration is good");
+    let one = |mut dice: Dice| {
+        let (client, sheet, keys) = (client.clone(), Arc::clone(&sheet), errand.keys.clone());
+        std::thread::spawn(move || {
+            loop {
+                let (key, plan) = Plan::draw(&mut dice, &keys);
+                match client.lock(key_name(key), options(&mut dice, plan.ttl)).wait() {
+                    Ok(guard) => hold(&sheet, key, plan, guard),
+                    Err(error) => refused(&sheet, &error),
+                }
+                std::thread::sleep(pause(&mut dice));
+            }
+        })
+    };
+    let threads: Vec<_> = (0..THREADS).map(|_| one(dice.others())).collect();
+    for thread in threads {
+        let ended: Result<(), _> = thread.join();
+        ended.expect("no fault explains this end of a thread");
+    }
+    unreachable!("the threads run for ever")
+}
+
+fn plain_client(errand: &Errand) -> ! {
+    let sheet = Sheet::create(&errand.sheet);
+    let mut dice = Dice::new(errand.seed);
+    let mut client = Plain::new(&errand.urls, dice.others());
+    loop {
+        let (key, plan) = Plan::draw(&mut dice, &errand.keys);
+        let start = clock::now();
+        let held = loop {
+            match client.try_lock(&key_name(key), plan.ttl) {
+                None if clock::now().saturating_since(start) < millis(1000) => {
+                    std::thread::sleep(millis(dice.between(5, 50)));
+                }
+                held => break held,
+            }
+        };
+        match held {
+            Some(held) => hold(&sheet, key, plan, PlainLock(&mut client, held)),
+            None => sheet.count(Count::Contended),
+        }
+        std::thread::sleep(pause(&mut dice));
+    }
+}

@@ -1,0 +1,160 @@
+//! What matters of the cluster for the future: see [`crate::proto::fingerprint`].
+
+use crate::proto::cluster::node::Node;
+use crate::proto::cluster::restart_guard::QuarantineReason;
+use crate::proto::cluster::state::NodeState;
+use crate::proto::cluster::{Cluster, Due};
+use crate::proto::error::NodeError;
+use crate::proto::fingerprint::{Fingerprint, Place, hash_of, mix};
+use crate::proto::node_set::NodeId;
+use crate::proto::settings::Settings;
+use crate::proto::wire::handshake::{Info, Vetted};
+use crate::proto::wire::marker::{Identity, MarkerState};
+
+impl Cluster {
+    /// Adds the cluster to a fingerprint.
+    pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>, place: Place<'_>) {
+        let Cluster { settings, quorum: _, nodes, timers, actions, changes, events: _, stats: _ } =
+            self;
+        assert!(actions.is_empty() && changes.is_empty(), "actions and changes are taken out");
+        for (node, entry) in self.all_nodes().iter().zip(nodes) {
+            entry.add_to(node, fingerprint, settings, place);
+        }
+        let mut sums = vec![0_u64; nodes.len()];
+        for (due, what) in timers.iter() {
+            let (kind, node) = match what {
+                Due::Reconnect(node) => (1, node),
+                Due::Connecting(node) => (2, node),
+                Due::Silence(node) => (3, node),
+                Due::Reset(node) => (4, node),
+                // Probes are an interval apart that the search does not reach.
+                Due::Probe(_) => continue,
+                Due::Trust(node) => (6, node),
+            };
+            let word = mix(kind, fingerprint.ahead(due));
+            sums[node.index()] = sums[node.index()].wrapping_add(word);
+        }
+        for (node, sum) in self.all_nodes().iter().zip(sums) {
+            fingerprint.add_at(node, sum);
+        }
+    }
+}
+
+impl Node {
+    fn add_to(
+        &self,
+        node: NodeId,
+        fingerprint: &mut Fingerprint<'_>,
+        settings: &Settings,
+        place: Place<'_>,
+    ) {
+        let Node {
+            state,
+            connection,
+            last_error,
+            words: _,
+            connecting_since: _,
+            encrypting,
+            failures,
+            vetted,
+            known,
+            marking,
+            wants_marking,
+            vouching,
+            trusted_from,
+            // The clocks of the search do not jump.
+            reading: _,
+            earlier,
+            ready_since,
+            handshake: _,
+            refusal: _,
+            // The timers themselves are added.
+            connecting: _,
+            silence: _,
+            reset: _,
+            probe: _,
+            trust: _,
+        } = self;
+        assert!(*state != NodeState::Handshake, "a fingerprint does not cover a handshake");
+        fingerprint.add_at(node, state_word(*state, fingerprint));
+        connection.add_to(node, fingerprint, settings.node_timeout, place);
+        let connected = state.is_connected();
+        let permanent = !connected && last_error.is_permanent();
+        // A second failure in a row has the longest pause in the settings of the search.
+        let flags = [permanent, *encrypting, *vouching, *failures > 0];
+        fingerprint.add_at(node, flags.iter().fold(1, |bits, &flag| 2 * bits + u64::from(flag)));
+        if connected {
+            add_vetted(node, vetted, fingerprint);
+        }
+        let known = known.as_ref().map_or(0, |known| info_word(known, fingerprint));
+        fingerprint.add_at(node, known);
+        fingerprint.add_at(node, hash_of(&(marking, wants_marking)));
+        let trusted = trusted_from.map_or(0, |(from, why): (_, QuarantineReason)| {
+            mix(hash_of(&why), fingerprint.ahead(from))
+        });
+        fingerprint.add_at(node, trusted);
+        for &number in earlier {
+            let name = fingerprint.connection(node, number);
+            fingerprint.add_at(node, 1 + name);
+        }
+        fingerprint.add_at(node, earlier.len() as u64);
+        // How long a connection was ready decides about the pause after its loss.
+        let (_, longest) = settings.reconnect;
+        let ready = ready_since.map_or(0, |since| 1 + fingerprint.ago(since, longest));
+        fingerprint.add_at(node, ready);
+    }
+}
+
+fn state_word(state: NodeState, fingerprint: &Fingerprint<'_>) -> u64 {
+    let permanent = |cause: NodeError| u64::from(cause.is_permanent());
+    match state {
+        NodeState::Down(cause) => 10 + permanent(cause),
+        NodeState::Connecting => 20,
+        NodeState::Handshake => 30,
+        NodeState::Ready => 40,
+        NodeState::Quarantined(until) => mix(50, fingerprint.ahead(until)),
+        NodeState::Suspect => 60,
+        NodeState::Rejected(cause) => 70 + permanent(cause),
+    }
+}
+
+fn add_vetted(node: NodeId, vetted: &Vetted, fingerprint: &mut Fingerprint<'_>) {
+    let Vetted { client_id, info, native, tracks, micros: _, marker } = vetted;
+    let marker = match marker {
+        MarkerState::Unavailable => 1,
+        MarkerState::Absent => 2,
+        // Its time counts only in the handshake.
+        MarkerState::Present(marker) => mix(3, identity_word(&marker.identity, fingerprint)),
+    };
+    let words = [
+        client_id.map_or(0, |number| 1 + fingerprint.connection(node, number)),
+        hash_of(native),
+        u64::from(*tracks),
+        marker,
+    ];
+    words.into_iter().for_each(|word| fingerprint.add_at(node, word));
+    fingerprint.add_at(node, info_word(info, fingerprint));
+}
+
+fn info_word(info: &Info, fingerprint: &Fingerprint<'_>) -> u64 {
+    let Info {
+        identity,
+        // It counts only in the handshake.
+        uptime_seconds: _,
+        replica,
+        promoted,
+        reports_promotion,
+        loading,
+        cluster,
+        evicts,
+    } = info;
+    let flags = [replica, promoted, reports_promotion, loading, cluster, evicts];
+    let flags = flags.iter().fold(1, |bits, &&flag| 2 * bits + u64::from(flag));
+    mix(identity_word(identity, fingerprint), flags)
+}
+
+fn identity_word(identity: &Identity, fingerprint: &Fingerprint<'_>) -> u64 {
+    let Identity { run_id, replid } = identity;
+    let name = |id: &Option<[u8; 40]>| id.as_ref().map_or(0, |id| 1 + fingerprint.name(id));
+    mix(name(run_id), name(replid))
+}

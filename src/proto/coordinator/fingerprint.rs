@@ -1,0 +1,40 @@
+//! What a search over all orders of events needs of a coordinator.
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use crate::proto::coordinator::Coordinator;
+use crate::proto::fingerprint::Fingerprint;
+use crate::proto::lock::LockToken;
+use crate::proto::node_set::NodeSet;
+
+impl Coordinator {
+    /// Adds the state of this client to a fingerprint. Everything that it had to say must have been
+    /// taken out before: output, actions and completions.
+    ///
+    /// # Panics
+    /// If the fingerprint does not cover a part of the state: a waiter, an auto-extended lock, a
+    /// task, or an unfinished handshake.
+    pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>) {
+        let Coordinator { locks, waits } = self;
+        assert!(waits.is_empty(), "a fingerprint does not cover waiters");
+        locks.add_to(fingerprint);
+    }
+
+    /// The token that a coordinator with this seed draws first.
+    pub fn first_token(seed: [u8; 32]) -> LockToken {
+        LockToken::random(&mut StdRng::from_seed(seed))
+    }
+
+    /// From now on, tokens and pauses are drawn from this seed. A copy of a coordinator needs it
+    /// before a request, because all copies draw the same.
+    pub fn reseed(&mut self, seed: [u8; 32]) {
+        self.locks.reseed(seed);
+    }
+
+    /// The nodes on which this client answers for a key with `token`: it holds the lock and may
+    /// have the key there, or a release is pending.
+    pub fn answers_for(&self, token: &LockToken) -> NodeSet {
+        self.locks.answers_for(token)
+    }
+}

@@ -1,0 +1,127 @@
+//! The fingerprint of a state: a number that is equal for two states that no future tells apart.
+//!
+//! A search over all orders of events (`tests/model`) looks at each state once, and knows it again
+//! by this number. So what cannot matter is left out: counters, reports, generations, the places in
+//! slabs, and by what numbers a node is called. Moments are relative to now.
+//!
+//! Each part of the core takes its structs apart field by field, without `..`, so that a new field
+//! does not compile before it is decided whether it matters. What a fingerprint does not cover it
+//! refuses with a panic.
+//!
+//! The nodes are interchangeable. What concerns a node goes into a hash of its own, and the sum
+//! sorts those hashes.
+//!
+//! The hazard is a fingerprint that leaves out too much: the search would skip states that it has
+//! not seen. The test compares the futures of states with one fingerprint.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+use crate::proto::ids::RecordId;
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::Instant;
+
+/// How what is called by random texts and running numbers is named in a fingerprint.
+pub trait Names {
+    /// The name of a text of 40 characters: a token, or the identity of a node.
+    fn text(&self, text: &[u8]) -> u64;
+
+    /// The name of a connection that a node knows by this number.
+    fn connection(&self, node: NodeId, number: i64) -> u64;
+}
+
+/// The place of a record, and the number of its round; nothing if it is closed.
+pub(crate) type Place<'a> = &'a dyn Fn(RecordId) -> Option<(u64, u32)>;
+
+/// The most nodes that a fingerprint covers.
+const NODES: usize = 8;
+
+/// A fingerprint that is being made.
+#[derive(Clone)]
+pub struct Fingerprint<'a> {
+    now: Instant,
+    names: &'a dyn Names,
+    whole: u64,
+    nodes: [u64; NODES],
+}
+
+impl<'a> Fingerprint<'a> {
+    /// Of a state at this moment.
+    pub fn new(now: Instant, names: &'a dyn Names) -> Fingerprint<'a> {
+        Fingerprint { now, names, whole: 0, nodes: [0; NODES] }
+    }
+
+    /// The moment of the state.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Adds something about the whole state.
+    pub fn add(&mut self, word: u64) {
+        self.whole = mix(self.whole, word);
+    }
+
+    /// Adds something about one node.
+    pub fn add_at(&mut self, node: NodeId, word: u64) {
+        let hash = &mut self.nodes[node.index()];
+        *hash = mix(*hash, word);
+    }
+
+    /// Adds, for each node, in which of these sets it is.
+    pub fn add_sets(&mut self, nodes: usize, sets: &[NodeSet]) {
+        for node in NodeSet::first(nodes).iter() {
+            let bits = sets.iter().fold(0, |bits, set| 2 * bits + u64::from(set.contains(node)));
+            self.add_at(node, bits);
+        }
+    }
+
+    /// Adds a value by its own hash.
+    pub fn add_hash(&mut self, value: &impl Hash) {
+        self.add(hash_of(value));
+    }
+
+    /// The name of a random text.
+    pub fn name(&self, text: &[u8]) -> u64 {
+        self.names.text(text)
+    }
+
+    /// The name of a connection that a node knows by this number.
+    pub fn connection(&self, node: NodeId, number: i64) -> u64 {
+        self.names.connection(node, number)
+    }
+
+    /// How far a moment lies ahead, for a moment that does not matter once it is past.
+    pub fn ahead(&self, moment: Instant) -> u64 {
+        nanos(moment.saturating_since(self.now))
+    }
+
+    /// How far a moment lies back, for a moment that does not matter beyond `limit`.
+    pub fn ago(&self, moment: Instant, limit: Duration) -> u64 {
+        nanos(self.now.saturating_since(moment).min(limit))
+    }
+
+    /// What was added about the whole, and about each node.
+    pub fn parts(&self) -> (u64, &[u64]) {
+        (self.whole, &self.nodes)
+    }
+}
+
+fn nanos(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The hash of a value.
+pub fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Adds a word to a hash.
+pub const fn mix(hash: u64, word: u64) -> u64 {
+    let product = ((hash ^ 0x9e37_79b9_7f4a_7c15) as u128)
+        .wrapping_add((word as u128) << 64 | word as u128)
+        .wrapping_mul(0xd6e8_feb8_6659_fd93_a076_1d64_78bd_642f);
+    let folded = (product as u64) ^ ((product >> 64) as u64);
+    (folded ^ (folded >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (folded >> 32)
+}

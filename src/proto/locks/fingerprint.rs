@@ -1,0 +1,171 @@
+//! What matters of the locks for the future: see [`crate::proto::fingerprint`].
+
+use std::mem::discriminant;
+
+use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
+use crate::proto::ids::{Op, RecordId, ShortOp};
+use crate::proto::lock::LockToken;
+use crate::proto::locks::flushes::BETWEEN_WALKS;
+use crate::proto::locks::pending_releases::{PendingRelease, PendingReleases};
+use crate::proto::locks::records::Phase;
+use crate::proto::locks::requests::{Request, Stage};
+use crate::proto::locks::{Due, Flushes, Locks};
+use crate::proto::node_set::{NodeId, NodeSet};
+
+impl Locks {
+    /// The nodes on which a key with `token` may be, and is released if it is not wanted.
+    pub fn answers_for(&self, token: &LockToken) -> NodeSet {
+        let records = self.records.ids().into_iter().map(|id| self.records.get(id));
+        let of_token = records.filter(|record| record.token == *token);
+        of_token.fold(NodeSet::EMPTY, |nodes, record| {
+            let asked = self.cluster.all_nodes().iter().filter(|&n| record.asked.contains(n));
+            nodes.union(record.release_pending).union(asked.collect())
+        })
+    }
+
+    /// Adds the locks and their cluster to a fingerprint.
+    pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>) {
+        let Locks {
+            cluster,
+            starting,
+            abandoned,
+            pending_releases,
+            flushes,
+            key_prefix: _,
+            records,
+            tasks,
+            ops,
+            auto_extended,
+            found: _,
+            command: _,
+            timers: _,
+            prolongs,
+            waits,
+            updates,
+            // What a burst took is given back; that changes no answer.
+            tidying: _,
+            rng: _,
+        } = self;
+        assert!(tasks.count() == 0, "a fingerprint does not cover tasks");
+        assert!(auto_extended.is_empty() && prolongs.len() == 0, "nor auto-extended locks");
+        assert!(waits.is_empty() && updates.is_empty(), "nor what was not taken out");
+        assert!(!ops.has_ready(), "completions are taken out first");
+        // Records and requests go by their order in the slab.
+        let (ids, open) = (records.ids(), ops.all());
+        let place = |id: RecordId| {
+            let place = ids.iter().position(|&other| other == id)?;
+            Some((place as u64, records.get(id).round.number))
+        };
+        let op_place = |op: Op| open.iter().position(|&it| it == op).map_or(0, |at| 1 + at as u64);
+        let short_place = |op: ShortOp| {
+            open.iter().position(|&it| it.short() == op).map_or(0, |at| 1 + at as u64)
+        };
+        fingerprint.add(u64::from(*starting) + 2 * u64::from(*abandoned));
+        fingerprint.add(ids.len() as u64);
+        for &id in &ids {
+            records.get(id).add_to(fingerprint, cluster.size(), &op_place);
+        }
+        fingerprint.add(open.len() as u64);
+        for &op in &open {
+            let request = ops.get(op).expect("it is one of all");
+            add_request(fingerprint, request, &|id| place(id).map_or(0, |(at, _)| 1 + at));
+        }
+        for node in cluster.all_nodes().iter() {
+            let place = |id| place(id).map(|(at, _)| at);
+            add_pending(node, &pending_releases[node.index()], fingerprint, &place);
+            let Flushes { walked_at, next_walk: _ } = flushes[node.index()];
+            let walked = walked_at
+                .map_or(BETWEEN_WALKS.as_nanos() as u64, |at| fingerprint.ago(at, BETWEEN_WALKS));
+            fingerprint.add_at(node, walked);
+        }
+        self.add_timers(fingerprint, &|id| place(id).map_or(0, |(at, _)| 1 + at), &short_place);
+        cluster.add_to(fingerprint, &place);
+    }
+
+    /// Timers of one moment are added in no order: what they do to different records and nodes does
+    /// not depend on it.
+    fn add_timers(
+        &self,
+        fingerprint: &mut Fingerprint<'_>,
+        place: &dyn Fn(RecordId) -> u64,
+        op_place: &dyn Fn(ShortOp) -> u64,
+    ) {
+        let (mut whole, mut sums) = (0_u64, vec![0_u64; self.cluster.size()]);
+        for (due, what) in self.timers.iter() {
+            let (kind, about, node) = match what {
+                Due::Round { record } => (1, place(record), None),
+                Due::Task { .. } => unreachable!("there is no task"),
+                Due::Deadline { record } => (2, place(record), None),
+                Due::Retry { op } => (3, op_place(op), None),
+                Due::GiveUp { op } => (4, op_place(op), None),
+                Due::Warn { record } => (5, place(record), None),
+                Due::PendingReleases { node } => (6, 0, Some(node)),
+                Due::Flushes { node } => (7, 0, Some(node)),
+                Due::DropReleases { node } => (8, 0, Some(node)),
+            };
+            let sum = node.map_or(&mut whole, |node: NodeId| &mut sums[node.index()]);
+            *sum = sum.wrapping_add(mix(mix(kind, about), fingerprint.ahead(due)));
+        }
+        fingerprint.add(whole);
+        for (node, sum) in self.cluster.all_nodes().iter().zip(sums) {
+            fingerprint.add_at(node, sum);
+        }
+    }
+}
+
+fn add_pending(
+    node: NodeId,
+    pending: &PendingReleases,
+    fingerprint: &mut Fingerprint<'_>,
+    place: &dyn Fn(RecordId) -> Option<u64>,
+) {
+    let PendingReleases { unproven, next_send: _, drop_timer: _, refused, .. } = pending;
+    for (list, kind) in [(pending.queued().as_slice(), 1), (unproven.as_slice(), 2)] {
+        for &PendingRelease { record, not_before } in list {
+            // The release of a record that is closed is skipped.
+            if let Some(place) = place(record) {
+                let word = mix(mix(kind, place), fingerprint.ahead(not_before));
+                fingerprint.add_at(node, word);
+            }
+        }
+    }
+    fingerprint.add_at(node, u64::from(*refused));
+}
+
+fn add_request(
+    fingerprint: &mut Fingerprint<'_>,
+    request: &Request,
+    place: &dyn Fn(RecordId) -> u64,
+) {
+    let Request {
+        generation: _,
+        data: _,
+        since: _,
+        give_up_at,
+        waiting,
+        auto_extend,
+        abandoned,
+        stage,
+    } = request;
+    assert!(waiting.is_none() && auto_extend.is_none(), "a fingerprint does not cover waiters");
+    let word = match stage {
+        Stage::Starting { record } => mix(1, place(*record)),
+        Stage::Running { record } => mix(2, place(*record)),
+        Stage::Pausing { record, timer: _, last } => {
+            mix(mix(3, place(*record)), hash_of(&discriminant(last)))
+        }
+        other => panic!("a fingerprint does not cover {other:?}"),
+    };
+    fingerprint.add(word);
+    fingerprint.add(2 * fingerprint.ahead(*give_up_at) + u64::from(*abandoned));
+}
+
+/// A number for a phase.
+pub(super) fn phase_word(phase: Phase) -> u64 {
+    match phase {
+        Phase::Asking => 1,
+        Phase::Held => 2,
+        Phase::Ending => 3,
+        Phase::Given => 4,
+    }
+}

@@ -1,0 +1,134 @@
+//! What matters of a record for the future: see [`crate::proto::fingerprint`].
+
+use crate::proto::error::NodeReply;
+use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
+use crate::proto::ids::Op;
+use crate::proto::locks::ballot::Verdict;
+use crate::proto::locks::fingerprint::phase_word;
+use crate::proto::locks::records::Record;
+
+use crate::proto::locks::round::{Purpose, Round};
+use crate::proto::locks::trouble::Trouble;
+use crate::proto::node_set::{NodeSet, Outstanding};
+
+impl Record {
+    /// Adds the record to a fingerprint. `op_place`: the place of a request.
+    pub fn add_to(
+        &self,
+        fingerprint: &mut Fingerprint<'_>,
+        nodes: usize,
+        op_place: &dyn Fn(Op) -> u64,
+    ) {
+        let Record {
+            generation: _,
+            key,
+            token,
+            ttl,
+            caller_ttl,
+            longest,
+            deadline,
+            phase,
+            asked,
+            releasing,
+            release_pending,
+            uncounted,
+            confirmed,
+            doubtful,
+            trouble,
+            tracked,
+            auto_extended,
+            // When it was handed out is for a counter.
+            held_since: _,
+            reports,
+            data: _,
+            queue,
+            found_by,
+            next_of_key: _,
+            lapses_at,
+            round,
+            op,
+            // The timers themselves are added.
+            round_timer: _,
+            deadline_timer: _,
+        } = self;
+        let none = Trouble::default();
+        let Trouble { unproven, absent, taken, healing, unproven_until, taken_up } =
+            trouble.as_deref().unwrap_or(&none);
+        assert!(auto_extended.is_none() && !reports && queue.is_none());
+        let taken_up = taken_up.as_ref().map_or(0, |old| 1 + fingerprint.name(old.digits()));
+        let words = [
+            hash_of(key),
+            fingerprint.name(token.digits()),
+            taken_up,
+            hash_of(&[ttl.as_millis(), caller_ttl.as_millis(), longest.as_millis()]),
+            fingerprint.ahead(*deadline),
+            fingerprint.ahead(*lapses_at),
+            if unproven.is_empty() { 0 } else { fingerprint.ahead(*unproven_until) },
+            phase_word(*phase),
+            u64::from(*tracked) + 2 * u64::from(found_by.is_some()),
+            op.map_or(0, op_place),
+        ];
+        words.into_iter().for_each(|word| fingerprint.add(word));
+        let (some, two) = counts(asked, nodes);
+        let sets = [
+            some,
+            two,
+            *releasing,
+            *release_pending,
+            *unproven,
+            *uncounted,
+            *confirmed,
+            *absent,
+            *taken,
+            *healing,
+            *doubtful,
+        ];
+        fingerprint.add_sets(nodes, &sets);
+        // The votes of a round that nobody waits for do not matter.
+        let released = round.purpose == Purpose::Release && op.is_none();
+        if self.is_deciding() && !released {
+            round.add_to(fingerprint, nodes);
+        }
+    }
+}
+
+/// The nodes with an unanswered question, and those with two.
+fn counts(asked: &Outstanding, nodes: usize) -> (NodeSet, NodeSet) {
+    let all = NodeSet::first(nodes);
+    let some = all.iter().filter(|&node| asked.contains(node)).collect();
+    (some, all.iter().filter(|&node| asked.is_full(node)).collect())
+}
+
+impl Round {
+    fn add_to(&self, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
+        let ballot = self.ballot();
+        let decided = ballot.verdict() != Verdict::Undecided;
+        let purpose = match self.purpose {
+            Purpose::Acquire => 1,
+            Purpose::Extend => 2,
+            Purpose::Adopt => 3,
+            Purpose::Release => 4,
+        };
+        fingerprint.add(mix(purpose, hash_of(&(decided, self.is_won()))));
+        if decided {
+            return;
+        }
+        // The deadline of an acquire is in its record.
+        if self.purpose == Purpose::Extend {
+            let start = fingerprint.now().saturating_since(self.start);
+            fingerprint.add(mix(self.ttl.as_millis(), start.as_nanos() as u64));
+        }
+        let sets = [ballot.grants(), ballot.denials(), ballot.errors(), ballot.undecided()];
+        fingerprint.add_sets(nodes, &sets);
+        for node in NodeSet::first(nodes).iter() {
+            let word = match self.reply_of(node) {
+                NodeReply::Nothing => 1,
+                NodeReply::Granted => 2,
+                NodeReply::Held => 3,
+                NodeReply::Absent => 4,
+                NodeReply::Failed(cause) => 5 + u64::from(cause.is_permanent()),
+            };
+            fingerprint.add_at(node, word);
+        }
+    }
+}

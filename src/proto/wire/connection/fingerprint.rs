@@ -1,0 +1,67 @@
+//! What matters of a connection for the future: see [`crate::proto::fingerprint`].
+
+use std::time::Duration;
+
+use crate::proto::fingerprint::{Fingerprint, Place, hash_of, mix};
+use crate::proto::node_set::NodeId;
+use crate::proto::wire::ask::{Ask, LockAsk};
+use crate::proto::wire::connection::{Connection, Moments};
+
+/// How many node timeouts a question may wait before its node is silent, and one more.
+const OLDEST_MAY_WAIT: u32 = 5;
+
+impl Connection {
+    /// Adds the connection of `node` to a fingerprint.
+    pub fn add_to(
+        &self,
+        node: NodeId,
+        fingerprint: &mut Fingerprint<'_>,
+        node_timeout: Duration,
+        place: Place<'_>,
+    ) {
+        let Connection {
+            outbox,
+            partial,
+            asks,
+            moments,
+            unwritten: _,
+            // These are about the last answer, which was acted on.
+            asked_at: _,
+            fact: _,
+            seen: _,
+            written,
+            // How large its buffers were.
+            most: _,
+            last_answer,
+            last_error: _,
+            secret: _,
+            key_prefix: _,
+        } = self;
+        assert!(outbox.is_empty() && partial.is_empty() && written.is_empty(), "all was taken out");
+        for ask in asks {
+            fingerprint.add_at(node, word_of(ask, place));
+        }
+        let limit = node_timeout * OLDEST_MAY_WAIT;
+        for Moments { asked_at: _, written_at, count } in moments {
+            let ago = fingerprint.ago(*written_at, limit);
+            fingerprint.add_at(node, mix(ago, *count as u64));
+        }
+        if let Some(oldest) = self.oldest_ask() {
+            let ago = fingerprint.ago(oldest.max(*last_answer), node_timeout);
+            fingerprint.add_at(node, ago);
+        }
+        fingerprint.add_at(node, asks.len() as u64);
+    }
+}
+
+fn word_of(ask: &Ask, place: Place<'_>) -> u64 {
+    match ask {
+        Ask::Lock(LockAsk { record, round, kind }) => {
+            let (place, present) = place(*record).expect("its record is open");
+            mix(mix(1, place), mix(hash_of(&present.wrapping_sub(*round)), hash_of(kind)))
+        }
+        Ask::Register(record) => mix(2, place(*record).map_or(0, |(place, _)| 1 + place)),
+        Ask::Task(..) => panic!("a fingerprint does not cover tasks"),
+        Ask::Node(kind) => mix(3, hash_of(kind)),
+    }
+}

@@ -1,0 +1,112 @@
+//! What matters of a master for the future: see [`crate::proto::fingerprint`].
+
+use std::time::Duration;
+
+use super::keys::{Content, Entry};
+use super::session::Connection;
+use super::{ConnectionId, Master};
+use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
+use crate::proto::node_set::NodeId;
+use crate::proto::wire::marker::Marker;
+
+impl Master {
+    /// The open connection that `CLIENT ID` calls by this number.
+    pub fn connection_of(&self, client_id: i64) -> Option<ConnectionId> {
+        let id = self.connection(u64::try_from(client_id).ok()?)?;
+        self.connections.contains_key(&id).then_some(id)
+    }
+
+    /// Adds this master to a fingerprint, as `node`. Its output must have been taken out before.
+    /// `label` names those of its connections that matter: the others are not used any more.
+    ///
+    /// A key past its end is absent. Of the age of a node marker only `quarantine` counts.
+    ///
+    /// # Panics
+    /// If the master is in a state that the fingerprint does not cover: output that was not taken
+    /// out, a half request, troubles, registrations, or a database other than 0.
+    pub fn add_to(
+        &self,
+        node: NodeId,
+        quarantine: Duration,
+        label: &dyn Fn(ConnectionId) -> Option<u64>,
+        fingerprint: &mut Fingerprint<'_>,
+    ) {
+        let Master {
+            seed: _,
+            starts,
+            wall_offset: _,
+            // The search has its uptime fixed by `set_info`.
+            started: _,
+            databases,
+            scripts,
+            connections,
+            // What they count has names.
+            last_connection: _,
+            before_start: _,
+            registrations,
+            speakers,
+            flavor: _,
+            password: _,
+            troubles,
+            info: _,
+            promotions,
+            second_offset,
+            whole_milliseconds: _,
+        } = self;
+        assert!(speakers.is_empty() && registrations.is_empty(), "output is taken out first");
+        assert!(troubles.is_empty(), "a fingerprint does not cover troubles");
+        let (first, others) = databases.split_first().expect("there is a database 0");
+        // Of the others, each may have the node marker that `set_uptime` writes.
+        assert!(others.iter().all(|other| other.counts().0 <= 1), "nor other databases");
+        let numbers = [*starts, *promotions];
+        numbers.into_iter().for_each(|number| fingerprint.add_at(node, number));
+        fingerprint.add_at(node, hash_of(&(scripts, second_offset)));
+        let wall = self.wall(fingerprint.now());
+        for (key, entry) in first.live(wall) {
+            let word = mix(hash_of(key), word_of(entry, wall, quarantine, fingerprint));
+            fingerprint.add_at(node, word);
+        }
+        for (&id, connection) in connections {
+            if let Some(label) = label(id) {
+                fingerprint.add_at(node, mix(label, connection_word(connection)));
+            }
+        }
+    }
+}
+
+fn word_of(entry: &Entry, wall: i128, quarantine: Duration, fingerprint: &Fingerprint<'_>) -> u64 {
+    let Content::Text(text) = &entry.content else {
+        panic!("a fingerprint does not cover lists");
+    };
+    let word = match Marker::parse(text) {
+        Some(Marker { identity, since_micros, vouched }) => {
+            let name = |id: Option<[u8; 40]>| id.map_or(0, |id| 1 + fingerprint.name(&id));
+            let micros = u64::try_from(wall / 1000).unwrap_or(0);
+            let age = Duration::from_micros(micros.saturating_sub(since_micros)).min(quarantine);
+            let identity = mix(name(identity.run_id), name(identity.replid));
+            mix(mix(identity, age.as_nanos() as u64), u64::from(vouched))
+        }
+        None => fingerprint.name(text),
+    };
+    mix(word, entry.expires.map_or(0, |at| (at - wall) as u64))
+}
+
+fn connection_word(connection: &Connection) -> u64 {
+    let Connection {
+        input,
+        output,
+        speaks,
+        closing,
+        closing_after_reply: _,
+        own_pushes,
+        authenticated,
+        resp3,
+        database: _,
+        tracking,
+        caching,
+        ..
+    } = connection;
+    assert!(input.is_empty() && output.is_empty() && own_pushes.is_empty(), "all is taken out");
+    let tracks = tracking.is_some();
+    hash_of(&[*speaks, *closing, *authenticated, *resp3, tracks, *caching])
+}

@@ -1,0 +1,114 @@
+//! What must hold in every state.
+
+use redlatch::proto::{LockToken, majority};
+
+use crate::client::{Client, KEY, Task};
+use crate::names;
+use crate::network::Checked;
+use crate::world::World;
+
+impl World {
+    /// The token that a node holds, and the client that drew it.
+    fn holder_at(&self, node: usize) -> Option<(LockToken, usize)> {
+        let value = self.nodes[node].get(self.now, 0, KEY)?;
+        let text = std::str::from_utf8(value).expect("a token is text");
+        let token: LockToken = text.parse().expect("clients write only tokens");
+        let client = names::client_of(&token).expect("a client drew it");
+        Some((token, client))
+    }
+
+    /// Remembers which key a flush takes away.
+    pub fn note_flushed(&mut self, node: usize) {
+        self.flushed[node] = self.holder_at(node).map(|(token, _)| token);
+    }
+
+    /// Only a won extend brings back the key that an operator flushed.
+    fn flush_is_not_undone(&self, node: usize) -> Checked {
+        let Some((token, client)) = self.holder_at(node) else { return Ok(()) };
+        if self.flushed[node].as_ref() == Some(&token) && self.clients[client].extended == 0 {
+            return Err(format!(
+                "client {client} undid the flush of node {node}, extending nothing"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Looks at a state.
+    pub fn check(&self) -> Checked {
+        self.one_believes()?;
+        for (index, client) in self.clients.iter().enumerate() {
+            self.belief_is_covered(index, client)?;
+        }
+        (0..self.nodes.len()).try_for_each(|node| {
+            self.flush_is_not_undone(node)?;
+            self.key_is_answered_for(node)
+        })
+    }
+
+    /// No two callers believe in the lock. A caller uses its lock only while it believes, so
+    /// this is looked at instead of a step of its own.
+    fn one_believes(&self) -> Checked {
+        let believe = self.clients.iter().filter(|client| client.believes(self.now));
+        match believe.count() {
+            0 | 1 => Ok(()),
+            _ => Err("two clients believe in the lock".into()),
+        }
+    }
+
+    /// The key is on a majority of the nodes, those not counted that forgot it.
+    fn belief_is_covered(&self, index: usize, client: &Client) -> Checked {
+        let (true, Task::Holding(lock, _)) = (client.believes(self.now), &client.task) else {
+            return Ok(());
+        };
+        let text = lock.token().to_string();
+        let nodes = self.nodes.iter().zip(&self.forgot);
+        let covers = nodes.filter(|(master, forgot)| {
+            self.now < **forgot || master.get(self.now, 0, KEY) == Some(text.as_bytes())
+        });
+        let (covered, needed) = (covers.count(), majority(self.nodes.len()));
+        if covered < needed {
+            return Err(format!(
+                "client {index} believes in a lock on {covered} nodes (or forgotten), not {needed}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The client whose token is on a node holds the lock, or has a release pending for it. A lock
+    /// that was given away is left to its ttl, if nobody adopts it.
+    fn key_is_answered_for(&self, node: usize) -> Checked {
+        let Some((token, client)) = self.holder_at(node) else { return Ok(()) };
+        if self.given.as_ref() == Some(&token) {
+            return Ok(());
+        }
+        let id = redlatch::NodeId::new(node);
+        if self.clients[client].core.answers_for(&token).contains(id) {
+            return Ok(());
+        }
+        Err(format!("node {node} has a key of client {client} that no release is pending for"))
+    }
+
+    /// What must hold at the end of a quiet future: free and empty.
+    pub fn check_end(&self) -> Checked {
+        for (index, client) in self.clients.iter().enumerate() {
+            let (records, ops) = (client.core.open_records(), client.core.open_ops());
+            if records > 0 || ops > 0 {
+                return Err(format!("client {index} ends with {records} records, {ops} requests"));
+            }
+            if matches!(client.task, Task::Asking(_) | Task::Releasing(_))
+                || matches!(client.task, Task::Holding(_, Some(_)))
+            {
+                return Err(format!("client {index} waits for an answer for ever"));
+            }
+            if client.core.ready().len() < self.nodes.len() {
+                return Err(format!("client {index} is not connected again"));
+            }
+        }
+        for (node, master) in self.nodes.iter().enumerate() {
+            if master.get(self.now, 0, KEY).is_some() {
+                return Err(format!("node {node} has a key at the end"));
+            }
+        }
+        Ok(())
+    }
+}

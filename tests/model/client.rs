@@ -1,0 +1,162 @@
+//! A client: a real coordinator, and a caller with one request or one lock at a time.
+
+use redlatch::proto::{Coordinator, Instant, LockToken, NodeSettings, Settings};
+use redlatch::{Lock, Op, Outcome};
+
+use crate::names;
+use crate::time::{
+    CONNECT_TIMEOUT, MAX_TTL, NODE_TIMEOUT, PROBE_INTERVAL, RECONNECT, RESET_AFTER, TTL,
+};
+
+/// The key that all clients ask for.
+pub const KEY: &[u8] = b"k";
+
+/// What the caller does.
+#[derive(Debug)]
+pub enum Task {
+    Idle,
+    /// It waits for the lock: by an acquire, or by an adopt.
+    Asking(Op),
+    /// It has the lock, and may wait for the end of an extend.
+    Holding(Lock, Option<Op>),
+    /// It waits for the end of a release.
+    Releasing(Op),
+}
+
+impl Clone for Task {
+    fn clone(&self) -> Task {
+        match self {
+            Task::Idle => Task::Idle,
+            Task::Asking(op) => Task::Asking(*op),
+            Task::Holding(lock, extend) => Task::Holding(lock.alias(), *extend),
+            Task::Releasing(op) => Task::Releasing(*op),
+        }
+    }
+}
+
+/// A client.
+#[derive(Debug, Clone)]
+pub struct Client {
+    pub core: Coordinator,
+    pub task: Task,
+    /// The latest deadline that was reported to the caller, for the lock that it has. The caller
+    /// may act on it without asking again.
+    pub believes_until: Option<Instant>,
+    /// How many tokens were drawn.
+    pub drawn: u64,
+    /// How many extends were won.
+    pub extended: u8,
+}
+
+impl Client {
+    /// A client that has not connected yet.
+    pub fn new(nodes: usize, now: Instant) -> Client {
+        let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
+        let mut settings = Settings::new(labels.collect());
+        settings.max_ttl = MAX_TTL;
+        settings.node_timeout = NODE_TIMEOUT;
+        settings.connect_timeout = CONNECT_TIMEOUT;
+        settings.reset_after = RESET_AFTER;
+        settings.reconnect = (RECONNECT, RECONNECT);
+        settings.probe_interval = PROBE_INTERVAL;
+        let core = Coordinator::new(settings, [0; 32], now).expect("good settings");
+        Client { core, task: Task::Idle, believes_until: None, drawn: 0, extended: 0 }
+    }
+
+    /// Whether the caller believes in its lock.
+    pub fn believes(&self, now: Instant) -> bool {
+        self.believes_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether the caller may begin something new. A lock that is over is not in its way.
+    pub fn is_idle(&self, now: Instant) -> bool {
+        match &self.task {
+            Task::Idle => true,
+            Task::Holding(lock, None) => !self.believes(now) && self.core.deadline(lock).is_none(),
+            _ => false,
+        }
+    }
+
+    /// The lock that the caller has, and may release or give away.
+    pub fn lock(&self) -> Option<&Lock> {
+        match &self.task {
+            Task::Holding(lock, _) => self.core.deadline(lock).map(|_| lock),
+            _ => None,
+        }
+    }
+
+    /// Takes the lock to end it. An extend that is in flight goes on without the caller.
+    pub fn take_lock(&mut self, now: Instant) -> Lock {
+        self.believes_until = None;
+        match std::mem::replace(&mut self.task, Task::Idle) {
+            Task::Holding(lock, extend) => {
+                extend.into_iter().for_each(|op| self.core.cancel(op, now));
+                lock
+            }
+            task => unreachable!("no lock in {task:?}"),
+        }
+    }
+
+    pub fn acquire(&mut self, client: usize, now: Instant) {
+        self.core.reseed(names::seed(client, self.drawn));
+        self.drawn += 1;
+        self.believes_until = None;
+        let op = self.core.acquire(KEY, TTL, std::time::Duration::ZERO, 0, now);
+        self.task = Task::Asking(op.expect("there is room"));
+    }
+
+    pub fn adopt(&mut self, client: usize, token: LockToken, now: Instant) {
+        self.core.reseed(names::seed(client, self.drawn));
+        self.drawn += 1;
+        self.believes_until = None;
+        let op = self.core.adopt(KEY, token, TTL, None, 0, now);
+        self.task = Task::Asking(op.expect("there is room"));
+    }
+
+    /// Takes the ends of requests. Returns what must not be.
+    pub fn take_completions(&mut self, now: Instant) -> Result<(), String> {
+        while let Some(completion) = self.core.poll_completion(now) {
+            let task = std::mem::replace(&mut self.task, Task::Idle);
+            self.task = match (task, completion.result) {
+                (Task::Asking(op), result) if op == completion.op => match result {
+                    Ok(Outcome::Acquired(lock)) => self.handed_out(lock, now)?,
+                    Ok(other) => return Err(format!("an acquire ended as {other:?}")),
+                    Err(_) => Task::Idle,
+                },
+                (Task::Holding(lock, Some(op)), result) if op == completion.op => {
+                    match result {
+                        Ok(Outcome::Extended { deadline }) => self.extended(deadline, now)?,
+                        Ok(other) => return Err(format!("an extend ended as {other:?}")),
+                        Err(_) => {}
+                    }
+                    Task::Holding(lock, None)
+                }
+                (Task::Releasing(op), Ok(Outcome::Released(_))) if op == completion.op => {
+                    Task::Idle
+                }
+                (task, result) => {
+                    return Err(format!("an answer without a request: {result:?} in {task:?}"));
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn handed_out(&mut self, lock: Lock, now: Instant) -> Result<Task, String> {
+        let until = self.core.deadline(&lock).filter(|&until| until > now);
+        if until.is_none() {
+            return Err("a lock was handed out after its deadline".into());
+        }
+        self.believes_until = until;
+        Ok(Task::Holding(lock, None))
+    }
+
+    fn extended(&mut self, deadline: Instant, now: Instant) -> Result<(), String> {
+        if !self.believes(now) {
+            return Err("a lock came back after its deadline".into());
+        }
+        self.believes_until = self.believes_until.max(Some(deadline));
+        self.extended += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! The fingerprint of a state of a run. The nodes are interchangeable: the hashes of the nodes are
+//! sorted. Everything that refers to a node is in the hash of that node.
+
+use redlatch::NodeId;
+use redlatch::proto::fingerprint::{Fingerprint, Names, hash_of, mix};
+use redlatch::testing::master::ConnectionId;
+
+use crate::client::{Client, Task};
+use crate::names;
+use crate::time::quarantine;
+use crate::wire::{Message, message_word};
+use crate::world::World;
+
+/// The wall clock of a master at time zero, in Unix microseconds, as `testing::master` has it.
+const WALL_CLOCK_MICROS: u64 = 1_700_000_000_000_000;
+
+impl Names for World {
+    fn text(&self, text: &[u8]) -> u64 {
+        names::name(text, &|client| self.clients[client].drawn)
+    }
+
+    fn connection(&self, node: NodeId, number: i64) -> u64 {
+        let id = self.nodes[node.index()].connection_of(number);
+        id.and_then(|id| self.label(node.index(), id)).map_or(0, |label| 1 + label)
+    }
+}
+
+impl World {
+    pub fn fingerprint(&self) -> u64 {
+        let mut whole = hash_of(&self.left);
+        let mut nodes = vec![0; self.nodes.len()];
+        for client in &self.clients {
+            let mut part = Fingerprint::new(self.now, self);
+            client.core.add_to(&mut part);
+            part.add(client_word(client, &part));
+            let (all, each) = part.parts();
+            whole = mix(whole, all);
+            nodes.iter_mut().zip(each).for_each(|(node, &word)| *node = mix(*node, word));
+        }
+        let given = self.given.as_ref().map_or(0, |token| 1 + self.text(token.digits()));
+        whole = mix(whole, given);
+        let mut part = Fingerprint::new(self.now, self);
+        for (index, master) in self.nodes.iter().enumerate() {
+            let node = NodeId::new(index);
+            let label = |id: ConnectionId| self.label(index, id);
+            master.add_to(node, quarantine(), &label, &mut part);
+            let forgot = part.ahead(self.forgot[index]);
+            part.add_at(node, forgot);
+            part.add_at(node, self.flushed_word(index));
+            self.add_wires(index, &mut part);
+        }
+        let (_, each) = part.parts();
+        nodes.iter_mut().zip(each).for_each(|(node, &word)| *node = mix(*node, word));
+        nodes.sort_unstable();
+        nodes.into_iter().fold(whole, mix)
+    }
+
+    /// The key that a flush took away, and whether its holder has won an extend.
+    fn flushed_word(&self, node: usize) -> u64 {
+        let Some(token) = &self.flushed[node] else { return 0 };
+        let client = names::client_of(token).expect("a client drew it");
+        mix(1 + self.text(token.digits()), u64::from(self.clients[client].extended > 0))
+    }
+
+    /// The name of a connection of a node that is still in use.
+    fn label(&self, node: usize, id: ConnectionId) -> Option<u64> {
+        let clients = 0..self.clients.len();
+        let wire = clients.clone().find(|&client| self.wire(client, node).id == Some(id));
+        let orphan = || self.orphans.iter().position(|it| it.node == node && it.id == id);
+        wire.map(|client| client as u64).or_else(|| orphan().map(|orphan| 100 + orphan as u64))
+    }
+
+    fn add_wires(&self, node: usize, part: &mut Fingerprint<'_>) {
+        let id = NodeId::new(node);
+        let now = WALL_CLOCK_MICROS + self.now.as_nanos() / 1000;
+        let limit = quarantine().as_micros() as u64;
+        let kill = |number| self.connection(id, number);
+        let word =
+            |message: &Message| message_word(message, now, limit, &|text| self.text(text), &kill);
+        for client in 0..self.clients.len() {
+            let wire = self.wire(client, node);
+            let flags = [wire.id.is_some(), wire.ended, wire.wanted];
+            part.add_at(id, hash_of(&(flags, wire.up.len(), wire.down.len())));
+            wire.up.iter().chain(&wire.down).for_each(|message| part.add_at(id, word(message)));
+        }
+        for orphan in self.orphans.iter().filter(|it| it.node == node) {
+            part.add_at(id, mix(900 + orphan.client as u64, orphan.up.len() as u64));
+            orphan.up.iter().for_each(|message| part.add_at(id, word(message)));
+        }
+    }
+}
+
+fn client_word(client: &Client, part: &Fingerprint<'_>) -> u64 {
+    let task = match &client.task {
+        Task::Idle => 1,
+        Task::Asking(_) => 2,
+        Task::Holding(lock, extend) => {
+            // A handle of a lock that is over is as good as none.
+            let held = client.core.deadline(lock).is_some() || extend.is_some();
+            if held || client.believes(part.now()) { 3 + u64::from(extend.is_some()) } else { 1 }
+        }
+        Task::Releasing(_) => 5,
+    };
+    mix(task, client.believes_until.map_or(0, |until| part.ahead(until)))
+}

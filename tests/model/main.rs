@@ -1,0 +1,137 @@
+//! Every order of events, of the real coordinators and of the pure masters of `testing::master`: a
+//! search, and not a model of either. A state is a copy of all clients and nodes and of what is on
+//! its way between them; a step is one message, one timer, one request or one fault.
+//!
+//! ```text
+//! cargo test --all-features --test model                          # small bounds, some seconds
+//! MODEL=full cargo test --release --all-features --test model -- --nocapture
+//! RUSTFLAGS="--cfg redlatch_planted_faults" CARGO_TARGET_DIR=target/planted \\
+//!     cargo test --release --all-features --test model -- --nocapture     # and each planted fault
+//! ```
+//!
+//! What is looked at in every state: no two callers believe in the lock; a lock that a caller
+//! believes in is on a majority of the nodes, those not counted that forgot it; whoever's key is on
+//! a node holds the lock or has a release pending there; no key that was flushed comes back if no
+//! extend was won;
+//! every request has one answer. And from every state a quiet future, in which all messages arrive
+//! and time passes, ends free and empty: no record, no request and no key is left.
+//!
+//! The bounds are in `plans`. Time moves only to the next timer or to the end of a key. It moves
+//! freely while nothing is on its way; moving past a message costs a part of the bound `delays`.
+//! Handshakes go through at once. Waiting, auto-extension and tasks are not covered: the
+//! fingerprint refuses them.
+//!
+//! The hazard is a fingerprint that leaves out too much: see `samples`.
+
+#![allow(clippy::disallowed_methods, reason = "it measures how long a search takes")]
+
+mod bounds;
+mod check;
+mod client;
+mod fingerprint;
+mod names;
+mod network;
+mod plans;
+mod samples;
+mod search;
+#[cfg(redlatch_planted_faults)]
+mod shortest;
+mod step;
+mod steps;
+mod time;
+mod wire;
+mod world;
+
+use std::time::Instant;
+
+use bounds::Plan;
+use search::Found;
+use step::Step;
+use world::World;
+
+/// How many states of one plan fit into the time and memory of a test.
+const MOST: usize = 4_000_000;
+/// How many states are looked at of a plan that is too large to be complete.
+const DEEP: usize = 200_000;
+
+/// Searches a plan; prints and returns what was found.
+fn run(name: &str, plan: &Plan, most: usize) -> Found {
+    let start = Instant::now();
+    let found = search::complete(plan, most);
+    let whole = if found.cut_off { "cut off" } else { "complete" };
+    println!(
+        "{name}: {} states, {} steps, depth {}, {whole}, {} pairs compared, {:.1?}",
+        found.states,
+        found.steps,
+        found.depth,
+        found.compared,
+        start.elapsed()
+    );
+    if let Some((words, steps)) = &found.violation {
+        panic!("{name}: {words}\n{}", trace(plan, steps));
+    }
+    found
+}
+
+/// A run in words.
+fn trace(plan: &Plan, steps: &[Step]) -> String {
+    let mut text = String::new();
+    let (mut world, prefix) = (World::new(&Plan { prefix: &[], ..*plan }), plan.prefix);
+    for &step in prefix.iter().chain(steps) {
+        text += &format!("{}\n", world.step_in_words(step));
+        let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.take(step)));
+        if !matches!(taken, Ok(Ok(()))) {
+            break;
+        }
+    }
+    text
+}
+
+fn is_full() -> bool {
+    std::env::var("MODEL").is_ok_and(|which| which == "full")
+}
+
+#[test]
+fn every_order_within_small_bounds() {
+    for (name, plan) in plans::QUICK {
+        assert!(!run(name, plan, MOST).cut_off, "{name} is not complete");
+    }
+}
+
+/// With `MODEL=full` only: minutes in a release build.
+#[test]
+fn every_order_within_the_full_bounds() {
+    if !is_full() {
+        return;
+    }
+    let mut states = 0;
+    for (name, plan) in plans::FULL {
+        let found = run(name, plan, MOST);
+        assert!(!found.cut_off, "{name} is not complete");
+        states += found.states;
+    }
+    println!("{states} states, all complete");
+    for (name, plan) in plans::DEEP {
+        states += run(name, plan, DEEP).states;
+    }
+    assert!(states > 1_000_000, "only {states} states");
+}
+
+#[cfg(redlatch_planted_faults)]
+#[test]
+fn each_planted_fault_is_found() {
+    use redlatch::proto::planted;
+    for fault in planted::FAULTS {
+        let plan = plans::of_fault(fault);
+        planted::plant(Some(fault));
+        let start = Instant::now();
+        let found = shortest::shortest(&plan, MOST);
+        let text = found
+            .violation
+            .as_ref()
+            .map(|(words, steps)| format!("{}{} steps: {words}", trace(&plan, steps), steps.len()));
+        planted::plant(None);
+        let text = text.unwrap_or_else(|| panic!("{fault:?} is not found: {found:?}"));
+        println!("{fault:?}: {} states, {:.1?}\n{text}\n", found.states, start.elapsed());
+    }
+}

@@ -1,0 +1,190 @@
+//! The search: every state that can be reached, each looked at once.
+//!
+//! It goes depth first, which needs memory only for one path and for the fingerprints.
+//! The shortest run to what must not be is found by `shortest`.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::bounds::Plan;
+use crate::samples::Samples;
+use crate::step::Step;
+use crate::world::World;
+
+/// A fingerprint is its own hash.
+#[derive(Default)]
+pub struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only fingerprints are hashed");
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = word;
+    }
+}
+
+/// Fingerprints.
+pub type Seen = HashSet<u64, BuildHasherDefault<AsIs>>;
+
+/// What a search found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// How many different states there are.
+    pub states: usize,
+    /// How many steps were taken.
+    pub steps: usize,
+    /// The longest run without a state that was looked at before.
+    pub depth: usize,
+    /// Whether states were left out because they are too deep, or too many.
+    pub cut_off: bool,
+    /// How many pairs of states with one fingerprint were compared.
+    pub compared: usize,
+    /// What must not be, and the steps to it.
+    pub violation: Option<(String, Vec<Step>)>,
+}
+
+/// Looks at every state, depth first, up to `most` states.
+pub fn complete(plan: &Plan, most: usize) -> Found {
+    let mut search = Deep { plan, most, ..Deep::of(plan) };
+    search.run();
+    search.found.states = search.seen.len();
+    search.found.compared = search.samples.compared();
+    search.found
+}
+
+/// A state on the present path.
+struct Level {
+    world: World,
+    /// The step that led here.
+    by: Option<Step>,
+    /// The steps that were not taken yet, last first.
+    left: Vec<Step>,
+}
+
+struct Deep<'a> {
+    plan: &'a Plan,
+    most: usize,
+    path: Vec<Level>,
+    seen: Seen,
+    /// States from which the quiet future ends well.
+    quiet: Seen,
+    samples: Samples,
+    found: Found,
+}
+
+impl<'a> Deep<'a> {
+    fn of(plan: &'a Plan) -> Deep<'a> {
+        Deep {
+            plan,
+            most: 0,
+            path: Vec::new(),
+            seen: Seen::default(),
+            quiet: Seen::default(),
+            samples: Samples::default(),
+            found: Found::default(),
+        }
+    }
+
+    fn run(&mut self) {
+        self.enter(World::new(self.plan), None);
+        while let Some(level) = self.path.last_mut() {
+            let Some(step) = level.left.pop() else {
+                self.path.pop();
+                continue;
+            };
+            let mut world = level.world.clone();
+            let taken = take(&mut world, step);
+            self.found.steps += 1;
+            match taken {
+                Ok(()) => self.enter(world, Some(step)),
+                Err(words) => self.violate(words, Some(step)),
+            }
+            if self.found.violation.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn enter(&mut self, world: World, by: Option<Step>) {
+        let print = world.fingerprint();
+        if self.seen.contains(&print) {
+            self.samples.compare(print, &world);
+            return;
+        }
+        if self.seen.len() >= self.most {
+            self.found.cut_off = true;
+            return;
+        }
+        self.seen.insert(print);
+        self.samples.keep(print, &world);
+        let checked = world.check().and_then(|()| quiet_future(&world, print, &mut self.quiet));
+        if let Err(words) = checked {
+            return self.violate(words, by);
+        }
+        let mut left = world.steps();
+        left.reverse();
+        if self.path.len() >= self.plan.depth {
+            self.found.cut_off |= !left.is_empty();
+            left.clear();
+        }
+        self.path.push(Level { world, by, left });
+        self.found.depth = self.found.depth.max(self.path.len() - 1);
+    }
+
+    fn violate(&mut self, words: String, by: Option<Step>) {
+        let steps = self.path.iter().filter_map(|level| level.by).chain(by).collect();
+        self.found.violation = Some((words, steps));
+    }
+}
+
+/// Takes a step. A panic of the core is something that must not be.
+pub fn take(world: &mut World, step: Step) -> Result<(), String> {
+    let taken = catch_unwind(AssertUnwindSafe(|| world.take(step)));
+    taken.unwrap_or_else(|_| Err("a panic, whose words are above".into()))
+}
+
+/// The most steps of a quiet future: more than any has.
+const QUIET: usize = 2_000;
+
+/// From this state on, all messages arrive, clients do what is due, and time passes; callers ask
+/// for nothing more. At the end everything must be free and empty.
+pub fn quiet_future(world: &World, print: u64, known: &mut Seen) -> Result<(), String> {
+    let (mut world, mut print) = (world.clone(), print);
+    let mut path = Vec::new();
+    while !known.contains(&print) {
+        path.push(print);
+        let Some(&step) = world.steps().first().filter(|step| is_quiet(**step)) else {
+            world.check_end().map_err(|words| format!("at the end of a quiet future: {words}"))?;
+            break;
+        };
+        if path.len() > QUIET {
+            return Err("a quiet future does not end".into());
+        }
+        // What must hold in every state is looked at where the search itself comes to that state.
+        if take(&mut world, step).is_err() {
+            break;
+        }
+        print = world.fingerprint();
+    }
+    known.extend(path);
+    Ok(())
+}
+
+const fn is_quiet(step: Step) -> bool {
+    matches!(
+        step,
+        Step::ToNode { .. }
+            | Step::ToClient { .. }
+            | Step::Late { .. }
+            | Step::Connect { .. }
+            | Step::Turn { .. }
+            | Step::Time
+    )
+}

@@ -1,0 +1,28 @@
+//! The times of the search. They are as alike as they can be, so that as few different moments as
+//! possible follow: each of them adds states.
+
+use std::time::Duration;
+
+use redlatch::proto::{Instant, RestartGuard};
+
+/// The ttl that is asked for: the longest that is allowed.
+pub const TTL: Duration = Duration::from_millis(100);
+pub const MAX_TTL: Duration = TTL;
+/// Of the same length as all others that lead to a step of a connection.
+pub const NODE_TIMEOUT: Duration = Duration::from_millis(70);
+pub const RESET_AFTER: Duration = NODE_TIMEOUT;
+pub const CONNECT_TIMEOUT: Duration = NODE_TIMEOUT;
+pub const RECONNECT: Duration = NODE_TIMEOUT;
+/// No run lasts until the first probe.
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// What is due later than this is not waited for: only probes are.
+pub const HORIZON: Duration = Duration::from_secs(60);
+
+/// When each run begins.
+pub const START: Instant = Instant::from_nanos(3_600_000_000_000);
+
+/// How long the grants of a node do not count after it forgot.
+pub fn quarantine() -> Duration {
+    RestartGuard::quarantine(MAX_TTL)
+}

@@ -1,0 +1,158 @@
+//! The connections between clients and nodes, as queues of messages. A message is one command, or
+//! what a node answered to one command.
+//!
+//! The hazard is granularity: the search may stop between two messages and never inside one. A
+//! server executes whole commands, and a client acts on whole replies, so nothing is lost by that.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use redlatch::proto::Marker;
+use redlatch::proto::fingerprint::{hash_of, mix};
+use redlatch::testing::master::ConnectionId;
+
+/// Bytes that arrive at once.
+pub type Message = Arc<[u8]>;
+
+/// The connection of a client to a node.
+#[derive(Debug, Clone, Default)]
+pub struct Wire {
+    /// The connection at the node, while there is one.
+    pub id: Option<ConnectionId>,
+    /// What is on its way to the node.
+    pub up: VecDeque<Message>,
+    /// What is on its way to the client.
+    pub down: VecDeque<Message>,
+    /// The node has ended the connection. The client notices after it has read everything.
+    pub ended: bool,
+    /// The client wants a connection.
+    pub wanted: bool,
+}
+
+/// A connection that its client has lost, with commands that have not arrived yet.
+#[derive(Debug, Clone)]
+pub struct Orphan {
+    pub client: usize,
+    pub node: usize,
+    pub id: ConnectionId,
+    pub up: VecDeque<Message>,
+}
+
+/// Splits what a client wrote into commands. The question for the time, which follows a handshake,
+/// goes with the command before it.
+pub fn commands(mut bytes: &[u8]) -> Vec<Message> {
+    let mut commands: Vec<Vec<u8>> = Vec::new();
+    while !bytes.is_empty() {
+        let (command, rest) = bytes.split_at(length_of_first(bytes));
+        bytes = rest;
+        match commands.last_mut() {
+            Some(last) if is_time(command) => last.extend_from_slice(command),
+            _ => commands.push(command.to_vec()),
+        }
+    }
+    commands.into_iter().map(Into::into).collect()
+}
+
+/// Whether this is the question for the time.
+pub fn is_time(command: &[u8]) -> bool {
+    command == b"*1\r\n$4\r\nTIME\r\n"
+}
+
+fn length_of_first(bytes: &[u8]) -> usize {
+    let (count, mut at) = number(bytes, 1);
+    for _ in 0..count {
+        let (length, start) = number(bytes, at + 1);
+        at = start + length + 2;
+    }
+    at
+}
+
+/// The number that stands here, and where the next line begins.
+fn number(bytes: &[u8], from: usize) -> (usize, usize) {
+    let end = from + bytes[from..].iter().position(|&byte| byte == b'\r').expect("a line ends");
+    let text = std::str::from_utf8(&bytes[from..end]).expect("a number is text");
+    (text.parse().expect("a count or a length"), end + 2)
+}
+
+/// How the command begins that ends an earlier connection.
+const KILL: &[u8] = b"*4\r\n$6\r\nCLIENT\r\n$4\r\nKILL\r\n$2\r\nID\r\n";
+
+/// The number of the connection that is ended.
+fn killed(rest: &[u8]) -> Option<i64> {
+    std::str::from_utf8(rest).ok()?.lines().nth(1)?.parse().ok()
+}
+
+/// The hash of a message: tokens and identities by their names, and a marker by its age.
+pub fn message_word(
+    message: &[u8],
+    now_micros: u64,
+    limit: u64,
+    name: &dyn Fn(&[u8]) -> u64,
+    connection: &dyn Fn(i64) -> u64,
+) -> u64 {
+    if let Some(number) = message.strip_prefix(KILL).and_then(killed) {
+        return mix(11, connection(number));
+    }
+    let (message, asks_time) = without_time(message);
+    let (mut sum, mut rest) = (u64::from(asks_time), message);
+    while let Some(at) = rest.iter().position(|&byte| byte == b'$') {
+        sum = mix(sum, hash_of(&&rest[..at]));
+        let Some(length) = length_at(&rest[at..]) else {
+            rest = &rest[at + 1..];
+            continue;
+        };
+        let start = at + 1 + length.1;
+        let text = &rest[start..start + length.0];
+        sum = mix(sum, bulk_word(text, now_micros, limit, name));
+        rest = &rest[start + length.0..];
+    }
+    mix(sum, hash_of(&rest))
+}
+
+/// A message without the time at its end, which is the answer to the question for it. Clocks do not
+/// jump in a search, so that answer does not matter.
+fn without_time(message: &[u8]) -> (&[u8], bool) {
+    const TIME: &[u8] = b"*2\r\n$10\r\n";
+    let at = message.windows(TIME.len()).position(|window| window == TIME);
+    at.map_or((message, false), |at| (&message[..at], true))
+}
+
+fn bulk_word(text: &[u8], now_micros: u64, limit: u64, name: &dyn Fn(&[u8]) -> u64) -> u64 {
+    if text.len() == 40 {
+        return name(text);
+    }
+    match Marker::parse(text) {
+        Some(marker) => {
+            let age = now_micros.saturating_sub(marker.since_micros).min(limit);
+            let [run, history] = [marker.identity.run_id, marker.identity.replid]
+                .map(|id| id.map_or(0, |id| name(&id)));
+            mix(mix(run, history), age)
+        }
+        // The beginning of a marker, as a client sends it: two identities.
+        None if text.starts_with(b"1 ") && text.len() == 84 => {
+            mix(name(&text[2..42]), name(&text[43..83]))
+        }
+        None => hash_of(&text),
+    }
+}
+
+/// The length of the bulk string that begins here, and how long its first line is.
+fn length_at(bytes: &[u8]) -> Option<(usize, usize)> {
+    let end = bytes.iter().position(|&byte| byte == b'\r')?;
+    let length = std::str::from_utf8(&bytes[1..end]).ok()?.parse().ok()?;
+    let fits = bytes.len() >= end + 2 + length;
+    fits.then_some((length, end + 1))
+}
+
+/// A message in one line: its first words.
+pub fn words(message: &[u8]) -> String {
+    let text = message.escape_ascii().to_string();
+    let parts =
+        text.split("\\r\\n").filter(|part| !part.starts_with(['*', '$']) && !part.is_empty());
+    let short = |part: &str| match part {
+        part if part.len() > 40 => format!("{}..", &part[..12]),
+        part if part.len() == 40 => part[..6].to_owned(),
+        part => part.to_owned(),
+    };
+    parts.map(short).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,148 @@
+//! The state of a run: clients, nodes, and what is on its way between them. A step makes a new
+//! state, which shares with the old one what did not change.
+
+use std::sync::Arc;
+
+use redlatch::NodeId;
+use redlatch::proto::{Instant, LockToken};
+use redlatch::testing::master::Master;
+
+use crate::bounds::{Bounds, Plan};
+use crate::client::Client;
+use crate::names;
+use crate::step::Step;
+use crate::time::{RECONNECT, START, quarantine};
+use crate::wire::{self, Orphan, Wire};
+
+/// The state of a run.
+#[derive(Debug, Clone)]
+pub struct World {
+    pub now: Instant,
+    pub clients: Vec<Arc<Client>>,
+    pub nodes: Vec<Arc<Master>>,
+    /// The connection of each client to each node, client by client.
+    pub wires: Vec<Wire>,
+    pub orphans: Vec<Orphan>,
+    /// What may still happen.
+    pub left: Bounds,
+    /// The token of the lock that was given away.
+    pub given: Option<LockToken>,
+    /// Up to when a live lock may lack its key on each node, because the node forgot it.
+    pub forgot: Vec<Instant>,
+    /// The token of the key that a flush took away on each node.
+    pub flushed: Vec<Option<LockToken>>,
+}
+
+impl World {
+    /// The first state: all clients are connected to all nodes, and nothing was asked.
+    pub fn new(plan: &Plan) -> World {
+        let now = START;
+        let nodes = (0..plan.nodes).map(|node| Arc::new(old_master(node, now)));
+        let clients = (0..plan.clients).map(|_| Arc::new(Client::new(plan.nodes, now)));
+        let mut world = World {
+            now,
+            clients: clients.collect(),
+            nodes: nodes.collect(),
+            wires: vec![Wire::default(); plan.clients * plan.nodes],
+            orphans: Vec::new(),
+            left: plan.bounds,
+            given: None,
+            forgot: vec![now; plan.nodes],
+            flushed: vec![None; plan.nodes],
+        };
+        for client in 0..plan.clients {
+            world.settle(client).expect("nothing was asked yet");
+            for node in 0..plan.nodes {
+                world.connect(client, node).expect("nothing was asked yet");
+            }
+        }
+        // The connections have been good for so long that a lost one is replaced at once.
+        world.now = now.saturating_add(RECONNECT);
+        for client in 0..plan.clients {
+            world.take(Step::Turn { client: client as u8 }).expect("nothing was asked yet");
+        }
+        for &step in plan.prefix {
+            world.take(step).expect("the first steps are harmless");
+        }
+        world
+    }
+
+    pub fn wire(&self, client: usize, node: usize) -> &Wire {
+        &self.wires[client * self.nodes.len() + node]
+    }
+
+    pub fn wire_mut(&mut self, client: usize, node: usize) -> &mut Wire {
+        let nodes = self.nodes.len();
+        &mut self.wires[client * nodes + node]
+    }
+
+    pub fn client_mut(&mut self, client: usize) -> &mut Client {
+        let it = Arc::make_mut(&mut self.clients[client]);
+        // Pauses are drawn alike in every state: no draw tells two of them apart.
+        it.core.reseed([0; 32]);
+        it
+    }
+
+    pub fn master_mut(&mut self, node: usize) -> &mut Master {
+        Arc::make_mut(&mut self.nodes[node])
+    }
+
+    /// The state in words: what is on its way, and what each client and node has.
+    pub fn describe(&self) -> String {
+        let mut text = format!("{} ms, left: {:?}\n", self.now.as_nanos() / 1_000_000, self.left);
+        for (index, client) in self.clients.iter().enumerate() {
+            let until = client.believes_until;
+            text +=
+                &format!("client {index}: {:?}, until {until:?}\n{:?}\n", client.task, client.core);
+        }
+        for (index, wire) in self.wires.iter().enumerate() {
+            let words = |queue: &std::collections::VecDeque<crate::wire::Message>| {
+                queue
+                    .iter()
+                    .map(|message| crate::wire::words(message))
+                    .collect::<Vec<_>>()
+                    .join(" | ")
+            };
+            text += &format!("wire {index}: up {}, down {}\n", words(&wire.up), words(&wire.down));
+        }
+        for (index, master) in self.nodes.iter().enumerate() {
+            let keys = master.keys(self.now, 0).len();
+            text += &format!("node {index}: {keys} keys\n");
+        }
+        text
+    }
+
+    /// A step in words, with the message that arrives.
+    pub fn step_in_words(&self, step: Step) -> String {
+        let up = |client: u8, node: u8| self.wire(client.into(), node.into()).up.front();
+        let down = |client: u8, node: u8| self.wire(client.into(), node.into()).down.front();
+        let message = match step {
+            Step::ToNode { client, node } => up(client, node),
+            Step::ToClient { client, node } => down(client, node),
+            Step::Late { orphan } => self.orphans[orphan as usize].up.front(),
+            _ => None,
+        };
+        let words = message.map_or(String::new(), |message| format!(": {}", wire::words(message)));
+        let millis = self.now.saturating_since(START).as_millis();
+        format!("{millis:>5} ms  {step}{words}")
+    }
+
+    /// Each node by its number.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..self.nodes.len()).map(NodeId::new)
+    }
+
+    /// From now on, a live lock may lack its key on this node.
+    pub fn note_forgot(&mut self, node: usize) {
+        self.forgot[node] = self.now.saturating_add(quarantine());
+    }
+}
+
+/// A master that has been up for an hour, and says so for ever. So a restart shows in its `run_id`
+/// and in its marker alone, which is the harder case.
+fn old_master(node: usize, now: Instant) -> Master {
+    let mut master = Master::new(names::master_seed(node), now);
+    master.set_uptime(now, 3600);
+    master.set_info("uptime_in_seconds", "3600");
+    master
+}
