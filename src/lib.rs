@@ -95,6 +95,9 @@ pub use net::tls::Tls;
 #[cfg(feature = "net")]
 #[doc(inline)]
 pub use net::{clock, engine::Engine};
+#[cfg(feature = "io-uring")]
+#[doc(inline)]
+pub use net::{engine::SocketDriver, uring::UringEngine};
 #[doc(inline)]
 pub use proto::prometheus;
 #[doc(inline)]

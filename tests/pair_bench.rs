@@ -8,6 +8,8 @@
 
 #[path = "../benches/pair/arrivals.rs"]
 mod arrivals;
+#[path = "../benches/pair/delete.rs"]
+mod delete;
 #[path = "../benches/pair/options.rs"]
 mod options;
 #[path = "../benches/pair/report.rs"]

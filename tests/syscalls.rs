@@ -43,9 +43,9 @@ const BEGIN: &str = "/redlatch-mark-begin";
 const END: &str = "/redlatch-mark-end";
 
 const NODES: u64 = 5;
-/// How many system calls a pair may cost more than the floor's: a fork check in each of its two
-/// turns; and a few in a hundred pairs for a timer, or for an answer that came in two parts.
-const MORE_THAN_FLOOR: f64 = 2.05;
+/// How many system calls a pair may cost more than the floor's, besides the fork checks: a few for
+/// a timer or for an answer that came in two parts, and the noise of what else the machine does.
+const MORE_THAN_FLOOR: f64 = 1.0;
 const TTL: Duration = Duration::from_secs(10);
 
 #[test]
@@ -68,19 +68,25 @@ fn one_lock_in_flight_costs_a_write_and_a_read_for_each_question() {
 }
 
 /// The floor writes and reads once for each node and turn, and waits once a turn. The engine also
-/// looks for a fork once a turn.
+/// looks for a fork once a turn, which the last assertion counts apart: how many turns a pair takes
+/// depends on how late the nodes after the majority answer.
 #[test]
 #[ignore = "needs strace: apt-get install strace"]
-fn a_pair_costs_at_most_two_system_calls_more_than_the_floor() {
+fn a_pair_costs_the_system_calls_of_the_floor_and_a_fork_check_a_turn() {
     for (in_flight, pairs) in [(1, 1_000), (64, 6_400), (512, 10_240)] {
         let fleet = Fleet::start(NODES as usize);
-        let per_pair = |calls: &Calls| calls.0.values().sum::<u64>() as f64 / pairs as f64;
+        let per_pair = |calls: u64| calls as f64 / pairs as f64;
         let difference = || {
             let floor = trace_as(Some(FLOOR), &fleet.urls(), None, in_flight, pairs);
             let ours = trace_at(&fleet.urls(), None, in_flight, pairs);
-            let (ours, floor) = (per_pair(&ours), per_pair(&floor));
-            println!("{in_flight} in flight: {ours:.2} calls a pair, the floor {floor:.2}");
-            ours - floor
+            one_fork_check_for_each_turn(&ours);
+            let checks = per_pair(ours.of(PROCESS));
+            let (ours, floor) = (per_pair(ours.0.values().sum()), per_pair(floor.0.values().sum()));
+            println!(
+                "{in_flight} in flight: {ours:.2} calls a pair, {checks:.2} of them fork checks; \
+                 the floor {floor:.2}"
+            );
+            ours - checks - floor
         };
         // Other programs on the machine change how many answers a turn reads.
         let mut differences = [difference(), difference(), difference()];

@@ -24,7 +24,8 @@ use super::{Contender, NODES, TTL};
 /// As much as the engine reads at once.
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-const QUORUM: u32 = majority(NODES) as u32;
+/// So many answers decide.
+pub const QUORUM: u32 = majority(NODES) as u32;
 
 /// Five sockets and what was asked on them.
 pub struct Floor {
@@ -53,7 +54,7 @@ struct Ask {
 }
 
 /// One key.
-struct Slot {
+pub struct Slot {
     set: Vec<u8>,
     release: Vec<u8>,
     /// Counted up with each question: odd is a `SET`, even its release.
@@ -68,8 +69,7 @@ impl Floor {
         let poll = Poll::new().expect("a poller");
         let mut wires = Vec::new();
         for node in nodes {
-            let loaded = node.command(&["SCRIPT", "LOAD", command::RELEASE.source]);
-            assert_eq!(loaded.text(), command::RELEASE.sha1);
+            load_script(node);
             let stream = std::net::TcpStream::connect(node.address()).expect("a running server");
             stream.set_nodelay(true).expect("an option of every socket");
             stream.set_nonblocking(true).expect("an option of every socket");
@@ -94,10 +94,8 @@ impl Floor {
     /// Puts the next question about a key into every outbox.
     fn ask(&mut self, number: u32) {
         let slot = &mut self.slots[number as usize];
-        slot.question += 1;
-        slot.answers = 0;
-        let question = slot.question;
-        let bytes = if question % 2 == 1 { &slot.set } else { &slot.release };
+        let question = slot.next_question();
+        let bytes = slot.bytes();
         for wire in &mut self.wires {
             wire.outbox.extend_from_slice(bytes);
             wire.asks.push_back(Ask { slot: number, question });
@@ -116,11 +114,7 @@ impl Floor {
             if event.is_readable() {
                 wire.read(&mut self.scratch, |ask| {
                     let slot = &mut self.slots[ask.slot as usize];
-                    if slot.question != ask.question {
-                        return;
-                    }
-                    slot.answers += 1;
-                    if slot.answers == QUORUM {
+                    if slot.answered(ask.question) == Some(QUORUM) {
                         self.decided.push_back(ask.slot);
                     }
                 });
@@ -130,7 +124,8 @@ impl Floor {
 }
 
 impl Slot {
-    fn new(name: &str, number: usize, form: Form) -> Slot {
+    /// The key with this number, and what is sent about it.
+    pub fn new(name: &str, number: usize, form: Form) -> Slot {
         let ttl = Ttl::new(TTL, TTL).expect("a ttl");
         let token = LockToken::parse(&format!("{number:040x}")).expect("forty hex digits");
         let key = format!("{name}:{number:04}");
@@ -140,6 +135,58 @@ impl Slot {
         command::release(&mut release, form, key.as_bytes(), &token);
         let (set, release) = (set.to_vec(), release.to_vec());
         Slot { set, release, question: 0, answers: 0, asked: Instant::now() }
+    }
+
+    /// A pair begins at this moment.
+    pub fn begin(&mut self, now: Instant) {
+        self.asked = now;
+    }
+
+    /// The number of the next question.
+    pub fn next_question(&mut self) -> u32 {
+        self.question += 1;
+        self.answers = 0;
+        self.question
+    }
+
+    /// The bytes of the question.
+    pub fn bytes(&self) -> &[u8] {
+        if self.question % 2 == 1 { &self.set } else { &self.release }
+    }
+
+    /// Counts an answer; returns how many there are. `None`: it answers an earlier question.
+    pub fn answered(&mut self, question: u32) -> Option<u32> {
+        if self.question != question {
+            return None;
+        }
+        self.answers += 1;
+        Some(self.answers)
+    }
+
+    /// The question has its majority; returns whether another one follows.
+    pub fn go_on(&mut self, tally: &mut Tally) -> bool {
+        if self.question % 2 == 1 {
+            tally.acquired(self.asked);
+            return true;
+        }
+        let Some(now) = tally.released() else { return false };
+        self.asked = now;
+        true
+    }
+}
+
+/// Makes the node know the script of a release.
+pub fn load_script(node: &Node) {
+    let loaded = node.command(&["SCRIPT", "LOAD", command::RELEASE.source]);
+    assert_eq!(loaded.text(), command::RELEASE.sha1);
+}
+
+/// The length of the answer that begins here. Anything but a grant is a panic.
+pub fn answer_length(bytes: &[u8]) -> usize {
+    match bytes[0] {
+        b'+' => "+OK\r\n".len(),
+        b':' => ":1\r\n".len(),
+        _ => panic!("{}", String::from_utf8_lossy(bytes)),
     }
 }
 
@@ -169,11 +216,7 @@ impl Wire {
             };
             let mut at = self.rest;
             while at < count {
-                at += match scratch[at] {
-                    b'+' => "+OK\r\n".len(),
-                    b':' => ":1\r\n".len(),
-                    _ => panic!("{}", String::from_utf8_lossy(&scratch[at..count])),
-                };
+                at += answer_length(&scratch[at..count]);
                 answered(self.asks.pop_front().expect("an answer has its question"));
             }
             self.rest = at - count;
@@ -187,19 +230,14 @@ impl Wire {
 impl Contender for Floor {
     fn run(&mut self, in_flight: usize, tally: &mut Tally) {
         for slot in 0..in_flight {
-            self.slots[slot].asked = Instant::now();
+            self.slots[slot].begin(Instant::now());
             self.ask(slot as u32);
         }
         let mut open = in_flight;
         while open > 0 {
             self.turn();
             while let Some(number) = self.decided.pop_front() {
-                let slot = &mut self.slots[number as usize];
-                if slot.question % 2 == 1 {
-                    tally.acquired(slot.asked);
-                    self.ask(number);
-                } else if let Some(now) = tally.released() {
-                    slot.asked = now;
+                if self.slots[number as usize].go_on(tally) {
                     self.ask(number);
                 } else {
                     open -= 1;

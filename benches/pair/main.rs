@@ -28,6 +28,10 @@ mod open_loop;
 mod options;
 mod ours;
 mod report;
+#[cfg(feature = "io-uring")]
+mod ring_floor;
+#[cfg(feature = "io-uring")]
+mod ring_ours;
 mod tally;
 
 #[path = "../../tests/support/mod.rs"]
@@ -94,6 +98,8 @@ fn main() {
         let case = measure(&mut contenders, Load::Closed(in_flight), &options);
         report::show(&case, &options);
     }
+    // The timer of the open loop needs a poller.
+    contenders.retain(|named| ![Side::OurRing, Side::RingFloor].contains(&named.side));
     for &rate in &options.open_loops {
         let per_second = match rate {
             Rate::PerSecond(pairs) => pairs,
@@ -127,7 +133,31 @@ fn connect(fleet: &Fleet, options: &Options, delete: Delete) -> Vec<Named> {
         let rest = &nodes[..NODES - 1];
         add(Side::FloorFrozen, Box::new(Floor::connect(rest, "floor-frozen", most, delete)));
     }
+    #[cfg(feature = "io-uring")]
+    add_rings(&mut contenders, &nodes[..NODES], options, delete);
     contenders
+}
+
+/// The same on io_uring, if the kernel allows it.
+#[cfg(feature = "io-uring")]
+fn add_rings(contenders: &mut Vec<Named>, nodes: &[&Node], options: &Options, delete: Delete) {
+    let most = options.cases.iter().copied().max().unwrap_or(0);
+    if options.frozen {
+        return;
+    }
+    if options.only != Some(Only::Floor) {
+        match ring_ours::RingOurs::connect(nodes, most, delete) {
+            Ok(ours) => contenders.push(Named { side: Side::OurRing, contender: Box::new(ours) }),
+            Err(reason) => eprintln!("{reason}"),
+        }
+    }
+    if options.only != Some(Only::Ours) {
+        let floor = ring_floor::RingFloor::connect(nodes, most, delete);
+        contenders.push(Named {
+            side: Side::RingFloor,
+            contender: Box::new(floor.expect("the engine has a ring, too")),
+        });
+    }
 }
 
 /// The floor's pairs a second in a closed loop: the median of some rounds.

@@ -20,20 +20,26 @@ pub enum Load {
 
 /// Whose figures these are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(feature = "io-uring"), allow(dead_code, reason = "no ring without it"))]
 pub enum Side {
     Ours,
     Floor,
     /// The same clients, with one frozen node.
     OursFrozen,
     FloorFrozen,
+    /// The same on io_uring.
+    OurRing,
+    RingFloor,
 }
 
 /// The ratios that are shown if both sides of them were measured: name, dividend, divisor.
-const RATIOS: [(&str, Side, Side); 4] = [
+const RATIOS: [(&str, Side, Side); 6] = [
     ("ratio", Side::Ours, Side::Floor),
     ("frozen ratio", Side::OursFrozen, Side::FloorFrozen),
     ("ours frozen/healthy", Side::OursFrozen, Side::Ours),
     ("floor frozen/healthy", Side::FloorFrozen, Side::Floor),
+    ("io_uring ratio", Side::OurRing, Side::RingFloor),
+    ("our io_uring/floor", Side::OurRing, Side::Floor),
 ];
 
 /// The rounds of one load.
@@ -103,6 +109,8 @@ impl Side {
             Side::Floor => "floor",
             Side::OursFrozen => "ours frozen",
             Side::FloorFrozen => "floor frozen",
+            Side::OurRing => "our io_uring",
+            Side::RingFloor => "io_uring floor",
         }
     }
 }

@@ -3,8 +3,6 @@
 use std::io;
 use std::time::Duration;
 
-use mio::{Events, Poll, Token};
-
 use super::notices::Notices;
 use crate::config::Config;
 use crate::net::clock;
@@ -12,13 +10,11 @@ use crate::net::connecting::{Connecting, refuse_one_server_twice};
 use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::net::observe::Interface;
+use crate::net::reactor::Reactor;
 use crate::proto::error::{ConfigError, Error};
 use crate::proto::ids::Op;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::time::Instant;
-
-/// How many events of the poller are taken at once.
-const EVENTS: usize = 64;
 
 /// How many key buffers of dropped guards are kept for later guards.
 pub(super) const SPARE_KEYS: usize = 512;
@@ -35,8 +31,7 @@ const READ_INTERVAL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) engine: Engine,
-    poll: Poll,
-    events: Events,
+    reactor: Reactor,
     /// When the client last read its sockets.
     read_at: Instant,
     pub(super) names: Names,
@@ -50,18 +45,12 @@ impl Inner {
     pub(super) fn connect(mut config: Config) -> Result<Inner, Error> {
         // Between calls the client does not read.
         config.settings.attended = false;
-        let system = |error: io::Error| {
-            let problem = format!("poller: {error}").into();
-            Error::Config(ConfigError::System { problem })
-        };
-        let poll = Poll::new().map_err(system)?;
-        let mut engine = Engine::new(config, poll.registry(), Token(0))?;
+        let (reactor, mut engine) = Reactor::with_timeouts(config)?;
         engine.report_lock_updates();
         engine.observer().belongs_to(Interface::Client);
-        let events = Events::with_capacity(EVENTS);
         let (read_at, spare_keys) = (clock::now(), Vec::new());
         let (names, notices) = (Names::new(), Notices::default());
-        let mut inner = Inner { engine, poll, events, read_at, names, notices, spare_keys };
+        let mut inner = Inner { engine, reactor, read_at, names, notices, spare_keys };
         inner.wait_for_nodes()?;
         Ok(inner)
     }
@@ -75,6 +64,7 @@ impl Inner {
         while let Some((node, addresses)) = self.names.found() {
             self.engine.set_address(node, addresses);
         }
+        self.reactor.use_ring_in_loop(&mut self.engine);
         self.engine.go_on();
         let mut timeout = self.engine.plan_sleep().map_or(left, |timeout| timeout.min(left));
         if self.engine.coordinator().is_backing_off() && !timeout.is_zero() {
@@ -82,13 +72,7 @@ impl Inner {
             sleep(slept);
             timeout -= slept;
         }
-        match self.poll.poll(&mut self.events, Some(timeout)) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            polled => polled?,
-        }
-        for event in &self.events {
-            self.engine.handle_event(event);
-        }
+        self.reactor.turn(&mut self.engine, Some(timeout))?;
         self.read_at = clock::now();
         self.look_up_names();
         Ok(())

@@ -43,6 +43,13 @@ impl Alarm {
         self.stands_for_every_timeout()
     }
 
+    /// The poller's timeouts are as fine as the alarm: from now on it is set only for time in
+    /// suspend.
+    #[cfg(feature = "io-uring")]
+    pub fn leave_short_sleeps(&mut self) {
+        self.shorter_than = Duration::ZERO;
+    }
+
     /// Whether the driver needs no timeout of its own.
     pub fn stands_for_every_timeout(&self) -> bool {
         self.timer.is_some() && self.shorter_than == Duration::MAX

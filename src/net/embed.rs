@@ -8,7 +8,6 @@
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::time::Duration;
 
 use mio::event::Source;
 use mio::unix::SourceFd;
@@ -125,6 +124,7 @@ impl FdEngine {
             return Err(ConfigError::System { problem });
         }
         let mut embedded = FdEngine { engine, reactor };
+        embedded.reactor.use_ring_in_poller(&mut embedded.engine);
         // The connections begin here: their progress makes the descriptor readable.
         drop(embedded.batch());
         Ok(embedded)
@@ -149,8 +149,8 @@ impl FdEngine {
     /// When the system's poller fails.
     pub fn tick(&mut self) -> io::Result<Batch<'_>> {
         if self.engine.check_fork() {
-            self.reactor.wait(Some(Duration::ZERO))?;
-            self.reactor.hand_over(&mut self.engine);
+            self.reactor.use_ring_in_poller(&mut self.engine);
+            self.reactor.take_all(&mut self.engine)?;
             self.engine.go_on();
         }
         Ok(self.batch())
@@ -262,6 +262,7 @@ mod tests {
     use crate::testing::tcp::Masters;
     use mio::{Events, Poll};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::time::Duration;
 
     const HOUR: Duration = Duration::from_secs(3600);
     const LOCKS: usize = 200;

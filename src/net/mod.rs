@@ -18,3 +18,5 @@ mod socket;
 mod stream;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
+#[cfg(feature = "io-uring")]
+pub(crate) mod uring;

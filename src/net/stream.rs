@@ -6,6 +6,8 @@
 
 use std::io;
 use std::net::Shutdown;
+#[cfg(feature = "io-uring")]
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use mio::event::Source;
@@ -97,8 +99,11 @@ impl Stream {
 
     /// Closes by a reset, so that nothing the kernel still holds arrives after what the next
     /// connection writes. Only for a client that goes on, and sends its pending releases on that
-    /// connection.
-    pub fn reset(self) {
+    /// connection. If something else holds the socket open (`shared`), it is disconnected first.
+    pub fn reset(self, shared: bool) {
+        if shared {
+            self.disconnect();
+        }
         let socket = match &self {
             Stream::Tcp(stream) => SockRef::from(stream),
             // The other end is on this machine: nothing arrives after the close.
@@ -107,6 +112,33 @@ impl Stream {
             Stream::Tls(stream) => SockRef::from(stream.tcp()),
         };
         let _ = socket.set_linger(Some(Duration::ZERO));
+    }
+
+    /// Ends the connection at once, by a reset over TCP, although an operation of io_uring keeps
+    /// the socket open.
+    #[cfg(feature = "io-uring")]
+    fn disconnect(&self) {
+        let _ = match self {
+            Stream::Tcp(stream) => rustix::net::connect_unspec(stream).map_err(io::Error::from),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.tcp().shutdown(Shutdown::Both),
+        };
+    }
+
+    /// Without io_uring the close ends the connection.
+    #[cfg(not(feature = "io-uring"))]
+    fn disconnect(&self) {}
+
+    /// The socket, if its bytes are neither encrypted nor decrypted in this process.
+    #[cfg(feature = "io-uring")]
+    pub fn plain(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Stream::Tcp(stream) => Some(stream.as_fd()),
+            Stream::Unix(stream) => Some(stream.as_fd()),
+            #[cfg(feature = "tls")]
+            Stream::Tls(_) => None,
+        }
     }
 
     /// Closes so that what was written still arrives: at the end of a client.

@@ -41,6 +41,7 @@ impl RoundTrips {
         Duration::from_micros(self.micros)
     }
 
+    #[inline]
     fn add(&mut self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.micros = self.micros.saturating_add(micros);
@@ -131,6 +132,7 @@ impl Stats {
     }
 
     /// Counts the answer of a node to a question about a key.
+    #[inline]
     pub(crate) fn answered(
         &mut self,
         node: NodeId,

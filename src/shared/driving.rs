@@ -12,7 +12,8 @@
 //!    If that turn ended other calls, too, the leader rouses the driver: several threads use the
 //!    client, and the driver writes their requests together.
 //! 4. The driver frees the poller if a turn ends the only call that waits, and a thread waits for
-//!    that call: the next request of that thread leads.
+//!    that call: the next request of that thread leads. A ring of io_uring is never freed, because
+//!    only the thread that made it may wait for it.
 //! 5. While the poller is free or a leader has it, the driver *naps*. It takes a free poller if
 //!    no thread began to lead during a whole nap ([`NAP`]), or at once if it is roused.
 //!
@@ -173,7 +174,7 @@ impl<'a> Lead<'a> {
             match turned {
                 Turned::Asleep(timeout) => {
                     let poller = self.poller.as_mut().expect("it is freed at the end");
-                    if poller.wait(timeout).is_err() {
+                    if poller.wait_outside(timeout).is_err() {
                         self.inner.end(ClosedReason::DriverGone);
                         return Err(Error::Closed(ClosedReason::DriverGone));
                     }
@@ -290,8 +291,13 @@ impl Inner {
             return Ok(Turned::Over);
         }
         let mut open = state.open();
-        let reactor = poller.as_ref().expect("the thread that drives has it");
-        open.turn(|engine| reactor.hand_over(engine));
+        let (reactor, mut handed) = (poller.as_mut().expect("it drives"), Ok(()));
+        open.turn(|engine| handed = reactor.hand_over_all(engine));
+        if handed.is_err() {
+            drop(state);
+            self.end(ClosedReason::DriverGone);
+            return Ok(Turned::Over);
+        }
         done = finish(&mut open);
         let turned = self.end_turn(&mut state, role, poller, done.is_ready());
         let ended = state.end_if_closed();
@@ -321,6 +327,8 @@ impl Inner {
         let driving = &mut state.driving;
         let frees = match role {
             Role::Leader => done,
+            // A thread that leads cannot wait for the ring of another.
+            Role::Driver if poller.as_ref().is_some_and(Reactor::is_bound_to_its_thread) => false,
             Role::Driver => {
                 let alone = woken == 1 && driving.waiting == 0 && driving.woke_a_thread;
                 alone && is_open && sleep.is_none_or(|sleep| sleep >= SOON)

@@ -253,7 +253,7 @@ fn a_flush_of_all_nodes_is_a_loss_at_once() {
         bench.reply(node, ":0\r\n+OK\r\n:-2\r\n");
     }
     assert_eq!(reason(&mut bench), LostReason::Gone);
-    assert_eq!(bench.names(2), ["EVAL"], "its answer was not there yet");
+    assert_eq!(bench.names(2), ["EVALSHA"], "its answer was not there yet");
     bench.reply(2, ":0\r\n");
     assert!((0..3).all(|node| bench.said(node).is_empty()), "no key comes back");
     bench.assert_idle();

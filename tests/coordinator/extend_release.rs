@@ -70,9 +70,11 @@ fn a_script_that_was_forgotten_is_sent_again_unless_the_lock_was_released_meanwh
     bench.core.extend(&lock, TTL, 3, bench.now).unwrap();
     bench.said(0);
     bench.core.release(lock, 4, bench.now);
-    assert_eq!(bench.names(0), ["EVAL"], "after a question that is unanswered");
+    assert_eq!(bench.names(0), ["EVALSHA"], "after a question that is unanswered");
     bench.reply(0, "-NOSCRIPT No matching script\r\n");
     assert!(bench.said(0).is_empty(), "the repeat would overtake its release");
+    bench.reply(0, "-NOSCRIPT No matching script\r\n");
+    assert_eq!(bench.names(0), ["EVAL"], "the release itself is repeated");
     bench.reply(0, ":1\r\n");
     assert!(matches!(bench.completion().unwrap().result, Err(Error::Lost { .. })));
     let released = bench.completion().unwrap().result;

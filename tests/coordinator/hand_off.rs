@@ -48,7 +48,7 @@ fn a_lock_is_taken_up_under_a_new_token() {
     assert_ne!(lock.token(), token());
     assert_eq!(bench.core.remaining(&lock, bench.now), TTL - millis(102));
     bench.core.release(lock, 6, bench.now);
-    assert_eq!(bench.names(2), ["EVAL", "EVAL"], "the adopt is unanswered there");
+    assert_eq!(bench.names(2), ["EVAL", "EVALSHA"], "the adopt is unanswered there");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn an_adopt_that_is_cancelled_is_released() {
     let mut bench = Bench::new(1);
     let op = bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
     bench.core.cancel(op, bench.now);
-    assert_eq!(bench.names(0), ["EVAL", "EVAL"]);
+    assert_eq!(bench.names(0), ["EVAL", "EVALSHA"]);
     bench.reply(0, ":1\r\n:1\r\n");
     bench.assert_idle();
 }

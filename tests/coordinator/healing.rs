@@ -27,7 +27,7 @@ fn after_a_won_extend_a_node_that_lost_the_key_gets_it_again_and_counts() {
     // Now the other two are gone: without the healed one there would be no majority.
     assert!(extend(&mut bench, &lock, &[":1\r\n", ":0\r\n", ":1\r\n"]));
     bench.core.release(lock, 3, bench.now);
-    assert_eq!(bench.names(1), ["SET", "EVAL"], "the heal is released after it");
+    assert_eq!(bench.names(1), ["SET", "EVALSHA"], "the heal is released after it");
 }
 
 #[test]

@@ -25,6 +25,24 @@ fn a_set_that_is_not_answered_in_time_is_followed_by_its_release_on_the_same_wir
 }
 
 #[test]
+fn a_release_is_sent_by_its_source_where_an_answer_is_late() {
+    // A quarter of the node timeout, which is 50 ms here.
+    for (waited, release) in [(12, "EVALSHA"), (13, "EVAL")] {
+        let mut bench = Bench::new(3);
+        let lock = bench.hold(&[0, 1]);
+        bench.said(2);
+        bench.pass(millis(waited));
+        bench.core.release(lock, 2, bench.now);
+        assert_eq!(bench.names(0), ["EVALSHA"], "it answered");
+        assert_eq!(bench.names(2), [release], "unanswered for {waited} ms");
+        if release == "EVALSHA" {
+            bench.reply(2, "+OK\r\n-NOSCRIPT No matching script\r\n");
+            assert_eq!(bench.names(2), ["EVAL"], "the node forgot the script");
+        }
+    }
+}
+
+#[test]
 fn release_is_pending_after_an_error_and_not_after_a_denial() {
     let mut bench = Bench::new(5);
     bench.acquire();
@@ -34,7 +52,7 @@ fn release_is_pending_after_an_error_and_not_after_a_denial() {
     for (node, reply) in replies.iter().enumerate() {
         let said = bench.names(node);
         if node > 2 {
-            with_release.push((["n3", "n4"][node - 3], said == ["SET", "EVAL"]));
+            with_release.push((["n3", "n4"][node - 3], said == ["SET", "EVALSHA"]));
         }
         bench.reply(node, reply);
     }
@@ -307,7 +325,7 @@ fn release_never_sent_comes_before_repeated_ones_at_the_end() {
     bench.acquire();
     let second = bench.acquire();
     bench.core.cancel(second, bench.now);
-    assert_eq!(bench.names(0), ["SET", "SET", "EVAL"]);
+    assert_eq!(bench.names(0), ["SET", "SET", "EVALSHA"]);
     bench.core.close(bench.now);
     let said = bench.said(0);
     let released: Vec<&str> = said.iter().map(|command| command[4].as_str()).collect();

@@ -234,7 +234,7 @@ fn waits_that_are_taken_back_or_run_out_leave_nothing() {
     assert_eq!(bench.names(0), ["EVAL", "SET"]);
     bench.reply(0, ":1\r\n");
     bench.core.cancel(third, bench.now);
-    assert_eq!(bench.names(0), ["EVAL"]);
+    assert_eq!(bench.names(0), ["EVALSHA"]);
     bench.reply(0, "+OK\r\n:1\r\n");
     assert!(bench.completion().is_none());
     bench.assert_idle();

@@ -17,6 +17,8 @@ mod signals;
 mod stress;
 mod stressed;
 mod timers;
+#[cfg(feature = "io-uring")]
+mod uring;
 
 use std::time::{Duration, Instant};
 

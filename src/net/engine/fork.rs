@@ -36,6 +36,7 @@ impl Engine {
             // the parent's.
             socket.stream = None;
         }
+        self.ring.abandon();
         self.alarm.forget();
         self.more = NodeSet::EMPTY;
         false

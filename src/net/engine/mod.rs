@@ -6,6 +6,8 @@
 
 mod fork;
 mod requests;
+#[cfg_attr(not(feature = "io-uring"), path = "no_ring.rs")]
+mod ring;
 mod sockets;
 mod turn;
 mod updates;
@@ -31,6 +33,10 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::Credentials;
 use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
+#[cfg(feature = "io-uring")]
+pub(crate) use ring::RingUse;
+#[cfg(feature = "io-uring")]
+pub use ring::SocketDriver;
 use sockets::Socket;
 
 /// How many bytes are read at once. One buffer serves all sockets: the engine empties it before it
@@ -102,6 +108,8 @@ pub struct Engine {
     registry: Registry,
     base: Token,
     sockets: Vec<Socket>,
+    /// The sockets that io_uring serves, if it does.
+    ring: ring::RingSockets,
     alarm: Alarm,
     /// The driver asked to be awake by this moment.
     wake_deadline: Option<Instant>,
@@ -171,6 +179,7 @@ impl Engine {
             registry,
             base,
             sockets,
+            ring: ring::RingSockets::default(),
             scratch: vec![0; SCRATCH_BYTES].into(),
             more: NodeSet::EMPTY,
             stale: NodeSet::EMPTY,
@@ -268,6 +277,7 @@ impl Drop for Engine {
         }
         self.coordinator.close(clock::now());
         self.write_out();
+        self.submit_to_ring();
         self.close_sockets();
         self.alarm.leave(&self.registry);
     }

@@ -39,6 +39,7 @@ impl Engine {
     pub(crate) fn end_turn(&mut self) {
         if self.check_fork() {
             self.write_out();
+            self.submit_to_ring();
             self.plan_sleep();
         }
     }
@@ -50,6 +51,7 @@ impl Engine {
 
     /// How long to sleep at most. Sets the alarm.
     pub(crate) fn plan_sleep(&mut self) -> Option<Duration> {
+        self.arm_ring();
         let due = match turn::wake(&mut Driving(self)) {
             Wake::AtOnce => {
                 self.alarm.ring();
@@ -86,6 +88,7 @@ impl Engine {
     pub fn flush(&mut self) {
         if self.has_something_to_write() && self.check_fork() {
             self.write_out();
+            self.submit_to_ring();
         }
     }
 
@@ -93,6 +96,7 @@ impl Engine {
     pub(crate) fn flush_unforked(&mut self) {
         if self.has_something_to_write() {
             self.write_out();
+            self.submit_to_ring();
         }
     }
 
@@ -142,16 +146,20 @@ impl Driver for Driving<'_> {
     }
 
     fn must_read_rest(&mut self) -> bool {
-        !self.0.more.is_empty()
+        !self.0.more.is_empty() || self.0.ring.has_rest()
     }
 
     fn read_rest(&mut self) {
         for node in std::mem::take(&mut self.0.more).iter() {
             self.0.read(node, false);
         }
+        if self.0.ring.has_rest() {
+            self.0.read_ring();
+        }
     }
 
     fn read_all(&mut self) {
+        self.0.read_ring();
         for node in self.0.nodes().iter() {
             if self.0.sockets[node.index()].opening {
                 self.0.check_opening(node);
@@ -164,6 +172,7 @@ impl Driver for Driving<'_> {
         for socket in &mut self.0.sockets {
             socket.writable |= socket.stream.is_some() && !socket.opening;
         }
+        self.0.nodes().iter().for_each(|node| self.0.ring.resume(node));
     }
 
     fn expire(&mut self, now: Instant) {
@@ -174,9 +183,10 @@ impl Driver for Driving<'_> {
         match action {
             Action::Connect(node) => self.0.open(node),
             Action::Disconnect(node) => {
+                let in_ring = self.0.ring.holds(node);
                 if let Some(stream) = self.0.drop_stream(node) {
                     // The pending releases of this node go out on its next connection.
-                    stream.reset();
+                    stream.reset(in_ring);
                 }
             }
         }
@@ -190,6 +200,12 @@ impl Driver for Driving<'_> {
             let output = engine.coordinator.output(node);
             let Some(stream) = socket.stream.as_mut().filter(|_| socket.writable) else { continue };
             if output.is_empty() && !stream.has_unsent() {
+                continue;
+            }
+            if let Some(taken) = engine.ring.take(node, output) {
+                if taken {
+                    engine.coordinator.handle_sent(node, output.len(), clock::now());
+                }
                 continue;
             }
             match stream.write(output) {

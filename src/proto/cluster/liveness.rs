@@ -11,6 +11,9 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, NodeAsk};
 use crate::proto::wire::command;
 
+/// An answer is late after this part of the node timeout.
+const LATE: u32 = 4;
+
 impl Cluster {
     /// Sets the timer that looks for silence.
     #[inline]
@@ -95,6 +98,16 @@ impl Cluster {
             self.report_event(NodeEvent::ClockJumped { node, nanos });
             self.distrust(node, QuarantineReason::ClockJumped, now);
         }
+    }
+
+    /// Whether the next answer of the node is expected in time: it may be asked, and none of its
+    /// answers is late.
+    #[inline]
+    pub fn is_prompt(&self, node: NodeId, now: Instant) -> bool {
+        let entry = &self.nodes[node.index()];
+        let waiting = entry.connection.oldest_ask().map(|asked| now.saturating_since(asked));
+        let late = self.settings.node_timeout / LATE;
+        entry.state.is_usable() && waiting.is_none_or(|waiting| waiting < late)
     }
 
     fn is_silent(&self, node: NodeId, now: Instant) -> bool {

@@ -183,6 +183,27 @@ impl Cluster {
         self.nodes.iter_mut().for_each(|node| node.connection.shrink());
     }
 
+    /// Takes the next answer from what was read, if it is one of the few that nearly all questions
+    /// about locks have. Such an answer changes no node. Everything else is for
+    /// [`receive`](Cluster::receive).
+    #[inline]
+    pub fn receive_plain(
+        &mut self,
+        node: NodeId,
+        input: &mut &[u8],
+        now: Instant,
+    ) -> Option<(LockAsk, NodeReply)> {
+        let entry = &mut self.nodes[node.index()];
+        debug_assert!(self.changes.is_empty(), "changes are acted on before answers");
+        if !entry.state.is_connected() {
+            return None;
+        }
+        let (ask, reply) = entry.connection.plain_answer(input, now)?;
+        let took = now.saturating_since(entry.connection.asked_at());
+        self.stats.answered(node, ask.kind == Kind::Acquire, reply, took);
+        Some((ask, reply))
+    }
+
     /// Takes what was read from a node, up to the next event for the locks. The caller takes the
     /// changes out before it calls again, and before it acts on an answer. It calls until there is
     /// no event.

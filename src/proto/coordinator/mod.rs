@@ -28,7 +28,7 @@ use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::waits::Waits;
 use crate::proto::wire::answers::TaskAnswer;
-use crate::proto::wire::ask::Kind;
+use crate::proto::wire::ask::{Kind, LockAsk};
 
 pub use crate::proto::cluster::{Action, NodeEvent};
 
@@ -107,17 +107,20 @@ impl Coordinator {
     /// Takes what was read from a node.
     pub fn handle_bytes(&mut self, node: NodeId, bytes: &[u8], now: Instant) {
         let (mut input, mut flushed) = (bytes, false);
-        while let Some(received) = self.locks.cluster_mut().receive(node, &mut input, now) {
+        loop {
+            // Nearly everything that comes is one of a few plain answers.
+            while let Some((ask, reply)) =
+                self.locks.cluster_mut().receive_plain(node, &mut input, now)
+            {
+                self.lock_answered(node, ask, reply, now);
+                self.act_on_waits(now);
+            }
+            let received = self.locks.cluster_mut().receive(node, &mut input, now);
+            let Some(received) = received else { break };
             self.locks.act_on_changes(now);
             match received {
                 Received::Lock(ask, reply) => {
-                    // An answer after the majority delays no caller, so only earlier ones are
-                    // measured.
-                    if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
-                        let asked_at = self.locks.cluster().asked_at(node);
-                        self.waits.note_round_trip(now.saturating_since(asked_at));
-                    }
-                    self.locks.answered(node, ask, reply, now);
+                    self.lock_answered(node, ask, reply, now);
                     self.check_for_replica(node, reply, now);
                 }
                 Received::Registered(record, left) => {
@@ -141,6 +144,17 @@ impl Coordinator {
         }
         self.locks.received_from(node, now);
         self.act_on_waits(now);
+    }
+
+    /// A node answered a question about a lock.
+    #[inline]
+    fn lock_answered(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+        // An answer after the majority delays no caller, so only earlier ones are measured.
+        if ask.kind == Kind::Acquire && self.locks.is_deciding(ask.record) {
+            let asked_at = self.locks.cluster().asked_at(node);
+            self.waits.note_round_trip(now.saturating_since(asked_at));
+        }
+        self.locks.answered(node, ask, reply, now);
     }
 
     /// A node that refuses a write as a replica is no master any more.

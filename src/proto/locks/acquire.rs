@@ -187,6 +187,7 @@ impl Locks {
     }
 
     /// A node answered a `SET`.
+    #[inline]
     pub(super) fn acquire_answered(
         &mut self,
         node: NodeId,
@@ -214,6 +215,7 @@ impl Locks {
     }
 
     /// Casts the vote of a node in an attempt that is in flight.
+    #[inline]
     pub(super) fn cast_grant(
         &mut self,
         node: NodeId,

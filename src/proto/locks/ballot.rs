@@ -61,6 +61,7 @@ impl Ballot {
 
     /// Takes a vote. Three votes change nothing: a node's second vote, the vote of a node that was
     /// not asked, and every vote after the verdict.
+    #[inline]
     pub fn cast(&mut self, node: NodeId, vote: Vote) -> Verdict {
         if self.verdict == Verdict::Undecided && self.undecided().contains(node) {
             match vote {
@@ -107,6 +108,7 @@ impl Ballot {
         self.electors.minus(self.grants).minus(self.denials).minus(self.errors)
     }
 
+    #[inline]
     fn count(&self) -> Verdict {
         let grants = self.grants.len();
         let needed = usize::from(self.needed);

@@ -465,6 +465,7 @@ impl Locks {
     }
 
     /// Casts what a node said in the record's round, and acts on the verdict if there is one.
+    #[inline]
     fn cast(&mut self, id: RecordId, node: NodeId, reply: NodeReply, now: Instant) {
         let record = self.records.get_mut(id);
         let open = record.is_deciding() && record.round.ballot().verdict() == Verdict::Undecided;
@@ -516,11 +517,9 @@ impl Locks {
     }
 
     /// Closes the record if nothing of it is in flight or pending any more.
+    #[inline]
     fn finish(&mut self, id: RecordId) {
-        if !self.records.is_open(id) {
-            return;
-        }
-        let record = self.records.get_mut(id);
+        let Some(record) = self.records.get_open_mut(id) else { return };
         if record.is_finished() {
             self.timers.clear_in(&mut record.round_timer);
             self.timers.clear_in(&mut record.deadline_timer);

@@ -147,6 +147,7 @@ impl Record {
 
     /// A node answered an ask that may have created or prolonged the key. It executed the ask
     /// before `now`, so the effect is over one ttl, and the drift of the node's clock, later.
+    #[inline]
     pub fn note_answer(&mut self, now: Instant) {
         self.lapses_at = self.lapses_at.max(self.gone_if_executed(now));
     }
@@ -191,6 +192,7 @@ impl Record {
     /// The node said that our key is there. If the key survives what the node forgets from now on,
     /// it is in no other client's place. This does not hold while an earlier ask may still create
     /// the key: a heal in flight, or an ask of a lost connection.
+    #[inline]
     pub fn confirm(&mut self, node: NodeId) {
         if !self.unproven().contains(node) && !self.healing().contains(node) {
             self.confirmed.insert(node);
@@ -220,6 +222,7 @@ impl Record {
 
     /// Whether the outcome of the record's round still matters. The record may be over, or given
     /// away, while its questions are in flight.
+    #[inline]
     pub fn is_deciding(&self) -> bool {
         match self.round.purpose {
             Purpose::Acquire | Purpose::Adopt => self.phase == Phase::Asking,
@@ -255,6 +258,7 @@ impl Record {
     }
 
     /// Whether no question is in flight, no release is pending and no caller waits any more.
+    #[inline]
     pub fn is_finished(&self) -> bool {
         let open = !self.asked.is_empty() || !self.releasing.union(self.release_pending).is_empty();
         matches!(self.phase, Phase::Ending | Phase::Given) && !open && self.op.is_none()
@@ -393,6 +397,13 @@ impl Records {
     pub fn is_open(&self, id: RecordId) -> bool {
         let record = self.slab.get(id.index as usize);
         record.is_some_and(|record| record.generation == id.generation)
+    }
+
+    /// The record, to change it, if it is still open.
+    #[inline]
+    pub fn get_open_mut(&mut self, id: RecordId) -> Option<&mut Record> {
+        let record = self.slab.get_mut(id.index as usize);
+        record.filter(|record| record.generation == id.generation)
     }
 
     /// From now on the record is found by its key, whose hash is `hash`.

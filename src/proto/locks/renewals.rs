@@ -326,6 +326,7 @@ impl Locks {
 
     /// A node executed a write of this client to the key of a record, which it does not report to
     /// us. Locks of that key may be auto-extended, or wait for it.
+    #[inline]
     pub(super) fn we_wrote(&mut self, node: NodeId, id: RecordId, now: Instant) {
         if self.is_interested_in_writes() {
             let key = KeyHash::of(&self.records.get(id).key);

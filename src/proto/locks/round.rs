@@ -71,6 +71,7 @@ impl Round {
     }
 
     /// Takes what a node said as its vote. Returns the verdict, and acts on nothing.
+    #[inline]
     pub fn cast(&mut self, node: NodeId, reply: NodeReply) -> Verdict {
         self.replies.put_first(node, reply);
         let vote = match (self.purpose, reply) {

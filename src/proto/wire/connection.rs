@@ -255,9 +255,6 @@ impl Connection {
         input: &mut &[u8],
         now: Instant,
     ) -> Result<Option<Incoming>, Fault> {
-        if let Some(answer) = self.plain_answer(input, now) {
-            return Ok(Some(answer));
-        }
         if input.is_empty() && self.partial.is_empty() && self.written.is_empty() {
             return Ok(None);
         }
@@ -309,9 +306,14 @@ impl Connection {
 
 impl Connection {
     /// The next event, if it is one of the few replies that nearly all questions about locks have.
-    /// They are taken from the bytes as they are, without the decoder.
+    /// They are taken from the bytes as they are, without the decoder. Every other event is for
+    /// [`next_incoming`](Connection::next_incoming), which reads these replies, too.
     #[inline]
-    fn plain_answer(&mut self, input: &mut &[u8], now: Instant) -> Option<Incoming> {
+    pub fn plain_answer(
+        &mut self,
+        input: &mut &[u8],
+        now: Instant,
+    ) -> Option<(LockAsk, NodeReply)> {
         let Some(&Ask::Lock(ask)) = self.asks.front() else { return None };
         if !self.partial.is_empty() || !self.written.is_empty() {
             return None;
@@ -321,7 +323,7 @@ impl Connection {
         self.asks.pop_front();
         count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
         self.last_answer = now;
-        Some(Incoming::Lock(ask, lock_reply))
+        Some((ask, lock_reply))
     }
 }
 

@@ -1,0 +1,94 @@
+//! The engine with a loop of its own, on io_uring: one system call per turn.
+
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::reactor::Reactor;
+use crate::config::Config;
+use crate::proto::error::ConfigError;
+
+/// The engine with a loop of its own, on io_uring: for a thread that waits for nothing else. Each
+/// turn writes to all nodes, waits and reads in one system call.
+///
+/// Make requests through the [`Engine`] that it dereferences to, and call
+/// [`turn`](UringEngine::turn) until they have ended. It always asks for io_uring, whatever
+/// [`Config::io_uring`] says. If the kernel refuses it, it waits for epoll, and
+/// [`socket_driver`](Engine::socket_driver) has the reason.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use redlatch::{Config, Outcome, UringEngine};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config::new(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])?;
+/// let mut locks = UringEngine::new(config)?;
+/// locks.acquire("invoice:42", Duration::from_secs(10), 7)?;
+/// loop {
+///     locks.turn(None)?;
+///     while let Some(done) = locks.poll_completion() {
+///         match (done.data, done.result?) {
+///             (7, Outcome::Acquired(lock)) => drop(locks.release(lock, 8)),
+///             (8, Outcome::Released(_)) => return Ok(()),
+///             (data, other) => println!("{data}: {other:?}"),
+///         }
+///     }
+/// }
+/// # }
+/// ```
+///
+/// # Threads, processes, signals
+///
+/// A ring belongs to one thread. If `turn` is called on another thread, a new ring is made, and
+/// the connections move to it. After a few such moves the engine stays with epoll. After `fork` it
+/// belongs to the parent, as an [`Engine`] does: in the child, call `turn` first. A signal ends a
+/// wait early.
+///
+/// Dropping it is what dropping an [`Engine`] is.
+#[derive(Debug)]
+pub struct UringEngine {
+    engine: Engine,
+    reactor: Reactor,
+}
+
+impl UringEngine {
+    /// Begins to connect to the nodes. Names are looked up here, which may block.
+    ///
+    /// # Errors
+    /// A setting that cannot work, or the system refuses a poller.
+    pub fn new(config: Config) -> Result<UringEngine, ConfigError> {
+        let (reactor, engine) = Reactor::with_timeouts(config.io_uring(true))?;
+        Ok(UringEngine { engine, reactor })
+    }
+
+    /// Does what is due, writes what was requested, waits until something happens, for `timeout`
+    /// at most (`None`: without a limit), and reads. While completions are left it does not wait.
+    ///
+    /// # Errors
+    /// If the system's poller fails.
+    pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if !self.engine.check_fork() {
+            return Ok(());
+        }
+        self.reactor.use_ring_in_loop(&mut self.engine);
+        self.engine.go_on();
+        let due = self.engine.plan_sleep();
+        let sleep = [due, timeout].into_iter().flatten().min();
+        self.reactor.turn(&mut self.engine, sleep)
+    }
+}
+
+impl Deref for UringEngine {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for UringEngine {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
