@@ -65,12 +65,21 @@ pub(super) struct Driving {
     pub(super) woke_a_thread: bool,
     /// The driver has to take the poller when it is free.
     roused: bool,
+    /// Only the driver may take the poller, and it is about to.
+    reserved: bool,
     /// How often a thread began to lead.
     leads: u64,
     /// The driver naps without an end.
     naps_on: bool,
     /// The nap of the driver has to be looked at: see [`Driving::must_rouse`].
     interrupt: bool,
+    /// How long a nap lasts: [`NAP`], except in tests.
+    nap: Duration,
+    /// What is due soon: [`SOON`], except in tests.
+    soon: Duration,
+    /// How often the driver woke up, from a nap or in the poller.
+    #[cfg(test)]
+    wake_ups: u64,
 }
 
 impl Driving {
@@ -81,9 +90,14 @@ impl Driving {
             waiting: 0,
             woke_a_thread: false,
             roused: false,
+            reserved: false,
             leads: 0,
             naps_on: false,
             interrupt: false,
+            nap: NAP,
+            soon: SOON,
+            #[cfg(test)]
+            wake_ups: 0,
         }
     }
 
@@ -97,7 +111,7 @@ impl Driving {
     fn take(&mut self) -> Option<Reactor> {
         match std::mem::replace(&mut self.poller, Place::Taken) {
             Place::Free(reactor) => {
-                self.roused = false;
+                (self.roused, self.reserved) = (false, false);
                 Some(reactor)
             }
             other => {
@@ -114,13 +128,19 @@ impl Driving {
         self.interrupt |= std::mem::take(&mut self.naps_on);
     }
 
+    /// A leader passes the poller to the driver: no thread leads before.
+    fn reserve(&mut self, reactor: Reactor) {
+        self.free(reactor);
+        (self.roused, self.reserved, self.interrupt) = (true, true, true);
+    }
+
     fn is_free(&self) -> bool {
         matches!(self.poller, Place::Free(_))
     }
 
     /// Something is due at this time from now.
     pub(super) fn is_due(&mut self, sleep: Option<Duration>) {
-        self.roused |= self.is_free() && sleep.is_some_and(|sleep| sleep < SOON);
+        self.roused |= self.is_free() && sleep.is_some_and(|sleep| sleep < self.soon);
         self.interrupt |= self.roused;
     }
 
@@ -130,6 +150,11 @@ impl Driving {
             (self.roused, self.interrupt) = (true, true);
         }
         std::mem::take(&mut self.interrupt)
+    }
+
+    /// The client has ended: a driver that naps has to end, too.
+    pub(super) fn end(&mut self) {
+        self.interrupt = true;
     }
 
     /// Closes the poller of a client that has ended.
@@ -154,13 +179,16 @@ pub(super) struct Lead<'a> {
 impl<'a> Lead<'a> {
     /// Takes the poller if it is free. Runs under the lock of `inner`.
     pub(super) fn begin(inner: &'a Inner, open: &mut Open<'_>) -> Option<Lead<'a>> {
+        if open.driving.reserved {
+            return None;
+        }
         let poller = open.driving.take()?;
         open.driving.leads += 1;
         inner.set_awake();
         Some(Lead { inner, poller: Some(poller) })
     }
 
-    /// Drives until `finish`, which runs under the lock after each turn, is ready.
+    /// Drives until `finish` is ready. It runs under the lock, wherever a call may have ended.
     ///
     /// # Errors
     /// The client is closed, or the poller failed.
@@ -168,30 +196,29 @@ impl<'a> Lead<'a> {
         mut self,
         mut finish: impl FnMut(&mut Open<'_>) -> Poll<T>,
     ) -> Result<T, Error> {
-        let mut turned = self.inner.sleeps(true);
+        let Lead { inner, poller } = &mut self;
         let mut patience = PATIENCE;
+        let mut turned = inner.rest(true, poller, &mut finish);
         loop {
-            match turned {
-                Turned::Asleep(timeout) => {
-                    let poller = self.poller.as_mut().expect("it is freed at the end");
-                    if poller.wait_outside(timeout).is_err() {
-                        self.inner.end(ClosedReason::DriverGone);
+            turned = match turned {
+                Err(done) => return Ok(done),
+                Ok(Turned::Asleep(timeout)) => {
+                    let reactor = poller.as_mut().expect("it is freed at the end");
+                    if reactor.wait_outside(timeout).is_err() {
+                        inner.end(ClosedReason::DriverGone);
                         return Err(Error::Closed(ClosedReason::DriverGone));
                     }
-                    self.inner.set_awake();
-                    match self.inner.lead(Role::Leader, &mut self.poller, &mut finish) {
-                        Ok(next) => turned = next,
-                        Err(done) => return Ok(done),
-                    }
+                    inner.set_awake();
                     patience = PATIENCE;
+                    inner.lead(Role::Leader, poller, &mut finish)
                 }
-                Turned::Awake => {
+                Ok(Turned::Awake) => {
                     // The woken calls run first: their requests are written together.
                     std::thread::yield_now();
                     patience -= 1;
-                    turned = self.inner.sleeps(patience > 0);
+                    inner.rest(patience > 0, poller, &mut finish)
                 }
-                Turned::Over => return self.inner.with(|_| unreachable!("the client is over")),
+                Ok(Turned::Over) => return inner.with(|_| unreachable!("the client is over")),
             }
         }
     }
@@ -235,6 +262,8 @@ impl Nap {
             let timed_out;
             (state, timed_out) = self.wait(inner, state);
             let driving = &mut state.driving;
+            #[cfg(test)]
+            (driving.wake_ups += 1);
             if timed_out && driving.leads == seen {
                 if driving.is_free() {
                     return Nap::end(inner, state);
@@ -255,7 +284,8 @@ impl Nap {
             let waited = self.over.wait(state);
             return (waited.unwrap_or_else(|poisoned| inner.recover(poisoned)), false);
         }
-        match self.over.wait_timeout(state, NAP) {
+        let nap = state.driving.nap;
+        match self.over.wait_timeout(state, nap) {
             Ok((state, waited)) => (state, waited.timed_out()),
             Err(poisoned) => {
                 let (state, waited) = poisoned.into_inner();
@@ -284,12 +314,14 @@ impl Inner {
         finish: &mut impl FnMut(&mut Open<'_>) -> Poll<T>,
     ) -> Result<Turned, T> {
         // Declared before the lock, so that a panic drops it after the lock is released.
-        let done;
+        let mut done;
         let mut state = self.lock();
         if state.is_over() {
             self.wake(state);
             return Ok(Turned::Over);
         }
+        #[cfg(test)]
+        (state.driving.wake_ups += u64::from(role == Role::Driver));
         let mut open = state.open();
         let (reactor, mut handed) = (poller.as_mut().expect("it drives"), Ok(()));
         open.turn(|engine| handed = reactor.hand_over_all(engine));
@@ -298,46 +330,81 @@ impl Inner {
             self.end(ClosedReason::DriverGone);
             return Ok(Turned::Over);
         }
-        done = finish(&mut open);
-        let turned = self.end_turn(&mut state, role, poller, done.is_ready());
+        done = ready(finish(&mut open));
+        let woken = open.after_unlock.woken.len();
+        let turned = match done {
+            None if woken > 1 => Turned::Awake,
+            Some(_) if woken > 0 => {
+                // Several threads use the client. The driver, which is awake from here on, writes
+                // their requests together.
+                state.driving.reserve(poller.take().expect("it drives"));
+                Turned::Awake
+            }
+            _ => self.settle(&mut state, role, poller, &mut done, finish),
+        };
         let ended = state.end_if_closed();
         let turned = if ended.is_some() { Turned::Over } else { turned };
         self.wake(state);
         drop(ended);
-        match done {
-            Poll::Ready(value) => Err(value),
-            Poll::Pending => Ok(turned),
-        }
+        done.map_or(Ok(turned), Err)
     }
 
-    /// The end of a turn: plans the sleep, and frees the poller if the protocol says so.
-    fn end_turn(
+    /// A leader is about to sleep. If it is `patient`, it stays awake instead while some of the
+    /// woken calls did not come yet. As in [`lead`](Inner::lead), the result of its call is
+    /// returned as the error.
+    fn rest<T>(
+        &self,
+        patient: bool,
+        poller: &mut Option<Reactor>,
+        finish: &mut impl FnMut(&mut Open<'_>) -> Poll<T>,
+    ) -> Result<Turned, T> {
+        // Declared before the lock, as in `lead`.
+        let mut done = None;
+        let mut state = self.lock();
+        if state.is_over() {
+            self.wake(state);
+            return Ok(Turned::Over);
+        }
+        if patient && state.after_unlock.coming > 0 {
+            return Ok(Turned::Awake);
+        }
+        let turned = self.settle(&mut state, Role::Leader, poller, &mut done, finish);
+        self.wake(state);
+        done.map_or(Ok(turned), Err)
+    }
+
+    /// Writes what was requested, plans the sleep, and frees the poller if the protocol says so.
+    fn settle<T>(
         &self,
         state: &mut State,
         role: Role,
         poller: &mut Option<Reactor>,
-        done: bool,
+        done: &mut Option<T>,
+        finish: &mut impl FnMut(&mut Open<'_>) -> Poll<T>,
     ) -> Turned {
         let woken = state.after_unlock.woken.len();
-        if woken > 1 && !done {
-            return Turned::Awake;
+        let mut sleep = self.prepare_to_sleep(&mut state.open());
+        if done.is_none() {
+            // A call can also end where its request is made or written.
+            *done = ready(finish(&mut state.open()));
+            if done.is_some() {
+                sleep = self.prepare_to_sleep(&mut state.open());
+            }
         }
-        let sleep = self.prepare_to_sleep(&mut state.open());
         let is_open = state.is_open();
         let driving = &mut state.driving;
         let frees = match role {
-            Role::Leader => done,
-            // A thread that leads cannot wait for the ring of another.
+            Role::Leader => done.is_some(),
+            // No other thread can wait for the ring of this one.
             Role::Driver if poller.as_ref().is_some_and(Reactor::is_bound_to_its_thread) => false,
             Role::Driver => {
                 let alone = woken == 1 && driving.waiting == 0 && driving.woke_a_thread;
-                alone && is_open && sleep.is_none_or(|sleep| sleep >= SOON)
+                alone && is_open && sleep.is_none_or(|sleep| sleep >= driving.soon)
             }
         };
         if frees {
             driving.free(poller.take().expect("the thread that drives has it"));
-            // Where several threads use the client, the driver writes their requests together.
-            driving.is_due(if done && woken > 0 { Some(Duration::ZERO) } else { sleep });
+            driving.is_due(sleep);
         }
         Turned::Asleep(sleep.filter(|_| !state.open().engine.has_alarm()))
     }
@@ -356,125 +423,13 @@ impl Inner {
     }
 }
 
-#[cfg(test)]
-#[cfg(feature = "testing")]
-mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::mpsc;
-
-    use super::super::SharedClient;
-    use super::*;
-    use crate::config::{Config, LockOptions};
-    use crate::proto::settings::RestartGuard;
-    use crate::testing::tcp::Masters;
-
-    const TTL: Duration = Duration::from_secs(60);
-
-    fn client(masters: &Masters) -> SharedClient {
-        let hour = Duration::from_secs(3600);
-        let config = Config::new(masters.urls()).unwrap().restart_guard(RestartGuard::Off);
-        let config = config.node_timeout(hour).probe_interval(hour).reset_after(hour);
-        SharedClient::connect(config).unwrap()
-    }
-
-    fn pairs(client: &SharedClient, count: usize) {
-        for _ in 0..count {
-            client.lock("alone", TTL).wait().unwrap().release().wait().unwrap();
-        }
-    }
-
-    fn leads(client: &SharedClient) -> u64 {
-        client.owner.inner.with(|open| open.driving.leads).unwrap()
-    }
-
-    /// A leader that has made no turn yet.
-    fn begin(client: &SharedClient) -> Lead<'_> {
-        loop {
-            pairs(client, 2);
-            let inner = &*client.owner.inner;
-            if let Some(lead) = inner.with(|open| Lead::begin(inner, open)).unwrap() {
-                return lead;
-            }
-        }
-    }
-
-    /// A call of another thread, which waits.
-    fn follower(client: &SharedClient) -> mpsc::Receiver<Result<(), Error>> {
-        let (sender, receiver) = mpsc::channel();
-        let other = client.clone();
-        let options = LockOptions::new(TTL);
-        std::thread::spawn(move || sender.send(other.lock("follower", options).wait().map(drop)));
-        while client.owner.inner.with(|open| open.driving.waiting).unwrap() == 0 {
-            std::thread::yield_now();
-        }
-        receiver
-    }
-
-    fn comes(receiver: &mpsc::Receiver<Result<(), Error>>) -> Result<(), Error> {
-        receiver.recv_timeout(Duration::from_secs(10)).expect("the call ends")
-    }
-
-    #[test]
-    fn a_thread_alone_leads() {
-        let masters = Masters::start(3).unwrap();
-        let client = client(&masters);
-        pairs(&client, 10);
-        let before = leads(&client);
-        pairs(&client, 100);
-        // On a busy machine the driver may take over now and then.
-        let leads = leads(&client) - before;
-        assert!(leads > 100, "{leads} of 200 requests were led");
-    }
-
-    #[test]
-    fn a_leader_that_ends_without_a_turn_hands_over() {
-        let masters = Masters::start(3).unwrap();
-        let client = client(&masters);
-        for panics in [false, true] {
-            for _ in 0..20 {
-                let lead = begin(&client);
-                let waits = follower(&client);
-                let _ = catch_unwind(AssertUnwindSafe(|| {
-                    let _lead = lead;
-                    assert!(!panics, "outside of the lock");
-                }));
-                assert_eq!(comes(&waits), Ok(()));
-            }
-        }
-    }
-
-    #[test]
-    fn a_leader_that_panics_under_the_lock_ends_everything() {
-        let masters = Masters::start(3).unwrap();
-        let client = client(&masters);
-        let lead = begin(&client);
-        let waits = follower(&client);
-        let led = catch_unwind(AssertUnwindSafe(|| lead.drive::<()>(|_| panic!("under the lock"))));
-        assert!(led.is_err());
-        // The call of the follower may have ended in the turn that panicked, and is not fetched.
-        assert_eq!(comes(&waits), Err(Error::Closed(ClosedReason::DriverGone)));
-    }
-
-    /// The call of another thread ends in a turn of the leader, whose own call does not.
-    #[test]
-    fn a_leader_leads_on_after_the_call_of_another_thread() {
-        let masters = Masters::start(3).unwrap();
-        let client = client(&masters);
-        let lead = begin(&client);
-        let waits = follower(&client);
-        let over = AtomicBool::new(false);
-        let finish = |_: &mut Open<'_>| match over.load(Ordering::Relaxed) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        };
-        let led = std::thread::scope(|scope| {
-            let leader = scope.spawn(|| lead.drive(finish));
-            pairs(&client, 20);
-            over.store(true, Ordering::Relaxed);
-            pairs(&client, 1);
-            leader.join().unwrap()
-        });
-        assert_eq!((led, comes(&waits)), (Ok(()), Ok(())));
+/// What is ready.
+fn ready<T>(polled: Poll<T>) -> Option<T> {
+    match polled {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
     }
 }
+
+#[cfg(all(test, feature = "testing"))]
+mod tests;

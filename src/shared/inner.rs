@@ -305,9 +305,10 @@ impl Inner {
             self.over.store(true, Ordering::Release);
             let engine = state.end(ClosedReason::DriverGone);
             let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
-            // This waker has no other task any more; it makes the driver wake the waiting
-            // calls.
+            // This waker has no other task any more; it makes the thread that drives wake the
+            // waiting calls.
             let _ = self.waker.wake();
+            self.nap.interrupt();
         }
         state
     }
@@ -435,6 +436,7 @@ impl State {
             return None;
         }
         self.end_calls(closed);
+        self.driving.end();
         if let Phase::Closing { waiting, .. } = mem::replace(&mut self.phase, Phase::Ended(closed))
         {
             self.after_unlock.woken.extend(waiting.into_iter().map(|(_, waker)| waker));

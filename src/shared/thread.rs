@@ -55,7 +55,8 @@ impl Driver {
                 Turned::Asleep(timeout) => {
                     let Some(poller) = &mut self.poller else {
                         self.poller = self.inner.nap.sleep(&self.inner);
-                        turned = self.inner.sleeps(false);
+                        patience = PATIENCE;
+                        turned = self.inner.sleeps(true);
                         continue;
                     };
                     if poller.wait_outside(timeout).is_err() {
