@@ -29,6 +29,9 @@ use crate::proto::locks::updates::LockUpdate;
 /// that is due makes the descriptor readable, too. It stays readable while completions are left. A
 /// loop that never sleeps calls `tick` once a turn and does not wait.
 ///
+/// The timer of a request stays set when the request ends, because to take it back would cost a
+/// system call for each request. So the descriptor may become readable once with nothing to do.
+///
 /// ```no_run
 /// use std::time::Duration;
 /// use redlatch::{Config, FdEngine, Outcome};

@@ -9,8 +9,8 @@
 //! 2. If the poller is taken, the thread notes its waker and sleeps until it is woken.
 //! 3. The leader drives until its own call is over, and fetches the result in the same turn. Then
 //!    it frees the poller. So a thread that uses the client alone never waits for another thread.
-//!    If that turn ended other calls, too, the leader rouses the driver: several threads use the
-//!    client, and the driver writes their requests together.
+//!    If that turn ended other calls, too, the leader reserves the poller for the driver: several
+//!    threads use the client, and the driver writes their requests together.
 //! 4. The driver frees the poller if a turn ends the only call that waits, and a thread waits for
 //!    that call: the next request of that thread leads. A ring of io_uring is never freed, because
 //!    only the thread that made it may wait for it.
@@ -431,5 +431,6 @@ fn ready<T>(polled: Poll<T>) -> Option<T> {
     }
 }
 
-#[cfg(all(test, feature = "testing"))]
+#[cfg(test)]
+#[cfg(feature = "testing")]
 mod tests;

@@ -224,8 +224,8 @@ fn a_leader_fetches_a_result_that_is_there_before_it_sleeps() {
     let inner = &*client.owner.inner;
     let Lead { poller, .. } = &mut begin(&client);
     masters.iter().for_each(LocalMaster::kill);
-    let mut lost = |open: &mut Open<'_>| open.engine.coordinator().ready().is_empty();
-    while !inner.with(&mut lost).unwrap() {
+    let lost = |open: &mut Open<'_>| open.engine.coordinator().ready().is_empty();
+    while !inner.with(lost).unwrap() {
         poller.as_mut().unwrap().wait_outside(None).unwrap();
         inner.set_awake();
         assert!(inner.lead::<()>(Role::Leader, poller, &mut |_| Poll::Pending).is_ok());
@@ -296,6 +296,7 @@ fn the_driver_ends_if_another_thread_ends_the_client() {
 
 /// The driver sleeps in the poller, and nothing wakes it.
 #[test]
+#[allow(clippy::disallowed_methods, reason = "it looks at a real driver for a while")]
 fn an_idle_client_wakes_nobody() {
     let masters = Masters::start(3).unwrap();
     let client = client(&masters);
