@@ -1,5 +1,5 @@
-//! The hand-overs of the poller, one by one. Where a test makes the naps of the driver endless, only
-//! the wake-up that it is about can help.
+//! The hand-overs of the poller, one by one. Some tests make the naps of the driver endless: then
+//! only the wake-up that such a test is about can help.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
