@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 YOURS => {
                     println!("{} bytes for you", std::io::Read::read(&mut &yours, &mut [0; 64])?);
                 }
-                _ => locks.tick()?,
+                _ => drop(locks.tick()?),
             }
         }
         while let Some(done) = locks.poll_completion() {

@@ -31,7 +31,11 @@ impl BehindDescriptor {
 
     fn turn(&mut self) {
         poll(&mut [PollFd::new(&self.locks, PollFlags::IN)], None).expect("poll works");
-        self.locks.tick().expect("the poller works");
+        // Held for all of them: what follows from a turn is one write for each node.
+        let mut engine = self.locks.tick().expect("the poller works");
+        while let Some(done) = engine.poll_completion() {
+            self.slots.take(&mut engine, done);
+        }
     }
 }
 
@@ -49,11 +53,6 @@ impl Door for BehindDescriptor {
         self.slots.begin(&mut self.locks.batch(), meter.until(length));
         while self.slots.is_open() {
             self.turn();
-            // Held for all of them: what follows from a turn is one write for each node.
-            let mut engine = self.locks.batch();
-            while let Some(done) = engine.poll_completion() {
-                self.slots.take(&mut engine, done);
-            }
         }
         meter.stop(self.slots.samples())
     }

@@ -58,17 +58,16 @@ impl Alarm {
     /// Wakes the poller at once, if the alarm replaces every timeout.
     pub fn ring(&mut self) {
         if self.stands_for_every_timeout() && !self.rung {
-            self.rung = self.set(Duration::from_nanos(1));
-            // The ring has overwritten the moment that was set.
-            self.set_to = Instant::default();
+            self.rung = self.timer.as_ref().is_some_and(|timer| timer.ring().is_ok());
         }
     }
 
     /// Takes back a ring.
     pub fn disarm(&mut self) {
         if std::mem::take(&mut self.rung) {
-            self.set(Duration::ZERO);
-            self.set_to = Instant::default();
+            if let Some(timer) = &self.timer {
+                timer.hush();
+            }
         }
     }
 
@@ -84,19 +83,15 @@ impl Alarm {
         if sleep.is_zero() {
             return self.ring();
         }
+        self.disarm();
         let set = self.set_to > now && self.set_to <= due;
         let long = sleep >= self.shorter_than && !in_suspend;
-        if long || (set && !self.rung) {
+        if long || set {
             return;
         }
-        if self.set(sleep) {
-            (self.set_to, self.rung) = (due, false);
+        if self.timer.as_ref().is_some_and(|timer| timer.set(sleep).is_ok()) {
+            self.set_to = due;
         }
-    }
-
-    /// Sets the timer; zero disarms it.
-    fn set(&self, sleep: Duration) -> bool {
-        self.timer.as_ref().is_some_and(|timer| timer.set(sleep).is_ok())
     }
 
     /// Deregisters from the poller.
@@ -117,34 +112,56 @@ mod timer {
     use super::*;
     use mio::Interest;
     use mio::unix::SourceFd;
+    use rustix::event::{EventfdFlags, eventfd};
     use rustix::time::{
         Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
         timerfd_settime,
     };
     use std::os::fd::{AsRawFd, OwnedFd};
 
+    /// A timer, and a bell for what is due at once. To ring the bell costs less than to set the
+    /// timer and to take its interrupt.
     #[derive(Debug)]
-    pub struct Timer(OwnedFd);
+    pub struct Timer {
+        timer: OwnedFd,
+        bell: OwnedFd,
+    }
 
     impl Timer {
         pub fn new(registry: &Registry, token: Token) -> io::Result<Timer> {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
             let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-            // Edge-triggered, so that it need not be read.
-            registry.register(&mut SourceFd(&timer.as_raw_fd()), token, Interest::READABLE)?;
-            Ok(Timer(timer))
+            let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+            // Edge-triggered, so that they need not be read.
+            for fd in [&timer, &bell] {
+                registry.register(&mut SourceFd(&fd.as_raw_fd()), token, Interest::READABLE)?;
+            }
+            Ok(Timer { timer, bell })
+        }
+
+        /// Makes the poller wake at once.
+        pub fn ring(&self) -> io::Result<()> {
+            rustix::io::write(&self.bell, &1_u64.to_ne_bytes())?;
+            Ok(())
+        }
+
+        /// Takes back a ring that the poller did not report yet.
+        pub fn hush(&self) {
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         }
 
         pub fn set(&self, sleep: Duration) -> io::Result<()> {
             let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
             let (tv_sec, tv_nsec) = (sleep.as_secs() as i64, sleep.subsec_nanos().into());
             let spec = Itimerspec { it_interval: zero, it_value: Timespec { tv_sec, tv_nsec } };
-            timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &spec)?;
+            timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec)?;
             Ok(())
         }
 
         pub fn leave(self, registry: &Registry) {
-            let _ = registry.deregister(&mut SourceFd(&self.0.as_raw_fd()));
+            for fd in [&self.timer, &self.bell] {
+                let _ = registry.deregister(&mut SourceFd(&fd.as_raw_fd()));
+            }
         }
     }
 }
@@ -163,6 +180,14 @@ mod timer {
         }
 
         pub fn set(&self, _: Duration) -> io::Result<()> {
+            match *self {}
+        }
+
+        pub fn ring(&self) -> io::Result<()> {
+            match *self {}
+        }
+
+        pub fn hush(&self) {
             match *self {}
         }
 
@@ -231,7 +256,7 @@ mod tests {
             assert!(wakes(&mut poll, &mut alarm, 20 * second));
             assert!(!wakes(&mut poll, &mut alarm, second / 10));
         }
-        // After a ring, the former moment can be set again, and replaces the ring.
+        // A later moment replaces a ring. What was set before stays.
         let late = clock::now().saturating_add(hour);
         let soon = clock::now().saturating_add(second);
         alarm.wake_at(soon, clock::now(), false);

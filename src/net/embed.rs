@@ -29,6 +29,9 @@ use crate::proto::locks::updates::LockUpdate;
 /// that is due makes the descriptor readable, too. It stays readable while completions are left. A
 /// loop that never sleeps calls `tick` once a turn and does not wait.
 ///
+/// The timer of a request stays set when the request ends, because to take it back would cost a
+/// system call for each request. So the descriptor may become readable once with nothing to do.
+///
 /// ```no_run
 /// use std::time::Duration;
 /// use redlatch::{Config, FdEngine, Outcome};
@@ -41,12 +44,12 @@ use crate::proto::locks::updates::LockUpdate;
 /// loop {
 ///     // Your descriptors beside it; no timeout for ours.
 ///     poll(&mut [PollFd::new(&locks, PollFlags::IN)], None)?;
-///     locks.tick()?;
-///     while let Some(done) = locks.poll_completion() {
+///     let mut turn = locks.tick()?;
+///     while let Some(done) = turn.poll_completion() {
 ///         match (done.data, done.result?) {
 ///             (7, Outcome::Acquired(lock)) => {
-///                 println!("held for {:?} more", locks.engine().remaining(&lock));
-///                 locks.batch().release(lock, 8);
+///                 println!("held for {:?} more", turn.remaining(&lock));
+///                 turn.release(lock, 8);
 ///             }
 ///             (8, Outcome::Released(_)) => return Ok(()),
 ///             (data, other) => println!("{data}: {other:?}"),
@@ -74,10 +77,10 @@ use crate::proto::locks::updates::LockUpdate;
 /// let mut events = [MaybeUninit::uninit(); 8];
 /// loop {
 ///     epoll::wait(&poller, &mut events, None)?;
-///     locks.tick()?;
-///     while let Some(done) = locks.poll_completion() {
+///     let mut turn = locks.tick()?;
+///     while let Some(done) = turn.poll_completion() {
 ///         match (done.data, done.result?) {
-///             (7, Outcome::Acquired(lock)) => drop(locks.batch().release(lock, 8)),
+///             (7, Outcome::Acquired(lock)) => drop(turn.release(lock, 8)),
 ///             (8, Outcome::Released(_)) => return Ok(()),
 ///             (data, other) => println!("{data}: {other:?}"),
 ///         }
@@ -139,16 +142,21 @@ impl FdEngine {
     /// Reads what the nodes sent, does what is due, and writes what follows from it. Never waits:
     /// call it when the descriptor is readable, or at any other time.
     ///
+    /// Take the completions from the handle that it returns, and make the requests that follow
+    /// with it. That is the cheapest loop: when the handle is dropped, the requests are written
+    /// together, and only completions that are left make the descriptor readable. A loop that
+    /// drops the handle at once and calls [`poll_completion`](FdEngine::poll_completion) works,
+    /// too, and costs two system calls more for each turn with a completion.
+    ///
     /// # Errors
     /// When the system's poller fails.
-    pub fn tick(&mut self) -> io::Result<()> {
+    pub fn tick(&mut self) -> io::Result<Batch<'_>> {
         if self.engine.check_fork() {
             self.reactor.use_ring_in_poller(&mut self.engine);
             self.reactor.take_all(&mut self.engine)?;
             self.engine.go_on();
-            self.engine.plan_sleep();
         }
-        Ok(())
+        Ok(self.batch())
     }
 
     /// The next request that ended. A lock is handed out only before its deadline.
@@ -186,7 +194,7 @@ impl FdEngine {
     }
 }
 
-/// A handle to the engine, for requests: see [`FdEngine::batch`].
+/// A handle to the engine, for requests: see [`FdEngine::batch`] and [`FdEngine::tick`].
 #[derive(Debug)]
 pub struct Batch<'a> {
     engine: &'a mut Engine,

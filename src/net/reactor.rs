@@ -119,6 +119,10 @@ impl Reactor {
         self.wait(timeout)
     }
 
+    pub(crate) fn is_bound_to_its_thread(&self) -> bool {
+        false
+    }
+
     pub(crate) fn hand_over_all(&mut self, engine: &mut Engine) -> io::Result<()> {
         self.hand_over(engine);
         Ok(())
@@ -190,6 +194,12 @@ impl Reactor {
             }
         }
         Ok(())
+    }
+
+    /// Whether only one thread may call [`wait_outside`](Reactor::wait_outside): the kernel lets
+    /// no other thread wait for a ring.
+    pub(crate) fn is_bound_to_its_thread(&self) -> bool {
+        self.waiter.is_some()
     }
 
     /// Waits without the engine, which other threads may use meanwhile.

@@ -84,6 +84,12 @@ impl NodeSet {
         NodeSet(self.0 | other.0)
     }
 
+    /// The nodes that are in both sets.
+    #[must_use]
+    pub const fn common(self, other: NodeSet) -> NodeSet {
+        NodeSet(self.0 & other.0)
+    }
+
     /// The nodes that are in this set and not in `other`.
     #[must_use]
     pub const fn minus(self, other: NodeSet) -> NodeSet {
@@ -101,6 +107,12 @@ impl NodeSet {
             left &= left - 1;
             Some(node)
         })
+    }
+}
+
+impl From<NodeId> for NodeSet {
+    fn from(node: NodeId) -> NodeSet {
+        NodeSet(node.bit())
     }
 }
 
@@ -124,14 +136,15 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// Counts one question more.
+    /// Counts one question more to each of these nodes.
     ///
     /// # Panics
-    /// When there are two.
-    pub fn add(&mut self, node: NodeId) {
-        if !self.some.insert(node) {
-            assert!(self.two.insert(node), "a third question to node {}", node.index());
-        }
+    /// When there are two to one of them.
+    pub fn add(&mut self, nodes: NodeSet) {
+        let third = self.two.common(nodes);
+        assert!(third.is_empty(), "a third question to {third:?}");
+        self.two = self.two.union(self.some.common(nodes));
+        self.some = self.some.union(nodes);
     }
 
     /// Counts one question less.
@@ -176,10 +189,12 @@ mod tests {
     #[test]
     fn up_to_two_are_counted_for_each_node() {
         let (mut asked, node) = (Outstanding::default(), NodeId::new(3));
-        asked.add(node);
+        asked.add(node.into());
         assert!(asked.contains(node) && !asked.is_full(node));
-        asked.add(node);
+        asked.add([0, 3].map(NodeId::new).into_iter().collect());
         assert!(asked.is_full(node) && !asked.contains(NodeId::new(2)));
+        assert!(asked.contains(NodeId::new(0)) && !asked.is_full(NodeId::new(0)));
+        asked.take(NodeId::new(0));
         asked.take(node);
         assert!(asked.contains(node) && !asked.is_full(node));
         asked.take(node);

@@ -36,6 +36,15 @@ impl Instant {
         Instant(self.0.saturating_add(nanos(by)))
     }
 
+    /// The first of the moments that are there.
+    #[inline]
+    pub fn first_of<const N: usize>(moments: [Option<Instant>; N]) -> Option<Instant> {
+        moments.into_iter().fold(None, |first, moment| match (first, moment) {
+            (Some(first), Some(moment)) => Some(first.min(moment)),
+            (first, moment) => first.or(moment),
+        })
+    }
+
     /// How long after `earlier` this moment is; zero if it is not after it.
     pub fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -172,6 +181,14 @@ mod tests {
         let ttl = Ttl::new(millis(10_000), MAX).unwrap();
         assert_eq!(ttl.drift(), millis(102));
         assert_eq!(ttl.deadline(Instant::from_nanos(5)).as_nanos(), 5 + 9_898_000_000);
+    }
+
+    #[test]
+    fn first_of_some_moments_passes_over_those_that_are_not_there() {
+        let at = |nanos| Some(Instant::from_nanos(nanos));
+        assert_eq!(Instant::first_of([None, at(5), at(3), None, at(4)]), at(3));
+        assert_eq!(Instant::first_of([at(3), at(5)]), at(3));
+        assert_eq!(Instant::first_of([None, None]), None);
     }
 
     #[test]

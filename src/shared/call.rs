@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::Owner;
+use super::driving::Lead;
 use super::inner;
 use super::open::Open;
 use super::park;
@@ -94,8 +95,60 @@ impl<Q: Question> Call<Q> {
     ///
     /// # Errors
     /// The error of the call.
-    pub fn wait(self) -> Result<Q::Answer, Error> {
-        park::wait(self)
+    pub fn wait(mut self) -> Result<Q::Answer, Error> {
+        if self.stage != Stage::New || self.refused.is_some() {
+            // It was polled as a future before.
+            return park::wait(self);
+        }
+        let watch = Q::VERB.map(|verb| Watch::begin(verb, self.question.key()));
+        let result = self.ask_and_block();
+        self.stage = Stage::Over;
+        if let Some(watch) = watch {
+            watch.end(&result);
+        }
+        result
+    }
+
+    /// Makes the request and waits for its result. The thread leads if it can: see the module
+    /// `driving`.
+    fn ask_and_block(&mut self) -> Result<Q::Answer, Error> {
+        let Call { owner, question, stage, .. } = self;
+        let (question, inner, key) = (&*question, &*owner.inner, question.key());
+        park::with_bell(|bell| {
+            let waker = bell.waker();
+            let asked = inner.with(|open| {
+                let place = open.ask(true, |open, data| question.ask(key, open, data))?;
+                *stage = Stage::Asked { place };
+                let lead = Lead::begin(inner, open);
+                match lead {
+                    Some(_) => open.drop_after_unlock(waker),
+                    None => open.note_waker(place, waker),
+                }
+                Ok((place, lead))
+            });
+            let (place, lead) = asked.and_then(|asked| asked)?;
+            let answer = |open: &mut Open<'_>, result: Result<Outcome, Error>| {
+                let answer = |outcome| {
+                    question.answer(Answering { owner, open: &mut *open, key, place }, outcome)
+                };
+                let result = result.map(answer);
+                open.leave(place);
+                result
+            };
+            if let Some(lead) = lead {
+                let led = lead.drive(|open| open.fetch(place).map(|result| answer(open, result)));
+                return led.and_then(|result| result);
+            }
+            loop {
+                bell.wait(None);
+                let waker = bell.waker();
+                let fetched = inner
+                    .with(|open| open.poll_place(place, waker).map(|result| answer(open, result)));
+                if let Poll::Ready(result) = fetched? {
+                    return result;
+                }
+            }
+        })
     }
 }
 
@@ -141,8 +194,8 @@ fn request<Q: Question>(
     waker: Waker,
 ) -> Result<(), Error> {
     let key = question.key();
-    let asked =
-        owner.inner.with(|open| match open.ask(|open, data| question.ask(key, open, data)) {
+    let asked = owner.inner.with(|open| {
+        match open.ask(false, |open, data| question.ask(key, open, data)) {
             Ok(place) => {
                 *stage = Stage::Asked { place };
                 open.note_waker(place, waker);
@@ -152,7 +205,8 @@ fn request<Q: Question>(
                 open.drop_after_unlock(waker);
                 Err(error)
             }
-        });
+        }
+    });
     asked.and_then(|asked| asked)
 }
 

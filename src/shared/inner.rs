@@ -8,12 +8,13 @@
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use slab::Slab;
 
+use super::driving::{Driving, Nap};
 use super::lock_state::LockState;
 use super::open::{AfterUnlock, Open, Place};
 use crate::net::clock;
@@ -43,8 +44,10 @@ pub(super) struct Inner {
     outside: Option<fn() -> bool>,
     /// No lock of this client is held any more.
     over: AtomicBool,
-    /// Wakes the driver if the timer in its poller cannot.
+    /// Wakes the thread or task that sleeps in the poller, if the timer in the poller cannot.
     waker: mio::Waker,
+    /// The sleep of a driver that does not have the poller.
+    pub(super) nap: Nap,
     /// The number of the process that owns the client.
     owner: u32,
 }
@@ -53,10 +56,11 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub(super) struct State {
     phase: Phase,
+    pub(super) driving: Driving,
     /// `None` after the end.
     engine: Option<Engine>,
     places: Slab<Place>,
-    after_unlock: AfterUnlock,
+    pub(super) after_unlock: AfterUnlock,
     names: Names,
     /// Lock states of guards that were dropped.
     spares: Vec<Arc<LockState>>,
@@ -89,12 +93,14 @@ impl Inner {
     pub(super) fn new(
         mut engine: Engine,
         waker: mio::Waker,
+        driving: Driving,
         outside: Option<fn() -> bool>,
     ) -> Inner {
         engine.report_lock_updates();
         engine.observer().belongs_to(Interface::Shared);
         let state = State {
             phase: Phase::Open,
+            driving,
             engine: Some(engine),
             places: Slab::new(),
             after_unlock: AfterUnlock::default(),
@@ -104,7 +110,8 @@ impl Inner {
         };
         let (awake, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let owner = std::process::id();
-        Inner { state: Mutex::new(state), awake, outside, over, waker, owner }
+        let (state, nap) = (Mutex::new(state), Nap::default());
+        Inner { state, awake, outside, over, waker, nap, owner }
     }
 
     /// Whether no lock of this client can be believed in: the client is closed, or this is the
@@ -128,7 +135,7 @@ impl Inner {
         if !self.is_ours() {
             return Err(Error::Closed(ClosedReason::Forked));
         }
-        let _on_panic = Panicking(&self.waker);
+        let _on_panic = Panicking(self);
         // Declared before the lock, so that a panic drops it after the lock is released: it may be
         // a guard.
         let done;
@@ -143,10 +150,12 @@ impl Inner {
         if !awake || self.outside.is_some_and(|outside| outside()) {
             open.engine.flush_unforked();
             open.pass_on_results();
-            if open.engine.plan_sleep().is_some() && !open.engine.has_alarm() {
+            let sleep = open.engine.plan_sleep();
+            if sleep.is_some() && !open.engine.has_alarm() {
                 // The driver may sleep too long by now.
                 let _ = self.waker.wake();
             }
+            open.driving.is_due(sleep);
         }
         self.wake(state);
         Ok(done)
@@ -162,20 +171,19 @@ impl Inner {
     /// If a turn wakes several calls, the driver stays awake: [`sleeps`](Inner::sleeps), which has
     /// to follow once they could run, writes their requests together. A single call writes its
     /// request by itself, and then the driver takes the lock only once a turn.
+    #[cfg(any(test, feature = "tokio"))]
     pub(super) fn turn(&self, hand_over: impl FnOnce(&mut Engine)) -> Turned {
         let mut state = self.lock();
-        if matches!(state.phase, Phase::Ended(_)) {
+        if state.is_over() {
             return Turned::Over;
         }
         let mut open = state.open();
-        hand_over(open.engine);
-        open.look_up_names();
-        open.engine.go_on();
-        open.pass_on_results();
+        open.turn(hand_over);
         let turned = if open.after_unlock.woken.len() > 1 {
             Turned::Awake
         } else {
-            Turned::Asleep(self.prepare_to_sleep(&mut open))
+            let sleep = self.prepare_to_sleep(&mut open);
+            Turned::Asleep(sleep.filter(|_| !open.engine.has_alarm()))
         };
         let ended = state.end_if_closed();
         let turned = if ended.is_some() { Turned::Over } else { turned };
@@ -188,25 +196,28 @@ impl Inner {
     /// woken calls did not come yet: their requests are written together.
     pub(super) fn sleeps(&self, patient: bool) -> Turned {
         let mut state = self.lock();
-        if matches!(state.phase, Phase::Ended(_)) {
+        if state.is_over() {
             return Turned::Over;
         }
         if patient && state.after_unlock.coming > 0 {
             return Turned::Awake;
         }
-        let sleep = self.prepare_to_sleep(&mut state.open());
+        let mut open = state.open();
+        let sleep = self.prepare_to_sleep(&mut open);
+        let sleep = sleep.filter(|_| !open.engine.has_alarm());
         self.wake(state);
         Turned::Asleep(sleep)
     }
 
-    /// From here on calls write their requests themselves. Runs under the lock.
-    fn prepare_to_sleep(&self, open: &mut Open<'_>) -> Option<Duration> {
+    /// From here on calls write their requests themselves. Returns when something is due. Runs
+    /// under the lock.
+    pub(super) fn prepare_to_sleep(&self, open: &mut Open<'_>) -> Option<Duration> {
         open.engine.flush();
         open.pass_on_results();
         let sleep = open.engine.plan_sleep();
         open.after_unlock.coming = 0;
         self.awake.store(false, Ordering::Release);
-        sleep.filter(|_| !open.engine.has_alarm())
+        sleep
     }
 
     /// Begins to close, or continues; returns the count of keys that may be left once that is
@@ -265,7 +276,8 @@ impl Inner {
         if !self.is_ours() {
             // Closes its descriptors, and wakes no waiter: a waker may block on a lock that is
             // held for ever here.
-            let copy = self.state.try_lock().ok().and_then(|mut state| state.engine.take());
+            let copy = self.state.try_lock().ok();
+            let copy = copy.map(|mut state| (state.engine.take(), state.driving.close()));
             let _ = catch_unwind(AssertUnwindSafe(|| drop(copy)));
             return;
         }
@@ -279,25 +291,37 @@ impl Inner {
     }
 
     /// Takes the lock. If a thread panicked under it, the state cannot be trusted any more.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| {
-            let mut state = poisoned.into_inner();
-            if !matches!(state.phase, Phase::Ended(_)) {
-                self.over.store(true, Ordering::Release);
-                let engine = state.end(ClosedReason::DriverGone);
-                let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
-                // This waker has no other task any more; it makes the driver wake the waiting
-                // calls.
-                let _ = self.waker.wake();
-            }
-            state
-        })
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| self.recover(poisoned))
+    }
+
+    /// A thread panicked under the lock: everything ends.
+    pub(super) fn recover<'a>(
+        &self,
+        poisoned: PoisonError<MutexGuard<'a, State>>,
+    ) -> MutexGuard<'a, State> {
+        let mut state = poisoned.into_inner();
+        if !state.is_over() {
+            self.over.store(true, Ordering::Release);
+            let engine = state.end(ClosedReason::DriverGone);
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
+            // This waker has no other task any more; it makes the thread that drives wake the
+            // waiting calls.
+            let _ = self.waker.wake();
+            self.nap.interrupt();
+        }
+        state
     }
 
     /// Releases the lock, wakes the calls that are due, and reports what was heard under the lock.
-    fn wake(&self, mut state: MutexGuard<'_, State>) {
+    pub(super) fn wake(&self, mut state: MutexGuard<'_, State>) {
         let heard = state.engine.as_mut().map(|engine| engine.observer().take());
+        let is_open = state.is_open();
+        let must_rouse = state.driving.must_rouse(is_open);
         self.wake_calls(state);
+        if must_rouse {
+            self.nap.interrupt();
+        }
         if let Some(heard) = heard {
             heard.report();
         }
@@ -344,19 +368,31 @@ pub(super) fn wake(waker: Waker) {
 }
 
 /// Wakes the driver to check the lock if this thread panics under it.
-struct Panicking<'a>(&'a mio::Waker);
+struct Panicking<'a>(&'a Inner);
 
 impl Drop for Panicking<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let _ = self.0.wake();
+            let _ = self.0.waker.wake();
+            self.0.nap.interrupt();
         }
     }
 }
 
 impl State {
-    fn open(&mut self) -> Open<'_> {
+    /// Whether calls may make requests.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    /// Whether the client has ended.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Ended(_))
+    }
+
+    pub(super) fn open(&mut self) -> Open<'_> {
         Open {
+            driving: &mut self.driving,
             engine: self.engine.as_mut().expect("it goes with the end"),
             places: &mut self.places,
             after_unlock: &mut self.after_unlock,
@@ -388,7 +424,7 @@ impl State {
     }
 
     /// Ends the client if no release is pending, or the time for them is over.
-    fn end_if_closed(&mut self) -> Option<Engine> {
+    pub(super) fn end_if_closed(&mut self) -> Option<Engine> {
         let Phase::Closing { until, .. } = self.phase else { return None };
         let done = self.engine.as_ref().is_none_or(|it| it.coordinator().open_records() == 0);
         if done || clock::now() >= until { self.end(ClosedReason::Asked) } else { None }
@@ -396,10 +432,11 @@ impl State {
 
     /// Ends every waiting call. The engine has to be dropped after the lock is released.
     fn end(&mut self, closed: ClosedReason) -> Option<Engine> {
-        if matches!(self.phase, Phase::Ended(_)) {
+        if self.is_over() {
             return None;
         }
         self.end_calls(closed);
+        self.driving.end();
         if let Phase::Closing { waiting, .. } = mem::replace(&mut self.phase, Phase::Ended(closed))
         {
             self.after_unlock.woken.extend(waiting.into_iter().map(|(_, waker)| waker));
@@ -420,6 +457,7 @@ impl State {
             }
         }
         self.places.clear();
+        self.driving.waiting = 0;
     }
 }
 

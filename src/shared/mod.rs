@@ -3,9 +3,11 @@
 //!
 //! A call makes its request on the calling thread. If the driver sleeps, that thread also writes
 //! the request; if the driver is awake, it writes the request at the end of its turn, together with
-//! those of other calls. The driver waits for the sockets without the mutex.
+//! those of other calls. The driver waits for the sockets without the mutex. A thread that waits
+//! for its own call can drive the client instead of the driver's thread: see the module `driving`.
 
 mod call;
+mod driving;
 mod guard;
 mod inner;
 mod lock_state;
@@ -100,6 +102,12 @@ pub const DEFAULT_MAX_HOLD: Duration = Duration::from_secs(24 * 3600);
 /// process number is not noticed: see [`Engine::check_fork`](crate::Engine::check_fork). Signals
 /// interrupt nothing: the driver repeats its wait. The driver's thread handles signals as any
 /// thread does. If it should not, block them before you make the client.
+///
+/// A thread that waits for its call ([`Call::wait`]) drives the client itself if no other thread
+/// does: a call then costs no wake-up of another thread. Meanwhile that thread does what the
+/// driver's thread does for other calls: it renews locks, wakes futures, and may call the function
+/// of [`Config::credentials`]. After it has its answer, the driver's thread takes over within
+/// milliseconds, and at once if another call waits.
 ///
 /// No code of yours runs under the client's mutex, so no panic of yours can break it: keys are read
 /// before, wakers are called and dropped after, and a panic of a waker is ignored. The one

@@ -9,6 +9,7 @@ use std::task::{Poll, Waker};
 
 use slab::Slab;
 
+use super::driving::Driving;
 use super::lock_state::LockState;
 use crate::net::engine::Engine;
 use crate::net::names::Names;
@@ -37,7 +38,13 @@ pub(super) struct AfterUnlock {
 #[derive(Debug)]
 pub(super) enum Place {
     /// A call waits for the result.
-    Asked { op: Op, ended: bool, waker: Option<Waker> },
+    Asked {
+        op: Op,
+        ended: bool,
+        waker: Option<Waker>,
+        /// A thread waits for the call; otherwise it is a future.
+        blocks: bool,
+    },
     /// A guard holds the lock that the call got: its updates change the state.
     Held { token: LockToken, lock_state: Arc<LockState> },
     /// The request is about to be made.
@@ -49,6 +56,7 @@ const NO_PLACE: u64 = u64::MAX;
 
 /// What the lock protects, before the end.
 pub struct Open<'a> {
+    pub(super) driving: &'a mut Driving,
     pub(super) engine: &'a mut Engine,
     pub(super) places: &'a mut Slab<Place>,
     pub(super) after_unlock: &'a mut AfterUnlock,
@@ -62,6 +70,7 @@ impl Open<'_> {
     /// result.
     pub(super) fn ask(
         &mut self,
+        blocks: bool,
         ask: impl FnOnce(&mut Open<'_>, u64) -> Result<Op, Error>,
     ) -> Result<usize, Error> {
         if self.closing {
@@ -70,7 +79,7 @@ impl Open<'_> {
         let place = self.places.insert(Place::Reserved);
         match ask(self, place as u64) {
             Ok(op) => {
-                self.places[place] = Place::Asked { op, ended: false, waker: None };
+                self.places[place] = Place::Asked { op, ended: false, waker: None, blocks };
                 Ok(place)
             }
             Err(error) => {
@@ -88,39 +97,50 @@ impl Open<'_> {
         waker: Waker,
     ) -> Poll<Result<Outcome, Error>> {
         self.pass_on_results();
-        let Some(Place::Asked { op, ended, waker: noted, .. }) = self.places.get_mut(place) else {
-            // The client is closing: the call was woken, and has no place any more.
+        let polled = self.fetch(place);
+        if polled.is_ready() {
             self.drop_after_unlock(waker);
+        } else {
+            self.set_waker(place, Some(waker));
+        }
+        polled
+    }
+
+    /// The result of a call, if there is one that was passed on.
+    pub(super) fn fetch(&mut self, place: usize) -> Poll<Result<Outcome, Error>> {
+        let Some(Place::Asked { op, ended, waker, .. }) = self.places.get_mut(place) else {
+            // The client is closing: the call was woken, and has no place any more.
             return Poll::Ready(Err(Error::Closed(ClosedReason::Asked)));
         };
-        let done = if mem::take(ended) {
-            self.after_unlock.coming = self.after_unlock.coming.saturating_sub(1);
-            self.engine.fetch(*op)
-        } else {
-            None
-        };
-        match done {
-            Some(done) => {
-                self.after_unlock.dropped.extend(noted.take());
-                self.after_unlock.dropped.push(waker);
-                Poll::Ready(done.result)
-            }
-            None => {
-                self.after_unlock.dropped.extend(noted.replace(waker));
-                Poll::Pending
-            }
+        if !mem::take(ended) {
+            return Poll::Pending;
         }
+        let (op, noted) = (*op, waker.is_some());
+        self.after_unlock.coming = self.after_unlock.coming.saturating_sub(1);
+        let Some(done) = self.engine.fetch(op) else { return Poll::Pending };
+        if noted {
+            self.set_waker(place, None);
+        }
+        Poll::Ready(done.result)
     }
 
     /// Notes the waker of a call whose request was just made. If the result is there already, the
     /// waker is woken, and the call fetches the result at its next poll.
     pub(super) fn note_waker(&mut self, place: usize, waker: Waker) {
         self.pass_on_results();
-        match self.places.get_mut(place) {
-            Some(Place::Asked { ended: false, waker: noted, .. }) => {
-                self.after_unlock.dropped.extend(noted.replace(waker));
-            }
+        match self.places.get(place) {
+            Some(Place::Asked { ended: false, .. }) => self.set_waker(place, Some(waker)),
             _ => self.after_unlock.woken.push(waker),
+        }
+    }
+
+    /// Replaces the waker of a call that waits. The former one is the user's: it is dropped after
+    /// the lock is released.
+    fn set_waker(&mut self, place: usize, new: Option<Waker>) {
+        if let Some(Place::Asked { waker, .. }) = self.places.get_mut(place) {
+            self.driving.waiting += usize::from(new.is_some());
+            self.driving.waiting -= usize::from(waker.is_some());
+            self.after_unlock.dropped.extend(mem::replace(waker, new));
         }
     }
 
@@ -132,9 +152,8 @@ impl Open<'_> {
     /// A call is over: its place is free, unless a guard has it by now.
     pub(super) fn leave(&mut self, place: usize) {
         if let Some(Place::Asked { .. }) = self.places.get(place) {
-            if let Place::Asked { waker, .. } = self.places.remove(place) {
-                self.after_unlock.dropped.extend(waker);
-            }
+            self.set_waker(place, None);
+            self.places.remove(place);
         }
     }
 
@@ -155,9 +174,8 @@ impl Open<'_> {
         unshared.reset(key, place);
         lock_state.set_deadline(self.engine.deadline(lock));
         let held = Place::Held { token: lock.token(), lock_state: Arc::clone(&lock_state) };
-        if let Place::Asked { waker, .. } = mem::replace(&mut self.places[place], held) {
-            self.after_unlock.dropped.extend(waker);
-        }
+        self.set_waker(place, None);
+        self.places[place] = held;
         lock_state
     }
 
@@ -182,10 +200,14 @@ impl Open<'_> {
     pub(super) fn pass_on_results(&mut self) {
         while let Some((op, data)) = self.engine.poll_ended() {
             match self.places.get_mut(data as usize) {
-                Some(Place::Asked { op: asked, ended, waker }) if *asked == op => {
+                Some(Place::Asked { op: asked, ended, waker, blocks }) if *asked == op => {
                     *ended = true;
-                    self.after_unlock.coming += usize::from(waker.is_some());
-                    self.after_unlock.woken.extend(waker.take());
+                    if let Some(waker) = waker.take() {
+                        self.driving.waiting -= 1;
+                        self.driving.woke_a_thread = *blocks;
+                        self.after_unlock.coming += 1;
+                        self.after_unlock.woken.push(waker);
+                    }
                 }
                 _ => {
                     // No call waits for it. What it says of a lock that is auto-extended is an
@@ -206,6 +228,15 @@ impl Open<'_> {
             }
             _ => {}
         }
+    }
+
+    /// The part of a turn that every driver makes; `hand_over` passes the events of the poller to
+    /// the engine.
+    pub(super) fn turn(&mut self, hand_over: impl FnOnce(&mut Engine)) {
+        hand_over(self.engine);
+        self.look_up_names();
+        self.engine.go_on();
+        self.pass_on_results();
     }
 
     pub(super) fn look_up_names(&mut self) {
@@ -276,7 +307,7 @@ mod tests {
     /// yet.
     fn ask(open: &mut Open<'_>, wait: Duration) -> (usize, Op) {
         let options = LockOptions::new(TTL).wait(wait);
-        let place = open.ask(|open, data| open.engine.acquire(b"a", options, data)).unwrap();
+        let place = open.ask(false, |open, data| open.engine.acquire(b"a", options, data)).unwrap();
         let Place::Asked { op, .. } = open.places[place] else { panic!("it is asked") };
         (place, op)
     }
@@ -324,7 +355,7 @@ mod tests {
             lock_state.set_deadline(Some(Instant::from_nanos(1)));
             let token = LockToken::parse(&"0".repeat(40)).unwrap();
             let others = [
-                Place::Asked { op, ended: false, waker: None },
+                Place::Asked { op, ended: false, waker: None, blocks: false },
                 Place::Held { token, lock_state: Arc::clone(&lock_state) },
             ];
             for other in others {

@@ -41,9 +41,41 @@ impl Bell {
 }
 
 thread_local! {
-    /// A thread waits for one future at a time, so one bell is enough; it is taken out while in
-    /// use.
-    static BELL: Cell<Option<(Arc<Bell>, Waker)>> = const { Cell::new(None) };
+    /// A thread waits for one call at a time, so one bell is enough; it is taken out while in use.
+    static BELL: Cell<Option<Ringer>> = const { Cell::new(None) };
+}
+
+/// The bell of this thread, and the waker that rings it.
+#[derive(Debug)]
+pub(super) struct Ringer {
+    bell: Arc<Bell>,
+    waker: Waker,
+}
+
+impl Ringer {
+    /// A waker that rings the bell.
+    pub(super) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Waits until the bell is rung, for `limit` at most. A ring that was meant for a former call
+    /// ends the wait, too.
+    pub(super) fn wait(&self, limit: Option<Duration>) {
+        self.bell.wait(limit);
+    }
+}
+
+/// Runs `act` with the bell of this thread.
+pub(super) fn with_bell<T>(act: impl FnOnce(&Ringer) -> T) -> T {
+    let spare = BELL.try_with(Cell::take).ok().flatten();
+    let ringer = spare.unwrap_or_else(|| {
+        let bell = Arc::new(Bell::default());
+        Ringer { waker: Waker::from(Arc::clone(&bell)), bell }
+    });
+    let output = act(&ringer);
+    // At the end of a thread its thread-locals are gone.
+    let _ = BELL.try_with(|place| place.set(Some(ringer)));
+    output
 }
 
 /// Blocks until the future is ready. A ring meant for the former future costs one more poll.
@@ -56,18 +88,12 @@ pub(super) fn wait_in_steps<F: Future + Unpin>(
     mut future: F,
     step: impl Fn(&F) -> Option<Duration>,
 ) -> F::Output {
-    let spare = BELL.try_with(Cell::take).ok().flatten();
-    let (bell, waker) = spare.unwrap_or_else(|| {
-        let bell = Arc::new(Bell::default());
-        (Arc::clone(&bell), Waker::from(bell))
-    });
-    let output = loop {
-        match Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => break output,
-            Poll::Pending => bell.wait(step(&future)),
+    with_bell(|ringer| {
+        loop {
+            match Pin::new(&mut future).poll(&mut Context::from_waker(&ringer.waker)) {
+                Poll::Ready(output) => break output,
+                Poll::Pending => ringer.wait(step(&future)),
+            }
         }
-    };
-    // At the end of a thread its thread-locals are gone.
-    let _ = BELL.try_with(|place| place.set(Some((bell, waker))));
-    output
+    })
 }

@@ -1,10 +1,13 @@
 //! The driver of a shared client as a thread of its own.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use mio::Waker;
 
+use super::driving::{Driving, Role};
 use super::inner::{Inner, PATIENCE, Turned};
+use super::open::Open;
 use crate::config::Config;
 use crate::net::clock;
 use crate::net::connecting::{Connecting, refuse_one_server_twice};
@@ -25,8 +28,8 @@ pub(super) fn connect(config: Config) -> Result<Arc<Inner>, Error> {
     }
     refuse_one_server_twice(engine.coordinator(), clock::now())?;
     let waker = Waker::new(reactor.registry(), WAKER).map_err(|e| system("no waker", &e))?;
-    let inner = Arc::new(Inner::new(engine, waker, None));
-    let driver = Driver { inner: Arc::clone(&inner), reactor };
+    let inner = Arc::new(Inner::new(engine, waker, Driving::by_thread(), None));
+    let driver = Driver { inner: Arc::clone(&inner), poller: Some(reactor) };
     let thread = std::thread::Builder::new().name(NAME.into());
     thread.spawn(move || driver.run()).map_err(|error| system("no thread", &error))?;
     Ok(inner)
@@ -35,12 +38,14 @@ pub(super) fn connect(config: Config) -> Result<Arc<Inner>, Error> {
 /// Owned by the thread: its drop, also after a panic, ends every waiting call.
 struct Driver {
     inner: Arc<Inner>,
-    reactor: Reactor,
+    /// `None` while it naps.
+    poller: Option<Reactor>,
 }
 
 impl Driver {
     fn run(mut self) {
-        let Ok(()) = self.inner.with(|open| self.reactor.use_ring_under_lock(open.engine)) else {
+        let poller = self.poller.as_mut().expect("it begins with it");
+        let Ok(()) = self.inner.with(|open| poller.use_ring_under_lock(open.engine)) else {
             return;
         };
         let mut turned = self.inner.sleeps(false);
@@ -48,15 +53,19 @@ impl Driver {
         loop {
             match turned {
                 Turned::Asleep(timeout) => {
-                    if self.reactor.wait_outside(timeout).is_err() {
+                    let Some(poller) = &mut self.poller else {
+                        self.poller = self.inner.nap.sleep(&self.inner);
+                        patience = PATIENCE;
+                        turned = self.inner.sleeps(true);
+                        continue;
+                    };
+                    if poller.wait_outside(timeout).is_err() {
                         return;
                     }
                     self.inner.set_awake();
-                    let (reactor, mut handed) = (&mut self.reactor, Ok(()));
-                    turned = self.inner.turn(|engine| handed = reactor.hand_over_all(engine));
-                    if handed.is_err() {
-                        return;
-                    }
+                    let mut never = |_: &mut Open<'_>| Poll::<()>::Pending;
+                    let led = self.inner.lead(Role::Driver, &mut self.poller, &mut never);
+                    turned = led.unwrap_or(Turned::Over);
                     patience = PATIENCE;
                 }
                 Turned::Awake => {

@@ -14,6 +14,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task;
 
 use super::SharedClient;
+use super::driving::Driving;
 use super::inner::{Inner, PATIENCE, Turned};
 use crate::config::Config;
 use crate::net::clock;
@@ -97,7 +98,8 @@ impl SharedClient {
         refuse_one_server_twice(engine.coordinator(), clock::now())?;
         let stops = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
         let outside = || Handle::try_current().is_err();
-        let inner = Arc::new(Inner::new(engine, waker, stops.then_some(outside as fn() -> bool)));
+        let outside = stops.then_some(outside as fn() -> bool);
+        let inner = Arc::new(Inner::new(engine, waker, Driving::by_task(), outside));
         let driver = Driver { inner: Arc::clone(&inner), reactor };
         task::spawn(driver.run());
         Ok(SharedClient::of(inner))

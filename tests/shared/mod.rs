@@ -6,6 +6,7 @@ mod close_and_panics;
 mod dropped;
 mod executor;
 mod forked;
+mod leading;
 mod loss;
 #[cfg(feature = "tokio")]
 mod runtimes;

@@ -7,6 +7,7 @@ use crate::net::clock;
 use crate::proto::coordinator::{Action, Coordinator};
 use crate::proto::ids::Op;
 use crate::proto::locks::requests::Completion;
+use crate::proto::node_set::{MAX_NODES, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::turn::{self, Driver, Wake};
 
@@ -194,7 +195,8 @@ impl Driver for Driving<'_> {
 
     fn write_all(&mut self) -> bool {
         let engine = &mut *self.0;
-        let mut lost = false;
+        let (mut written, mut counts) = (NodeSet::EMPTY, [0; MAX_NODES]);
+        let mut failed = Vec::new();
         for node in engine.nodes().iter() {
             let socket = &mut engine.sockets[node.index()];
             let output = engine.coordinator.output(node);
@@ -204,22 +206,29 @@ impl Driver for Driving<'_> {
             }
             if let Some(taken) = engine.ring.take(node, output) {
                 if taken {
-                    engine.coordinator.handle_sent(node, output.len(), clock::now());
+                    written.insert(node);
+                    counts[node.index()] = output.len();
                 }
                 continue;
             }
             match stream.write(output) {
                 Ok((count, all)) => {
                     socket.writable = all;
-                    engine.coordinator.handle_sent(node, count, clock::now());
+                    written.insert(node);
+                    counts[node.index()] = count;
                 }
-                Err(error) => {
-                    engine.lost(node, &error);
-                    lost = true;
-                }
+                Err(error) => failed.push((node, error)),
             }
         }
-        lost
+        if !written.is_empty() {
+            // Read once, after all writes: no question counts as written before it was.
+            let now = clock::now();
+            for node in written.iter() {
+                engine.coordinator.handle_sent(node, counts[node.index()], now);
+            }
+        }
+        failed.iter().for_each(|(node, error)| engine.lost(*node, error));
+        !failed.is_empty()
     }
 
     fn wake_deadline(&mut self) -> Option<Instant> {

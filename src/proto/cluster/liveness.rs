@@ -15,8 +15,7 @@ use crate::proto::wire::command;
 const LATE: u32 = 4;
 
 impl Cluster {
-    /// Sets the timer that looks for silence.
-    #[inline]
+    /// Sets the timer that looks for silence, unless it is set.
     pub(super) fn watch_for_silence(&mut self, node: NodeId, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         if entry.silence.is_none() {

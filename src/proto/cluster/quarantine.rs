@@ -7,7 +7,7 @@ use crate::proto::cluster::restart_guard::{self, QuarantineReason};
 use crate::proto::cluster::state::NodeState;
 use crate::proto::cluster::{Change, Cluster, Due, NodeEvent};
 use crate::proto::error::NodeError;
-use crate::proto::node_set::NodeId;
+use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::RestartGuard;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Ask, NodeAsk};
@@ -183,5 +183,11 @@ impl Cluster {
     #[inline]
     pub fn is_trusted(&self, node: NodeId) -> bool {
         self.nodes[node.index()].trusted_from.is_none()
+    }
+
+    /// Those of these nodes whose grants do not count.
+    #[inline]
+    pub fn untrusted(&self, nodes: NodeSet) -> NodeSet {
+        nodes.iter().filter(|&node| !self.is_trusted(node)).collect()
     }
 }

@@ -174,14 +174,19 @@ impl Cluster {
         now: Instant,
         encode: impl FnOnce(&mut BytesMut),
     ) {
-        self.nodes[node.index()].connection.ask(ask, now, encode);
-        self.watch_for_silence(node, now);
+        let entry = &mut self.nodes[node.index()];
+        entry.connection.ask(ask, now, encode);
+        if entry.silence.is_none() {
+            self.watch_for_silence(node, now);
+        }
     }
 
-    /// Writes a question into a node's outbox that is encoded already.
+    /// Writes a question into the outboxes of these nodes that is encoded already.
     #[inline]
-    pub fn ask_encoded(&mut self, node: NodeId, ask: Ask, now: Instant, bytes: &[u8]) {
-        self.ask(node, ask, now, |out| out.extend_from_slice(bytes));
+    pub fn ask_all(&mut self, nodes: NodeSet, ask: Ask, now: Instant, bytes: &[u8]) {
+        for node in nodes.iter() {
+            self.ask(node, ask, now, |out| out.extend_from_slice(bytes));
+        }
     }
 
     /// Writes a release once more into a node's outbox, at the end of a client, which does not wait

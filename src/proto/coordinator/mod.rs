@@ -212,6 +212,12 @@ impl Coordinator {
         }
     }
 
+    /// The next request that has ended, if it is a release: its outcome depends on no moment. Any
+    /// other end is for [`poll_completion`](Coordinator::poll_completion).
+    pub(crate) fn poll_released(&mut self) -> Option<Completion> {
+        self.locks.poll_released()
+    }
+
     /// The next request that has ended, and its data, without the outcome. This is for drivers that
     /// wake a caller first and [`fetch`](Coordinator::fetch) the outcome later. Each end is
     /// reported once, here or by [`poll_completion`](Coordinator::poll_completion).

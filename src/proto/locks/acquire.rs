@@ -151,13 +151,13 @@ impl Locks {
         let adopts = self.records.get(id).taken_up().is_some();
         let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
         let mut askable = NodeSet::EMPTY;
-        self.records.get_mut(id).uncounted = NodeSet::EMPTY;
+        let untrusted = self.cluster.untrusted(self.cluster.all_nodes());
+        let record = self.records.get_mut(id);
+        record.uncounted = NodeSet::EMPTY;
+        // A node that cannot be asked is doubtful, too: our key may come to be there in another
+        // way.
+        record.doubtful = record.doubtful.union(untrusted);
         for node in self.cluster.all_nodes().iter() {
-            if !self.cluster.is_trusted(node) {
-                // A node that cannot be asked is doubtful, too: our key may come to be there in
-                // another way.
-                self.records.get_mut(id).doubtful.insert(node);
-            }
             match self.cluster.may_ask(node) {
                 Ok(()) => {
                     askable.insert(node);
@@ -177,14 +177,8 @@ impl Locks {
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
         let due = Due::Round { record: id };
         record.round_timer = Some(self.timers.set_after(now, length, due));
-        let mut command = self.next_command();
-        for node in askable.iter() {
-            if !self.cluster.is_trusted(node) {
-                self.records.get_mut(id).uncounted.insert(node);
-            }
-            self.ask_again(node, id, kind, &mut command, now);
-        }
-        self.command = command;
+        record.uncounted = askable.common(untrusted);
+        self.ask_all(askable, id, kind, now);
     }
 
     /// A node answered a `SET`.

@@ -13,6 +13,17 @@ impl Locks {
         self.ops.pop_ready()
     }
 
+    /// The next request that has ended, if it is a release. In a forked process every end is for
+    /// [`fetch`](Locks::fetch).
+    #[inline]
+    pub fn poll_released(&mut self) -> Option<Completion> {
+        if self.abandoned {
+            return None;
+        }
+        let (op, data, released) = self.ops.pop_released()?;
+        Some(Completion { op, data, result: Ok(Outcome::Released(released)) })
+    }
+
     /// The next request that has ended, and its data, without the outcome. This is for drivers that
     /// wake a caller first and [`fetch`](Locks::fetch) the outcome later.
     pub fn poll_ended(&mut self) -> Option<(Op, u64)> {

@@ -174,11 +174,7 @@ impl Locks {
         let due = Due::Round { record: id };
         record.round_timer =
             Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
-        let mut command = self.next_command();
-        for node in askable.iter() {
-            self.ask_again(node, id, Kind::Extend(Form::Sha), &mut command, now);
-        }
-        self.command = command;
+        self.ask_all(askable, id, Kind::Extend(Form::Sha), now);
     }
 
     /// A node answered an extend.
@@ -394,11 +390,7 @@ impl Locks {
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
         let release_pending = record.release_pending;
-        let mut command = self.next_command();
-        for node in release_pending.iter() {
-            self.send_release(node, id, form, &mut command, now);
-        }
-        self.command = command;
+        self.send_releases(release_pending, id, form, now);
         // This comes after the releases, and in one write with them.
         self.vacate(id, was_held);
         self.finish(id);
@@ -420,13 +412,12 @@ impl Locks {
         let ttl = record.ttl;
         record.round.follow(Purpose::Release, Ballot::of(electors, needed), now, ttl);
         self.end(id, now);
-        for node in electors.iter() {
-            let record = self.records.get(id);
+        let unasked = electors.minus(self.records.get(id).releasing);
+        for node in unasked.iter() {
             // A release is pending for a node whose next connection is being opened: it may be in
             // time.
-            let may_come =
-                record.release_pending.contains(node) && self.cluster.is_reconnecting(node);
-            if !record.releasing.contains(node) && !may_come {
+            let pending = self.records.get(id).release_pending.contains(node);
+            if !(pending && self.cluster.is_reconnecting(node)) {
                 let reply =
                     NodeReply::Failed(self.cluster.may_ask(node).err().unwrap_or(NodeError::Full));
                 self.records.get_mut(id).round.cast(node, reply);

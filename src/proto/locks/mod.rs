@@ -67,7 +67,7 @@ use crate::proto::locks::records::{Phase, Record, Records};
 use crate::proto::locks::requests::Ops;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::tasks::Tasks;
-use crate::proto::node_set::NodeId;
+use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
@@ -188,14 +188,6 @@ struct Flushes {
     next_walk: Option<Timer>,
 }
 
-/// The bytes of a question that several nodes are asked: they are encoded once.
-#[derive(Debug, Clone, Default)]
-struct Command {
-    /// Which question the bytes ask; `None`: they are of an earlier one.
-    kind: Option<Kind>,
-    bytes: BytesMut,
-}
-
 /// What a caller of an acquire asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct AcquireParams {
@@ -236,8 +228,8 @@ pub struct Locks {
     auto_extended: AutoExtendedLocks,
     /// The records that a push concerns: empty except while they are notified.
     found: Vec<RecordId>,
-    /// The buffer for the next question.
-    command: Command,
+    /// The buffer for the next question: several nodes are asked it, and it is encoded once.
+    command: BytesMut,
     timers: Timers<Due>,
     /// Extends of auto-extended locks. They have timers of their own because they come last in a
     /// turn.
@@ -264,7 +256,7 @@ impl Locks {
             abandoned: false,
             auto_extended: AutoExtendedLocks::new(),
             found: Vec::new(),
-            command: Command::default(),
+            command: BytesMut::new(),
             timers: Timers::new(),
             prolongs: Timers::new(),
             waits: VecDeque::new(),
@@ -303,8 +295,8 @@ impl Locks {
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         let at_nodes = self.cluster.next_timeout();
-        let due = [at_nodes, self.timers.next(), self.prolongs.next(), self.tidying.due];
-        due.into_iter().flatten().min()
+        let (timers, prolongs) = (self.timers.next(), self.prolongs.next());
+        Instant::first_of([at_nodes, timers, prolongs, self.tidying.due])
     }
 
     /// Does the earliest thing that is due, except renewals. Returns whether there was one.
@@ -400,30 +392,13 @@ impl Locks {
 
     /// Writes a question about a lock into a node's outbox.
     fn ask(&mut self, node: NodeId, id: RecordId, kind: Kind, now: Instant) {
-        let mut command = self.next_command();
-        self.ask_again(node, id, kind, &mut command, now);
-        self.command = command;
+        self.ask_all(node.into(), id, kind, now);
     }
 
-    /// Takes the buffer for a question; the caller puts it back.
-    fn next_command(&mut self) -> Command {
-        let bytes = std::mem::take(&mut self.command.bytes);
-        Command { kind: None, bytes }
-    }
-
-    /// Writes a question about a lock into a node's outbox. `command` has the bytes that another
-    /// node was sent for the same record just now: they are copied if it is the same question.
+    /// Writes a question about a lock into the outboxes of these nodes.
     ///
     /// Only this method encodes the bytes of a record, and checks its phase first.
-    fn ask_again(
-        &mut self,
-        node: NodeId,
-        id: RecordId,
-        kind: Kind,
-        command: &mut Command,
-        now: Instant,
-    ) {
-        let trusted = self.cluster.is_trusted(node);
+    fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
         let record = self.records.get_mut(id);
         let phase = match kind {
             Kind::Acquire | Kind::Adopt => Phase::Asking,
@@ -435,30 +410,25 @@ impl Locks {
         let prolongs = phase == Phase::Held && !planted;
         debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
         if kind.may_create() {
-            record.asked.add(node);
-            record.release_pending.insert(node);
+            record.asked.add(nodes);
+            record.release_pending = record.release_pending.union(nodes);
             if kind.creates() {
-                record.confirmed.remove(node);
-                if !trusted {
-                    record.doubtful.insert(node);
-                }
+                record.confirmed = record.confirmed.minus(nodes);
+                record.doubtful = record.doubtful.union(self.cluster.untrusted(nodes));
             }
         } else {
-            record.releasing.insert(node);
+            record.releasing = record.releasing.union(nodes);
         }
-        if command.kind != Some(kind) {
-            command.kind = Some(kind);
-            command.bytes.clear();
-            let key = self.key_prefix.put_before(&record.key);
-            encode(&mut command.bytes, key, record, kind, now);
-        }
-        let names_it = record.tracked && kind.may_create();
+        self.command.clear();
+        let key = self.key_prefix.put_before(&record.key);
+        encode(&mut self.command, key, record, kind, now);
         let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
-        self.cluster.ask_encoded(node, ask, now, &command.bytes);
+        let names_it = record.tracked && kind.may_create();
+        self.cluster.ask_all(nodes, ask, now, &self.command);
         if names_it {
             // A write of this client ends the registration of the key, so the key is registered
             // again after each write.
-            self.register(node, id, now);
+            self.register_at(id, nodes.iter(), now);
         }
     }
 

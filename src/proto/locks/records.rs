@@ -243,8 +243,10 @@ impl Record {
     /// How long before its deadline the lock is lost: a lock that is auto-extended or watched a
     /// little earlier, so that its holder is notified in time. A short ttl is not used up by that.
     pub fn lost_before(&self) -> Duration {
-        let before = LOSS_BEFORE.min(self.caller_ttl.usable() / 2);
-        if self.auto_extended.is_some() { before } else { Duration::ZERO }
+        if self.auto_extended.is_none() {
+            return Duration::ZERO;
+        }
+        LOSS_BEFORE.min(self.caller_ttl.usable() / 2)
     }
 
     /// Whether the lock counts as lost by now, though its timer may not have been looked at yet.
@@ -621,7 +623,7 @@ mod tests {
         record.phase = Phase::Ending;
         assert!(record.is_finished());
         let node = NodeId::new(0);
-        record.asked.add(node);
+        record.asked.add(node.into());
         assert!(!record.is_finished());
         record.asked.take(node);
         record.releasing.insert(node);

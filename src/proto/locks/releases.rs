@@ -12,42 +12,54 @@ use crate::proto::ids::RecordId;
 use crate::proto::locks::pending_releases::{GIVEN_UP_AFTER, PendingRelease};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
-use crate::proto::locks::{Command, Due, Locks};
-use crate::proto::node_set::NodeId;
+use crate::proto::locks::{Due, Locks};
+use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::{Form, Native};
 
 impl Locks {
-    /// Writes the release of an ended record to a node, or queues it.
-    #[inline]
-    pub(super) fn send_release(
-        &mut self,
-        node: NodeId,
-        id: RecordId,
-        form: Form,
-        command: &mut Command,
-        now: Instant,
-    ) {
+    /// Writes the release of an ended record to these nodes, or queues it.
+    pub(super) fn send_releases(&mut self, nodes: NodeSet, id: RecordId, form: Form, now: Instant) {
         let record = self.records.get(id);
-        let unanswered = record.asked.contains(node);
-        if record.releasing.contains(node) {
-            return;
+        let (asked, nodes) = (record.asked, nodes.minus(record.releasing));
+        // Nodes that get the same form are asked together.
+        let (mut same, mut same_form) = (NodeSet::EMPTY, form);
+        for node in nodes.iter() {
+            let unanswered = asked.contains(node);
+            if !self.cluster.may_release(node, unanswered) {
+                self.queue_release(node, id, now);
+                self.schedule_releases(node, now);
+                continue;
+            }
+            let form = self.release_form(node, unanswered, form, now);
+            if form != same_form {
+                self.ask_to_release(same, id, same_form, now);
+                (same, same_form) = (NodeSet::EMPTY, form);
+            }
+            same.insert(node);
         }
-        if self.cluster.may_release(node, unanswered) {
-            // If an answer is late, the answer to this release may never be read: a release by its
-            // source does not need one. It is twice as long as one by its SHA1, and the server
-            // hashes it, so a node that is only a little later than the majority does not get it.
-            let form = match self.cluster.native(node) {
-                Some(native) => Form::Native(native),
-                None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
-                None => form,
-            };
-            self.ask_again(node, id, Kind::Release(form), command, now);
-        } else {
-            self.queue_release(node, id, now);
-            self.schedule_releases(node, now);
+        self.ask_to_release(same, id, same_form, now);
+    }
+
+    /// How a release is sent to a node for which `form` would do.
+    #[inline]
+    fn release_form(&self, node: NodeId, unanswered: bool, form: Form, now: Instant) -> Form {
+        // If an answer is late, the answer to this release may never be read: a release by its
+        // source does not need one. It is twice as long as one by its SHA1, and the server
+        // hashes it, so a node that is only a little later than the majority does not get it.
+        match self.cluster.native(node) {
+            Some(native) => Form::Native(native),
+            None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
+            None => form,
+        }
+    }
+
+    #[inline]
+    fn ask_to_release(&mut self, nodes: NodeSet, id: RecordId, form: Form, now: Instant) {
+        if !nodes.is_empty() {
+            self.ask_all(nodes, id, Kind::Release(form), now);
         }
     }
 
@@ -211,9 +223,7 @@ impl Locks {
                 record.release_pending.remove(node);
                 self.finish(pending_release.record);
             } else {
-                let mut command = self.next_command();
-                self.send_release(node, pending_release.record, Form::Source, &mut command, now);
-                self.command = command;
+                self.send_releases(node.into(), pending_release.record, Form::Source, now);
                 sent += 1;
             }
         }

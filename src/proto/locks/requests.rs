@@ -247,6 +247,19 @@ impl Ops {
         }
     }
 
+    /// Takes out the next request that has ended, if it is a release: it is closed, too. Returns
+    /// its data and its outcome.
+    #[inline]
+    pub fn pop_released(&mut self) -> Option<(Op, u64, ReleaseOutcome)> {
+        let op = *self.ready.front()?;
+        let request = self.get(op)?;
+        let Stage::Over(Ok(Outcome::Released(outcome))) = request.stage else { return None };
+        let data = request.data;
+        self.ready.pop_front();
+        self.close(op);
+        Some((op, data, outcome))
+    }
+
     /// Whether the request is open, and has an outcome to fetch.
     pub fn has_ended(&self, op: Op) -> bool {
         self.get(op).is_some_and(|request| request.stage.ends())

@@ -61,7 +61,7 @@ impl Locks {
         encode: impl FnOnce(&Task, &[u8], &mut BytesMut),
     ) {
         let task = self.tasks.get_mut(id);
-        task.unanswered.add(node);
+        task.unanswered.add(node.into());
         let key = self.key_prefix.put_before(&task.key);
         self.cluster.ask(node, Ask::Task(id, kind), now, |out| encode(task, key, out));
     }

@@ -33,7 +33,7 @@ impl Locks {
         let work = Work::Vouch(replies);
         let (id, op) = self.open_task(key.as_bytes(), work, deadline, data, now)?;
         for node in askable.iter() {
-            self.tasks.get_mut(id).unanswered.add(node);
+            self.tasks.get_mut(id).unanswered.add(node.into());
             self.cluster.vouch(node, Ask::Task(id, TaskAsk::Vouch), now);
         }
         self.task_is_asked(id, now);

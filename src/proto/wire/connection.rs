@@ -155,7 +155,7 @@ impl Connection {
         self.asks.push_back(ask);
         match self.moments.back_mut() {
             Some(last)
-                if self.unwritten > 0 && now.saturating_since(last.asked_at) <= SAME_MOMENT =>
+                if self.unwritten > 0 && now <= last.asked_at.saturating_add(SAME_MOMENT) =>
             {
                 last.count += 1;
             }

@@ -1,0 +1,170 @@
+//! Which thread drives the client: each way in which one thread hands the poller to another.
+//!
+//! Nothing else wakes the client here: no probe and no timeout for an hour. So a wake-up that is
+//! lost ends a test by its watchdog.
+
+use std::sync::Barrier;
+
+use super::*;
+use executor::Task;
+use redlatch::{ClosedReason, Error, LockOptions};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn undisturbed(fleet: &Fleet) -> SharedClient {
+    let config = config(fleet).node_timeout(HOUR).probe_interval(HOUR).reset_after(HOUR);
+    let client = SharedClient::connect(config).expect("a good configuration");
+    all_ready(&client, fleet);
+    client
+}
+
+fn pair(client: &SharedClient, key: &str) {
+    let guard = client.lock(key, 60 * SECOND).wait().expect("a free key");
+    guard.release().wait().expect("it is held");
+}
+
+/// From now on the thread that calls this leads with its next request.
+fn lead_next(client: &SharedClient) {
+    (0..3).for_each(|_| pair(client, "first"));
+}
+
+fn waits_for(duration: Duration) -> LockOptions {
+    LockOptions::new(60 * SECOND).wait(duration)
+}
+
+/// Waits until so many calls wait.
+fn calls(client: &SharedClient, count: usize) {
+    eventually(10 * SECOND, "the calls wait", || client.gauges().calls == count);
+}
+
+#[test]
+fn calls_go_on_after_the_call_of_the_leader_ended_or_timed_out() {
+    let fleet = Fleet::start(3);
+    let (holder, client) = (client(&fleet), undisturbed(&fleet));
+    in_time("a leader ends before the others", move || {
+        for number in 0..20 {
+            let held = holder.lock("held", 60 * SECOND).wait().unwrap();
+            std::thread::scope(|scope| {
+                lead_next(&client);
+                let leader = scope.spawn(|| {
+                    if number % 2 == 0 {
+                        client.lock("held", waits_for(millis(30))).wait().expect_err("it is held");
+                    } else {
+                        (0..30).for_each(|_| pair(&client, "free"));
+                    }
+                });
+                let follows = scope.spawn(|| client.lock("held", waits_for(HOUR)).wait());
+                leader.join().unwrap();
+                drop(held);
+                follows.join().unwrap().expect("it is free").release().wait().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn futures_are_served_while_the_poller_is_free_and_while_a_thread_leads() {
+    let fleet = Fleet::start(3);
+    let (holder, client) = (client(&fleet), undisturbed(&fleet));
+    in_time("a future beside a leader", move || {
+        for number in 0..50 {
+            lead_next(&client);
+            let mut call = Task::new(client.lock("future", 60 * SECOND));
+            assert!(call.poll().is_pending());
+            eventually(10 * SECOND, "the driver serves it", || call.is_woken());
+            drop(call);
+            // A leader that leads for longer than a nap of the driver.
+            let held = holder.lock("held", 60 * SECOND).wait().unwrap();
+            std::thread::scope(|scope| {
+                lead_next(&client);
+                let leader = scope.spawn(|| client.lock("held", waits_for(HOUR)).wait());
+                calls(&client, 1);
+                std::thread::sleep(millis(number % 8));
+                let mut call = Task::new(client.lock("future", 60 * SECOND));
+                assert!(call.poll().is_pending());
+                eventually(10 * SECOND, "the leader serves it", || call.is_woken());
+                let mut last = Task::new(client.lock("held", waits_for(HOUR)));
+                assert!(last.poll().is_pending());
+                drop(held);
+                leader.join().unwrap().expect("it is free").release().wait().unwrap();
+                eventually(10 * SECOND, "the driver goes on", || last.is_woken());
+            });
+        }
+    });
+}
+
+#[test]
+fn threads_race_to_lead() {
+    let fleet = Fleet::start(3);
+    let client = undisturbed(&fleet);
+    in_time("two threads at once", move || {
+        let begin = Barrier::new(2);
+        std::thread::scope(|scope| {
+            for name in ["a", "b"] {
+                let (client, begin) = (&client, &begin);
+                scope.spawn(move || {
+                    for number in 0..300_u64 {
+                        begin.wait();
+                        // Some rounds begin while the driver naps, and some while it polls.
+                        std::thread::sleep(Duration::from_micros(number % 30 * 100));
+                        pair(client, name);
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn a_leader_ends_with_the_client() {
+    let fleet = Fleet::start(3);
+    let holder = client(&fleet);
+    for by_close in [true, false] {
+        let client = undisturbed(&fleet);
+        let held = holder.lock("held", 60 * SECOND).wait().unwrap();
+        in_time("a close while a thread leads", move || {
+            std::thread::scope(|scope| {
+                lead_next(&client);
+                let leader = scope.spawn(|| client.lock("held", waits_for(HOUR)).wait());
+                calls(&client, 1);
+                if by_close {
+                    std::thread::sleep(millis(5));
+                }
+                assert_eq!(client.close(10 * SECOND).wait(), 0);
+                let error = leader.join().unwrap().expect_err("it is held");
+                assert_eq!(error, Error::Closed(ClosedReason::Asked));
+            });
+        });
+        drop(held);
+        nothing_is_left(&fleet, 10 * SECOND);
+    }
+}
+
+/// The deadline of a lock, while the poller is free or a thread leads for long.
+#[test]
+fn a_loss_is_reported_before_the_deadline_whichever_thread_drives() {
+    let fleet = Fleet::start(3);
+    let (holder, client) = (client(&fleet), undisturbed(&fleet));
+    let held = holder.lock("held", 60 * SECOND).wait().unwrap();
+    in_time("a loss", move || {
+        for leads in [false, true] {
+            let guard = client.lock("lost", millis(300)).wait().unwrap();
+            let deadline = guard.deadline().expect("it is held");
+            let mut lost = Task::new(guard.lost());
+            assert!(lost.poll().is_pending());
+            std::thread::scope(|scope| {
+                if leads {
+                    scope.spawn(|| client.lock("held", waits_for(SECOND)).wait().unwrap_err());
+                }
+                while !lost.is_woken() {
+                    if !leads {
+                        pair(&client, "free");
+                    }
+                    let late = redlatch::clock::now().saturating_since(deadline);
+                    assert!(late < millis(50), "it is not reported {late:?} after the deadline");
+                }
+            });
+        }
+        drop(held);
+    });
+}
