@@ -37,7 +37,7 @@ impl RingFloor {
     /// Connects to the nodes. Returns why there is no ring, if the kernel refuses it.
     pub fn connect(nodes: &[&Node], most: usize, delete: Delete) -> std::io::Result<RingFloor> {
         // As many buffers as the engine has.
-        let mut ring = Ring::new(nodes.len(), 32, 4096)?;
+        let mut ring = Ring::new(nodes.len(), 8, 4096)?;
         let mut wires = Vec::new();
         for (place, node) in nodes.iter().enumerate() {
             load_script(node);

@@ -332,3 +332,25 @@ fn release_never_sent_comes_before_repeated_ones_at_the_end() {
     assert_eq!(released.len(), 2, "the first request's release had no room: {said:?}");
     assert_ne!(released[0], released[1]);
 }
+
+#[test]
+fn the_end_of_a_client_writes_releases_that_wait_for_a_silent_node() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    // Another request finds that n2 is silent.
+    bench.acquire();
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["SET"]);
+    }
+    bench.reply(0, "+OK\r\n");
+    bench.reply(1, "_\r\n");
+    bench.pass(millis(50));
+    assert_eq!(bench.node_state(2), NodeState::Suspect);
+    assert_eq!(bench.names(2), ["EVAL"], "of the other request, after its SET");
+    bench.core.release(lock, 2, bench.now);
+    assert_eq!(bench.names(2), [""; 0], "it waits until the node answers");
+    bench.core.close(bench.now);
+    let said = bench.said(2);
+    let keys: Vec<&str> = said.iter().map(|command| command[3].as_str()).collect();
+    assert_eq!(keys, ["k", "k1"], "no later turn can send it; the other's is repeated: {said:?}");
+}

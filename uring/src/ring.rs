@@ -19,9 +19,6 @@ use crate::memory::Memory;
 pub use crate::waiter::Waiter;
 use crate::waiter::{Left, Shared, here, is_last};
 
-/// The number of the one list of provided buffers.
-const BUFFERS: u16 = 0;
-
 /// `MSG_DONTWAIT`: a send ends inside the call that submits it: in full, in part or not at all.
 const DO_NOT_WAIT: i32 = 0x40;
 
@@ -49,14 +46,15 @@ pub struct Ring {
     to_send: Vec<usize>,
     /// Completions that were taken from the queue and are not reported yet.
     backlog: VecDeque<cqueue::Entry>,
-    /// The buffer of the last event.
-    lent: Option<u16>,
+    /// The buffer of the last event, and the place that it belongs to.
+    lent: Option<(usize, u16)>,
     /// Operations whose last completion was not taken from the queue yet.
     in_flight: u64,
     /// Sends that were queued since the last call of the kernel.
     queued_sends: u32,
-    /// Always there, until the drop.
-    memory: Option<Memory>,
+    /// The receive buffers of each place: a connection that sends without end takes none from the
+    /// others. Empty after the drop alone.
+    memory: Vec<Memory>,
     shared: Arc<Shared>,
 }
 
@@ -79,14 +77,14 @@ struct Place {
 }
 
 impl Ring {
-    /// A ring on this thread for `places` connections, with `count` receive buffers (a power of
-    /// two) of `size` bytes.
+    /// A ring on this thread for `places` connections. Each place has `count` receive buffers (a
+    /// power of two) of `size` bytes.
     ///
     /// # Errors
     /// If the kernel refuses it: it is older than Linux 6.1, or io_uring is switched off.
     pub fn new(places: usize, count: u16, size: usize) -> io::Result<Ring> {
         let entries = (4 * places + 8).next_power_of_two() as u32;
-        let completions = entries * 2 + u32::from(count);
+        let completions = entries * 2 + places as u32 * u32::from(count);
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -98,13 +96,16 @@ impl Ring {
         if !needed {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let memory = Memory::new(count, size)?;
-        // SAFETY: the list begins at a page, has room for `count` entries, and lives as long as the
-        // ring: `memory` moves into `Shared` when this `Ring` is dropped, and `Shared` frees it
-        // only after every operation has ended.
-        unsafe {
-            let submitter = ring.submitter();
-            submitter.register_buf_ring_with_flags(memory.list(), memory.count(), BUFFERS, 0)?;
+        let memory = (0..places).map(|_| Memory::new(count, size));
+        let memory = memory.collect::<io::Result<Vec<Memory>>>()?;
+        for (place, memory) in memory.iter().enumerate() {
+            // SAFETY: the list begins at a page, has room for `count` entries, and lives as long as
+            // the ring: `memory` moves into `Shared` when this `Ring` is dropped, and `Shared`
+            // frees it only after every operation has ended.
+            unsafe {
+                let (list, count) = (memory.list(), memory.count());
+                ring.submitter().register_buf_ring_with_flags(list, count, group(place), 0)?;
+            }
         }
         Ok(Ring {
             places: (0..places).map(|_| Place::default()).collect(),
@@ -117,7 +118,7 @@ impl Ring {
             lent: None,
             in_flight: 0,
             queued_sends: 0,
-            memory: Some(memory),
+            memory,
             shared: Arc::new(Shared::new(ring)),
         })
     }
@@ -270,15 +271,14 @@ impl Ring {
             let (kind, place, generation) = parts(done.user_data());
             let buffer = cqueue::buffer_select(done.flags());
             // The event after this one gives the buffer back.
-            self.lent = buffer;
+            self.lent = buffer.map(|buffer| (place, buffer));
             match kind {
                 RECEIVE if self.places[place].generation == generation => {
                     match self.received(place, &done) {
                         Ok(0) => self.give_back(),
                         Ok(length) => {
                             let buffer = buffer.expect("bytes arrive in a provided buffer");
-                            let memory = self.memory.as_ref().expect("there until the drop");
-                            let bytes = memory.filled(buffer, length);
+                            let bytes = self.memory[place].filled(buffer, length);
                             return Some(Event::Received { place, bytes });
                         }
                         Err(error) => return Some(Event::Ended { place, error }),
@@ -369,8 +369,8 @@ impl Ring {
 
     /// Gives the buffer of the last event back to the kernel.
     fn give_back(&mut self) {
-        if let Some(buffer) = self.lent.take() {
-            self.memory.as_mut().expect("there until the drop").provide(buffer);
+        if let Some((place, buffer)) = self.lent.take() {
+            self.memory[place].provide(buffer);
         }
     }
 
@@ -379,7 +379,7 @@ impl Ring {
         let it = &mut self.places[place];
         let Some(stream) = &it.stream else { return Ok(()) };
         it.receiving = true;
-        let receive = opcode::RecvMulti::new(Fd(stream.as_raw_fd()), BUFFERS).build();
+        let receive = opcode::RecvMulti::new(Fd(stream.as_raw_fd()), group(place)).build();
         let receive = receive.user_data(user_data(RECEIVE, place, it.generation));
         self.push(receive)
     }
@@ -453,7 +453,11 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        let Some(memory) = self.memory.take() else { return };
+        if self.shared.is_a_copy() {
+            // The queue is the parent's: even to count its entries writes to it.
+            return;
+        }
+        let memory = std::mem::take(&mut self.memory);
         let outputs = self.places.iter_mut().map(|place| std::mem::take(&mut place.output));
         let orphans = self.orphans.drain(..).map(|(_, output)| output);
         let sends = outputs.chain(orphans).collect();
@@ -461,6 +465,11 @@ impl Drop for Ring {
         let in_flight = self.in_flight.saturating_sub(u64::from(self.queued()));
         self.shared.keep(Left { memory, sends, in_flight });
     }
+}
+
+/// The number of a place's list of buffers.
+fn group(place: usize) -> u16 {
+    u16::try_from(place).expect("a ring has far fewer places")
 }
 
 fn user_data(kind: u8, place: usize, generation: u32) -> u64 {

@@ -48,7 +48,7 @@ pub struct Shared {
 
 /// What the kernel may still read and write after the end of a ring.
 pub(crate) struct Left {
-    pub(crate) memory: Memory,
+    pub(crate) memory: Vec<Memory>,
     pub(crate) sends: Vec<Vec<u8>>,
     pub(crate) in_flight: u64,
 }
@@ -57,6 +57,12 @@ impl Shared {
     pub(crate) fn new(ring: IoUring) -> Shared {
         let (thread, process) = (here(), std::process::id());
         Shared { ring, thread, process, left: Mutex::new(None) }
+    }
+
+    /// Whether this is the copy in a forked process: the memory is a copy that no kernel writes to,
+    /// and the ring with its queues is the parent's.
+    pub(crate) fn is_a_copy(&self) -> bool {
+        std::process::id() != self.process
     }
 
     /// Keeps what the kernel may still use.
@@ -116,13 +122,11 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Left { mut memory, sends, in_flight }) = left else { return };
-        // In a forked process the memory is a copy that no kernel writes to, and the ring is the
-        // parent's.
-        if std::process::id() != self.process {
+        if self.is_a_copy() {
             return;
         }
         if self.thread != here() || !self.end_all(in_flight) {
-            memory.give_up();
+            memory.iter_mut().for_each(Memory::give_up);
             std::mem::forget(sends);
         }
     }

@@ -234,3 +234,25 @@ fn a_waiter_outlives_its_ring() {
     drop(waiter);
     drop(thread.join());
 }
+
+/// One side sends without end, and the other one little: as a hostile node beside a healthy one.
+#[test]
+fn a_connection_that_sends_without_end_leaves_buffers_to_the_others() {
+    let Some(mut ring) = ring(2, 8, 64) else { return };
+    let (_flooded, mut flood) = connect(&mut ring, 0);
+    let (_quiet, mut quiet) = connect(&mut ring, 1);
+    flood.set_nonblocking(true).expect("the system has it");
+    let mut received = vec![Vec::new(); 2];
+    ring.submit().expect("the ring works");
+    for turn in 0..10 {
+        // The socket is full again before each turn.
+        while flood.write(&[7; 4096]).is_ok() {}
+        quiet.write_all(&[turn]).expect("it is open");
+        for _ in 0..4 {
+            ring.submit().expect("the ring works");
+            assert_eq!(take(&mut ring, &mut received), []);
+        }
+        assert_eq!(received[1].len(), usize::from(turn) + 1, "turn {turn}");
+    }
+    assert!(received[0].len() >= 10 * 8 * 64, "{}", received[0].len());
+}

@@ -21,8 +21,9 @@ use crate::net::socket::words;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 
-/// The receive buffers of a ring: how many at least, and how many bytes each has.
-const BUFFERS: usize = 32;
+/// The receive buffers of each node: how many, and how many bytes each has. A node has its own, so
+/// one that sends without end does not keep the answers of the others out.
+const BUFFERS: u16 = 8;
 const BUFFER_BYTES: usize = 4096;
 
 /// How often an engine may change its thread before it stays with epoll: each change costs a new
@@ -167,8 +168,7 @@ impl Engine {
     }
 
     fn make_ring(&mut self, used: RingUse) -> io::Result<()> {
-        let buffers = BUFFERS.max(4 * self.sockets.len()).next_power_of_two();
-        let mut ring = Ring::new(self.sockets.len(), buffers as u16, BUFFER_BYTES)?;
+        let mut ring = Ring::new(self.sockets.len(), BUFFERS, BUFFER_BYTES)?;
         self.ring.rings += 1;
         match used {
             RingUse::Nested(token) => {

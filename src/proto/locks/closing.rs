@@ -3,13 +3,15 @@
 
 use crate::proto::error::{ClosedReason, Error, LostReason};
 use crate::proto::ids::RecordId;
-use crate::proto::locks::pending_releases::PendingReleases;
+use crate::proto::locks::pending_releases::{PendingRelease, PendingReleases};
 use crate::proto::locks::records::{Phase, Records};
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::tasks::Tasks;
 use crate::proto::locks::{Flushes, Locks};
+use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
+use crate::proto::wire::ask::Kind;
 use crate::proto::wire::command;
 use crate::proto::wire::command::Form;
 
@@ -20,13 +22,18 @@ impl Locks {
         let attended = self.cluster.set_unattended();
         let mut released = self.records.ids();
         released.retain(|&id| attended && self.records.get(id).phase == Phase::Ending);
+        let unanswered = |id: RecordId| (id, self.records.get(id).releasing);
+        let released: Vec<_> = released.into_iter().map(unanswered).collect();
         self.cancel_queued(now);
         // Releases that were never sent come first: the repeats may fill the outboxes.
         for op in self.ops.all() {
             self.cancel(op, now);
         }
-        for id in released {
-            self.release_by_source(id, now);
+        for node in self.cluster.all_nodes().iter() {
+            self.send_last_releases(node, now);
+        }
+        for (id, nodes) in released {
+            self.release_by_source(id, nodes, now);
         }
     }
 
@@ -55,12 +62,30 @@ impl Locks {
         }
     }
 
-    /// Repeats the unanswered releases of a record by their source. A release by a SHA1 that the
-    /// node forgot would fail, and the client will not be there to repeat it.
-    fn release_by_source(&mut self, id: RecordId, now: Instant) {
+    /// Sends a connected node the releases that wait for it: no later turn will. Neither a pause
+    /// nor the silence of the node puts them off any more.
+    fn send_last_releases(&mut self, node: NodeId, now: Instant) {
+        while self.cluster.may_release(node, true) {
+            let next = self.pending_releases[node.index()].pop();
+            let Some(PendingRelease { record: id, .. }) = next else { return };
+            if !self.records.is_open(id) {
+                continue;
+            }
+            let record = self.records.get(id);
+            let pending = record.release_pending.contains(node) && !record.has_lapsed(node, now);
+            if record.phase == Phase::Ending && pending && !record.releasing.contains(node) {
+                let form = self.cluster.native(node).map_or(Form::Source, Form::Native);
+                self.ask(node, id, Kind::Release(form), now);
+            }
+        }
+    }
+
+    /// Repeats by their source the releases of a record that these nodes did not answer. A release
+    /// by a SHA1 that the node forgot would fail, and the client will not be there to repeat it.
+    fn release_by_source(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
         if self.records.is_open(id) {
             let record = self.records.get(id);
-            for node in record.releasing.iter() {
+            for node in nodes.iter() {
                 let key = self.key_prefix.put_before(&record.key);
                 self.cluster.repeat_release(node, now, |out| {
                     command::release(out, Form::Source, key, &record.token);
