@@ -128,4 +128,6 @@ mod papers {
     struct Performance;
     #[doc = include_str!("../docs/rules.md")]
     struct Rules;
+    #[doc = include_str!("../docs/safety.md")]
+    struct Safety;
 }

@@ -115,6 +115,14 @@ fn papers_name_files_that_exist() {
 }
 
 #[test]
+fn papers_name_tests_that_exist() {
+    let source = |path: &str| std::fs::read_to_string(root().join(path)).ok();
+    let papers = tracked().into_iter().filter(|path| path.ends_with(".md"));
+    let findings = papers.flat_map(|path| papers::named_tests(&path, &read(&path), source));
+    report(&findings.collect::<Vec<_>>());
+}
+
+#[test]
 fn the_package_ships_without_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut list = Command::new(env!("CARGO"));

@@ -93,7 +93,7 @@ impl Scenario {
     }
 
     fn flush(&mut self) {
-        self.world.flush(FORGETFUL);
+        assert!(self.world.flush(FORGETFUL), "the node runs");
     }
 
     /// The client gives its lock away, and does not believe in it any more.

@@ -91,9 +91,18 @@ impl World {
         }
         self.tally.faults += 1;
         let node = self.dice.place(self.nodes.len());
-        match self.dice.weighted(&self.plan.faults) {
-            Kind::Cut => self.cut_one(),
-            Kind::Stall => self.stall_one(),
+        let kind = self.dice.weighted(&self.plan.faults);
+        if self.bring_about(kind, node) {
+            self.tally.count_fault(kind);
+        }
+        self.plan_fault();
+    }
+
+    /// Brings a fault about; returns whether there was anything that it could happen to.
+    fn bring_about(&mut self, kind: Kind, node: usize) -> bool {
+        match kind {
+            Kind::Cut => return self.cut_one(),
+            Kind::Stall => return self.stall_one(),
             Kind::Freeze => self.freeze(node),
             Kind::Kill => self.kill(node),
             Kind::Stop => self.stop_one(),
@@ -101,15 +110,15 @@ impl World {
             Kind::Lie => self.lie(node),
             Kind::ForgetScripts => self.forget_scripts(node),
             Kind::Refuse => self.refuse(node),
-            Kind::Promote => self.demote(node),
+            Kind::Promote => return self.demote(node),
             Kind::Jump => self.jump(node),
             Kind::Crash => self.crash_one(),
-            Kind::Flush => self.flush(node),
-            Kind::FlushFirst => self.flush_first(node),
-            Kind::Delete => self.delete_one(node),
-            Kind::Force => self.force_one(),
+            Kind::Flush => return self.flush(node),
+            Kind::FlushFirst => return self.flush_first(node),
+            Kind::Delete => return self.delete_one(node),
+            Kind::Force => return self.force_one(),
         }
-        self.plan_fault();
+        true
     }
 
     /// How long a fault lasts: a moment, about a node timeout, or long.
@@ -128,17 +137,19 @@ impl World {
         (!live.is_empty()).then(|| live[self.dice.place(live.len())])
     }
 
-    fn cut_one(&mut self) {
-        let Some(wire) = self.any_wire() else { return };
+    fn cut_one(&mut self) -> bool {
+        let Some(wire) = self.any_wire() else { return false };
         self.trace.note(self.agenda.now(), || format!("FAULT cut wire {wire}"));
         self.network.cut(wire, &mut self.agenda, &mut self.dice);
+        true
     }
 
-    fn stall_one(&mut self) {
-        let Some(wire) = self.any_wire() else { return };
+    fn stall_one(&mut self) -> bool {
+        let Some(wire) = self.any_wire() else { return false };
         let by = self.a_while();
         self.trace.note(self.agenda.now(), || format!("FAULT stall wire {wire} by {by} ns"));
         self.network.stall(wire, by, &mut self.agenda);
+        true
     }
 
     fn freeze(&mut self, node: usize) {
@@ -208,6 +219,7 @@ impl World {
             self.note_loss_of_memory(node, killed_at);
         }
         let memory = if empty { Restart::Empty } else { Restart::WithData };
+        self.tally.restarts[usize::from(empty)] += 1;
         let it = &mut self.nodes[node];
         let promoted = std::mem::take(&mut it.replicates);
         if promoted {
@@ -222,13 +234,14 @@ impl World {
     }
 
     /// A node is made a replica of another master, and is no master of ours for a while.
-    fn demote(&mut self, node: usize) {
+    fn demote(&mut self, node: usize) -> bool {
         let it = &mut self.nodes[node];
         if it.down || it.promoted && !SEES_EVERY_PROMOTION {
-            return;
+            return false;
         }
         it.replicates = true;
         self.kill(node);
+        true
     }
 
     /// The clock of a node is set, by less than what is waited for at the end.
@@ -311,7 +324,10 @@ impl World {
             commands: vec![command.into()],
             reply: reply.as_bytes().into(),
         };
-        let trouble = match self.dice.below(12) {
+        let number = self.dice.below(12);
+        self.tally.troubles[number as usize] += 1;
+        // The names stand in `tally`, in this order.
+        let trouble = match number {
             0 => Trouble::Loading,
             1 => Trouble::Busy,
             2 => Trouble::Misconf,
@@ -377,7 +393,7 @@ impl World {
 
     /// An operator flushes a node. If no client can see that later, this happens only while each
     /// client is connected and gets the push.
-    pub fn flush(&mut self, node: usize) {
+    pub fn flush(&mut self, node: usize) -> bool {
         let now = self.agenda.now();
         let runs = !self.nodes[node].down && !self.nodes[node].is_frozen(now);
         let told = self.clients.iter().all(|client| {
@@ -394,11 +410,12 @@ impl World {
             self.nodes[node].operate(now, b"FLUSHALL\r\n");
             self.deliver_answers(node);
         }
+        runs && (told || SEES_OLD_FLUSHES)
     }
 
     /// A node is flushed while something is on its way to it, and executes that after the flush.
     /// Often another node falls silent, so that a majority needs this one.
-    fn flush_first(&mut self, node: usize) {
+    fn flush_first(&mut self, node: usize) -> bool {
         let wires = &self.network.wires;
         let busy = |at: &usize| !wires[*at].to_node.is_empty() && !wires[*at].left;
         let busy: Vec<usize> = (0..wires.len()).filter(busy).collect();
@@ -406,11 +423,12 @@ impl World {
             0 => node,
             more => wires[busy[self.dice.place(more)]].node,
         };
-        self.flush(node);
+        let flushed = self.flush(node);
         let other = self.dice.place(self.nodes.len());
         if other != node {
             self.freeze(other);
         }
+        flushed
     }
 
     fn refuse(&mut self, node: usize) {

@@ -8,7 +8,7 @@
 //! SIM_FROM=5000 cargo test --all-features --test sim    # from another one on
 //! SIM_SEED=1234 cargo test --all-features --test sim    # one, and its last events if it fails
 //! SIM_SEED=1234 SIM_LINES=9999 cargo test ...           # and more of them
-//! SIM_ALL=1 cargo test ... -- --nocapture               # the seeds that fail are counted
+//! SIM_ALL=1 cargo test ... -- --nocapture               # counts failing seeds, and each fault
 //! ```
 //!
 //! What is looked at, always: no two callers believe in a lock on one key at the same time; a lock
@@ -119,8 +119,8 @@ fn run_half(remainder: u64) {
     }
     let counters = tally.counters();
     let text: Vec<String> =
-        counters.iter().map(|(what, count)| format!("{count} {what}")).collect();
-    println!("half of {seeds} seeds: {}", text.join(", "));
+        counters.iter().map(|(what, count)| format!("  {count} {what}\n")).collect();
+    println!("half of {seeds} seeds:\n{}", text.concat());
     for (what, count) in counters {
         assert!(*count > 0 || seeds < SEEDS, "nothing of this happened: {what}");
     }
@@ -141,7 +141,9 @@ fn a_seed_is_a_run() {
     for seed in 0..20 {
         let [first, second] = [(); 2].map(|()| {
             let trace = Trace::on();
-            let result = run(seed, trace.clone()).map(|mut tally| tally.counters().map(|c| *c.1));
+            let result = run(seed, trace.clone()).map(|mut tally| {
+                tally.counters().iter().map(|(_, count)| **count).collect::<Vec<u64>>()
+            });
             (result, trace.text())
         });
         assert_eq!(first, second);

@@ -51,10 +51,10 @@ impl World {
 
     /// An operator deletes a key on one node, while as many others hold it as its owner needs, for
     /// as long as its owner believes in it.
-    pub fn delete_one(&mut self, node: usize) {
+    pub fn delete_one(&mut self, node: usize) -> bool {
         let now = self.agenda.now();
-        let Some((client, user)) = self.a_quiet_lock() else { return };
-        let Some(held) = self.held_by(client, user) else { return };
+        let Some((client, user)) = self.a_quiet_lock() else { return false };
+        let Some(held) = self.held_by(client, user) else { return false };
         let number = held.belief;
         let belief = self.checker.belief(number);
         let key = &self.keys[belief.key];
@@ -73,8 +73,10 @@ impl World {
             if !self.nodes[node].holds(now, &key, &token) {
                 self.checker.delete(number, false);
                 self.tally.deleted += 1;
+                return true;
             }
         }
+        false
     }
 
     fn delete_at(&mut self, node: usize, key: &[u8]) {
@@ -88,10 +90,10 @@ impl World {
 
     /// An operator deletes a key on all nodes that hold it for a lock that its owner believes in,
     /// and then one node at a time is well.
-    pub fn force_one(&mut self) {
+    pub fn force_one(&mut self) -> bool {
         let now = self.agenda.now();
-        let Some((client, user)) = self.a_quiet_lock() else { return };
-        let Some(held) = self.held_by(client, user) else { return };
+        let Some((client, user)) = self.a_quiet_lock() else { return false };
+        let Some(held) = self.held_by(client, user) else { return false };
         let number = held.belief;
         let belief = self.checker.belief(number);
         let (key, token) = (self.keys[belief.key].clone(), belief.token.clone());
@@ -102,7 +104,7 @@ impl World {
             wire.client == client && !(wire.to_node.is_empty() && wire.backlog.is_empty())
         });
         if loads || pending {
-            return;
+            return false;
         }
         let on: Vec<usize> = (0..self.nodes.len())
             .filter(|&node| self.nodes[node].holds(now, &key, &token))
@@ -118,6 +120,7 @@ impl World {
         let left = self.dice.place(3 * self.nodes.len());
         let first = Turn { node: self.dice.place(self.nodes.len()), left, length };
         self.take_turn(first);
+        true
     }
 
     /// Another node is the one that is well.

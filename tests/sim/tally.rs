@@ -1,11 +1,55 @@
 //! What happened in all runs, counted. The hazard is a simulation in which nothing happens: it
 //! finds nothing, and it looks as if all were well. So the test asks that each of these happened.
 
+use crate::faults::Kind;
+
+/// The faults, in the order in which they are counted.
+const FAULTS: [(Kind, &str); 16] = [
+    (Kind::Cut, "connection cut"),
+    (Kind::Stall, "connection stalled"),
+    (Kind::Freeze, "node stopped"),
+    (Kind::Kill, "node killed"),
+    (Kind::Stop, "client stopped"),
+    (Kind::Trouble, "node in trouble"),
+    (Kind::Lie, "answers turned into errors"),
+    (Kind::ForgetScripts, "scripts forgotten"),
+    (Kind::Refuse, "connections refused"),
+    (Kind::Promote, "node made a replica and promoted"),
+    (Kind::Jump, "clock of a node jumped"),
+    (Kind::Crash, "client ended"),
+    (Kind::Flush, "node flushed"),
+    (Kind::FlushFirst, "node flushed before commands on their way"),
+    (Kind::Delete, "key deleted on one node"),
+    (Kind::Force, "key deleted on all nodes"),
+];
+
+/// What a node in trouble answers, in the order in which `faults` numbers it.
+const TROUBLES: [&str; 12] = [
+    "trouble: LOADING",
+    "trouble: BUSY",
+    "trouble: MISCONF",
+    "trouble: NOREPLICAS",
+    "trouble: OOM",
+    "trouble: an unknown error",
+    "trouble: a reply of another type",
+    "trouble: no right to CLIENT KILL",
+    "trouble: no right to INFO",
+    "trouble: no HELLO",
+    "trouble: no right to CLIENT TRACKING",
+    "trouble: too many clients",
+];
+
 /// How often things happened.
 #[derive(Debug, Default, Clone)]
 pub struct Tally {
-    /// Things that went wrong.
+    /// Faults that were drawn. Some find nothing that they can happen to.
     pub faults: u64,
+    /// Faults that happened, by kind.
+    by_kind: [u64; FAULTS.len()],
+    /// Nodes in trouble, by their answer.
+    pub troubles: [u64; TROUBLES.len()],
+    /// Nodes that started again: with their keys, and without.
+    pub restarts: [u64; 2],
     /// Events.
     pub events: u64,
     /// Locks handed out.
@@ -87,10 +131,21 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Counts a fault that happened.
+    pub fn count_fault(&mut self, kind: Kind) {
+        let place = FAULTS.iter().position(|(it, _)| *it == kind);
+        self.by_kind[place.expect("each kind is listed")] += 1;
+    }
+
     /// The counters with their names.
-    pub fn counters(&mut self) -> [(&'static str, &mut u64); 40] {
-        [
-            ("faults", &mut self.faults),
+    pub fn counters(&mut self) -> Vec<(&'static str, &mut u64)> {
+        let mut counters = vec![("faults drawn", &mut self.faults)];
+        let faults = FAULTS.iter().map(|(_, name)| *name);
+        counters.extend(faults.zip(&mut self.by_kind));
+        counters.extend(TROUBLES.into_iter().zip(&mut self.troubles));
+        let restarts = ["restarts with all keys", "restarts without keys"];
+        counters.extend(restarts.into_iter().zip(&mut self.restarts));
+        counters.extend([
             ("events", &mut self.events),
             ("locks handed out", &mut self.handed_out),
             ("contended", &mut self.contended),
@@ -130,7 +185,8 @@ impl Tally {
             ("late turns with unread input", &mut self.unread),
             ("late turns with unwritten output", &mut self.unwritten),
             ("connections lost in a write", &mut self.broken),
-        ]
+        ]);
+        counters
     }
 
     /// Adds another run's counters.

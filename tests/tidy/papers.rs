@@ -155,6 +155,22 @@ pub fn paths(path: &str, text: &str, exists: impl Fn(&str) -> bool) -> Vec<Strin
     findings
 }
 
+/// Every test that a paper names as `file: function` exists. `source` reads a file of the tree.
+pub fn named_tests(path: &str, text: &str, source: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        for named in line.split('`').skip(1).step_by(2) {
+            let Some((file, name)) = named.split_once(".rs: ") else { continue };
+            // A placeholder names no file.
+            let Some(text) = source(&format!("{file}.rs")) else { continue };
+            if !has_test_named(&text, name) {
+                findings.push(format!("{path}:{}: there is no test {name} in {file}.rs", i + 1));
+            }
+        }
+    }
+    findings
+}
+
 /// Whether the file has a function of this name with `#[test]` right above it.
 fn has_test_named(text: &str, name: &str) -> bool {
     let mut test = false;
@@ -265,6 +281,14 @@ mod tests {
         let found = dependencies("Cargo.toml", bad);
         assert_eq!(found.len(), 4, "{found:?}");
         assert!(found[0].starts_with("Cargo.toml:2: "));
+    }
+
+    #[test]
+    fn named_tests_have_to_exist() {
+        let source = |path: &str| (path == "a.rs").then(|| "#[test]\nfn x() {}\n".to_owned());
+        assert_eq!(named_tests("p.md", "see `a.rs: x`, `file: function` and `b`", source), [""; 0]);
+        let found = named_tests("p.md", "\n`a.rs: x` `a.rs: y`", source);
+        assert_eq!(found, ["p.md:2: there is no test y in a.rs"]);
     }
 
     #[test]
