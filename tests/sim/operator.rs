@@ -142,7 +142,8 @@ impl World {
         }
     }
 
-    /// A node is about to be asked for a lock that was taken away, and will say so.
+    /// A node is about to be asked for a lock that was taken away, and will say so. A command that
+    /// arrives in pieces does not count: the node may be another turn's when it executes it.
     pub fn note_absent(&mut self, wire: usize, bytes: &[u8]) {
         if self.forced.is_empty() {
             return;
@@ -152,8 +153,13 @@ impl World {
         let node = &self.nodes[it.node];
         for forced in self.forced.iter_mut().filter(|forced| forced.client == it.client) {
             let has = |words: &[u8]| bytes.windows(words.len()).any(|part| part == words);
+            let token = bytes.windows(forced.token.len()).position(|part| part == forced.token);
+            // The ends of the token, of the length of the ttl, and of the ttl.
+            let whole = token.is_some_and(|at| {
+                bytes[at..].windows(2).filter(|part| part == b"\r\n").count() >= 3
+            });
             let gone = !node.loads && !node.holds(now, &forced.key, &forced.token);
-            if gone && has(b"EVALSHA") && has(&forced.token) && !has(b"\r\nNX\r\n") {
+            if gone && whole && has(b"EVALSHA") && !has(b"\r\nNX\r\n") {
                 forced.asked.insert(it.node, wire);
             }
         }
