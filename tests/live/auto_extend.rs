@@ -24,21 +24,17 @@ fn acquire_wave(embedded: &mut Loop, wave: usize, ttl: Duration) -> Vec<Lock> {
     locks.collect()
 }
 
-/// No token is prolonged or set after its release. Returns how many were released while an answer
-/// about them was on its way: by the source, which needs none.
-fn none_is_prolonged_behind_its_release(monitor: &Monitor) -> usize {
+/// No token is prolonged or set after its release.
+fn none_is_prolonged_after_its_release(monitor: &Monitor) {
     let mut released = HashSet::new();
-    let mut in_flight = 0;
     for heard in heard(monitor) {
         match heard.what {
             What::Release => {
-                in_flight += usize::from(heard.by_source);
                 released.insert(heard.token);
             }
-            _ => assert!(!released.contains(&heard.token), "{heard:?} behind its release"),
+            _ => assert!(!released.contains(&heard.token), "{heard:?} after its release"),
         }
     }
-    in_flight
 }
 
 #[test]
@@ -61,6 +57,7 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
                 if !locks.is_empty() {
                     let lock = locks.swap_remove(dice.place(locks.len()));
                     embedded.engine.release(lock, 0);
+                    in_flight += usize::from(busy);
                 }
             }
             embedded.turn();
@@ -77,20 +74,15 @@ fn ten_thousand_releases_while_renewals_are_under_way_leave_nothing() {
             embedded.engine.coordinator().open_records() == 0
         });
         nothing_is_left(&fleet, SECOND);
-        in_flight += monitors.iter().map(none_is_prolonged_behind_its_release).sum::<usize>();
+        monitors.iter().for_each(none_is_prolonged_after_its_release);
     }
     println!(
-        "10,000 locks in {:?}: {} renewals; {good} released; on three nodes, {in_flight} times \
-         while a renewal was under way",
+        "10,000 locks in {:?}: {} renewals; {good} released; {in_flight} of them while renewals \
+         were under way",
         start.elapsed(),
         embedded.engine.stats().renewed,
     );
-    // A node's own compare-and-delete has one form, whatever is unanswered.
-    let native = ["DELIFEQ", "DELEX"].map(|word| fleet[0].command(&["COMMAND", "INFO", word]));
-    let scripts =
-        native.iter().all(|info| matches!(info, Value::Array(all) if all == &[Value::Nil]));
-    let met = if scripts { in_flight > 1_000 } else { embedded.engine.stats().renewed > 100 };
-    assert!(met, "renewals and releases did not meet");
+    assert!(in_flight > 300, "renewals and releases did not meet: {in_flight}");
     assert!(good > 5_000, "the machine is too slow to show anything");
     assert_eq!(embedded.engine.coordinator().open_ops(), 0);
     nothing_is_left(&fleet, SECOND);

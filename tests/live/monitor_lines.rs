@@ -23,8 +23,6 @@ pub struct Heard {
     pub key: String,
     /// The token; empty if there is none.
     pub token: String,
-    /// A script that was sent by its source.
-    pub by_source: bool,
 }
 
 /// What the node was asked about locks, in its order.
@@ -50,28 +48,22 @@ fn read(line: &str) -> Option<Heard> {
     let arguments: Vec<&str> =
         command.strip_prefix('"')?.strip_suffix('"')?.split("\" \"").collect();
     let argument = |at: usize| arguments.get(at).copied().unwrap_or_default().to_owned();
-    let of = |what, key, token, by_source| {
+    let of = |what, key, token| {
         // The handshake tries the release without a key: it is not about any.
-        (key < arguments.len()).then(|| Heard {
-            what,
-            key: argument(key),
-            token: argument(token),
-            by_source,
-        })
+        (key < arguments.len()).then(|| Heard { what, key: argument(key), token: argument(token) })
     };
-    let by_source = arguments[0] == "EVAL";
     match (arguments[0], argument(1)) {
-        ("SET", _) => of(What::Set, 1, 2, false),
-        ("DEL", _) => of(What::Delete, 1, usize::MAX, false),
-        ("DELIFEQ", _) => of(What::Release, 1, 2, false),
-        ("DELEX", _) => of(What::Release, 1, 3, false),
+        ("SET", _) => of(What::Set, 1, 2),
+        ("DEL", _) => of(What::Delete, 1, usize::MAX),
+        ("DELIFEQ", _) => of(What::Release, 1, 2),
+        ("DELEX", _) => of(What::Release, 1, 3),
         ("EVAL" | "EVALSHA", script) if script == EXTEND.sha1 || script == EXTEND.source => {
-            of(What::Extend, 3, 4, by_source)
+            of(What::Extend, 3, 4)
         }
         ("EVAL" | "EVALSHA", script) if script == RELEASE.sha1 || script == RELEASE.source => {
-            of(What::Release, 3, 4, by_source)
+            of(What::Release, 3, 4)
         }
-        ("EVAL", script) if script == ADOPT => of(What::Adopt, 3, 5, by_source),
+        ("EVAL", script) if script == ADOPT => of(What::Adopt, 3, 5),
         _ => None,
     }
 }
