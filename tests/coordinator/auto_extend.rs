@@ -141,6 +141,7 @@ fn a_majority_that_does_not_answer_is_asked_until_the_deadline_and_the_loss_is_r
     assert_eq!(reason(&mut bench), LostReason::Expired);
     assert!(bench.core.remaining(&lock, bench.now).is_zero());
     assert!(bench.completion().is_none(), "it is reported once");
+    bench.pass(deadline.saturating_since(bench.now));
     for node in 0..3 {
         let names = bench.names(node);
         assert_eq!(names.last().map(String::as_str), Some("EVAL"), "it is released: {names:?}");

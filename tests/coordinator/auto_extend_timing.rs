@@ -130,6 +130,56 @@ fn checks_of_the_key_put_no_renewal_off_until_the_lock_is_lost() {
     assert!(renewed > 0, "lost: {:?}", bench.completion());
 }
 
+/// The nodes answer no extend. The loss is reported a little before the deadline, and a holder that
+/// has not noticed it may go by the deadline that it knows: so the releases are written at that.
+#[test]
+fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
+    for ttl in [millis(10), millis(300), TTL] {
+        // The nodes are not found silent before it.
+        let mut bench = Bench::with(3, |settings| {
+            settings.probe_interval = TTL * 100;
+            (settings.node_timeout, settings.reset_after) = (TTL, TTL * 4);
+        });
+        let keep = AutoExtend::at_most(TTL * 100);
+        bench.core.acquire_and_auto_extend(b"k", ttl, ttl, Some(keep), 7, bench.now).unwrap();
+        for node in 0..3 {
+            bench.said(node);
+            bench.reply(node, "+OK\r\n");
+        }
+        let Ok(Outcome::Acquired(lock)) = bench.completion().unwrap().result else { panic!() };
+        let deadline = bench.core.deadline(&lock).expect("it is held");
+        let releases = |bench: &mut Bench| {
+            let said = bench.said(0);
+            said.iter()
+                .filter(|command| command[0].starts_with("EVAL") && command.len() == 5)
+                .count()
+        };
+        while bench.now.saturating_add(Duration::from_micros(100)) < deadline {
+            bench.pass(Duration::from_micros(100));
+            assert_eq!(releases(&mut bench), 0, "{ttl:?}: {:?} left", deadline);
+        }
+        assert_eq!(bench.core.remaining(&lock, bench.now), Duration::ZERO, "its loss is reported");
+        bench.pass(deadline.saturating_since(bench.now));
+        assert_eq!(releases(&mut bench), 1, "{ttl:?}");
+    }
+}
+
+/// A client that ends does not wait for the deadline of a lock that it has lost.
+#[test]
+fn the_end_of_a_client_releases_a_lock_that_waits_for_its_deadline() {
+    let ends: [fn(&mut Bench); 2] =
+        [|bench| bench.core.close(bench.now), |bench| bench.core.release_all(bench.now)];
+    for end in ends {
+        let mut bench = quiet();
+        let lock = kept(&mut bench, AutoExtend::extensions(0));
+        let left = bench.core.remaining(&lock, bench.now);
+        bench.pass(left - millis(1));
+        assert_eq!(bench.names(0), [""; 0], "it is lost, and not released");
+        end(&mut bench);
+        assert_eq!(bench.names(0), ["EVAL"]);
+    }
+}
+
 #[test]
 fn auto_extend_refuses_a_ttl_too_short_to_be_renewed() {
     let mut bench = quiet();

@@ -29,6 +29,11 @@ impl Locks {
         for op in self.ops.all() {
             self.cancel(op, now);
         }
+        for id in self.records.ids() {
+            if self.records.is_open(id) && self.records.get(id).waits_for_its_deadline() {
+                self.end_as(id, Form::Source, None, now);
+            }
+        }
         for node in self.cluster.all_nodes().iter() {
             self.send_last_releases(node, now);
         }
@@ -46,9 +51,13 @@ impl Locks {
         }
         for id in self.records.ids() {
             // The end of an earlier record may have closed this one.
-            if self.records.is_open(id) && self.records.get(id).phase == Phase::Held {
+            if !self.records.is_open(id) {
+                continue;
+            }
+            let record = self.records.get(id);
+            if record.phase == Phase::Held || record.waits_for_its_deadline() {
                 self.end_extend(id, LostReason::Over, now);
-                self.end_as(id, Form::Source, now);
+                self.end_as(id, Form::Source, None, now);
             }
         }
     }

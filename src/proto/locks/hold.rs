@@ -124,7 +124,7 @@ impl Locks {
         let held = self.records.find(lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         if let Some(id) = held {
             self.end_extend(id, LostReason::Over, now);
-            self.end_as(id, Form::Source, now);
+            self.end_as(id, Form::Source, None, now);
         } else {
             self.forget_loss(lock);
         }
@@ -336,6 +336,13 @@ impl Locks {
     pub(super) fn deadline_is_reached(&mut self, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
         record.deadline_timer = None;
+        if record.phase == Phase::Ending {
+            // The loss was reported a little before.
+            let (pending, form) = (record.release_pending, self.own_form());
+            self.send_releases(pending, id, form, now);
+            self.finish(id);
+            return;
+        }
         let op = record.op;
         let stage = op.and_then(|op| self.ops.get_mut(op)).map(|request| &request.stage);
         if matches!(stage, Some(Stage::Granted { .. })) {
@@ -345,14 +352,18 @@ impl Locks {
         }
     }
 
-    /// The lock is lost now: its loss is reported, and its pending releases are sent.
+    /// The lock is lost now: its loss is reported, and its pending releases are sent. If the loss
+    /// is reported a little before the deadline, they are sent at the deadline: until then a holder
+    /// that has not noticed the report may go by the deadline that it knows.
     pub(super) fn lose(&mut self, id: RecordId, reason: LostReason, now: Instant) {
         self.end_extend(id, reason, now);
         self.report_loss(id, reason, now);
         if self.hold_is_over(id, now) {
             self.cluster.stats_mut().lost += 1;
         }
-        self.end(id, now);
+        let record = self.records.get(id);
+        let release_at = (reason != LostReason::Gone).then_some(record.deadline);
+        self.end_as(id, self.own_form(), release_at.filter(|&at| now < at), now);
     }
 
     /// Counts the end of a lock that was handed out. Returns whether it was held until now.
@@ -374,11 +385,22 @@ impl Locks {
 
     /// Ends a record: its releases become due, and are sent at once if the nodes can be reached.
     pub(super) fn end(&mut self, id: RecordId, now: Instant) {
-        let form = if self.cluster.settings().attended { Form::Sha } else { Form::Source };
-        self.end_as(id, form, now);
+        self.end_as(id, self.own_form(), None, now);
     }
 
-    pub(super) fn end_as(&mut self, id: RecordId, form: Form, now: Instant) {
+    /// The form of a release whose answer is read.
+    fn own_form(&self) -> Form {
+        if self.cluster.settings().attended { Form::Sha } else { Form::Source }
+    }
+
+    /// Ends a record. Its releases are sent at `release_at`, or at once.
+    pub(super) fn end_as(
+        &mut self,
+        id: RecordId,
+        form: Form,
+        release_at: Option<Instant>,
+        now: Instant,
+    ) {
         self.stop_auto_extend(id);
         if self.hold_is_over(id, now) {
             // The loss of a lock was counted before.
@@ -390,6 +412,10 @@ impl Locks {
         self.timers.clear_in(&mut record.round_timer);
         self.timers.clear_in(&mut record.deadline_timer);
         let release_pending = record.release_pending;
+        if let Some(at) = release_at {
+            let due = Due::Deadline { record: id };
+            record.deadline_timer = Some(self.timers.set_at(at, due));
+        }
         self.send_releases(release_pending, id, form, now);
         // This comes after the releases, and in one write with them.
         self.vacate(id, was_held);

@@ -249,6 +249,11 @@ impl Record {
         LOSS_BEFORE.min(self.caller_ttl.usable() / 2)
     }
 
+    /// Whether the lock is lost, and its releases are sent at its deadline.
+    pub fn waits_for_its_deadline(&self) -> bool {
+        self.phase == Phase::Ending && self.deadline_timer.is_some()
+    }
+
     /// Whether the lock counts as lost by now, though its timer may not have been looked at yet.
     /// Nothing that prolongs it is written from then on.
     pub fn is_overdue(&self, now: Instant) -> bool {

@@ -23,6 +23,9 @@ impl Locks {
     /// Writes the release of an ended record to these nodes, or queues it.
     pub(super) fn send_releases(&mut self, nodes: NodeSet, id: RecordId, form: Form, now: Instant) {
         let record = self.records.get(id);
+        if record.waits_for_its_deadline() {
+            return;
+        }
         let (asked, nodes) = (record.asked, nodes.minus(record.releasing));
         // Nodes that get the same form are asked together.
         let (mut same, mut same_form) = (NodeSet::EMPTY, form);
