@@ -186,6 +186,10 @@ impl World {
     /// Takes note of what the clients report; of ends only if `fetches`.
     fn look(&mut self, fetches: bool) {
         let now = self.at();
+        // A loss that was reported since the last look comes before a lock that was won after it.
+        for client in 0..self.clients.len() {
+            self.look_at_locks(client);
+        }
         for client in 0..self.clients.len() {
             if fetches {
                 while let Some(done) = self.clients[client].core.poll_completion(now) {
