@@ -50,6 +50,7 @@ const SOON: Duration = Duration::from_millis(4);
 #[derive(Debug)]
 enum Place {
     /// The driver is a task, which keeps the poller.
+    #[cfg(feature = "tokio")]
     WithTask,
     Free(Reactor),
     Taken,

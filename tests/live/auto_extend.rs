@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::monitor_lines::{What, heard};
 use super::*;
-use crate::support::{Monitor, Node, Value, again};
+use crate::support::{Monitor, Node, again};
 use redlatch::{AutoExtend, Lock, LostReason, NodeError, NodeReply, Outcome, ReleaseOutcome};
 
 /// So many locks are acquired at once, and released one by one while they are renewed.
