@@ -164,6 +164,42 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
     }
 }
 
+/// A caller that gives up a lost lock does not go by its deadline any more. So the releases are sent
+/// at once, and do not need a later turn of the client.
+#[test]
+fn a_lost_lock_that_is_given_up_is_released_before_its_deadline() {
+    let ways: [fn(&mut Bench, Lock); 3] = [
+        |bench, lock| bench.core.release_nowait(&lock, bench.now),
+        |bench, lock| {
+            let op = bench.core.release(lock, 9, bench.now);
+            let done = bench.completion().expect("it is answered at once");
+            assert_eq!(done.op, op);
+            let expired = Outcome::Released(ReleaseOutcome::AlreadyExpired);
+            assert_eq!(done.result, Ok(expired));
+        },
+        |bench, lock| assert_eq!(bench.core.into_token(lock, bench.now), None),
+    ];
+    for give_up in ways {
+        let mut bench = quiet();
+        let lock = kept(&mut bench, AutoExtend::extensions(0));
+        let left = bench.core.remaining(&lock, bench.now);
+        bench.pass(left - millis(1));
+        let losses = |bench: &mut Bench| {
+            std::iter::from_fn(|| bench.completion())
+                .filter(|done| matches!(done.result, Err(Error::Lost { .. })))
+                .count()
+        };
+        assert_eq!(losses(&mut bench), 1);
+        assert_eq!(bench.names(0), [""; 0], "it is lost, and not released");
+        give_up(&mut bench, lock);
+        for node in 0..3 {
+            assert_eq!(bench.names(node), ["EVAL"]);
+            bench.reply(node, ":1\r\n");
+        }
+        assert_eq!(bench.core.open_records(), 0);
+    }
+}
+
 /// A client that ends does not wait for the deadline of a lock that it has lost.
 #[test]
 fn the_end_of_a_client_releases_a_lock_that_waits_for_its_deadline() {

@@ -83,7 +83,7 @@ impl Locks {
     pub fn release(&mut self, lock: Lock, data: u64, now: Instant) -> Op {
         let held = self.records.find(&lock).filter(|&n| self.records.get(n).phase == Phase::Held);
         let Some(id) = held else {
-            self.forget_loss(&lock);
+            self.give_up_lost(&lock, now);
             let expired = Outcome::Released(ReleaseOutcome::AlreadyExpired);
             return self.ops.open(data, now, now, Stage::Over(Ok(expired)));
         };
@@ -126,7 +126,18 @@ impl Locks {
             self.end_extend(id, LostReason::Over, now);
             self.end_as(id, Form::Source, None, now);
         } else {
-            self.forget_loss(lock);
+            self.give_up_lost(lock, now);
+        }
+    }
+
+    /// The caller gives up a lock that is over. Its loss need not be reported any more, and no
+    /// holder goes by its deadline: releases that wait for that are sent now.
+    fn give_up_lost(&mut self, lock: &Lock, now: Instant) {
+        self.forget_loss(lock);
+        if let Some(id) = self.records.find(lock) {
+            if self.records.get(id).waits_for_its_deadline() {
+                self.end_as(id, Form::Source, None, now);
+            }
         }
     }
 

@@ -216,6 +216,10 @@ impl Locks {
             if !over || !record.release_pending.contains(node) || record.releasing.contains(node) {
                 continue;
             }
+            if record.waits_for_its_deadline() {
+                // The deadline sends every pending release of the record.
+                continue;
+            }
             if now < pending_release.not_before {
                 self.pending_releases[node.index()].push(pending_release);
                 self.schedule_releases(node, now);
