@@ -262,12 +262,14 @@ impl World {
             }
             match deadline.map(Instant::as_nanos) {
                 _ if held.given_up || self.meddled[held.key] => {}
-                None => self.checker.end(self.now, held.belief),
+                None if self.checker.belief(held.belief).until > self.now => {
+                    self.checker.lose(self.now, held.belief, 0);
+                }
                 Some(until) if until > held.until => {
                     held.until = until;
                     self.checker.prolong(self.now, held.belief, until, 0);
                 }
-                Some(_) => {}
+                _ => {}
             }
         }
     }

@@ -4,7 +4,8 @@
 //!
 //! A caller that got a deadline acts on it without asking again. So a belief lasts until the latest
 //! deadline that was reported. The belief ends earlier if its owner gave the lock back, or if the
-//! loss was reported. The loss of a kept lock is reported once, and in time, with a warning before
+//! loss was reported well before. A loss that is reported a little before the deadline may be
+//! noticed late: until the deadline no other caller may get the lock. The loss of a kept lock is reported once, and in time, with a warning before
 //! it.
 
 use std::collections::BTreeMap;
@@ -27,6 +28,9 @@ pub struct Belief {
     pub from: u64,
     /// The first moment at which its owner does not believe in it any more.
     pub until: u64,
+    /// The owner may act on the lock up to this moment, because it has not noticed the report of the
+    /// loss yet.
+    acts_until: u64,
     /// An operator deleted its key on a node, on a minority of them: the owner may come to think
     /// that it is lost, and early.
     pub touched: bool,
@@ -38,7 +42,8 @@ pub struct Belief {
 impl Belief {
     /// Which caller believes in which lock, from when until when.
     pub fn new(who: (usize, usize), key: usize, token: Vec<u8>, from: u64, until: u64) -> Belief {
-        Belief { who, key, token, from, until, touched: false, forced: false }
+        let (touched, forced) = (false, false);
+        Belief { who, key, token, from, until, acts_until: until, touched, forced }
     }
 }
 
@@ -123,6 +128,7 @@ impl Checker {
         let belief = &mut self.beliefs[number];
         let (was, who) = (belief.until, belief.who);
         belief.until = until.max(was);
+        belief.acts_until = belief.until;
         let forced = belief.forced;
         if was <= now && now < until {
             self.violate(format!("the lock of {who:?} came back after its deadline"));
@@ -139,12 +145,19 @@ impl Checker {
     pub fn shorten(&mut self, now: u64, number: usize, until: u64, kept_waiting: u64) {
         let belief = &mut self.beliefs[number];
         belief.until = until.min(belief.until);
+        belief.acts_until = belief.until;
         self.moved(now, number, kept_waiting);
     }
 
     /// The owner can see that the lock is lost.
     pub fn lose(&mut self, now: u64, number: usize, kept_waiting: u64) {
+        let belief = &mut self.beliefs[number];
+        let acts_until = belief.until;
         self.end(now, number);
+        let belief = &mut self.beliefs[number];
+        if acts_until.saturating_sub(now) <= LOSS_BEFORE && !belief.touched {
+            belief.acts_until = acts_until;
+        }
         for kept in self.kept.values_mut().filter(|kept| kept.belief == number) {
             kept.lost = true;
             if now < kept.due {
@@ -223,10 +236,11 @@ impl Checker {
         }
     }
 
-    /// The owner gave the lock back, or its loss was reported.
+    /// The owner gave the lock back.
     pub fn end(&mut self, now: u64, number: usize) {
         let belief = &mut self.beliefs[number];
         belief.until = belief.until.min(now);
+        belief.acts_until = belief.acts_until.min(now);
     }
 
     /// An operator deletes the key of a lock on a minority of the nodes, or on all of them.
@@ -243,7 +257,8 @@ impl Checker {
     /// Whether two believe in a key at the same time.
     fn compare(&mut self, number: usize, now: u64) {
         let new = &self.beliefs[number];
-        let overlaps = |other: &Belief| other.key == new.key && other.until > now && !other.forced;
+        let overlaps =
+            |other: &Belief| other.key == new.key && other.acts_until > now && !other.forced;
         if new.until <= now || new.forced || !self.excludes {
             return;
         }
@@ -251,7 +266,7 @@ impl Checker {
         let other = others.rfind(|(at, other)| *at != number && overlaps(other));
         if let Some((_, other)) = other {
             let (a, b, key) = (other.who, new.who, new.key);
-            let (until, from) = (other.until, now);
+            let (until, from) = (other.acts_until, now);
             self.violate(format!(
                 "two holders of key {key}: {a:?} until {until} ns, and {b:?} from {from} ns on"
             ));

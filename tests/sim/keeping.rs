@@ -191,7 +191,7 @@ impl World {
         }
         if self.dice.chance(300) {
             let at = self.agenda.now() + self.dice.below(100 * MILLI);
-            self.clients[client].relics.push(Relic { at, lock: held.lock });
+            self.clients[client].relics.push(Relic { at, lock: held.lock, belief: held.belief });
         }
         self.rest(client, user);
     }

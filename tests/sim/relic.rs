@@ -15,6 +15,8 @@ pub struct Relic {
     /// When it is used.
     pub at: u64,
     pub lock: Lock,
+    /// The belief of its owner, who may have acted on the lock until now.
+    pub belief: usize,
 }
 
 impl World {
@@ -25,7 +27,7 @@ impl World {
         let until = self.checker.belief(held.belief).until.max(now);
         if self.dice.chance(600) {
             let at = until + self.dice.below(300 * MILLI);
-            self.clients[client].relics.push(Relic { at, lock: held.lock });
+            self.clients[client].relics.push(Relic { at, lock: held.lock, belief: held.belief });
         }
         self.rest(client, user);
     }
@@ -40,6 +42,9 @@ impl World {
         let it = &mut self.clients[client];
         if !it.coordinator.remaining(&relic.lock, instant(now)).is_zero() {
             self.checker.violate(format!("client {client} believes in a lock that is over"));
+        }
+        if matches!(what, 0 | 2) {
+            self.checker.end(now, relic.belief);
         }
         match what {
             0 => it.coordinator.release_nowait(&relic.lock, instant(now)),
