@@ -1,4 +1,4 @@
-//! Addresses, durations, configuration files and variables that nobody would write. See
+//! Addresses, durations, configuration files and variables of any text. See
 //! `fuzz/bodies/config.rs`.
 //!
 //! `cargo +nightly fuzz run config fuzz/corpus/config fuzz/seeds/config -- -max_len=400`

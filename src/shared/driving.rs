@@ -25,8 +25,8 @@
 //! * nothing is due within [`SOON`].
 //!
 //! A leader that ends, also by a panic, frees the poller under the lock, so the rule holds for it,
-//! too. What arrives at a socket while the poller is free is read at most two naps later: nobody
-//! waits for it, except for the end of a lock that a push reports. What is due by the clock is
+//! too. What arrives at a socket while the poller is free is read at most two naps later: no
+//! caller waits for it, except for the end of a lock that a push reports. What is due by the clock is
 //! never late, because the driver is back before.
 
 use std::sync::{Condvar, MutexGuard, PoisonError};
@@ -140,7 +140,7 @@ impl Driving {
     }
 
     /// Something is due at this time from now.
-    pub(super) fn is_due(&mut self, sleep: Option<Duration>) {
+    pub(super) fn note_due(&mut self, sleep: Option<Duration>) {
         self.roused |= self.is_free() && sleep.is_some_and(|sleep| sleep < self.soon);
         self.interrupt |= self.roused;
     }
@@ -405,7 +405,7 @@ impl Inner {
         };
         if frees {
             driving.free(poller.take().expect("the thread that drives has it"));
-            driving.is_due(sleep);
+            driving.note_due(sleep);
         }
         Turned::Asleep(sleep.filter(|_| !state.open().engine.has_alarm()))
     }
@@ -419,7 +419,7 @@ impl Inner {
         }
         let _ = self.prepare_to_sleep(&mut state.open());
         state.driving.free(poller);
-        state.driving.is_due(Some(Duration::ZERO));
+        state.driving.note_due(Some(Duration::ZERO));
         self.wake(state);
     }
 }

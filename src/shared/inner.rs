@@ -155,7 +155,7 @@ impl Inner {
                 // The driver may sleep too long by now.
                 let _ = self.waker.wake();
             }
-            open.driving.is_due(sleep);
+            open.driving.note_due(sleep);
         }
         self.wake(state);
         Ok(done)

@@ -102,7 +102,7 @@ struct Edit {
     added: Vec<u8>,
 }
 
-/// Random bytes, or a committed input with a few changes and another one behind it.
+/// Random bytes, or a committed input with a few changes and another one after it.
 fn input(seeds: Vec<Vec<u8>>, longest: usize) -> impl Strategy<Value = Vec<u8>> {
     let edit = (any::<Index>(), 0..6_usize, prop::collection::vec(any::<u8>(), 0..6))
         .prop_map(|(place, removed, added)| Edit { place, removed, added });

@@ -267,7 +267,7 @@ impl Locks {
         let reports_under = self.reports_under(data);
         let record = self.records.get_mut(id);
         record.op = None;
-        record.is_handed_out(now, reports_under);
+        record.note_handed_out(now, reports_under);
         self.cluster.stats_mut().handed_out(now.saturating_since(since));
         handle_of(id, record)
     }

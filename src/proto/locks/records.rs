@@ -115,7 +115,7 @@ pub struct Record {
 
 impl Record {
     /// The lock is handed out. Its updates are reported under this data, if they are wanted.
-    pub fn is_handed_out(&mut self, now: Instant, reports_under: Option<u64>) {
+    pub fn note_handed_out(&mut self, now: Instant, reports_under: Option<u64>) {
         self.held_since = now;
         (self.reports, self.data) = (reports_under.is_some(), reports_under.unwrap_or_default());
     }

@@ -160,7 +160,7 @@ impl Locks {
     #[inline]
     fn acknowledged(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let record = self.records.get_mut(id);
-        if record.is_proven(node) {
+        if record.note_proof(node) {
             // The `SET` of an earlier connection may still be executed: the release is sent once
             // more, later.
             record.note_answer(now);
@@ -178,7 +178,7 @@ impl Locks {
         for pending_release in std::mem::take(&mut self.pending_releases[node.index()].unproven) {
             if self.records.is_open(pending_release.record) {
                 let record = self.records.get_mut(pending_release.record);
-                record.is_proven(node);
+                record.note_proof(node);
                 record.note_answer(now);
             }
         }
@@ -226,7 +226,7 @@ impl Locks {
                 continue;
             }
             if record.has_lapsed(node, now) {
-                given_up += u64::from(record.is_proven(node));
+                given_up += u64::from(record.note_proof(node));
                 record.release_pending.remove(node);
                 self.finish(pending_release.record);
             } else {
@@ -293,7 +293,7 @@ impl Locks {
                 continue;
             }
             let record = self.records.get_mut(pending_release.record);
-            record.is_proven(node);
+            record.note_proof(node);
             count += u64::from(record.release_pending.remove(node));
             self.finish(pending_release.record);
         }

@@ -60,7 +60,7 @@ impl Record {
 
     /// The node will not execute an ask of an earlier connection any more. Returns whether that was
     /// unproven before.
-    pub fn is_proven(&mut self, node: NodeId) -> bool {
+    pub fn note_proof(&mut self, node: NodeId) -> bool {
         self.trouble.as_mut().is_some_and(|trouble| trouble.unproven.remove(node))
     }
 

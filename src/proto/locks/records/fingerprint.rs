@@ -84,7 +84,7 @@ impl Record {
             *doubtful,
         ];
         fingerprint.add_sets(nodes, &sets);
-        // The votes of a round that nobody waits for do not matter.
+        // The votes of a round without a waiting caller do not matter.
         let released = round.purpose == Purpose::Release && op.is_none();
         if self.is_deciding() && !released {
             round.add_to(fingerprint, nodes);
