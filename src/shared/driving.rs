@@ -26,8 +26,8 @@
 //!
 //! A leader that ends, also by a panic, frees the poller under the lock, so the rule holds for it,
 //! too. What arrives at a socket while the poller is free is read at most two naps later: no
-//! caller waits for it, except for the end of a lock that a push reports. What is due by the clock is
-//! never late, because the driver is back before.
+//! caller waits for it, except for the end of a lock that a push reports. What is due by the clock
+//! is never late, because the driver is back before.
 
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::task::Poll;

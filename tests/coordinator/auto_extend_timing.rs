@@ -164,8 +164,8 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
     }
 }
 
-/// A caller that gives up a lost lock does not go by its deadline any more. So the releases are sent
-/// at once, and do not need a later turn of the client.
+/// A caller that gives up a lost lock does not go by its deadline any more. So the releases are
+/// sent at once, and do not need a later turn of the client.
 #[test]
 fn a_lost_lock_that_is_given_up_is_released_before_its_deadline() {
     let ways: [fn(&mut Bench, Lock); 3] = [

@@ -5,8 +5,8 @@
 //! A caller that got a deadline acts on it without asking again. So a belief lasts until the latest
 //! deadline that was reported. The belief ends earlier if its owner gave the lock back, or if the
 //! loss was reported well before. A loss that is reported a little before the deadline may be
-//! noticed late: until the deadline no other caller may get the lock. The loss of a kept lock is reported once, and in time, with a warning before
-//! it.
+//! noticed late: until the deadline no other caller may get the lock. The loss of a kept lock is
+//! reported once, and in time, with a warning before it.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,8 @@ pub struct Belief {
     pub from: u64,
     /// The first moment at which its owner does not believe in it any more.
     pub until: u64,
-    /// The owner may act on the lock up to this moment, because it has not noticed the report of the
-    /// loss yet.
+    /// The owner may act on the lock up to this moment, because it has not noticed the report of
+    /// the loss yet.
     acts_until: u64,
     /// An operator deleted its key on a node, on a minority of them: the owner may come to think
     /// that it is lost, and early.
