@@ -69,6 +69,9 @@ fn unit_of(name: &str) -> Option<u128> {
 /// So many units, in nanoseconds; what is less than a nanosecond is dropped.
 fn part(digits: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    if fraction.contains('.') {
+        return None;
+    }
     let fraction = fraction.get(..18).unwrap_or(fraction);
     let scale = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
     let whole: u128 = whole.parse().ok()?;
@@ -109,6 +112,7 @@ mod tests {
             "-1",
             "+1",
             "1e9",
+            "3.033333333333333333.1",
             "1e99",
             "inf",
             "NaN",
