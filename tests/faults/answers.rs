@@ -22,6 +22,9 @@ impl Trouble {
         let before = client(config(urls));
         (self.provoke)(&fleet[0]);
         let between = Client::connect(config(urls)).unwrap();
+        drive_until(&between, 30 * SECOND, "the healthy nodes are ready", || {
+            between.nodes()[1..].iter().all(|&state| state == NodeState::Ready)
+        });
         self.costs_nothing(&before, "connected before");
         self.costs_nothing(&between, "connected to two");
         (self.provoke)(&fleet[1]);

@@ -75,13 +75,15 @@ fn walk(nodes: &Proxied) -> Vec<String> {
     }
     for _ in 0..5 {
         let mut guard = client.try_lock("a", TTL).unwrap();
-        drive_until(&client, SECOND, "all have it", || tokens(&nodes.fleet, "a").len() == 3);
+        drive_until(&client, 30 * SECOND, "all have it", || tokens(&nodes.fleet, "a").len() == 3);
         seen.push(format!("{:?}", guard.extend(TTL)));
         seen.push(format!("{:?}", guard.release()));
         let error = client.try_lock("another's", TTL).unwrap_err();
         seen.push(format!("contended: {}", matches!(error, Error::Contended(_))));
         let gone = client.try_lock("gone", TTL).unwrap();
-        drive_until(&client, SECOND, "all have it", || tokens(&nodes.fleet, "gone").len() == 3);
+        drive_until(&client, 30 * SECOND, "all have it", || {
+            tokens(&nodes.fleet, "gone").len() == 3
+        });
         nodes.fleet.iter().for_each(|node| drop(node.command(&["DEL", "gone"])));
         seen.push(format!("{:?}", gone.release()));
     }
@@ -120,7 +122,9 @@ fn error_lines_of_any_length_are_no_votes_and_are_reported_shortly() {
         let reply = if dripping { Reply::Dripping(line) } else { Reply::Bytes(line) };
         let ok = Reply::Bytes(b"+OK\r\n".to_vec());
         let nodes = [reply.clone(), reply, ok].map(answering_set_with);
-        let client = client(config(nodes.iter().map(Canned::url)));
+        // A reply of some thousand single bytes takes its time on a machine that is busy.
+        let patient = config(nodes.iter().map(Canned::url)).node_timeout(30 * SECOND);
+        let client = client(patient);
         let start = Instant::now();
         let error = client.try_lock("a", TTL).unwrap_err();
         println!("{length} bytes: after {:?}: {} bytes", start.elapsed(), error.to_string().len());

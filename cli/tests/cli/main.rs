@@ -222,9 +222,10 @@ fn nothing_is_left(fleet: &Fleet) {
 }
 
 /// Waits until every node holds that token at the key. A tool ends when it has a majority, maybe
-/// before the last node has read the request.
+/// before the last node has read the request, or without a node that is connected late.
 #[track_caller]
 fn is_held_everywhere(fleet: &Fleet, key: &str, token: &str) {
+    give_to_late_nodes(fleet, key, token);
     let held = vec![Some(token.to_string()); fleet.len()];
     eventually(LIMIT, "every node holds the token", || values(fleet, key) == held);
 }
@@ -240,7 +241,6 @@ fn acquired(fleet: &Fleet, arguments: &[&str]) -> String {
     let (digits, owner) = token.split_once(':').expect("the tool has an owner");
     assert!(digits.len() == 40 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{token:?}");
     assert!(owner.rsplit_once(':').is_some_and(|it| it.1.parse::<u32>().is_ok()), "{token:?}");
-    give_to_late_nodes(fleet, key, token);
     is_held_everywhere(fleet, key, token);
     token.to_string()
 }
