@@ -15,6 +15,7 @@ mod hand_off;
 mod healing;
 mod late_turns;
 mod liveness;
+mod looking;
 mod lost_keys;
 mod marker;
 mod pending_releases;
