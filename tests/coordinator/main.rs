@@ -5,6 +5,7 @@
 mod auto_extend;
 mod auto_extend_timing;
 mod bench;
+mod by_token;
 mod completions;
 mod counters;
 mod extend_release;

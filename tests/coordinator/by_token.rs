@@ -1,0 +1,226 @@
+//! What is done to a key by a token alone, or without one: extend, delete, look and delete.
+
+use super::*;
+use redlatch::{Inspection, KeyState, KeySummary, LockToken, LostReason, NodeId};
+
+fn token() -> LockToken {
+    LockToken::parse(&"b".repeat(40)).unwrap()
+}
+
+/// A bench whose nodes are not probed.
+fn quiet(nodes: usize) -> Bench {
+    Bench::with(nodes, |settings| settings.probe_interval = TTL * 100)
+}
+
+fn extend(bench: &mut Bench, ttl: Duration) {
+    bench.core.extend_token(b"k", token(), ttl, 5, bench.now).unwrap();
+}
+
+fn answer(bench: &mut Bench, replies: &[&str]) {
+    for (node, reply) in replies.iter().enumerate() {
+        assert_eq!(bench.names(node), ["EVALSHA"], "n{node}");
+        bench.reply(node, reply);
+    }
+}
+
+#[test]
+fn extend_by_token_is_lost_when_more_nodes_than_a_minority_do_not_have_the_token() {
+    let mut bench = quiet(5);
+    extend(&mut bench, TTL);
+    answer(&mut bench, &[":0\r\n", ":-1\r\n"]);
+    assert!(bench.completion().is_none(), "three nodes may extend it yet");
+    bench.said(2);
+    bench.reply(2, ":0\r\n");
+    let result = bench.completion().expect("two are no majority").result;
+    assert!(matches!(result, Err(Error::Lost { reason: LostReason::Gone, .. })), "{result:?}");
+}
+
+#[test]
+fn extend_by_token_is_counted_in_the_errors_of_its_nodes() {
+    let mut bench = quiet(3);
+    extend(&mut bench, TTL);
+    answer(&mut bench, &[":1\r\n", "-LOADING no\r\n"]);
+    let errors = |node: usize| bench.core.stats().nodes[node].errors(NodeError::Loading);
+    assert_eq!((errors(0), errors(1)), (0, 1));
+}
+
+#[test]
+fn extend_by_token_that_is_lost_reports_why() {
+    let (gone, unsure) = (":0\r\n", "-LOADING no\r\n");
+    let forbidden = "-NOPERM no\r\n";
+    let error = |replies: &[&str]| {
+        let mut bench = quiet(3);
+        extend(&mut bench, TTL);
+        for (node, reply) in replies.iter().enumerate() {
+            // A node that refuses the digest of the script is asked with its source.
+            while !bench.said(node).is_empty() {
+                bench.reply(node, reply);
+            }
+        }
+        bench.completion().expect("it is decided").result.unwrap_err()
+    };
+    assert!(matches!(error(&[gone, unsure, unsure]), Error::NoQuorum(_)));
+    assert!(matches!(error(&[unsure, forbidden, unsure]), Error::NoQuorum(_)));
+    assert!(matches!(error(&[forbidden, forbidden]), Error::Config(_)));
+    let lost = error(&[gone, gone]);
+    assert!(matches!(lost, Error::Lost { reason: LostReason::Gone, .. }), "{lost:?}");
+}
+
+/// The node timeout is longer than this.
+const SHORT: Duration = Duration::from_millis(40);
+/// What is left of it after drift.
+const USABLE: Duration = Duration::from_micros(37_600);
+
+#[test]
+fn extend_by_token_that_is_decided_at_its_deadline_is_no_extend() {
+    for (after, good) in [(USABLE - Duration::from_nanos(1), true), (USABLE, false)] {
+        let mut bench = quiet(3);
+        extend(&mut bench, SHORT);
+        bench.now = bench.now.saturating_add(after);
+        answer(&mut bench, &[":1\r\n", ":1\r\n"]);
+        let result = bench.completion().expect("it is decided").result;
+        let expired = matches!(result, Err(Error::Lost { reason: LostReason::Expired, .. }));
+        assert_eq!((result.is_ok(), expired), (good, !good), "{result:?}");
+    }
+}
+
+#[test]
+fn extend_by_token_that_is_fetched_at_its_deadline_is_no_extend() {
+    for (after, good) in [(USABLE - Duration::from_nanos(1), true), (USABLE, false)] {
+        let mut bench = quiet(3);
+        extend(&mut bench, SHORT);
+        answer(&mut bench, &[":1\r\n", ":1\r\n"]);
+        bench.now = bench.now.saturating_add(after);
+        let result = bench.completion().expect("it is decided").result;
+        let expired = matches!(result, Err(Error::Lost { reason: LostReason::Expired, .. }));
+        assert_eq!((result.is_ok(), expired), (good, !good), "{result:?}");
+    }
+}
+
+#[test]
+fn extend_by_token_is_repeated_by_its_source_before_its_deadline_only() {
+    for (after, repeated) in [(USABLE - Duration::from_nanos(1), true), (USABLE, false)] {
+        let mut bench = quiet(3);
+        extend(&mut bench, SHORT);
+        assert_eq!(bench.names(0), ["EVALSHA"]);
+        bench.now = bench.now.saturating_add(after);
+        bench.reply(0, "-NOSCRIPT no\r\n");
+        let expected: &[&str] = if repeated { &["EVAL"] } else { &[] };
+        assert_eq!(bench.names(0), expected);
+    }
+    // The source itself is not answered in that way; a node that does so has no vote.
+    let mut bench = quiet(3);
+    extend(&mut bench, TTL);
+    answer(&mut bench, &["-NOSCRIPT no\r\n"]);
+    assert_eq!(bench.names(0), ["EVAL"]);
+    bench.reply(0, "-NOSCRIPT no\r\n");
+    assert!(bench.said(0).is_empty());
+}
+
+#[test]
+fn extend_by_token_names_a_node_in_quarantine_also_if_it_agreed() {
+    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
+    extend(&mut bench, TTL);
+    answer(&mut bench, &[":1\r\n", ":1\r\n"]);
+    assert!(bench.completion().is_none(), "one that counts");
+    bench.names(2);
+    bench.reply(2, "-LOADING no\r\n");
+    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Quarantined));
+}
+
+/// What three nodes hold, after these replies.
+fn seen(bench: &mut Bench, replies: [&str; 3]) -> Inspection {
+    bench.core.inspect(b"k", 5, bench.now).unwrap();
+    for (node, reply) in replies.iter().enumerate() {
+        assert_eq!(bench.names(node), ["GETRANGE", "PTTL"]);
+        bench.reply(node, reply);
+    }
+    match bench.completion().map(|done| done.result) {
+        Some(Ok(Outcome::Inspected(seen))) => *seen,
+        other => panic!("no inspection: {other:?}"),
+    }
+}
+
+#[test]
+fn inspect_reports_a_key_that_expired_between_the_two_questions_as_absent() {
+    let mut bench = quiet(3);
+    let seen = seen(&mut bench, ["$1\r\nx\r\n:-2\r\n", "$1\r\nx\r\n:5\r\n", "$1\r\nx\r\n:-2\r\n"]);
+    assert_eq!(seen.nodes[0].state, KeyState::Absent);
+    assert!(matches!(seen.nodes[1].state, KeyState::Held { .. }));
+    assert_eq!(seen.summary(), KeySummary::Free);
+}
+
+#[test]
+fn inspect_reports_a_node_whose_connection_is_lost_between_its_two_answers_as_failed() {
+    let mut bench = quiet(3);
+    bench.core.inspect(b"k", 5, bench.now).unwrap();
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, "$1\r\nx\r\n");
+    }
+    bench.reply(0, ":500\r\n");
+    bench.reply(1, ":500\r\n");
+    bench.lose(2);
+    let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(seen.nodes[2].state, KeyState::Failed(NodeError::Lost));
+}
+
+#[test]
+fn forced_release_of_what_was_seen_deletes_only_that_on_the_nodes_that_held_it() {
+    let mut bench = quiet(3);
+    let seen = seen(&mut bench, ["$1\r\nx\r\n:500\r\n", "$2\r\nyz\r\n:500\r\n", "_\r\n:-2\r\n"]);
+    bench.core.force_release_seen(b"k", &seen, 6, bench.now).unwrap();
+    for (node, value) in ["x", "yz"].into_iter().enumerate() {
+        let said = bench.said(node);
+        assert_eq!(said.len(), 1);
+        assert_eq!(said[0][0], "EVAL");
+        assert_eq!(said[0][2..], ["1", "k", value, "159"], "compared as far as it was kept");
+    }
+    assert!(bench.said(2).is_empty(), "the key was not there");
+    bench.reply(0, ":1\r\n");
+    assert!(bench.completion().is_none(), "n1 has not answered");
+    bench.reply(1, ":-1\r\n");
+    let Ok(Outcome::ForceReleased(report)) = bench.completion().unwrap().result else { panic!() };
+    let replies: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
+    assert_eq!(replies, [NodeReply::Granted, NodeReply::Held, NodeReply::Absent]);
+    bench.assert_idle();
+}
+
+#[test]
+fn forced_release_of_what_was_seen_wakes_a_waiter_of_this_client() {
+    let mut bench = quiet(1);
+    bench.core.acquire(b"k", TTL, TTL, 1, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, "_\r\n");
+    bench.said(0);
+    bench.reply(0, "+OK\r\n:9000\r\n");
+    bench.core.inspect(b"k", 5, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, "$1\r\nx\r\n:9000\r\n");
+    let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
+    bench.core.force_release_seen(b"k", &seen, 6, bench.now).unwrap();
+    assert_eq!(bench.names(0), ["EVAL"]);
+    // The node does not notify a client of its own write.
+    bench.reply(0, ":1\r\n");
+    assert_eq!(bench.names(0), ["SET"]);
+    assert_eq!(bench.core.unanswered(NodeId::new(0)), 1);
+}
+
+#[test]
+fn forced_release_of_what_was_seen_ends_at_the_node_timeout() {
+    let mut bench = quiet(3);
+    let held = "$1\r\nx\r\n:500\r\n";
+    let seen = seen(&mut bench, [held, held, "-NOPERM no\r\n-NOPERM no\r\n"]);
+    bench.core.force_release_seen(b"k", &seen, 6, bench.now).unwrap();
+    bench.said(0);
+    bench.said(1);
+    bench.reply(0, ":1\r\n");
+    bench.pass(millis(50));
+    let Ok(Outcome::ForceReleased(report)) = bench.completion().unwrap().result else { panic!() };
+    let replies: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
+    let failed = [NodeError::Silent, NodeError::NoPermission].map(NodeReply::Failed);
+    assert_eq!(replies, [NodeReply::Granted, failed[0], failed[1]]);
+}
