@@ -11,6 +11,7 @@ mod counters;
 mod extend_release;
 mod flushing;
 mod foreign_writes;
+mod forked;
 mod found_by_simulation;
 mod hand_off;
 mod healing;
