@@ -374,4 +374,40 @@ mod tests {
         node.password = Some(Secret::new("hunter2"));
         assert!(!format!("{node:?}").contains("hunter2"));
     }
+
+    #[test]
+    fn longest_prefix_and_longest_name_of_the_marker_are_those_of_a_key() {
+        for (length, good) in [(LONGEST_KEY, true), (LONGEST_KEY + 1, false)] {
+            let text: Box<str> = "x".repeat(length).into();
+            let mut prefixed = of(&["a"]);
+            prefixed.key_prefix = text.clone();
+            let mut marked = of(&["a"]);
+            marked.node_marker = text;
+            for settings in [prefixed, marked] {
+                let (given, most) = (length, LONGEST_KEY);
+                let refused = Err(ConfigError::KeyTooLong { given, most });
+                assert_eq!(settings.validate(), if good { Ok(()) } else { refused });
+            }
+        }
+    }
+
+    #[test]
+    fn credentials_and_limits_are_those_that_were_given() {
+        let credentials = Credentials::of("billing", "secret");
+        assert_eq!(credentials.user.as_deref(), Some("billing"));
+        assert_eq!(credentials.password, Credentials::password("secret").password);
+        let limits = Limits::default().records(1).asks(2).outbox(3);
+        assert_eq!((limits.records, limits.asks, limits.outbox), (1, 2, 3));
+    }
+
+    #[test]
+    fn longest_max_ttl_is_a_year_and_the_longest_key_has_64_kib() {
+        let year = Duration::from_secs(31_536_000);
+        for (max_ttl, good) in [(year, true), (year + Duration::from_millis(1), false)] {
+            let mut settings = of(&["a"]);
+            settings.max_ttl = max_ttl;
+            assert_eq!(settings.validate().is_ok(), good, "{max_ttl:?}");
+        }
+        assert_eq!(LONGEST_KEY, 65_536);
+    }
 }

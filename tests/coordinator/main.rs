@@ -16,6 +16,7 @@ mod found_by_simulation;
 mod hand_off;
 mod healing;
 mod late_turns;
+mod limits;
 mod liveness;
 mod looking;
 mod lost_keys;

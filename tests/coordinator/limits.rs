@@ -1,0 +1,153 @@
+//! Limits: the longest key, and what waits for a node that does not read or does not answer.
+
+use super::*;
+use redlatch::proto::{LONGEST_KEY, Limits};
+use redlatch::{Busy, ConfigError, NodeId};
+
+/// A bench with these limits, whose nodes are not probed.
+fn limited(nodes: usize, limits: impl FnOnce(Limits) -> Limits) -> Bench {
+    Bench::with(nodes, |settings| {
+        settings.probe_interval = TTL * 100;
+        settings.limits = limits(settings.limits);
+    })
+}
+
+fn ask_for(bench: &mut Bench, key: &[u8]) -> Result<redlatch::Op, Error> {
+    bench.core.acquire(key, TTL, Duration::ZERO, 1, bench.now)
+}
+
+fn output(bench: &Bench, node: usize) -> usize {
+    bench.core.output(NodeId::new(node)).len()
+}
+
+#[test]
+fn key_that_is_too_long_with_its_prefix_is_refused_before_anything_is_sent() {
+    let prefix = "tenant:";
+    let mut bench = Bench::with(3, |settings| {
+        settings.key_prefix = prefix.into();
+        settings.probe_interval = TTL * 100;
+    });
+    let longest = LONGEST_KEY - prefix.len();
+    let error = ask_for(&mut bench, &vec![b'k'; longest + 1]).unwrap_err();
+    let (given, most) = (LONGEST_KEY + 1, LONGEST_KEY);
+    assert_eq!(error, Error::Config(ConfigError::KeyTooLong { given, most }));
+    assert!((0..3).all(|node| output(&bench, node) == 0));
+    assert!(ask_for(&mut bench, &vec![b'k'; longest]).is_ok());
+    assert!(output(&bench, 0) > LONGEST_KEY);
+}
+
+#[test]
+fn limit_of_records_refuses_the_next_request() {
+    let mut bench = limited(3, |limits| limits.records(2));
+    bench.acquire();
+    bench.acquire();
+    assert_eq!(ask_for(&mut bench, b"one more"), Err(Error::Busy(Busy::Records)));
+}
+
+#[test]
+fn full_nodes_make_a_request_busy_only_if_they_would_make_a_quorum() {
+    // Two of the five nodes are down, so the other three are just a quorum.
+    let mut bench = limited(5, |limits| limits.asks(4));
+    bench.lose(3);
+    bench.lose(4);
+    let ops = [bench.acquire(), bench.acquire()];
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["SET", "SET"]);
+    }
+    bench.reply(2, "+OK\r\n+OK\r\n");
+    assert!(ops.iter().all(|&op| bench.core.is_open(op)));
+    assert_eq!(ask_for(&mut bench, b"one more"), Err(Error::Busy(Busy::Nodes)));
+    assert_eq!(output(&bench, 2), 0, "no node was asked");
+    // Full nodes are no cause if they could not make a quorum.
+    let mut bench = limited(5, |limits| limits.asks(2));
+    bench.acquire();
+    (2..5).for_each(|node| bench.lose(node));
+    assert!(bench.completion().is_some());
+    ask_for(&mut bench, b"one more").unwrap();
+    let done = bench.completion().expect("two of five are no quorum");
+    assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{done:?}");
+}
+
+#[test]
+fn full_minority_does_not_keep_a_majority_from_being_asked() {
+    let mut bench = limited(5, |limits| limits.asks(4));
+    bench.acquire();
+    bench.acquire();
+    for node in 0..5 {
+        bench.said(node);
+    }
+    for node in 2..5 {
+        bench.reply(node, "+OK\r\n+OK\r\n");
+    }
+    ask_for(&mut bench, b"one more").unwrap();
+    let asked = |bench: &Bench, node| output(bench, node) > 0;
+    let nodes = [0, 1, 2, 3, 4].map(|node| asked(&bench, node));
+    assert_eq!(nodes, [false, false, true, true, true]);
+    let stats = bench.core.stats();
+    let full = |node: usize| stats.nodes[node].errors(NodeError::Full) > 0;
+    assert!(full(0) && full(1) && !full(2));
+}
+
+/// How many bytes the `SET` of a key with one letter takes.
+fn length_of_a_set() -> usize {
+    let mut bench = limited(1, |limits| limits);
+    ask_for(&mut bench, b"a").unwrap();
+    output(&bench, 0)
+}
+
+#[test]
+fn half_of_the_outbox_is_kept_for_releases() {
+    let set = length_of_a_set();
+    // Two bytes less than a second SET needs.
+    let mut bench = limited(1, |limits| limits.outbox(2 * set));
+    ask_for(&mut bench, b"a").unwrap();
+    assert_eq!(ask_for(&mut bench, b"b"), Err(Error::Busy(Busy::Nodes)));
+    let mut bench = limited(1, |limits| limits.outbox(2 * set + 2));
+    ask_for(&mut bench, b"a").unwrap();
+    assert!(ask_for(&mut bench, b"b").is_ok());
+}
+
+#[test]
+fn release_is_put_off_if_the_outbox_is_full_and_sent_later() {
+    let mut bench = limited(1, |limits| limits);
+    let hold = |bench: &mut Bench, key: &[u8]| -> redlatch::Lock {
+        ask_for(bench, key).unwrap();
+        bench.said(0);
+        bench.reply(0, "+OK\r\n");
+        match bench.completion().map(|done| done.result) {
+            Some(Ok(Outcome::Acquired(lock))) => lock,
+            other => panic!("no lock: {other:?}"),
+        }
+    };
+    let lock = hold(&mut bench, b"a");
+    bench.core.release_nowait(&lock, bench.now);
+    let (set, release) = (length_of_a_set(), output(&bench, 0));
+
+    let mut bench = limited(1, |limits| limits.outbox(set + release));
+    let locks = [hold(&mut bench, b"a"), hold(&mut bench, b"b")];
+    ask_for(&mut bench, b"c").unwrap();
+    bench.core.release_nowait(&locks[0], bench.now);
+    assert_eq!(output(&bench, 0), set + release, "the outbox is exactly full");
+    bench.core.release_nowait(&locks[1], bench.now);
+    assert_eq!(output(&bench, 0), set + release, "nothing fits any more");
+    assert_eq!(bench.names(0), ["SET", "EVAL"]);
+    bench.reply(0, "_\r\n:1\r\n");
+    for _ in 0..10 {
+        bench.pass(millis(10));
+    }
+    assert_eq!(bench.names(0), ["EVAL"], "it was pending");
+}
+
+#[test]
+fn full_node_is_not_asked_for_its_time() {
+    for (asks, expected) in [(2, &["SET"][..]), (4, &["SET", "TIME"])] {
+        let mut bench = Bench::with(1, |settings| {
+            settings.probe_interval = millis(100);
+            settings.node_timeout = Duration::from_secs(1);
+            settings.limits = settings.limits.asks(asks);
+        });
+        bench.acquire();
+        bench.pass(millis(100));
+        assert_eq!(bench.names(0), expected);
+    }
+}
