@@ -481,3 +481,61 @@ fn marker_is_not_read_without_the_restart_guard() {
     }
     assert_eq!(off.core.last_error(NodeId::new(0)), NodeError::Unreachable);
 }
+
+#[test]
+fn vouch_does_not_cover_what_a_node_forgets_before_its_answer_is_read() {
+    // The node wrote the marker, and was flushed after that: the flush is reported first.
+    let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
+    bench.core.vouch(7, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, &format!("{FLUSH}{}", bulk(&marker(0, " vouched").unwrap())));
+    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Quarantined));
+    assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
+}
+
+#[test]
+fn vouch_needs_the_marker_of_an_operator_in_the_answer() {
+    let mut bench = meet(RestartGuard::On, Some(String::new()), INFO_REPLID);
+    bench.core.vouch(7, bench.now).unwrap();
+    bench.said(0);
+    bench.reply(0, &bulk(&marker(0, "").unwrap()));
+    let error = bench.completion().unwrap().result.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    assert!(matches!(bench.node_state(0), NodeState::Quarantined(_)));
+}
+
+#[test]
+fn vouch_is_refused_where_no_marker_can_name_the_node() {
+    let mut unnamed = settings(RestartGuard::On);
+    unnamed.node_marker = "".into();
+    let unnamed = Bench::of_settings(unnamed, &[Some(String::new())], NOW);
+    let mut unknown = Bench::of_settings(settings(RestartGuard::On), &[None], NOW);
+    unknown.set_info(0, "uptime_in_seconds:86400\r\nrole:master\r\n");
+    for mut bench in [unnamed, unknown] {
+        bench.connect(0);
+        bench.said(0);
+        bench.core.vouch(7, bench.now).unwrap();
+        assert!(bench.said(0).is_empty());
+        let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+        assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::NoPermission));
+    }
+}
+
+/// Whether the marker is written again, by the probe after a flush that could not write it.
+fn is_written_again(refusal: &str) -> bool {
+    let mut bench = meet(RestartGuard::On, marker(2 * MINUTE, ""), INFO_REPLID);
+    bench.reply(0, FLUSH);
+    assert_eq!(bench.names(0), ["EVAL"]);
+    bench.reply(0, refusal);
+    bench.pass(Duration::from_secs(5));
+    let said = bench.names(0);
+    assert!(said.contains(&"TIME".to_string()), "{said:?}");
+    said.contains(&"EVAL".to_string())
+}
+
+#[test]
+fn marker_that_a_node_refuses_for_good_is_not_written_again() {
+    assert!(is_written_again("-OOM no\r\n"), "its memory may be free by now");
+    assert!(!is_written_again("-NOPERM no\r\n"));
+}

@@ -216,3 +216,42 @@ fn an_error_that_the_restart_guard_causes_names_its_switch() {
     let text = bench.completion().unwrap().result.unwrap_err().to_string();
     assert!(!text.contains("restart_guard"), "{text}");
 }
+
+#[test]
+fn a_node_whose_key_survived_is_a_holder_in_quarantine_too() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
+    let holders: Vec<usize> = bench.core.holders(&lock).iter().map(NodeId::index).collect();
+    assert_eq!(holders, [0, 1, 2]);
+}
+
+#[test]
+fn a_grant_that_was_withdrawn_is_reported_as_one_of_a_node_in_quarantine() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
+    bench.acquire();
+    bench.said(0);
+    bench.reply(0, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.said(1);
+    bench.reply(1, "_\r\n");
+    let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
+    let replies: Vec<NodeReply> = report.nodes.iter().map(|node| node.reply).collect();
+    let guarded = NodeReply::Failed(NodeError::Quarantined);
+    assert_eq!(replies, [guarded, NodeReply::Held, NodeReply::Nothing]);
+}
+
+#[test]
+fn a_node_that_forgot_before_it_answered_is_reported_without_an_answer() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = MEMORY * 2);
+    bench.acquire();
+    bench.said(0);
+    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    for node in [1, 2] {
+        bench.said(node);
+        bench.reply(node, "_\r\n");
+    }
+    let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(report.nodes[0].reply, NodeReply::Nothing);
+}

@@ -269,4 +269,58 @@ mod tests {
             assert_eq!(judged, expected, "{info:?}");
         }
     }
+
+    #[test]
+    fn marker_of_another_identity_proves_nothing_however_old_it_is() {
+        let day = Some(24 * 3600);
+        let info = info(Some(1), day, false);
+        let micros = 1_700_000_000_000_000;
+        let marker = |identity| {
+            let since_micros = micros - 24 * 3600 * 1_000_000;
+            MarkerState::Present(Marker { identity, since_micros, vouched: false })
+        };
+        let other = Identity { run_id: Some([2; ID_DIGITS]), replid: None };
+        let whole = Duration::from_millis(WHOLE);
+        for (identity, expected) in
+            [(info.identity, None), (other, Some((whole, QuarantineReason::Unmarked)))]
+        {
+            let marker = marker(identity);
+            let vetted = Vetted { info, marker, micros: Some(micros), ..Vetted::default() };
+            for guard in [RestartGuard::On, RestartGuard::Persistent] {
+                assert_eq!(distrust(guard, None, marker, &vetted, MAX_TTL), expected, "{guard:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn longer_of_two_quarantines_counts_and_of_equal_ones_the_first() {
+        let of = |seconds, why| Some((Duration::from_secs(seconds), why));
+        let (short, long) = (of(1, QuarantineReason::Young), of(2, QuarantineReason::Restarted));
+        let equal = of(2, QuarantineReason::Promoted);
+        let cases = [
+            (short, long, long),
+            (long, short, long),
+            (long, equal, long),
+            (equal, long, equal),
+            (None, short, short),
+            (short, None, short),
+            (None, None, None),
+        ];
+        for (one, other, expected) in cases {
+            assert_eq!(longest(one, other), expected, "{one:?}, {other:?}");
+        }
+    }
+
+    #[test]
+    fn history_is_harmless_only_while_the_node_would_still_report_a_promotion() {
+        let info = Info { reports_promotion: true, ..info(Some(1), None, false) };
+        // With its drift this is exactly an hour.
+        let hour = Duration::from_nanos(3_564_354_455_446);
+        assert_eq!(RestartGuard::quarantine(hour), PROMOTION_REPORTED_FOR);
+        let less = hour - Duration::from_millis(1);
+        assert!(is_harmless_history(&info, less));
+        assert!(!is_harmless_history(&info, hour));
+        let promoted = Info { promoted: true, ..info };
+        assert!(!is_harmless_history(&promoted, less));
+    }
 }

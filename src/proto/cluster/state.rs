@@ -138,4 +138,11 @@ mod tests {
         assert_eq!(clock_jump(&before, &reading(1_000_100_000, 200, 3_600_000)), None);
         assert!(clock_jump(&before, &reading(u64::MAX / 2000, 200, 201)).is_some());
     }
+
+    #[test]
+    fn jump_that_is_too_long_for_its_count_keeps_its_direction() {
+        let reading = |micros| Reading { micros, asked_at: ms(100), read_at: ms(101) };
+        assert_eq!(clock_jump(&reading(0), &reading(u64::MAX)), Some(i64::MAX));
+        assert_eq!(clock_jump(&reading(u64::MAX), &reading(0)), Some(i64::MIN));
+    }
 }
