@@ -228,7 +228,7 @@ mod tests {
             left: millis.map(Duration::from_millis),
         };
         let list = KeyState::Failed(NodeError::WrongType);
-        let cases: [(&[KeyState], KeySummary); 18] = [
+        let cases: [(&[KeyState], KeySummary); 19] = [
             (&[a, a, none], by_a(2, Some(5))),
             (&[a, held(b"a", Some(7)), held(b"a", Some(9))], by_a(3, Some(7))),
             (&[a, never, never], by_a(3, None)),
@@ -246,6 +246,8 @@ mod tests {
             (&[list, list, a], KeySummary::NoLock),
             (&[list, a, none], KeySummary::Split),
             (&[list, a, down], KeySummary::Unknown),
+            // A list is neither free nor a lock, whatever the node that is down holds.
+            (&[list, list, a, b, down], KeySummary::Split),
             (&[list, a, a], by_a(2, Some(5))),
             (&[b, a, a], by_a(2, Some(5))),
         ];

@@ -245,6 +245,8 @@ mod tests {
         text.client(&stats, &[("a:1", NodeState::Ready), ("b:1", until)]);
         for line in [
             "redlatch_attempts_total{outcome=\"won\"} 9",
+            "# TYPE redlatch_attempts_total counter",
+            "# TYPE redlatch_locks_held gauge",
             "redlatch_locks_held 1",
             "redlatch_locks_released_total 0",
             "redlatch_wait_seconds_bucket{le=\"0.000064\"} 0",

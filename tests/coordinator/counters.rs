@@ -90,3 +90,116 @@ fn counters_have_extends_of_the_caller_apart_from_renewals() {
     }
     assert_eq!((bench.core.stats().extended, bench.core.stats().renewed), (0, 1));
 }
+
+/// Grants, denials, and unusable answers of a node.
+fn votes(stats: &Stats, node: usize) -> (u64, u64, u64) {
+    let node = &stats.nodes[node];
+    (node.grants, node.denials, node.all_errors().map(|(_, count)| count).sum())
+}
+
+#[test]
+fn counters_of_a_node_count_answers_to_an_acquire_and_not_to_a_release() {
+    let mut bench = quiet();
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.core.release(lock, 2, bench.now);
+    for (node, reply) in ["-NOSCRIPT no\r\n", ":1\r\n", ":-1\r\n"].into_iter().enumerate() {
+        assert_eq!(bench.names(node), ["EVALSHA"]);
+        bench.reply(node, reply);
+    }
+    assert_eq!(votes(bench.core.stats(), 0), (1, 0, 0), "the client sends the script, then");
+    assert_eq!(votes(bench.core.stats(), 1), (1, 0, 0));
+    assert_eq!(votes(bench.core.stats(), 2), (1, 0, 0), "the key of another is no denial");
+    bench.acquire();
+    for (node, reply) in ["_\r\n", "_\r\n", "-OOM no\r\n"].into_iter().enumerate() {
+        bench.said(node);
+        let first = if node == 0 { ":1\r\n" } else { "" };
+        bench.reply(node, &format!("{first}{reply}"));
+    }
+    assert_eq!(votes(bench.core.stats(), 1), (1, 1, 0));
+    assert_eq!(votes(bench.core.stats(), 2), (1, 0, 1));
+}
+
+#[test]
+fn counters_have_each_way_in_which_an_attempt_is_lost() {
+    let lost = |bench: &Bench| {
+        let stats = bench.core.stats();
+        [stats.contended, stats.no_quorum, stats.expired, stats.misconfigured]
+    };
+    let cases = [
+        ("_\r\n", [1, 0, 0, 0]),
+        ("-LOADING no\r\n", [0, 1, 0, 0]),
+        ("-NOPERM no\r\n", [0, 0, 0, 1]),
+    ];
+    for (reply, expected) in cases {
+        let mut bench = quiet();
+        bench.acquire();
+        for node in 0..3 {
+            bench.said(node);
+            bench.reply(node, reply);
+        }
+        assert!(bench.completion().unwrap().result.is_err());
+        assert_eq!(lost(&bench), expected, "{reply}");
+    }
+    let mut bench = quiet();
+    bench.core.acquire(b"k", millis(20), Duration::ZERO, 1, bench.now).unwrap();
+    bench.now = bench.now.saturating_add(millis(20));
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, "+OK\r\n");
+    }
+    assert!(matches!(bench.completion().unwrap().result, Err(Error::Expired(_))));
+    assert_eq!(lost(&bench), [0, 0, 1, 0]);
+}
+
+#[test]
+fn counters_and_events_follow_connections_and_pending_releases() {
+    let mut bench = quiet();
+    let node = |bench: &Bench| bench.core.stats().nodes[0];
+    assert_eq!((node(&bench).connections, node(&bench).failures), (1, 0));
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.lose(0);
+    assert_eq!((node(&bench).connections, node(&bench).failures), (1, 1));
+    bench.core.release_nowait(&lock, bench.now);
+    std::iter::from_fn(|| bench.core.poll_node_event()).for_each(drop);
+    bench.pass(millis(600));
+    bench.connect(0);
+    assert_eq!((node(&bench).connections, node(&bench).failures), (2, 1));
+    assert_eq!(node(&bench).pending_releases_sent, 1);
+    assert_eq!(node(&bench).pending_releases_dropped, 0);
+    let events: Vec<_> = std::iter::from_fn(|| bench.core.poll_node_event()).collect();
+    let sent = NodeEvent::PendingReleasesSent { node: redlatch::NodeId::new(0), count: 1 };
+    assert!(events.contains(&sent), "{events:?}");
+    let dropped = |event: &&NodeEvent| matches!(event, NodeEvent::PendingReleasesDropped { .. });
+    assert_eq!(events.iter().find(dropped), None, "none was dropped");
+    let mut bench = quiet();
+    bench.lose(1);
+    bench.pass(millis(600));
+    std::iter::from_fn(|| bench.core.poll_node_event()).for_each(drop);
+    bench.connect(1);
+    let sent = std::iter::from_fn(|| bench.core.poll_node_event())
+        .any(|event| matches!(event, NodeEvent::PendingReleasesSent { count: 0, .. }));
+    assert!(!sent, "nothing was pending there");
+}
+
+#[test]
+fn events_report_when_a_quorum_of_nodes_counts_and_when_it_does_not() {
+    let mut bench = Bench::not_connected(3);
+    let quorum = |bench: &mut Bench| -> Vec<bool> {
+        let events = std::iter::from_fn(|| bench.core.poll_node_event());
+        let ready = events.filter_map(|event| match event {
+            NodeEvent::QuorumReady => Some(true),
+            NodeEvent::QuorumGone => Some(false),
+            _ => None,
+        });
+        ready.collect()
+    };
+    bench.connect(0);
+    assert!(quorum(&mut bench).is_empty(), "one of three");
+    bench.connect(1);
+    assert_eq!(quorum(&mut bench), [true]);
+    bench.connect(2);
+    bench.lose(2);
+    assert!(quorum(&mut bench).is_empty(), "two are left");
+    bench.lose(0);
+    assert_eq!(quorum(&mut bench), [false]);
+}

@@ -3,11 +3,11 @@
 
 use super::*;
 
-const READONLY: &str = "-READONLY You can't write against a read only replica.\r\n";
+const READONLY: &str = "-READONLY You cannot write against a read only replica.\r\n";
 
 /// How servers before Redis 7 report the same error from inside a script.
 const WRAPPED: &str = "-ERR Error running script (call to f_af1a383f): \
-    @user_script:1: @user_script: 1: -READONLY You can't write against a read only replica. \r\n";
+    @user_script:1: @user_script: 1: -READONLY You cannot write against a read only replica. \r\n";
 
 #[track_caller]
 fn is_rejected(bench: &Bench, node: usize) {
@@ -57,4 +57,45 @@ fn extend_does_not_count_a_node_that_became_a_replica() {
         let error = bench.completion().expect("its deadline has come").result.unwrap_err();
         assert!(matches!(error, Error::Lost { .. }), "{error}");
     }
+}
+
+#[test]
+fn a_report_has_the_words_of_a_node_that_refused_and_of_one_that_became_a_replica() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    bench.acquire();
+    let replies = [
+        "-OOM command not allowed\r\n",
+        "-READONLY You cannot write against a read only replica.\r\n",
+        "_\r\n",
+    ];
+    for (node, reply) in replies.into_iter().enumerate() {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    let details: Vec<_> = report.nodes.iter().map(|node| node.detail.as_deref()).collect();
+    let oom = "OOM command not allowed";
+    let replica = "READONLY You cannot write against a read only replica.";
+    assert_eq!(details, [Some(oom), Some(replica), None]);
+    // Its last error is not the cause of what another answer says.
+    bench.lose(0);
+    bench.acquire();
+    let done = bench.completion().expect("one of three is left");
+    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let details: Vec<_> = report.nodes.iter().map(|node| node.detail.as_deref()).collect();
+    assert_eq!(details, [Some("reset"), Some(replica), None]);
+}
+
+#[test]
+fn a_report_does_not_explain_an_answer_by_the_loss_of_the_connection_after_it() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    bench.acquire();
+    bench.said(0);
+    bench.reply(0, "-OOM command not allowed\r\n");
+    bench.lose(0);
+    bench.said(1);
+    bench.reply(1, "-OOM command not allowed\r\n");
+    let Err(Error::NoQuorum(report)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::OutOfMemory));
+    assert_ne!(report.nodes[0].detail.as_deref(), Some("reset"));
 }

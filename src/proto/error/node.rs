@@ -310,7 +310,15 @@ mod tests {
     fn an_error_is_known_by_its_first_word() {
         let wrapped = "ERR Error running script (call to f_0): @user_script:1: @user_script: 1: \
                        The user executing the script can't run this command or subcommand";
-        let cases: [(&str, NodeError); 18] = [
+        let cases = [
+            ("NOREPLICAS Not enough good replicas to write.", NodeError::NoReplicas),
+            ("WRONGPASS invalid username-password pair", NodeError::WrongPassword),
+            ("DENIED Redis is running in protected mode", NodeError::Protected),
+            ("MOVED 3999 127.0.0.1:6381", NodeError::Cluster),
+            ("ASK 3999 127.0.0.1:6381", NodeError::Cluster),
+            ("CROSSSLOT Keys in request don't hash to the same slot", NodeError::Cluster),
+            ("CLUSTERDOWN The cluster is down", NodeError::Cluster),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", NodeError::Cluster),
             (wrapped, NodeError::NoPermission),
             ("ERR Error running script (call to f_0): x", NodeError::Other),
             ("ERR ACL failure in script: User a has no permissions", NodeError::NoPermission),

@@ -133,3 +133,52 @@ impl fmt::Display for Report {
         self.write_nodes(f, |_| true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::error::ConfigError;
+
+    const GUARDED: NodeReply = NodeReply::Failed(NodeError::Quarantined);
+    const AWAY: NodeReply = NodeReply::Failed(NodeError::Unreachable);
+
+    fn report(needed: usize, replies: &[NodeReply]) -> Report {
+        let node = |(index, &reply): (usize, &NodeReply)| NodeReport {
+            label: format!("n{index}").into(),
+            reply,
+            detail: None,
+        };
+        let nodes = replies.iter().enumerate().map(node).collect();
+        Report { key: (*b"k").into(), needed, nodes, held: None }
+    }
+
+    #[test]
+    fn guard_is_named_only_where_the_grants_of_nodes_in_quarantine_would_make_a_majority() {
+        let cases = [
+            (&[GUARDED, GUARDED, AWAY][..], true),
+            (&[GUARDED, NodeReply::Granted, AWAY], true),
+            (&[GUARDED, NodeReply::Nothing, AWAY], true),
+            (&[GUARDED, AWAY, AWAY], false),
+            (&[GUARDED, NodeReply::Held, AWAY], false),
+            (&[NodeReply::Granted, NodeReply::Granted, AWAY], false),
+        ];
+        for (replies, named) in cases {
+            let report = report(2, replies);
+            assert_eq!(report.is_for_the_restart_guard(), named, "{report}");
+            assert_eq!(report.hint().is_empty(), !named);
+        }
+    }
+
+    #[test]
+    fn configuration_error_names_the_addresses_that_lead_to_one_server() {
+        let same = NodeReply::Failed(NodeError::SameServer);
+        let text =
+            |replies: &[NodeReply]| ConfigError::Nodes(Box::new(report(2, replies))).to_string();
+        let twice = text(&[NodeReply::Nothing, same, NodeReply::Nothing]);
+        assert!(twice.starts_with("two addresses lead to one server"), "{twice}");
+        assert!(twice.contains("n1") && !twice.contains("n0") && !twice.contains("n2"), "{twice}");
+        let other = text(&[NodeReply::Nothing, NodeReply::Failed(NodeError::NoAuth)]);
+        assert!(other.starts_with("configuration: too few usable nodes"), "{other}");
+        assert!(other.contains("n0") && other.contains("n1"), "{other}");
+    }
+}

@@ -43,3 +43,25 @@ fn code(line: &[u8]) -> &[u8] {
     let is_code = end <= LONGEST_CODE && word.iter().all(u8::is_ascii_uppercase);
     if is_code { word } else { &[] }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept<'a>(line: &'a str, secret: &str) -> &'a str {
+        let secret = Secret::new(secret);
+        let kept = storable_part(line.as_bytes(), None, Some(&secret));
+        std::str::from_utf8(kept).expect("a part of a text")
+    }
+
+    #[test]
+    fn text_of_an_error_is_dropped_only_if_it_repeats_the_secret() {
+        let line = "ERR unknown command 'a b'";
+        for secret in ["b", "a b", "a\nb", "a\rb", "unknown"] {
+            assert_eq!(kept(line, secret), "ERR", "{secret:?}");
+        }
+        for secret in ["x", "unknowm", "aab", "a\tb", ""] {
+            assert_eq!(kept(line, secret), line, "{secret:?}");
+        }
+    }
+}
