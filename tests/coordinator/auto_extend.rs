@@ -306,3 +306,48 @@ fn auto_extend_terms_are_checked_before_anything_is_sent() {
     assert!(bench.said(0).is_empty());
     bench.assert_idle();
 }
+
+#[test]
+fn auto_extend_starts_no_check_while_a_renewal_is_in_flight() {
+    let mut bench = Bench::new(3);
+    let _ = keep(&mut bench, 3, hour());
+    while bench.core.output(redlatch::NodeId::new(0)).is_empty() {
+        bench.pass(millis(10));
+    }
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, &push("k"));
+    }
+    bench.pass(Duration::ZERO);
+    for node in 0..3 {
+        assert!(bench.said(node).is_empty(), "the renewal will show what is there");
+    }
+}
+
+#[test]
+fn extend_by_the_caller_is_refused_when_no_ttl_fits_before_the_bound() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let bound = Duration::from_secs(5);
+    let (lock, _) = keep(&mut bench, 3, AutoExtend::at_most(bound));
+    bench.now = bench.now.saturating_add(bound - Duration::from_micros(2_500));
+    let op = bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
+    let done = bench.completion().expect("nothing can be asked");
+    assert_eq!(done.op, op);
+    let Err(Error::Config(error)) = done.result else { panic!("{:?}", done.result) };
+    assert!(matches!(error, redlatch::ConfigError::Ttl(_)), "{error}");
+    assert!((0..3).all(|node| bench.said(node).is_empty()));
+}
+
+#[test]
+fn auto_extend_notifies_of_no_renewal_that_gave_no_later_deadline() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let (lock, _) = keep(&mut bench, 3, hour().notify_renewals());
+    bench.core.extend(&lock, TTL, 8, bench.now).unwrap();
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, YES);
+    }
+    let done = bench.completion().expect("the extend of the caller");
+    assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
+    assert!(bench.completion().is_none(), "the deadline is the same");
+}

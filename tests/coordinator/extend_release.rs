@@ -301,3 +301,72 @@ fn a_node_that_forgot_the_script_is_extended_also_where_the_majority_was_faster(
     bench.reply(2, "-NOSCRIPT No matching script\r\n");
     assert!(bench.said(2).is_empty());
 }
+
+#[test]
+fn release_waits_for_a_node_whose_connection_is_being_replaced() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.pass(TTL / 2);
+    // The connection was good for long, so the next one is opened at once.
+    bench.lose(0);
+    bench.core.release(lock, 3, bench.now);
+    assert_eq!(bench.names(1), ["EVALSHA"]);
+    assert_eq!(bench.names(2), ["EVALSHA"]);
+    bench.reply(1, ":1\r\n");
+    assert!(bench.completion().is_none(), "two of three have to answer");
+    bench.pass(Duration::ZERO);
+    let said = bench.connect(0);
+    assert_eq!(said.last().unwrap()[0], "EVAL", "{said:?}");
+    bench.reply(0, &"+OK\r\n".repeat(said.len() - 1));
+    bench.reply(0, ":1\r\n");
+    let result = bench.completion().expect("two have answered").result;
+    assert_eq!(result, Ok(Outcome::Released(ReleaseOutcome::Released)));
+}
+
+#[test]
+fn release_does_not_wait_for_a_node_that_keeps_failing() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.lose(0);
+    bench.lose(1);
+    bench.core.release(lock, 3, bench.now);
+    let result = bench.completion().expect("one node is no majority").result;
+    let Ok(Outcome::Released(ReleaseOutcome::Unconfirmed { .. })) = result else {
+        panic!("{result:?}");
+    };
+}
+
+#[test]
+fn release_by_a_native_command_asks_whose_key_it_is_only_for_a_caller_that_waits() {
+    let native = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
+    for waits in [true, false] {
+        let mut bench = Bench::of(1, INFO_OLD, native, |s| s.probe_interval = TTL * 100);
+        let lock = bench.hold(&[0]);
+        if waits {
+            bench.core.release(lock, 3, bench.now);
+        } else {
+            bench.core.release_nowait(&lock, bench.now);
+        }
+        assert_eq!(bench.names(0), ["DELIFEQ"]);
+        bench.reply(0, ":0\r\n");
+        let expected: &[&str] = if waits { &["EXISTS"] } else { &[] };
+        assert_eq!(bench.names(0), expected);
+    }
+}
+
+#[test]
+fn release_that_no_majority_answers_in_time_is_unconfirmed() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let lock = bench.hold(&[0, 1, 2]);
+    bench.core.release(lock, 3, bench.now);
+    for node in 0..3 {
+        assert_eq!(bench.names(node), ["EVALSHA"]);
+    }
+    bench.reply(0, ":1\r\n");
+    assert!(bench.completion().is_none());
+    bench.pass(millis(50));
+    let result = bench.completion().expect("the node timeout has passed").result;
+    let Ok(Outcome::Released(ReleaseOutcome::Unconfirmed { .. })) = result else {
+        panic!("{result:?}");
+    };
+}

@@ -238,3 +238,15 @@ fn a_node_in_quarantine_hands_nothing_on() {
         assert_eq!(bench.names(node), ["EVALSHA"], "what it changed is released, also there");
     }
 }
+
+#[test]
+fn adopt_that_a_minority_denied_is_not_lost_for_good() {
+    let mut bench = Bench::new(3);
+    bench.core.adopt(b"k", token(), TTL, None, 5, bench.now).unwrap();
+    for (node, reply) in [":0\r\n", "-LOADING no\r\n"].into_iter().enumerate() {
+        assert_eq!(bench.names(node), ["EVAL"]);
+        bench.reply(node, reply);
+    }
+    let result = bench.completion().expect("one node is no majority").result;
+    assert!(matches!(result, Err(Error::Contended(_))), "two may have it: {result:?}");
+}

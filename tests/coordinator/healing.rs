@@ -152,3 +152,53 @@ fn a_question_after_an_absence_has_a_pending_release_until_it_is_answered() {
     bench.core.release_nowait(&lock, bench.now);
     assert_eq!(bench.names(2), ["EVAL"], "the second one is not answered");
 }
+
+#[test]
+fn a_healed_key_that_survived_a_flush_counts_in_quarantine() {
+    let mut bench = Bench::with(3, |settings| settings.max_ttl = TTL);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
+    assert_eq!(bench.names(2), ["SET"]);
+    // The node executed the heal while it was trusted, and forgot another database after that.
+    bench.reply(2, "+OK\r\n>2\r\n$10\r\ninvalidate\r\n_\r\n");
+    assert!(matches!(bench.node_state(2), NodeState::Quarantined(_)));
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":-1\r\n", ":1\r\n"]));
+}
+
+#[test]
+fn heal_that_is_answered_after_the_release_is_not_counted() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n", ":0\r\n"]));
+    assert_eq!(bench.names(2), ["SET"]);
+    bench.core.release_nowait(&lock, bench.now);
+    bench.reply(2, "+OK\r\n");
+    assert_eq!(bench.core.stats().healed, 0);
+}
+
+#[test]
+fn heal_is_not_asked_of_a_node_whose_connection_is_lost() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.reply(2, "+OK\r\n");
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for (node, reply) in [(2, ":0\r\n"), (0, ":1\r\n")] {
+        bench.said(node);
+        bench.reply(node, reply);
+    }
+    bench.lose(2);
+    bench.said(1);
+    bench.reply(1, ":1\r\n");
+    assert!(bench.completion().unwrap().result.is_ok());
+    assert!(bench.core.output(redlatch::NodeId::new(2)).is_empty());
+    // It is healed after the next extend that is won.
+    bench.pass(millis(600));
+    bench.connect(2);
+    assert!(extend(&mut bench, &lock, &[":1\r\n", ":1\r\n"]));
+    assert_eq!(bench.names(2), ["EVALSHA", "SET"]);
+}

@@ -354,3 +354,18 @@ fn the_end_of_a_client_writes_releases_that_wait_for_a_silent_node() {
     let keys: Vec<&str> = said.iter().map(|command| command[3].as_str()).collect();
     assert_eq!(keys, ["k", "k1"], "no later turn can send it; the other's is repeated: {said:?}");
 }
+
+#[test]
+fn pending_release_waits_for_the_end_of_the_last_eight_connections() {
+    let mut bench = Bench::new(1);
+    for _ in 0..10 {
+        bench.acquire();
+        assert!(bench.names(0).contains(&"SET".to_string()));
+        bench.lose(0);
+        bench.completion();
+        bench.pass(Duration::from_secs(2));
+        let said = bench.connect(0);
+        let ended = said.iter().filter(|command| command[..2] == ["CLIENT", "KILL"]).count();
+        assert!((1..=8).contains(&ended), "{ended} connections");
+    }
+}

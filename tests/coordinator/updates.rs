@@ -350,3 +350,18 @@ fn lock_update_reports_no_deadline_that_a_bound_has_brought_forward_since() {
     let reported: Vec<_> = updates(&mut bench).into_iter().map(|update| update.kind).collect();
     assert_eq!(reported, [LockUpdateKind::Extended { deadline: capped }]);
 }
+
+#[test]
+fn lock_update_does_not_report_an_extend_that_gave_no_later_deadline() {
+    let mut bench = reporting(3);
+    let lock = bench.hold(&[0, 1, 2]);
+    for (ttl, expected) in [(TTL, 0), (TTL / 2, 0), (2 * TTL, 1)] {
+        bench.core.extend(&lock, ttl, 2, bench.now).unwrap();
+        for node in 0..3 {
+            bench.said(node);
+            bench.reply(node, ":1\r\n");
+        }
+        assert!(bench.completion().unwrap().result.is_ok());
+        assert_eq!(updates(&mut bench).len(), expected, "{ttl:?}");
+    }
+}

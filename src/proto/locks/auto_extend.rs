@@ -390,4 +390,11 @@ mod tests {
         entry.checked_at = Some(at(4_900));
         assert_eq!(entry.next_check(true, at(5_000)), at(5_350));
     }
+
+    #[test]
+    fn shortest_max_hold_is_the_shortest_ttl() {
+        assert!(AutoExtend::at_most(Ttl::SHORTEST).check(ttl()).is_ok());
+        let shorter = Ttl::SHORTEST - Duration::from_nanos(1);
+        assert!(AutoExtend::at_most(shorter).check(ttl()).is_err());
+    }
 }
