@@ -124,3 +124,19 @@ fn a_connection_that_was_good_is_replaced_at_once_and_one_that_was_not_with_grow
     assert!(pauses[0] >= millis(10) && pauses[0] <= millis(20), "{pauses:?}");
     assert!(pauses[8..].iter().all(|&p| p >= millis(250) && p <= millis(500)), "{pauses:?}");
 }
+
+#[test]
+fn a_suspect_node_is_reported_as_silent() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let _ = bench.hold(&[0, 1]);
+    bench.said(2);
+    bench.pass(millis(50));
+    assert_eq!(bench.node_state(2), NodeState::Suspect);
+    bench.acquire();
+    for node in [0, 1] {
+        bench.said(node);
+        bench.reply(node, "_\r\n");
+    }
+    let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(report.nodes[2].reply, NodeReply::Failed(NodeError::Silent));
+}

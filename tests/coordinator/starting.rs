@@ -141,3 +141,82 @@ fn a_waiter_queued_after_one_that_is_held_back_does_not_get_contended() {
     let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
     assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::Unreachable));
 }
+
+#[test]
+fn an_acquire_is_held_while_nodes_that_are_ready_and_connecting_can_make_a_quorum() {
+    let mut bench = Bench::not_connected(5);
+    ask(&mut bench);
+    bench.connect(0);
+    bench.connect(1);
+    refuse(&mut bench, 2);
+    assert!(bench.completion().is_none(), "two are ready, and two are connecting");
+    assert_eq!(bench.connect(3)[0][0], "SET");
+}
+
+#[test]
+fn one_attempt_for_a_key_that_waits_for_the_start_reports_that_no_quorum_is_connected() {
+    let mut bench = Bench::not_connected(3);
+    bench.core.acquire(b"k", TTL, TTL, 1, bench.now).unwrap();
+    bench.core.acquire(b"k", TTL, Duration::ZERO, 2, bench.now).unwrap();
+    let done = bench.completion().expect("it does not wait");
+    assert_eq!(done.data, 2);
+    assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
+}
+
+#[test]
+fn a_node_that_stops_during_the_handshake_is_reported_with_the_step_that_it_did_not_answer() {
+    let mut bench = Bench::not_connected(1);
+    ask(&mut bench);
+    bench.open(0);
+    bench.said(0);
+    // The answers to HELLO and to CLIENT TRACKING. The next question is INFO.
+    bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n+OK\r\n");
+    bench.pass(Duration::from_secs(1));
+    let done = bench.completion().expect("the connect timeout has passed");
+    let Err(Error::NoQuorum(report)) = done.result else { panic!("{:?}", done.result) };
+    let words = "no answer to INFO within the connect timeout of 1s";
+    assert_eq!(report.nodes[0].detail.as_deref(), Some(words));
+}
+
+#[test]
+fn a_node_that_ends_the_connection_during_the_handshake_is_reported_with_what_it_said() {
+    let mut bench = Bench::not_connected(1);
+    bench.open(0);
+    bench.said(0);
+    bench.reply(0, "%1\r\n$2\r\nid\r\n:1\r\n-LOADING Redis is loading\r\n");
+    bench.core.handle_disconnected(NodeId::new(0), "reset", bench.now);
+    assert_eq!(bench.node_state(0), NodeState::Down(NodeError::Loading));
+    assert_eq!(bench.core.last_error(NodeId::new(0)), NodeError::Loading);
+    // A second report of the same end changes nothing.
+    let failures = bench.core.failures(NodeId::new(0));
+    bench.core.handle_disconnected(NodeId::new(0), "reset", bench.now);
+    assert_eq!(bench.core.failures(NodeId::new(0)), failures);
+    assert_eq!(bench.core.last_error(NodeId::new(0)), NodeError::Loading);
+}
+
+#[test]
+fn a_connection_that_is_refused_is_unreachable_and_one_that_was_ready_is_lost() {
+    let mut bench = Bench::not_connected(2);
+    refuse(&mut bench, 0);
+    assert_eq!(bench.node_state(0), NodeState::Down(NodeError::Unreachable));
+    bench.connect(1);
+    bench.lose(1);
+    assert_eq!(bench.node_state(1), NodeState::Down(NodeError::Lost));
+}
+
+#[test]
+fn a_ready_node_that_says_unasked_that_it_is_full_is_reported_so() {
+    let mut bench = Bench::new(1);
+    bench.reply(0, "-ERR max number of clients reached\r\n");
+    assert_eq!(bench.node_state(0), NodeState::Down(NodeError::TooManyClients));
+}
+
+#[test]
+fn a_node_that_wants_a_password_which_the_client_does_not_have_is_refused_at_once() {
+    let mut bench = Bench::not_connected(1);
+    bench.open(0);
+    let asked = bench.said(0).len();
+    bench.reply(0, &"-NOAUTH Authentication required.\r\n".repeat(asked));
+    assert_eq!(bench.node_state(0), NodeState::Rejected(NodeError::NoAuth));
+    assert!(bench.said(0).is_empty());
+}
