@@ -288,4 +288,52 @@ mod tests {
         waiting.asks(true);
         assert!(!waiting.probe_found_held());
     }
+
+    #[test]
+    fn waiter_subscribes_after_a_few_tries_or_at_once_where_the_usual_wait_is_long() {
+        let mut waiting = Waiting::new(3, LONG_WAIT * TRIP, at(0));
+        for asked in 0..TRIES {
+            assert!(!waiting.should_subscribe(TRIP), "after {asked} tries");
+            waiting.asks(true);
+        }
+        assert!(waiting.should_subscribe(TRIP));
+        waiting.begin_subscription(at(0));
+        assert!(!waiting.should_subscribe(TRIP), "the tries count anew");
+        waiting.asks(false);
+        waiting.asks(false);
+        waiting.asks(false);
+        assert!(!waiting.should_subscribe(TRIP), "an attempt without a wake-up is no try");
+        let long = LONG_WAIT * TRIP + Duration::from_nanos(1);
+        assert!(Waiting::new(3, long, at(0)).should_subscribe(TRIP));
+    }
+
+    #[test]
+    fn time_left_is_that_until_a_majority_can_be_free() {
+        let mut waiting = Waiting::new(3, Duration::ZERO, at(0));
+        let held_for = |waiting: &Waiting, now| waiting.held_for(2, at(now));
+        assert_eq!(held_for(&waiting, 0), None);
+        waiting.reported[0] = ReportedTtl::FreeAt(at(30));
+        assert_eq!(held_for(&waiting, 0), None, "one report of two");
+        waiting.reported[2] = ReportedTtl::FreeAt(at(20));
+        let left = |millis| Some(HeldFor::Left(Duration::from_millis(millis)));
+        assert_eq!(held_for(&waiting, 5), left(25), "the second of them decides");
+        assert_eq!(held_for(&waiting, 29), left(1));
+        assert_eq!(held_for(&waiting, 30), None, "it has expired");
+        waiting.reported[0] = ReportedTtl::NoTtl;
+        assert_eq!(held_for(&waiting, 5), Some(HeldFor::Ever { nodes: 1 }));
+        waiting.reported[1] = ReportedTtl::NoTtl;
+        assert_eq!(held_for(&waiting, 5), Some(HeldFor::Ever { nodes: 2 }));
+    }
+
+    #[test]
+    fn wait_of_a_waiter_among_others_is_counted_whole_or_by_half() {
+        let mut alone = Waiting::new(3, Duration::ZERO, at(0));
+        assert_eq!(alone.waited_among_others(at(10)), None);
+        alone.note_lost_wake_up();
+        assert_eq!(alone.waited_among_others(at(10)), Some(Duration::from_millis(10)));
+        let mut queued = Waiting::new(3, TRIP, at(0));
+        assert_eq!(queued.waited_among_others(at(10)), Some(Duration::from_millis(5)));
+        queued.note_lost_wake_up();
+        assert_eq!(queued.waited_among_others(at(10)), Some(Duration::from_millis(10)));
+    }
 }

@@ -203,3 +203,16 @@ fn a_turn_that_ends_at_once_is_followed_by_the_next() {
     }
     assert_eq!(bench.core.open_ops(), 0);
 }
+
+#[test]
+fn a_lock_is_in_nobodys_way_from_its_deadline_on() {
+    let mut bench = Bench::with(3, quiet);
+    let lock = bench.hold(&[0, 1, 2]);
+    let deadline = bench.core.deadline(&lock).unwrap();
+    // The timer of the deadline has not been looked at yet.
+    for (moment, asks) in [(deadline.as_nanos() - 1, false), (deadline.as_nanos(), true)] {
+        bench.now = redlatch::proto::Instant::from_nanos(moment);
+        ask_for(&mut bench, 2, Duration::ZERO);
+        assert_eq!(bench.names(0).contains(&"SET".to_string()), asks);
+    }
+}

@@ -330,3 +330,47 @@ fn a_waiter_queued_after_one_without_quorum_does_not_get_contended() {
     let Err(Error::NoQuorum(report)) = soon.result else { panic!("{:?}", soon.result) };
     assert!(matches!(report.nodes[0].reply, NodeReply::Failed(_)), "{report}");
 }
+
+#[test]
+fn one_attempt_for_a_key_that_this_client_holds_reports_for_how_long() {
+    let mut bench = Bench::new(3);
+    let _ = bench.hold(&[0, 1, 2]);
+    ask_for(&mut bench, 2, Duration::ZERO);
+    let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
+    let left = TTL - millis(102);
+    assert_eq!(report.held, Some(redlatch::HeldFor::Ours { left, auto_extended: false }));
+    let mut bench = Bench::new(3);
+    ask_for(&mut bench, 1, WAIT);
+    ask_for(&mut bench, 2, Duration::ZERO);
+    let Err(Error::Contended(report)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(report.held, None, "this client only asks for it");
+}
+
+#[test]
+fn a_waiter_queued_between_two_attempts_without_quorum_does_not_get_contended() {
+    let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
+    bench.lose(0);
+    bench.lose(1);
+    ask_for(&mut bench, 1, WAIT);
+    // The first one pauses for longer than this one waits.
+    ask_for(&mut bench, 2, millis(10));
+    bench.pass(millis(10));
+    let done = bench.completion().expect("its wait is over");
+    assert_eq!(done.data, 2);
+    assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
+}
+
+#[test]
+fn a_waiter_queued_during_an_attempt_without_quorum_does_not_get_contended() {
+    let mut bench = Bench::with(3, |settings| settings.retry = (millis(900), millis(900)));
+    ask_for(&mut bench, 1, WAIT);
+    ask_for(&mut bench, 2, millis(10));
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, "-LOADING no\r\n");
+    }
+    bench.pass(millis(10));
+    let done = bench.completion().expect("its wait is over");
+    assert_eq!(done.data, 2);
+    assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
+}
