@@ -109,4 +109,18 @@ mod tests {
         assert_ne!(KeyHash::of(b"a"), KeyHash::of(b"b"));
         assert_ne!(KeyHash::of(b""), KeyHash::of(b"\0"));
     }
+
+    #[test]
+    fn hashes_are_spread_over_the_places_of_a_table() {
+        let places: std::collections::BTreeSet<usize> =
+            (0..100_u8).map(|n| KeyHash::of(&[n]).place(64)).collect();
+        assert!(places.len() > 32 && places.iter().all(|&place| place < 64), "{places:?}");
+        let of = |bytes: &[u8]| {
+            let mut hasher = KeyHasher::default();
+            hasher.write(bytes);
+            hasher.finish()
+        };
+        assert_eq!(of(&[1, 2, 3]), 0x01_02_03);
+        assert_eq!(of(&[3; 9]), 0x03_03_03_03_03_03_03_00, "no byte is lost: 3 ^ 3 is 0");
+    }
 }

@@ -113,4 +113,36 @@ mod tests {
         shrink_slab(&mut slab, 1);
         assert_eq!(slab.capacity(), FEW);
     }
+
+    #[test]
+    fn queues_and_lists_shrink_and_keep_what_is_in_them() {
+        let mut queue: VecDeque<usize> = (0..100_000).collect();
+        let mut list: Vec<usize> = (0..100_000).collect();
+        queue.truncate(3);
+        list.truncate(3);
+        shrink_queue(&mut queue, 3);
+        shrink_list(&mut list, 3);
+        assert!(queue.capacity() <= 2 * FEW && list.capacity() <= 2 * FEW);
+        assert_eq!((queue.len(), list.as_slice()), (3, &[0, 1, 2][..]));
+    }
+
+    #[test]
+    fn slab_grows_only_when_it_is_full_and_doubles_up_to_a_size() {
+        let mut slab = Slab::new();
+        let mut grown = vec![slab.capacity()];
+        for entry in 0..=DOUBLES_UP_TO {
+            insert(&mut slab, entry);
+            if grown.last() != Some(&slab.capacity()) {
+                grown.push(slab.capacity());
+            }
+        }
+        let most = DOUBLES_UP_TO;
+        assert_eq!(
+            grown,
+            [0, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, most, most / 16 * 17]
+        );
+        let mut roomy = Slab::with_capacity(3);
+        insert(&mut roomy, 0);
+        assert!(roomy.capacity() < 6, "it was not full");
+    }
 }

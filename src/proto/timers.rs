@@ -267,4 +267,42 @@ mod tests {
             prop_assert_eq!(due, wanted);
         }
     }
+
+    #[test]
+    fn timers_of_a_clock_that_went_back_come_due_in_order_and_equal_ones_as_they_were_set() {
+        let mut timers = Timers::new();
+        for (now, what) in [(10, 'c'), (5, 'a'), (10, 'd'), (7, 'b'), (5, 'x')] {
+            timers.set_after(at(now), Duration::from_nanos(5), what);
+        }
+        let order: String = std::iter::from_fn(|| timers.pop_due(at(15))).collect();
+        assert_eq!(order, "axbcd");
+    }
+
+    #[test]
+    fn timers_give_back_the_room_of_a_burst() {
+        let mut timers = Timers::new();
+        let set: Vec<Timer> = (0..50_000_u64).map(|n| timers.set_at(at(n), n)).collect();
+        assert!(timers.capacity() >= 50_000);
+        set.into_iter().for_each(|timer| timers.clear(timer));
+        timers.shrink(1);
+        assert!(timers.capacity() <= 2_048, "{}", timers.capacity());
+    }
+
+    #[test]
+    fn timers_of_one_length_share_a_lane_and_lengths_without_a_lane_are_sorted() {
+        let mut timers = Timers::new();
+        let length = |n: usize| Duration::from_nanos(n as u64 + 1);
+        for n in 0..LANES {
+            timers.set_after(at(0), length(n), n);
+            timers.set_after(at(1), length(n), n);
+        }
+        assert_eq!((timers.lanes.len(), timers.sorted.len()), (LANES, 0));
+        let more = timers.set_after(at(0), length(LANES), LANES);
+        assert_eq!((timers.lanes.len(), timers.sorted.len()), (LANES, 1));
+        timers.clear(more);
+        // A lane that is empty is given to another length.
+        while timers.pop_due(at(100)).is_some() {}
+        timers.set_after(at(0), length(LANES), LANES);
+        assert_eq!((timers.lanes.len(), timers.sorted.len()), (LANES, 0));
+    }
 }

@@ -233,3 +233,15 @@ fn another_process_proves_that_nothing_comes_late() {
         assert_eq!(kills, !distrusted, "the earlier connection of the same process is ended");
     }
 }
+
+#[test]
+fn usual_answer_is_taken_without_the_decoder_while_the_node_is_connected() {
+    let mut bench = Bench::ready();
+    bench.ask();
+    bench.commands();
+    let mut input = &b"+OK\r\n"[..];
+    let taken = bench.cluster.receive_plain(only(), &mut input, bench.now);
+    let Some((ask, NodeReply::Granted)) = taken else { panic!("{taken:?}") };
+    assert_eq!((ask.record, input.len()), (RecordId::of(5), 0));
+    assert_eq!(bench.cluster.stats().nodes[0].grants, 1);
+}

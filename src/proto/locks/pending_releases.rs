@@ -101,4 +101,13 @@ mod tests {
         pending_releases.refused = u32::MAX;
         assert_eq!(pending_releases.pause(), PAUSES.1);
     }
+
+    #[test]
+    fn pending_releases_give_back_the_room_of_a_burst() {
+        let mut pending = PendingReleases::default();
+        (pending.queue, pending.unproven) =
+            (VecDeque::with_capacity(50_000), Vec::with_capacity(50_000));
+        pending.shrink(1);
+        assert!(pending.queue.capacity() < 5_000 && pending.unproven.capacity() < 5_000);
+    }
 }

@@ -639,4 +639,74 @@ mod tests {
         record.release_pending.remove(node);
         assert!(record.is_finished());
     }
+
+    /// Opens so many records under keys of their own, and closes them.
+    fn open_and_close(records: &mut Records, count: usize) {
+        let open = |n: usize| {
+            let key = n.to_string();
+            let id = open(records, key.as_bytes()).unwrap();
+            records.index(id, KeyHash::of(key.as_bytes()));
+            id
+        };
+        let ids: Vec<RecordId> = (0..count).map(open).collect();
+        for id in ids {
+            assert!(records.unindex(id));
+            records.close(id);
+        }
+    }
+
+    #[test]
+    fn buffers_of_keys_are_kept_up_to_a_number_and_a_length() {
+        let mut records = Records::new(10_000);
+        open_and_close(&mut records, SPARE_KEYS + 1);
+        assert_eq!(records.spare.len(), SPARE_KEYS);
+        for (length, kept) in [(SPARE_KEY_BYTES, 1), (SPARE_KEY_BYTES + 1, 0)] {
+            let mut records = Records::new(10);
+            let id = open(&mut records, b"").unwrap();
+            records.get_mut(id).key = Vec::with_capacity(length);
+            records.close(id);
+            assert_eq!(records.spare.len(), kept, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn records_give_back_the_room_of_a_burst_but_not_what_was_in_use() {
+        let mut records = Records::new(100_000);
+        open_and_close(&mut records, 50_000);
+        let before = records.by_key.capacity();
+        records.shrink(before / 4);
+        assert_eq!(records.by_key.capacity(), before, "a quarter of it was in use");
+        records.shrink(5_000);
+        let capacity = records.by_key.capacity();
+        assert!((10_000..before).contains(&capacity), "{capacity}");
+        assert!((10_000..before).contains(&records.capacity()));
+        assert_eq!(records.spare.len(), SPARE_KEYS);
+        records.shrink(500);
+        assert_eq!(records.spare.len(), 1_000, "twice what was in use");
+        records.shrink(1);
+        assert_eq!((records.spare.len(), records.capacity()), (FEW / 16, FEW));
+        assert!(records.by_key.capacity() < 2 * FEW);
+    }
+
+    #[test]
+    fn record_that_requests_wait_for_comes_before_one_that_adopts() {
+        let queued: fn(&mut Record) = |record| {
+            record.phase = Phase::Held;
+            record.set_queue(Some(3));
+        };
+        let asking: fn(&mut Record) = |record| record.phase = Phase::Asking;
+        for wanted in [asking, queued] {
+            for adopt_first in [true, false] {
+                let mut records = Records::new(10);
+                let ids = [(); 2].map(|()| open(&mut records, b"k").unwrap());
+                let [adopting, other] = if adopt_first { ids } else { [ids[1], ids[0]] };
+                records.get_mut(adopting).round.purpose = Purpose::Adopt;
+                wanted(records.get_mut(other));
+                let hash = KeyHash::of(b"k");
+                ids.into_iter().for_each(|id| records.index(id, hash));
+                assert_eq!(records.current_record(b"k", hash), Some(other));
+                assert_eq!(records.current_record(b"other", hash), None);
+            }
+        }
+    }
 }

@@ -8,6 +8,7 @@ use crate::proto::cluster::tests::{commands, reply_to};
 use crate::proto::error::Error;
 use crate::proto::locks::requests::{Completion, Outcome};
 use crate::proto::settings::NodeSettings;
+use crate::proto::surplus::{FEW, INTERVAL};
 
 const TTL: Duration = Duration::from_secs(10);
 const KEY: &[u8] = b"key";
@@ -142,4 +143,88 @@ fn interrupted_pause_has_no_timer_until_it_is_set_again() {
     let later = now.saturating_add(Duration::from_millis(1));
     while locks.do_next_due(later) {}
     assert!(matches!(events(&mut locks)[..], [WaitEvent::PauseOver { op: over }] if over == op));
+}
+
+fn only() -> NodeId {
+    NodeId::new(0)
+}
+
+/// So many requests at once, all of which are denied and fetched.
+fn burst(locks: &mut Locks, count: usize, now: Instant) {
+    let ops: Vec<Op> = (0..count)
+        .map(|n| acquire(locks, format!("key{n}").as_bytes(), Duration::ZERO, now))
+        .collect();
+    let bytes = locks.cluster().output(only()).len();
+    locks.handle_sent(only(), bytes, now);
+    receive(locks, only(), &HELD.repeat(count), now);
+    for op in ops {
+        assert!(locks.fetch(op, now).is_some());
+    }
+    assert_eq!((locks.open_records(), locks.open_ops()), (0, 0));
+}
+
+/// For how many records, requests and timers there are places.
+fn capacities(locks: &Locks) -> [usize; 3] {
+    [locks.records.capacity(), locks.ops.capacity(), locks.timers.capacity()]
+}
+
+/// The time of an interval passes, in which the node answers what it is asked.
+fn pass_an_interval(locks: &mut Locks, now: &mut Instant) {
+    *now = now.saturating_add(INTERVAL);
+    while locks.do_next_due(*now) {}
+    for command in commands(locks.cluster_mut(), only(), *now) {
+        receive(locks, only(), &reply_to(&command, ('a', 0), *now), *now);
+    }
+}
+
+#[test]
+fn room_of_a_burst_is_given_back_after_an_interval_without_it() {
+    let (mut locks, mut now) = ready(1);
+    burst(&mut locks, 5 * FEW, now);
+    assert!(locks.tidying.due.is_some_and(|due| due == now.saturating_add(INTERVAL)));
+    let before = capacities(&locks);
+    assert!(before[0] >= 5 * FEW && before[1] >= 5 * FEW, "{before:?}");
+    pass_an_interval(&mut locks, &mut now);
+    assert_eq!(capacities(&locks), before, "the burst was in this interval");
+    assert!(locks.tidying.due.is_some());
+    pass_an_interval(&mut locks, &mut now);
+    let after = capacities(&locks);
+    assert!(after.iter().all(|&capacity| capacity <= FEW), "{after:?}");
+    assert_eq!(locks.tidying.due, None, "there is nothing to give back any more");
+}
+
+#[test]
+fn client_with_few_requests_at_a_time_has_no_interval() {
+    let (mut locks, now) = ready(1);
+    burst(&mut locks, FEW, now);
+    assert_eq!(locks.tidying.due, None);
+    burst(&mut locks, FEW + 1, now);
+    let due = locks.tidying.due;
+    assert!(due.is_some());
+    burst(&mut locks, FEW + 1, now.saturating_add(Duration::from_secs(1)));
+    assert_eq!(locks.tidying.due, due, "the interval has begun");
+}
+
+#[test]
+fn interval_follows_another_while_many_requests_come() {
+    let (mut locks, mut now) = ready(1);
+    burst(&mut locks, FEW + 1, now);
+    pass_an_interval(&mut locks, &mut now);
+    assert!(locks.tidying.due.is_some());
+    burst(&mut locks, FEW + 1, now);
+    pass_an_interval(&mut locks, &mut now);
+    assert!(locks.tidying.due.is_some(), "this interval had many, too");
+}
+
+#[test]
+fn interval_follows_while_the_room_of_a_burst_is_not_given_back() {
+    let (mut locks, mut now) = ready(1);
+    burst(&mut locks, 2 * FEW + 1, now);
+    let before = capacities(&locks);
+    pass_an_interval(&mut locks, &mut now);
+    // A quarter of the room is in use, so it is kept.
+    burst(&mut locks, FEW, now);
+    pass_an_interval(&mut locks, &mut now);
+    assert_eq!(capacities(&locks), before);
+    assert!(locks.tidying.due.is_some());
 }

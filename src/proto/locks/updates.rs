@@ -155,3 +155,15 @@ impl Locks {
         self.updates.queue.retain(|queued| queued.update.token != lock.token);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn updates_give_back_the_room_of_a_burst() {
+        let mut updates = Updates { wanted: true, queue: VecDeque::with_capacity(50_000) };
+        updates.shrink(1);
+        assert!(updates.queue.capacity() < 5_000);
+    }
+}

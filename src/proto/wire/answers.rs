@@ -187,3 +187,29 @@ pub(super) fn left(reply: &Reply<'_>) -> Option<Option<i64>> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::wire::command::Form;
+
+    #[test]
+    fn usual_answers_are_read_without_the_decoder_and_no_others() {
+        let (set, script) = (Kind::Acquire, Kind::Release(Form::Sha));
+        let cases = [
+            (set, "+OK\r\n", Some((NodeReply::Granted, 5))),
+            (Kind::Heal, "+OK\r\n+OK\r\n", Some((NodeReply::Granted, 5))),
+            (set, "_\r\n", Some((NodeReply::Held, 3))),
+            (script, ":1\r\n", Some((NodeReply::Granted, 4))),
+            (Kind::Extend(Form::Source), ":0\r\n:1\r\n", Some((NodeReply::Absent, 4))),
+            (script, ":-1\r\n", None),
+            (set, "+OK\r", None),
+            (set, ":1\r\n", None),
+            (Kind::Adopt, ":1\r\n", None),
+            (Kind::Exists, ":1\r\n", None),
+        ];
+        for (kind, text, expected) in cases {
+            assert_eq!(plain(kind, text.as_bytes()), expected, "{text:?}");
+        }
+    }
+}

@@ -384,4 +384,17 @@ mod tests {
             assert_eq!(decimal(number, &mut digits), number.to_string().as_bytes());
         }
     }
+
+    #[test]
+    fn room_for_a_command_is_about_its_length() {
+        let key = [b'k'; 1_000];
+        let ttl = Ttl::new(Duration::from_secs(1), Duration::MAX).unwrap();
+        let mut set = BytesMut::new();
+        acquire(&mut set, &key, &token(), ttl);
+        let mut any = BytesMut::new();
+        encode(&mut any, &[b"GET", &key]);
+        for out in [set, any] {
+            assert!(out.capacity() <= out.len() + 200, "{} of {}", out.len(), out.capacity());
+        }
+    }
 }

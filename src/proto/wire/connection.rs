@@ -671,4 +671,41 @@ mod tests {
         connection.ask(ACQUIRE, at(700), |_| {});
         assert_eq!(connection.oldest_ask(), Some(at(700)));
     }
+
+    #[test]
+    fn connection_gives_back_the_room_of_a_burst_that_was_written() {
+        let burst = vec![b'a'; 8 << 20];
+        let mut connection = connection(&[]);
+        connection.ask(ACQUIRE, Instant::default(), |out| out.extend_from_slice(&burst));
+        connection.sent(burst.len(), Instant::default());
+        // The first call ends the interval of the burst.
+        connection.shrink();
+        assert!(connection.outbox.capacity() >= burst.len());
+        connection.shrink();
+        assert!(connection.outbox.capacity() < burst.len() / 8);
+    }
+
+    #[test]
+    fn usual_answer_is_taken_from_its_bytes_unless_the_decoder_is_in_the_middle_of_another() {
+        let mut connection = connection(&[ACQUIRE, RELEASE, ACQUIRE]);
+        let mut input = &b"+OK\r\n:-1\r\n+OK\r\n"[..];
+        let (_, reply) = connection.plain_answer(&mut input, NOW).expect("one of the usual");
+        assert_eq!((reply, input), (NodeReply::Granted, &b":-1\r\n+OK\r\n"[..]));
+        assert_eq!((connection.unanswered(), connection.last_answer()), (2, NOW));
+        assert_eq!(connection.plain_answer(&mut input, NOW), None, "this is for the decoder");
+        assert!(answers(&mut connection, b":-1").unwrap().is_empty());
+        let mut rest = &b"\r\n"[..];
+        assert_eq!(connection.plain_answer(&mut rest, NOW), None);
+        assert_eq!(replies(&answers(&mut connection, rest).unwrap()), [NodeReply::Held]);
+    }
+
+    #[test]
+    fn question_after_a_write_has_a_moment_of_its_own() {
+        let mut connection = connection(&[]);
+        for _ in 0..2 {
+            connection.ask(ACQUIRE, NOW, |out| out.extend_from_slice(b"a"));
+            connection.sent(1, NOW);
+        }
+        assert_eq!(connection.moments.len(), 2);
+    }
 }
