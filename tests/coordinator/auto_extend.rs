@@ -351,3 +351,19 @@ fn auto_extend_notifies_of_no_renewal_that_gave_no_later_deadline() {
     assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
     assert!(bench.completion().is_none(), "the deadline is the same");
 }
+
+#[test]
+fn auto_extend_starts_no_renewal_while_a_check_is_in_flight() {
+    let mut bench = Bench::with(3, |settings| settings.probe_interval = TTL * 100);
+    let _ = keep(&mut bench, 3, hour());
+    wait(&mut bench, TTL / 3 - millis(10));
+    (0..3).for_each(|node| bench.reply(node, &push("k")));
+    bench.pass(Duration::ZERO);
+    for node in 0..3 {
+        assert_eq!(bench.names(node), RENEWAL, "the check");
+    }
+    bench.pass(millis(20));
+    for node in 0..3 {
+        assert!(bench.said(node).is_empty(), "the renewal waits for the check");
+    }
+}

@@ -151,3 +151,15 @@ fn full_node_is_not_asked_for_its_time() {
         assert_eq!(bench.names(0), expected);
     }
 }
+
+#[test]
+fn release_is_put_off_if_a_node_has_as_many_questions_as_it_may() {
+    let mut bench = limited(1, |limits| limits.asks(4));
+    let lock = bench.hold(&[0]);
+    let ops = [bench.acquire(), bench.acquire()];
+    ops.into_iter().for_each(|op| bench.core.cancel(op, bench.now));
+    assert_eq!(bench.core.unanswered(NodeId::new(0)), 4);
+    bench.core.release_nowait(&lock, bench.now);
+    assert_eq!(bench.core.unanswered(NodeId::new(0)), 4);
+    assert_eq!(bench.core.pending_releases(NodeId::new(0)), 1);
+}

@@ -374,3 +374,14 @@ fn a_waiter_queued_during_an_attempt_without_quorum_does_not_get_contended() {
     assert_eq!(done.data, 2);
     assert!(matches!(done.result, Err(Error::NoQuorum(_))), "{:?}", done.result);
 }
+
+#[test]
+fn a_waiter_is_notified_of_a_key_with_the_prefix_of_its_client() {
+    let mut bench = Bench::with(3, |settings| settings.key_prefix = "app:".into());
+    ask_for(&mut bench, 1, WAIT);
+    denied(&mut bench, &[9000; 3]);
+    for node in [0, 1] {
+        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n*1\r\n$5\r\napp:k\r\n");
+    }
+    assert!(is_asking(&mut bench, 2));
+}

@@ -693,10 +693,12 @@ mod tests {
         assert_eq!((reply, input), (NodeReply::Granted, &b":-1\r\n+OK\r\n"[..]));
         assert_eq!((connection.unanswered(), connection.last_answer()), (2, NOW));
         assert_eq!(connection.plain_answer(&mut input, NOW), None, "this is for the decoder");
-        assert!(answers(&mut connection, b":-1").unwrap().is_empty());
-        let mut rest = &b"\r\n"[..];
+        // The rest of an error line may look like an answer.
+        assert!(answers(&mut connection, b"-OOM a").unwrap().is_empty());
+        let mut rest = &b":1\r\n"[..];
         assert_eq!(connection.plain_answer(&mut rest, NOW), None);
-        assert_eq!(replies(&answers(&mut connection, rest).unwrap()), [NodeReply::Held]);
+        let full = NodeReply::Failed(NodeError::OutOfMemory);
+        assert_eq!(replies(&answers(&mut connection, rest).unwrap()), [full]);
     }
 
     #[test]
