@@ -301,13 +301,14 @@ pub struct LockOptions {
     pub(crate) ttl: Duration,
     pub(crate) wait: Option<Duration>,
     pub(crate) auto_extend: Option<AutoExtend>,
+    pub(crate) fenced: bool,
 }
 
 impl LockOptions {
     /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. The usable
     /// time is shorter: 1 % of the ttl and 2 ms are subtracted for clock drift.
     pub fn new(ttl: Duration) -> LockOptions {
-        LockOptions { ttl, wait: None, auto_extend: None }
+        LockOptions { ttl, wait: None, auto_extend: None, fenced: false }
     }
 
     /// One attempt, without a wait: it fails if others hold the key at this moment.
@@ -341,6 +342,20 @@ impl LockOptions {
     #[must_use]
     pub fn auto_extend(mut self, auto_extend: impl Into<AutoExtend>) -> LockOptions {
         self.auto_extend = Some(auto_extend.into());
+        self
+    }
+
+    /// The lock gets a fencing number: a number that is greater than that of every earlier lock on
+    /// the key ([`Lock::fence`](crate::Lock::fence)). Send it along with every write. A store that
+    /// refuses a number smaller than the greatest one it has seen then refuses the late write of a
+    /// holder that was paused past its deadline.
+    ///
+    /// The nodes count in a key of their own, `{KEY}:fence`. If their counters differ, the acquire
+    /// takes a second round trip. It fails with [`Error::Config`](crate::Error::Config) if the
+    /// restart guard is off.
+    #[must_use]
+    pub fn fenced(mut self) -> LockOptions {
+        self.fenced = true;
         self
     }
 }

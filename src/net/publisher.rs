@@ -76,6 +76,8 @@ fn publish_locks(stats: &Stats, last: &Stats) {
         ("redlatch_extends_total", stats.extended, last.extended),
         ("redlatch_renewals_total", stats.renewed, last.renewed),
         ("redlatch_keys_healed_total", stats.healed, last.healed),
+        ("redlatch_fences_total", stats.fenced, last.fenced),
+        ("redlatch_fence_write_backs_total", stats.written_back, last.written_back),
     ];
     for (name, now, before) in plain {
         counter!(name).increment(now.saturating_sub(before));

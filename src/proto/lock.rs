@@ -5,6 +5,7 @@
 //! finds nothing.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -157,6 +158,7 @@ impl fmt::Debug for LockToken {
 pub struct Lock {
     pub(crate) record: RecordId,
     pub(crate) token: LockToken,
+    pub(crate) fence: Option<NonZeroU64>,
 }
 
 impl Lock {
@@ -165,10 +167,18 @@ impl Lock {
         self.token.clone()
     }
 
+    /// The fencing number, if the lock was acquired with one. It is greater than that of every lock
+    /// on this key that was held before, so a store that keeps the greatest number it has seen can
+    /// refuse a write that comes with a smaller one. It stays the same when the lock is extended,
+    /// and after the lock is over.
+    pub fn fence(&self) -> Option<u64> {
+        self.fence.map(NonZeroU64::get)
+    }
+
     /// Another handle of the same lock, to read its state while the first handle is elsewhere.
     /// The first of them that is released releases the lock; then the other finds no lock.
     pub fn alias(&self) -> Lock {
-        Lock { record: self.record, token: self.token() }
+        Lock { record: self.record, token: self.token(), fence: self.fence }
     }
 }
 

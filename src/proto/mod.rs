@@ -57,4 +57,4 @@ pub use settings::{
 pub use stats::{NodeStats, RoundTrips, Stats};
 pub use time::{Instant, InvalidTtl, Ttl};
 pub use wire::marker::{ID_DIGITS, Identity, Marker};
-pub use wire::{command, resp};
+pub use wire::{command, fencing, resp};

@@ -99,6 +99,12 @@ impl Text {
                 "Keys of held locks that a node had lost, and took again.",
                 stats.healed,
             ),
+            ("redlatch_fences_total", "Attempts that got a fencing number.", stats.fenced),
+            (
+                "redlatch_fence_write_backs_total",
+                "Fencing numbers that took a second round trip.",
+                stats.written_back,
+            ),
         ];
         for (name, help, value) in plain {
             self.family(name, Kind::Counter, help);

@@ -112,6 +112,10 @@ pub struct Stats {
     pub lost: u64,
     /// Keys of held locks that a node had lost, and took again.
     pub healed: u64,
+    /// Attempts that got a fencing number.
+    pub fenced: u64,
+    /// Those of them whose number was written back in a second round trip.
+    pub written_back: u64,
     /// Attempts that could not be won as the nodes are configured.
     pub misconfigured: u64,
     /// How long the requests for the locks that were handed out took, waits included.

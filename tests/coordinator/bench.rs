@@ -44,6 +44,8 @@ pub struct Bench {
     keys: usize,
     /// What a node answers to the request to report writes.
     tracking: &'static str,
+    /// How far the clock of each node is ahead, in microseconds.
+    pub skew_micros: Vec<i64>,
 }
 
 impl Bench {
@@ -136,6 +138,7 @@ impl Bench {
             now,
             native,
             markers: vec![None; info.len()],
+            skew_micros: vec![0; info.len()],
             info,
             pending: Vec::new(),
             connections: 0,
@@ -202,7 +205,7 @@ impl Bench {
         match words[..] {
             ["HELLO", ..] => format!("%1\r\n$2\r\nid\r\n:{}\r\n", self.connections),
             ["INFO"] => bulk(&self.info[node]),
-            ["TIME"] => self.time_reply(0),
+            ["TIME"] => self.time_reply(self.skew_micros[node]),
             ["GET", _] => match &self.markers[node] {
                 None => "-NOPERM no\r\n".into(),
                 Some(marker) if marker.is_empty() => "_\r\n".into(),
@@ -249,7 +252,7 @@ impl Bench {
 
     /// Answers `TIME` by a clock that goes with ours, and whatever `skew` was added.
     pub fn tell_time(&mut self, node: usize) {
-        self.tell_time_of(node, 0);
+        self.tell_time_of(node, self.skew_micros[node]);
     }
 
     pub fn tell_time_of(&mut self, node: usize, skew_micros: i64) {

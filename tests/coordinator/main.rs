@@ -9,6 +9,7 @@ mod by_token;
 mod completions;
 mod counters;
 mod extend_release;
+mod fencing;
 mod flushing;
 mod foreign_writes;
 mod forked;

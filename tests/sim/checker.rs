@@ -94,6 +94,8 @@ pub struct Checker {
     beliefs: Vec<Belief>,
     asked: BTreeMap<u64, Asked>,
     kept: BTreeMap<u64, Kept>,
+    /// The greatest fencing number of each key, and its owner.
+    fences: BTreeMap<usize, (u64, (usize, usize))>,
     violations: Vec<String>,
     /// Locks exclude each other.
     excludes: bool,
@@ -106,6 +108,7 @@ impl Checker {
             beliefs: Vec::new(),
             asked: BTreeMap::new(),
             kept: BTreeMap::new(),
+            fences: BTreeMap::new(),
             violations: Vec::new(),
             excludes,
         }
@@ -121,6 +124,20 @@ impl Checker {
         self.beliefs.push(belief);
         self.compare(number, now);
         number
+    }
+
+    /// The lock that was handed out just now has this fencing number. It has to be greater than
+    /// that of every lock on the key that was handed out before, also of those whose holders act
+    /// late.
+    pub fn fence(&mut self, number: usize, fence: u64) {
+        let (who, key) = (self.beliefs[number].who, self.beliefs[number].key);
+        if let Some((before, other)) = self.fences.insert(key, (fence, who)) {
+            if fence <= before {
+                self.violate(format!(
+                    "fence {fence} of {who:?} on key {key} is not greater than {before} of {other:?}"
+                ));
+            }
+        }
     }
 
     /// The owner was given a later deadline.
@@ -395,6 +412,17 @@ mod tests {
         let mut checker = Checker::new(true);
         checker.hand_out(100, belief(1, 7, 100, 100));
         assert!(checker.violations()[0].contains("after its deadline"));
+    }
+
+    #[test]
+    fn fences_of_a_key_that_do_not_grow_are_found() {
+        let mut checker = Checker::new(true);
+        for (key, fence, found) in [(7, 5, 0), (8, 5, 0), (7, 6, 0), (7, 6, 1), (8, 4, 2)] {
+            let number = checker.hand_out(10, belief(1, key, 10, 11));
+            checker.end(10, number);
+            checker.fence(number, fence);
+            assert_eq!(checker.violations().len(), found, "{:?}", checker.violations());
+        }
     }
 
     #[test]

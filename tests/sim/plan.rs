@@ -81,6 +81,8 @@ pub struct Plan {
     pub extends: u64,
     /// How many in a thousand want their lock kept.
     pub keeps: u64,
+    /// How many locks in a thousand are wanted with a fencing number.
+    pub fences: u64,
     /// How many in a thousand acts of a holder give the lock away.
     pub gives: u64,
     /// How many in a thousand locks that are given away are for one user, by their token.
@@ -139,6 +141,7 @@ impl Plan {
             ],
             extends: dice.one_of(&[0, 100, 300, 800]),
             keeps: dice.one_of(&[0, 300, 800]),
+            fences: 0,
             gives: dice.one_of(&[0, 0, 100, 400]),
             lends: 300,
             looks: dice.one_of(&[0, 0, 50]),
@@ -150,6 +153,7 @@ impl Plan {
         };
         if memory == Memory::Guarded {
             plan.young = dice.one_of(&[0, 0, 0, 300]);
+            plan.fences = dice.one_of(&[0, 500, 1000]);
         }
         if forced {
             plan.let_operators_take_locks(dice);

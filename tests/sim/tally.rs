@@ -54,6 +54,10 @@ pub struct Tally {
     pub events: u64,
     /// Locks handed out.
     pub handed_out: u64,
+    /// Of these, those with a fencing number.
+    pub fenced: u64,
+    /// Fencing numbers that were written back in a second round.
+    pub written_back: u64,
     /// Acquires refused because others held the key.
     pub contended: u64,
     /// Acquires refused for want of answers.
@@ -148,6 +152,8 @@ impl Tally {
         counters.extend([
             ("events", &mut self.events),
             ("locks handed out", &mut self.handed_out),
+            ("locks with a fence", &mut self.fenced),
+            ("fences written back", &mut self.written_back),
             ("contended", &mut self.contended),
             ("no quorum", &mut self.no_quorum),
             ("expired", &mut self.expired),

@@ -76,12 +76,14 @@ pub struct Held {
 pub struct Wish {
     pub ttl: u64,
     pub bounds: Option<Bounds>,
+    /// Whether it is to have a fencing number.
+    pub fenced: bool,
 }
 
 impl Wish {
     /// A lock that is not kept.
     pub fn of(ttl: u64) -> Wish {
-        Wish { ttl, bounds: None }
+        Wish { ttl, bounds: None, fenced: false }
     }
 
     /// How it is to be kept.
@@ -191,7 +193,8 @@ impl World {
     pub fn wish(&mut self) -> Wish {
         let ttl = self.plan.ttl(&mut self.dice);
         let keeps = self.dice.chance(self.plan.keeps);
-        Wish { ttl, bounds: if keeps { self.draw_keep(ttl) } else { None } }
+        let bounds = if keeps { self.draw_keep(ttl) } else { None };
+        Wish { ttl, bounds, fenced: self.dice.chance(self.plan.fences) }
     }
 
     /// A user waits for an answer, or is refused.
@@ -237,14 +240,19 @@ impl World {
         let it = &mut self.clients[client];
         let (ttl, wait_for) = (Duration::from_millis(wish.ttl), Duration::from_nanos(wait));
         let (key_bytes, keep, at) = (&self.keys[key], wish.keep(), instant(now));
-        let asked =
-            it.coordinator.acquire_and_auto_extend(key_bytes, ttl, wait_for, keep, serial, at);
+        let core = &mut it.coordinator;
+        let asked = if wish.fenced {
+            core.acquire_fenced(key_bytes, ttl, wait_for, keep, serial, at)
+        } else {
+            core.acquire_and_auto_extend(key_bytes, ttl, wait_for, keep, serial, at)
+        };
         self.trace.note(now, || {
             let outcome = asked.as_ref().map_err(Error::to_string);
             format!("client {client} {purpose:?} #{serial} key {key} {wish:?}: {outcome:?}")
         });
         let op = asked?;
-        let due = now + wait + self.plan.node_timeout() + self.hold_at_start(client);
+        let rounds = if wish.fenced { 2 } else { 1 };
+        let due = now + wait + rounds * self.plan.node_timeout() + self.hold_at_start(client);
         self.note_request(client, serial, purpose, "acquire", due);
         Ok((op, serial))
     }
@@ -372,6 +380,10 @@ impl World {
         let (who, key) = ((client, user), it.users[user].key);
         let token = lock.token().digits().to_vec();
         let belief = self.checker.hand_out(now, Belief::new(who, key, token, now, until));
+        if let Some(fence) = lock.fence() {
+            self.tally.fenced += 1;
+            self.checker.fence(belief, fence);
+        }
         self.probe(belief);
         self.agenda.put(until.saturating_sub(1), Event::Probe { belief });
         let (extend, open_end) = (None, false);

@@ -125,6 +125,8 @@ impl World {
             return;
         }
         self.check_that_nothing_is_left();
+        let written_back = self.clients.iter().map(|it| it.coordinator.stats().written_back);
+        self.tally.written_back = written_back.sum();
         self.tally.healed = self.clients.iter().map(|it| it.coordinator.stats().healed).sum();
         self.let_everyone_take_every_key();
         self.say_goodbye();

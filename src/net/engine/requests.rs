@@ -7,7 +7,7 @@ use super::Engine;
 use crate::config::{DEFAULT_WAIT, LockOptions};
 use crate::net::clock;
 use crate::net::observe::Verb;
-use crate::proto::error::Error;
+use crate::proto::error::{ConfigError, Error};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::lock::{Lock, LockToken};
@@ -31,17 +31,16 @@ impl Engine {
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, wait, auto_extend } = options.into();
+        let LockOptions { ttl, wait, auto_extend, fenced } = options.into();
         let wait = wait.unwrap_or(DEFAULT_WAIT);
-        let asked = self.coordinator.acquire_and_auto_extend(
-            key.as_ref(),
-            ttl,
-            wait,
-            auto_extend,
-            data,
-            clock::now(),
-        );
-        self.observer.asked(&asked, Verb::Acquire, key.as_ref());
+        let (key, now) = (key.as_ref(), clock::now());
+        let coordinator = &mut self.coordinator;
+        let asked = if fenced {
+            coordinator.acquire_fenced(key, ttl, wait, auto_extend, data, now)
+        } else {
+            coordinator.acquire_and_auto_extend(key, ttl, wait, auto_extend, data, now)
+        };
+        self.observer.asked(&asked, Verb::Acquire, key);
         asked
     }
 
@@ -78,6 +77,8 @@ impl Engine {
     /// key on enough nodes. If the giver still believes in the lock, it loses it, and learns of
     /// that with its next extend: so give the lock away first.
     ///
+    /// The lock has no fencing number, even if it had one before: a number belongs to one holder.
+    ///
     /// # Errors
     /// Before anything is sent: an invalid argument, or [`Error::Busy`].
     pub fn adopt(
@@ -87,7 +88,12 @@ impl Engine {
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, auto_extend, .. } = options.into();
+        let LockOptions { ttl, auto_extend, fenced, .. } = options.into();
+        if fenced {
+            let problem = "a lock that is adopted has none; adopt it without `fenced`, or release \
+                           it and acquire it anew";
+            return Err(ConfigError::Fence { problem }.into());
+        }
         let asked =
             self.coordinator.adopt(key.as_ref(), token, ttl, auto_extend, data, clock::now());
         self.observer.asked(&asked, Verb::Adopt, key.as_ref());

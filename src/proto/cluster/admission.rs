@@ -4,7 +4,7 @@
 //! the pending releases are the first thing that is sent to it then.
 
 use crate::proto::cluster::restart_guard;
-use crate::proto::cluster::state::NodeState;
+use crate::proto::cluster::state::{NodeState, Reading};
 use crate::proto::cluster::{Action, Change, Cluster};
 use crate::proto::error::NodeError;
 use crate::proto::node_set::NodeId;
@@ -19,6 +19,7 @@ impl Cluster {
     pub(super) fn begin_handshake(&mut self, node: NodeId, now: Instant) {
         let settings = &self.settings.nodes[node.index()];
         let entry = &mut self.nodes[node.index()];
+        (entry.clock, entry.scripts_sent) = (None, [false; 2]);
         let connection = &mut entry.connection;
         connection.hide(settings.password.clone());
         let (name, marker) = (&self.settings.client_name, self.settings.wanted_marker());
@@ -42,6 +43,10 @@ impl Cluster {
     pub(super) fn handshake_answered(&mut self, node: NodeId, step: Step, now: Instant) {
         let entry = &mut self.nodes[node.index()];
         let fact = entry.connection.fact();
+        if let Fact::Time(micros) = fact {
+            let asked_at = entry.connection.asked_at();
+            entry.clock = Some(Reading { micros, asked_at, read_at: now });
+        }
         let good = entry.handshake.error().is_none();
         let progress = entry.handshake.handle(step, fact, self.settings.allow_eviction);
         if let (true, Some(cause)) = (good, entry.handshake.error()) {

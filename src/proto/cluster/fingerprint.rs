@@ -64,6 +64,8 @@ impl Node {
             trusted_from,
             // The clocks of the search do not jump.
             reading: _,
+            clock: _,
+            scripts_sent,
             earlier,
             ready_since,
             handshake: _,
@@ -88,7 +90,7 @@ impl Node {
         }
         let known = known.as_ref().map_or(0, |known| info_word(known, fingerprint));
         fingerprint.add_at(node, known);
-        fingerprint.add_at(node, hash_of(&(marking, wants_marking)));
+        fingerprint.add_at(node, hash_of(&(marking, wants_marking, scripts_sent)));
         let trusted = trusted_from.map_or(0, |(from, why): (_, QuarantineReason)| {
             mix(hash_of(&why), fingerprint.ahead(from))
         });

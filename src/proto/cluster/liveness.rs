@@ -91,6 +91,7 @@ impl Cluster {
         let Some(micros) = micros else { return };
         let asked_at = self.asked_at(node);
         let reading = Reading { micros, asked_at, read_at: now };
+        self.nodes[node.index()].clock = Some(reading);
         let before = self.nodes[node.index()].reading.replace(reading);
         let jump = before.and_then(|before| state::clock_jump(&before, &reading));
         if let Some(nanos) = jump {

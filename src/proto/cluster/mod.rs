@@ -18,6 +18,7 @@
 mod admission;
 mod connections;
 mod events;
+pub mod fences;
 #[cfg(feature = "testing")]
 mod fingerprint;
 mod liveness;
@@ -41,7 +42,7 @@ use crate::proto::stats::Stats;
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
 use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
-use crate::proto::wire::ask::{Ask, Kind, LockAsk};
+use crate::proto::wire::ask::{Ask, LockAsk};
 use crate::proto::wire::connection::Incoming;
 
 use events::Events;
@@ -201,7 +202,7 @@ impl Cluster {
         }
         let (ask, reply) = entry.connection.plain_answer(input, now)?;
         let took = now.saturating_since(entry.connection.asked_at());
-        self.stats.answered(node, ask.kind == Kind::Acquire, reply, took);
+        self.stats.answered(node, ask.kind.acquires(), reply, took);
         Some((ask, reply))
     }
 
@@ -218,7 +219,7 @@ impl Cluster {
             match entry.connection.next_incoming(input, now) {
                 Ok(Some(Incoming::Lock(ask, reply))) => {
                     let took = now.saturating_since(entry.connection.asked_at());
-                    self.stats.answered(node, ask.kind == Kind::Acquire, reply, took);
+                    self.stats.answered(node, ask.kind.acquires(), reply, took);
                     return Some(Received::Lock(ask, reply));
                 }
                 Ok(Some(Incoming::Node(answer))) => self.answered(node, answer, now),

@@ -39,6 +39,11 @@ pub(super) struct Node {
     pub(super) trusted_from: Option<(Instant, QuarantineReason)>,
     /// The last reading of the node's clock.
     pub(super) reading: Option<Reading>,
+    /// The last reading on the present connection, by which its clock is compared with those of
+    /// the other nodes.
+    pub(super) clock: Option<Reading>,
+    /// Which fenced scripts were sent by their source on the present connection.
+    pub(super) scripts_sent: [bool; 2],
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// When it became ready.
@@ -75,6 +80,8 @@ impl Default for Node {
             vouching: false,
             trusted_from: None,
             reading: None,
+            clock: None,
+            scripts_sent: [false; 2],
             earlier: Vec::new(),
             ready_since: None,
             handshake: Handshake::default(),

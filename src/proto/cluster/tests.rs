@@ -6,6 +6,7 @@ use super::*;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::error::NodeReply;
 use crate::proto::settings::NodeSettings;
+use crate::proto::wire::ask::Kind;
 use crate::proto::wire::command;
 
 const FLUSHED: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";

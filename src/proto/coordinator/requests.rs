@@ -5,13 +5,14 @@
 use std::time::Duration;
 
 use crate::proto::coordinator::Coordinator;
-use crate::proto::error::{Error, LostReason, Report};
+use crate::proto::error::{ConfigError, Error, LostReason, Report};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::key::KeyHash;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::AcquireParams;
 use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::settings::RestartGuard;
 use crate::proto::time::Instant;
 
 impl Coordinator {
@@ -52,13 +53,45 @@ impl Coordinator {
         now: Instant,
     ) -> Result<Op, Error> {
         let ttl = self.locks.check_params(key, ttl, auto_extend)?;
-        let params = AcquireParams {
-            ttl,
-            since: now,
-            give_up_at: now.saturating_add(wait),
-            auto_extend,
-            data,
-        };
+        let give_up_at = now.saturating_add(wait);
+        let params =
+            AcquireParams { ttl, since: now, give_up_at, auto_extend, fenced: false, data };
+        self.begin_acquire(key, params, now)
+    }
+
+    /// As [`acquire_and_auto_extend`](Coordinator::acquire_and_auto_extend), with a fencing number:
+    /// the lock has a [`fence`](Lock::fence) that is greater than that of every earlier lock on the
+    /// key. Where the nodes' votes for it differ, this takes a second round trip.
+    ///
+    /// # Errors
+    /// As there, and if the restart guard is off: a node that forgot its counters has to be known.
+    pub fn acquire_fenced(
+        &mut self,
+        key: &[u8],
+        ttl: Duration,
+        wait: Duration,
+        auto_extend: Option<AutoExtend>,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let ttl = self.locks.check_params(key, ttl, auto_extend)?;
+        if self.settings().restart_guard == RestartGuard::Off {
+            let problem = "the restart guard is off, so a counter that a node forgot would not be \
+                           noticed; switch the guard on, or acquire without a fencing number";
+            return Err(ConfigError::Fence { problem }.into());
+        }
+        let give_up_at = now.saturating_add(wait);
+        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fenced: true, data };
+        self.begin_acquire(key, params, now)
+    }
+
+    #[inline]
+    fn begin_acquire(
+        &mut self,
+        key: &[u8],
+        params: AcquireParams,
+        now: Instant,
+    ) -> Result<Op, Error> {
         // This runs for every acquire.
         let hash = KeyHash::of(key);
         let mut current_record = self.locks.current_record(key, hash);

@@ -84,6 +84,11 @@ pub enum ConfigError {
         /// What was tried, and what came of it.
         problem: Box<str>,
     },
+    /// A fencing number that the settings, or the request, do not allow.
+    Fence {
+        /// Why.
+        problem: &'static str,
+    },
     /// So many nodes have a lasting failure that the others are no quorum.
     Nodes(Box<Report>),
 }
@@ -147,6 +152,7 @@ impl ConfigError {
                 write!(f, "{name}: {given:?} cannot work; it must be {must}")
             }
             ConfigError::System { problem } => f.write_str(problem),
+            ConfigError::Fence { problem } => write!(f, "fencing number: {problem}"),
             ConfigError::Nodes(report) if report.names_one_server_twice() => {
                 f.write_str("two addresses lead to one server, which would vote twice: ")?;
                 report.write_nodes(f, |node| node.reply != NodeReply::Nothing)?;

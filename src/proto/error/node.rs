@@ -61,6 +61,9 @@ pub enum NodeError {
     UnknownCommand,
     /// Any other error: its text is in the report.
     Other,
+    /// The node's clock is too far from those of the other nodes, or is not known: its vote for a
+    /// fencing number does not count.
+    ClockSkew,
 }
 
 impl NodeError {
@@ -92,6 +95,7 @@ impl NodeError {
         NodeError::NoScript,
         NodeError::UnknownCommand,
         NodeError::Other,
+        NodeError::ClockSkew,
     ];
 
     /// The cause of an error reply, by its first word: the rest of the line differs between
@@ -212,6 +216,7 @@ impl NodeError {
             NodeError::NoScript => "does not know the script",
             NodeError::UnknownCommand => "does not know the command",
             NodeError::Other => "returned an error",
+            NodeError::ClockSkew => "has a clock too far from the others' for a fence",
         }
     }
 
@@ -244,6 +249,7 @@ impl NodeError {
             NodeError::NoScript => "no_script",
             NodeError::UnknownCommand => "unknown_command",
             NodeError::Other => "other",
+            NodeError::ClockSkew => "clock_skew",
         }
     }
 }

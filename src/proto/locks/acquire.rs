@@ -45,7 +45,10 @@ impl Locks {
     ) -> Result<Op, Error> {
         self.check_room()?;
         let token = self.random_token();
-        let round = Round::acquire(self.cluster.size(), now, params.ttl);
+        let mut round = Round::acquire(self.cluster.size(), now, params.ttl);
+        if params.fenced {
+            round.purpose = Purpose::Fenced;
+        }
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
         self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
@@ -103,7 +106,7 @@ impl Locks {
         };
         let record = self.records.get_mut(id);
         record.op = None;
-        if matches!(record.round.purpose, Purpose::Acquire | Purpose::Adopt) {
+        if record.round.purpose.is_attempt() {
             self.end(id, now);
         }
         self.finish(id);
@@ -148,8 +151,8 @@ impl Locks {
         if self.hold_at_start(id) {
             return;
         }
-        let adopts = self.records.get(id).taken_up().is_some();
-        let kind = if adopts { Kind::Adopt } else { Kind::Acquire };
+        let purpose = self.records.get(id).round.purpose;
+        let kind = if purpose == Purpose::Adopt { Kind::Adopt } else { Kind::Acquire };
         let mut askable = NodeSet::EMPTY;
         let untrusted = self.cluster.untrusted(self.cluster.all_nodes());
         let record = self.records.get_mut(id);
@@ -177,6 +180,10 @@ impl Locks {
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
         let due = Due::Round { record: id };
         record.round_timer = Some(self.timers.set_after(now, length, due));
+        if purpose == Purpose::Fenced {
+            self.ask_for_votes(id, askable, now);
+            return;
+        }
         record.uncounted = askable.common(untrusted);
         self.ask_all(askable, id, kind, now);
     }
@@ -223,10 +230,12 @@ impl Locks {
             let uncounted = reply == NodeReply::Granted
                 && record.uncounted.contains(node)
                 && !is_planted(Fault::QuarantinedGrantCounts);
+            let mut reply = reply;
             if uncounted {
-                self.cluster.stats_mut().failed(node, NodeError::Quarantined);
+                let cause = self.why_uncounted(ask.record, node);
+                self.cluster.stats_mut().failed(node, cause);
+                reply = NodeReply::Failed(cause);
             }
-            let reply = if uncounted { NodeReply::Failed(NodeError::Quarantined) } else { reply };
             self.cast(ask.record, node, reply, now);
         }
     }
@@ -309,8 +318,11 @@ impl Locks {
             return None;
         }
         let token = self.random_token();
-        let ttl = self.records.get(id).ttl;
-        let round = Round::acquire(self.cluster.size(), now, ttl);
+        let record = self.records.get(id);
+        let mut round = Round::acquire(self.cluster.size(), now, record.ttl);
+        if matches!(record.round.purpose, Purpose::Fenced | Purpose::WriteBack) {
+            round.purpose = Purpose::Fenced;
+        }
         let next = self.records.open_again(id, token, round)?;
         let hash = KeyHash::of(&self.records.get(next).key);
         self.records.unindex(id);

@@ -108,8 +108,9 @@ impl Locks {
             return;
         }
         let reconnecting = self.cluster.is_reconnecting(node);
+        let late = self.awaits_late_vote(ask);
         let record = self.records.get_mut(ask.record);
-        let mut vote = record.round.number == ask.round;
+        let mut vote = record.round.number == ask.round || late;
         if ask.kind.may_create() {
             record.asked.take(node);
             record.heal_is_over(node);

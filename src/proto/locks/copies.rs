@@ -28,7 +28,9 @@ impl Clone for Stage {
         match self {
             &Stage::Starting { record } => Stage::Starting { record },
             &Stage::Running { record } => Stage::Running { record },
-            &Stage::Queued { queue, ttl, timer } => Stage::Queued { queue, ttl, timer },
+            &Stage::Queued { queue, ttl, fenced, timer } => {
+                Stage::Queued { queue, ttl, fenced, timer }
+            }
             Stage::Pausing { record, timer, last } => {
                 Stage::Pausing { record: *record, timer: *timer, last: last.clone() }
             }

@@ -50,7 +50,9 @@ impl Locks {
             let trouble = record.trouble_mut();
             trouble.absent.remove(node);
             trouble.healing.insert(node);
-            self.ask(node, id, Kind::Heal, now);
+            let fenced = self.records.get(id).fence().is_some();
+            let kind = if fenced { Kind::HealFenced } else { Kind::Heal };
+            self.ask(node, id, kind, now);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::proto::cluster::fences::Fenced;
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::lock::{Lock, LockToken};
@@ -185,6 +186,10 @@ impl Locks {
         let due = Due::Round { record: id };
         record.round_timer =
             Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
+        if self.records.get(id).fence().is_some() {
+            self.ask_by_form(askable, id, Fenced::Extend, Kind::ExtendFenced, now);
+            return;
+        }
         self.ask_all(askable, id, Kind::Extend(Form::Sha), now);
     }
 
@@ -208,7 +213,7 @@ impl Locks {
             // no repeat at or past the deadline.
             let repeats = current && !self.records.get(ask.record).is_overdue(now);
             if repeats || is_planted(Fault::RepeatAfterRelease) {
-                self.ask(node, ask.record, Kind::Extend(Form::Source), now);
+                self.ask(node, ask.record, ask.kind.by_source(), now);
             }
             self.finish(ask.record);
             return;

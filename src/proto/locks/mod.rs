@@ -23,6 +23,8 @@ mod closing;
 mod completions;
 #[cfg(feature = "testing")]
 mod copies;
+pub mod fence;
+mod fenced;
 #[cfg(feature = "testing")]
 mod fingerprint;
 mod flushes;
@@ -74,6 +76,7 @@ use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::command::{self};
+use crate::proto::wire::fencing;
 use tidying::Tidying;
 use updates::Updates;
 
@@ -199,6 +202,8 @@ pub struct AcquireParams {
     pub give_up_at: Instant,
     /// How the lock is auto-extended.
     pub auto_extend: Option<AutoExtend>,
+    /// Whether the lock gets a fencing number.
+    pub fenced: bool,
     /// The data that the completion returns.
     pub data: u64,
 }
@@ -401,8 +406,10 @@ impl Locks {
     fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
         let record = self.records.get_mut(id);
         let phase = match kind {
-            Kind::Acquire | Kind::Adopt => Phase::Asking,
-            Kind::Extend(_) | Kind::Heal => Phase::Held,
+            Kind::Acquire | Kind::Adopt | Kind::AcquireFenced(_) | Kind::WriteBack(_) => {
+                Phase::Asking
+            }
+            Kind::Extend(_) | Kind::Heal | Kind::ExtendFenced(_) | Kind::HealFenced => Phase::Held,
             Kind::Release(_) | Kind::Exists => Phase::Ending,
         };
         let planted = is_planted(Fault::ReleaseWhileHeld);
@@ -441,6 +448,10 @@ impl Locks {
             Kind::Release(form) => self.release_answered(node, ask, form, reply, now),
             Kind::Heal => self.heal_answered(node, ask, reply, now),
             Kind::Adopt => self.adopt_answered(node, ask, reply, now),
+            Kind::AcquireFenced(form) => self.vote_answered(node, ask, form, reply, now),
+            Kind::ExtendFenced(form) => self.extend_answered(node, ask, form, reply, now),
+            Kind::HealFenced => self.heal_answered(node, ask, reply, now),
+            Kind::WriteBack(form) => self.write_back_answered(node, ask, form, reply, now),
             Kind::Exists => self.exists_answered(node, ask, reply, now),
         }
     }
@@ -460,11 +471,12 @@ impl Locks {
         let record = self.records.get_mut(id);
         self.timers.clear_in(&mut record.round_timer);
         match (record.round.purpose, record.round.ballot().verdict()) {
-            (Purpose::Acquire | Purpose::Adopt, Verdict::Won) => self.attempt_is_won(id, now),
-            (Purpose::Acquire | Purpose::Adopt, _) => self.attempt_is_lost(id, now),
             (Purpose::Extend, Verdict::Won) => self.extend_is_won(id, now),
             (Purpose::Extend, _) => self.extend_is_lost(id, now),
             (Purpose::Release, _) => self.release_is_over(id),
+            (Purpose::Fenced, Verdict::Won) => self.votes_are_in(id, now),
+            (_, Verdict::Won) => self.attempt_is_won(id, now),
+            (_, _) => self.attempt_is_lost(id, now),
         }
     }
 
@@ -525,6 +537,24 @@ fn encode(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Inst
             command::adopt(out, key, old, token, ttl);
         }
         Kind::Exists => command::encode(out, &[b"EXISTS", key]),
+        Kind::AcquireFenced(_) | Kind::ExtendFenced(_) | Kind::HealFenced | Kind::WriteBack(_) => {
+            encode_fenced(out, key, record, kind, now);
+        }
+    }
+}
+
+/// As [`encode`], for a fenced lock.
+fn encode_fenced(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Instant) {
+    let (token, ttl) = (&record.token, record.round.ttl);
+    let counting = record.counting();
+    match kind {
+        Kind::AcquireFenced(form) => fencing::acquire(out, form, key, token, ttl, counting),
+        Kind::ExtendFenced(form) => fencing::extend(out, form, key, token, Some(ttl), counting),
+        Kind::WriteBack(form) => fencing::extend(out, form, key, token, None, counting),
+        _ => {
+            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
+            fencing::heal(out, key, token, left, counting);
+        }
     }
 }
 
@@ -533,5 +563,5 @@ fn busy(busy: Busy) -> Error {
 }
 
 fn handle_of(id: RecordId, record: &Record) -> Lock {
-    Lock { record: id, token: record.token.clone() }
+    Lock { record: id, token: record.token.clone(), fence: record.fence() }
 }

@@ -228,9 +228,9 @@ impl Record {
     #[inline]
     pub fn is_deciding(&self) -> bool {
         match self.round.purpose {
-            Purpose::Acquire | Purpose::Adopt => self.phase == Phase::Asking,
             Purpose::Extend => self.phase == Phase::Held,
             Purpose::Release => true,
+            _ => self.phase == Phase::Asking,
         }
     }
 
@@ -463,7 +463,7 @@ impl Records {
         // Two records may have the key: one that adopts it, and one that holds it or waits for it.
         let waited_for = |id: &RecordId| {
             let record = self.get(*id);
-            let asks = record.phase == Phase::Asking && record.round.purpose == Purpose::Acquire;
+            let asks = record.phase == Phase::Asking && record.round.purpose != Purpose::Adopt;
             record.queue().is_some() || asks
         };
         let all = || self.with_key(hash).filter(|&id| self.get(id).key == key);
@@ -540,7 +540,7 @@ mod tests {
 
     fn lock(records: &Records, record: RecordId) -> Lock {
         let open = records.get(record);
-        Lock { record, token: open.token.clone() }
+        Lock { record, token: open.token.clone(), fence: None }
     }
 
     #[test]
@@ -562,7 +562,7 @@ mod tests {
         let mut records = Records::new(1);
         let record = open(&mut records, b"a").unwrap();
         let other = LockToken::random(&mut StdRng::from_seed([2; 32]));
-        assert_eq!(records.find(&Lock { record, token: other }), None);
+        assert_eq!(records.find(&Lock { record, token: other, fence: None }), None);
         assert_eq!(records.find(&lock(&records, record)), Some(record));
     }
 

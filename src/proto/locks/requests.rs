@@ -84,6 +84,8 @@ pub enum Stage {
         queue: u32,
         /// The ttl to ask for.
         ttl: Ttl,
+        /// Whether to ask for a fencing number.
+        fenced: bool,
         /// Ends the wait.
         timer: Option<Timer>,
     },

@@ -18,6 +18,17 @@ pub enum Purpose {
     Adopt,
     /// The lock is released.
     Release,
+    /// May we have the key, and what is the vote for its fencing number?
+    Fenced,
+    /// The second round of a fenced acquire: is the number at a majority?
+    WriteBack,
+}
+
+impl Purpose {
+    /// Whether an attempt for a key is in its round, or an adopt.
+    pub const fn is_attempt(self) -> bool {
+        !matches!(self, Purpose::Extend | Purpose::Release)
+    }
 }
 
 /// How a release ended. This list is complete: a caller may match all of it.

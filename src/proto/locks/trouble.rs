@@ -2,6 +2,7 @@
 //! records need it, so it is boxed: a lock on healthy nodes has none.
 
 use crate::proto::lock::LockToken;
+use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::records::Record;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
@@ -22,6 +23,8 @@ pub struct Trouble {
     pub unproven_until: Instant,
     /// The new token of an adopt.
     pub taken_up: Option<Box<LockToken>>,
+    /// The votes for the fencing number, and the number.
+    pub fencing: Option<Box<Fencing>>,
 }
 
 impl Record {

@@ -13,7 +13,7 @@ use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
-use crate::proto::locks::round::Round;
+use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
@@ -181,8 +181,9 @@ impl Locks {
 
     /// Opens a request in `queue`, which waits until the record of the key gives it up.
     pub fn open_queued(&mut self, queue: u32, params: AcquireParams) -> Op {
-        let AcquireParams { ttl, since, give_up_at, auto_extend, data } = params;
-        let op = self.ops.open(data, since, give_up_at, Stage::Queued { queue, ttl, timer: None });
+        let AcquireParams { ttl, since, give_up_at, auto_extend, fenced, data } = params;
+        let stage = Stage::Queued { queue, ttl, fenced, timer: None };
+        let op = self.ops.open(data, since, give_up_at, stage);
         let for_ever = give_up_at == Instant::from_nanos(u64::MAX);
         let set =
             (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op: op.short() }));
@@ -244,9 +245,13 @@ impl Locks {
 
     /// Opens the record of a request whose turn has come, for the key of its queue.
     pub fn take_turn(&mut self, op: Op, queue: u32, key: &[u8], now: Instant) -> RecordId {
-        let ttl = self.clear_queued(op).expect("whoever gives up or is cancelled leaves the queue");
+        let queued = self.clear_queued(op);
+        let (ttl, fenced) = queued.expect("whoever gives up or is cancelled leaves the queue");
         let token = self.random_token();
-        let round = Round::acquire(self.cluster.size(), now, ttl);
+        let mut round = Round::acquire(self.cluster.size(), now, ttl);
+        if fenced {
+            round.purpose = Purpose::Fenced;
+        }
         self.records.give_up_reserved();
         let id = self.records.open(key, token, round).expect("its place was kept for it");
         self.records.index(id, KeyHash::of(key));
@@ -257,12 +262,13 @@ impl Locks {
         id
     }
 
-    /// Clears the timer of a queued request. Returns the ttl that it asks for.
-    fn clear_queued(&mut self, op: Op) -> Option<Ttl> {
+    /// Clears the timer of a queued request. Returns the ttl that it asks for, and whether it asks
+    /// for a fencing number.
+    fn clear_queued(&mut self, op: Op) -> Option<(Ttl, bool)> {
         match &mut self.ops.get_mut(op)?.stage {
-            Stage::Queued { ttl, timer, .. } => {
+            Stage::Queued { ttl, fenced, timer, .. } => {
                 self.timers.clear_in(timer);
-                Some(*ttl)
+                Some((*ttl, *fenced))
             }
             _ => None,
         }

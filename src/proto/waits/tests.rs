@@ -37,7 +37,14 @@ impl Bench {
     fn queue_up(&mut self, wait: Duration) -> Op {
         let ttl = self.locks.check_params(KEY, WAIT, None).unwrap();
         let give_up_at = self.now.saturating_add(wait);
-        let params = AcquireParams { ttl, since: self.now, give_up_at, auto_extend: None, data: 0 };
+        let params = AcquireParams {
+            ttl,
+            since: self.now,
+            give_up_at,
+            auto_extend: None,
+            fenced: false,
+            data: 0,
+        };
         let current_record = self.locks.current_record(KEY, KeyHash::of(KEY)).unwrap();
         self.waits.queue_up(&mut self.locks, current_record, params, self.now).unwrap()
     }

@@ -8,6 +8,7 @@ use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::inspection::Value;
 use crate::proto::wire::ask::{Kind, TaskAsk};
 use crate::proto::wire::command::Form;
+use crate::proto::wire::fencing;
 use crate::proto::wire::handshake::Step;
 use crate::proto::wire::marker::Marker;
 use crate::proto::wire::resp::Reply;
@@ -67,6 +68,9 @@ pub(super) fn about_lock(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
             _ => refused(reply),
         },
         Kind::Extend(_) | Kind::Release(_) | Kind::Adopt => by_script(reply),
+        // A value of another type may be the counter, which says nothing of the key.
+        Kind::AcquireFenced(_) | Kind::HealFenced => by_vote(reply),
+        Kind::ExtendFenced(_) | Kind::WriteBack(_) => failed(reply).or_else(|| by_script(reply)),
         Kind::Exists => by_count(reply, NodeReply::Held),
     }
 }
@@ -86,7 +90,8 @@ pub(super) fn plain(kind: Kind, bytes: &[u8]) -> Option<(NodeReply, usize)> {
             [b':', b'0', b'\r', b'\n', ..] => Some((NodeReply::Absent, 4)),
             _ => None,
         },
-        Kind::Adopt | Kind::Exists => None,
+        Kind::ExtendFenced(_) | Kind::WriteBack(_) | Kind::HealFenced => None,
+        Kind::AcquireFenced(_) | Kind::Adopt | Kind::Exists => None,
     }
 }
 
@@ -116,6 +121,21 @@ fn by_script(reply: &Reply<'_>) -> Option<NodeReply> {
         Reply::Integer(-1) => Some(NodeReply::Held),
         _ => refused(reply),
     }
+}
+
+/// Reads the reply of the fenced acquire script: a vote, or 0 if the key is held.
+fn by_vote(reply: &Reply<'_>) -> Option<NodeReply> {
+    match *reply {
+        Reply::Integer(0) => Some(NodeReply::Held),
+        _ if vote(reply).is_some() => Some(NodeReply::Granted),
+        _ => failed(reply),
+    }
+}
+
+/// The vote in the reply of the fenced acquire script, if it granted.
+pub(super) fn vote(reply: &Reply<'_>) -> Option<u64> {
+    let Reply::Integer(number) = *reply else { return None };
+    u64::try_from(number).ok().filter(|&vote| vote > 0 && vote < fencing::LIMIT)
 }
 
 /// Reads an error in reply to a command that looks at the value of a key.

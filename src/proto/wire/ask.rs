@@ -46,6 +46,14 @@ pub enum Kind {
     Heal,
     /// The script that adopts a lock under a new token.
     Adopt,
+    /// As `Acquire`, by the script that counts.
+    AcquireFenced(Form),
+    /// As `Extend`, by the script that also raises the counter to the fencing number.
+    ExtendFenced(Form),
+    /// As `Heal`, by the script that also raises the counter.
+    HealFenced,
+    /// Raises the counter of a lock that is being acquired: the second round of a fenced acquire.
+    WriteBack(Form),
     /// The release script.
     Release(Form),
     /// `EXISTS`: after a native release that answered 0, is the key gone or another's?
@@ -90,13 +98,34 @@ pub enum NodeAsk {
 impl Kind {
     /// Whether the question may create the key, or write a new token to it.
     pub const fn creates(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::Heal | Kind::Adopt)
+        matches!(
+            self,
+            Kind::Acquire | Kind::Heal | Kind::Adopt | Kind::AcquireFenced(_) | Kind::HealFenced
+        )
     }
 
     /// Whether the question may create the key, or extend it. Such a question has to be followed by
-    /// a release.
+    /// a release. A write-back does neither, but it is only sent where the key may be.
     pub const fn may_create(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::Extend(_) | Kind::Heal | Kind::Adopt)
+        !matches!(self, Kind::Release(_) | Kind::Exists)
+    }
+
+    /// The same question, with the whole source of its script.
+    #[must_use]
+    pub const fn by_source(self) -> Kind {
+        match self {
+            Kind::Extend(_) => Kind::Extend(Form::Source),
+            Kind::Release(_) => Kind::Release(Form::Source),
+            Kind::AcquireFenced(_) => Kind::AcquireFenced(Form::Source),
+            Kind::ExtendFenced(_) => Kind::ExtendFenced(Form::Source),
+            Kind::WriteBack(_) => Kind::WriteBack(Form::Source),
+            other => other,
+        }
+    }
+
+    /// Whether the question asks for a key that nobody holds.
+    pub const fn acquires(self) -> bool {
+        matches!(self, Kind::Acquire | Kind::AcquireFenced(_))
     }
 }
 

@@ -148,7 +148,7 @@ pub fn release(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken) {
             }
         }
         Form::Sha | Form::Source => {
-            put_script(out, &RELEASE, form, 1);
+            put_script(out, &RELEASE, form, 1, 1);
             put_bulk(out, key);
             put_token(out, token);
         }
@@ -177,32 +177,40 @@ pub fn delete_seen(out: &mut BytesMut, key: &[u8], seen: &Value) {
 pub fn extend(out: &mut BytesMut, form: Form, key: &[u8], token: &LockToken, ttl: Ttl) {
     let mut digits = [0; 20];
     let millis = decimal(ttl.as_millis(), &mut digits);
-    put_script(out, &EXTEND, form, 2);
+    put_script(out, &EXTEND, form, 1, 2);
     put_bulk(out, key);
     put_token(out, token);
     put_bulk(out, millis);
 }
 
-/// `EVALSHA sha 1 key argument...` up to the key, which follows, as the arguments do.
-fn put_script(out: &mut BytesMut, script: &Script, form: Form, arguments: usize) {
-    put_header(out, b'*', 4 + arguments);
+/// `EVALSHA sha keys key... argument...` up to the keys, which follow, as the arguments do. There
+/// are fewer than ten keys.
+#[inline(always)]
+pub(super) fn put_script(
+    out: &mut BytesMut,
+    script: &Script,
+    form: Form,
+    keys: u8,
+    arguments: usize,
+) {
+    put_header(out, b'*', 3 + usize::from(keys) + arguments);
     match form {
         Form::Sha => {
             out.extend_from_slice(b"$7\r\nEVALSHA\r\n$40\r\n");
             out.extend_from_slice(script.sha1.as_bytes());
-            out.extend_from_slice(b"\r\n$1\r\n1\r\n");
+            out.extend_from_slice(b"\r\n");
         }
         Form::Source | Form::Native(_) => {
             put_bulk(out, b"EVAL");
             put_bulk(out, script.source.as_bytes());
-            out.extend_from_slice(b"$1\r\n1\r\n");
         }
     }
+    out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0' + keys, b'\r', b'\n']);
 }
 
 /// The whole token: its digits, and its owner if it has one.
 #[inline(always)]
-fn put_token(out: &mut BytesMut, token: &LockToken) {
+pub(super) fn put_token(out: &mut BytesMut, token: &LockToken) {
     let Some(owner) = token.owner() else {
         put_bulk(out, token.digits());
         return;
@@ -216,9 +224,16 @@ fn put_token(out: &mut BytesMut, token: &LockToken) {
 
 // Inlined, so that the headers of constants and tokens are constants too.
 #[inline(always)]
-fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
+pub(super) fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
     put_header(out, b'$', bytes.len());
     out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A bulk string that is written in pieces.
+pub(super) fn put_bulk_of(out: &mut BytesMut, pieces: &[&[u8]]) {
+    put_header(out, b'$', pieces.iter().map(|piece| piece.len()).sum());
+    pieces.iter().for_each(|piece| out.extend_from_slice(piece));
     out.extend_from_slice(b"\r\n");
 }
 
@@ -246,7 +261,7 @@ fn put_long_header(out: &mut BytesMut, kind: u8, length: usize) {
 }
 
 /// The decimal digits of `number`, written at the end of `digits`: the hot path has no formatter.
-fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
+pub(super) fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     let mut start = digits.len();
     loop {
         start -= 1;

@@ -23,7 +23,7 @@ use crate::proto::settings::{Limits, Secret};
 use crate::proto::surplus::{shrink_bytes, shrink_list, shrink_queue};
 use crate::proto::time::Instant;
 use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
-use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
+use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
 use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step, time};
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
@@ -101,6 +101,8 @@ pub struct Connection {
     fact: Fact,
     /// The content of the last answer to `GETRANGE`, kept here for the same reason.
     seen: Option<Value>,
+    /// The last vote for a fencing number, kept here for the same reason.
+    vote: u64,
     /// The keys of a push that reported writes to several.
     written: Vec<KeyHash>,
     last_answer: Instant,
@@ -239,6 +241,11 @@ impl Connection {
         self.seen
     }
 
+    /// The last vote for a fencing number.
+    pub fn vote(&self) -> u64 {
+        self.vote
+    }
+
     /// When the last answer came.
     pub fn last_answer(&self) -> Instant {
         self.last_answer
@@ -288,7 +295,8 @@ impl Connection {
             let incoming = match reply {
                 Reply::Push(elements) => read_push(elements, &self.key_prefix, &mut self.written),
                 _ => {
-                    let incoming = take(&self.asks, (&mut self.fact, &mut self.seen), &reply)?;
+                    let kept = (&mut self.fact, &mut self.seen, &mut self.vote);
+                    let incoming = take(&self.asks, kept, &reply)?;
                     self.asks.pop_front();
                     count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
                     Some(incoming)
@@ -335,7 +343,7 @@ impl Connection {
 #[inline]
 fn take(
     asks: &VecDeque<Ask>,
-    (fact, seen): (&mut Fact, &mut Option<Value>),
+    (fact, seen, vote): (&mut Fact, &mut Option<Value>, &mut u64),
     reply: &Reply<'_>,
 ) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {
@@ -347,6 +355,9 @@ fn take(
     };
     let incoming = match ask {
         Ask::Lock(ask) => {
+            if let Kind::AcquireFenced(_) = ask.kind {
+                *vote = answers::vote(reply).unwrap_or_default();
+            }
             answers::about_lock(ask.kind, reply).map(|lock_reply| Incoming::Lock(ask, lock_reply))
         }
         Ask::Register(record) => {
@@ -413,7 +424,6 @@ fn read_push(
 mod tests {
     use super::*;
     use crate::proto::ids::Generation;
-    use crate::proto::wire::ask::Kind;
     use crate::proto::wire::command::Form;
     use crate::proto::wire::error_line::ERROR_BYTES;
 

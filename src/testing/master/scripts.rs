@@ -10,6 +10,7 @@ use super::reply::Reply;
 use super::request::integer;
 use super::{Call, Master, Trouble};
 use crate::proto::wire::command::{ADOPT, EXTEND, MARK, RELEASE, Script};
+use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 
 /// What a script answers, or the error that ended it, without the place where it happened.
 type Outcome = Result<Reply, Reply>;
@@ -17,8 +18,14 @@ type Outcome = Result<Reply, Reply>;
 type Run = fn(&mut Sandbox) -> Outcome;
 type Known = (Script, Run);
 
-const KNOWN: &[Known] =
-    &[(RELEASE, release), (EXTEND, extend), (TAKE_UP, adopt), (MARK_NODE, mark)];
+const KNOWN: &[Known] = &[
+    (RELEASE, release),
+    (EXTEND, extend),
+    (TAKE_UP, adopt),
+    (MARK_NODE, mark),
+    (FENCED_ACQUIRE, fenced_acquire),
+    (FENCED_EXTEND, fenced_extend),
+];
 
 /// No client calls this script by its SHA1, but a server knows it by that all the same, and uses
 /// it in its errors.
@@ -42,6 +49,53 @@ fn extend(lua: &mut Sandbox) -> Outcome {
         Reply::Null => return Ok(Reply::Integer(0)),
         token if !token_is(&token, lua.argument(0)) => return Ok(Reply::Integer(-1)),
         _ => {}
+    }
+    let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
+    let short = left < lua.number_argument(1)?;
+    let longer = format!("{:.0}", left + 1.0);
+    let ttl = if short { lua.argument(1) } else { Some(longer.as_bytes()) };
+    lua.call(&[Some(b"PEXPIRE"), lua.key(0), ttl])?;
+    Ok(Reply::Integer(1))
+}
+
+const NO_COUNTER: &str = "ERR the fencing counter is not a number";
+
+/// From here on a script cannot count exactly.
+const COUNTER_LIMIT: f64 = 9_007_199_254_740_991.0;
+
+fn fenced_acquire(lua: &mut Sandbox) -> Outcome {
+    let Some(found) = lua.counter()? else { return Err(Reply::error(NO_COUNTER)) };
+    if !(0.0..COUNTER_LIMIT).contains(&found) {
+        return Err(Reply::error(NO_COUNTER));
+    }
+    let words = [Some(&b"SET"[..]), lua.key(0), lua.argument(0)];
+    let options = [Some(&b"NX"[..]), Some(b"PX"), lua.argument(1)];
+    if lua.call(&[words, options].concat())? == Reply::Null {
+        return Ok(Reply::Integer(0));
+    }
+    let count = if found < 1.0 { lua.seed(3)? } else { found };
+    let raised = lua.argument(4).and_then(to_number);
+    let count = raised.map_or(count + 1.0, |fence| count.max(fence));
+    lua.set_counter(count, 2)?;
+    Ok(Reply::Integer(count as i64))
+}
+
+fn fenced_extend(lua: &mut Sandbox) -> Outcome {
+    match lua.call(&[Some(b"GET"), lua.key(0)])? {
+        Reply::Null => return Ok(Reply::Integer(0)),
+        token if !token_is(&token, lua.argument(0)) => return Ok(Reply::Integer(-1)),
+        _ => {}
+    }
+    let Some(found) = lua.counter()? else { return Err(Reply::error(NO_COUNTER)) };
+    let fence = lua.number_argument(2)?;
+    if found >= fence {
+        lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
+    } else {
+        let count = if found < 1.0 { lua.seed(4)? } else { found };
+        lua.set_counter(count.max(fence), 3)?;
+    }
+    if lua.argument(1) == Some(b"0") {
+        return Ok(Reply::Integer(1));
     }
     let left = number(&lua.call(&[Some(b"PTTL"), lua.key(0)])?);
     let short = left < lua.number_argument(1)?;
@@ -126,6 +180,31 @@ impl<'a> Sandbox<'a> {
     fn number_argument(&self, index: usize) -> Result<f64, Reply> {
         let nil = || Reply::error("ERR user_script:1: attempt to compare number with nil");
         self.argument(index).and_then(to_number).ok_or_else(nil)
+    }
+
+    /// `tonumber(redis.call('GET', KEYS[2]) or 0)`.
+    fn counter(&mut self) -> Result<Option<f64>, Reply> {
+        Ok(match self.call(&[Some(b"GET"), self.key(1)])? {
+            Reply::Bulk(digits) => to_number(&digits),
+            _ => Some(0.0),
+        })
+    }
+
+    /// What an absent counter starts from; `ARGV[step + 1]` is the step.
+    fn seed(&mut self, step: usize) -> Result<f64, Reply> {
+        self.call(&[Some(b"TIME")])?;
+        let step = self.number_argument(step)?;
+        let micros = self.call.wall.div_euclid(1000);
+        let (seconds, rest) = ((micros / 1_000_000) as f64, (micros % 1_000_000) as f64);
+        let millis = seconds * 1000.0 + rest / 1000.0;
+        Ok(((millis / step).floor() * step * 1048.576).floor())
+    }
+
+    /// Writes the counter, which lives as long as `ARGV[lives + 1]` says.
+    fn set_counter(&mut self, count: f64, lives: usize) -> Result<Reply, Reply> {
+        let digits = format!("{count:.0}");
+        let words = [Some(&b"SET"[..]), self.key(1), Some(digits.as_bytes())];
+        self.call(&[&words[..], &[Some(b"PX"), self.argument(lives)]].concat())
     }
 
     /// `redis.call(...)`, of a command that exists, with enough words.

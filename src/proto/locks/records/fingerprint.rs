@@ -1,5 +1,7 @@
 //! What matters of a record for the future: see [`crate::proto::fingerprint`].
 
+use std::num::NonZeroU64;
+
 use crate::proto::error::NodeReply;
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::Op;
@@ -52,7 +54,7 @@ impl Record {
             deadline_timer: _,
         } = self;
         let none = Trouble::default();
-        let Trouble { unproven, absent, taken, healing, unproven_until, taken_up } =
+        let Trouble { unproven, absent, taken, healing, unproven_until, taken_up, fencing } =
             trouble.as_deref().unwrap_or(&none);
         assert!(auto_extended.is_none() && !reports && queue.is_none());
         let taken_up = taken_up.as_ref().map_or(0, |old| 1 + fingerprint.name(old.digits()));
@@ -69,6 +71,11 @@ impl Record {
             op.map_or(0, op_place),
         ];
         words.into_iter().for_each(|word| fingerprint.add(word));
+        for node in NodeSet::first(nodes).iter() {
+            let vote = fencing.as_ref().map_or(0, |fencing| 1 + fencing.vote_of(node));
+            fingerprint.add_at(node, vote);
+        }
+        fingerprint.add(self.fence().map_or(0, NonZeroU64::get));
         let (some, two) = counts(asked, nodes);
         let sets = [
             some,
@@ -108,6 +115,8 @@ impl Round {
             Purpose::Extend => 2,
             Purpose::Adopt => 3,
             Purpose::Release => 4,
+            Purpose::Fenced => 5,
+            Purpose::WriteBack => 6,
         };
         fingerprint.add(mix(purpose, hash_of(&(decided, self.is_won()))));
         if decided {

@@ -29,6 +29,7 @@ impl Connection {
             asked_at: _,
             fact: _,
             seen: _,
+            vote: _,
             written,
             // How large its buffers were.
             most: _,

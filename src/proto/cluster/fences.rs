@@ -1,0 +1,79 @@
+//! Which nodes count for fencing numbers, and how the fenced scripts are sent to them.
+//!
+//! The hazard is a counter that forgets. A node in quarantine may have forgotten its counters, and
+//! a node that evicts may forget them at any time. A counter that was forgotten starts again from
+//! the node's clock, so a node with a clock of its own does not count either.
+
+use std::time::Duration;
+
+use crate::proto::cluster::Cluster;
+use crate::proto::cluster::state::Reading;
+use crate::proto::error::NodeError;
+use crate::proto::node_set::{MAX_NODES, NodeId};
+use crate::proto::wire::command::Form;
+
+/// The scripts of fenced locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fenced {
+    /// [`FENCED_ACQUIRE`](crate::proto::wire::fencing::FENCED_ACQUIRE).
+    Acquire,
+    /// [`FENCED_EXTEND`](crate::proto::wire::fencing::FENCED_EXTEND).
+    Extend,
+}
+
+/// The part of `max_ttl` by which a node's clock may differ from the median.
+const SKEW_PART: u32 = 4;
+
+impl Cluster {
+    /// How a fenced script is sent: the first time on a connection by its source, so that the node
+    /// knows it afterwards. Clients without fenced locks load no such script.
+    pub fn form_of(&mut self, node: NodeId, script: Fenced) -> Form {
+        let sent = &mut self.nodes[node.index()].scripts_sent[script as usize];
+        if std::mem::replace(sent, true) { Form::Sha } else { Form::Source }
+    }
+
+    /// The last vote of a node for a fencing number.
+    pub fn vote(&self, node: NodeId) -> u64 {
+        self.nodes[node.index()].connection.vote()
+    }
+
+    /// Why the grant of a node does not count for a fencing number, if it does not.
+    pub fn refuses_fence(&self, node: NodeId) -> Option<NodeError> {
+        if !self.is_trusted(node) {
+            Some(NodeError::Quarantined)
+        } else if self.nodes[node.index()].vetted.info.evicts {
+            Some(NodeError::Evicts)
+        } else if self.has_skewed_clock(node) {
+            Some(NodeError::ClockSkew)
+        } else {
+            None
+        }
+    }
+
+    /// Whether a node's clock is not known to be near the median of those of the usable nodes. A
+    /// reading that took long is as uncertain as it took.
+    fn has_skewed_clock(&self, node: NodeId) -> bool {
+        let Some(own) = self.nodes[node.index()].clock else { return true };
+        let usable = self.nodes.iter().filter(|entry| entry.state.is_usable());
+        let mut offsets = [0; MAX_NODES];
+        let mut known = 0;
+        for reading in usable.filter_map(|entry| entry.clock) {
+            offsets[known] = offset(&reading);
+            known += 1;
+        }
+        let offsets = &mut offsets[..known];
+        offsets.sort_unstable();
+        let Some(&median) = offsets.get(known / 2) else { return true };
+        let uncertain = own.read_at.saturating_since(own.asked_at) / 2;
+        let apart = Duration::from_nanos(offset(&own).abs_diff(median)) + uncertain;
+        apart > self.settings.max_ttl / SKEW_PART
+    }
+}
+
+/// How far the node's clock is ahead of ours, in nanoseconds, by the middle of the reading.
+fn offset(reading: &Reading) -> i64 {
+    let taken = (reading.asked_at.as_nanos() / 2).saturating_add(reading.read_at.as_nanos() / 2);
+    let theirs = i128::from(reading.micros) * 1000;
+    let ahead = theirs - i128::from(taken);
+    ahead.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+}

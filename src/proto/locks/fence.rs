@@ -1,0 +1,209 @@
+//! The arithmetic of fencing numbers: which number the votes of a majority give, and which of these
+//! nodes have it already.
+//!
+//! Each node that grants a lock counts, and its count is its vote. The number is the m-th smallest
+//! vote among those that granted, where m is a majority. It is the number of the lock as soon as m
+//! nodes have a counter of at least that much while they hold the key for the lock.
+//!
+//! Why such numbers are unique and only grow: two holders' majorities share a node, and that node
+//! granted first to one of them and later to the other. The counter there was at least the number
+//! of the first one, so the vote for the second one is greater. At most N - m nodes do not vote so,
+//! which is fewer than m, so the m-th smallest vote is greater, too. No clock is needed for this as
+//! long as no counter is lost.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use crate::proto::locks::records::Record;
+use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
+use crate::proto::wire::fencing::Counting;
+
+/// For how many times `max_ttl` a counter lives after it was touched.
+const LIVES_MAX_TTLS: u32 = 10;
+
+/// The part of `max_ttl` that is the step of a counter's start. Together with the difference of two
+/// clocks, half of `max_ttl` at most, it stays below the time for which a node that forgot its
+/// counters is in quarantine: so a counter never starts below a number that was given before.
+const STEP_PART: u32 = 8;
+
+/// The longest step, in milliseconds.
+const LONGEST_STEP: u64 = 1000;
+
+/// The votes for the fencing number of one attempt, and the number.
+#[derive(Debug, Clone)]
+pub struct Fencing {
+    /// The votes of the nodes that granted; 0 for the others.
+    votes: [u64; MAX_NODES],
+    /// The number, once a majority has voted; it counts once the attempt is won.
+    fence: Option<NonZeroU64>,
+    /// How long counters live, in milliseconds.
+    lives: u64,
+    /// The step of a counter's start, in milliseconds.
+    step: u64,
+}
+
+impl Fencing {
+    /// No votes yet, with this `max_ttl`.
+    pub fn new(max_ttl: Duration) -> Fencing {
+        let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+        let lives = millis(max_ttl.saturating_mul(LIVES_MAX_TTLS));
+        let step = millis(max_ttl / STEP_PART).clamp(1, LONGEST_STEP);
+        Fencing { votes: [0; MAX_NODES], fence: None, lives, step }
+    }
+
+    /// Takes a node's vote.
+    pub fn put(&mut self, node: NodeId, vote: u64) {
+        self.votes[node.index()] = vote;
+    }
+
+    /// The vote of a node; 0 if it gave none.
+    #[cfg(feature = "testing")]
+    pub fn vote_of(&self, node: NodeId) -> u64 {
+        self.votes[node.index()]
+    }
+
+    /// A majority of `majority` nodes granted: its number. These nodes granted.
+    pub fn count(&mut self, grants: NodeSet, majority: usize) -> Option<NonZeroU64> {
+        let mut votes = [0; MAX_NODES];
+        let mut known = 0;
+        for node in grants.iter() {
+            votes[known] = self.votes[node.index()];
+            known += 1;
+        }
+        self.fence = number_of(&mut votes[..known], majority).and_then(NonZeroU64::new);
+        self.fence
+    }
+
+    /// Whether the node voted, and its counter is at the number already.
+    pub fn is_stored_at(&self, node: NodeId) -> bool {
+        let vote = self.votes[node.index()];
+        vote > 0 && self.fence.is_some_and(|fence| vote >= fence.get())
+    }
+}
+
+/// The fencing number that these votes give: the m-th smallest, where m is a majority. `None` if
+/// there are fewer votes.
+pub fn number_of(votes: &mut [u64], majority: usize) -> Option<u64> {
+    votes.sort_unstable();
+    votes.get(majority.checked_sub(1)?).copied()
+}
+
+impl Record {
+    /// The fencing number.
+    #[inline]
+    pub fn fence(&self) -> Option<NonZeroU64> {
+        self.trouble.as_ref()?.fencing.as_ref()?.fence
+    }
+
+    /// The votes for the fencing number, if the record asks for one.
+    pub fn fencing(&self) -> Option<&Fencing> {
+        self.trouble.as_ref()?.fencing.as_deref()
+    }
+
+    /// What the fenced scripts need.
+    pub fn counting(&self) -> Counting {
+        let fencing = self.fencing().expect("only fenced locks are asked about by fenced scripts");
+        let (lives, step) = (fencing.lives, fencing.step);
+        Counting { lives, step, fence: fencing.fence.map_or(0, NonZeroU64::get) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::node_set::majority;
+
+    /// The counters of the nodes, acquired by one holder after another with whatever majority.
+    /// Every holder gets its number by the rules, and stores it at its majority.
+    fn acquire(counters: &mut [u64], granting: u32, fenced: impl Fn(&mut [u64]) -> u64) -> u64 {
+        let nodes = (0..counters.len()).filter(|node| granting & (1 << node) != 0);
+        let nodes: Vec<usize> = nodes.collect();
+        nodes.iter().for_each(|&node| counters[node] += 1);
+        let mut votes: Vec<u64> = nodes.iter().map(|&node| counters[node]).collect();
+        fenced(&mut votes)
+    }
+
+    /// Stores the number at as few nodes as a majority needs: those with the greatest counters.
+    fn store(counters: &mut [u64], granting: u32, fence: u64) {
+        let mut nodes: Vec<usize> =
+            (0..counters.len()).filter(|node| granting & (1 << node) != 0).collect();
+        nodes.sort_unstable_by_key(|&node| std::cmp::Reverse(counters[node]));
+        for &node in &nodes[..majority(counters.len())] {
+            counters[node] = counters[node].max(fence);
+        }
+    }
+
+    /// Every spread of counters up to `most`.
+    fn spreads(nodes: usize, most: u64) -> impl Iterator<Item = Vec<u64>> {
+        let count = (most + 1).pow(nodes as u32);
+        (0..count).map(move |number| {
+            let digit = |node| number / (most + 1).pow(node) % (most + 1);
+            (0..nodes as u32).map(digit).collect()
+        })
+    }
+
+    /// All sets of nodes that are a majority, or more.
+    fn granting(nodes: usize) -> impl Iterator<Item = u32> {
+        (0..1_u32 << nodes).filter(move |set| set.count_ones() as usize >= majority(nodes))
+    }
+
+    #[test]
+    fn fences_grow_from_every_spread_of_counters_through_all_majorities() {
+        let mut seen = 0;
+        for (nodes, most) in [(1, 9), (2, 7), (3, 6), (4, 3), (5, 2)] {
+            let needed = majority(nodes);
+            for spread in spreads(nodes, most) {
+                for first in granting(nodes) {
+                    let mut counters = spread.clone();
+                    let number = |votes: &mut [u64]| number_of(votes, needed).unwrap();
+                    let before = acquire(&mut counters, first, number);
+                    store(&mut counters, first, before);
+                    for second in granting(nodes) {
+                        let mut counters = counters.clone();
+                        let after = acquire(&mut counters, second, number);
+                        assert!(
+                            after > before,
+                            "{spread:?}: {first:b} got {before}, then {second:b} got {after}"
+                        );
+                        seen += 1;
+                    }
+                }
+            }
+        }
+        println!("{seen} pairs of holders");
+    }
+
+    #[test]
+    fn the_greatest_vote_without_a_write_back_does_not_grow() {
+        // Counters 5, 1, 1: the first majority is nodes 1 and 2, the second one 2 and 3.
+        let greatest = |votes: &mut [u64]| votes.iter().copied().max().unwrap();
+        let mut counters = vec![5, 1, 1];
+        let first = acquire(&mut counters, 0b011, greatest);
+        let second = acquire(&mut counters, 0b110, greatest);
+        assert_eq!((first, second), (6, 3));
+        // The same with the number stored at the majority.
+        let mut counters = vec![5, 1, 1];
+        let by_rule = |votes: &mut [u64]| number_of(votes, 2).unwrap();
+        let first = acquire(&mut counters, 0b011, by_rule);
+        store(&mut counters, 0b011, first);
+        let second = acquire(&mut counters, 0b110, by_rule);
+        assert_eq!((first, second), (6, 7));
+    }
+
+    #[test]
+    fn number_is_the_smallest_that_a_majority_has_reached() {
+        assert_eq!(number_of(&mut [6, 2], 2), Some(6));
+        assert_eq!(number_of(&mut [6, 2, 2], 2), Some(2));
+        assert_eq!(number_of(&mut [9, 2, 5, 4, 1], 3), Some(4));
+        assert_eq!(number_of(&mut [9], 2), None);
+        let nodes = [0, 1, 2].map(NodeId::new);
+        let mut fencing = Fencing::new(Duration::from_secs(60));
+        nodes.iter().zip([6, 2]).for_each(|(&node, vote)| fencing.put(node, vote));
+        assert!(!fencing.is_stored_at(nodes[0]), "it has no number yet");
+        let grants: NodeSet = nodes[..2].iter().copied().collect();
+        assert_eq!(fencing.count(grants, 2), NonZeroU64::new(6));
+        assert_eq!(nodes.map(|node| fencing.is_stored_at(node)), [true, false, false]);
+        assert_eq!((fencing.lives, fencing.step), (600_000, 1000));
+        assert_eq!(Fencing::new(Duration::from_millis(100)).step, 12);
+    }
+}

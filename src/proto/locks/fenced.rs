@@ -1,0 +1,243 @@
+//! The course of a fenced acquire: the votes, and the second round where they differ.
+//!
+//! Each node that counts for fences is asked by a script that grants and counts. If the votes of
+//! the majority are equal, the lock has its number after one round trip. Otherwise the number is
+//! written back to the nodes with a smaller vote, where the key still holds the token. The attempt
+//! is won when a majority has the number, before the deadline.
+//!
+//! The hazard is a counter that is created in a node that may have forgotten it, or whose clock is
+//! wrong: it could start below a number that was given before. Such a node is asked by a plain
+//! `SET`, which touches no counter, and its grant does not count.
+
+use crate::proto::cluster::fences::Fenced;
+use crate::proto::error::{NodeError, NodeReply};
+use crate::proto::ids::RecordId;
+use crate::proto::locks::ballot::{Ballot, Verdict};
+use crate::proto::locks::fence::Fencing;
+use crate::proto::locks::records::Phase;
+use crate::proto::locks::round::Purpose;
+use crate::proto::locks::{Due, Locks};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Kind, LockAsk};
+use crate::proto::wire::command::Form;
+
+impl Locks {
+    /// Asks these nodes for the key of a fenced lock, and for their votes.
+    pub(super) fn ask_for_votes(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
+        let fencing = Fencing::new(self.cluster.settings().max_ttl);
+        self.records.get_mut(id).trouble_mut().fencing = Some(Box::new(fencing));
+        let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
+        let refusing: NodeSet = nodes.iter().filter(refuses).collect();
+        self.records.get_mut(id).uncounted = refusing;
+        if !refusing.is_empty() {
+            self.ask_all(refusing, id, Kind::Acquire, now);
+        }
+        let counting = nodes.minus(refusing);
+        self.ask_by_form(counting, id, Fenced::Acquire, Kind::AcquireFenced, now);
+    }
+
+    /// Asks these nodes by a fenced script: the first time on a connection by its source.
+    pub(super) fn ask_by_form(
+        &mut self,
+        nodes: NodeSet,
+        id: RecordId,
+        script: Fenced,
+        kind: fn(Form) -> Kind,
+        now: Instant,
+    ) {
+        let knows = |node: &NodeId| self.cluster.form_of(*node, script) == Form::Sha;
+        let knowing: NodeSet = nodes.iter().filter(knows).collect();
+        for (nodes, form) in [(knowing, Form::Sha), (nodes.minus(knowing), Form::Source)] {
+            if !nodes.is_empty() {
+                self.ask_all(nodes, id, kind(form), now);
+            }
+        }
+    }
+
+    /// Why the grant of a node does not count in the present round.
+    pub(super) fn why_uncounted(&self, id: RecordId, node: NodeId) -> NodeError {
+        let fenced = self.records.get(id).fencing().is_some();
+        let refused = self.cluster.refuses_fence(node).filter(|_| fenced);
+        refused.unwrap_or(NodeError::Quarantined)
+    }
+
+    /// A node answered the fenced acquire script.
+    pub(super) fn vote_answered(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        form: Form,
+        reply: NodeReply,
+        now: Instant,
+    ) {
+        let vote = self.cluster.vote(node);
+        let record = self.records.get_mut(ask.record);
+        record.asked.take(node);
+        match reply {
+            NodeReply::Granted => {
+                record.note_answer(now);
+                record.confirm(node);
+                if let Some(fencing) = &mut record.trouble_mut().fencing {
+                    fencing.put(node, vote);
+                }
+            }
+            NodeReply::Held => {
+                record.release_pending.remove(node);
+            }
+            // The script did not run.
+            NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand) => {
+                record.release_pending.remove(node);
+            }
+            // A script that fails may have written before.
+            _ => record.note_answer(now),
+        }
+        if self.repeats_by_source(node, ask, form, reply, now) {
+            return;
+        }
+        if self.awaits_late_vote(ask) {
+            self.late_vote(node, ask.record, reply, now);
+        } else {
+            self.cast_grant(node, ask, reply, now);
+        }
+        self.finish(ask.record);
+    }
+
+    /// Asks a node again by the source of the script, if it forgot the script and the record still
+    /// asks. A release that was written before would be overtaken by the repeat; while the record
+    /// asks, none is written.
+    fn repeats_by_source(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        form: Form,
+        reply: NodeReply,
+        now: Instant,
+    ) -> bool {
+        let record = self.records.get(ask.record);
+        let wanted = record.phase == Phase::Asking
+            && record.round.ballot().verdict() == Verdict::Undecided
+            && now < record.deadline
+            // The script would create a counter on a node that forgot it just now.
+            && !record.uncounted.contains(node)
+            && (record.round.number == ask.round || self.awaits_late_vote(ask));
+        if form != Form::Sha || !reply.asks_for_the_source() || !wanted {
+            return false;
+        }
+        self.ask(node, ask.record, ask.kind.by_source(), now);
+        true
+    }
+
+    /// Whether this question of the first round has a vote in the second round, which is in
+    /// flight.
+    pub(super) fn awaits_late_vote(&self, ask: LockAsk) -> bool {
+        let record = self.records.get(ask.record);
+        let votes = matches!(ask.kind, Kind::AcquireFenced(_));
+        votes && record.phase == Phase::Asking && record.round.purpose == Purpose::WriteBack
+    }
+
+    /// A node voted in the first round after a majority had.
+    fn late_vote(&mut self, node: NodeId, id: RecordId, reply: NodeReply, now: Instant) {
+        let record = self.records.get(id);
+        let undecided = record.round.ballot().undecided().contains(node);
+        let uncounted = record.uncounted.contains(node);
+        let stored = record.fencing().is_some_and(|fencing| fencing.is_stored_at(node));
+        let reply = match reply {
+            NodeReply::Granted if uncounted => NodeReply::Failed(self.why_uncounted(id, node)),
+            NodeReply::Granted if undecided && !stored => {
+                if let Err(cause) = self.cluster.may_ask(node) {
+                    NodeReply::Failed(cause)
+                } else {
+                    let form = self.cluster.form_of(node, Fenced::Extend);
+                    self.ask(node, id, Kind::WriteBack(form), now);
+                    return;
+                }
+            }
+            reply => reply,
+        };
+        self.cast(id, node, reply, now);
+    }
+
+    /// A majority granted and voted. If its votes are equal, the lock is won; otherwise the number
+    /// is written back first.
+    pub(super) fn votes_are_in(&mut self, id: RecordId, now: Instant) {
+        let needed = self.cluster.quorum();
+        let record = self.records.get_mut(id);
+        let grants = record.round.ballot().grants();
+        let Some(fencing) = &mut record.trouble_mut().fencing else {
+            unreachable!("a fenced round begins with its votes")
+        };
+        let fence = fencing.count(grants, needed);
+        let stored: NodeSet = grants.iter().filter(|&node| fencing.is_stored_at(node)).collect();
+        if fence.is_none() || now >= record.deadline {
+            self.attempt_is_lost(id, now);
+        } else if stored.len() >= needed {
+            self.cluster.stats_mut().fenced += 1;
+            self.attempt_is_won(id, now);
+        } else {
+            self.cluster.stats_mut().fenced += 1;
+            self.cluster.stats_mut().written_back += 1;
+            self.write_back(id, stored, now);
+        }
+    }
+
+    /// Begins the second round. `stored` are the nodes whose counters are at the number already.
+    /// Nodes that have not voted yet may still do so.
+    fn write_back(&mut self, id: RecordId, stored: NodeSet, now: Instant) {
+        let ballot = Ballot::of_majority(self.cluster.size());
+        let record = self.records.get_mut(id);
+        let (before, ttl) = (record.round, record.round.ttl);
+        // The start stays that of the attempt: the deadline counts from it.
+        record.round.follow(Purpose::WriteBack, ballot, before.start, ttl);
+        let mut lower = NodeSet::EMPTY;
+        for node in self.cluster.all_nodes().iter() {
+            let uncounted = self.records.get(id).uncounted.contains(node);
+            let reply = if stored.contains(node) {
+                NodeReply::Granted
+            } else if before.ballot().grants().contains(node) {
+                match self.cluster.may_ask(node) {
+                    Ok(()) => {
+                        lower.insert(node);
+                        continue;
+                    }
+                    Err(cause) => NodeReply::Failed(cause),
+                }
+            } else if before.ballot().undecided().contains(node) && uncounted {
+                NodeReply::Failed(self.why_uncounted(id, node))
+            } else {
+                before.reply_of(node)
+            };
+            self.records.get_mut(id).round.cast(node, reply);
+        }
+        let record = self.records.get_mut(id);
+        if record.round.ballot().verdict() != Verdict::Undecided {
+            self.settle(id, now);
+            return;
+        }
+        let left = record.deadline.saturating_since(now);
+        let length = self.cluster.settings().node_timeout.min(left);
+        let at = now.saturating_add(length);
+        record.round_timer = Some(self.timers.set_at(at, Due::Round { record: id }));
+        self.ask_by_form(lower, id, Fenced::Extend, Kind::WriteBack, now);
+    }
+
+    /// A node answered the write-back: its counter is at the number, or the key is not there any
+    /// more.
+    pub(super) fn write_back_answered(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        form: Form,
+        reply: NodeReply,
+        now: Instant,
+    ) {
+        let record = self.records.get_mut(ask.record);
+        record.asked.take(node);
+        record.note_answer(now);
+        if self.repeats_by_source(node, ask, form, reply, now) {
+            return;
+        }
+        self.cast_grant(node, ask, reply, now);
+        self.finish(ask.record);
+    }
+}

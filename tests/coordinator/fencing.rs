@@ -1,0 +1,484 @@
+//! Fencing numbers: the votes, the second round, and every order of events that could give two
+//! holders one number, or a later holder a smaller one.
+
+use super::*;
+use crate::bench::Command;
+use redlatch::proto::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
+use redlatch::{ConfigError, Lock, Op, RestartGuard};
+
+const COUNTER: &str = "{k}:fence";
+
+fn ask(bench: &mut Bench) -> Op {
+    bench.core.acquire_fenced(b"k", TTL, Duration::ZERO, None, 1, bench.now).expect("it is fine")
+}
+
+fn won(bench: &mut Bench) -> Lock {
+    match bench.completion().map(|done| done.result) {
+        Some(Ok(Outcome::Acquired(lock))) => lock,
+        other => panic!("no lock: {other:?}"),
+    }
+}
+
+fn refused(bench: &mut Bench) -> Error {
+    bench.completion().expect("it has ended").result.expect_err("it is lost")
+}
+
+/// The one command that the node was sent, which runs this script.
+#[track_caller]
+fn script(bench: &mut Bench, node: usize) -> Command {
+    let mut said = bench.said(node);
+    assert_eq!(said.len(), 1, "{said:?}");
+    let command = said.remove(0);
+    assert!(command[0].starts_with("EVAL"), "{command:?}");
+    command
+}
+
+fn runs(command: &Command, script: redlatch::proto::command::Script) -> bool {
+    command[1] == script.source || command[1] == script.sha1
+}
+
+fn vote(bench: &mut Bench, node: usize, vote: u64) {
+    bench.reply(node, &format!(":{vote}\r\n"));
+}
+
+/// Acquires with these votes of the first nodes, which are equal for a majority.
+fn hold(bench: &mut Bench, votes: &[u64]) -> Lock {
+    ask(bench);
+    for (node, &vote_of_it) in votes.iter().enumerate() {
+        script(bench, node);
+        vote(bench, node, vote_of_it);
+    }
+    won(bench)
+}
+
+#[test]
+fn fence_of_equal_votes_takes_one_round_trip() {
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    let command = script(&mut bench, 0);
+    assert_eq!(command[0], "EVAL", "the first time on a connection the node gets the source");
+    assert!(runs(&command, FENCED_ACQUIRE));
+    assert_eq!(command[2..5], ["2", "k", COUNTER]);
+    assert_eq!(
+        command[6..],
+        ["10000", "600000", "1000"],
+        "the ttl, and ten max_ttl for the counter"
+    );
+    vote(&mut bench, 0, 7);
+    assert!(bench.completion().is_none());
+    script(&mut bench, 1);
+    vote(&mut bench, 1, 7);
+    let lock = won(&mut bench);
+    assert_eq!(lock.fence(), Some(7));
+    assert_eq!(lock.alias().fence(), Some(7));
+    assert!(bench.said(0).is_empty(), "nothing is written back");
+    assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 0));
+    bench.core.release_nowait(&lock, bench.now);
+    assert_eq!(bench.said(0)[0][3], "k", "the release names only the key, and leaves the counter");
+    assert_eq!(lock.fence(), Some(7), "a late holder still knows its number");
+}
+
+#[test]
+fn fenced_script_is_sent_by_its_sha1_from_the_second_time_on() {
+    let mut bench = Bench::new(3);
+    let lock = hold(&mut bench, &[7, 7]);
+    script(&mut bench, 2);
+    vote(&mut bench, 2, 7);
+    bench.core.release_nowait(&lock, bench.now);
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, ":1\r\n");
+    }
+    ask(&mut bench);
+    assert_eq!(script(&mut bench, 0)[..2], ["EVALSHA", FENCED_ACQUIRE.sha1]);
+    bench.reply(0, "-NOSCRIPT No matching script.\r\n");
+    assert_eq!(script(&mut bench, 0)[..2], ["EVAL", FENCED_ACQUIRE.source]);
+    vote(&mut bench, 0, 8);
+    script(&mut bench, 1);
+    vote(&mut bench, 1, 8);
+    assert_eq!(won(&mut bench).fence(), Some(8));
+}
+
+#[test]
+fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
+    let mut bench = Bench::new(3);
+    let lock = hold(&mut bench, &[7, 7]);
+    script(&mut bench, 2);
+    vote(&mut bench, 2, 7);
+    bench.core.release_nowait(&lock, bench.now);
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, ":1\r\n");
+    }
+    let op = ask(&mut bench);
+    script(&mut bench, 0);
+    bench.core.cancel(op, bench.now);
+    let release = script(&mut bench, 0);
+    assert_eq!(release[0], "EVAL", "{release:?}");
+    bench.reply(0, "-NOSCRIPT No matching script.\r\n:0\r\n");
+    assert!(bench.said(0).is_empty(), "a repeat would leave a lock without an owner");
+}
+
+#[test]
+fn fence_of_different_votes_is_written_back_before_the_lock_is_handed_out() {
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    for (node, of_it) in [(0, 6), (1, 2)] {
+        script(&mut bench, node);
+        vote(&mut bench, node, of_it);
+    }
+    assert!(bench.completion().is_none(), "only one node has the number");
+    assert!(bench.said(0).is_empty(), "it is not written to the node that has it");
+    let command = script(&mut bench, 1);
+    assert!(runs(&command, FENCED_EXTEND));
+    assert_eq!(command[2..5], ["2", "k", COUNTER]);
+    assert_eq!(command[6..], ["0", "6", "600000", "1000"], "the key is not extended");
+    bench.reply(1, ":1\r\n");
+    assert_eq!(won(&mut bench).fence(), Some(6));
+    assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 1));
+}
+
+#[test]
+fn fence_whose_write_back_finds_another_token_is_no_fence() {
+    for found in [":0\r\n", ":-1\r\n"] {
+        let mut bench = Bench::new(3);
+        ask(&mut bench);
+        script(&mut bench, 2);
+        bench.reply(2, ":0\r\n");
+        for (node, of_it) in [(0, 6), (1, 2)] {
+            script(&mut bench, node);
+            vote(&mut bench, node, of_it);
+        }
+        script(&mut bench, 1);
+        bench.reply(1, found);
+        let error = refused(&mut bench);
+        assert!(matches!(error, Error::Contended(_)), "{error}");
+        // It is released like any lost attempt: where the key was granted, and not on node 2.
+        assert_eq!(script(&mut bench, 0)[3], "k");
+        assert_eq!(script(&mut bench, 1)[3], "k");
+        assert!(bench.said(2).is_empty());
+        bench.reply(0, ":1\r\n");
+        bench.reply(1, ":0\r\n");
+        bench.assert_idle();
+    }
+}
+
+#[test]
+fn fence_that_is_written_back_after_the_deadline_is_no_fence() {
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    for (node, of_it) in [(0, 6), (1, 2)] {
+        script(&mut bench, node);
+        vote(&mut bench, node, of_it);
+    }
+    script(&mut bench, 1);
+    // The client was away. The node's answer was there before the deadline; it is read after it.
+    bench.now = bench.now.saturating_add(TTL);
+    bench.reply(1, ":1\r\n");
+    bench.core.handle_timeout(bench.now);
+    let error = refused(&mut bench);
+    assert!(matches!(error, Error::Expired(_)), "{error}");
+    assert_eq!(bench.said(0)[0][3], "k", "the release");
+}
+
+#[test]
+fn fence_is_not_written_back_at_the_deadline() {
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    script(&mut bench, 0);
+    script(&mut bench, 1);
+    vote(&mut bench, 0, 6);
+    bench.now = bench.now.saturating_add(TTL);
+    vote(&mut bench, 1, 2);
+    assert!(matches!(refused(&mut bench), Error::Expired(_)));
+    let said = bench.said(1);
+    assert!(said.iter().all(|command| !runs(command, FENCED_EXTEND)), "{said:?}");
+}
+
+#[test]
+fn fence_that_no_node_confirms_in_time_is_lost_and_its_wait_goes_on() {
+    let mut bench = Bench::new(3);
+    bench.core.acquire_fenced(b"k", TTL, TTL, None, 1, bench.now).unwrap();
+    for (node, of_it) in [(0, 6), (1, 2)] {
+        script(&mut bench, node);
+        vote(&mut bench, node, of_it);
+    }
+    script(&mut bench, 1);
+    bench.pass(millis(51));
+    assert!(bench.completion().is_none(), "the next attempt follows");
+    for node in 0..2 {
+        bench.said(node);
+    }
+    bench.reply(0, ":1\r\n");
+    bench.reply(1, ":1\r\n:1\r\n");
+    bench.said(2);
+    bench.reply(2, ":9\r\n:1\r\n");
+    bench.pass(millis(60));
+    for node in [0, 1] {
+        let asked = bench.said(node);
+        assert!(asked.iter().any(|command| runs(command, FENCED_ACQUIRE)), "{asked:?}");
+        let first = asked.iter().position(|command| runs(command, FENCED_ACQUIRE)).unwrap();
+        let before = ":1\r\n".repeat(first);
+        bench.reply(node, &format!("{before}:10\r\n"));
+    }
+    assert_eq!(won(&mut bench).fence(), Some(10), "a new attempt has a new number");
+}
+
+#[test]
+fn late_vote_takes_part_in_the_second_round() {
+    // A node that has the number already, one that is written to, and one that denies.
+    for (late, to_write) in [(9, false), (6, false), (3, true)] {
+        let mut bench = Bench::new(3);
+        ask(&mut bench);
+        for (node, of_it) in [(0, 6), (1, 2)] {
+            script(&mut bench, node);
+            vote(&mut bench, node, of_it);
+        }
+        script(&mut bench, 1);
+        script(&mut bench, 2);
+        vote(&mut bench, 2, late);
+        if to_write {
+            assert!(bench.completion().is_none());
+            assert!(runs(&script(&mut bench, 2), FENCED_EXTEND));
+            bench.reply(2, ":1\r\n");
+        }
+        assert_eq!(won(&mut bench).fence(), Some(6), "late vote {late}");
+        bench.reply(1, ":1\r\n");
+    }
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    for (node, of_it) in [(0, 6), (1, 2)] {
+        script(&mut bench, node);
+        vote(&mut bench, node, of_it);
+    }
+    script(&mut bench, 1);
+    script(&mut bench, 2);
+    bench.reply(2, ":0\r\n");
+    assert!(bench.completion().is_none());
+    bench.lose(1);
+    assert!(matches!(refused(&mut bench), Error::Contended(_) | Error::NoQuorum(_)));
+}
+
+#[test]
+fn vote_of_a_connection_that_is_lost_in_the_second_round_does_not_hold_it_up() {
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    for (node, of_it) in [(0, 6), (1, 2)] {
+        script(&mut bench, node);
+        vote(&mut bench, node, of_it);
+    }
+    script(&mut bench, 1);
+    bench.lose(2);
+    bench.lose(1);
+    assert!(matches!(refused(&mut bench), Error::NoQuorum(_)));
+}
+
+#[test]
+fn node_that_is_flushed_between_the_rounds_does_not_count() {
+    let flush = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
+    // The node that has the number: its counter is gone.
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    for (node, of_it) in [(0, 6), (1, 2)] {
+        script(&mut bench, node);
+        vote(&mut bench, node, of_it);
+    }
+    script(&mut bench, 1);
+    bench.reply(0, flush);
+    bench.reply(1, ":1\r\n");
+    assert!(bench.completion().is_none(), "one node has the number");
+    script(&mut bench, 2);
+    vote(&mut bench, 2, 6);
+    assert_eq!(won(&mut bench).fence(), Some(6));
+    // The node that was written to: its acknowledgement came after the flush.
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    for (node, of_it) in [(0, 6), (1, 2)] {
+        script(&mut bench, node);
+        vote(&mut bench, node, of_it);
+    }
+    script(&mut bench, 1);
+    bench.reply(1, &format!("{flush}:1\r\n"));
+    bench.lose(2);
+    assert!(matches!(refused(&mut bench), Error::NoQuorum(_)));
+}
+
+#[test]
+fn node_in_quarantine_counts_no_fence_and_creates_no_counter() {
+    let mut bench = Bench::new(3);
+    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    bench.said(0);
+    ask(&mut bench);
+    let said = bench.said(0);
+    assert_eq!(said.last().unwrap()[0], "SET", "a plain SET, which touches no counter: {said:?}");
+    bench.reply(0, &format!("{}+OK\r\n", "_\r\n".repeat(said.len() - 1)));
+    script(&mut bench, 1);
+    vote(&mut bench, 1, 6);
+    assert!(bench.completion().is_none());
+    script(&mut bench, 2);
+    vote(&mut bench, 2, 6);
+    assert_eq!(won(&mut bench).fence(), Some(6));
+}
+
+#[test]
+fn node_whose_clock_is_far_from_the_median_counts_no_fence() {
+    for (skew, counts) in [(14, true), (16, false), (-14, true), (-16, false), (600, false)] {
+        let mut bench = Bench::with(3, |settings| settings.probe_interval = millis(1_000_000));
+        // The clock was wrong from the start, so the client saw no jump.
+        bench.lose(0);
+        bench.pass(millis(600));
+        bench.skew_micros[0] = skew * 1_000_000;
+        bench.connect(0);
+        bench.pass(millis(62_000));
+        ask(&mut bench);
+        let said = bench.said(0);
+        let fenced = said.iter().any(|command| runs(command, FENCED_ACQUIRE));
+        assert_eq!(fenced, counts, "{skew} s: {said:?}");
+        if counts {
+            continue;
+        }
+        assert_eq!(said.last().unwrap()[0], "SET");
+        bench.reply(0, "+OK\r\n");
+        script(&mut bench, 1);
+        vote(&mut bench, 1, 6);
+        script(&mut bench, 2);
+        bench.lose(2);
+        let error = refused(&mut bench);
+        assert!(error.to_string().contains("has a clock too far from the others'"), "{error}");
+    }
+}
+
+#[test]
+fn node_that_may_evict_counts_no_fence() {
+    let evicting = format!("{INFO_OLD}maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n");
+    let mut bench = Bench::of(3, &evicting, "*2\r\n_\r\n_\r\n", |s| s.allow_eviction = true);
+    ask(&mut bench);
+    for node in 0..2 {
+        assert_eq!(bench.names(node), ["SET"]);
+        bench.reply(node, "+OK\r\n");
+    }
+    let error = refused(&mut bench);
+    assert!(matches!(error, Error::Config(ConfigError::Nodes(_))), "{error}");
+    assert!(error.to_string().contains("may evict keys"), "{error}");
+    // A plain lock may be had there.
+    for node in 0..2 {
+        bench.said(node);
+        bench.reply(node, ":1\r\n");
+    }
+    bench.said(2);
+    bench.reply(2, "_\r\n");
+    assert_eq!(bench.hold(&[0, 1]).fence(), None);
+}
+
+#[test]
+fn fence_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
+    let mut bench = Bench::with(3, |settings| settings.restart_guard = RestartGuard::Off);
+    let asked = bench.core.acquire_fenced(b"k", TTL, Duration::ZERO, None, 1, bench.now);
+    let error = asked.unwrap_err();
+    assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
+    assert!(error.to_string().starts_with("fencing number: the restart guard is off"), "{error}");
+    assert!((0..3).all(|node| bench.said(node).is_empty()));
+    bench.assert_idle();
+}
+
+#[test]
+fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
+    let mut bench = Bench::new(3);
+    let lock = hold(&mut bench, &[7, 7]);
+    script(&mut bench, 2);
+    vote(&mut bench, 2, 3);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for node in 0..3 {
+        let command = script(&mut bench, node);
+        assert!(runs(&command, FENCED_EXTEND), "{command:?}");
+        assert_eq!(command[3..5], ["k", COUNTER]);
+        assert_eq!(command[6..], ["10000", "7", "600000", "1000"]);
+        bench.reply(node, ":1\r\n");
+    }
+    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
+    assert_eq!(lock.fence(), Some(7));
+    // The script was forgotten: it is sent again, with the same number.
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    assert_eq!(script(&mut bench, 0)[0], "EVALSHA");
+    bench.reply(0, "-NOSCRIPT No matching script.\r\n");
+    let command = script(&mut bench, 0);
+    assert_eq!((command[0].as_str(), command[7].as_str()), ("EVAL", "7"));
+}
+
+#[test]
+fn heal_of_a_fenced_lock_raises_the_counter() {
+    let mut bench = Bench::new(3);
+    let lock = hold(&mut bench, &[7, 7]);
+    script(&mut bench, 2);
+    vote(&mut bench, 2, 7);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    for (node, reply) in [(0, ":0\r\n"), (1, ":1\r\n"), (2, ":1\r\n")] {
+        script(&mut bench, node);
+        bench.reply(node, reply);
+    }
+    let command = script(&mut bench, 0);
+    assert_eq!(command[..2], ["EVAL", FENCED_ACQUIRE.source]);
+    assert_eq!(command[3..5], ["k", COUNTER]);
+    assert_eq!(command[7..], ["600000", "1000", "7"], "the counter is raised, and not counted on");
+    bench.reply(0, ":7\r\n");
+    assert_eq!(bench.core.stats().healed, 1);
+}
+
+#[test]
+fn vote_that_no_counter_can_have_is_no_vote() {
+    for bad in [":-1\r\n", ":9007199254740993\r\n", "+OK\r\n"] {
+        let mut bench = Bench::new(3);
+        ask(&mut bench);
+        script(&mut bench, 0);
+        bench.reply(0, bad);
+        assert!(!bench.node_state(0).is_connected(), "{bad:?}");
+    }
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    let foreign = [
+        "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",
+        "-ERR the fencing counter is not a number\r\n",
+    ];
+    for (node, words) in foreign.into_iter().enumerate() {
+        script(&mut bench, node);
+        bench.reply(node, words);
+    }
+    let error = refused(&mut bench);
+    assert!(matches!(error, Error::NoQuorum(_)), "another program uses the key: {error}");
+    // A script that fails may have written before, so a release follows.
+    assert_eq!(script(&mut bench, 0)[3], "k");
+}
+
+#[test]
+fn queued_fenced_request_is_fenced_when_its_turn_comes() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    let asked = bench.core.acquire_fenced(b"k", TTL, TTL, None, 5, bench.now);
+    asked.expect("it waits in the queue");
+    bench.core.release_nowait(&lock, bench.now);
+    for node in [0, 1] {
+        let said = bench.said(node);
+        assert!(runs(said.last().unwrap(), FENCED_ACQUIRE), "{said:?}");
+        bench.reply(node, ":1\r\n:4\r\n");
+    }
+    assert_eq!(won(&mut bench).fence(), Some(4));
+}
+
+#[test]
+fn plain_lock_has_no_fence_and_runs_no_fenced_script() {
+    let mut bench = Bench::new(3);
+    let lock = bench.hold(&[0, 1]);
+    assert_eq!(lock.fence(), None);
+    bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+    let command = script(&mut bench, 0);
+    assert!(!runs(&command, FENCED_EXTEND), "{command:?}");
+}
+
+#[test]
+fn keys_of_any_bytes_have_a_counter_of_their_own() {
+    let mut bench = Bench::with(3, |settings| settings.key_prefix = "app:".into());
+    let key = b"a\0\r\nb";
+    bench.core.acquire_fenced(key, TTL, Duration::ZERO, None, 1, bench.now).unwrap();
+    let command = script(&mut bench, 0);
+    assert_eq!(command[3..5], ["app:a\0\r\nb", "{app:a\0\r\nb}:fence"]);
+}
