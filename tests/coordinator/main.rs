@@ -10,6 +10,8 @@ mod completions;
 mod counters;
 mod extend_release;
 mod fencing;
+#[cfg(feature = "testing")]
+mod fencing_on_masters;
 mod flushing;
 mod foreign_writes;
 mod forked;

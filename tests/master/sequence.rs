@@ -6,6 +6,7 @@
 use proptest::prelude::*;
 
 use redlatch::proto::command::{ADOPT, EXTEND, RELEASE, Script};
+use redlatch::proto::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use redlatch::testing::master::Trouble;
 
 /// The milliseconds of `SOON`.
@@ -295,6 +296,22 @@ pub const RARE: &[&str] = &[
      B SET other t; B EVAL ADOPT 1 other t u -inf; B EVAL ADOPT 1 other t; B EVAL ADOPT 1 other; \
      B LPUSH l t; B EVAL ADOPT 1 l t u LATER; full; B EVAL ADOPT 1 k u t LATER; unsaved; \
      B EVAL ADOPT 1 k u t LATER; B EVAL ADOPT 1 k x t LATER; well; B GET k",
+    // A lock is acquired and counted, and its counter is raised; a value that is no counter stays.
+    "A SET c 7; A EVAL COUNTED 2 k c t LATER LATER 1000; A GET c; A PTTL c; A PTTL k; A GET k; \
+     A EVAL COUNTED 2 k c u LATER LATER 1000; A GET c; A EVAL RAISED 2 k c t 0 12 LATER 1000; \
+     A GET c; A PTTL k; A EVAL RAISED 2 k c t 0 3 LATER 1000; A GET c; \
+     A EVAL RAISED 2 k c u 0 30 LATER 1000; A EVAL RAISED 2 l c t 0 30 LATER 1000; A GET c; \
+     A EVAL RAISED 2 k c t LATER 13 LATER 1000; A GET c; A PTTL k; A PTTL c; \
+     A EVAL COUNTED 2 h c t LATER LATER 1000 40; A GET c; A EVAL COUNTED 2 i c t LATER LATER 1 5; \
+     A GET c; A SET c 1782579200016780; A EVAL COUNTED 2 j c t LATER LATER 1; A GET c",
+    "A SET c x; A EVAL COUNTED 2 k c t LATER LATER 1; A GET k; A SET c -1; \
+     A EVAL COUNTED 2 k c t LATER LATER 1; A SET c 1e30; A EVAL COUNTED 2 k c t LATER LATER 1; \
+     A SET c nan; A EVAL COUNTED 2 k c t LATER LATER 1; A GET k; A SET k t; A SET c x; \
+     A EVAL RAISED 2 k c t LATER 5 LATER 1; A GET c; A DEL c; A LPUSH c x; \
+     A EVAL COUNTED 2 l c t LATER LATER 1; A EVAL RAISED 2 k c t LATER 5 LATER 1; A GET l",
+    "A SET c 7; A SET k t; full; A EVAL COUNTED 2 l c t LATER LATER 1; A GET l; \
+     A EVAL RAISED 2 k c t LATER 5 LATER 1; A EVAL RAISED 2 k c t LATER 9 LATER 1; A GET c; well; \
+     replica; A EVAL COUNTED 2 l c t LATER LATER 1; A EVAL RAISED 2 k c t LATER 9 LATER 1; well",
     "A SET k t; lonely; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A EVAL RELEASE 1 k t",
     "A SET k t; unsaved; A PING; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A DEL k; \
      A GET k",
@@ -393,6 +410,8 @@ fn blank(word: &str, fill: usize) -> Word {
         "RELEASE" => Word::Bytes(RELEASE.source.into()),
         "EXTEND" => Word::Bytes(EXTEND.source.into()),
         "ADOPT" => Word::Bytes(ADOPT.into()),
+        "COUNTED" => Word::Bytes(FENCED_ACQUIRE.source.into()),
+        "RAISED" => Word::Bytes(FENCED_EXTEND.source.into()),
         "RELEASE_SHA" => sha1(RELEASE),
         "EXTEND_SHA" => sha1(EXTEND),
         plain => Word::Bytes(plain.as_bytes().to_vec()),

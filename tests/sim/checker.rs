@@ -134,7 +134,7 @@ impl Checker {
         if let Some((before, other)) = self.fences.insert(key, (fence, who)) {
             if fence <= before {
                 self.violate(format!(
-                    "fence {fence} of {who:?} on key {key} is not greater than {before} of {other:?}"
+                    "fence {fence} of {who:?} on key {key} is not above {before} of {other:?}"
                 ));
             }
         }

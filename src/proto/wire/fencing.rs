@@ -2,9 +2,9 @@
 //! how they are sent.
 //!
 //! The hazard is a counter that starts below a number that was given before. An absent counter
-//! starts from the node's own clock, `TIME` in seconds times 2^20, also where it is only raised. The
-//! time is rounded down to a multiple of a step, so that nodes with nearly the same clock start from
-//! the same number. A value that no counter can have is an error before anything is written.
+//! starts from the node's own clock, `TIME` in seconds times 2^20, also where it is only raised.
+//! The time is rounded down to a multiple of a step, so that nodes with nearly the same clock start
+//! from the same number. A value that no counter can have is an error before anything is written.
 
 use bytes::BytesMut;
 
@@ -41,8 +41,8 @@ pub const FENCED_ACQUIRE: Script = Script {
 /// [`EXTEND`](crate::proto::wire::command::EXTEND) does.
 ///
 /// `KEYS[1]` is the key, `KEYS[2]` its counter. `ARGV[1]` is the token, `ARGV[2]` the ttl in
-/// milliseconds or 0 to leave the key as it is, `ARGV[3]` the number, `ARGV[4]` how long the counter
-/// lives, and `ARGV[5]` the step of the first count, in milliseconds.
+/// milliseconds or 0 to leave the key as it is, `ARGV[3]` the number, `ARGV[4]` how long the
+/// counter lives, and `ARGV[5]` the step of the first count, in milliseconds.
 pub const FENCED_EXTEND: Script = Script {
     source: "local v = redis.call('GET', KEYS[1]) \
              if not v then return 0 end \

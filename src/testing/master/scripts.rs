@@ -64,9 +64,9 @@ const NO_COUNTER: &str = "ERR the fencing counter is not a number";
 const COUNTER_LIMIT: f64 = 9_007_199_254_740_991.0;
 
 fn fenced_acquire(lua: &mut Sandbox) -> Outcome {
-    let Some(found) = lua.counter()? else { return Err(Reply::error(NO_COUNTER)) };
+    let Some(found) = lua.counter()? else { return Ok(Reply::error(NO_COUNTER)) };
     if !(0.0..COUNTER_LIMIT).contains(&found) {
-        return Err(Reply::error(NO_COUNTER));
+        return Ok(Reply::error(NO_COUNTER));
     }
     let words = [Some(&b"SET"[..]), lua.key(0), lua.argument(0)];
     let options = [Some(&b"NX"[..]), Some(b"PX"), lua.argument(1)];
@@ -86,7 +86,7 @@ fn fenced_extend(lua: &mut Sandbox) -> Outcome {
         token if !token_is(&token, lua.argument(0)) => return Ok(Reply::Integer(-1)),
         _ => {}
     }
-    let Some(found) = lua.counter()? else { return Err(Reply::error(NO_COUNTER)) };
+    let Some(found) = lua.counter()? else { return Ok(Reply::error(NO_COUNTER)) };
     let fence = lua.number_argument(2)?;
     if found >= fence {
         lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;

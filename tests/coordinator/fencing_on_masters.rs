@@ -1,0 +1,257 @@
+//! Fencing numbers through the whole core, against masters inside the process that run the real
+//! scripts: every spread of small counters with all majorities, and orders of events step by step.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redlatch::proto::fencing::counter_key;
+use redlatch::proto::{Action, Coordinator, Instant, NodeId, NodeSettings, Settings};
+use redlatch::testing::master::{ConnectionId, Master};
+use redlatch::{Error, Lock, Outcome, majority};
+
+const KEY: &[u8] = b"k";
+const TTL: Duration = Duration::from_secs(10);
+const A_DAY: u32 = 24 * 60 * 60;
+
+/// The masters, and the time. The network between does what the test says.
+struct World {
+    masters: Vec<Master>,
+    now: Instant,
+}
+
+/// A client with a connection to each master.
+struct Client {
+    core: Coordinator,
+    wires: Vec<ConnectionId>,
+}
+
+impl World {
+    /// Masters whose counters are at these numbers; 0 for none.
+    fn new(counters: &[u64]) -> World {
+        let now = Instant::from_nanos(1_000_000_000_000);
+        let masters = (0..counters.len() as u64).map(|seed| {
+            let mut master = Master::new(seed, now);
+            master.set_uptime(now, A_DAY);
+            master
+        });
+        let mut world = World { masters: masters.collect(), now };
+        for (node, &count) in counters.iter().enumerate().filter(|(_, count)| **count > 0) {
+            world.operate(node, &[b"SET", &counter_key(KEY), count.to_string().as_bytes()]);
+        }
+        world
+    }
+
+    /// An operator on the spot runs a command.
+    fn operate(&mut self, node: usize, words: &[&[u8]]) {
+        let mut command = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            command.extend(format!("${}\r\n", word.len()).bytes());
+            command.extend(*word);
+            command.extend(b"\r\n");
+        }
+        let master = &mut self.masters[node];
+        let operator = master.connect();
+        master.handle_bytes(self.now, operator, &command);
+        master.disconnect(operator);
+    }
+
+    fn counter(&self, node: usize) -> u64 {
+        let digits = self.masters[node].get(self.now, 0, &counter_key(KEY)).unwrap_or(b"0");
+        std::str::from_utf8(digits).expect("digits").parse().expect("a number")
+    }
+
+    /// A client that is connected to every master, and knows them.
+    fn client(&mut self, seed: u8) -> Client {
+        let nodes = self.masters.len();
+        let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
+        let mut settings = Settings::new(labels.collect());
+        // Their markers are of this moment: without one, they are judged by their uptime.
+        settings.node_marker = "".into();
+        settings.probe_interval = Duration::from_secs(1000);
+        let core = Coordinator::new(settings, [seed; 32], self.now).expect("good settings");
+        let wires = self.masters.iter_mut().map(Master::connect).collect();
+        let mut client = Client { core, wires };
+        while let Some(action) = client.core.poll_action() {
+            let Action::Connect(node) = action else { panic!("{action:?}") };
+            client.core.handle_connected(node, self.now);
+        }
+        for _ in 0..4 {
+            (0..nodes).for_each(|node| self.exchange(&mut client, node));
+        }
+        client
+    }
+
+    /// Everything between this client and this master arrives, both ways.
+    fn exchange(&mut self, client: &mut Client, node: usize) {
+        self.to_master(client, node);
+        self.to_client(client, node);
+    }
+
+    /// What the client has written arrives at the master, which executes it.
+    fn to_master(&mut self, client: &mut Client, node: usize) {
+        let id = NodeId::new(node);
+        let bytes = client.core.output(id).to_vec();
+        client.core.handle_sent(id, bytes.len(), self.now);
+        self.masters[node].handle_bytes(self.now, client.wires[node], &bytes);
+    }
+
+    /// What the master has answered arrives at the client.
+    fn to_client(&mut self, client: &mut Client, node: usize) {
+        let mut others = BTreeMap::new();
+        while let Some(output) = self.masters[node].poll_output() {
+            if output.connection == client.wires[node] {
+                client.core.handle_bytes(NodeId::new(node), &output.bytes, self.now);
+            } else {
+                others.insert(output.connection, output.bytes);
+            }
+        }
+        assert!(others.values().all(|bytes| bytes.starts_with(b">") || bytes.starts_with(b"+OK")));
+    }
+
+    /// Acquires the lock with these masters, whose answers come in this order. Nothing arrives at
+    /// the others.
+    fn acquire(&mut self, client: &mut Client, with: &[usize]) -> Lock {
+        ask(client, self.now);
+        for _ in 0..3 {
+            with.iter().for_each(|&node| self.exchange(client, node));
+        }
+        self.won(client)
+    }
+
+    fn won(&self, client: &mut Client) -> Lock {
+        match client.core.poll_completion(self.now).map(|done| done.result) {
+            Some(Ok(Outcome::Acquired(lock))) => lock,
+            other => panic!("no lock: {other:?}"),
+        }
+    }
+
+    /// Releases the lock on these masters.
+    fn release(&mut self, client: &mut Client, lock: &Lock, with: &[usize]) {
+        client.core.release_nowait(lock, self.now);
+        with.iter().for_each(|&node| self.exchange(client, node));
+    }
+}
+
+fn ask(client: &mut Client, now: Instant) {
+    client.core.acquire_fenced(KEY, TTL, Duration::ZERO, None, 1, now).expect("it is fine");
+}
+
+/// Every order of every majority of the nodes.
+fn majorities(nodes: usize) -> Vec<Vec<usize>> {
+    fn grow(nodes: usize, chosen: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
+        if chosen.len() == majority(nodes) {
+            all.push(chosen.clone());
+            return;
+        }
+        for node in (0..nodes).filter(|node| !chosen.contains(node)).collect::<Vec<_>>() {
+            chosen.push(node);
+            grow(nodes, chosen, all);
+            chosen.pop();
+        }
+    }
+    let mut all = Vec::new();
+    grow(nodes, &mut Vec::new(), &mut all);
+    all
+}
+
+#[test]
+fn fences_grow_through_the_core_from_every_spread_of_counters() {
+    let (most, nodes) = (4_u64, 3);
+    let mut seen = 0;
+    for number in 0..most.pow(nodes as u32) {
+        let spread: Vec<u64> = (0..nodes as u32).map(|n| 1 + number / most.pow(n) % most).collect();
+        for first in majorities(nodes) {
+            for second in majorities(nodes) {
+                let mut world = World::new(&spread);
+                let [mut a, mut b] = [1, 2].map(|seed| world.client(seed));
+                let lock = world.acquire(&mut a, &first);
+                world.release(&mut a, &lock, &first);
+                let later = world.acquire(&mut b, &second);
+                let (before, after) = (lock.fence(), later.fence());
+                assert!(after > before, "{spread:?}, {first:?}, {second:?}: {before:?}, {after:?}");
+                seen += 1;
+            }
+        }
+    }
+    println!("{seen} pairs of holders");
+}
+
+#[test]
+fn fence_of_counters_five_one_one_is_stored_before_the_lock_is_handed_out() {
+    let mut world = World::new(&[5, 1, 1]);
+    let [mut a, mut b] = [1, 2].map(|seed| world.client(seed));
+    let lock = world.acquire(&mut a, &[0, 1]);
+    assert_eq!(lock.fence(), Some(6));
+    assert_eq!([0, 1, 2].map(|node| world.counter(node)), [6, 6, 1]);
+    world.release(&mut a, &lock, &[0, 1]);
+    assert_eq!(world.acquire(&mut b, &[1, 2]).fence(), Some(7));
+}
+
+#[test]
+fn fence_of_an_absent_counter_is_above_every_number_of_its_time() {
+    let mut world = World::new(&[0, 0, 0]);
+    let [mut a, mut b] = [1, 2].map(|seed| world.client(seed));
+    let lock = world.acquire(&mut a, &[0, 1]);
+    let seconds = lock.fence().unwrap() >> 20;
+    assert!((1_600_000_000..2_000_000_000).contains(&seconds), "{seconds} s since 1970");
+    world.release(&mut a, &lock, &[0, 1]);
+    assert_eq!(world.acquire(&mut b, &[1, 2]).fence(), lock.fence().map(|fence| fence + 1));
+}
+
+/// The order of events: the first one's write-back is under way when its key is deleted on that
+/// node, and another client gets the lock there and elsewhere, with the same number. The first
+/// one's write-back must find that its token is gone.
+#[test]
+fn fence_is_not_written_back_where_another_client_has_the_key() {
+    let mut world = World::new(&[5, 1, 5]);
+    let [mut first, mut second] = [1, 2].map(|seed| world.client(seed));
+    ask(&mut first, world.now);
+    world.exchange(&mut first, 0);
+    world.exchange(&mut first, 1);
+    assert_eq!([0, 1].map(|node| world.counter(node)), [6, 2]);
+    world.operate(1, &[b"DEL", KEY]);
+    let lock = world.acquire(&mut second, &[1, 2]);
+    assert_eq!(lock.fence(), Some(6));
+    world.exchange(&mut first, 1);
+    world.exchange(&mut first, 2);
+    let result = first.core.poll_completion(world.now).expect("it has ended").result;
+    assert!(matches!(result, Err(Error::Contended(_))), "a second fence 6: {result:?}");
+}
+
+/// The order of events: a client has its votes, is kept from running past the ttl, and runs on.
+#[test]
+fn fence_of_a_client_that_was_away_between_the_rounds_is_no_fence() {
+    let mut world = World::new(&[5, 1, 1]);
+    let [mut first, mut second] = [1, 2].map(|seed| world.client(seed));
+    ask(&mut first, world.now);
+    world.exchange(&mut first, 0);
+    world.exchange(&mut first, 1);
+    world.now = world.now.saturating_add(2 * TTL);
+    let lock = world.acquire(&mut second, &[1, 2]);
+    world.exchange(&mut first, 1);
+    first.core.handle_timeout(world.now);
+    let result = first.core.poll_completion(world.now).expect("it has ended").result;
+    assert!(result.is_err(), "{result:?} beside {:?}", lock.fence());
+}
+
+/// The order of events: the second holder comes while the first one's key is there on a node that
+/// was not in its majority, with a low vote.
+#[test]
+fn fence_is_greater_also_through_a_node_that_voted_late_for_the_earlier_holder() {
+    let mut world = World::new(&[5, 5, 1]);
+    let [mut first, mut second] = [1, 2].map(|seed| world.client(seed));
+    ask(&mut first, world.now);
+    for node in 0..3 {
+        world.to_master(&mut first, node);
+    }
+    for node in 0..3 {
+        world.to_client(&mut first, node);
+    }
+    let lock = world.won(&mut first);
+    assert_eq!((lock.fence(), world.counter(2)), (Some(6), 2), "the third one is behind");
+    first.core.extend(&lock, TTL, 2, world.now).unwrap();
+    (0..3).for_each(|node| world.exchange(&mut first, node));
+    assert_eq!(world.counter(2), 6, "an extend raises it");
+    world.release(&mut first, &lock, &[0, 1, 2]);
+    assert_eq!(world.acquire(&mut second, &[2, 0]).fence(), Some(7));
+}
