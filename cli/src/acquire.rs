@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
 
-use crate::arguments::{Common, Key};
+use crate::arguments::{Common, Fencing, Key};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::holder::Holder;
@@ -33,6 +33,8 @@ Examples:
   redlatch extend -t 60s deploy \"$token\" || exit
   ./step-2
   redlatch release deploy \"$token\"
+
+With --fenced, the fencing number follows the token on the same line.
 
 No program renews the lock in between: unless it is extended in time, it is over after its ttl. To \
 run one command, exec is the better way: it renews the lock, and stops the command when it is \
@@ -63,6 +65,8 @@ const SIGNALS: Token = Token(0);
 pub struct Options {
     #[command(flatten)]
     pub key: Key,
+    #[command(flatten)]
+    pub fencing: Fencing,
     #[command(flatten)]
     pub common: Common,
 }
@@ -130,7 +134,7 @@ impl Taking<'_> {
     fn acquire(&mut self) -> Result<Lock, Stop> {
         let timing = &self.options.common.timing;
         let give_up_at = timing.longest_wait().map(|wait| self.start.saturating_add(wait));
-        let once = LockOptions::once(timing.ttl);
+        let once = self.options.fencing.of(LockOptions::once(timing.ttl));
         let mut patience = QuorumPatience::new(timing.no_quorum_wait);
         let (signals, output) = (&mut self.signals, &self.options.common.output);
         let beside = |event_loop: &mut EventLoop| {
@@ -198,9 +202,9 @@ impl Taking<'_> {
         );
         output::mention(&self.options.common.output, &said);
         if !self.options.common.output.json {
-            return format!("{}\n", lock.token());
+            return format!("{}\n", output::token_line(lock));
         }
-        let object = json!({
+        let mut object = json!({
             "key": key,
             "token": lock.token().to_string(),
             "deadline_unix_ms": wall_clock::unix_ms(remaining),
@@ -209,6 +213,7 @@ impl Taking<'_> {
             "nodes": nodes,
             "elapsed_us": micros(elapsed),
         });
+        output::add_fence(&mut object, lock);
         format!("{object}\n")
     }
 

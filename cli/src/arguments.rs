@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use redlatch::{ConfigFile, LockToken};
+use redlatch::{ConfigFile, LockOptions, LockToken};
 
 use crate::{
     acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, man,
@@ -221,6 +221,25 @@ pub struct Key {
     /// The lock's name: the same on every machine that shares it
     #[arg(value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub key: String,
+}
+
+/// Whether the lock gets a fencing number.
+#[derive(Debug, Args)]
+pub struct Fencing {
+    /// Get a fencing number: one that is greater than that of every earlier holder of KEY
+    ///
+    /// Send it with every write. A store that refuses a smaller number than the greatest one it has
+    /// seen then refuses the late write of a holder that was paused. The nodes count in a key of
+    /// their own, {KEY}:fence. The restart guard has to be on.
+    #[arg(long)]
+    pub fenced: bool,
+}
+
+impl Fencing {
+    /// The options of the acquire.
+    pub fn of(&self, options: LockOptions) -> LockOptions {
+        if self.fenced { options.fenced() } else { options }
+    }
 }
 
 /// Reads a duration: `500ms`, `10s`, `1m30s`; a bare number is seconds.

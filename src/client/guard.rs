@@ -66,6 +66,13 @@ impl<'a> Guard<'a> {
         self.lock().token()
     }
 
+    /// The fencing number, if the lock was acquired with one
+    /// ([`LockOptions::fenced`](crate::LockOptions::fenced)). It stays the same when the lock is
+    /// extended, and after the lock is over.
+    pub fn fence(&self) -> Option<u64> {
+        self.lock().fence()
+    }
+
     /// How long the lock may still be believed in; zero once it is over, and in a forked process.
     /// A local read.
     pub fn remaining(&self) -> Duration {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::child::Ended;
 use super::log::{Log, Weight};
 use crate::holder::Holder;
-use crate::output::{Refusal, node_json};
+use crate::output::{self, Refusal, node_json};
 use crate::wall_clock::{self, millis};
 
 /// What is known of a lock that was won.
@@ -42,7 +42,7 @@ pub fn acquired(log: &mut Log, lock: &Lock, won: Won) {
         "holds \"{}\" on {granted} of {nodes} nodes, for {remaining:.1?}: {token}",
         log.key()
     );
-    let fields = json!({
+    let mut fields = json!({
         "token": token,
         "deadline_unix_ms": wall_clock::unix_ms(remaining),
         "remaining_ms": millis(remaining),
@@ -50,6 +50,7 @@ pub fn acquired(log: &mut Log, lock: &Lock, won: Won) {
         "nodes": nodes,
         "elapsed_us": u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
     });
+    output::add_fence(&mut fields, lock);
     log.event(Weight::Detail, "acquired", fields, &text);
 }
 

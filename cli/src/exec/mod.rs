@@ -22,9 +22,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use redlatch::{AutoExtend, Lock, LostReason, clock};
+use redlatch::{AutoExtend, Lock, LockOptions, LostReason, clock};
 
-use crate::arguments::{Common, Key, duration};
+use crate::arguments::{Common, Fencing, Key, duration};
 use crate::event_loop::EventLoop;
 use crate::holder::Holder;
 use crate::output::Refusal;
@@ -56,7 +56,7 @@ Where the lock cannot be renewed, CMD gets SIGTERM and is dead before others can
 lock: 124.
 
 CMD gets REDLATCH_KEY, REDLATCH_TOKEN, REDLATCH_TTL_MS, REDLATCH_DEADLINE_UNIX_MS and \
-REDLATCH_GRANTED in its environment, and no password.";
+REDLATCH_GRANTED in its environment, with --fenced REDLATCH_FENCE, and no password.";
 
 /// Run a command while holding the lock
 #[derive(Debug, clap::Args)]
@@ -113,6 +113,8 @@ pub struct Options {
     pub foreground: bool,
 
     #[command(flatten)]
+    pub fencing: Fencing,
+    #[command(flatten)]
     pub presence: presence::Flags,
     #[command(flatten)]
     pub common: Common,
@@ -153,10 +155,10 @@ fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusa
     event_loop.count_suspend();
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals: they cannot be caught: {error}")))?;
-    let keep = keep(options, grace);
-    let wanted = (options.key.key.as_str(), &options.common.timing);
+    let once = LockOptions::once(options.common.timing.ttl).auto_extend(keep(options, grace));
+    let wanted = (options.key.key.as_str(), &options.common.timing, options.fencing.of(once));
     let mut stop = || signals.ending();
-    let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, keep, reports);
+    let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, reports);
     let lock = match waited {
         Err(error) => {
             let holder = Holder::of(&mut event_loop, &options.key.key, &error);
@@ -256,8 +258,13 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
         .env("REDLATCH_TTL_MS", options.common.timing.ttl.as_millis().to_string())
         .env("REDLATCH_DEADLINE_UNIX_MS", wall_clock::unix_ms(remaining).to_string())
         .env("REDLATCH_GRANTED", format!("{granted}/{nodes}"))
+        // That of an exec around this one is another lock's.
+        .env_remove("REDLATCH_FENCE")
         .env_remove(nodes::SERVERS_VARIABLE)
         .env_remove(nodes::PASSWORD_VARIABLE);
+    if let Some(fence) = lock.fence() {
+        command.env("REDLATCH_FENCE", fence.to_string());
+    }
 }
 
 /// How long the lock lasts if it is not renewed.

@@ -2,7 +2,7 @@
 //! moment.
 //! However it ends without the lock, nothing is left on a node that can be reached.
 
-use redlatch::{AutoExtend, Error, Lock, LockOptions, clock};
+use redlatch::{Error, Lock, LockOptions, clock};
 
 use super::events;
 use super::reports::Reports;
@@ -19,15 +19,14 @@ pub enum Waited<S> {
     Stopped(S),
 }
 
-/// Acquires the lock, unless `stop` returns a reason to end.
+/// Acquires the lock by these options of one attempt, unless `stop` returns a reason to end.
 pub fn wait_for_lock<S>(
     event_loop: &mut EventLoop,
     stop: &mut impl FnMut() -> Option<S>,
-    (key, timing): (&str, &Timing),
-    keep: AutoExtend,
+    (key, timing, once): (&str, &Timing, LockOptions),
     reports: &mut Reports,
 ) -> Result<Waited<S>, Error> {
-    let waited = gather_and_try(event_loop, stop, (key, timing), keep, reports);
+    let waited = gather_and_try(event_loop, stop, (key, timing, once), reports);
     if !matches!(waited, Ok(Waited::Held(_))) {
         event_loop.settle(timing.node_timeout)?;
         reports.presence.count(event_loop);
@@ -38,8 +37,7 @@ pub fn wait_for_lock<S>(
 fn gather_and_try<S>(
     event_loop: &mut EventLoop,
     stop: &mut impl FnMut() -> Option<S>,
-    (key, timing): (&str, &Timing),
-    keep: AutoExtend,
+    (key, timing, once): (&str, &Timing, LockOptions),
     reports: &mut Reports,
 ) -> Result<Waited<S>, Error> {
     let give_up_at = timing.longest_wait().map(|wait| clock::now().saturating_add(wait));
@@ -51,7 +49,6 @@ fn gather_and_try<S>(
     if let Some(reason) = stopped {
         return Ok(Waited::Stopped(reason));
     }
-    let once = LockOptions::once(timing.ttl).auto_extend(keep);
     let mut patience = QuorumPatience::new(timing.no_quorum_wait);
     let mut wait = |event_loop: &mut EventLoop, until, reports: &mut Reports| {
         let waited = for_lock(event_loop, key, once, until, &mut patience, |event_loop| {

@@ -9,10 +9,12 @@ mod input;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use redlatch::{AutoExtend, Error, Lock, Outcome, ReleaseOutcome, clock, clock::Instant};
+use redlatch::{
+    AutoExtend, Error, Lock, LockOptions, Outcome, ReleaseOutcome, clock, clock::Instant,
+};
 use rustix::process::Signal;
 
-use crate::arguments::{Common, Key};
+use crate::arguments::{Common, Fencing, Key};
 use crate::event_loop::EventLoop;
 use crate::exec::holding::{self, give_back};
 use crate::exec::log::Stream;
@@ -22,7 +24,7 @@ use crate::exec::stop_schedule::{default_grace, kill_lead};
 use crate::exec::waiting::{Waited, wait_for_lock};
 use crate::exec::watch::Bound;
 use crate::exec::{MaxHold, events, max_hold, refusal};
-use crate::output::Refusal;
+use crate::output::{self, Refusal};
 use crate::{exit, nodes, presence};
 use input::Input;
 
@@ -33,7 +35,8 @@ Examples:
   read -r token <&${COPROC[0]} || exit            a line comes when the lock is held
   ./deploy.sh; exec {COPROC[1]}>&-
 
-On stdout comes one line, the token, when the lock is held; with --json the events of exec. What \
+On stdout comes one line, the token, when the lock is held (with --fenced, the token and the \
+fencing number); with --json the events of exec. What \
 stdin says is ignored; its end releases the lock, where it is a pipe, a socket or a terminal, and \
 not where it is a file or /dev/null.
 
@@ -56,6 +59,8 @@ pub struct Options {
     #[arg(long, value_name = "DUR", value_parser = max_hold, default_value = "24h")]
     pub max_hold: MaxHold,
 
+    #[command(flatten)]
+    pub fencing: Fencing,
     #[command(flatten)]
     pub presence: presence::Flags,
     #[command(flatten)]
@@ -89,8 +94,9 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     };
     let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX));
     let keep = keep.warn_before(default_grace(lasts(options)));
-    let wanted = (options.key.key.as_str(), &options.common.timing);
-    let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, keep, reports);
+    let once = LockOptions::once(options.common.timing.ttl).auto_extend(keep);
+    let wanted = (options.key.key.as_str(), &options.common.timing, options.fencing.of(once));
+    let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, reports);
     let lock = match waited.map_err(|error| refusal(error, options.conflict_exit_code))? {
         Waited::Held(lock) => lock,
         Waited::Stopped(Stop::By(signal)) => return Ok(exit::by_signal(signal.as_raw())),
@@ -110,7 +116,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
         return Err(refusal);
     }
     reports.presence.ready();
-    reports.log.result(&lock.token().to_string());
+    reports.log.result(&output::token_line(&lock));
     let lead = kill_lead(lasts(options));
     let mut holding =
         Holding { event_loop: &mut event_loop, lock: &lock, deadline, bound, reports };

@@ -22,6 +22,7 @@ mod exec_lost;
 mod exec_pipes;
 mod exec_signals;
 mod exec_terminal;
+mod fenced;
 mod force_release;
 mod frozen;
 mod hold;

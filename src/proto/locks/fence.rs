@@ -56,6 +56,12 @@ impl Fencing {
         self.votes[node.index()] = vote;
     }
 
+    /// The number, once it is known.
+    #[cfg(feature = "testing")]
+    pub fn fence(&self) -> Option<NonZeroU64> {
+        self.fence
+    }
+
     /// The vote of a node; 0 if it gave none.
     #[cfg(feature = "testing")]
     pub fn vote_of(&self, node: NodeId) -> u64 {

@@ -6,6 +6,7 @@ use crate::proto::error::NodeReply;
 use crate::proto::fingerprint::{Fingerprint, hash_of, mix};
 use crate::proto::ids::Op;
 use crate::proto::locks::ballot::Verdict;
+use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::fingerprint::phase_word;
 use crate::proto::locks::records::Record;
 
@@ -71,11 +72,7 @@ impl Record {
             op.map_or(0, op_place),
         ];
         words.into_iter().for_each(|word| fingerprint.add(word));
-        for node in NodeSet::first(nodes).iter() {
-            let vote = fencing.as_ref().map_or(0, |fencing| 1 + fencing.vote_of(node));
-            fingerprint.add_at(node, vote);
-        }
-        fingerprint.add(self.fence().map_or(0, NonZeroU64::get));
+        add_fencing(fencing.as_deref(), fingerprint, nodes);
         let (some, two) = counts(asked, nodes);
         let sets = [
             some,
@@ -104,6 +101,13 @@ fn counts(asked: &Outstanding, nodes: usize) -> (NodeSet, NodeSet) {
     let all = NodeSet::first(nodes);
     let some = all.iter().filter(|&node| asked.contains(node)).collect();
     (some, all.iter().filter(|&node| asked.is_full(node)).collect())
+}
+
+fn add_fencing(fencing: Option<&Fencing>, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
+    for node in NodeSet::first(nodes).iter() {
+        fingerprint.add_at(node, fencing.map_or(0, |fencing| 1 + fencing.vote_of(node)));
+    }
+    fingerprint.add(fencing.and_then(Fencing::fence).map_or(0, NonZeroU64::get));
 }
 
 impl Round {

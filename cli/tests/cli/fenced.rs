@@ -1,0 +1,66 @@
+//! `--fenced`: the number that the tool prints, and that CMD gets.
+
+use super::*;
+use crate::exec::events;
+
+/// A fleet whose nodes an operator has vouched for, because the restart guard has to be on.
+fn vouched() -> Fleet {
+    let fleet = Fleet::start(3);
+    run(&mut on(&fleet, &["init", "--yes"])).with_code(0);
+    fleet
+}
+
+fn on(fleet: &Fleet, arguments: &[&str]) -> Command {
+    let mut command = tool(arguments);
+    command.env("REDLATCH_SERVERS", fleet.urls().join(","));
+    command
+}
+
+#[test]
+fn fenced_acquire_prints_the_number_after_the_token() {
+    let fleet = vouched();
+    let first = run(&mut on(&fleet, &["acquire", "--fenced", "deploy"])).with_code(0);
+    let (token, fence) = first.out.trim().split_once(' ').expect("two words");
+    let fence: u64 = fence.parse().expect("a number");
+    run(&mut on(&fleet, &["release", "deploy", token])).with_code(0);
+    let next = run(&mut on(&fleet, &["acquire", "--fenced", "--json", "deploy"])).with_code(0);
+    assert_eq!(next.json()["fence"], fence + 1, "{next:?}");
+    let other = run(&mut on(&fleet, &["acquire", "--json", "other"])).with_code(0);
+    assert!(other.json().get("fence").is_none(), "{other:?}");
+}
+
+#[test]
+fn fenced_exec_gives_its_number_to_cmd_and_not_that_of_an_exec_around_it() {
+    let fleet = vouched();
+    let show = "echo \"<${REDLATCH_FENCE-none}>\"";
+    let fenced = ["exec", "--fenced", "--json", "-v", "deploy", "-c", show];
+    let ended = run(&mut on(&fleet, &fenced)).with_code(0);
+    let number = ended.out.trim().trim_matches(['<', '>']);
+    let fence: u64 = number.parse().expect("a number");
+    let acquired = events(&ended).into_iter().find(|event| event["event"] == "acquired");
+    assert_eq!(acquired.expect("it was acquired")["fence"], fence);
+    let mut plain = on(&fleet, &["exec", "deploy", "-c", show]);
+    let ended = run(plain.env("REDLATCH_FENCE", "5")).with_code(0);
+    assert_eq!(ended.out, "<none>\n");
+    // The flag has a variable, as every flag has.
+    let mut by_variable = on(&fleet, &["exec", "deploy", "-c", show]);
+    let ended = run(by_variable.env("REDLATCH_FENCED", "true")).with_code(0);
+    assert_eq!(ended.out, format!("<{}>\n", fence + 1));
+}
+
+#[test]
+fn fenced_hold_prints_the_number_after_the_token() {
+    let fleet = vouched();
+    let ended = run(&mut on(&fleet, &["hold", "--fenced", "--max-hold", "1s", "deploy"]));
+    let words: Vec<&str> = ended.out.split_whitespace().collect();
+    assert_eq!(words.len(), 2, "{ended:?}");
+    assert!(words[1].parse::<u64>().is_ok(), "{ended:?}");
+}
+
+#[test]
+fn fenced_without_the_restart_guard_is_refused() {
+    let fleet = Fleet::start(3);
+    let ended = run_on(&fleet, &["acquire", "--fenced", "deploy"]).with_code(125);
+    assert!(ended.errors.contains("the restart guard is off"), "{ended:?}");
+    assert!(ended.out.is_empty());
+}
