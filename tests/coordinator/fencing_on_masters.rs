@@ -83,12 +83,12 @@ impl World {
 
     /// Everything between this client and this master arrives, both ways.
     fn exchange(&mut self, client: &mut Client, node: usize) {
-        self.to_master(client, node);
-        self.to_client(client, node);
+        self.deliver_commands(client, node);
+        self.deliver_answers(client, node);
     }
 
     /// What the client has written arrives at the master, which executes it.
-    fn to_master(&mut self, client: &mut Client, node: usize) {
+    fn deliver_commands(&mut self, client: &mut Client, node: usize) {
         let id = NodeId::new(node);
         let bytes = client.core.output(id).to_vec();
         client.core.handle_sent(id, bytes.len(), self.now);
@@ -96,7 +96,7 @@ impl World {
     }
 
     /// What the master has answered arrives at the client.
-    fn to_client(&mut self, client: &mut Client, node: usize) {
+    fn deliver_answers(&mut self, client: &mut Client, node: usize) {
         let mut others = BTreeMap::new();
         while let Some(output) = self.masters[node].poll_output() {
             if output.connection == client.wires[node] {
@@ -242,10 +242,10 @@ fn fence_is_greater_also_through_a_node_that_voted_late_for_the_earlier_holder()
     let [mut first, mut second] = [1, 2].map(|seed| world.client(seed));
     ask(&mut first, world.now);
     for node in 0..3 {
-        world.to_master(&mut first, node);
+        world.deliver_commands(&mut first, node);
     }
     for node in 0..3 {
-        world.to_client(&mut first, node);
+        world.deliver_answers(&mut first, node);
     }
     let lock = world.won(&mut first);
     assert_eq!((lock.fence(), world.counter(2)), (Some(6), 2), "the third one is behind");
