@@ -113,8 +113,7 @@ fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
     let op = ask(&mut bench);
     script(&mut bench, 0);
     bench.core.cancel(op, bench.now);
-    let release = script(&mut bench, 0);
-    assert_eq!(release[0], "EVAL", "{release:?}");
+    script(&mut bench, 0);
     bench.reply(0, "-NOSCRIPT No matching script.\r\n:0\r\n");
     assert!(bench.said(0).is_empty(), "a repeat would leave a lock without an owner");
 }
