@@ -15,9 +15,9 @@
 //! 20000|50%` (an open loop with so many pairs a second, or with that part of the floor's pairs a
 //! second in a closed loop; without either option, all of these cases are measured), `--rounds N`,
 //! `--seconds-per-round F`, `--frozen` (the client with one frozen node, compared with the client
-//! of healthy nodes), `--delete script|native` (how locks are released; default: native if the
-//! nodes have it; `REDLATCH_TEST_SERVER` names another server), `--only ours|floor` (for a
-//! profiler), `--json`.
+//! of healthy nodes), `--fenced` (fenced locks beside plain ones), `--delete script|native` (how
+//! locks are released; default: native if the nodes have it; `REDLATCH_TEST_SERVER` names another
+//! server), `--only ours|floor` (for a profiler), `--json`.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
@@ -125,6 +125,10 @@ fn connect(fleet: &Fleet, options: &Options, delete: Delete) -> Vec<Named> {
     if ours && options.frozen {
         let frozen = [&nodes[..NODES - 1], &nodes[NODES..]].concat();
         add(Side::OursFrozen, Box::new(Ours::connect(&frozen, "ours-frozen", most, delete)));
+    }
+    if ours && options.fenced {
+        let fenced = Ours::connect_fenced(&nodes[..NODES], "ours-fenced", most, delete);
+        add(Side::OursFenced, Box::new(fenced));
     }
     if floor {
         add(Side::Floor, Box::new(Floor::connect(&nodes[..NODES], "floor", most, delete)));

@@ -12,6 +12,7 @@ pub struct Options {
     pub rounds: usize,
     pub length: Duration,
     pub frozen: bool,
+    pub fenced: bool,
     pub json: bool,
     pub only: Option<Only>,
     /// `script` or `native`; `None`: native if the nodes have it.
@@ -46,6 +47,7 @@ impl Options {
             rounds: 15,
             length: Duration::from_millis(400),
             frozen: false,
+            fenced: false,
             json: false,
             only: None,
             delete: None,
@@ -59,6 +61,7 @@ impl Options {
                 "--rounds" => options.rounds = positive(&value()?)?,
                 "--seconds-per-round" => options.length = seconds(&value()?)?,
                 "--frozen" => options.frozen = true,
+                "--fenced" => options.fenced = true,
                 "--json" => options.json = true,
                 "--delete" => options.delete = Some(delete(value()?)?),
                 "--only" => options.only = Some(only(&value()?)?),

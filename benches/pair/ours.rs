@@ -19,22 +19,47 @@ pub struct Ours {
     engine: Engine,
     keys: Vec<String>,
     asked: Vec<Instant>,
+    options: LockOptions,
 }
 
 impl Ours {
     /// Connects to the nodes and waits until each of them is ready.
     pub fn connect(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Ours {
+        let plain = (RestartGuard::Off, LockOptions::once(TTL));
+        Ours::connect_as(plain, nodes, name, most, delete)
+    }
+
+    /// The same with fenced locks. The restart guard has to be on, so the bench vouches for the
+    /// nodes, which are fresh.
+    pub fn connect_fenced(nodes: &[&Node], name: &str, most: usize, delete: Delete) -> Ours {
+        let fenced = (RestartGuard::On, LockOptions::once(TTL).fenced());
+        let mut ours = Ours::connect_as(fenced, nodes, name, most, delete);
+        ours.engine.vouch(0).expect("there is room");
+        while ours.engine.poll_completion().is_none() {
+            ours.turn();
+        }
+        ours
+    }
+
+    fn connect_as(
+        (guard, options): (RestartGuard, LockOptions),
+        nodes: &[&Node],
+        name: &str,
+        most: usize,
+        delete: Delete,
+    ) -> Ours {
         // The bench measures the time of a pair. A busy machine must not make a node look silent
         // here: the floor waits for ever.
         let config = Config::new(delete.urls(nodes))
             .expect("the urls of the fleet")
-            .restart_guard(RestartGuard::Off)
+            .restart_guard(guard)
             .node_timeout(Duration::from_secs(1));
         let poll = Poll::new().expect("a poller");
         let engine = Engine::new(config, poll.registry(), Token(0)).expect("an engine");
         let keys = (0..most).map(|slot| format!("{name}:{slot:04}")).collect();
         let asked = vec![Instant::now(); most];
-        let mut ours = Ours { poll, events: Events::with_capacity(64), engine, keys, asked };
+        let mut ours =
+            Ours { poll, events: Events::with_capacity(64), engine, keys, asked, options };
         let started = Instant::now();
         while ours.engine.coordinator().ready().len() < NODES {
             ours.turn();
@@ -53,9 +78,17 @@ impl Ours {
 
     fn acquire(&mut self, slot: usize, now: Instant) {
         self.asked[slot] = now;
-        self.engine
-            .acquire(&self.keys[slot], LockOptions::once(TTL), slot as u64)
-            .expect("there is room");
+        self.engine.acquire(&self.keys[slot], self.options, slot as u64).expect("there is room");
+    }
+}
+
+impl Drop for Ours {
+    /// Prints how many fences took a second round trip.
+    fn drop(&mut self) {
+        let stats = self.engine.coordinator().stats();
+        if stats.fenced > 0 {
+            eprintln!("{} fences, {} written back", stats.fenced, stats.written_back);
+        }
     }
 }
 
@@ -98,9 +131,7 @@ impl Steps for Ours {
     }
 
     fn acquire(&mut self, slot: usize) {
-        self.engine
-            .acquire(&self.keys[slot], LockOptions::once(TTL), slot as u64)
-            .expect("there is room");
+        self.engine.acquire(&self.keys[slot], self.options, slot as u64).expect("there is room");
     }
 
     fn turn(&mut self) {

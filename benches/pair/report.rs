@@ -26,6 +26,7 @@ pub enum Side {
     Floor,
     /// The same clients, with one frozen node.
     OursFrozen,
+    OursFenced,
     FloorFrozen,
     /// The same on io_uring.
     OurRing,
@@ -33,10 +34,11 @@ pub enum Side {
 }
 
 /// The ratios that are shown if both sides of them were measured: name, dividend, divisor.
-const RATIOS: [(&str, Side, Side); 6] = [
+const RATIOS: [(&str, Side, Side); 7] = [
     ("ratio", Side::Ours, Side::Floor),
     ("frozen ratio", Side::OursFrozen, Side::FloorFrozen),
     ("ours frozen/healthy", Side::OursFrozen, Side::Ours),
+    ("ours fenced/plain", Side::OursFenced, Side::Ours),
     ("floor frozen/healthy", Side::FloorFrozen, Side::Floor),
     ("io_uring ratio", Side::OurRing, Side::RingFloor),
     ("our io_uring/floor", Side::OurRing, Side::Floor),
@@ -108,6 +110,7 @@ impl Side {
             Side::Ours => "ours",
             Side::Floor => "floor",
             Side::OursFrozen => "ours frozen",
+            Side::OursFenced => "ours fenced",
             Side::FloorFrozen => "floor frozen",
             Side::OurRing => "our io_uring",
             Side::RingFloor => "io_uring floor",
