@@ -297,7 +297,8 @@ mod tests {
         driver.core.acquire(b"k", Duration::from_secs(1), Duration::ZERO, 1, start).unwrap();
         driver.core.handle_disconnected(NodeId::new(0), "refused", start);
         let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
-        driver.core.release(Lock { record: RecordId::of(0), token }, 2, start);
+        let lock = Lock { record: RecordId::of(0), token, fence: None };
+        driver.core.release(lock, 2, start);
         let ends = std::iter::from_fn(|| Some((hand_out(&mut driver)?.data, driver.clock)));
         assert_eq!(ends.collect::<Vec<_>>(), [(1, 2), (2, 2)]);
     }
