@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::bench::Command;
+use redlatch::proto::command::EXTEND;
 use redlatch::proto::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use redlatch::{ConfigError, Lock, Op, RestartGuard};
 
@@ -421,6 +422,55 @@ fn heal_of_a_fenced_lock_raises_the_counter() {
     assert_eq!(command[7..], ["600000", "1000", "7"], "the counter is raised, and not counted on");
     bench.reply(0, ":7\r\n");
     assert_eq!(bench.core.stats().healed, 1);
+}
+
+/// A node that does not count for fences may create no counter: it would start from a wrong clock,
+/// or before the locks that the node forgot are over.
+#[test]
+fn extend_and_heal_touch_no_counter_of_a_node_that_does_not_count() {
+    for reply in [":1\r\n", ":0\r\n", "-NOSCRIPT No matching script.\r\n"] {
+        let mut bench = Bench::new(3);
+        let lock = hold(&mut bench, &[7, 7]);
+        script(&mut bench, 2);
+        vote(&mut bench, 2, 7);
+        bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+        let marks = bench.said(2).len();
+        bench.reply(2, &"_\r\n".repeat(marks));
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        for node in 0..2 {
+            assert!(runs(&script(&mut bench, node), FENCED_EXTEND));
+        }
+        assert!(runs(&script(&mut bench, 2), EXTEND), "the key alone is extended");
+        bench.reply(2, reply);
+        bench.reply(0, ":1\r\n");
+        bench.reply(1, ":1\r\n");
+        let said = bench.said(2);
+        let names: Vec<&str> = said.iter().map(|command| command[0].as_str()).collect();
+        match reply {
+            ":0\r\n" => assert_eq!(names, ["SET"], "the key alone is healed"),
+            ":1\r\n" => assert!(names.is_empty(), "{said:?}"),
+            _ => assert!(names == ["EVAL"] && runs(&said[0], EXTEND), "{said:?}"),
+        }
+    }
+}
+
+#[test]
+fn extend_that_a_flushed_node_has_no_script_for_is_repeated_without_the_counter() {
+    let mut bench = Bench::new(3);
+    let lock = hold(&mut bench, &[7, 7]);
+    script(&mut bench, 2);
+    vote(&mut bench, 2, 7);
+    for replies in [[":1\r\n"; 3], [""; 3]] {
+        bench.core.extend(&lock, TTL, 2, bench.now).unwrap();
+        for (node, reply) in replies.into_iter().enumerate() {
+            assert!(runs(&script(&mut bench, node), FENCED_EXTEND));
+            bench.reply(node, reply);
+        }
+    }
+    bench.reply(2, ">2\r\n$10\r\ninvalidate\r\n_\r\n-NOSCRIPT No matching script.\r\n");
+    let said = bench.said(2);
+    assert!(said.iter().all(|command| !runs(command, FENCED_EXTEND)), "{said:?}");
+    assert_eq!(said.last().unwrap()[..2], ["EVAL", EXTEND.source]);
 }
 
 #[test]

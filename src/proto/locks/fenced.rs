@@ -55,6 +55,27 @@ impl Locks {
         }
     }
 
+    /// Asks these nodes to extend the key of a fenced lock, and to raise their counters. A node that
+    /// does not count for fences is asked to extend the key alone: it could create a counter from
+    /// a wrong clock, or too early.
+    pub(super) fn ask_to_extend_fenced(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
+        let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
+        let refusing: NodeSet = nodes.iter().filter(refuses).collect();
+        if !refusing.is_empty() {
+            self.ask_all(refusing, id, Kind::Extend(Form::Sha), now);
+        }
+        self.ask_by_form(nodes.minus(refusing), id, Fenced::Extend, Kind::ExtendFenced, now);
+    }
+
+    /// How an extend is repeated at a node that forgot its script.
+    pub(super) fn extend_by_source(&self, node: NodeId, kind: Kind) -> Kind {
+        let refuses = || self.cluster.refuses_fence(node).is_some();
+        if matches!(kind, Kind::ExtendFenced(_)) && refuses() {
+            return Kind::Extend(Form::Source);
+        }
+        kind.by_source()
+    }
+
     /// Why the grant of a node does not count in the present round.
     pub(super) fn why_uncounted(&self, id: RecordId, node: NodeId) -> NodeError {
         let fenced = self.records.get(id).fencing().is_some();

@@ -51,7 +51,9 @@ impl Locks {
             trouble.absent.remove(node);
             trouble.healing.insert(node);
             let fenced = self.records.get(id).fence().is_some();
-            let kind = if fenced { Kind::HealFenced } else { Kind::Heal };
+            // A node that does not count for fences may not create a counter.
+            let counts = fenced && self.cluster.refuses_fence(node).is_none();
+            let kind = if counts { Kind::HealFenced } else { Kind::Heal };
             self.ask(node, id, kind, now);
         }
     }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::proto::cluster::fences::Fenced;
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::lock::{Lock, LockToken};
@@ -187,7 +186,7 @@ impl Locks {
         record.round_timer =
             Some(self.timers.set_after(now, self.cluster.settings().node_timeout, due));
         if self.records.get(id).fence().is_some() {
-            self.ask_by_form(askable, id, Fenced::Extend, Kind::ExtendFenced, now);
+            self.ask_to_extend_fenced(id, askable, now);
             return;
         }
         self.ask_all(askable, id, Kind::Extend(Form::Sha), now);
@@ -213,7 +212,8 @@ impl Locks {
             // no repeat at or past the deadline.
             let repeats = current && !self.records.get(ask.record).is_overdue(now);
             if repeats || is_planted(Fault::RepeatAfterRelease) {
-                self.ask(node, ask.record, ask.kind.by_source(), now);
+                let kind = self.extend_by_source(node, ask.kind);
+                self.ask(node, ask.record, kind, now);
             }
             self.finish(ask.record);
             return;
