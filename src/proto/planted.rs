@@ -25,11 +25,19 @@ pub enum Fault {
     RepeatAfterRelease,
     /// A question that a lost connection left unanswered has no pending release.
     CutWithoutRelease,
+    /// A fencing number counts before it is stored at a majority.
+    NoWriteBack,
+    /// A node raises its counter in the write-back whatever token its key has.
+    WriteBackWithoutToken,
+    /// A node that forgot its counter counts from zero.
+    LostCounterFromZero,
+    /// A node in quarantine votes for fencing numbers.
+    QuarantinedCounterCounts,
 }
 
 /// Every fault.
 #[cfg(redlatch_planted_faults)]
-pub const FAULTS: [Fault; 9] = [
+pub const FAULTS: [Fault; 13] = [
     Fault::QuorumOfHalf,
     Fault::DeadlineFromReply,
     Fault::QuarantinedGrantCounts,
@@ -39,6 +47,10 @@ pub const FAULTS: [Fault; 9] = [
     Fault::AdoptKeepsToken,
     Fault::RepeatAfterRelease,
     Fault::CutWithoutRelease,
+    Fault::NoWriteBack,
+    Fault::WriteBackWithoutToken,
+    Fault::LostCounterFromZero,
+    Fault::QuarantinedCounterCounts,
 ];
 
 /// Whether this fault is planted.

@@ -24,6 +24,9 @@ pub struct Bounds {
     pub restarts: u8,
     /// Nodes that are flushed.
     pub flushes: u8,
+    /// Keys of the lock that an operator deletes on a node. Then two clients may hold the lock, but
+    /// their fencing numbers differ all the same.
+    pub deletes: u8,
     /// Nodes that forget their scripts.
     pub forgotten_scripts: u8,
     /// How often time passes while messages are on their way, or a connection is being opened. Time
@@ -31,6 +34,18 @@ pub struct Bounds {
     pub delays: u8,
     /// Moments at which a client does not run although something is due: the process is stopped.
     pub stalls: u8,
+}
+
+/// Fencing numbers in a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fences {
+    /// Whether each client asks for them. The others are clients that know no fences.
+    pub clients: [bool; 3],
+    /// The counter of each node when a run begins; 0 for none.
+    pub counters: &'static [u64],
+    /// Whether the counters were started from a clock that is ahead of all nodes, by a fifth of
+    /// `max_ttl`: a fourth is the most that a client accepts.
+    pub from_clock: bool,
 }
 
 /// What is searched.
@@ -42,6 +57,8 @@ pub struct Plan {
     pub nodes: usize,
     /// What may happen.
     pub bounds: Bounds,
+    /// Which clients ask for fencing numbers, if any does.
+    pub fences: Option<Fences>,
     /// The steps that every run begins with.
     pub prefix: &'static [Step],
     /// No state is looked at that is more steps away from the first.
@@ -49,8 +66,15 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether a counter may be started from a clock in a run.
+    pub fn loses_counters(&self) -> bool {
+        let absent = |fences: Fences| fences.counters.iter().take(self.nodes).any(|&it| it == 0);
+        let forgets = self.bounds.restarts + self.bounds.flushes > 0;
+        self.fences.is_some_and(|fences| forgets || absent(fences))
+    }
+
     /// Two clients and three nodes, to any depth.
     pub const fn two_by_three(bounds: Bounds) -> Plan {
-        Plan { clients: 2, nodes: 3, bounds, prefix: &[], depth: usize::MAX }
+        Plan { clients: 2, nodes: 3, bounds, fences: None, prefix: &[], depth: usize::MAX }
     }
 }

@@ -46,11 +46,17 @@ pub struct Client {
     pub drawn: u64,
     /// How many extends were won.
     pub extended: u8,
+    /// Whether it asks for fencing numbers.
+    pub fenced: bool,
+    /// The greatest number that was given when it asked.
+    pub given_before: Option<u64>,
+    /// The number that it was given in this step.
+    pub fence: Option<u64>,
 }
 
 impl Client {
     /// A client that has not connected yet.
-    pub fn new(nodes: usize, now: Instant) -> Client {
+    pub fn new(nodes: usize, fenced: bool, now: Instant) -> Client {
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
         let mut settings = Settings::new(labels.collect());
         settings.max_ttl = MAX_TTL;
@@ -60,7 +66,17 @@ impl Client {
         settings.reconnect = (RECONNECT, RECONNECT);
         settings.probe_interval = PROBE_INTERVAL;
         let core = Coordinator::new(settings, [0; 32], now).expect("good settings");
-        Client { core, task: Task::Idle, believes_until: None, drawn: 0, extended: 0 }
+        let (task, given_before, fence) = (Task::Idle, None, None);
+        Client {
+            core,
+            task,
+            believes_until: None,
+            drawn: 0,
+            extended: 0,
+            fenced,
+            given_before,
+            fence,
+        }
     }
 
     /// Whether the caller believes in its lock.
@@ -101,7 +117,12 @@ impl Client {
         self.core.reseed(names::seed(client, self.drawn));
         self.drawn += 1;
         self.believes_until = None;
-        let op = self.core.acquire(KEY, TTL, std::time::Duration::ZERO, 0, now);
+        let wait = std::time::Duration::ZERO;
+        let op = if self.fenced {
+            self.core.acquire_fenced(KEY, TTL, wait, None, 0, now)
+        } else {
+            self.core.acquire(KEY, TTL, wait, 0, now)
+        };
         self.task = Task::Asking(op.expect("there is room"));
     }
 
@@ -148,6 +169,10 @@ impl Client {
             return Err("a lock was handed out after its deadline".into());
         }
         self.believes_until = until;
+        self.fence = lock.fence();
+        if self.fenced && self.fence.is_none() {
+            return Err("a fenced lock has no fencing number".into());
+        }
         Ok(Task::Holding(lock, None))
     }
 

@@ -12,7 +12,7 @@ use crate::wire::{Message, message_word};
 use crate::world::World;
 
 /// The wall clock of a master at time zero, in Unix microseconds, as `testing::master` has it.
-const WALL_CLOCK_MICROS: u64 = 1_700_000_000_000_000;
+pub const WALL_CLOCK_MICROS: u64 = 1_700_000_000_000_000;
 
 impl Names for World {
     fn text(&self, text: &[u8]) -> u64 {
@@ -27,7 +27,8 @@ impl Names for World {
 
 impl World {
     pub fn fingerprint(&self) -> u64 {
-        let mut whole = hash_of(&self.left);
+        let time = self.has_lost_counters.then_some(self.now);
+        let mut whole = hash_of(&(self.left, &self.fences, time));
         let mut nodes = vec![0; self.nodes.len()];
         for client in &self.clients {
             let mut part = Fingerprint::new(self.now, self);
@@ -101,5 +102,7 @@ fn client_word(client: &Client, part: &Fingerprint<'_>) -> u64 {
         }
         Task::Releasing(_) => 5,
     };
+    let before = client.given_before.filter(|_| matches!(client.task, Task::Asking(_)));
+    let task = mix(task, before.unwrap_or_default());
     mix(task, client.believes_until.map_or(0, |until| part.ahead(until)))
 }

@@ -16,6 +16,7 @@ impl World {
         let now = self.now;
         loop {
             self.client_mut(client).take_completions(now)?;
+            self.note_fence(client)?;
             let mut wrote = false;
             while let Some(action) = self.client_mut(client).core.poll_action() {
                 wrote = true;

@@ -1,6 +1,6 @@
 //! What is searched: by default in a few seconds, in full, and for each planted fault.
 
-use crate::bounds::{Bounds, Plan};
+use crate::bounds::{Bounds, Fences, Plan};
 #[cfg(redlatch_planted_faults)]
 use crate::step::Step;
 
@@ -14,6 +14,7 @@ const NONE: Bounds = Bounds {
     cuts: 0,
     restarts: 0,
     flushes: 0,
+    deletes: 0,
     forgotten_scripts: 0,
     delays: 0,
     stalls: 0,
@@ -29,6 +30,7 @@ pub const QUICK: &[(&str, Plan)] = &[
     ),
     ("cut", plan(Bounds { cuts: 1, ..ALONE })),
     ("delay, cancel", plan(Bounds { delays: 1, cancels: 1, ..ALONE })),
+    ("fenced, cut, extend", fenced(Bounds { extends: 1, cuts: 1, ..ALONE }, UNEQUAL)),
 ];
 
 /// Searched in a release build. All are complete within their bounds.
@@ -39,6 +41,10 @@ pub const FULL: &[(&str, Plan)] = &[
     ("extend, flush, delay", plan(Bounds { extends: 1, flushes: 1, delays: 1, ..ALONE })),
     ("restart, two acquire", plan(Bounds { restarts: 1, ..BOTH })),
     ("cut, two acquire", plan(Bounds { cuts: 1, ..BOTH })),
+    ("two fenced, release", fenced(Bounds { releases: 1, ..BOTH }, UNEQUAL)),
+    ("two fenced, restart", fenced(Bounds { restarts: 1, ..BOTH }, AHEAD)),
+    ("two fenced, delete", fenced(Bounds { deletes: 1, ..BOTH }, ONE_BEHIND)),
+    ("fenced beside plain", fenced(Bounds { releases: 2, ..BOTH }, BESIDE_PLAIN)),
 ];
 
 /// Too large to be complete: bounded by the depth, and by the number of states.
@@ -58,6 +64,16 @@ const fn plan(bounds: Bounds) -> Plan {
     Plan::two_by_three(bounds)
 }
 
+const fn fenced(bounds: Bounds, fences: Fences) -> Plan {
+    Plan { fences: Some(fences), ..plan(bounds) }
+}
+
+const UNEQUAL: Fences = Fences { clients: [true; 3], counters: &[5, 1, 1], from_clock: false };
+const ONE_BEHIND: Fences = Fences { counters: &[5, 1, 5], ..UNEQUAL };
+/// Numbers that were given from a clock ahead: a counter that is lost starts below them for a while.
+const AHEAD: Fences = Fences { from_clock: true, ..UNEQUAL };
+const BESIDE_PLAIN: Fences = Fences { clients: [true, false, true], ..UNEQUAL };
+
 /// In which bounds each planted fault is found.
 #[cfg(redlatch_planted_faults)]
 pub fn of_fault(fault: redlatch::proto::planted::Fault) -> Plan {
@@ -76,6 +92,11 @@ pub fn of_fault(fault: redlatch::proto::planted::Fault) -> Plan {
             plan(Bounds { extends: 1, releases: 1, forgotten_scripts: 1, ..ALONE })
         }
         Fault::CutWithoutRelease => plan(Bounds { cuts: 1, ..ALONE }),
+        Fault::NoWriteBack => fenced(Bounds { releases: 1, ..BOTH }, UNEQUAL),
+        Fault::WriteBackWithoutToken => fenced(Bounds { deletes: 1, ..BOTH }, ONE_BEHIND),
+        Fault::LostCounterFromZero | Fault::QuarantinedCounterCounts => {
+            Plan { prefix: RESTARTED, ..fenced(Bounds { restarts: 1, releases: 1, ..BOTH }, AHEAD) }
+        }
     }
 }
 
@@ -97,4 +118,26 @@ const DOUBTFUL: &[Step] = &[
     Step::ToClient { client: 1, node: 2 },
     Step::ToClient { client: 0, node: 2 },
     Step::ToClient { client: 0, node: 2 },
+];
+
+/// Client 0 is given fence 6 by nodes 0 and 1, and releases. Then node 1 restarts empty.
+#[cfg(redlatch_planted_faults)]
+const RESTARTED: &[Step] = &[
+    Step::Acquire { client: 0 },
+    Step::ToNode { client: 0, node: 0 },
+    Step::ToClient { client: 0, node: 0 },
+    Step::ToNode { client: 0, node: 1 },
+    Step::ToClient { client: 0, node: 1 },
+    Step::ToNode { client: 0, node: 1 },
+    Step::ToClient { client: 0, node: 1 },
+    Step::Release { client: 0 },
+    Step::ToNode { client: 0, node: 0 },
+    Step::ToNode { client: 0, node: 1 },
+    Step::ToNode { client: 0, node: 2 },
+    Step::ToNode { client: 0, node: 2 },
+    Step::ToClient { client: 0, node: 0 },
+    Step::ToClient { client: 0, node: 1 },
+    Step::ToClient { client: 0, node: 2 },
+    Step::ToClient { client: 0, node: 2 },
+    Step::Restart { node: 1, empty: true },
 ];

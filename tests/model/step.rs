@@ -37,6 +37,8 @@ pub enum Step {
     Restart { node: u8, empty: bool },
     /// An operator flushes a node.
     Flush { node: u8 },
+    /// An operator deletes the key of the lock on a node.
+    Delete { node: u8 },
     /// An operator flushes the scripts of a node.
     ForgetScripts { node: u8 },
 }
@@ -61,6 +63,7 @@ impl fmt::Display for Step {
             Step::Restart { node, empty: true } => write!(f, "node {node} restarts empty"),
             Step::Restart { node, empty: false } => write!(f, "node {node} restarts with its keys"),
             Step::Flush { node } => write!(f, "node {node} is flushed"),
+            Step::Delete { node } => write!(f, "the key is deleted on node {node}"),
             Step::ForgetScripts { node } => write!(f, "node {node} forgets its scripts"),
         }
     }

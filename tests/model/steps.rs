@@ -104,6 +104,11 @@ impl World {
             if self.left.flushes > 0 {
                 steps.push(Step::Flush { node });
             }
+            if self.left.deletes > 0
+                && self.nodes[usize::from(node)].get(self.now, 0, KEY).is_some()
+            {
+                steps.push(Step::Delete { node });
+            }
             if self.left.forgotten_scripts > 0 {
                 steps.push(Step::ForgetScripts { node });
             }
@@ -163,6 +168,10 @@ impl World {
                 self.note_flushed(node.into());
                 self.operate(node.into(), b"FLUSHALL\r\n");
             }
+            Step::Delete { node } => {
+                self.left.deletes -= 1;
+                self.operate(node.into(), b"DEL k\r\n");
+            }
             Step::ForgetScripts { node } => {
                 self.left.forgotten_scripts -= 1;
                 self.operate(node.into(), b"SCRIPT FLUSH\r\n");
@@ -174,6 +183,7 @@ impl World {
     fn request(&mut self, step: Step, client: usize) {
         let now = self.now;
         let given = self.given.clone();
+        let highest = self.fences.iter().max().copied();
         match step {
             Step::Acquire { .. } => self.left.acquires[client] -= 1,
             Step::Cancel { .. } => self.left.cancels -= 1,
@@ -184,7 +194,10 @@ impl World {
         }
         let it = self.client_mut(client);
         match (step, &it.task) {
-            (Step::Acquire { .. }, _) => it.acquire(client, now),
+            (Step::Acquire { .. }, _) => {
+                it.given_before = highest;
+                it.acquire(client, now);
+            }
             (Step::Adopt { .. }, _) => it.adopt(client, given.expect("a lock was given away"), now),
             (Step::Cancel { .. }, &Task::Asking(op)) => {
                 it.core.cancel(op, now);
@@ -219,7 +232,7 @@ impl World {
     }
 
     /// An operator sends a node a command, on a connection of its own.
-    fn operate(&mut self, node: usize, command: &[u8]) {
+    pub fn operate(&mut self, node: usize, command: &[u8]) {
         let (now, master) = (self.now, self.master_mut(node));
         let id = master.connect();
         master.handle_bytes(now, id, command);

@@ -7,11 +7,12 @@ use redlatch::NodeId;
 use redlatch::proto::{Instant, LockToken};
 use redlatch::testing::master::Master;
 
-use crate::bounds::{Bounds, Plan};
+use crate::bounds::{Bounds, Fences, Plan};
 use crate::client::Client;
+use crate::fingerprint::WALL_CLOCK_MICROS;
 use crate::names;
 use crate::step::Step;
-use crate::time::{RECONNECT, START, quarantine};
+use crate::time::{MAX_TTL, RECONNECT, START, quarantine};
 use crate::wire::{self, Orphan, Wire};
 
 /// The state of a run.
@@ -31,6 +32,12 @@ pub struct World {
     pub forgot: Vec<Instant>,
     /// The token of the key that a flush took away on each node.
     pub flushed: Vec<Option<LockToken>>,
+    /// The fencing numbers that were given, in the order of holds.
+    pub fences: Vec<u64>,
+    /// Whether one client at most may hold the lock: no operator deletes its key.
+    pub is_exclusive: bool,
+    /// Whether a counter may be started from a clock, so that the time itself matters.
+    pub has_lost_counters: bool,
 }
 
 impl World {
@@ -38,7 +45,9 @@ impl World {
     pub fn new(plan: &Plan) -> World {
         let now = START;
         let nodes = (0..plan.nodes).map(|node| Arc::new(old_master(node, now)));
-        let clients = (0..plan.clients).map(|_| Arc::new(Client::new(plan.nodes, now)));
+        let fenced = |client: usize| plan.fences.is_some_and(|fences| fences.clients[client]);
+        let client = |client| Arc::new(Client::new(plan.nodes, fenced(client), now));
+        let clients = (0..plan.clients).map(client);
         let mut world = World {
             now,
             clients: clients.collect(),
@@ -49,6 +58,9 @@ impl World {
             given: None,
             forgot: vec![now; plan.nodes],
             flushed: vec![None; plan.nodes],
+            fences: Vec::new(),
+            is_exclusive: plan.bounds.deletes == 0,
+            has_lost_counters: plan.loses_counters(),
         };
         for client in 0..plan.clients {
             world.settle(client).expect("nothing was asked yet");
@@ -61,10 +73,24 @@ impl World {
         for client in 0..plan.clients {
             world.take(Step::Turn { client: client as u8 }).expect("nothing was asked yet");
         }
+        if let Some(fences) = plan.fences {
+            world.start_counters(fences);
+        }
         for &step in plan.prefix {
             world.take(step).expect("the first steps are harmless");
         }
         world
+    }
+
+    /// An operator sets the counters with which the run begins.
+    fn start_counters(&mut self, fences: Fences) {
+        let clock = (WALL_CLOCK_MICROS + self.now.as_nanos() / 1000) / 1000;
+        let ahead = clock + MAX_TTL.as_millis() as u64 / 5;
+        let start = if fences.from_clock { (ahead as f64 * 1048.576) as u64 } else { 0 };
+        for (node, &count) in fences.counters.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let command = format!("SET {{k}}:fence {}\r\n", start + count);
+            self.operate(node, command.as_bytes());
+        }
     }
 
     pub fn wire(&self, client: usize, node: usize) -> &Wire {

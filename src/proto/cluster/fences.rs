@@ -9,7 +9,10 @@ use std::time::Duration;
 use crate::proto::cluster::Cluster;
 use crate::proto::cluster::state::Reading;
 use crate::proto::error::NodeError;
+#[cfg(feature = "testing")]
+use crate::proto::fingerprint::hash_of;
 use crate::proto::node_set::{MAX_NODES, NodeId};
+use crate::proto::planted::{Fault, is_planted};
 use crate::proto::wire::command::Form;
 
 /// The scripts of fenced locks.
@@ -39,7 +42,7 @@ impl Cluster {
 
     /// Why the grant of a node does not count for a fencing number, if it does not.
     pub fn refuses_fence(&self, node: NodeId) -> Option<NodeError> {
-        if !self.is_trusted(node) {
+        if !self.is_trusted(node) && !is_planted(Fault::QuarantinedCounterCounts) {
             Some(NodeError::Quarantined)
         } else if self.nodes[node.index()].vetted.info.evicts {
             Some(NodeError::Evicts)
@@ -68,6 +71,13 @@ impl Cluster {
         let apart = Duration::from_nanos(offset(&own).abs_diff(median)) + uncertain;
         apart > self.settings.max_ttl / SKEW_PART
     }
+}
+
+/// What matters of a reading for the future, as far as it does not depend on when it was taken.
+#[cfg(feature = "testing")]
+pub(super) fn word_of(reading: &Reading) -> u64 {
+    let took = reading.read_at.saturating_since(reading.asked_at);
+    hash_of(&(offset(reading), took))
 }
 
 /// How far the node's clock is ahead of ours, in nanoseconds, by the middle of the reading.

@@ -3,7 +3,7 @@
 use crate::proto::cluster::node::Node;
 use crate::proto::cluster::restart_guard::QuarantineReason;
 use crate::proto::cluster::state::NodeState;
-use crate::proto::cluster::{Cluster, Due};
+use crate::proto::cluster::{Cluster, Due, fences};
 use crate::proto::error::NodeError;
 use crate::proto::fingerprint::{Fingerprint, Place, hash_of, mix};
 use crate::proto::node_set::NodeId;
@@ -64,7 +64,7 @@ impl Node {
             trusted_from,
             // The clocks of the search do not jump.
             reading: _,
-            clock: _,
+            clock,
             scripts_sent,
             earlier,
             ready_since,
@@ -91,6 +91,7 @@ impl Node {
         let known = known.as_ref().map_or(0, |known| info_word(known, fingerprint));
         fingerprint.add_at(node, known);
         fingerprint.add_at(node, hash_of(&(marking, wants_marking, scripts_sent)));
+        fingerprint.add_at(node, clock.as_ref().map_or(0, fences::word_of));
         let trusted = trusted_from.map_or(0, |(from, why): (_, QuarantineReason)| {
             mix(hash_of(&why), fingerprint.ahead(from))
         });
