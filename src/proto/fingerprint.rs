@@ -28,6 +28,9 @@ pub trait Names {
 
     /// The name of a connection that a node knows by this number.
     fn connection(&self, node: NodeId, number: i64) -> u64;
+
+    /// Whether the time itself matters, because counters start from it.
+    fn time_matters(&self) -> bool;
 }
 
 /// The place of a record, and the number of its round; nothing if it is closed.
@@ -88,6 +91,11 @@ impl<'a> Fingerprint<'a> {
     /// The name of a connection that a node knows by this number.
     pub fn connection(&self, node: NodeId, number: i64) -> u64 {
         self.names.connection(node, number)
+    }
+
+    /// Whether the time itself matters, because counters start from it.
+    pub fn time_matters(&self) -> bool {
+        self.names.time_matters()
     }
 
     /// How far a moment lies ahead, for a moment that does not matter once it is past.

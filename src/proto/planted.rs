@@ -33,11 +33,13 @@ pub enum Fault {
     LostCounterFromZero,
     /// A node in quarantine votes for fencing numbers.
     QuarantinedCounterCounts,
+    /// A counter counts that was started when its node was in quarantine.
+    CounterWithoutFloor,
 }
 
 /// Every fault.
 #[cfg(redlatch_planted_faults)]
-pub const FAULTS: [Fault; 13] = [
+pub const FAULTS: [Fault; 14] = [
     Fault::QuorumOfHalf,
     Fault::DeadlineFromReply,
     Fault::QuarantinedGrantCounts,
@@ -51,6 +53,7 @@ pub const FAULTS: [Fault; 13] = [
     Fault::WriteBackWithoutToken,
     Fault::LostCounterFromZero,
     Fault::QuarantinedCounterCounts,
+    Fault::CounterWithoutFloor,
 ];
 
 /// Whether this fault is planted.

@@ -8,6 +8,8 @@ use redlatch::proto::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use redlatch::{ConfigError, Lock, Op, RestartGuard};
 
 const COUNTER: &str = "{k}:fence";
+/// The nodes of the bench have no marker.
+const FLOOR: &str = "1";
 
 fn ask(bench: &mut Bench) -> Op {
     bench.core.acquire_fenced(b"k", TTL, Duration::ZERO, None, 1, bench.now).expect("it is fine")
@@ -62,7 +64,7 @@ fn fence_of_equal_votes_takes_one_round_trip() {
     assert_eq!(command[2..5], ["2", "k", COUNTER]);
     assert_eq!(
         command[6..],
-        ["10000", "600000", "1000"],
+        ["10000", "600000", "1000", FLOOR],
         "the ttl, and ten max_ttl for the counter"
     );
     vote(&mut bench, 0, 7);
@@ -132,7 +134,7 @@ fn fence_of_different_votes_is_written_back_before_the_lock_is_handed_out() {
     let command = script(&mut bench, 1);
     assert!(runs(&command, FENCED_EXTEND));
     assert_eq!(command[2..5], ["2", "k", COUNTER]);
-    assert_eq!(command[6..], ["0", "6", "600000", "1000"], "the key is not extended");
+    assert_eq!(command[6..], ["0", "6", "600000", "1000", FLOOR], "the key is not extended");
     bench.reply(1, ":1\r\n");
     assert_eq!(won(&mut bench).fence(), Some(6));
     assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 1));
@@ -392,7 +394,7 @@ fn extend_of_a_fenced_lock_raises_the_counters_and_keeps_the_number() {
         let command = script(&mut bench, node);
         assert!(runs(&command, FENCED_EXTEND), "{command:?}");
         assert_eq!(command[3..5], ["k", COUNTER]);
-        assert_eq!(command[6..], ["10000", "7", "600000", "1000"]);
+        assert_eq!(command[6..], ["10000", "7", "600000", "1000", FLOOR]);
         bench.reply(node, ":1\r\n");
     }
     assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
@@ -419,7 +421,11 @@ fn heal_of_a_fenced_lock_raises_the_counter() {
     let command = script(&mut bench, 0);
     assert_eq!(command[..2], ["EVAL", FENCED_ACQUIRE.source]);
     assert_eq!(command[3..5], ["k", COUNTER]);
-    assert_eq!(command[7..], ["600000", "1000", "7"], "the counter is raised, and not counted on");
+    assert_eq!(
+        command[7..],
+        ["600000", "1000", FLOOR, "7"],
+        "the counter is raised, and not counted on"
+    );
     bench.reply(0, ":7\r\n");
     assert_eq!(bench.core.stats().healed, 1);
 }

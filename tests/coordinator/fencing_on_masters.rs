@@ -62,11 +62,15 @@ impl World {
 
     /// A client that is connected to every master, and knows them.
     fn client(&mut self, seed: u8) -> Client {
+        // Their markers are of this moment: without one, they are judged by their uptime.
+        self.client_with_marker(seed, "")
+    }
+
+    fn client_with_marker(&mut self, seed: u8, marker: &str) -> Client {
         let nodes = self.masters.len();
         let labels = (0..nodes).map(|node| NodeSettings::new(format!("n{node}")));
         let mut settings = Settings::new(labels.collect());
-        // Their markers are of this moment: without one, they are judged by their uptime.
-        settings.node_marker = "".into();
+        settings.node_marker = marker.into();
         settings.probe_interval = Duration::from_secs(1000);
         let core = Coordinator::new(settings, [seed; 32], self.now).expect("good settings");
         let wires = self.masters.iter_mut().map(Master::connect).collect();
@@ -277,4 +281,34 @@ fn fence_is_greater_also_through_a_node_that_voted_late_for_the_earlier_holder()
     assert_eq!(world.counter(2), 6, "an extend raises it");
     world.release(&mut first, &lock, &[0, 1, 2]);
     assert_eq!(world.acquire(&mut second, &[2, 0]).fence(), Some(7));
+}
+
+/// The order of events: a fenced acquire is in flight when its node is flushed, and starts a
+/// counter there at once. The number that was given before came from a clock that was ahead, by
+/// less than a client accepts. After the quarantine, that early counter must not count.
+#[test]
+fn fence_does_not_rest_on_a_counter_that_was_started_just_after_a_flush() {
+    let given = (1_700_001_070 + 10) << 20;
+    let mut world = World::new(&[given + 5, given + 1, given + 1]);
+    let markers = |world: &mut World| {
+        let [a, b] = [1, 2].map(|seed| world.client_with_marker(seed, "redlatch:node"));
+        world.now = world.now.saturating_add(Duration::from_secs(70));
+        [a, b]
+    };
+    let [mut a, mut b] = markers(&mut world);
+    [&mut a, &mut b].into_iter().for_each(|client| client.core.handle_timeout(world.now));
+    let lock = world.acquire(&mut a, &[0, 1]);
+    assert_eq!(lock.fence(), Some(given + 6));
+    world.release(&mut a, &lock, &[0, 1]);
+    ask(&mut b, world.now);
+    world.operate(1, &[b"FLUSHALL"]);
+    world.deliver_commands(&mut b, 1);
+    assert!(world.counter(1) > 0, "it was started at once");
+    for client in [&mut a, &mut b] {
+        (0..3).for_each(|_| world.exchange(client, 1));
+    }
+    world.now = world.now.saturating_add(Duration::from_secs(62));
+    let mut late = world.client_with_marker(3, "redlatch:node");
+    let later = world.acquire(&mut late, &[1, 2]);
+    assert!(later.fence() > lock.fence(), "{:?} after {:?}", later.fence(), lock.fence());
 }

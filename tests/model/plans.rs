@@ -1,7 +1,6 @@
 //! What is searched: by default in a few seconds, in full, and for each planted fault.
 
 use crate::bounds::{Bounds, Fences, Plan};
-#[cfg(redlatch_planted_faults)]
 use crate::step::Step;
 
 const NONE: Bounds = Bounds {
@@ -42,8 +41,9 @@ pub const FULL: &[(&str, Plan)] = &[
     ("restart, two acquire", plan(Bounds { restarts: 1, ..BOTH })),
     ("cut, two acquire", plan(Bounds { cuts: 1, ..BOTH })),
     ("two fenced, release", fenced(Bounds { releases: 1, ..BOTH }, UNEQUAL)),
-    ("two fenced, restart", fenced(Bounds { restarts: 1, ..BOTH }, AHEAD)),
+    ("two fenced, restart", fenced(Bounds { restarts: 1, ..BOTH }, UNEQUAL)),
     ("two fenced, delete", fenced(Bounds { deletes: 1, ..BOTH }, ONE_BEHIND)),
+    ("fenced, flush in flight", FLUSHED_IN_FLIGHT),
     ("fenced beside plain", fenced(Bounds { releases: 2, ..BOTH }, BESIDE_PLAIN)),
 ];
 
@@ -64,14 +64,19 @@ const fn plan(bounds: Bounds) -> Plan {
     Plan::two_by_three(bounds)
 }
 
+/// A fenced acquire is in flight when its node is flushed.
+const FLUSHED_IN_FLIGHT: Plan = {
+    let bounds = Bounds { acquires: [2, 1, 0], releases: 1, cancels: 1, flushes: 1, ..NONE };
+    Plan { prefix: FLUSHED, ..fenced(bounds, UNEQUAL) }
+};
+
 const fn fenced(bounds: Bounds, fences: Fences) -> Plan {
     Plan { fences: Some(fences), ..plan(bounds) }
 }
 
-const UNEQUAL: Fences = Fences { clients: [true; 3], counters: &[5, 1, 1], from_clock: false };
-const ONE_BEHIND: Fences = Fences { counters: &[5, 1, 5], ..UNEQUAL };
 /// Numbers that were given from a clock ahead: a counter that is lost starts below them for a while.
-const AHEAD: Fences = Fences { from_clock: true, ..UNEQUAL };
+const UNEQUAL: Fences = Fences { clients: [true; 3], counters: &[5, 1, 1], from_clock: true };
+const ONE_BEHIND: Fences = Fences { counters: &[5, 1, 5], ..UNEQUAL };
 const BESIDE_PLAIN: Fences = Fences { clients: [true, false, true], ..UNEQUAL };
 
 /// In which bounds each planted fault is found.
@@ -94,9 +99,11 @@ pub fn of_fault(fault: redlatch::proto::planted::Fault) -> Plan {
         Fault::CutWithoutRelease => plan(Bounds { cuts: 1, ..ALONE }),
         Fault::NoWriteBack => fenced(Bounds { releases: 1, ..BOTH }, UNEQUAL),
         Fault::WriteBackWithoutToken => fenced(Bounds { deletes: 1, ..BOTH }, ONE_BEHIND),
-        Fault::LostCounterFromZero | Fault::QuarantinedCounterCounts => {
-            Plan { prefix: RESTARTED, ..fenced(Bounds { restarts: 1, releases: 1, ..BOTH }, AHEAD) }
-        }
+        Fault::CounterWithoutFloor => Plan { prefix: CANCELLED, ..FLUSHED_IN_FLIGHT },
+        Fault::LostCounterFromZero | Fault::QuarantinedCounterCounts => Plan {
+            prefix: RESTARTED,
+            ..fenced(Bounds { restarts: 1, releases: 1, ..BOTH }, UNEQUAL)
+        },
     }
 }
 
@@ -120,9 +127,8 @@ const DOUBTFUL: &[Step] = &[
     Step::ToClient { client: 0, node: 2 },
 ];
 
-/// Client 0 is given fence 6 by nodes 0 and 1, and releases. Then node 1 restarts empty.
-#[cfg(redlatch_planted_faults)]
-const RESTARTED: &[Step] = &[
+/// Client 0 is given fence 6 by nodes 0 and 1, and releases.
+const GIVEN: [Step; 16] = [
     Step::Acquire { client: 0 },
     Step::ToNode { client: 0, node: 0 },
     Step::ToClient { client: 0, node: 0 },
@@ -139,5 +145,46 @@ const RESTARTED: &[Step] = &[
     Step::ToClient { client: 0, node: 1 },
     Step::ToClient { client: 0, node: 2 },
     Step::ToClient { client: 0, node: 2 },
-    Step::Restart { node: 1, empty: true },
 ];
+
+/// Then node 1 restarts empty.
+#[cfg(redlatch_planted_faults)]
+const RESTARTED: &[Step] = &after_given::<17>(&[Step::Restart { node: 1, empty: true }]);
+
+/// Then client 1 asks, and node 1 executes that after it was flushed.
+const FLUSHED: &[Step] = &after_given::<19>(&[
+    Step::Acquire { client: 1 },
+    Step::Flush { node: 1 },
+    Step::ToNode { client: 1, node: 1 },
+]);
+
+/// And client 1 cancels.
+#[cfg(redlatch_planted_faults)]
+const CANCELLED: &[Step] = &after_given::<32>(&[
+    Step::Acquire { client: 1 },
+    Step::Flush { node: 1 },
+    Step::ToNode { client: 1, node: 1 },
+    Step::ToClient { client: 0, node: 1 },
+    Step::ToNode { client: 0, node: 1 },
+    Step::ToClient { client: 0, node: 1 },
+    Step::ToNode { client: 1, node: 0 },
+    Step::ToClient { client: 1, node: 0 },
+    Step::ToClient { client: 1, node: 1 },
+    Step::ToClient { client: 1, node: 1 },
+    Step::ToNode { client: 1, node: 1 },
+    Step::ToClient { client: 1, node: 1 },
+    Step::ToNode { client: 1, node: 2 },
+    Step::Cancel { client: 1 },
+    Step::ToNode { client: 1, node: 0 },
+    Step::ToClient { client: 1, node: 0 },
+]);
+
+const fn after_given<const ALL: usize>(more: &[Step]) -> [Step; ALL] {
+    let mut all = [Step::Time; ALL];
+    let mut at = 0;
+    while at < ALL {
+        all[at] = if at < GIVEN.len() { GIVEN[at] } else { more[at - GIVEN.len()] };
+        at += 1;
+    }
+    all
+}

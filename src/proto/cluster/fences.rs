@@ -13,7 +13,10 @@ use crate::proto::error::NodeError;
 use crate::proto::fingerprint::hash_of;
 use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::planted::{Fault, is_planted};
+use crate::proto::settings::RestartGuard;
 use crate::proto::wire::command::Form;
+use crate::proto::wire::fencing;
+use crate::proto::wire::marker::MarkerState;
 
 /// The scripts of fenced locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +41,18 @@ impl Cluster {
     /// The last vote of a node for a fencing number.
     pub fn vote(&self, node: NodeId) -> u64 {
         self.nodes[node.index()].connection.vote()
+    }
+
+    /// The floor of the counters of a node: a smaller counter counts as absent. A command that was
+    /// in flight when the node forgot its counters may have started one at once, and not after the
+    /// quarantine. The node marker has the time from which the node is known to remember.
+    pub fn counter_floor(&self, node: NodeId) -> u64 {
+        let MarkerState::Present(marker) = self.nodes[node.index()].vetted.marker else { return 1 };
+        if is_planted(Fault::CounterWithoutFloor) {
+            return 1;
+        }
+        let quarantine = RestartGuard::quarantine(self.settings.max_ttl).as_micros();
+        fencing::start_at(u128::from(marker.since_micros) + quarantine)
     }
 
     /// Why the grant of a node does not count for a fencing number, if it does not.

@@ -126,8 +126,11 @@ fn add_vetted(node: NodeId, vetted: &Vetted, fingerprint: &mut Fingerprint<'_>) 
     let marker = match marker {
         MarkerState::Unavailable => 1,
         MarkerState::Absent => 2,
-        // Its time counts only in the handshake.
-        MarkerState::Present(marker) => mix(3, identity_word(&marker.identity, fingerprint)),
+        // Its time counts only in the handshake, and for counters.
+        MarkerState::Present(marker) => {
+            let since = if fingerprint.time_matters() { marker.since_micros } else { 0 };
+            mix(mix(3, since), identity_word(&marker.identity, fingerprint))
+        }
     };
     let words = [
         client_id.map_or(0, |number| 1 + fingerprint.connection(node, number)),

@@ -40,6 +40,8 @@ pub struct Fencing {
     lives: u64,
     /// The step of a counter's start, in milliseconds.
     step: u64,
+    /// The floor of the node that is asked next.
+    floor: u64,
 }
 
 impl Fencing {
@@ -48,7 +50,12 @@ impl Fencing {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         let lives = millis(max_ttl.saturating_mul(LIVES_MAX_TTLS));
         let step = millis(max_ttl / STEP_PART).clamp(1, LONGEST_STEP);
-        Fencing { votes: [0; MAX_NODES], fence: None, lives, step }
+        Fencing { votes: [0; MAX_NODES], fence: None, lives, step, floor: 1 }
+    }
+
+    /// Sets the floor of the node that is asked next: a counter below it counts as absent there.
+    pub fn set_floor(&mut self, floor: u64) {
+        self.floor = floor;
     }
 
     /// Takes a node's vote.
@@ -109,8 +116,8 @@ impl Record {
     /// What the fenced scripts need.
     pub fn counting(&self) -> Counting {
         let fencing = self.fencing().expect("only fenced locks are asked about by fenced scripts");
-        let (lives, step) = (fencing.lives, fencing.step);
-        Counting { lives, step, fence: fencing.fence.map_or(0, NonZeroU64::get) }
+        let Fencing { lives, step, floor, .. } = *fencing;
+        Counting { lives, step, floor, fence: fencing.fence.map_or(0, NonZeroU64::get) }
     }
 }
 

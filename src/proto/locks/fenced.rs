@@ -49,11 +49,19 @@ impl Locks {
     ) {
         let knows = |node: &NodeId| self.cluster.form_of(*node, script) == Form::Sha;
         let knowing: NodeSet = nodes.iter().filter(knows).collect();
-        for (nodes, form) in [(knowing, Form::Sha), (nodes.minus(knowing), Form::Source)] {
-            if !nodes.is_empty() {
-                self.ask_all(nodes, id, kind(form), now);
-            }
+        for node in nodes.iter() {
+            let form = if knowing.contains(node) { Form::Sha } else { Form::Source };
+            self.ask_counting(node, id, kind(form), now);
         }
+    }
+
+    /// Asks a node about a fenced lock. Its counter counts only from the floor of this node on.
+    pub(super) fn ask_counting(&mut self, node: NodeId, id: RecordId, kind: Kind, now: Instant) {
+        let floor = self.cluster.counter_floor(node);
+        if let Some(fencing) = &mut self.records.get_mut(id).trouble_mut().fencing {
+            fencing.set_floor(floor);
+        }
+        self.ask(node, id, kind, now);
     }
 
     /// Asks these nodes to extend the key of a fenced lock, and to raise their counters. A node that
@@ -68,13 +76,14 @@ impl Locks {
         self.ask_by_form(nodes.minus(refusing), id, Fenced::Extend, Kind::ExtendFenced, now);
     }
 
-    /// How an extend is repeated at a node that forgot its script.
-    pub(super) fn extend_by_source(&self, node: NodeId, kind: Kind) -> Kind {
-        let refuses = || self.cluster.refuses_fence(node).is_some();
-        if matches!(kind, Kind::ExtendFenced(_)) && refuses() {
-            return Kind::Extend(Form::Source);
+    /// Repeats an extend at a node that forgot its script.
+    pub(super) fn repeat_extend(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
+        let fenced = matches!(ask.kind, Kind::ExtendFenced(_));
+        if fenced && self.cluster.refuses_fence(node).is_none() {
+            self.ask_counting(node, ask.record, Kind::ExtendFenced(Form::Source), now);
+        } else {
+            self.ask(node, ask.record, Kind::Extend(Form::Source), now);
         }
-        kind.by_source()
     }
 
     /// Why the grant of a node does not count in the present round.
@@ -146,7 +155,7 @@ impl Locks {
         if form != Form::Sha || !reply.asks_for_the_source() || !wanted {
             return false;
         }
-        self.ask(node, ask.record, ask.kind.by_source(), now);
+        self.ask_counting(node, ask.record, ask.kind.by_source(), now);
         true
     }
 
@@ -171,7 +180,7 @@ impl Locks {
                     NodeReply::Failed(cause)
                 } else {
                     let form = self.cluster.form_of(node, Fenced::Extend);
-                    self.ask(node, id, Kind::WriteBack(form), now);
+                    self.ask_counting(node, id, Kind::WriteBack(form), now);
                     return;
                 }
             }

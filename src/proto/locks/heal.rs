@@ -53,8 +53,11 @@ impl Locks {
             let fenced = self.records.get(id).fence().is_some();
             // A node that does not count for fences may not create a counter.
             let counts = fenced && self.cluster.refuses_fence(node).is_none();
-            let kind = if counts { Kind::HealFenced } else { Kind::Heal };
-            self.ask(node, id, kind, now);
+            if counts {
+                self.ask_counting(node, id, Kind::HealFenced, now);
+            } else {
+                self.ask(node, id, Kind::Heal, now);
+            }
         }
     }
 

@@ -212,8 +212,7 @@ impl Locks {
             // no repeat at or past the deadline.
             let repeats = current && !self.records.get(ask.record).is_overdue(now);
             if repeats || is_planted(Fault::RepeatAfterRelease) {
-                let kind = self.extend_by_source(node, ask.kind);
-                self.ask(node, ask.record, kind, now);
+                self.repeat_extend(node, ask, now);
             }
             self.finish(ask.record);
             return;

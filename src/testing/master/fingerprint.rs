@@ -82,7 +82,8 @@ fn word_of(entry: &Entry, wall: i128, quarantine: Duration, fingerprint: &Finger
         Some(Marker { identity, since_micros, vouched }) => {
             let name = |id: Option<[u8; 40]>| id.map_or(0, |id| 1 + fingerprint.name(&id));
             let micros = u64::try_from(wall / 1000).unwrap_or(0);
-            let age = Duration::from_micros(micros.saturating_sub(since_micros)).min(quarantine);
+            let age = Duration::from_micros(micros.saturating_sub(since_micros));
+            let age = if fingerprint.time_matters() { age } else { age.min(quarantine) };
             let identity = mix(name(identity.run_id), name(identity.replid));
             mix(mix(identity, age.as_nanos() as u64), u64::from(vouched))
         }

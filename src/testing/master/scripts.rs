@@ -74,8 +74,9 @@ fn fenced_acquire(lua: &mut Sandbox) -> Outcome {
     if lua.call(&[words, options].concat())? == Reply::Null {
         return Ok(Reply::Integer(0));
     }
-    let count = if found < 1.0 { lua.seed(3)? } else { found };
-    let raised = lua.argument(4).and_then(to_number);
+    let floor = lua.number_argument(4)?;
+    let count = if found < floor { lua.seed(3)?.max(found) } else { found };
+    let raised = lua.argument(5).and_then(to_number);
     let count = raised.map_or(count + 1.0, |fence| count.max(fence));
     lua.set_counter(count, 2)?;
     Ok(Reply::Integer(count as i64))
@@ -90,11 +91,15 @@ fn fenced_extend(lua: &mut Sandbox) -> Outcome {
         _ => {}
     }
     let Some(found) = lua.counter()? else { return Ok(Reply::error(NO_COUNTER)) };
+    if !(0.0..COUNTER_LIMIT).contains(&found) {
+        return Ok(Reply::error(NO_COUNTER));
+    }
     let fence = lua.number_argument(2)?;
     if found >= fence {
         lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
     } else {
-        let count = if found < 1.0 { lua.seed(4)? } else { found };
+        let floor = lua.number_argument(5)?;
+        let count = if found < floor { lua.seed(4)?.max(found) } else { found };
         lua.set_counter(count.max(fence), 3)?;
     }
     if lua.argument(1) == Some(b"0") {
