@@ -185,8 +185,15 @@ fn tracked() -> Vec<String> {
 }
 
 fn walk(folder: &Path) -> Vec<String> {
-    let built =
-        ["target", ".git", "fuzz/target", "fuzz/corpus", "fuzz/artifacts", "benches/peers/target"];
+    let built = [
+        "target",
+        ".git",
+        "fuzz/target",
+        "fuzz/corpus",
+        "fuzz/artifacts",
+        "benches/peers/target",
+        "examples/stores/target",
+    ];
     let entries = std::fs::read_dir(root().join(folder)).expect("a folder of the package");
     let mut files = Vec::new();
     for entry in entries {

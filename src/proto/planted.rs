@@ -28,8 +28,10 @@ pub enum Fault {
     /// A fencing number counts before it is stored at a majority.
     NoWriteBack,
     /// A node raises its counter in the write-back whatever token its key has.
+    #[cfg_attr(not(feature = "testing"), allow(dead_code, reason = "planted in a test master"))]
     WriteBackWithoutToken,
     /// A node that forgot its counter counts from zero.
+    #[cfg_attr(not(feature = "testing"), allow(dead_code, reason = "planted in a test master"))]
     LostCounterFromZero,
     /// A node in quarantine votes for fencing numbers.
     QuarantinedCounterCounts,
