@@ -251,7 +251,8 @@ impl World {
             format!("client {client} {purpose:?} #{serial} key {key} {wish:?}: {outcome:?}")
         });
         let op = asked?;
-        let rounds = if wish.fenced { 2 } else { 1 };
+        // The votes and the write-back. A node that forgot the script is asked once more in each.
+        let rounds = if wish.fenced { 4 } else { 1 };
         let due = now + wait + rounds * self.plan.node_timeout() + self.hold_at_start(client);
         self.note_request(client, serial, purpose, "acquire", due);
         Ok((op, serial))

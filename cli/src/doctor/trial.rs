@@ -6,12 +6,16 @@
 //! to take a refusal of the key for one of the command.
 
 use redlatch::proto::command::{ADOPT, EXTEND, RELEASE};
+use redlatch::proto::fencing::{FENCED_ACQUIRE, counter_key};
 use redlatch::{LockToken, NodeError};
 
 use super::connection::{Answer, Connection, Trouble};
 
 /// The ttl of a key that cannot be deleted, in milliseconds.
 const TTL: &[u8] = b"5000";
+
+/// The trials of the counter of a fencing number, under one name.
+pub const FENCING: &str = "fencing";
 
 /// The key and what is written to it.
 #[derive(Debug, Clone)]
@@ -58,7 +62,9 @@ pub fn run(connection: &mut Connection, db: u32, keys: &Keys) -> Result<Vec<Tria
             return Ok(judged([("SELECT", answer)].into_iter()));
         }
     }
+    let counter = counter_key(keys.key.as_bytes());
     let mut questions = about_the_connection();
+    questions.extend(about_the_counter(keys, &counter));
     questions.extend(about_the_key(keys));
     let words: Vec<&[&[u8]]> = questions.iter().map(|(_, words)| words.as_slice()).collect();
     let answers = connection.ask_all(&words)?;
@@ -78,6 +84,18 @@ fn about_the_connection<'a>() -> Vec<Question<'a>> {
         ("CLIENT SETINFO", vec![b"CLIENT", b"SETINFO", b"LIB-NAME", b"redlatch"]),
         // The id of no connection: ids count up from 1.
         ("CLIENT KILL", vec![b"CLIENT", b"KILL", b"ID", b"9223372036854775807"]),
+    ]
+}
+
+/// A fenced lock, and the deletion of its counter: without it the counter lives as long as the key.
+fn about_the_counter<'a>(keys: &'a Keys, counter: &'a [u8]) -> Vec<Question<'a>> {
+    let (script, key) = (FENCED_ACQUIRE.source.as_bytes(), keys.key.as_bytes());
+    let token = &keys.token.digits()[..];
+    let acquire = [&b"EVAL"[..], script, b"2", key, counter, token, TTL, TTL, b"1000", b"1"];
+    vec![
+        (FENCING, acquire.to_vec()),
+        (FENCING, vec![b"DEL", counter]),
+        (FENCING, vec![b"EVAL", RELEASE.source.as_bytes(), b"1", key, token]),
     ]
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redlatch::Ttl;
 
-use super::{Finding, Subject, span};
+use super::{Finding, Subject, Use, span};
 use crate::doctor::examination::Reading;
 use crate::look::time;
 
@@ -19,6 +19,10 @@ const ODD_RATE: f64 = 0.002;
 
 /// How much the round trip to a node varies in any case.
 const GRAIN: Duration = Duration::from_micros(200);
+
+/// The part of `max_ttl` by which a clock may differ from the median, if the node is to vote for
+/// fencing numbers.
+const FENCE_PART: f64 = 4.0;
 
 /// Clocks that are kept by a network do not differ by so much, in seconds.
 const ODD_SKEW: f64 = 1.0;
@@ -78,7 +82,7 @@ fn middle(reading: &Reading) -> f64 {
 }
 
 /// Whether the nodes agree on what time it is.
-pub fn skew(subjects: &[Subject]) -> Vec<Finding> {
+pub fn skew(subjects: &[Subject], how: &Use) -> Vec<Finding> {
     let ahead = |subject: &Subject| median(offsets(&subject.seen.readings));
     let ahead: Vec<(&Subject, f64)> =
         subjects.iter().filter_map(|subject| Some((subject, ahead(subject)?))).collect();
@@ -87,12 +91,17 @@ pub fn skew(subjects: &[Subject]) -> Vec<Finding> {
     };
     let of = |&(subject, offset): &(&Subject, f64)| Finding {
         node: Some(subject.label.clone()),
-        ..judged(offset - middle, ahead.len())
+        ..judged(offset - middle, explained(&subject.seen.readings), ahead.len(), how)
     };
     ahead.iter().map(of).collect()
 }
 
-fn judged(ahead: f64, clocks: usize) -> Finding {
+/// How much of a difference the delay of the answers can explain, in seconds.
+fn explained(readings: &[Reading]) -> f64 {
+    readings.iter().map(network).max().unwrap_or_default().as_secs_f64() / 2.0
+}
+
+fn judged(ahead: f64, explained: f64, clocks: usize, how: &Use) -> Finding {
     const NAME: &str = "clock-skew";
     if clocks == 1 {
         return Finding::ok(NAME, "there is no other clock to compare it with");
@@ -101,6 +110,11 @@ fn judged(ahead: f64, clocks: usize) -> Finding {
     let apart = Duration::try_from_secs_f64(ahead.abs()).unwrap_or(Duration::MAX);
     let apart = if ahead.abs() < 10.0 { time(apart) } else { span(apart) };
     let shown = format!("{apart} {which} the nodes' median");
+    if ahead.abs() - explained > how.max_ttl.as_secs_f64() / FENCE_PART {
+        let votes = "its votes for fencing numbers do not count";
+        let why = "that is more than a quarter of max-ttl";
+        return Finding::warn(NAME, format!("{shown}: {votes}, because {why}. Let NTP slew it"));
+    }
     if ahead.abs() <= ODD_SKEW {
         return Finding::ok(NAME, shown);
     }
@@ -125,7 +139,7 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::super::Level;
-    use super::super::examples::{node, readings};
+    use super::super::examples::{node, readings, using};
     use super::*;
 
     fn with(ahead: f64, rate: f64) -> Subject {
@@ -173,7 +187,7 @@ mod tests {
     fn the_one_that_differs_from_the_others_is_reported() {
         let levels = |ahead: &[f64]| -> Vec<Level> {
             let subjects: Vec<Subject> = ahead.iter().map(|&ahead| with(ahead, 0.0)).collect();
-            skew(&subjects).iter().map(|finding| finding.level).collect()
+            skew(&subjects, &using()).iter().map(|finding| finding.level).collect()
         };
         use Level::{Ok, Warn};
         assert_eq!(levels(&[0.0, 0.9, -0.9]), [Ok, Ok, Ok]);
@@ -182,5 +196,17 @@ mod tests {
         assert_eq!(levels(&[0.0, 60.0]), [Warn, Warn]);
         assert_eq!(levels(&[60.0]), [Ok]);
         assert!(levels(&[]).is_empty());
+    }
+
+    #[test]
+    fn clock_that_is_too_far_off_for_fencing_numbers_is_reported_so() {
+        let mut using = using();
+        for (max_ttl, ahead, off) in [(60, 14.0, false), (60, 16.0, true), (2, 0.6, true)] {
+            using.max_ttl = Duration::from_secs(max_ttl);
+            let subjects = [0.0, ahead, 0.0].map(|ahead| with(ahead, 0.0));
+            let found = skew(&subjects, &using);
+            assert_eq!(found[1].detail.contains("fencing numbers"), off, "{:?}", found[1]);
+            assert!(!off || found[1].level == Level::Warn);
+        }
     }
 }

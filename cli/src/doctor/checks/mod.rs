@@ -21,7 +21,7 @@ use super::examination::Examination;
 use super::meeting::Met;
 
 /// Every check, in the order of the output.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 22] = [
     "node-count",
     "quorum",
     "distinct",
@@ -38,6 +38,7 @@ pub const NAMES: [&str; 21] = [
     "writes",
     "tracking",
     "release",
+    "fencing",
     "proxy",
     "round-trip",
     "clock-rate",
@@ -156,7 +157,7 @@ pub fn all(subjects: &[Subject], how: &Use) -> Vec<Finding> {
         let node = &subject.label;
         of_nodes.extend(found.into_iter().map(|it| Finding { node: Some(node.clone()), ..it }));
     }
-    of_nodes.extend(clocks::skew(subjects));
+    of_nodes.extend(clocks::skew(subjects, how));
     let label = |it: &Finding| it.node.clone().unwrap_or_default();
     of_nodes.sort_by_key(|it| subjects.iter().position(|subject| subject.label == label(it)));
     let mut findings = list::checks(subjects, &of_nodes, how);
@@ -197,7 +198,7 @@ mod examples {
     use crate::doctor::connection::Answer;
     use crate::doctor::examination::Reading;
     use crate::doctor::marker::Seen;
-    use crate::doctor::trial::{Outcome, Trial};
+    use crate::doctor::trial::{FENCING, Outcome, Trial};
 
     pub const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 
@@ -231,7 +232,7 @@ mod examples {
             ("maxclients", "10000"),
         ];
         let settings = [("appendfsync", "always".to_owned()), ("timeout", "0".to_owned())];
-        let commands = ["SET", "GET", "DEL", "EVAL", "EVALSHA", "CLIENT TRACKING", "PTTL"];
+        let commands = ["SET", "GET", "DEL", "EVAL", "EVALSHA", "CLIENT TRACKING", "PTTL", FENCING];
         let trial = |command| Trial { command, outcome: Outcome::Done };
         // Ten minutes before the first reading of its clock.
         let since_micros = 1_000_000_000_000 - 600_000_000;

@@ -4,7 +4,7 @@ use redlatch::NodeError;
 
 use super::{Finding, Level, Subject};
 use crate::doctor::connection::Answer;
-use crate::doctor::trial::{Outcome, Trial};
+use crate::doctor::trial::{FENCING, Outcome, Trial};
 
 /// A command of the library, and the effect of its absence.
 struct Need {
@@ -35,7 +35,11 @@ const NEEDS: [Need; 19] = [
     wish("EVALSHA", "+evalsha", "scripts are sent by their source each time"),
     wish("SCRIPT LOAD", "+script|load", "scripts are sent by their source at first"),
     wish("INFO", "+info", "each new client ignores its grants for max-ttl"),
-    wish("TIME", "+time", "a jump of its clock goes unnoticed"),
+    wish(
+        "TIME",
+        "+time",
+        "a jump of its clock goes unnoticed, and it gives no vote for a fencing number",
+    ),
     wish("EXISTS", "+exists", "a release cannot distinguish a missing key from another client's"),
     wish("GETRANGE", "+getrange", "status does not see who holds a lock there"),
     wish("COMMAND INFO", "+command|info", "its own compare-and-delete is not found"),
@@ -57,6 +61,7 @@ pub fn checks(subject: &Subject) -> Vec<Finding> {
     rights.extend(writes(trials, complete));
     rights.extend(tracking(subject));
     rights.push(release(trials));
+    rights.extend(fencing(trials));
     rights
 }
 
@@ -189,6 +194,28 @@ fn release(trials: &[Trial]) -> Finding {
     }
 }
 
+/// Whether the user may touch the counter of a fencing number. Commands that are refused anyway are
+/// reported elsewhere.
+fn fencing(trials: &[Trial]) -> Option<Finding> {
+    const NAME: &str = "fencing";
+    let trial = trials.iter().find(|trial| trial.command == FENCING)?;
+    let others = || trials.iter().filter(|trial| trial.command != FENCING);
+    match &trial.outcome {
+        Outcome::Refused(..) if others().any(Trial::is_forbidden) => None,
+        Outcome::Refused(_, line) if trial.is_forbidden() || line.contains("key") => {
+            Some(Finding::warn(
+                NAME,
+                format!(
+                    "the counter of a fencing number is refused ({line}): no lock can be had with \
+                     --fenced. ACL rule: a pattern for {{KEY}}:fence, such as ~{{lock:*"
+                ),
+            ))
+        }
+        Outcome::Refused(..) => None,
+        _ => Some(Finding::ok(NAME, "it counts for fencing numbers")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::examples::{bad, node};
@@ -272,6 +299,19 @@ mod tests {
         let mut subject = node("a");
         subject.seen.trials.push(Trial { command: "EVAL", outcome: Outcome::Odd });
         assert_eq!(bad(&checks(&subject), "writes").0, Level::Fail);
+    }
+
+    #[test]
+    fn counter_that_is_refused_costs_fencing_numbers_alone() {
+        let line = "NOPERM this user has no permissions to access one of the keys used";
+        let found = refusing(&[(FENCING, line)]);
+        let (level, detail) = bad(&found, "fencing");
+        assert_eq!(level, Level::Warn);
+        assert!(detail.contains("--fenced") && detail.contains("~{lock:*"), "{detail}");
+        assert_eq!(bad(&found, "permissions").0, Level::Ok);
+        // Where EVAL is refused anyway, that is what is missing.
+        let found = refusing(&[(FENCING, NOPERM), ("EVAL", NOPERM)]);
+        assert!(found.iter().all(|finding| finding.name != "fencing"), "{found:?}");
     }
 
     #[test]
