@@ -184,6 +184,35 @@ fn fences_grow_in_the_order_of_holds_through_faults_and_other_libraries() {
     assert!(plain > 0);
 }
 
+/// Clients that contend for one key split the grants, so the counters of the nodes differ for a while.
+/// Prints how often that costs a second round trip.
+#[test]
+fn fence_of_a_contended_key_is_written_back_where_the_votes_differ() {
+    let fleet = Fleet::start(5);
+    let (urls, holds) = (fleet.urls(), 100);
+    let contend = || {
+        let client = client(guarded(&urls));
+        let mut held = 0;
+        while held < holds {
+            let Ok(guard) = client.lock(KEY, fenced()) else { continue };
+            held += 1;
+            let _ = guard.release();
+        }
+        let stats = client.stats();
+        (stats.fenced, stats.written_back)
+    };
+    for clients in [1, 2, 4, 16] {
+        let figures: Vec<(u64, u64)> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..clients).map(|_| scope.spawn(contend)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no client panics")).collect()
+        });
+        let fences: u64 = figures.iter().map(|it| it.0).sum();
+        let written_back: u64 = figures.iter().map(|it| it.1).sum();
+        println!("{clients} clients: {fences} fences, {written_back} written back");
+        assert!(fences >= holds * clients && written_back <= fences);
+    }
+}
+
 #[test]
 fn fence_goes_on_growing_when_every_node_has_forgotten_its_counter() {
     let fleet = Fleet::start(3);
