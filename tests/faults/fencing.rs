@@ -184,7 +184,7 @@ fn fences_grow_in_the_order_of_holds_through_faults_and_other_libraries() {
     assert!(plain > 0);
 }
 
-/// Clients that contend for one key split the grants, so the counters of the nodes differ for a while.
+/// Clients that contend for one key split the grants, so the counters of the nodes differ.
 /// Prints how often that costs a second round trip.
 #[test]
 fn fence_of_a_contended_key_is_written_back_where_the_votes_differ() {

@@ -77,7 +77,7 @@ const fn fenced(bounds: Bounds, fences: Fences) -> Plan {
     Plan { fences: Some(fences), ..plan(bounds) }
 }
 
-/// Numbers that were given from a clock ahead: a counter that is lost starts below them for a while.
+/// Numbers that were given from a clock ahead: a lost counter starts below them for a while.
 const UNEQUAL: Fences = Fences { clients: [true; 3], counters: &[5, 1, 1], from_clock: true };
 const ONE_BEHIND: Fences = Fences { counters: &[5, 1, 5], ..UNEQUAL };
 const BESIDE_PLAIN: Fences = Fences { clients: [true, false, true], ..UNEQUAL };

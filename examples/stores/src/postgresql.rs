@@ -1,5 +1,5 @@
-//! PostgreSQL: the same condition. Under READ COMMITTED, too, a second `UPDATE` of the row waits for
-//! the first one and then checks the condition again.
+//! PostgreSQL: the same condition. Under READ COMMITTED, too, a second `UPDATE` of the row waits
+//! for the first one and then checks the condition again.
 
 use postgres::{Client, NoTls};
 

@@ -64,9 +64,9 @@ impl Locks {
         self.ask(node, id, kind, now);
     }
 
-    /// Asks these nodes to extend the key of a fenced lock, and to raise their counters. A node that
-    /// does not count for fences is asked to extend the key alone: it could create a counter from
-    /// a wrong clock, or too early.
+    /// Asks these nodes to extend the key of a fenced lock, and to raise their counters. A node
+    /// that does not count for fences is asked to extend the key alone: it could create a counter
+    /// from a wrong clock, or too early.
     pub(super) fn ask_to_extend_fenced(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
         let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
         let refusing: NodeSet = nodes.iter().filter(refuses).collect();
