@@ -124,7 +124,8 @@ fn every_order_within_the_full_bounds() {
     for (name, plan) in plans::DEEP.iter().filter(|(name, _)| is_wanted(name)) {
         states += run(name, plan, DEEP).states;
     }
-    assert!(states > 1_000_000, "only {states} states");
+    let all = std::env::var_os("MODEL_ONLY").is_none();
+    assert!(!all || states > 1_000_000, "only {states} states");
 }
 
 #[cfg(redlatch_planted_faults)]
