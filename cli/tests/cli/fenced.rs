@@ -24,7 +24,8 @@ fn fenced_acquire_prints_the_number_after_the_token() {
     let fence: u64 = fence.parse().expect("a number");
     run(&mut on(&fleet, &["release", "deploy", token])).with_code(0);
     let next = run(&mut on(&fleet, &["acquire", "--fenced", "--json", "deploy"])).with_code(0);
-    assert_eq!(next.json()["fence"], fence + 1, "{next:?}");
+    // Mostly the next number; a greater one, if the counters began in two different seconds.
+    assert!(next.json()["fence"].as_u64().expect("a number") > fence, "{next:?}");
     let other = run(&mut on(&fleet, &["acquire", "--json", "other"])).with_code(0);
     assert!(other.json().get("fence").is_none(), "{other:?}");
 }
@@ -45,7 +46,8 @@ fn fenced_exec_gives_its_number_to_cmd_and_not_that_of_an_exec_around_it() {
     // The flag has a variable, as every flag has.
     let mut by_variable = on(&fleet, &["exec", "deploy", "-c", show]);
     let ended = run(by_variable.env("REDLATCH_FENCED", "true")).with_code(0);
-    assert_eq!(ended.out, format!("<{}>\n", fence + 1));
+    let next: u64 = ended.out.trim().trim_matches(['<', '>']).parse().expect("a number");
+    assert!(next > fence, "{next} after {fence}");
 }
 
 #[test]
