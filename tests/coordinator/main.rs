@@ -12,6 +12,7 @@ mod extend_release;
 mod fencing;
 #[cfg(feature = "testing")]
 mod fencing_on_masters;
+mod fencing_scripts;
 mod flushing;
 mod foreign_writes;
 mod forked;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::proto::cluster::Cluster;
 use crate::proto::cluster::state::Reading;
-use crate::proto::error::NodeError;
+use crate::proto::error::{NodeError, NodeReply};
 #[cfg(feature = "testing")]
 use crate::proto::fingerprint::hash_of;
 use crate::proto::node_set::{MAX_NODES, NodeId};
@@ -27,6 +27,18 @@ pub enum Fenced {
     Extend,
 }
 
+/// How a fenced script is sent on the present connection of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) enum Sent {
+    /// It was not sent yet, or the node forgot it: next by its source.
+    #[default]
+    No,
+    /// The node knows it by its SHA1.
+    BySource,
+    /// The node does not run scripts by their SHA1 for this user.
+    ShaRefused,
+}
+
 /// The part of `max_ttl` by which a node's clock may differ from the median.
 const SKEW_PART: u32 = 4;
 
@@ -35,7 +47,22 @@ impl Cluster {
     /// knows it afterwards. Clients without fenced locks load no such script.
     pub fn form_of(&mut self, node: NodeId, script: Fenced) -> Form {
         let sent = &mut self.nodes[node.index()].scripts_sent[script as usize];
-        if std::mem::replace(sent, true) { Form::Sha } else { Form::Source }
+        match *sent {
+            Sent::No => {
+                *sent = Sent::BySource;
+                Form::Source
+            }
+            Sent::BySource => Form::Sha,
+            Sent::ShaRefused => Form::Source,
+        }
+    }
+
+    /// A node refused a fenced script by its SHA1, and is asked by the source from now on, once or
+    /// always.
+    pub fn note_refused_sha(&mut self, node: NodeId, script: Fenced, cause: NodeReply) {
+        let forgot = cause == NodeReply::Failed(NodeError::NoScript);
+        self.nodes[node.index()].scripts_sent[script as usize] =
+            if forgot { Sent::No } else { Sent::ShaRefused };
     }
 
     /// The last vote of a node for a fencing number.
@@ -61,7 +88,9 @@ impl Cluster {
 
     /// Why the grant of a node does not count for a fencing number, if it does not.
     pub fn refuses_fence(&self, node: NodeId) -> Option<NodeError> {
-        if !self.is_trusted(node) && !is_planted(Fault::QuarantinedCounterCounts) {
+        // Before the node marker is renewed, it has an earlier moment than the floor needs.
+        let unmarked = self.nodes[node.index()].wants_marking.is_some();
+        if (unmarked || !self.is_trusted(node)) && !is_planted(Fault::QuarantinedCounterCounts) {
             Some(NodeError::Quarantined)
         } else if self.nodes[node.index()].vetted.info.evicts {
             Some(NodeError::Evicts)

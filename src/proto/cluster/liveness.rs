@@ -88,7 +88,11 @@ impl Cluster {
 
     /// The node answered the probe: with its time, or with an error.
     pub(super) fn on_time_read(&mut self, node: NodeId, micros: Option<u64>, now: Instant) {
-        let Some(micros) = micros else { return };
+        let Some(micros) = micros else {
+            // Fencing numbers rest on a clock that can be read.
+            self.nodes[node.index()].clock = None;
+            return;
+        };
         let asked_at = self.asked_at(node);
         let reading = Reading { micros, asked_at, read_at: now };
         self.nodes[node.index()].clock = Some(reading);

@@ -1,5 +1,6 @@
 //! What the cluster keeps of one node: its connection, its state, and why its grants may not count.
 
+use crate::proto::cluster::fences::Sent;
 use crate::proto::cluster::restart_guard::QuarantineReason;
 use crate::proto::cluster::state::{NodeState, Reading};
 use crate::proto::error::{NodeError, NodeReply};
@@ -43,7 +44,7 @@ pub(super) struct Node {
     /// the other nodes.
     pub(super) clock: Option<Reading>,
     /// Which fenced scripts were sent by their source on the present connection.
-    pub(super) scripts_sent: [bool; 2],
+    pub(super) scripts_sent: [Sent; 2],
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// When it became ready.
@@ -81,7 +82,7 @@ impl Default for Node {
             trusted_from: None,
             reading: None,
             clock: None,
-            scripts_sent: [false; 2],
+            scripts_sent: [Sent::No; 2],
             earlier: Vec::new(),
             ready_since: None,
             handshake: Handshake::default(),

@@ -42,6 +42,9 @@ pub struct Fencing {
     step: u64,
     /// The floor of the node that is asked next.
     floor: u64,
+    /// Nodes that are asked again after the script may have failed in the middle: they may hold
+    /// the key with our own token.
+    pub failed_before: NodeSet,
 }
 
 impl Fencing {
@@ -50,7 +53,8 @@ impl Fencing {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         let lives = millis(max_ttl.saturating_mul(LIVES_MAX_TTLS));
         let step = millis(max_ttl / STEP_PART).clamp(1, LONGEST_STEP);
-        Fencing { votes: [0; MAX_NODES], fence: None, lives, step, floor: 1 }
+        let (votes, failed_before) = ([0; MAX_NODES], NodeSet::EMPTY);
+        Fencing { votes, fence: None, lives, step, floor: 1, failed_before }
     }
 
     /// Sets the floor of the node that is asked next: a counter below it counts as absent there.

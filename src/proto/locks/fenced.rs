@@ -114,7 +114,13 @@ impl Locks {
                 }
             }
             NodeReply::Held => {
-                record.release_pending.remove(node);
+                // What holds the key may be our own token: a script that failed after its first
+                // write has written.
+                if record.fencing().is_some_and(|it| it.failed_before.contains(node)) {
+                    record.note_answer(now);
+                } else {
+                    record.release_pending.remove(node);
+                }
             }
             // The script did not run.
             NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand) => {
@@ -145,6 +151,12 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) -> bool {
+        if form != Form::Sha || !reply.asks_for_the_source() {
+            return false;
+        }
+        let acquires = matches!(ask.kind, Kind::AcquireFenced(_));
+        let script = if acquires { Fenced::Acquire } else { Fenced::Extend };
+        self.cluster.note_refused_sha(node, script, reply);
         let record = self.records.get(ask.record);
         let wanted = record.phase == Phase::Asking
             && record.round.ballot().verdict() == Verdict::Undecided
@@ -152,11 +164,15 @@ impl Locks {
             // The script would create a counter on a node that forgot it just now.
             && !record.uncounted.contains(node)
             && (record.round.number == ask.round || self.awaits_late_vote(ask));
-        if form != Form::Sha || !reply.asks_for_the_source() || !wanted {
-            return false;
+        if wanted {
+            if reply == NodeReply::Failed(NodeError::NoPermission) {
+                if let Some(fencing) = &mut self.records.get_mut(ask.record).trouble_mut().fencing {
+                    fencing.failed_before.insert(node);
+                }
+            }
+            self.ask_counting(node, ask.record, ask.kind.by_source(), now);
         }
-        self.ask_counting(node, ask.record, ask.kind.by_source(), now);
-        true
+        wanted
     }
 
     /// Whether this question of the first round has a vote in the second round, which is in

@@ -106,6 +106,8 @@ fn counts(asked: &Outstanding, nodes: usize) -> (NodeSet, NodeSet) {
 fn add_fencing(fencing: Option<&Fencing>, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
     for node in NodeSet::first(nodes).iter() {
         fingerprint.add_at(node, fencing.map_or(0, |fencing| 1 + fencing.vote_of(node)));
+        let failed = fencing.is_some_and(|fencing| fencing.failed_before.contains(node));
+        fingerprint.add_at(node, u64::from(failed));
     }
     fingerprint.add(fencing.and_then(Fencing::fence).map_or(0, NonZeroU64::get));
 }

@@ -1,0 +1,72 @@
+//! Nodes that forgot, refuse or stop in the middle of the scripts of fenced locks.
+
+use super::fencing::{ask, give_back, hold, refused, release, script, vote, won};
+use super::*;
+
+#[test]
+fn fenced_acquire_that_a_node_forgot_is_not_repeated_after_its_release() {
+    let mut bench = Bench::new(3);
+    let lock = hold(&mut bench, &[7, 7]);
+    script(&mut bench, 2);
+    vote(&mut bench, 2, 7);
+    bench.core.release_nowait(&lock, bench.now);
+    for node in 0..3 {
+        bench.said(node);
+        bench.reply(node, ":1\r\n");
+    }
+    let op = ask(&mut bench);
+    script(&mut bench, 0);
+    bench.core.cancel(op, bench.now);
+    script(&mut bench, 0);
+    bench.reply(0, "-NOSCRIPT No matching script.\r\n:0\r\n");
+    assert!(bench.said(0).is_empty(), "a repeat would leave a lock without an owner");
+}
+
+/// The user may not use `TIME`, or may not write the counter: the script sets the key and fails.
+/// The repeat finds the key held, by our own token.
+#[test]
+fn fenced_acquire_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_denied() {
+    let mut bench = Bench::new(3);
+    give_back(&mut bench, &[7, 7, 7]);
+    ask(&mut bench);
+    for node in 0..2 {
+        assert_eq!(script(&mut bench, node)[0], "EVALSHA");
+        let line = "-ERR The user executing the script can't run this command or subcommand\r\n";
+        bench.reply(node, line);
+        assert_eq!(script(&mut bench, node)[0], "EVAL");
+        vote(&mut bench, node, 0);
+    }
+    refused(&mut bench);
+    for node in 0..2 {
+        assert_eq!(bench.names(node), ["EVALSHA"], "the release on node {node}");
+        bench.reply(node, ":1\r\n");
+    }
+}
+
+/// A node that forgot the script, and answers when the others have decided, is asked by the source
+/// the next time. A node that refuses SHA1s is asked so from then on.
+#[test]
+fn fenced_script_that_a_node_refused_by_its_sha1_is_sent_by_its_source() {
+    for (line, forms) in [
+        ("-NOSCRIPT No matching script.\r\n", ["EVAL", "EVALSHA"]),
+        ("-NOPERM this user has no permissions to run the 'evalsha' command\r\n", ["EVAL", "EVAL"]),
+    ] {
+        let mut bench = Bench::new(3);
+        give_back(&mut bench, &[7, 7, 7]);
+        let lock = hold(&mut bench, &[8, 8]);
+        script(&mut bench, 2);
+        bench.reply(2, line);
+        release(&mut bench, &lock);
+        for form in forms {
+            ask(&mut bench);
+            assert_eq!(script(&mut bench, 2)[0], form, "{line}");
+            vote(&mut bench, 2, 9);
+            for node in 0..2 {
+                script(&mut bench, node);
+                vote(&mut bench, node, 9);
+            }
+            let lock = won(&mut bench);
+            release(&mut bench, &lock);
+        }
+    }
+}
