@@ -164,6 +164,32 @@ fn no_release_is_written_before_the_deadline_that_the_holder_knows() {
     }
 }
 
+/// An extend finds the key gone on a majority, so the lock is lost. A little before the deadline
+/// its holder may not have noticed that: the node that still has the key is released at the
+/// deadline.
+#[test]
+fn no_release_of_a_lock_that_is_gone_is_written_just_before_its_deadline() {
+    for (left, at_once) in [(millis(100), true), (millis(3), true), (millis(2), false)] {
+        let mut bench = quiet();
+        let lock = bench.hold(&[0, 1]);
+        bench.said(2);
+        bench.reply(2, "+OK\r\n");
+        let deadline = bench.core.deadline(&lock).expect("it is held");
+        bench.pass(deadline.saturating_since(bench.now) - left);
+        bench.core.extend(&lock, TTL, 5, bench.now).unwrap();
+        for (node, said) in [(0, ":1\r\n"), (1, ":0\r\n"), (2, ":0\r\n")] {
+            assert_eq!(bench.names(node), ["EVALSHA"]);
+            bench.reply(node, said);
+        }
+        assert_eq!(bench.core.remaining(&lock, bench.now), Duration::ZERO, "it is gone");
+        assert_eq!(!bench.names(0).is_empty(), at_once, "{left:?} before the deadline");
+        if !at_once {
+            bench.pass(left);
+            assert_eq!(bench.names(0), ["EVALSHA"], "the release");
+        }
+    }
+}
+
 /// A caller that gives up a lost lock does not go by its deadline any more. So the releases are
 /// sent at once, and do not need a later turn of the client.
 #[test]

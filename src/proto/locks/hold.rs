@@ -6,6 +6,7 @@ use crate::proto::cluster::fences::Fenced;
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::lock::{Lock, LockToken};
+use crate::proto::locks::auto_extend::LOSS_BEFORE;
 use crate::proto::locks::ballot::{Ballot, Verdict};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::{Outcome, Stage};
@@ -380,9 +381,9 @@ impl Locks {
         if self.hold_is_over(id, now) {
             self.cluster.stats_mut().lost += 1;
         }
-        let record = self.records.get(id);
-        let release_at = (reason != LostReason::Gone).then_some(record.deadline);
-        self.end_as(id, self.own_form(), release_at.filter(|&at| now < at), now);
+        let deadline = self.records.get(id).deadline;
+        let is_near = now < deadline && deadline.saturating_since(now) <= LOSS_BEFORE;
+        self.end_as(id, self.own_form(), is_near.then_some(deadline), now);
     }
 
     /// Counts the end of a lock that was handed out. Returns whether it was held until now.
