@@ -275,7 +275,7 @@ fn fence_is_greater_also_through_a_node_that_voted_late_for_the_earlier_holder()
         world.deliver_answers(&mut first, node);
     }
     let lock = world.won(&mut first);
-    assert_eq!((lock.fence(), world.counter(2)), (Some(6), 2), "the third one is behind");
+    assert_eq!((lock.fence(), world.counter(2)), (Some(6), 2), "the third counter is smaller");
     first.core.extend(&lock, TTL, 2, world.now).unwrap();
     (0..3).for_each(|node| world.exchange(&mut first, node));
     assert_eq!(world.counter(2), 6, "an extend raises it");

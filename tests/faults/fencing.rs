@@ -86,7 +86,7 @@ fn take_fenced(urls: &[String], path: &Path) {
     while !over.exists() {
         let Ok(guard) = client.lock(KEY, fenced()) else { continue };
         let line = format!("{}\n", guard.fence().expect("it asked for one"));
-        // A holder that was kept from running may be late: its number is in nobody's order. Nearly
+        // A holder that was kept from running may be late: its number comes out of order. Nearly
         // half of the ttl has to be left, so that a holder may be kept from running here, too.
         if guard.remaining() > millis(200) {
             journal.write_all(line.as_bytes()).expect("one line is one write");

@@ -94,7 +94,7 @@ impl World {
     }
 
     /// The client whose token is on a node holds the lock, or has a release pending for it. A lock
-    /// that was given away is left to its ttl, if nobody adopts it.
+    /// that was given away is left to its ttl, if no client adopts it.
     fn key_is_answered_for(&self, node: usize) -> Checked {
         let Some((token, client)) = self.holder_at(node) else { return Ok(()) };
         if self.given.as_ref() == Some(&token) {

@@ -15,7 +15,7 @@ use postgres_server::PostgresServer;
 use redlatch_stores::open;
 use support::{Fleet, SECOND, eventually};
 
-/// A process that wants the lock, and writes when it is told to.
+/// A process that wants the lock, and writes when the test asks it to.
 struct Holder {
     child: Child,
     input: ChildStdin,

@@ -123,7 +123,7 @@ impl Kind {
         }
     }
 
-    /// Whether the question asks for a key that nobody holds.
+    /// Whether the question asks for a key that no client holds.
     pub const fn acquires(self) -> bool {
         matches!(self, Kind::Acquire | Kind::AcquireFenced(_))
     }
