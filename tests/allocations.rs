@@ -311,8 +311,9 @@ impl Ours {
 #[test]
 fn the_coordinator_allocates_nothing() {
     let _others = ALONE.read().unwrap_or_else(PoisonError::into_inner);
-    for in_flight in [1, 64, 512] {
+    for (in_flight, fair) in [(1, false), (64, false), (512, false), (1, true), (64, true)] {
         let mut by_hand = ByHand::connect(in_flight);
+        by_hand.fair = fair;
         let mut locks = Vec::with_capacity(in_flight);
         by_hand.pairs_into(2 * in_flight, TTL, &mut locks);
         let before = allocated();

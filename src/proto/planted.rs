@@ -25,6 +25,18 @@ pub enum Fault {
     RepeatAfterRelease,
     /// A question that a lost connection left unanswered has no pending release.
     CutWithoutRelease,
+    /// The deadline of a fair lock counts from when a hand-over was read.
+    DeadlineFromPush,
+    /// The hand-over of a node in quarantine counts.
+    QuarantinedPushCounts,
+    /// The latest base of any node counts for all.
+    OneBaseForAll,
+    /// A split is judged from answers to several polls.
+    SplitOfMixedRounds,
+    /// A token stands in a line twice.
+    JoinsTwice,
+    /// A token joins again after its withdrawal.
+    JoinAfterWithdrawal,
     /// A fencing number counts before it is stored at a majority.
     NoWriteBack,
     /// A node raises its counter in the write-back whatever token its key has.
@@ -56,6 +68,17 @@ pub const FAULTS: [Fault; 14] = [
     Fault::LostCounterFromZero,
     Fault::QuarantinedCounterCounts,
     Fault::CounterWithoutFloor,
+];
+
+/// The faults of fair locks, which the simulation finds (`tests/sim/fair.rs`).
+#[cfg(redlatch_planted_faults)]
+pub const FAIR_FAULTS: [Fault; 6] = [
+    Fault::DeadlineFromPush,
+    Fault::QuarantinedPushCounts,
+    Fault::OneBaseForAll,
+    Fault::SplitOfMixedRounds,
+    Fault::JoinsTwice,
+    Fault::JoinAfterWithdrawal,
 ];
 
 /// Whether this fault is planted.

@@ -99,6 +99,11 @@ impl Text {
                 "Keys of held locks that a node had lost, and took again.",
                 stats.healed,
             ),
+            ("redlatch_line_joins_total", "Times that a request joined the line.", stats.joined),
+            ("redlatch_line_hand_overs_total", "Locks that were won in line.", stats.handed_over),
+            ("redlatch_line_skipped_total", "Waiters that no hand-over reached.", stats.skipped),
+            ("redlatch_line_claims_total", "Claims of a key that was handed over.", stats.claims),
+            ("redlatch_line_splits_total", "Nodes given up for another waiter.", stats.splits),
             ("redlatch_fences_total", "Attempts that got a fencing number.", stats.fenced),
             (
                 "redlatch_fence_write_backs_total",

@@ -189,6 +189,10 @@ pub struct Settings {
     /// be silent before it is suspect. One number for both: if a node was suspect sooner, the next
     /// request would be refused although the node is only slow; if later, more requests would wait.
     pub node_timeout: Duration,
+    /// How long a key lives that is handed over to a waiter of a fair lock, if its ttl is longer:
+    /// `None` for four node timeouts. A waiter that does not run then costs the others this time. A
+    /// lock with a longer ttl is claimed in a round trip of its own before it is handed out.
+    pub hand_over_ttl: Option<Duration>,
     /// How long a connection may take until its node is ready: connect, handshake, vetting.
     pub connect_timeout: Duration,
     /// The shortest and the longest pause before the next attempt for a key that is held, if the
@@ -228,6 +232,7 @@ impl Settings {
             key_prefix: "".into(),
             max_ttl: Duration::from_secs(60),
             node_timeout: NODE_TIMEOUT,
+            hand_over_ttl: None,
             connect_timeout: Duration::from_secs(1),
             retry: (Duration::from_millis(5), Duration::from_millis(50)),
             reconnect: (Duration::from_millis(20), Duration::from_millis(500)),
@@ -239,6 +244,11 @@ impl Settings {
             attended: true,
             allow_eviction: false,
         }
+    }
+
+    /// How long a key lives that is handed over, if its ttl is longer.
+    pub fn hand_over_ttl(&self) -> Duration {
+        self.hand_over_ttl.unwrap_or(self.node_timeout.saturating_mul(4)).max(Ttl::SHORTEST)
     }
 
     /// The pause before the nodes are asked again about a lock that is held and was not extended.
@@ -299,6 +309,8 @@ impl Settings {
         within("node_timeout", self.node_timeout, millisecond, hour, millis_to_hour)?;
         within("connect_timeout", self.connect_timeout, millisecond, hour, millis_to_hour)?;
         within("reset_after", self.reset_after, millisecond, hour, millis_to_hour)?;
+        let hand_over = self.hand_over_ttl.unwrap_or(second);
+        within("hand_over_ttl", hand_over, Ttl::SHORTEST, hour, "from 3 ms to 1 hour")?;
         within("probe_interval", self.probe_interval, millisecond, hour, millis_to_hour)?;
         let ranges = [("retry", self.retry), ("reconnect", self.reconnect)];
         for (name, (shortest, longest)) in ranges {

@@ -112,6 +112,16 @@ pub struct Stats {
     pub lost: u64,
     /// Keys of held locks that a node had lost, and took again.
     pub healed: u64,
+    /// Times that a request for a fair lock began to stand in line.
+    pub joined: u64,
+    /// Fair locks that were won in line.
+    pub handed_over: u64,
+    /// Waiters before those that could not be reached when the key was handed over.
+    pub skipped: u64,
+    /// Claims: round trips before a fair lock was handed out whose hand-over gave too little time.
+    pub claims: u64,
+    /// Times that no waiter in line had a majority, and a request gave its nodes up for another.
+    pub splits: u64,
     /// Attempts that got a fencing number.
     pub fenced: u64,
     /// Those of them whose number was written back in a second round trip.

@@ -63,6 +63,8 @@ pub enum Mode {
     },
     /// The client had the key for long: the waiter leaves other clients a turn.
     Yielding,
+    /// The waiter stands in line on the nodes, which hand the key over to it.
+    InLine,
 }
 
 impl ReportedTtl {
@@ -163,6 +165,9 @@ impl Waiting {
     /// counts.
     pub fn waited_among_others(&self, now: Instant) -> Option<Duration> {
         let age = self.age(now);
+        if self.mode == Mode::InLine {
+            return Some(age);
+        }
         match (self.lost_wake_ups, self.usual.is_zero()) {
             (0, true) => None,
             (0, false) => Some(age / 2),

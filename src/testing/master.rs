@@ -29,6 +29,7 @@ mod about;
 mod commands;
 mod fingerprint;
 mod keys;
+mod line;
 mod reply;
 mod request;
 mod scripts;

@@ -9,6 +9,9 @@ mod by_token;
 mod completions;
 mod counters;
 mod extend_release;
+mod fair;
+mod fair_troubles;
+mod fair_world;
 mod fencing;
 #[cfg(feature = "testing")]
 mod fencing_on_masters;

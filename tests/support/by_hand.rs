@@ -21,6 +21,8 @@ pub struct ByHand {
     now: Duration,
     /// How many requests share one turn.
     pub in_flight: usize,
+    /// Whether the locks are fair.
+    pub fair: bool,
 }
 
 impl ByHand {
@@ -35,7 +37,8 @@ impl ByHand {
         let coordinator = Coordinator::new(settings, SEED, Instant::default());
         let coordinator = coordinator.expect("these settings work");
         let replies = Vec::with_capacity(1 << 20);
-        let mut by_hand = ByHand { coordinator, replies, now: Duration::ZERO, in_flight };
+        let mut by_hand =
+            ByHand { coordinator, replies, now: Duration::ZERO, in_flight, fair: false };
         while let Some(action) = by_hand.coordinator.poll_action() {
             let Action::Connect(node) = action else { panic!("{action:?}") };
             by_hand.coordinator.handle_connected(node, Instant::default());
@@ -119,8 +122,11 @@ impl ByHand {
             let key = key(number);
             let (wait, data) = (Duration::ZERO, number as u64);
             let coordinator = &mut self.coordinator;
-            let asked =
-                coordinator.acquire_and_auto_extend(&key, ttl, wait, auto_extend, data, now);
+            let asked = if self.fair {
+                coordinator.acquire_fair(&key, ttl, wait, auto_extend, data, now)
+            } else {
+                coordinator.acquire_and_auto_extend(&key, ttl, wait, auto_extend, data, now)
+            };
             asked.expect("there is room");
         }
         self.turn();

@@ -125,6 +125,7 @@ impl Cluster {
     /// Called after the pending releases are written: asks for the node marker, if one is to be
     /// written, and for the node's clock.
     pub fn start_probing(&mut self, node: NodeId, now: Instant) {
+        self.begin_to_listen(node, now);
         self.mark_if_wanted(node, now);
         // The first reading is taken at once, so that the next one can be compared with it.
         self.probe_is_due(node, now);

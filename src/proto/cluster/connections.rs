@@ -4,6 +4,7 @@
 //! The hazard is a connection that is lost and forgotten: the node may execute what was written on
 //! it for a long time. So the number of such a connection is kept, to end it by.
 
+use crate::proto::cluster::line::Listening;
 use crate::proto::cluster::state::{self, NodeState};
 use crate::proto::cluster::{Action, Change, Cluster, Due};
 use crate::proto::error::NodeError;
@@ -127,6 +128,7 @@ impl Cluster {
             self.timers.clear_in(timer);
         }
         (entry.marking, entry.vouching) = (None, false);
+        entry.listening = Listening::No;
         let mut asks = entry.connection.reset();
         asks.retain(|ask| matches!(ask, Ask::Lock(_) | Ask::Task(..)));
         let unproven = asks.iter().any(|ask| ask.may_create());

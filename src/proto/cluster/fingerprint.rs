@@ -14,8 +14,17 @@ use crate::proto::wire::marker::{Identity, MarkerState};
 impl Cluster {
     /// Adds the cluster to a fingerprint.
     pub fn add_to(&self, fingerprint: &mut Fingerprint<'_>, place: Place<'_>) {
-        let Cluster { settings, quorum: _, nodes, timers, actions, changes, events: _, stats: _ } =
-            self;
+        let Cluster {
+            settings,
+            quorum: _,
+            nodes,
+            timers,
+            actions,
+            changes,
+            events: _,
+            channel: _,
+            stats: _,
+        } = self;
         assert!(actions.is_empty() && changes.is_empty(), "actions and changes are taken out");
         for (node, entry) in self.all_nodes().iter().zip(nodes) {
             entry.add_to(node, fingerprint, settings, place);
@@ -57,6 +66,7 @@ impl Node {
             encrypting,
             failures,
             vetted,
+            listening,
             known,
             marking,
             wants_marking,
@@ -92,6 +102,7 @@ impl Node {
         fingerprint.add_at(node, known);
         fingerprint.add_at(node, hash_of(&(marking, wants_marking, scripts_sent)));
         fingerprint.add_at(node, clock.as_ref().map_or(0, fences::word_of));
+        fingerprint.add_at(node, hash_of(listening));
         let trusted = trusted_from.map_or(0, |(from, why): (_, QuarantineReason)| {
             mix(hash_of(&why), fingerprint.ahead(from))
         });
@@ -122,7 +133,7 @@ fn state_word(state: NodeState, fingerprint: &Fingerprint<'_>) -> u64 {
 }
 
 fn add_vetted(node: NodeId, vetted: &Vetted, fingerprint: &mut Fingerprint<'_>) {
-    let Vetted { client_id, info, native, tracks, micros: _, marker } = vetted;
+    let Vetted { client_id, info, native, tracks, resp3, micros: _, marker } = vetted;
     let marker = match marker {
         MarkerState::Unavailable => 1,
         MarkerState::Absent => 2,
@@ -135,7 +146,7 @@ fn add_vetted(node: NodeId, vetted: &Vetted, fingerprint: &mut Fingerprint<'_>) 
     let words = [
         client_id.map_or(0, |number| 1 + fingerprint.connection(node, number)),
         hash_of(native),
-        u64::from(*tracks),
+        u64::from(*tracks) + 2 * u64::from(*resp3),
         marker,
     ];
     words.into_iter().for_each(|word| fingerprint.add_at(node, word));

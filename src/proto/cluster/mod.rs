@@ -21,6 +21,7 @@ mod events;
 pub mod fences;
 #[cfg(feature = "testing")]
 mod fingerprint;
+mod line;
 mod liveness;
 mod node;
 mod quarantine;
@@ -44,6 +45,7 @@ use crate::proto::timers::Timers;
 use crate::proto::wire::answers::{NodeAnswer, TaskAnswer};
 use crate::proto::wire::ask::{Ask, LockAsk};
 use crate::proto::wire::connection::Incoming;
+use crate::proto::wire::line::Channel;
 
 use events::Events;
 pub use events::NodeEvent;
@@ -75,6 +77,9 @@ pub enum Received {
     /// Another client wrote to a key with this hash, or the node forgot that the key was
     /// registered.
     Written(KeyHash),
+    /// The node handed a key over to a waiter of this client:
+    /// [`take_handed_over`](Cluster::take_handed_over) has what it said.
+    HandedOver,
     /// The node was flushed. If that put it into quarantine, [`Change::Distrusted`] is waiting.
     Flushed,
     /// Only changes, which are waiting.
@@ -94,6 +99,8 @@ pub enum Change {
     /// [`admit`](Cluster::admit) it, send it the pending releases, and
     /// [`start_probing`](Cluster::start_probing).
     Vetted,
+    /// It is known whether the node notifies this client of hand-overs.
+    Listens,
     /// The node was silent, and answers again.
     CaughtUp,
     /// The node's connection is gone, or could not be made. The caller has to call
@@ -135,6 +142,8 @@ pub struct Cluster {
     actions: VecDeque<Action>,
     changes: VecDeque<(NodeId, Change)>,
     events: Events,
+    /// The channel of this client, once it has asked for a fair lock.
+    channel: Option<Channel>,
     stats: Stats,
 }
 
@@ -148,6 +157,7 @@ impl Cluster {
             actions: VecDeque::new(),
             changes: VecDeque::new(),
             events: Events::default(),
+            channel: None,
             stats: Stats::of(settings.nodes.len()),
             settings,
         };
@@ -238,6 +248,7 @@ impl Cluster {
                     return Some(Received::Flushed);
                 }
                 Ok(Some(Incoming::Written(key))) => return Some(Received::Written(key)),
+                Ok(Some(Incoming::HandedOver)) => return Some(Received::HandedOver),
                 Ok(None) => return None,
                 Err(fault) => self.on_fault(node, fault, now),
             }
@@ -254,6 +265,7 @@ impl Cluster {
             NodeAnswer::Marked => self.marked(node, now),
             NodeAnswer::Time(micros) => self.on_time_read(node, micros, now),
             NodeAnswer::Gone(gone) => self.kill_answered(node, gone),
+            NodeAnswer::Subscribed(listens) => self.listening_answered(node, listens),
             NodeAnswer::Unused => {}
         }
     }

@@ -1,6 +1,7 @@
 //! What the cluster keeps of one node: its connection, its state, and why its grants may not count.
 
 use crate::proto::cluster::fences::Sent;
+use crate::proto::cluster::line::Listening;
 use crate::proto::cluster::restart_guard::QuarantineReason;
 use crate::proto::cluster::state::{NodeState, Reading};
 use crate::proto::error::{NodeError, NodeReply};
@@ -28,6 +29,8 @@ pub(super) struct Node {
     pub(super) failures: u32,
     /// What the handshake of the present connection found, while the node is ready.
     pub(super) vetted: Vetted,
+    /// Whether messages come on the present connection.
+    pub(super) listening: Listening,
     /// What the node reported when it was vetted last.
     pub(super) known: Option<Info>,
     /// How the node marker is being written at the moment.
@@ -75,6 +78,7 @@ impl Default for Node {
             encrypting: false,
             failures: 0,
             vetted: Vetted::default(),
+            listening: Listening::No,
             known: None,
             marking: None,
             wants_marking: None,

@@ -147,6 +147,7 @@ impl Coordinator {
                     }
                 }
                 Received::Written(key) => self.locks.was_written(node, key, now),
+                Received::HandedOver => self.locks.handed_over(node, now),
                 // Several flushes in one read cause one walk over the locks.
                 Received::Flushed => flushed = true,
                 Received::Changes => {}

@@ -54,8 +54,30 @@ impl Coordinator {
     ) -> Result<Op, Error> {
         let ttl = self.locks.check_params(key, ttl, auto_extend)?;
         let give_up_at = now.saturating_add(wait);
-        let params =
-            AcquireParams { ttl, since: now, give_up_at, auto_extend, fenced: false, data };
+        let (fair, fenced) = (false, false);
+        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
+        self.begin_acquire(key, params, now)
+    }
+
+    /// As [`acquire_and_auto_extend`](Coordinator::acquire_and_auto_extend), but a request that is
+    /// refused stands in line on the nodes with the waiters of other clients. The release of a fair
+    /// lock hands the key over to the next of them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn acquire_fair(
+        &mut self,
+        key: &[u8],
+        ttl: Duration,
+        wait: Duration,
+        auto_extend: Option<AutoExtend>,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let ttl = self.locks.check_params(key, ttl, auto_extend)?;
+        let give_up_at = now.saturating_add(wait);
+        let (fair, fenced) = (true, false);
+        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
         self.begin_acquire(key, params, now)
     }
 
@@ -81,7 +103,8 @@ impl Coordinator {
             return Err(ConfigError::Fence { problem }.into());
         }
         let give_up_at = now.saturating_add(wait);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fenced: true, data };
+        let (fair, fenced) = (false, true);
+        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
         self.begin_acquire(key, params, now)
     }
 
@@ -102,7 +125,8 @@ impl Coordinator {
         if let Some(current_record) = current_record {
             return self.waits.queue_up(&mut self.locks, current_record, params, now);
         }
-        let op = self.locks.acquire(key, hash, params, now);
+        let in_line = params.fair && self.waits.is_contended(hash, now);
+        let op = self.locks.acquire(key, hash, params, in_line, now);
         self.act_on_waits(now);
         op
     }

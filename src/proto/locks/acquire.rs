@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
+use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply, Report};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::lock::Lock;
@@ -18,6 +18,12 @@ use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
+
+/// The error of a request that stands in line from the beginning. When its wait is over, a report
+/// of that moment takes its place.
+fn nothing_said_yet() -> Error {
+    Error::Contended(Box::new(Report { key: [].into(), needed: 0, nodes: [].into(), held: None }))
+}
 
 impl Locks {
     /// Refuses an invalid request before anything is sent.
@@ -35,12 +41,14 @@ impl Locks {
     }
 
     /// Begins the first attempt for a key that no record of this client asks for or holds.
+    /// `in_line`: others wait for the key, so a fair request joins the line at once.
     #[inline]
     pub fn acquire(
         &mut self,
         key: &[u8],
         hash: KeyHash,
         params: AcquireParams,
+        in_line: bool,
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_room()?;
@@ -53,7 +61,16 @@ impl Locks {
         self.records.index(id, hash);
         let op = self.ops.open(params.data, now, params.give_up_at, Stage::Running { record: id });
         self.set_auto_extend(id, op, params.auto_extend);
-        self.begin_attempt(id, now);
+        if params.fair {
+            self.prepare_line(now);
+            self.set_fair(id, op);
+        }
+        if in_line && now < params.give_up_at && !self.starting {
+            let last = nothing_said_yet();
+            self.waits.push_back(WaitEvent::AttemptLost { op, next: id, last });
+        } else {
+            self.begin_attempt(id, now);
+        }
         Ok(op)
     }
 
@@ -151,6 +168,7 @@ impl Locks {
         if self.hold_at_start(id) {
             return;
         }
+        debug_assert!(self.records.get(id).line().is_none(), "no `SET NX` carries a token in line");
         let purpose = self.records.get(id).round.purpose;
         let kind = if purpose == Purpose::Adopt { Kind::Adopt } else { Kind::Acquire };
         let mut askable = NodeSet::EMPTY;
@@ -329,8 +347,9 @@ impl Locks {
         self.records.index(next, hash);
         let record = self.records.get_mut(id);
         let (tracked, queue) = (record.tracked, record.take_queue());
+        let fair = self.is_fair(op);
         let record = self.records.get_mut(next);
-        (record.op, record.tracked) = (Some(op), tracked);
+        (record.op, record.tracked, record.fair) = (Some(op), tracked, fair);
         record.set_queue(queue);
         Some(next)
     }
@@ -355,6 +374,8 @@ impl Locks {
             self.begin_extend(id, ttl, now);
         } else if let Stage::Pausing { last, .. } = stage {
             record.op = None;
+            let in_line = record.line().is_some();
+            let last = if in_line { self.refusal_in_line(id, now) } else { last };
             let last = self.with_time_left(op, last, now);
             self.end(id, now);
             self.ops.move_to(op, Stage::Over(Err(last)));
@@ -364,6 +385,9 @@ impl Locks {
     /// The error of an attempt that failed.
     fn refusal(&self, id: RecordId, now: Instant) -> Error {
         let record = self.records.get(id);
+        if record.line().is_some() && record.phase == Phase::Asking {
+            return self.refusal_in_line(id, now);
+        }
         let (round, spare) = (&record.round, self.cluster.spare_nodes());
         let report = self.report(id, now);
         if round.count_failed(NodeError::is_permanent) > spare {

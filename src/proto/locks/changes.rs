@@ -60,11 +60,13 @@ impl Locks {
                 self.first_handshake_ended(now);
                 self.cluster.start_probing(node, now);
             }
+            Change::Listens => self.join_at(node, now),
             Change::CaughtUp => self.send_pending_releases(node, now),
             Change::Lost { cause, asks, provable } => {
                 let random = self.rng.0.random();
                 self.cluster.plan_reconnect(node, random, now);
                 self.wait_for_reconnect(node, now);
+                self.forget_hand_overs(node);
                 for ask in asks {
                     self.ask_is_lost(node, ask, cause, provable, now);
                 }
@@ -110,7 +112,9 @@ impl Locks {
         let reconnecting = self.cluster.is_reconnecting(node);
         let late = self.awaits_late_vote(ask);
         let record = self.records.get_mut(ask.record);
-        let mut vote = record.round.number == ask.round || late;
+        // A waiter in line has no round.
+        let in_line = matches!(ask.kind, Kind::Join(_));
+        let mut vote = (record.round.number == ask.round || late) && !in_line;
         if ask.kind.may_create() {
             record.asked.take(node);
             record.heal_is_over(node);
@@ -156,6 +160,9 @@ impl Locks {
             let record = self.records.get_mut(id);
             if why.is_noticed_late() || !record.confirmed.contains(node) {
                 record.doubtful.insert(node);
+            }
+            if let (Phase::Asking, Some(line)) = (record.phase, record.line_mut()) {
+                line.forget(node);
             }
             let withdrawn = match record.phase {
                 Phase::Asking => true,

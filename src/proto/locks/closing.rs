@@ -83,7 +83,8 @@ impl Locks {
             let record = self.records.get(id);
             let pending = record.release_pending.contains(node) && !record.has_lapsed(node, now);
             if record.phase == Phase::Ending && pending && !record.releasing.contains(node) {
-                let form = self.cluster.native(node).map_or(Form::Source, Form::Native);
+                let native = self.cluster.native(node).filter(|_| !record.fair);
+                let form = native.map_or(Form::Source, Form::Native);
                 self.ask(node, id, Kind::Release(form), now);
             }
         }

@@ -44,8 +44,10 @@ impl Locks {
             updates,
             // What a burst took is given back; that changes no answer.
             tidying: _,
+            given_away,
             rng: _,
         } = self;
+        assert!(given_away.is_empty(), "a fingerprint does not cover lines");
         assert!(tasks.count() == 0, "a fingerprint does not cover tasks");
         assert!(auto_extended.is_empty() && prolongs.len() == 0, "nor auto-extended locks");
         assert!(waits.is_empty() && updates.is_empty(), "nor what was not taken out");
@@ -144,6 +146,7 @@ fn add_request(
         give_up_at,
         waiting,
         auto_extend,
+        fair,
         abandoned,
         stage,
     } = request;
@@ -158,6 +161,7 @@ fn add_request(
     };
     fingerprint.add(word);
     fingerprint.add(2 * fingerprint.ahead(*give_up_at) + u64::from(*abandoned));
+    fingerprint.add(u64::from(*fair));
 }
 
 /// A number for a phase.

@@ -44,6 +44,10 @@ impl Locks {
         let record = self.records.get(id);
         let unknown = record.unproven().union(record.uncounted);
         let counts = |node| self.cluster.is_trusted(node) || !record.is_doubtful(node);
+        // A token in line is on a node without holding the key there.
+        let in_line = record.line().is_some();
+        let unconfirmed = self.cluster.all_nodes().minus(record.confirmed);
+        let unknown = if in_line { unknown.union(unconfirmed) } else { unknown };
         let known = record.release_pending.minus(unknown).iter();
         known.filter(|&node| !record.asked.contains(node) && counts(node)).collect()
     }

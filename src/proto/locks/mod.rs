@@ -23,6 +23,7 @@ mod closing;
 mod completions;
 #[cfg(feature = "testing")]
 mod copies;
+mod fair;
 pub mod fence;
 mod fenced;
 #[cfg(feature = "testing")]
@@ -32,6 +33,7 @@ mod force;
 mod heal;
 mod hold;
 mod inspect;
+pub mod line;
 pub mod pending_releases;
 pub mod records;
 mod releases;
@@ -77,6 +79,7 @@ use crate::proto::timers::{Timer, Timers};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::command::{self};
 use crate::proto::wire::fencing;
+use crate::proto::wire::line::{self as lines, Channel, Member};
 use tidying::Tidying;
 use updates::Updates;
 
@@ -202,6 +205,8 @@ pub struct AcquireParams {
     pub give_up_at: Instant,
     /// How the lock is auto-extended.
     pub auto_extend: Option<AutoExtend>,
+    /// Whether the request stands in line with the waiters of other clients.
+    pub fair: bool,
     /// Whether the lock gets a fencing number.
     pub fenced: bool,
     /// The data that the completion returns.
@@ -243,6 +248,8 @@ pub struct Locks {
     waits: VecDeque<WaitEvent>,
     updates: Updates,
     tidying: Tidying,
+    /// The tokens of fair locks that were given away last.
+    given_away: VecDeque<LockToken>,
     rng: Random,
 }
 
@@ -267,6 +274,7 @@ impl Locks {
             waits: VecDeque::new(),
             updates: Updates::default(),
             tidying: Tidying::default(),
+            given_away: VecDeque::new(),
             rng: Random(StdRng::from_seed(seed)),
             cluster: Cluster::new(settings, now),
         }
@@ -405,14 +413,27 @@ impl Locks {
     /// Only this method encodes the bytes of a record, and checks its phase first.
     fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
         let record = self.records.get_mut(id);
+        if record.fair && kind.names_the_line() {
+            // On these nodes the question has other words than on the rest.
+            let silent = record.line().map_or(NodeSet::EMPTY, |line| line.silent);
+            for odd in [nodes.common(silent), nodes.common(record.plain())] {
+                if !odd.is_empty() && odd != nodes {
+                    self.ask_all(odd, id, kind, now);
+                    self.ask_all(nodes.minus(odd), id, kind, now);
+                    return;
+                }
+            }
+        }
         let phase = match kind {
             Kind::Acquire | Kind::Adopt | Kind::AcquireFenced(_) | Kind::WriteBack(_) => {
                 Phase::Asking
             }
+            Kind::Join(_) | Kind::Claim(_) => Phase::Asking,
             Kind::Extend(_) | Kind::Heal | Kind::ExtendFenced(_) | Kind::HealFenced => Phase::Held,
             Kind::Release(_) | Kind::Exists => Phase::Ending,
         };
-        let planted = is_planted(Fault::ReleaseWhileHeld);
+        let late = matches!(kind, Kind::Join(_)) && is_planted(Fault::JoinAfterWithdrawal);
+        let planted = is_planted(Fault::ReleaseWhileHeld) || late;
         assert!(record.phase == phase || planted, "{kind:?} in {:?}", record.phase);
         let prolongs = phase == Phase::Held && !planted;
         debug_assert!(!prolongs || now < record.deadline, "{kind:?} at or past the deadline");
@@ -428,9 +449,16 @@ impl Locks {
         }
         self.command.clear();
         let key = self.key_prefix.put_before(&record.key);
-        encode(&mut self.command, key, record, kind, now);
+        let fair = record.fair && kind.names_the_line() && record.plain().common(nodes).is_empty();
+        if fair {
+            let silent = record.line().is_some_and(|it| !it.silent.common(nodes).is_empty());
+            let channel = self.cluster.channel().filter(|_| !silent);
+            encode_for_line(&mut self.command, key, record, kind, channel);
+        } else {
+            encode(&mut self.command, key, record, kind, now);
+        }
         let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
-        let names_it = record.tracked && kind.may_create();
+        let names_it = record.tracked && kind.may_create() && !matches!(kind, Kind::Join(_));
         self.cluster.ask_all(nodes, ask, now, &self.command);
         if names_it {
             // A write of this client ends the registration of the key, so the key is registered
@@ -453,6 +481,8 @@ impl Locks {
             Kind::HealFenced => self.heal_answered(node, ask, reply, now),
             Kind::WriteBack(form) => self.write_back_answered(node, ask, form, reply, now),
             Kind::Exists => self.exists_answered(node, ask, reply, now),
+            Kind::Join(form) => self.join_answered(node, ask, form, reply, now),
+            Kind::Claim(form) => self.claim_answered(node, ask, form, reply, now),
         }
     }
 
@@ -474,6 +504,8 @@ impl Locks {
             (Purpose::Extend, Verdict::Won) => self.extend_is_won(id, now),
             (Purpose::Extend, _) => self.extend_is_lost(id, now),
             (Purpose::Release, _) => self.release_is_over(id),
+            (Purpose::Claim, Verdict::Won) => self.claim_is_won(id, now),
+            (Purpose::Claim, _) => self.claim_is_lost(id, now),
             (Purpose::Fenced, Verdict::Won) => self.votes_are_in(id, now),
             (_, Verdict::Won) => self.attempt_is_won(id, now),
             (_, _) => self.attempt_is_lost(id, now),
@@ -526,7 +558,7 @@ fn encode(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Inst
     let (token, ttl) = (&record.token, record.round.ttl);
     match kind {
         Kind::Acquire => command::acquire(out, key, token, ttl),
-        Kind::Extend(form) => command::extend(out, form, key, token, ttl),
+        Kind::Extend(form) | Kind::Claim(form) => command::extend(out, form, key, token, ttl),
         Kind::Release(form) => command::release(out, form, key, token),
         Kind::Heal => {
             let left = record.ttl_left(now).expect("a heal is asked only while some is left");
@@ -537,9 +569,35 @@ fn encode(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Inst
             command::adopt(out, key, old, token, ttl);
         }
         Kind::Exists => command::encode(out, &[b"EXISTS", key]),
+        Kind::Join(_) => unreachable!("only a fair lock joins"),
         Kind::AcquireFenced(_) | Kind::ExtendFenced(_) | Kind::HealFenced | Kind::WriteBack(_) => {
             encode_fenced(out, key, record, kind, now);
         }
+    }
+}
+
+/// As [`encode`], for a question that names the line. `channel` is that of the member.
+fn encode_for_line(
+    out: &mut BytesMut,
+    key: &[u8],
+    record: &Record,
+    kind: Kind,
+    channel: Option<&Channel>,
+) {
+    let (token, line) = (&record.token, record.line());
+    let member = line.map(|line| Member { token, ttl: line.ttl, channel });
+    match (kind, member) {
+        (Kind::Join(form), Some(member)) => {
+            lines::join(out, form, key, member, record.round.number);
+        }
+        (Kind::Release(form), member) => {
+            // A join in flight, or one of a lost connection, may be executed yet.
+            let sure = record.asked.is_empty() && record.unproven().is_empty();
+            let stands = line.is_some_and(|line| !sure || line.may_stand());
+            let successor = line.map_or(&[][..], |line| line.named_successor());
+            lines::hand_over(out, form, key, token, member.filter(|_| stands), successor);
+        }
+        (other, _) => unreachable!("{other:?} names no line"),
     }
 }
 

@@ -21,8 +21,9 @@ use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::trouble::Trouble;
 use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
 use crate::proto::surplus::{FEW, insert, shrink_list, shrink_slab};
-use crate::proto::time::{Instant, Ttl};
+use crate::proto::time::{Instant, Ttl, drift};
 use crate::proto::timers::Timer;
+use crate::proto::wire::line::LINE_TTL;
 
 /// How long after its loss a connection may still deliver to the node what was written on it, if
 /// nothing proves its end. Linux gives unacknowledged bytes up after 924.6 s (`tcp_retries2` is
@@ -86,6 +87,8 @@ pub struct Record {
     pub doubtful: NodeSet,
     /// What few records need.
     pub(super) trouble: Option<Box<Trouble>>,
+    /// The lock is released by the script that hands the key over.
+    pub fair: bool,
     /// The nodes are to report writes to the key.
     pub tracked: bool,
     /// The place of the lock among the auto-extended locks, if it is auto-extended or watched.
@@ -166,10 +169,13 @@ impl Record {
     }
 
     /// When the key has expired, with the drift of the node's clock, if the node executes the
-    /// longest ask at `moment`.
+    /// longest ask at `moment`; and the line that the token may stand in.
     fn gone_if_executed(&self, moment: Instant) -> Instant {
         let ttl = self.longest;
-        moment.saturating_add(ttl.duration()).saturating_add(ttl.drift())
+        let key = ttl.duration().saturating_add(ttl.drift());
+        let line =
+            if self.line().is_some() { LINE_TTL.saturating_add(drift(LINE_TTL)) } else { key };
+        moment.saturating_add(key.max(line))
     }
 
     /// A node answered an extend with absent or another's.
@@ -187,7 +193,9 @@ impl Record {
         }
         self.confirmed.remove(node);
         // A command of an earlier connection, or one that was asked since, may still be executed.
-        if !self.unproven().contains(node) && !self.asked.contains(node) {
+        // A token may stand in the line of the node.
+        let may_come = self.asked.contains(node) || self.line().is_some();
+        if !self.unproven().contains(node) && !may_come {
             self.release_pending.remove(node);
         }
     }
@@ -344,6 +352,7 @@ impl Records {
             confirmed: NodeSet::EMPTY,
             doubtful: NodeSet::EMPTY,
             trouble: None,
+            fair: false,
             tracked: false,
             auto_extended: None,
             held_since: NOT_HELD,

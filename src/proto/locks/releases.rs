@@ -19,6 +19,12 @@ use crate::proto::time::Instant;
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::{Form, Native};
 
+/// Whether a node refused a hand-over for a lasting reason: by its name, or by an error of a script
+/// for a token that never joined a line.
+fn may_not_use_lines(cause: NodeError, joined: bool) -> bool {
+    cause == NodeError::NoPermission || (cause == NodeError::Other && !joined)
+}
+
 impl Locks {
     /// Writes the release of an ended record to these nodes, or queues it.
     pub(super) fn send_releases(&mut self, nodes: NodeSet, id: RecordId, form: Form, now: Instant) {
@@ -36,7 +42,7 @@ impl Locks {
                 self.schedule_releases(node, now);
                 continue;
             }
-            let form = self.release_form(node, unanswered, form, now);
+            let form = self.release_form(node, id, unanswered, form, now);
             if form != same_form {
                 self.ask_to_release(same, id, same_form, now);
                 (same, same_form) = (NodeSet::EMPTY, form);
@@ -48,11 +54,19 @@ impl Locks {
 
     /// How a release is sent to a node for which `form` would do.
     #[inline]
-    fn release_form(&self, node: NodeId, unanswered: bool, form: Form, now: Instant) -> Form {
+    fn release_form(
+        &self,
+        node: NodeId,
+        id: RecordId,
+        unanswered: bool,
+        form: Form,
+        now: Instant,
+    ) -> Form {
         // If an answer is late, the answer to this release may never be read: a release by its
         // source does not need one. It is twice as long as one by its SHA1, and the server
         // hashes it, so a node that is only a little later than the majority does not get it.
-        match self.cluster.native(node) {
+        // No native command hands a key over.
+        match self.cluster.native(node).filter(|_| !self.records.get(id).fair) {
             Some(native) => Form::Native(native),
             None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
             None => form,
@@ -93,6 +107,17 @@ impl Locks {
                 Form::Native(_),
             ) => {
                 self.cluster.forget_native(node);
+                self.ask(node, ask.record, Kind::Release(Form::Source), now);
+                return;
+            }
+            (NodeReply::Failed(cause), _)
+                if record.fair
+                    && !record.plain().contains(node)
+                    && may_not_use_lines(cause, record.line().is_some()) =>
+            {
+                // The user may not use the key of the line, or a command of the script. So nothing
+                // of ours stands there: the key is deleted.
+                record.trouble_mut().plain.insert(node);
                 self.ask(node, ask.record, Kind::Release(Form::Source), now);
                 return;
             }

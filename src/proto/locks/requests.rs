@@ -155,6 +155,8 @@ pub struct Request {
     pub waiting: Option<Box<Waiting>>,
     /// The terms of auto-extension, once the lock is handed out.
     pub auto_extend: Option<AutoExtend>,
+    /// The caller asked for a fair lock.
+    pub fair: bool,
     /// The caller is gone, and the request goes on: no code fetches its outcome.
     pub abandoned: bool,
     /// The stage of the request.
@@ -182,9 +184,18 @@ impl Ops {
     /// Opens a request. One that has ended already is queued to be fetched.
     pub fn open(&mut self, data: u64, since: Instant, give_up_at: Instant, stage: Stage) -> Op {
         let generation = self.next_generation.advance();
-        let (ended, waiting, auto_extend, abandoned) = (stage.ends(), None, None, false);
-        let request =
-            Request { generation, data, since, give_up_at, waiting, auto_extend, abandoned, stage };
+        let ended = stage.ends();
+        let request = Request {
+            generation,
+            data,
+            since,
+            give_up_at,
+            waiting: None,
+            auto_extend: None,
+            fair: false,
+            abandoned: false,
+            stage,
+        };
         let op = Op { index: insert(&mut self.slab, request) as u32, generation };
         if ended {
             self.ready.push_back(op);

@@ -22,6 +22,8 @@ pub enum Purpose {
     Fenced,
     /// The second round of a fenced acquire: is the number at a majority?
     WriteBack,
+    /// May we have the key that was handed over to us, for the whole ttl?
+    Claim,
 }
 
 impl Purpose {

@@ -1,8 +1,9 @@
-//! What a record knows of nodes that lost its connection or its key, and of its adoption. Few
-//! records need it, so it is boxed: a lock on healthy nodes has none.
+//! What a record knows of nodes that lost its connection or its key, of the lines that it stands
+//! in, and of its adoption. Few records need it, so it is boxed: a lock on healthy nodes has none.
 
 use crate::proto::lock::LockToken;
 use crate::proto::locks::fence::Fencing;
+use crate::proto::locks::line::Line;
 use crate::proto::locks::records::Record;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
@@ -21,6 +22,10 @@ pub struct Trouble {
     pub healing: NodeSet,
     /// When the key has expired on the nodes that are unproven, even if they refuse its release.
     pub unproven_until: Instant,
+    /// Nodes that refuse the script of the line: a fair lock is released there as a plain one.
+    pub plain: NodeSet,
+    /// What is known of the lines that the token stands in, or stood in.
+    pub line: Option<Box<Line>>,
     /// The new token of an adopt.
     pub taken_up: Option<Box<LockToken>>,
     /// The votes for the fencing number, and the number.
@@ -53,6 +58,23 @@ impl Record {
     #[inline]
     pub fn healing(&self) -> NodeSet {
         self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.healing)
+    }
+
+    /// [`Trouble::plain`].
+    #[inline]
+    pub fn plain(&self) -> NodeSet {
+        self.trouble.as_ref().map_or(NodeSet::EMPTY, |trouble| trouble.plain)
+    }
+
+    /// [`Trouble::line`].
+    #[inline]
+    pub fn line(&self) -> Option<&Line> {
+        self.trouble.as_ref()?.line.as_deref()
+    }
+
+    /// [`Trouble::line`], to change it.
+    pub fn line_mut(&mut self) -> Option<&mut Line> {
+        self.trouble.as_mut()?.line.as_deref_mut()
     }
 
     /// [`Trouble::taken_up`].

@@ -181,14 +181,14 @@ impl Locks {
 
     /// Opens a request in `queue`, which waits until the record of the key gives it up.
     pub fn open_queued(&mut self, queue: u32, params: AcquireParams) -> Op {
-        let AcquireParams { ttl, since, give_up_at, auto_extend, fenced, data } = params;
+        let AcquireParams { ttl, since, give_up_at, auto_extend, fair, fenced, data } = params;
         let stage = Stage::Queued { queue, ttl, fenced, timer: None };
         let op = self.ops.open(data, since, give_up_at, stage);
         let for_ever = give_up_at == Instant::from_nanos(u64::MAX);
         let set =
             (!for_ever).then(|| self.timers.set_at(give_up_at, Due::GiveUp { op: op.short() }));
         if let Some(request) = self.ops.get_mut(op) {
-            request.auto_extend = auto_extend;
+            (request.auto_extend, request.fair) = (auto_extend, fair);
             if let Stage::Queued { timer, .. } = &mut request.stage {
                 *timer = set;
             }
@@ -259,6 +259,10 @@ impl Locks {
         self.ops.move_to(op, Stage::Running { record: id });
         let auto_extend = self.ops.get_mut(op).and_then(|request| request.auto_extend);
         self.set_auto_extend(id, op, auto_extend);
+        if self.is_fair(op) {
+            self.prepare_line(now);
+            self.set_fair(id, op);
+        }
         id
     }
 

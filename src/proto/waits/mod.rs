@@ -57,6 +57,11 @@ impl Waits {
         }
     }
 
+    /// Whether others wait for this key, as far as the client remembers.
+    pub fn is_contended(&self, key: KeyHash, now: Instant) -> bool {
+        !self.contention.at(key, now).is_zero()
+    }
+
     /// Takes note of how long a node took to answer.
     pub fn note_round_trip(&mut self, took: Duration) {
         self.round_trip.add(took);

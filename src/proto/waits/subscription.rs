@@ -36,6 +36,14 @@ impl Waits {
         let usual = self.contention.at(KeyHash::of(locks.key(id)), now);
         let (shortest, longest) = locks.cluster().settings().retry;
         let Some(give_up_at) = locks.give_up_at(op) else { return };
+        if locks.is_fair(op) && !matches!(last, Error::NoQuorum(_)) {
+            let begin = || Waiting::new(nodes, usual, now);
+            if let Some(waiting) = locks.begin_waiting(op, begin) {
+                waiting.mode = Mode::InLine;
+            }
+            locks.stand_in_line(op, id, last, now);
+            return;
+        }
         let first = locks.waiting(op).is_none();
         let begin = || Waiting::new(nodes, usual, now);
         let Some(waiting) = locks.begin_waiting(op, begin) else { return };
@@ -69,6 +77,7 @@ impl Waits {
             return;
         };
         match waiting.mode {
+            Mode::InLine => locks.poll_is_due(op, now),
             Mode::Subscribed if waiting.wakes_at(quorum) <= now => self.wake(locks, op, now),
             Mode::Holding { probe: true } => self.probe_one_node(locks, op, now),
             Mode::BackingOff if waiting.should_subscribe(round_trip) => {

@@ -42,6 +42,7 @@ impl Bench {
             since: self.now,
             give_up_at,
             auto_extend: None,
+            fair: false,
             fenced: false,
             data: 0,
         };

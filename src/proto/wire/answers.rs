@@ -10,6 +10,7 @@ use crate::proto::wire::ask::{Kind, TaskAsk};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::fencing;
 use crate::proto::wire::handshake::Step;
+use crate::proto::wire::line::Standing;
 use crate::proto::wire::marker::Marker;
 use crate::proto::wire::resp::Reply;
 
@@ -42,6 +43,8 @@ pub enum NodeAnswer {
     Time(Option<u64>),
     /// To `CLIENT KILL`: whether the connection is known to be gone.
     Gone(bool),
+    /// To `SUBSCRIBE`: whether messages come on this connection from now on.
+    Subscribed(bool),
     /// To a question whose answer is not used.
     Unused,
 }
@@ -60,17 +63,29 @@ impl TaskAnswer {
 }
 
 /// Reads the reply to a question about a lock; `None` if the command cannot have such a reply.
-pub(super) fn about_lock(kind: Kind, reply: &Reply<'_>) -> Option<NodeReply> {
+/// What the answer to a join says is kept in `standing`.
+pub(super) fn about_lock(
+    kind: Kind,
+    reply: &Reply<'_>,
+    standing: &mut Standing,
+) -> Option<NodeReply> {
     match kind {
         Kind::Acquire | Kind::Heal => match *reply {
             Reply::Simple(b"OK") => Some(NodeReply::Granted),
             Reply::Null => Some(NodeReply::Held),
             _ => refused(reply),
         },
-        Kind::Extend(_) | Kind::Release(_) | Kind::Adopt => by_script(reply),
+        Kind::Extend(_) | Kind::Release(_) | Kind::Adopt | Kind::Claim(_) => by_script(reply),
         // A value of another type may be the counter, which says nothing of the key.
         Kind::AcquireFenced(_) | Kind::HealFenced => by_vote(reply),
         Kind::ExtendFenced(_) | Kind::WriteBack(_) => failed(reply).or_else(|| by_script(reply)),
+        Kind::Join(_) => match Standing::read(reply) {
+            Some((mine, read)) => {
+                *standing = read;
+                Some(if mine { NodeReply::Granted } else { NodeReply::Held })
+            }
+            None => failed(reply),
+        },
         Kind::Exists => by_count(reply, NodeReply::Held),
     }
 }
@@ -92,6 +107,7 @@ pub(super) fn plain(kind: Kind, bytes: &[u8]) -> Option<(NodeReply, usize)> {
         },
         Kind::ExtendFenced(_) | Kind::WriteBack(_) | Kind::HealFenced => None,
         Kind::AcquireFenced(_) | Kind::Adopt | Kind::Exists => None,
+        Kind::Join(_) | Kind::Claim(_) => None,
     }
 }
 

@@ -58,6 +58,10 @@ pub enum Kind {
     Release(Form),
     /// `EXISTS`: after a native release that answered 0, is the key gone or another's?
     Exists,
+    /// The script that asks for the key or for a place in its line, and the same as a poll.
+    Join(Form),
+    /// The extend script, for a key that was handed to a waiter: before its lock is handed out.
+    Claim(Form),
 }
 
 /// What was asked for a task. The task stays open until it is answered or lost.
@@ -93,14 +97,23 @@ pub enum NodeAsk {
     Kill,
     /// `CLIENT CACHING YES`: asks the node to report writes to the next key that is read.
     Caching,
+    /// `SUBSCRIBE` to the channel of this client. The answer is a push, or an error.
+    Subscribe,
+    /// `SCRIPT LOAD` of a script of the line. If refused, the script is sent by its source.
+    LoadForLine,
 }
 
 impl Kind {
-    /// Whether the question may create the key, or write a new token to it.
+    /// Whether the question may create the key, or write a new token to it, now or later.
     pub const fn creates(self) -> bool {
         matches!(
             self,
-            Kind::Acquire | Kind::Heal | Kind::Adopt | Kind::AcquireFenced(_) | Kind::HealFenced
+            Kind::Acquire
+                | Kind::Heal
+                | Kind::Adopt
+                | Kind::AcquireFenced(_)
+                | Kind::HealFenced
+                | Kind::Join(_)
         )
     }
 
@@ -119,6 +132,8 @@ impl Kind {
             Kind::AcquireFenced(_) => Kind::AcquireFenced(Form::Source),
             Kind::ExtendFenced(_) => Kind::ExtendFenced(Form::Source),
             Kind::WriteBack(_) => Kind::WriteBack(Form::Source),
+            Kind::Join(_) => Kind::Join(Form::Source),
+            Kind::Claim(_) => Kind::Claim(Form::Source),
             other => other,
         }
     }
@@ -126,6 +141,11 @@ impl Kind {
     /// Whether the question asks for a key that no client holds.
     pub const fn acquires(self) -> bool {
         matches!(self, Kind::Acquire | Kind::AcquireFenced(_))
+    }
+
+    /// Whether a fair lock asks this by a script that names the line of its key.
+    pub const fn names_the_line(self) -> bool {
+        matches!(self, Kind::Join(_) | Kind::Release(_))
     }
 }
 

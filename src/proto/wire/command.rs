@@ -240,7 +240,7 @@ pub(super) fn put_bulk_of(out: &mut BytesMut, pieces: &[&[u8]]) {
 /// A line of a type and a length. Nearly every length has one digit or two: those are written as
 /// they are, in one piece.
 #[inline(always)]
-fn put_header(out: &mut BytesMut, kind: u8, length: usize) {
+pub(super) fn put_header(out: &mut BytesMut, kind: u8, length: usize) {
     let digit = |n: usize| b'0' + n as u8;
     match length {
         0..10 => out.extend_from_slice(&[kind, digit(length), b'\r', b'\n']),

@@ -26,6 +26,7 @@ use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
 use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step, time};
+use crate::proto::wire::line::{HandedOver, Standing, is_subscribed};
 use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 
 /// What came in.
@@ -45,6 +46,9 @@ pub enum Incoming {
     /// A push: another client wrote to a registered key with this hash, or the node forgot that the
     /// key was registered.
     Written(KeyHash),
+    /// A push: the node handed a key over to a waiter of this client.
+    /// [`Connection::take_handed_over`] has what it says.
+    HandedOver,
 }
 
 /// Why a connection cannot go on.
@@ -101,6 +105,9 @@ pub struct Connection {
     fact: Fact,
     /// The content of the last answer to `GETRANGE`, kept here for the same reason.
     seen: Option<Value>,
+    /// The content of the last answer to a join, and of the last hand-over.
+    standing: Standing,
+    handed_over: Option<HandedOver>,
     /// The last vote for a fencing number, kept here for the same reason.
     vote: u64,
     /// The keys of a push that reported writes to several.
@@ -135,6 +142,7 @@ impl Connection {
         self.outbox.clear();
         self.partial.clear();
         self.written.clear();
+        self.handed_over = None;
         self.moments.clear();
         self.unwritten = 0;
         std::mem::take(&mut self.asks)
@@ -246,6 +254,16 @@ impl Connection {
         self.vote
     }
 
+    /// What the last answer to a join says.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// What the node said with the hand-over that was reported last.
+    pub fn take_handed_over(&mut self) -> Option<HandedOver> {
+        self.handed_over.take()
+    }
+
     /// When the last answer came.
     pub fn last_answer(&self) -> Instant {
         self.last_answer
@@ -293,10 +311,23 @@ impl Connection {
                 self.last_error.extend(stored.escape_ascii().map(char::from));
             }
             let incoming = match reply {
-                Reply::Push(elements) => read_push(elements, &self.key_prefix, &mut self.written),
+                Reply::Push(elements) if is_subscribed(&elements) => {
+                    // `SUBSCRIBE` has no other answer. Without the question, this one is ignored.
+                    let asked = self.asks.front() == Some(&Ask::Node(NodeAsk::Subscribe));
+                    if asked {
+                        self.asks.pop_front();
+                        count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
+                    }
+                    asked.then_some(Incoming::Node(NodeAnswer::Subscribed(true)))
+                }
+                Reply::Push(elements) => {
+                    let found = (&mut self.written, &mut self.handed_over);
+                    read_push(elements, &self.key_prefix, found)
+                }
                 _ => {
-                    let kept = (&mut self.fact, &mut self.seen, &mut self.vote);
-                    let incoming = take(&self.asks, kept, &reply)?;
+                    let found =
+                        (&mut self.fact, &mut self.seen, &mut self.vote, &mut self.standing);
+                    let incoming = take(&self.asks, found, &reply)?;
                     self.asks.pop_front();
                     count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
                     Some(incoming)
@@ -343,7 +374,7 @@ impl Connection {
 #[inline]
 fn take(
     asks: &VecDeque<Ask>,
-    (fact, seen, vote): (&mut Fact, &mut Option<Value>, &mut u64),
+    (fact, seen, vote, standing): (&mut Fact, &mut Option<Value>, &mut u64, &mut Standing),
     reply: &Reply<'_>,
 ) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {
@@ -358,7 +389,8 @@ fn take(
             if let Kind::AcquireFenced(_) = ask.kind {
                 *vote = answers::vote(reply).unwrap_or_default();
             }
-            answers::about_lock(ask.kind, reply).map(|lock_reply| Incoming::Lock(ask, lock_reply))
+            let lock_reply = answers::about_lock(ask.kind, reply, standing);
+            lock_reply.map(|lock_reply| Incoming::Lock(ask, lock_reply))
         }
         Ask::Register(record) => {
             answers::left(reply).map(|left| Incoming::Registered(record, left))
@@ -379,7 +411,11 @@ fn of_node(kind: NodeAsk, reply: &Reply<'_>, fact: &mut Fact) -> Option<NodeAnsw
         NodeAsk::Mark => store(Step::Mark).map(|()| NodeAnswer::Marked),
         NodeAsk::Probe => time(reply).map(NodeAnswer::Time),
         NodeAsk::Kill => answers::killed(reply).map(NodeAnswer::Gone),
-        NodeAsk::LastWord | NodeAsk::Caching => Some(NodeAnswer::Unused),
+        // The answer is a push, unless the node refuses.
+        NodeAsk::Subscribe => {
+            matches!(reply, Reply::Error(_)).then_some(NodeAnswer::Subscribed(false))
+        }
+        NodeAsk::LastWord | NodeAsk::Caching | NodeAsk::LoadForLine => Some(NodeAnswer::Unused),
     }
 }
 
@@ -397,15 +433,20 @@ fn count_answer(moments: &mut VecDeque<Moments>, unwritten: &mut usize, asked_at
 }
 
 /// Reads a push: `invalidate` with the keys that were written to, or with nothing if a database was
-/// flushed. Pushes of other kinds are ignored.
+/// flushed; or `message` on the channel of this client. Pushes of other kinds are ignored.
 fn read_push(
     push: Elements<'_>,
     prefix: &KeyPrefix,
-    written: &mut Vec<KeyHash>,
+    (written, handed_over): (&mut Vec<KeyHash>, &mut Option<HandedOver>),
 ) -> Option<Incoming> {
     let mut elements = push.iter();
-    if elements.next() != Some(Reply::Bulk(b"invalidate")) {
-        return None;
+    match elements.next()? {
+        Reply::Bulk(b"invalidate") => {}
+        Reply::Bulk(b"message") => {
+            *handed_over = Some(HandedOver::read(elements)?);
+            return Some(Incoming::HandedOver);
+        }
+        _ => return None,
     }
     match elements.next()? {
         Reply::Null => Some(Incoming::Flushed),

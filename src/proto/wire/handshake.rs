@@ -31,6 +31,8 @@ pub struct Vetted {
     pub native: Option<Native>,
     /// The node reports writes to registered keys.
     pub tracks: bool,
+    /// The connection speaks RESP3: the node can send what nobody asked for.
+    pub resp3: bool,
     /// The answer to `TIME`, in microseconds, read before the marker.
     pub micros: Option<u64>,
     /// Its marker.
@@ -135,7 +137,10 @@ impl Handshake {
         match (step, fact) {
             (Step::Track, Fact::Fine) => self.vetted.tracks = true,
             (_, Fact::Fine) => {}
-            (_, Fact::ClientId(client_id)) => self.vetted.client_id = Some(client_id),
+            (step, Fact::ClientId(client_id)) => {
+                self.vetted.client_id = Some(client_id);
+                self.vetted.resp3 |= step == Step::Hello;
+            }
             (_, Fact::Info(info)) => self.vet(info, allow_eviction),
             (_, Fact::Time(micros)) => self.vetted.micros = Some(micros),
             (_, Fact::Marker(marker)) => self.vetted.marker = marker,

@@ -8,5 +8,6 @@ pub mod connection;
 mod error_line;
 pub mod fencing;
 pub mod handshake;
+pub mod line;
 pub mod marker;
 pub mod resp;

@@ -3,7 +3,7 @@
 
 use super::reply::{Reply, c_text};
 use super::{Call, Flavor, Master, Trouble};
-use super::{about, keys, scripts, session};
+use super::{about, keys, line, scripts, session};
 
 /// What `COMMAND INFO` returns for a command, and the function that runs it.
 pub(super) struct Command {
@@ -97,6 +97,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("pexpire", -3, WRITE | FAST, Keys::First, keys::pexpire),
     command("ping", -1, FAST, Keys::None, about::ping),
     command("pttl", 2, READS, Keys::First, keys::pttl),
+    command("publish", 3, LOADING | STALE | FAST, Keys::None, line::publish),
     command("quit", -1, GREETING, Keys::None, session::quit),
     command("reset", 1, GREETING, Keys::None, session::reset),
     command("script", -2, 0, Keys::None, container),
@@ -105,10 +106,15 @@ pub(super) const COMMANDS: &[Command] = &[
     command("script|load", 3, NOSCRIPT | STALE, Keys::None, scripts::load),
     command("select", 2, ASIDE | FAST, Keys::None, session::select),
     command("set", -3, WRITE | DENYOOM, Keys::First, keys::set),
+    command("subscribe", -2, NOSCRIPT | LOADING | STALE, Keys::None, line::subscribe),
     command("time", 1, ASIDE | FAST, Keys::None, about::time),
     command("ttl", 2, READS, Keys::First, keys::ttl),
     command("type", 2, READS, Keys::First, keys::kind),
     command("unlink", -2, WRITE | FAST, Keys::All, keys::del),
+    command("zadd", -4, WRITE | DENYOOM | FAST, Keys::First, line::zadd),
+    command("zrange", -4, READONLY, Keys::First, line::zrange),
+    command("zrank", 3, READS, Keys::First, line::zrank),
+    command("zrem", -3, WRITE | FAST, Keys::First, line::zrem),
 ];
 
 impl Command {

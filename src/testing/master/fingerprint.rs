@@ -76,7 +76,7 @@ impl Master {
 
 fn word_of(entry: &Entry, wall: i128, quarantine: Duration, fingerprint: &Fingerprint<'_>) -> u64 {
     let Content::Text(text) = &entry.content else {
-        panic!("a fingerprint does not cover lists");
+        panic!("a fingerprint does not cover lists and lines");
     };
     let word = match Marker::parse(text) {
         Some(Marker { identity, since_micros, vouched }) => {

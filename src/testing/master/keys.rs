@@ -30,6 +30,8 @@ pub(super) struct Entry {
 pub(super) enum Content {
     Text(Vec<u8>),
     List(Vec<Vec<u8>>),
+    /// A sorted set: scores and members, in their order.
+    Sorted(Vec<(i64, Vec<u8>)>),
 }
 
 impl Entry {
@@ -50,6 +52,16 @@ impl Database {
             Some(entry) if entry.expired(wall) => None,
             Some(Entry { content: Content::Text(text), .. }) => Some(text),
             _ => None,
+        }
+    }
+
+    /// The members of a sorted set.
+    pub(super) fn sorted(&self, key: &[u8], wall: i128) -> Vec<Vec<u8>> {
+        match self.entries.get(key).filter(|entry| !entry.expired(wall)) {
+            Some(Entry { content: Content::Sorted(members), .. }) => {
+                members.iter().map(|(_, member)| member.clone()).collect()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -94,7 +106,7 @@ impl Master {
 
     /// The entry at a key. A key past its end is deleted here, and its readers are notified; a
     /// replica only hides it, and waits for its master's command.
-    fn look_up(&mut self, call: &Call, key: &[u8]) -> Option<&mut Entry> {
+    pub(super) fn look_up(&mut self, call: &Call, key: &[u8]) -> Option<&mut Entry> {
         if self.database(call).entries.get(key).is_some_and(|entry| entry.expired(call.wall)) {
             if !self.is_replica() {
                 self.remove(call, key);
@@ -104,11 +116,23 @@ impl Master {
         self.database(call).entries.get_mut(key)
     }
 
+    /// Replaces the members of a sorted set, which keeps its ttl. Without members it is gone.
+    pub(super) fn write_sorted(&mut self, call: &Call, key: &[u8], members: Vec<(i64, Vec<u8>)>) {
+        if members.is_empty() {
+            self.remove(call, key);
+            return;
+        }
+        let expires = self.look_up(call, key).and_then(|entry| entry.expires);
+        let entry = Entry { content: Content::Sorted(members), expires };
+        self.database(call).entries.insert(key.to_vec(), entry);
+        self.invalidate(call, key);
+    }
+
     fn text_at(&mut self, call: &Call, key: &[u8]) -> Result<Option<Vec<u8>>, Reply> {
         match self.look_up(call, key).map(|entry| &entry.content) {
             None => Ok(None),
             Some(Content::Text(text)) => Ok(Some(text.clone())),
-            Some(Content::List(_)) => Err(Reply::error(WRONG_TYPE)),
+            Some(_) => Err(Reply::error(WRONG_TYPE)),
         }
     }
 
@@ -321,6 +345,7 @@ pub(super) fn kind(master: &mut Master, call: &Call) -> Reply {
         None => "none",
         Some(Content::Text(_)) => "string",
         Some(Content::List(_)) => "list",
+        Some(Content::Sorted(_)) => "zset",
     })
 }
 

@@ -14,6 +14,8 @@ pub(super) enum Reply {
     Array(Vec<Reply>),
     Set(Vec<Reply>),
     Map(Vec<(&'static str, Reply)>),
+    /// A push; on RESP2 an array.
+    Push(Vec<Reply>),
     /// An invalidation: these keys, or everything.
     Invalidate(Option<Vec<u8>>),
     /// Bytes that are sent as they are: what a lying node answers.
@@ -51,6 +53,7 @@ impl Reply {
             Reply::Null => line(out, b'$', b"-1"),
             Reply::Array(items) => all(out, b'*', items, resp3),
             Reply::Set(items) => all(out, if resp3 { b'~' } else { b'*' }, items, resp3),
+            Reply::Push(items) => all(out, if resp3 { b'>' } else { b'*' }, items, resp3),
             Reply::Map(pairs) => {
                 let (mark, length) =
                     if resp3 { (b'%', pairs.len()) } else { (b'*', 2 * pairs.len()) };

@@ -12,6 +12,7 @@ use super::{Call, Master, Trouble};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::wire::command::{ADOPT, EXTEND, MARK, RELEASE, Script};
 use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
+use crate::proto::wire::line::{HAND_OVER, JOIN};
 
 /// What a script answers, or the error that ended it, without the place where it happened.
 type Outcome = Result<Reply, Reply>;
@@ -24,6 +25,8 @@ const KNOWN: &[Known] = &[
     (EXTEND, extend),
     (TAKE_UP, adopt),
     (MARK_NODE, mark),
+    (JOIN, join),
+    (HAND_OVER, hand_over),
     (FENCED_ACQUIRE, fenced_acquire),
     (FENCED_EXTEND, fenced_extend),
 ];
@@ -162,6 +165,128 @@ fn mark(lua: &mut Sandbox) -> Outcome {
     let marker = [prefix, &text].concat();
     lua.call(&[Some(b"SET"), lua.key(0), Some(&marker)])?;
     Ok(Reply::Bulk(marker))
+}
+
+/// The function `give` of the scripts of the line: returns the member that it stopped at.
+fn give(lua: &mut Sandbox, named: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, Reply> {
+    let (mut next, mut skipped) = (named, 0);
+    loop {
+        let member = match next.take() {
+            Some(member) => Some(member),
+            None => first_of(&lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")])?),
+        };
+        let Some(member) = member else { return Ok(None) };
+        if lua.argument(1) == Some(&member[..]) {
+            return Ok(Some(member));
+        }
+        let removed = lua.call(&[Some(b"ZREM"), lua.key(1), Some(&member)])?;
+        let words: Vec<&[u8]> = member.split(|&byte| byte == b' ').collect();
+        let [ttl, channel, token] = words[..] else { continue };
+        if removed != Reply::Integer(1) {
+            continue;
+        }
+        lua.call(&[Some(b"SET"), lua.key(0), Some(token), Some(b"PX"), Some(ttl)])?;
+        if channel == b"-" {
+            return Ok(Some(member));
+        }
+        let after = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")])?;
+        let (count, after) = (format!("{skipped}"), first_of(&after).unwrap_or_default());
+        let key = lua.key(0).unwrap_or_default();
+        let message = [count.as_bytes(), &after, token, key].join(&b'\n');
+        // `redis.pcall`
+        if lua.call(&[Some(b"PUBLISH"), Some(channel), Some(&message)]) != Ok(Reply::Integer(0)) {
+            return Ok(Some(member));
+        }
+        skipped += 1;
+    }
+}
+
+fn first_of(reply: &Reply) -> Option<Vec<u8>> {
+    match reply {
+        Reply::Array(items) => match items.first() {
+            Some(Reply::Bulk(member)) => Some(member.clone()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn join(lua: &mut Sandbox) -> Outcome {
+    let mut value = lua.call(&[Some(b"GET"), lua.key(0)])?;
+    if token_is(&value, lua.argument(0)) {
+        return lua.call(&[Some(b"PTTL"), lua.key(0)]);
+    }
+    if value == Reply::Null {
+        let first = give(lua, None)?;
+        if first.as_deref() == lua.argument(1) || first.is_none() {
+            lua.call(&[Some(b"ZREM"), lua.key(1), lua.argument(1)])?;
+            let (token, ttl) = (lua.argument(0), lua.argument(2));
+            lua.call(&[Some(b"SET"), lua.key(0), token, Some(b"PX"), ttl])?;
+            return Ok(Reply::Integer(lua.argument(2).and_then(integer).unwrap_or(0)));
+        }
+        value = lua.call(&[Some(b"GET"), lua.key(0)])?;
+    }
+    let range = [Some(&b"ZRANGE"[..]), lua.key(1), Some(b"-1"), Some(b"-1")];
+    let last = lua.call(&[&range[..], &[Some(b"WITHSCORES")]].concat())?;
+    let score = match &last {
+        Reply::Array(items) => match items.get(1) {
+            Some(Reply::Bulk(score)) => integer(score).unwrap_or(0),
+            _ => 0,
+        },
+        _ => 0,
+    };
+    let (score, mut rank) = ((score + 1).to_string(), Reply::Integer(0));
+    let add = [Some(&b"ZADD"[..]), lua.key(1), Some(b"NX"), Some(score.as_bytes())];
+    if lua.call(&[&add[..], &[lua.argument(1)]].concat())? == Reply::Integer(0) {
+        rank = lua.call(&[Some(b"ZRANK"), lua.key(1), lua.argument(1)])?;
+    }
+    lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
+    let (Reply::Integer(rank), Reply::Bulk(value)) = (rank, value) else {
+        return Err(Reply::error("ERR user_script:1: attempt to concatenate a nil value"));
+    };
+    Ok(Reply::Bulk([format!("{rank} ").as_bytes(), &value[..value.len().min(168)]].concat()))
+}
+
+fn hand_over(lua: &mut Sandbox) -> Outcome {
+    let value = lua.call(&[Some(b"GET"), lua.key(0)])?;
+    let named = lua.argument(2).unwrap_or_default();
+    let shortest = token_is(&value, lua.argument(0)) && lua.argument(1) == Some(b"");
+    if shortest && named.contains(&b' ') && give(lua, Some(named.to_vec()))?.is_some() {
+        return Ok(Reply::Integer(1));
+    }
+    // `redis.pcall`
+    let found = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
+    let first = match found {
+        Ok(found) => first_of(&found),
+        Err(Reply::Error(line)) if line.starts_with(b"WRONGTYPE") => None,
+        Err(error) => return Ok(error),
+    };
+    if first.is_some() && lua.argument(1) != Some(b"") {
+        lua.call(&[Some(b"ZREM"), lua.key(1), lua.argument(1)])?;
+    }
+    if value != Reply::Null && !token_is(&value, lua.argument(0)) {
+        return Ok(Reply::Integer(-1));
+    }
+    let mut named = lua.argument(2).filter(|named| !named.is_empty()).map(<[u8]>::to_vec);
+    if let (Some(token), true) = (&named, first.is_some()) {
+        if !token.contains(&b' ') {
+            let all = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"-1")])?;
+            let suffix = [b" ", &token[..]].concat();
+            let Reply::Array(all) = all else { return Ok(Reply::Null) };
+            named = all.into_iter().find_map(|member| match member {
+                Reply::Bulk(member) if member.ends_with(&suffix) => Some(member),
+                _ => None,
+            });
+        }
+    }
+    let ours = value != Reply::Null;
+    if first.is_some() && give(lua, named)?.is_some() {
+        return Ok(Reply::Integer(i64::from(ours)));
+    }
+    if ours {
+        lua.call(&[Some(b"DEL"), lua.key(0)])?;
+    }
+    Ok(Reply::Integer(i64::from(ours)))
 }
 
 /// One run of a script: its keys, its arguments, and the way to the commands.

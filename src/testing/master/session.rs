@@ -1,6 +1,8 @@
 //! The state of one connection, and the commands about it: handshake, password, database, name,
 //! tracking, end.
 
+use std::collections::BTreeSet;
+
 use bytes::BytesMut;
 
 use super::reply::Reply;
@@ -31,6 +33,8 @@ pub(super) struct Connection {
     pub(super) tracking: Option<Mode>,
     /// `CLIENT CACHING` was sent for the next command.
     pub(super) caching: bool,
+    /// The channels that it is subscribed to.
+    pub(super) channels: BTreeSet<Vec<u8>>,
     name: Vec<u8>,
 }
 
@@ -48,6 +52,7 @@ impl Connection {
             database: 0,
             tracking: None,
             caching: false,
+            channels: BTreeSet::new(),
             name: Vec::new(),
         }
     }
@@ -186,6 +191,7 @@ pub(super) fn reset(master: &mut Master, call: &Call) -> Reply {
     connection.database = 0;
     connection.tracking = None;
     connection.caching = false;
+    connection.channels.clear();
     connection.name.clear();
     Reply::Status("RESET")
 }

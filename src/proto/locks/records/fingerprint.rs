@@ -38,6 +38,7 @@ impl Record {
             confirmed,
             doubtful,
             trouble,
+            fair,
             tracked,
             auto_extended,
             // When it was handed out is for a counter.
@@ -54,37 +55,27 @@ impl Record {
             round_timer: _,
             deadline_timer: _,
         } = self;
-        let none = Trouble::default();
-        let Trouble { unproven, absent, taken, healing, unproven_until, taken_up, fencing } =
-            trouble.as_deref().unwrap_or(&none);
         assert!(auto_extended.is_none() && !reports && queue.is_none());
-        let taken_up = taken_up.as_ref().map_or(0, |old| 1 + fingerprint.name(old.digits()));
         let words = [
             hash_of(key),
             fingerprint.name(token.digits()),
-            taken_up,
             hash_of(&[ttl.as_millis(), caller_ttl.as_millis(), longest.as_millis()]),
             fingerprint.ahead(*deadline),
             fingerprint.ahead(*lapses_at),
-            if unproven.is_empty() { 0 } else { fingerprint.ahead(*unproven_until) },
             phase_word(*phase),
-            u64::from(*tracked) + 2 * u64::from(found_by.is_some()),
+            u64::from(*tracked) + 2 * u64::from(found_by.is_some()) + 4 * u64::from(*fair),
             op.map_or(0, op_place),
         ];
         words.into_iter().for_each(|word| fingerprint.add(word));
-        add_fencing(fencing.as_deref(), fingerprint, nodes);
+        add_trouble(trouble.as_deref().unwrap_or(&Trouble::default()), fingerprint, nodes);
         let (some, two) = counts(asked, nodes);
         let sets = [
             some,
             two,
             *releasing,
             *release_pending,
-            *unproven,
             *uncounted,
             *confirmed,
-            *absent,
-            *taken,
-            *healing,
             *doubtful,
         ];
         fingerprint.add_sets(nodes, &sets);
@@ -94,6 +85,26 @@ impl Record {
             round.add_to(fingerprint, nodes);
         }
     }
+}
+
+fn add_trouble(trouble: &Trouble, fingerprint: &mut Fingerprint<'_>, nodes: usize) {
+    let Trouble {
+        unproven,
+        absent,
+        taken,
+        healing,
+        unproven_until,
+        plain,
+        line,
+        taken_up,
+        fencing,
+    } = trouble;
+    assert!(line.is_none(), "a fingerprint does not cover lines");
+    let taken_up = taken_up.as_ref().map_or(0, |old| 1 + fingerprint.name(old.digits()));
+    let late = if unproven.is_empty() { 0 } else { fingerprint.ahead(*unproven_until) };
+    [taken_up, late].into_iter().for_each(|word| fingerprint.add(word));
+    add_fencing(fencing.as_deref(), fingerprint, nodes);
+    fingerprint.add_sets(nodes, &[*unproven, *absent, *taken, *healing, *plain]);
 }
 
 /// The nodes with an unanswered question, and those with two.
@@ -123,6 +134,7 @@ impl Round {
             Purpose::Release => 4,
             Purpose::Fenced => 5,
             Purpose::WriteBack => 6,
+            Purpose::Claim => 7,
         };
         fingerprint.add(mix(purpose, hash_of(&(decided, self.is_won()))));
         if decided {

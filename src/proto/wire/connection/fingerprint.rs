@@ -29,6 +29,8 @@ impl Connection {
             asked_at: _,
             fact: _,
             seen: _,
+            standing: _,
+            handed_over: _,
             vote: _,
             written,
             // How large its buffers were.

@@ -1,0 +1,91 @@
+//! What fair locks need of a connection: the subscription to the channel of this client, and the
+//! scripts of the line. A client that never asks for a fair lock asks for neither.
+//!
+//! The hazard is `SUBSCRIBE` on a connection without RESP3: it would refuse every other command
+//! from then on. Such a node is not asked, and its waiters poll.
+
+use crate::proto::cluster::{Change, Cluster};
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::ask::{Ask, NodeAsk};
+use crate::proto::wire::command;
+use crate::proto::wire::line::{Channel, HAND_OVER, HandedOver, JOIN, Standing};
+
+/// Whether the messages of a node come on its present connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub(super) enum Listening {
+    /// The client has not asked for them.
+    #[default]
+    No,
+    /// The client has asked, and there is no answer yet.
+    Asked,
+    /// They come.
+    Yes,
+    /// The node refused, or speaks RESP2.
+    Refused,
+}
+
+impl Cluster {
+    /// The channel of this client, if it listens.
+    pub fn channel(&self) -> Option<&Channel> {
+        self.channel.as_ref()
+    }
+
+    /// From now on the client listens to this channel, on every connection.
+    pub fn listen_to(&mut self, channel: Channel, now: Instant) {
+        self.channel = Some(channel);
+        for node in self.all_nodes().iter() {
+            self.begin_to_listen(node, now);
+        }
+    }
+
+    /// Subscribes, if the client listens and the node may be asked.
+    pub(super) fn begin_to_listen(&mut self, node: NodeId, now: Instant) {
+        let Some(channel) = self.channel else { return };
+        let entry = &mut self.nodes[node.index()];
+        if !entry.state.is_usable() || entry.listening != Listening::No {
+            return;
+        }
+        if entry.vetted.resp3 {
+            entry.listening = Listening::Asked;
+            let ask = Ask::Node(NodeAsk::Subscribe);
+            self.ask(node, ask, now, |out| {
+                command::encode(out, &[b"SUBSCRIBE", channel.as_bytes()]);
+            });
+        } else {
+            entry.listening = Listening::Refused;
+            self.report(node, Change::Listens);
+        }
+        for script in [JOIN, HAND_OVER] {
+            self.ask(node, Ask::Node(NodeAsk::LoadForLine), now, |out| {
+                command::encode(out, &[b"SCRIPT", b"LOAD", script.source.as_bytes()]);
+            });
+        }
+    }
+
+    /// The node answered the subscription.
+    pub(super) fn listening_answered(&mut self, node: NodeId, listens: bool) {
+        let answer = if listens { Listening::Yes } else { Listening::Refused };
+        self.nodes[node.index()].listening = answer;
+        self.report(node, Change::Listens);
+    }
+
+    /// Whether the node notifies this client by messages; nothing if that is not known yet.
+    pub fn notifies(&self, node: NodeId) -> Option<bool> {
+        match self.nodes[node.index()].listening {
+            Listening::Yes => Some(true),
+            Listening::Refused => Some(false),
+            Listening::No | Listening::Asked => None,
+        }
+    }
+
+    /// What the last answer of a node to a join says.
+    pub fn standing(&self, node: NodeId) -> &Standing {
+        self.nodes[node.index()].connection.standing()
+    }
+
+    /// What a node said with the hand-over that was reported last.
+    pub fn take_handed_over(&mut self, node: NodeId) -> Option<HandedOver> {
+        self.nodes[node.index()].connection.take_handed_over()
+    }
+}

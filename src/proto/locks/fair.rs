@@ -1,0 +1,509 @@
+//! The course of a fair lock that others hold: joining the lines, polls, hand-overs, splits, and
+//! the claim before the lock is handed out.
+//!
+//! A waiter in line pauses: its record is asking, and its token is in the lines of the nodes. The
+//! hazard is a token that is sent after its withdrawal: the line would hand the key to a waiter
+//! that is gone. So a join is written only while the record is asking, and each attempt has a token
+//! of its own, which no `SET NX` ever carries.
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+use crate::proto::error::{ConfigError, Error, NodeError, NodeReply};
+use crate::proto::ids::{Op, RecordId};
+use crate::proto::lock::{LONGEST_TOKEN, LockToken};
+use crate::proto::locks::Due;
+use crate::proto::locks::Locks;
+use crate::proto::locks::ballot::{Ballot, Verdict};
+use crate::proto::locks::line::{Line, Split};
+use crate::proto::locks::records::Phase;
+use crate::proto::locks::requests::Stage;
+use crate::proto::locks::round::{Purpose, Round};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::planted::{Fault, is_planted};
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
+use crate::proto::wire::command::Form;
+use crate::proto::wire::line::{self as lines, Channel, HandedOver, Member};
+
+/// The shortest and the longest pause between two polls of a waiter near the front. A waiter that
+/// follows a frozen one gets the key by its poll, so this is a part of the time that a frozen
+/// waiter costs.
+const POLLS: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(90));
+/// For each so many waiters before it, a waiter adds one such pause.
+const NEAR_THE_FRONT: u64 = 16;
+/// The longest pause between two polls, however long the line is.
+const LONGEST_POLL: Duration = Duration::from_secs(2);
+/// How soon a waiter polls that has the key on some nodes only. The pauses double from here.
+const EARLY_POLL: Duration = Duration::from_millis(4);
+
+/// How many tokens of fair locks that were given away are remembered. One that is forgotten, and to
+/// which a node hands the key afterwards, is released there.
+const GIVEN_AWAY: usize = 64;
+
+impl Locks {
+    /// The client asked for a fair lock: it listens to a channel of its own from now on.
+    pub fn prepare_line(&mut self, now: Instant) {
+        if self.cluster.channel().is_none() {
+            let channel = Channel::of(self.rng.0.random());
+            self.cluster.listen_to(channel, now);
+            self.act_on_changes(now);
+        }
+    }
+
+    /// The ttl of a key that is handed over to a waiter that wants `ttl`.
+    pub(super) fn hand_over_ttl(&self, ttl: Ttl) -> Ttl {
+        let longest = self.cluster.settings().hand_over_ttl();
+        Ttl::new(ttl.duration().min(longest), ttl.duration()).unwrap_or(ttl)
+    }
+
+    /// The caller of this request asked for a fair lock.
+    pub(super) fn set_fair(&mut self, id: RecordId, op: Op) {
+        self.records.get_mut(id).fair = true;
+        if let Some(request) = self.ops.get_mut(op) {
+            request.fair = true;
+        }
+    }
+
+    /// Whether the caller of this request asked for a fair lock.
+    pub fn is_fair(&self, op: Op) -> bool {
+        self.ops.get(op).is_some_and(|request| request.fair)
+    }
+
+    /// The request stands in line from now on, with the token of its next attempt; `last` is the
+    /// error of its last attempt.
+    pub fn stand_in_line(&mut self, op: Op, id: RecordId, last: Error, now: Instant) {
+        self.prepare_line(now);
+        let nodes = self.cluster.size();
+        let ttl = self.hand_over_ttl(self.records.get(id).ttl);
+        let record = self.records.get_mut(id);
+        debug_assert!(record.round.ballot().grants().is_empty(), "the token is fresh");
+        record.trouble_mut().line = Some(Box::new(Line::new(nodes, ttl)));
+        self.cluster.stats_mut().joined += 1;
+        self.pause(op, id, now.saturating_add(EARLY_POLL), last);
+        self.interrupt(op);
+        self.poll_line(op, id, now);
+    }
+
+    /// The timer of a waiter in line came due.
+    pub fn poll_is_due(&mut self, op: Op, now: Instant) {
+        if let Some(id) = self.pauses_before(op) {
+            self.poll_line(op, id, now);
+        }
+    }
+
+    /// Asks every node that may be asked whether the key is the waiter's, and for a place in its
+    /// line; then sets the timer of the waiter, which must not run.
+    fn poll_line(&mut self, op: Op, id: RecordId, now: Instant) {
+        let (mut nodes, mut silent) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        let mut permanent = 0;
+        for node in self.cluster.all_nodes().iter() {
+            match (self.cluster.may_ask(node), self.cluster.notifies(node)) {
+                (Err(cause), _) => permanent += usize::from(cause.is_permanent()),
+                // It joins when that is known.
+                (Ok(()), None) => {}
+                (Ok(()), Some(_)) if self.records.get(id).asked.contains(node) => {}
+                (Ok(()), Some(notifies)) => {
+                    nodes.insert(node);
+                    if !notifies {
+                        silent.insert(node);
+                    }
+                }
+            }
+        }
+        if permanent > self.cluster.spare_nodes() {
+            self.end_in_line(op, id, now);
+            return;
+        }
+        let untrusted = self.cluster.untrusted(nodes);
+        let record = self.records.get_mut(id);
+        let Some(line) = record.line_mut() else { return };
+        let rank = if line.rank == u64::MAX { 0 } else { line.rank };
+        let early = !line.holds(now).is_empty();
+        line.silent = line.silent.union(silent.minus(line.joined));
+        line.begin_poll(nodes, untrusted, now);
+        let at = if early { self.next_early_poll(id, now) } else { self.next_poll(rank, now) };
+        let record = self.records.get_mut(id);
+        record.round.number = record.round.number.wrapping_add(1);
+        self.ask_all(nodes, id, Kind::Join(Form::Sha), now);
+        self.pause_on(op, at);
+    }
+
+    /// A node may be asked for a place in its lines from now on.
+    pub(super) fn join_at(&mut self, node: NodeId, now: Instant) {
+        if self.ops.has_no_waiters() {
+            return;
+        }
+        let silent = self.cluster.notifies(node) == Some(false);
+        for id in self.records.ids() {
+            let record = self.records.get_mut(id);
+            let waits = record.phase == Phase::Asking && !record.asked.contains(node);
+            let Some(line) = record.line_mut().filter(|_| waits) else { continue };
+            if self.cluster.may_ask(node).is_err() {
+                return;
+            }
+            if silent && !line.joined.contains(node) {
+                line.silent.insert(node);
+            }
+            line.poll_more(node.into(), self.cluster.untrusted(node.into()), now);
+            self.ask(node, id, Kind::Join(Form::Sha), now);
+        }
+    }
+
+    fn next_poll(&mut self, rank: u64, now: Instant) -> Instant {
+        let times = u32::try_from(1 + rank / NEAR_THE_FRONT).unwrap_or(u32::MAX);
+        let pause = self.random_pause(POLLS.0, POLLS.1);
+        now.saturating_add(pause.saturating_mul(times).min(LONGEST_POLL))
+    }
+
+    /// The moment of the next poll of a waiter that has the key on some nodes only.
+    fn next_early_poll(&mut self, id: RecordId, now: Instant) -> Instant {
+        let Some(line) = self.records.get_mut(id).line_mut() else { return now };
+        let pause = EARLY_POLL.saturating_mul(1 << line.early_polls.min(8)).min(POLLS.0);
+        line.early_polls = line.early_polls.saturating_add(1);
+        now.saturating_add(self.random_pause(pause / 2, pause))
+    }
+
+    /// Too many nodes refuse for a lasting reason: the request ends.
+    fn end_in_line(&mut self, op: Op, id: RecordId, now: Instant) {
+        let reply = |node| {
+            self.cluster.may_ask(node).map_or_else(NodeReply::Failed, |()| NodeReply::Nothing)
+        };
+        let report = self.cluster.report_of(&self.records.get(id).key, reply, now);
+        let error = Error::Config(ConfigError::Nodes(report));
+        self.cluster.stats_mut().attempt_is_lost(&error);
+        self.note_attempt(id, Some(&error));
+        self.records.get_mut(id).op = None;
+        self.end(id, now);
+        self.ops.move_to(op, Stage::Over(Err(error)));
+    }
+
+    /// The error of a waiter in line whose attempt failed, or whose wait is over.
+    pub(super) fn refusal_in_line(&self, id: RecordId, now: Instant) -> Error {
+        let reply = |node| match self.cluster.may_ask(node) {
+            Ok(()) => NodeReply::Held,
+            Err(cause) => NodeReply::Failed(cause),
+        };
+        let away = self.cluster.all_nodes().iter().filter(|&n| self.cluster.may_ask(n).is_err());
+        let report = self.cluster.report_of(&self.records.get(id).key, reply, now);
+        if away.count() > self.cluster.spare_nodes() {
+            Error::NoQuorum(report)
+        } else {
+            Error::Contended(report)
+        }
+    }
+
+    /// A node answered a join.
+    pub(super) fn join_answered(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        form: Form,
+        reply: NodeReply,
+        now: Instant,
+    ) {
+        let asked_at = self.cluster.asked_at(node);
+        let standing = self.cluster.standing(node).clone();
+        let id = ask.record;
+        let record = self.records.get_mut(id);
+        record.asked.take(node);
+        let waits = record.phase == Phase::Asking;
+        if reply.asks_for_the_source() && form == Form::Sha {
+            // As for an extend: a repeat must not follow the release.
+            if waits || is_planted(Fault::JoinAfterWithdrawal) {
+                self.ask(node, id, Kind::Join(Form::Source), now);
+            }
+            self.finish(id);
+            return;
+        }
+        record.note_answer(now);
+        let mine = reply == NodeReply::Granted;
+        let current = ask.round == record.round.number;
+        if let (Some(line), NodeReply::Granted | NodeReply::Held) = (record.line_mut(), reply) {
+            line.note_standing(node, mine, &standing, asked_at, current);
+        }
+        if mine && self.cluster.is_trusted(node) {
+            self.records.get_mut(id).confirm(node);
+        }
+        if waits && reply == NodeReply::Failed(NodeError::NoPermission) {
+            self.line_is_refused(node, id, now);
+        } else if waits {
+            self.judge_line(id, now);
+        }
+        self.finish(id);
+    }
+
+    /// The user may not use the script of the line on a node. If that leaves no quorum, the request
+    /// waits as one for a plain lock does.
+    fn line_is_refused(&mut self, node: NodeId, id: RecordId, now: Instant) {
+        let spare = self.cluster.spare_nodes();
+        let record = self.records.get_mut(id);
+        let (Some(op), Some(line)) = (record.op, record.line_mut()) else { return };
+        line.refused.insert(node);
+        if line.refused.len() <= spare || self.pauses_before(op) != Some(id) {
+            return;
+        }
+        if let Some(request) = self.ops.get_mut(op) {
+            request.fair = false;
+        }
+        self.interrupt(op);
+        self.attempt_is_lost(id, now);
+    }
+
+    /// A node handed a key over to a waiter of this client.
+    pub fn handed_over(&mut self, node: NodeId, now: Instant) {
+        let Some(HandedOver { key, token, next, skipped }) = self.cluster.take_handed_over(node)
+        else {
+            return;
+        };
+        let hash = self.key_prefix.hash_of(&key);
+        let found = self.records.with_key(hash).find(|&id| self.records.get(id).token == token);
+        let Some(id) = found else {
+            self.release_unknown(node, &key, token, now);
+            return;
+        };
+        let trusted = self.cluster.is_trusted(node);
+        let record = self.records.get_mut(id);
+        let waits = record.phase == Phase::Asking;
+        let Some(line) = record.line_mut() else { return };
+        if !waits {
+            line.note_next(node, next);
+            return;
+        }
+        line.skipped = line.skipped.max(skipped);
+        let counts = line.note_hand_over(node, next, now);
+        if counts && trusted {
+            record.confirm(node);
+        }
+        self.judge_line(id, now);
+    }
+
+    /// A lock is about to be given away: its token leaves the lines in which it still stands. Where
+    /// that is not possible now, the key may be handed over to it later. Then it stays for the ttl
+    /// of the hand-over: no release is ever sent for a token that was given away.
+    pub(super) fn leave_lines(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
+        let Some(line) = record.line() else { return };
+        let elsewhere = line.joined.minus(line.holds(now));
+        let (silent, ttl) = (line.silent, line.ttl);
+        if self.given_away.len() == GIVEN_AWAY {
+            self.given_away.pop_front();
+        }
+        self.given_away.push_back(record.token.clone());
+        for node in elsewhere.iter() {
+            if self.cluster.may_ask(node).is_err() {
+                continue;
+            }
+            self.command.clear();
+            let key = self.key_prefix.put_before(&record.key);
+            let channel = self.cluster.channel().filter(|_| !silent.contains(node));
+            let member = Member { token: &record.token, ttl, channel };
+            lines::leave(&mut self.command, key, member);
+            self.cluster.ask_all(node.into(), Ask::Node(NodeAsk::LastWord), now, &self.command);
+        }
+    }
+
+    /// A node handed a key over to a token that no waiter has any more: it is given back there.
+    fn release_unknown(&mut self, node: NodeId, key: &[u8], token: LockToken, now: Instant) {
+        if self.given_away.contains(&token) {
+            return;
+        }
+        let Ok(ttl) = self.longest_ttl() else { return };
+        let prefix = self.key_prefix.as_bytes();
+        let Some(key) = key.strip_prefix(prefix).map(<[u8]>::to_vec) else { return };
+        let round = Round::acquire(self.cluster.size(), now, ttl);
+        let Some(id) = self.records.open(&key, token, round) else { return };
+        let record = self.records.get_mut(id);
+        record.fair = true;
+        record.release_pending = node.into();
+        record.note_answer(now);
+        record.round.purpose = Purpose::Release;
+        self.end(id, now);
+    }
+
+    /// Looks whether the waiter has the key on a majority, and what it has to do if not.
+    fn judge_line(&mut self, id: RecordId, now: Instant) {
+        let quorum = self.cluster.quorum();
+        let record = self.records.get(id);
+        let (Some(op), Some(line)) = (record.op, record.line()) else { return };
+        if self.pauses_before(op) != Some(id) {
+            // It claims.
+            return;
+        }
+        let holds = line.holds(now);
+        if let Some(deadline) = line.deadline(quorum, now) {
+            if deadline.saturating_since(now) >= record.ttl.usable() / 2 {
+                self.win_in_line(op, id, deadline, now);
+            } else {
+                self.begin_claim(op, id, now);
+            }
+            return;
+        }
+        if holds.len() >= quorum {
+            // The votes do not count, but the answers to a claim may.
+            self.begin_claim(op, id, now);
+            return;
+        }
+        if holds.is_empty() {
+            return;
+        }
+        let mut buffer = [0; LONGEST_TOKEN];
+        match line.judge(record.token.write_to(&mut buffer), quorum, now) {
+            Split::Yield(token) => self.yield_to(op, id, token, now),
+            Split::Keep => {}
+            Split::Unknown if line.early_polls == 0 => {
+                // The others may follow at once. If not, the nodes are polled.
+                let at = self.next_early_poll(id, now);
+                if self.interrupt(op) {
+                    self.pause_on(op, at);
+                }
+            }
+            Split::Unknown => {}
+        }
+    }
+
+    /// The votes are enough, and give the lock for long enough.
+    fn win_in_line(&mut self, op: Op, id: RecordId, deadline: Instant, now: Instant) {
+        self.interrupt(op);
+        let record = self.records.get_mut(id);
+        record.deadline = deadline;
+        self.won_in_line(id, now);
+    }
+
+    fn won_in_line(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get_mut(id);
+        let tracked = record.tracked;
+        let skipped = record.line().map_or(0, |line| line.skipped);
+        let holds = record.line().map_or(NodeSet::EMPTY, |line| line.holds(now));
+        let stats = self.cluster.stats_mut();
+        (stats.handed_over, stats.skipped) = (stats.handed_over + 1, stats.skipped + skipped);
+        self.attempt_is_won(id, now);
+        if tracked && self.is_held(id) {
+            // The joins did not register the key.
+            self.register_at(id, holds.iter(), now);
+        }
+    }
+
+    /// The waiter gives the key up on the nodes where it has it, for the one that is to get it, and
+    /// joins again.
+    fn yield_to(&mut self, op: Op, id: RecordId, token: bytes::Bytes, now: Instant) {
+        self.cluster.stats_mut().splits += 1;
+        self.interrupt(op);
+        if let Some(line) = self.records.get_mut(id).line_mut() {
+            line.successor = token;
+        }
+        self.attempt_is_lost(id, now);
+    }
+
+    /// Asks the nodes that have the key for this waiter to extend it to the whole ttl.
+    fn begin_claim(&mut self, op: Op, id: RecordId, now: Instant) {
+        if self.has_waited_enough(op, now) {
+            // The wait is over, and its timer is due.
+            return;
+        }
+        self.interrupt(op);
+        let Some(request) = self.ops.get_mut(op) else { return };
+        let before = std::mem::replace(&mut request.stage, Stage::Running { record: id });
+        let ballot = Ballot::of_majority(self.cluster.size());
+        let record = self.records.get_mut(id);
+        let ttl = record.ttl;
+        record.round.follow(Purpose::Claim, ballot, now, ttl);
+        let Some(line) = record.line_mut() else { return };
+        if let Stage::Pausing { last, .. } = before {
+            line.last = Some(last);
+        }
+        let holds = line.holds(now);
+        self.cluster.stats_mut().claims += 1;
+        let mut askable = NodeSet::EMPTY;
+        for node in self.cluster.all_nodes().iter() {
+            let full = self.records.get(id).asked.is_full(node);
+            let reply = match self.cluster.may_ask(node) {
+                Err(cause) => NodeReply::Failed(cause),
+                Ok(()) if full => NodeReply::Failed(NodeError::Silent),
+                Ok(()) if !holds.contains(node) => NodeReply::Held,
+                Ok(()) => {
+                    askable.insert(node);
+                    continue;
+                }
+            };
+            self.records.get_mut(id).round.cast(node, reply);
+        }
+        let untrusted = self.cluster.untrusted(askable);
+        let length = self.cluster.settings().node_timeout.min(ttl.usable());
+        let record = self.records.get_mut(id);
+        record.uncounted = untrusted;
+        if record.round.ballot().verdict() != Verdict::Undecided {
+            self.settle(id, now);
+            return;
+        }
+        record.round_timer = Some(self.timers.set_after(now, length, Due::Round { record: id }));
+        self.ask_all(askable, id, Kind::Claim(Form::Sha), now);
+    }
+
+    /// A node answered a claim.
+    pub(super) fn claim_answered(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        form: Form,
+        reply: NodeReply,
+        now: Instant,
+    ) {
+        let trusted = self.cluster.is_trusted(node);
+        let record = self.records.get_mut(ask.record);
+        record.asked.take(node);
+        let waits = record.phase == Phase::Asking && record.round.number == ask.round;
+        if reply.asks_for_the_source() && form == Form::Sha {
+            let op = record.op;
+            if waits && op.is_some_and(|op| !self.has_waited_enough(op, now)) {
+                self.ask(node, ask.record, Kind::Claim(Form::Source), now);
+            } else {
+                self.cast_grant(node, ask, reply, now);
+            }
+            self.finish(ask.record);
+            return;
+        }
+        record.note_answer(now);
+        if reply == NodeReply::Granted && trusted {
+            record.confirm(node);
+        }
+        if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {
+            line.has_lost(node);
+        }
+        self.cast_grant(node, ask, reply, now);
+        self.finish(ask.record);
+    }
+
+    /// A majority has extended the key.
+    pub(super) fn claim_is_won(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get_mut(id);
+        record.deadline = record.ttl.deadline(record.round.start);
+        self.won_in_line(id, now);
+    }
+
+    /// Too few nodes have extended the key: the waiter is in line as before. Its round stays, and
+    /// is decided: late answers change nothing.
+    pub(super) fn claim_is_lost(&mut self, id: RecordId, now: Instant) {
+        let error = self.refusal_in_line(id, now);
+        let record = self.records.get_mut(id);
+        let last = record.line_mut().and_then(|line| line.last.take()).unwrap_or(error);
+        let Some(op) = record.op else { return };
+        let at = self.next_early_poll(id, now);
+        self.pause(op, id, at, last);
+    }
+
+    /// The connection to a node was lost: the hand-overs that it said count no more, and what it
+    /// would have said is not known.
+    pub(super) fn forget_hand_overs(&mut self, node: NodeId) {
+        if self.ops.has_no_waiters() {
+            return;
+        }
+        for id in self.records.ids() {
+            let record = self.records.get_mut(id);
+            if let (Phase::Asking, Some(line)) = (record.phase, record.line_mut()) {
+                line.forget(node);
+            }
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! What a waiter of a fair lock knows of the lines that it stands in: one line on each node.
+//!
+//! A node votes for the waiter by handing the key over to it. The token of the waiter is fresh, and
+//! only a join can bring it to a node. So the node wrote the key after the join was sent, and the
+//! key lives at least for its ttl from then on. A poll that is answered "not yours" moves that
+//! moment (the *base* of the node) to when the poll was sent.
+//!
+//! This is a plain value in its record: it writes nothing and acts on nothing. The hazard is a vote
+//! that does not count any more: of a node that may have forgotten keys, or of a connection that
+//! was lost. [`forget`](Line::forget) takes it out.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::proto::error::Error;
+use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
+use crate::proto::planted::{Fault, is_planted};
+use crate::proto::time::{Instant, Ttl, drift};
+use crate::proto::wire::line::Standing;
+
+/// What is known of the line on one node.
+#[derive(Debug, Clone, Default)]
+struct AtNode {
+    /// The node wrote the key for this waiter after this moment, if it wrote it at all.
+    base: Instant,
+    /// The key is the waiter's until this moment at least.
+    until: Option<Instant>,
+    /// What the key held at the last poll, if it was another's.
+    holder: Bytes,
+    /// The member that came after this waiter when it got the key.
+    next: Bytes,
+}
+
+/// What a poll of all nodes says about a key that no waiter has a majority of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Split {
+    /// Not every node has answered, or a node handed the key over meanwhile.
+    Unknown,
+    /// This waiter is to get the key, or another client has it.
+    Keep,
+    /// The waiter with this token is to get the key.
+    Yield(Bytes),
+}
+
+/// The lines that a waiter stands in.
+#[derive(Debug, Clone)]
+pub struct Line {
+    /// How long the key lives when it is handed over. It is a part of the member, so it stays as it
+    /// was when the waiter joined, whatever the lock is extended by.
+    pub ttl: Ttl,
+    at: Vec<AtNode>,
+    /// The nodes that were asked for a place at least once.
+    pub joined: NodeSet,
+    /// Those of them that do not notify this client.
+    pub silent: NodeSet,
+    /// The nodes whose votes count: each has answered a join that was sent on its present
+    /// connection, while it was trusted, and has forgotten nothing since.
+    counted: NodeSet,
+    /// The nodes whose next answer lets their votes count.
+    sent_in_trust: NodeSet,
+    /// The nodes of the present poll, and those that have answered it.
+    polled: NodeSet,
+    answered: NodeSet,
+    /// The nodes that handed the key over, or said that it is the waiter's: the token stands in
+    /// their lines no more.
+    left: NodeSet,
+    /// The nodes that refuse the script of the line.
+    pub refused: NodeSet,
+    /// A node handed the key over since the present poll was sent.
+    pushed: bool,
+    /// How many stand before the waiter, by the answer that says the least.
+    pub rank: u64,
+    /// How many polls in a row were sent early.
+    pub early_polls: u32,
+    /// How many waiters before this one could not be reached.
+    pub skipped: u64,
+    /// The token or the member that the key is handed over to; empty: the member that most nodes
+    /// named.
+    pub successor: Bytes,
+    /// The error of the last attempt, while the waiter claims.
+    pub last: Option<Error>,
+}
+
+impl Line {
+    /// A waiter that has not joined on any of `nodes` nodes.
+    pub fn new(nodes: usize, ttl: Ttl) -> Line {
+        Line {
+            ttl,
+            at: vec![AtNode::default(); nodes],
+            joined: NodeSet::EMPTY,
+            silent: NodeSet::EMPTY,
+            counted: NodeSet::EMPTY,
+            sent_in_trust: NodeSet::EMPTY,
+            polled: NodeSet::EMPTY,
+            answered: NodeSet::EMPTY,
+            left: NodeSet::EMPTY,
+            refused: NodeSet::EMPTY,
+            pushed: false,
+            rank: 0,
+            early_polls: 0,
+            skipped: 0,
+            successor: Bytes::new(),
+            last: None,
+        }
+    }
+
+    /// These nodes are about to be polled; of the `untrusted` ones a vote does not count.
+    pub fn begin_poll(&mut self, nodes: NodeSet, untrusted: NodeSet, now: Instant) {
+        (self.polled, self.answered) = (NodeSet::EMPTY, NodeSet::EMPTY);
+        (self.pushed, self.rank) = (false, u64::MAX);
+        self.poll_more(nodes, untrusted, now);
+    }
+
+    /// These nodes are about to be asked as a part of the present poll.
+    pub fn poll_more(&mut self, nodes: NodeSet, untrusted: NodeSet, now: Instant) {
+        for node in nodes.minus(self.joined).iter() {
+            self.at[node.index()].base = now;
+        }
+        self.joined = self.joined.union(nodes);
+        self.sent_in_trust = self.sent_in_trust.minus(nodes).union(nodes.minus(untrusted));
+        self.polled = self.polled.union(nodes);
+    }
+
+    /// A node answered a join that was sent at `asked_at`; `mine`: the key is the waiter's.
+    pub fn note_standing(
+        &mut self,
+        node: NodeId,
+        mine: bool,
+        standing: &Standing,
+        asked_at: Instant,
+        in_present_poll: bool,
+    ) {
+        if self.sent_in_trust.contains(node) || is_planted(Fault::QuarantinedPushCounts) {
+            self.counted.insert(node);
+        } else {
+            self.counted.remove(node);
+        }
+        let at = &mut self.at[node.index()];
+        if mine {
+            let left = Duration::from_millis(standing.left_millis);
+            // The key may live for longer than a hand-over gives: after a claim that was lost.
+            let until = asked_at.saturating_add(left.saturating_sub(drift(left)));
+            at.until = Some(until);
+            self.left.insert(node);
+        } else {
+            self.left.remove(node);
+            at.base = at.base.max(asked_at);
+            (at.until, at.holder) = (None, standing.holder.clone());
+            self.rank = self.rank.min(standing.rank);
+        }
+        if in_present_poll || is_planted(Fault::SplitOfMixedRounds) {
+            self.answered.insert(node);
+        }
+    }
+
+    /// A node handed the key over. Returns whether its vote counts.
+    pub fn note_hand_over(&mut self, node: NodeId, next: Bytes, now: Instant) -> bool {
+        self.pushed = true;
+        self.left.insert(node);
+        let latest = self.at.iter().map(|at| at.base).max().unwrap_or(now);
+        let at = &mut self.at[node.index()];
+        at.next = next;
+        let base = if is_planted(Fault::OneBaseForAll) { latest } else { at.base };
+        let base = if is_planted(Fault::DeadlineFromPush) { now } else { base };
+        let counts = self.counted.contains(node) || is_planted(Fault::QuarantinedPushCounts);
+        if counts {
+            at.until = Some(self.ttl.deadline(base));
+        }
+        counts
+    }
+
+    /// The member that comes after this waiter on a node, as the node said it.
+    pub fn note_next(&mut self, node: NodeId, next: Bytes) {
+        self.left.insert(node);
+        self.at[node.index()].next = next;
+    }
+
+    /// The votes of the node do not count until it has answered another join: it may have forgotten
+    /// keys, or its connection was lost.
+    pub fn forget(&mut self, node: NodeId) {
+        if is_planted(Fault::QuarantinedPushCounts) {
+            return;
+        }
+        self.counted.remove(node);
+        self.sent_in_trust.remove(node);
+        self.answered.remove(node);
+        self.at[node.index()].until = None;
+    }
+
+    /// The key on the node is not the waiter's any more.
+    pub fn has_lost(&mut self, node: NodeId) {
+        self.at[node.index()].until = None;
+    }
+
+    /// The nodes whose key is the waiter's, as far as it knows.
+    pub fn holds(&self, now: Instant) -> NodeSet {
+        let held = |node: &NodeId| self.at[node.index()].until.is_some_and(|until| until > now);
+        NodeSet::first(self.at.len()).iter().filter(held).collect()
+    }
+
+    /// Until when `quorum` nodes whose votes count have the key of this waiter.
+    pub fn deadline(&self, quorum: usize, now: Instant) -> Option<Instant> {
+        let mut moments = [Instant::default(); MAX_NODES];
+        let votes = self.holds(now).common(self.counted);
+        for (place, node) in votes.iter().enumerate() {
+            moments[place] = self.at[node.index()].until.unwrap_or_default();
+        }
+        moments[..self.at.len()].sort_unstable_by(|a, b| b.cmp(a));
+        (votes.len() >= quorum).then(|| moments[quorum - 1])
+    }
+
+    /// Judges a split from the present poll: whole, and with no hand-over since it was sent. The
+    /// token with the most nodes is to get the key; of two with as many, the lower one.
+    pub fn judge(&self, own: &[u8], quorum: usize, now: Instant) -> Split {
+        let answered = self.answered.common(self.joined);
+        let whole = self.polled.minus(self.answered).is_empty() && !self.pushed;
+        let judged = if is_planted(Fault::SplitOfMixedRounds) { self.joined } else { answered };
+        if judged.len() < quorum || !(whole || is_planted(Fault::SplitOfMixedRounds)) {
+            return Split::Unknown;
+        }
+        let holds = self.holds(now);
+        let holder_at = |node: NodeId| -> &[u8] {
+            if holds.contains(node) { own } else { &self.at[node.index()].holder }
+        };
+        let votes_for = |token: &[u8]| judged.iter().filter(|&n| holder_at(n) == token).count();
+        let most = judged
+            .iter()
+            .map(holder_at)
+            .filter(|token| !token.is_empty())
+            .max_by(|a, b| votes_for(a).cmp(&votes_for(b)).then_with(|| b.cmp(a)));
+        match most {
+            Some(token) if token != own && votes_for(token) < quorum => {
+                Split::Yield(Bytes::copy_from_slice(token))
+            }
+            _ => Split::Keep,
+        }
+    }
+
+    /// Whether the token may stand in a line, as far as the nodes have answered.
+    pub fn may_stand(&self) -> bool {
+        !self.joined.minus(self.left).is_empty()
+    }
+
+    /// The member or the token that the key is handed over to; empty if none is known.
+    pub fn named_successor(&self) -> &[u8] {
+        if !self.successor.is_empty() {
+            return &self.successor;
+        }
+        let named = |next: &Bytes| self.at.iter().filter(|at| at.next == *next).count();
+        let all = self.at.iter().map(|at| &at.next).filter(|next| !next.is_empty());
+        let most = all.max_by(|a, b| named(a).cmp(&named(b)).then_with(|| b.cmp(a)));
+        most.map_or(&[], |next| next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &[u8] = b"aaaa";
+    const B: &[u8] = b"bbbb";
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * 1_000_000)
+    }
+
+    fn ttl() -> Ttl {
+        Ttl::new(Duration::from_millis(1000), Duration::MAX).unwrap()
+    }
+
+    fn held_by(token: &'static [u8]) -> Standing {
+        Standing { left_millis: 0, rank: 0, holder: Bytes::from_static(token) }
+    }
+
+    /// A waiter that joined on `nodes` trusted nodes at 100 ms; each said that another holds it.
+    fn joined(nodes: usize) -> Line {
+        let mut line = Line::new(nodes, ttl());
+        line.begin_poll(NodeSet::first(nodes), NodeSet::EMPTY, at(100));
+        for node in NodeSet::first(nodes).iter() {
+            line.note_standing(node, false, &held_by(b"x"), at(100), true);
+        }
+        line
+    }
+
+    fn push(line: &mut Line, node: usize, now: u64) -> bool {
+        line.note_hand_over(NodeId::new(node), Bytes::new(), at(now))
+    }
+
+    #[test]
+    fn a_deadline_counts_from_the_base_of_each_node() {
+        let mut line = joined(3);
+        // One node was polled later, and said once more that the key is another's.
+        line.begin_poll(NodeId::new(0).into(), NodeSet::EMPTY, at(500));
+        line.note_standing(NodeId::new(0), false, &held_by(b"x"), at(500), true);
+        assert!(push(&mut line, 0, 600) && push(&mut line, 1, 600));
+        assert_eq!(line.deadline(2, at(600)), Some(ttl().deadline(at(100))));
+        assert_eq!(line.deadline(1, at(600)), Some(ttl().deadline(at(500))));
+        assert_eq!(line.deadline(3, at(600)), None);
+        assert_eq!(line.deadline(2, at(1_090)), None, "the key has expired on one");
+    }
+
+    #[test]
+    fn a_node_that_was_not_trusted_when_it_was_asked_does_not_count() {
+        let mut line = Line::new(1, ttl());
+        let node = NodeId::new(0);
+        line.begin_poll(node.into(), node.into(), at(100));
+        line.note_standing(node, false, &held_by(b"x"), at(100), true);
+        assert!(!push(&mut line, 0, 200));
+        assert_eq!(line.deadline(1, at(200)), None);
+        line.begin_poll(node.into(), NodeSet::EMPTY, at(300));
+        let mine = Standing { left_millis: 700, ..Standing::default() };
+        line.note_standing(node, true, &mine, at(300), true);
+        assert_eq!(line.deadline(1, at(300)), Some(at(300 + 700 - 9)), "less the drift of that");
+    }
+
+    #[test]
+    fn a_lost_connection_takes_its_vote_with_it_and_the_base_stays() {
+        let mut line = joined(1);
+        push(&mut line, 0, 200);
+        line.forget(NodeId::new(0));
+        assert_eq!(line.deadline(1, at(200)), None);
+        assert!(!push(&mut line, 0, 300), "the join of the new connection is not answered");
+        line.begin_poll(NodeId::new(0).into(), NodeSet::EMPTY, at(300));
+        line.forget(NodeId::new(0));
+        line.note_standing(NodeId::new(0), false, &held_by(b"x"), at(300), true);
+        assert!(!push(&mut line, 0, 400), "the node forgot keys after it was asked");
+    }
+
+    fn split(line: &mut Line, mine: &[usize], others: &[(usize, &'static [u8])]) {
+        let all: NodeSet =
+            mine.iter().copied().chain(others.iter().map(|o| o.0)).map(NodeId::new).collect();
+        line.begin_poll(all, NodeSet::EMPTY, at(200));
+        let own = Standing { left_millis: 900, ..Standing::default() };
+        for &node in mine {
+            line.note_standing(NodeId::new(node), true, &own, at(200), true);
+        }
+        for &(node, token) in others {
+            line.note_standing(NodeId::new(node), false, &held_by(token), at(200), true);
+        }
+    }
+
+    #[test]
+    fn most_votes_win_a_split_and_of_two_with_as_many_the_lower_token() {
+        let judged = |own, mine: &[usize], others: &[(usize, &'static [u8])]| {
+            let mut line = joined(5);
+            split(&mut line, mine, others);
+            line.judge(own, 3, at(210))
+        };
+        let yields = |token: &'static [u8]| Split::Yield(Bytes::from_static(token));
+        assert_eq!(judged(B, &[0, 1], &[(2, A), (3, A), (4, b"c")]), yields(A));
+        assert_eq!(judged(A, &[0, 1], &[(2, B), (3, B), (4, b"c")]), Split::Keep);
+        assert_eq!(judged(A, &[0], &[(2, B), (3, B), (4, b"c"), (1, b"d")]), yields(B));
+        assert_eq!(judged(A, &[0, 1], &[(2, B), (3, B), (4, B)]), Split::Keep, "B has won");
+        assert_eq!(judged(B, &[0], &[(2, A)]), Split::Unknown, "too few have answered");
+    }
+
+    #[test]
+    fn a_split_is_judged_from_one_whole_round_without_a_hand_over() {
+        let others: [(usize, &'static [u8]); 3] = [(2, A), (3, A), (4, b"c")];
+        let mut line = joined(5);
+        split(&mut line, &[0, 1], &others);
+        push(&mut line, 4, 205);
+        assert_eq!(line.judge(B, 3, at(210)), Split::Unknown);
+        split(&mut line, &[0, 1], &others);
+        line.begin_poll(NodeSet::first(5), NodeSet::EMPTY, at(220));
+        let late = held_by(A);
+        line.note_standing(NodeId::new(2), false, &late, at(200), false);
+        assert_eq!(line.judge(B, 3, at(230)), Split::Unknown);
+    }
+
+    #[test]
+    fn the_successor_is_the_one_that_most_nodes_named() {
+        let mut line = joined(5);
+        assert_eq!(line.named_successor(), b"");
+        for (node, next) in [(0, "m1"), (1, "m2"), (2, "m2"), (3, "m1"), (4, "")] {
+            line.note_next(NodeId::new(node), Bytes::from_static(next.as_bytes()));
+        }
+        assert_eq!(line.named_successor(), b"m1");
+        line.note_next(NodeId::new(4), Bytes::from_static(b"m2"));
+        assert_eq!(line.named_successor(), b"m2");
+        line.successor = Bytes::from_static(A);
+        assert_eq!(line.named_successor(), A);
+    }
+}

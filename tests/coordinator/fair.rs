@@ -1,0 +1,452 @@
+//! Fair locks through the whole core, against masters inside the process that run the real scripts.
+
+use std::time::Duration;
+
+use redlatch::Error;
+use redlatch::proto::NodeId;
+use redlatch::testing::master::Restart;
+
+use super::fair_world::{KEY, LINE, World};
+
+/// As long as a key lives that is handed over, with the node timeout of these tests.
+pub const TTL: Duration = Duration::from_millis(200);
+pub const LONG: Duration = Duration::from_secs(10);
+pub const MS: Duration = Duration::from_millis(1);
+
+/// Clients that wait in their order for the lock that the first one has.
+pub fn line_of(world: &mut World, clients: usize, ttl: Duration) -> (Vec<usize>, redlatch::Lock) {
+    let all: Vec<usize> = (0..clients).map(|_| world.client()).collect();
+    for &client in &all {
+        world.ask(client, ttl);
+        world.settle();
+    }
+    let lock = world.won(all[0]);
+    (all, lock)
+}
+
+#[test]
+fn fair_waiters_are_served_in_their_order_and_nothing_is_left() {
+    for nodes in 1..=5 {
+        let mut world = World::new(nodes);
+        let (all, mut lock) = line_of(&mut world, 6, TTL);
+        for pair in all.windows(2) {
+            assert_eq!(world.in_line(0), all.len() - pair[1]);
+            world.release(pair[0], lock);
+            world.settle();
+            lock = world.won(pair[1]);
+            let stats = world.clients[pair[1]].core.stats();
+            assert_eq!((stats.handed_over, stats.claims, stats.splits), (1, 0, 0));
+        }
+        world.release(all[5], lock);
+        world.settle();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn a_fair_lock_without_waiters_costs_a_set_and_a_release() {
+    let mut world = World::new(3);
+    let client = world.client();
+    for round in 0..3 {
+        world.ask(client, LONG);
+        if round > 0 {
+            let bytes = world.clients[client].core.output(NodeId::new(0)).to_vec();
+            let text = String::from_utf8(bytes).unwrap();
+            assert!(text.starts_with("*6\r\n$3\r\nSET\r\n") && text.matches('*').count() == 1);
+        }
+        world.settle();
+        let lock = world.won(client);
+        world.release(client, lock);
+        let bytes = world.clients[client].core.output(NodeId::new(0)).to_vec();
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.starts_with("*8\r\n$7\r\nEVALSHA\r\n") && text.matches('*').count() == 1);
+        world.settle();
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn hand_over_of_a_lock_with_a_longer_ttl_is_claimed_first() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, LONG);
+    world.release(all[0], lock);
+    for node in 0..3 {
+        world.deliver_commands(all[0], node);
+        assert!(world.masters[node].pttl(world.now, 0, KEY) <= 200);
+        world.deliver_answers(all[1], node);
+    }
+    assert!(world.clients[all[1]].core.poll_completion(world.now).is_none(), "it claims");
+    world.settle();
+    let lock = world.won(all[1]);
+    assert!(world.remaining(all[1], &lock) > LONG - 200 * MS);
+    assert_eq!(world.clients[all[1]].core.stats().claims, 1);
+    world.release(all[1], lock);
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn deadline_of_a_hand_over_counts_from_the_join_and_not_from_the_message() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let joined = world.now;
+    world.pass(40 * MS);
+    world.release(all[0], lock);
+    for node in 0..3 {
+        world.deliver_commands(all[0], node);
+    }
+    world.now = world.now.saturating_add(30 * MS);
+    for node in 0..3 {
+        world.deliver_answers(all[1], node);
+    }
+    world.settle();
+    let lock = world.won(all[1]);
+    let deadline = world.now.saturating_add(world.remaining(all[1], &lock));
+    assert_eq!(
+        deadline,
+        joined.saturating_add(TTL - 4 * MS),
+        "{:?}",
+        deadline.saturating_since(joined)
+    );
+}
+
+#[test]
+fn deadline_of_a_hand_over_counts_from_the_base_of_each_node() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let joined = world.now;
+    // A poll is on its way to one node for long; the others answer it.
+    world.frozen.push(1);
+    world.pass(95 * MS);
+    world.frozen.clear();
+    world.release(all[0], lock);
+    for node in [1, 2] {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    let done = world.clients[all[1]].core.poll_completion(world.now);
+    world.clients[all[1]].done.extend(done);
+    let lock = world.won(all[1]);
+    let deadline = world.now.saturating_add(world.remaining(all[1], &lock));
+    assert_eq!(deadline, joined.saturating_add(TTL - 4 * MS));
+}
+
+#[test]
+fn hand_over_that_is_read_too_late_is_no_lock() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    world.release(all[0], lock);
+    for node in 0..3 {
+        world.deliver_commands(all[0], node);
+    }
+    // The waiter does not run for longer than the keys live.
+    world.now = world.now.saturating_add(300 * MS);
+    for node in 0..3 {
+        world.deliver_answers(all[1], node);
+        assert!(world.clients[all[1]].core.poll_completion(world.now).is_none());
+    }
+    world.pass(200 * MS);
+    let lock = world.won(all[1]);
+    world.release(all[1], lock);
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn hand_over_by_a_node_in_quarantine_is_no_vote() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    // One node forgets everything, and hands over as soon as the waiter stands in its line again.
+    world.restart(0, Restart::Empty);
+    world.pass(100 * MS);
+    assert_eq!(world.lock(all[1]).map(|_| ()), None, "a majority is still the first one's");
+    // One more node hands over: with the one in quarantine that is no majority that counts.
+    let token = world.value(1);
+    world.run(1, &[b"DEL", KEY]);
+    world.pass(95 * MS);
+    assert_ne!(world.value(1), token, "it was handed over");
+    assert_eq!(world.lock(all[1]).map(|_| ()), None, "one vote does not count");
+    assert!(world.clients[all[0]].core.key(&lock).is_some());
+    drop(lock);
+}
+
+#[test]
+fn a_dropped_connection_takes_its_hand_over_with_it() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    world.release(all[0], lock);
+    for node in 0..3 {
+        world.deliver_commands(all[0], node);
+    }
+    // One message is read, and its connection is lost before the second one is read.
+    world.deliver_answers(all[1], 0);
+    world.cut(all[1], 0);
+    world.cut(all[1], 2);
+    world.deliver_answers(all[1], 1);
+    assert!(world.clients[all[1]].core.poll_completion(world.now).is_none());
+    world.pass(100 * MS);
+    let lock = world.won(all[1]);
+    world.release(all[1], lock);
+    world.pass(100 * MS);
+    world.assert_clean();
+}
+
+#[test]
+fn a_stopped_successor_costs_the_next_one_the_short_ttl() {
+    let mut world = World::new(5);
+    let (all, lock) = line_of(&mut world, 3, LONG);
+    world.stopped.push(all[1]);
+    world.release(all[0], lock);
+    world.settle();
+    let released = world.now;
+    let mut lock = None;
+    while lock.is_none() {
+        world.pass(MS);
+        lock = world.lock(all[2]);
+    }
+    let gap = world.now.saturating_since(released);
+    assert!(gap > 190 * MS && gap <= 300 * MS, "{gap:?}");
+    let tokens: Vec<String> = (0..5).map(|node| world.value(node)).collect();
+    world.stopped.clear();
+    world.pass(100 * MS);
+    assert!((0..5).filter(|&n| world.value(n) == tokens[n]).count() >= 3, "it kept its lock");
+    world.release(all[2], lock.unwrap());
+    world.pass(400 * MS);
+    let lock = world.won(all[1]);
+    world.release(all[1], lock);
+    world.pass(100 * MS);
+    world.assert_clean();
+}
+
+#[test]
+fn a_dead_successor_is_skipped_at_once() {
+    let mut world = World::new(5);
+    let (all, lock) = line_of(&mut world, 4, TTL);
+    for dead in [all[1], all[2]] {
+        (0..5).for_each(|node| world.cut(dead, node));
+        world.stopped.push(dead);
+    }
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[3]);
+    assert_eq!(world.clients[all[3]].core.stats().skipped, 2);
+    world.release(all[3], lock);
+    world.settle();
+    assert!((0..5).all(|node| world.in_line(node) == 0 && world.value(node).is_empty()));
+}
+
+#[test]
+fn a_waiter_that_gives_up_leaves_the_lines_and_is_not_handed_the_key() {
+    let mut world = World::new(3);
+    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
+    world.ask(all[0], TTL);
+    world.settle();
+    let lock = world.won(all[0]);
+    let op = world.ask(all[1], TTL);
+    world.settle();
+    world.ask(all[2], TTL);
+    world.settle();
+    let now = world.now;
+    world.clients[all[1]].core.cancel(op, now);
+    world.settle();
+    assert!((0..3).all(|node| world.in_line(node) == 1));
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[2]);
+    assert_eq!(world.clients[all[2]].core.stats().skipped, 0);
+    world.release(all[2], lock);
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn a_wait_that_is_over_ends_as_contended_and_leaves_nothing() {
+    let mut world = World::new(3);
+    let (all, lock) = (vec![world.client(), world.client()], ());
+    let () = lock;
+    world.ask(all[0], LONG);
+    world.settle();
+    let lock = world.won(all[0]);
+    let now = world.now;
+    let wait = 150 * MS;
+    world.clients[all[1]].core.acquire_fair(KEY, LONG, wait, None, 1, now).unwrap();
+    world.pass(160 * MS);
+    assert!(matches!(world.error(all[1]), Error::Contended(_)));
+    assert!((0..3).all(|node| world.in_line(node) == 0));
+    world.release(all[0], lock);
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn a_withdrawn_token_is_not_sent_again_for_a_script_that_was_forgotten() {
+    let mut world = World::new(3);
+    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
+    world.ask(all[0], TTL);
+    world.settle();
+    let lock = world.won(all[0]);
+    let op = world.ask(all[1], TTL);
+    for node in 0..3 {
+        world.deliver_commands(all[1], node);
+        world.deliver_answers(all[1], node);
+    }
+    // The joins are written; the nodes have forgotten the scripts.
+    (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
+    (0..3).for_each(|node| world.deliver_commands(all[1], node));
+    // Another client loads them again, so the release is executed by its sha1.
+    world.ask(all[2], TTL);
+    (0..3).for_each(|node| world.deliver_commands(all[2], node));
+    let now = world.now;
+    world.clients[all[1]].core.cancel(op, now);
+    world.settle();
+    assert!((0..3).all(|node| world.in_line(node) == 1), "only the third one's token is there");
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[2]);
+    world.release(all[2], lock);
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn a_key_that_is_handed_to_an_unknown_token_is_given_back_there() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let member = world.masters[0].line(world.now, LINE).remove(0);
+    let channel: Vec<u8> = member.split(|b| *b == b' ').nth(1).unwrap().to_vec();
+    // A join of a connection that is long gone arrives.
+    let stray = [b"100000 ", &channel[..], b" ", "ab".repeat(20).as_bytes()].concat();
+    world.run(0, &[b"ZADD", LINE, b"0", &stray]);
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[1]);
+    assert!(!world.value(0).starts_with("abab"), "it was given back");
+    world.release(all[1], lock);
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn a_lock_that_was_extended_leaves_the_lines_that_it_joined() {
+    let mut world = World::new(5);
+    let all: Vec<usize> = (0..2).map(|_| world.client()).collect();
+    (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
+    let now = world.now;
+    world.clients[all[0]].core.acquire_fair(KEY, TTL, LONG, None, 1, now).unwrap();
+    world.settle();
+    let lock = world.won(all[0]);
+    world.ask(all[1], TTL / 2);
+    world.settle();
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[1]);
+    let now = world.now;
+    world.clients[all[1]].core.extend(&lock, LONG, 3, now).unwrap();
+    world.settle();
+    world.clients[all[1]].done.clear();
+    world.release(all[1], lock);
+    world.settle();
+    assert!((0..5).all(|node| world.in_line(node) == 0));
+}
+
+#[test]
+fn a_lock_that_is_given_away_leaves_the_lines_and_is_not_released() {
+    let mut world = World::new(5);
+    let all: Vec<usize> = (0..2).map(|_| world.client()).collect();
+    // Another client's keys keep two nodes from handing over.
+    (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
+    world.ask(all[0], TTL);
+    world.settle();
+    let lock = world.won(all[0]);
+    world.ask(all[1], TTL);
+    world.settle();
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[1]);
+    assert_eq!(world.in_line(4), 1, "it stands in line there");
+    let now = world.now;
+    let token = world.clients[all[1]].core.into_token(lock, now).expect("it is held");
+    world.settle();
+    assert!((0..5).all(|node| world.in_line(node) == 0));
+    let kept = (0..5).filter(|&node| world.value(node) == token.to_string()).count();
+    assert_eq!(kept, 3);
+}
+
+#[test]
+fn lines_that_differ_are_served_by_the_successor_that_the_holder_names() {
+    let mut world = World::new(5);
+    let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
+    world.ask(all[0], TTL);
+    world.settle();
+    let lock = world.won(all[0]);
+    world.ask(all[1], TTL);
+    world.settle();
+    // Two waiters reach the nodes in different orders.
+    for client in [all[2], all[3]] {
+        world.ask(client, TTL);
+        (0..5).for_each(|node| world.deliver_commands(client, node));
+        (0..5).for_each(|node| world.deliver_answers(client, node));
+    }
+    (0..2).for_each(|node| world.deliver_commands(all[3], node));
+    world.settle();
+    assert_ne!(
+        world.masters[0].line(world.now, LINE)[1],
+        world.masters[4].line(world.now, LINE)[1]
+    );
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[1]);
+    world.release(all[1], lock);
+    world.settle();
+    let lock = world.won(all[2]);
+    let first = (0..5).filter(|&node| world.value(node) == world.value(4)).count();
+    assert_eq!(first, 5, "all nodes agree");
+    world.release(all[2], lock);
+    world.settle();
+    let lock = world.won(all[3]);
+    world.release(all[3], lock);
+    world.settle();
+    world.assert_clean();
+}
+
+/// Three waiters of which each is the first on some nodes, and a holder that knows none of them.
+#[test]
+fn a_split_is_resolved_for_the_one_with_the_most_nodes() {
+    let mut world = World::new(5);
+    let all: Vec<usize> = (0..4).map(|_| world.client()).collect();
+    world.ask(all[0], TTL);
+    world.settle();
+    let lock = world.won(all[0]);
+    for &client in &all[1..] {
+        world.ask(client, TTL);
+        (0..5).for_each(|node| world.deliver_commands(client, node));
+        (0..5).for_each(|node| world.deliver_answers(client, node));
+    }
+    for (client, nodes) in [(all[1], [0, 1]), (all[2], [2, 3]), (all[3], [4, 4])] {
+        nodes.into_iter().for_each(|node| world.deliver_commands(client, node));
+    }
+    world.settle();
+    world.release(all[0], lock);
+    world.settle();
+    assert!(all[1..].iter().all(|&it| world.clients[it].done.is_empty()), "nobody has a majority");
+    let mut waiting: Vec<usize> = all[1..].to_vec();
+    for _ in 0..3 {
+        let mut winner = None;
+        for _ in 0..100 {
+            world.pass(MS);
+            winner = waiting.iter().copied().find(|&it| !world.clients[it].done.is_empty());
+            if winner.is_some() {
+                break;
+            }
+        }
+        let winner = winner.expect("a waiter wins in 100 ms");
+        waiting.retain(|&it| it != winner);
+        let lock = world.won(winner);
+        world.release(winner, lock);
+        world.settle();
+    }
+    let splits: u64 = all.iter().map(|&it| world.clients[it].core.stats().splits).sum();
+    assert!(splits >= 1);
+    world.pass(100 * MS);
+    world.assert_clean();
+}
