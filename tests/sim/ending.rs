@@ -17,6 +17,9 @@ use crate::client::instant;
 use crate::user::{Purpose, Wish};
 use crate::world::World;
 
+/// After so long the lines of dead clients are gone.
+const LINES: u64 = 11 * SECOND;
+
 impl World {
     /// No request, pending release, queued waiter or wait is left, and no key on any node.
     pub fn check_that_nothing_is_left(&mut self) {
@@ -88,6 +91,28 @@ impl World {
                 self.run_until(self.agenda.now() + MILLI);
             }
         }
+    }
+
+    /// No token of a client that runs stands in a line. Those of dead clients go with the ttl of
+    /// their line.
+    pub fn check_lines(&mut self) {
+        if self.plan.fair == 0 {
+            return;
+        }
+        for (number, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.kills) {
+            let clock = node.clock(self.agenda.now());
+            for key in &self.keys {
+                for member in node.master.line(clock, &[key, &b":line"[..]].concat()) {
+                    let channel = member.split(|&byte| byte == b' ').nth(1).unwrap_or_default();
+                    let token = member.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
+                    if node.master.has_listener(channel) && !self.given.contains(token) {
+                        let text = member.escape_ascii();
+                        self.checker.violate(format!("node {number} has in line: {text}"));
+                    }
+                }
+            }
+        }
+        self.run_until(self.agenda.now() + LINES);
     }
 
     fn check_that_no_key_is_left(&mut self) {

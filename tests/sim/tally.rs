@@ -122,6 +122,8 @@ pub struct Tally {
     pub deleted: u64,
     /// Locks that an operator took away.
     pub forced: u64,
+    /// Joins of lines, locks won in line, dead waiters before those, claims and splits.
+    pub in_line: [u64; 5],
     /// Keys that were set again on nodes that had lost them.
     pub healed: u64,
     /// Wires of which a client left something unread.
@@ -149,6 +151,9 @@ impl Tally {
         counters.extend(TROUBLES.into_iter().zip(&mut self.troubles));
         let restarts = ["restarts with all keys", "restarts without keys"];
         counters.extend(restarts.into_iter().zip(&mut self.restarts));
+        let in_line =
+            ["joins of lines", "locks won in line", "waiters skipped", "claims", "splits"];
+        counters.extend(in_line.into_iter().zip(&mut self.in_line));
         counters.extend([
             ("events", &mut self.events),
             ("locks handed out", &mut self.handed_out),

@@ -76,6 +76,7 @@ pub struct Held {
 pub struct Wish {
     pub ttl: u64,
     pub bounds: Option<Bounds>,
+    pub fair: bool,
     /// Whether it is to have a fencing number.
     pub fenced: bool,
 }
@@ -83,7 +84,7 @@ pub struct Wish {
 impl Wish {
     /// A lock that is not kept.
     pub fn of(ttl: u64) -> Wish {
-        Wish { ttl, bounds: None, fenced: false }
+        Wish { ttl, bounds: None, fair: false, fenced: false }
     }
 
     /// How it is to be kept.
@@ -194,7 +195,9 @@ impl World {
         let ttl = self.plan.ttl(&mut self.dice);
         let keeps = self.dice.chance(self.plan.keeps);
         let bounds = if keeps { self.draw_keep(ttl) } else { None };
-        Wish { ttl, bounds, fenced: self.dice.chance(self.plan.fences) }
+        let fair = self.plan.fair > 0 && self.dice.chance(self.plan.fair);
+        let fenced = self.dice.chance(self.plan.fences) && !fair;
+        Wish { ttl, bounds, fair, fenced }
     }
 
     /// A user waits for an answer, or is refused.
@@ -241,7 +244,9 @@ impl World {
         let (ttl, wait_for) = (Duration::from_millis(wish.ttl), Duration::from_nanos(wait));
         let (key_bytes, keep, at) = (&self.keys[key], wish.keep(), instant(now));
         let core = &mut it.coordinator;
-        let asked = if wish.fenced {
+        let asked = if wish.fair {
+            core.acquire_fair(key_bytes, ttl, wait_for, keep, serial, at)
+        } else if wish.fenced {
             core.acquire_fenced(key_bytes, ttl, wait_for, keep, serial, at)
         } else {
             core.acquire_and_auto_extend(key_bytes, ttl, wait_for, keep, serial, at)

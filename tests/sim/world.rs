@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use redlatch::Stats;
 use redlatch::proto::Coordinator;
 use redlatch::proto::Instant;
 
@@ -121,10 +122,21 @@ impl World {
         self.run_until(self.plan.length);
         self.heal();
         self.run_until(self.agenda.now() + QUIET);
+        self.check_lines();
         if !self.count_event() {
             return;
         }
         self.check_that_nothing_is_left();
+        let sum = |count: &dyn Fn(&Stats) -> u64| -> u64 {
+            self.clients.iter().map(|it| count(it.coordinator.stats())).sum()
+        };
+        self.tally.in_line = [
+            sum(&|it| it.joined),
+            sum(&|it| it.handed_over),
+            sum(&|it| it.skipped),
+            sum(&|it| it.claims),
+            sum(&|it| it.splits),
+        ];
         let written_back = self.clients.iter().map(|it| it.coordinator.stats().written_back);
         self.tally.written_back = written_back.sum();
         self.tally.healed = self.clients.iter().map(|it| it.coordinator.stats().healed).sum();
