@@ -104,6 +104,15 @@ impl Config {
         self
     }
 
+    /// How long a key lives at first when a fair lock is handed over
+    /// ([`LockOptions::fair`]), if its ttl is longer: four node timeouts unless set. A waiter that
+    /// is next in line and does not run costs the others this time.
+    #[must_use]
+    pub fn hand_over_ttl(mut self, ttl: Duration) -> Config {
+        self.settings.hand_over_ttl = Some(ttl);
+        self
+    }
+
     /// How long a connection may take until its node is ready, and how long
     /// [`Client::connect`](crate::Client::connect) waits for the nodes at most. 1 s unless set.
     #[must_use]
@@ -301,6 +310,7 @@ pub struct LockOptions {
     pub(crate) ttl: Duration,
     pub(crate) wait: Option<Duration>,
     pub(crate) auto_extend: Option<AutoExtend>,
+    pub(crate) fair: bool,
     pub(crate) fenced: bool,
 }
 
@@ -308,7 +318,7 @@ impl LockOptions {
     /// The key lives for `ttl` unless it is extended: whole milliseconds, rounded down. The usable
     /// time is shorter: 1 % of the ttl and 2 ms are subtracted for clock drift.
     pub fn new(ttl: Duration) -> LockOptions {
-        LockOptions { ttl, wait: None, auto_extend: None, fenced: false }
+        LockOptions { ttl, wait: None, auto_extend: None, fair: false, fenced: false }
     }
 
     /// One attempt, without a wait: it fails if others hold the key at this moment.
@@ -342,6 +352,24 @@ impl LockOptions {
     #[must_use]
     pub fn auto_extend(mut self, auto_extend: impl Into<AutoExtend>) -> LockOptions {
         self.auto_extend = Some(auto_extend.into());
+        self
+    }
+
+    /// The lock is fair: a request that is refused stands in line on the nodes with the waiters of
+    /// other clients, and a release hands the key over to the next of them. Waiters are served in
+    /// the order in which they came, and none of them asks the nodes in vain. Without contention a
+    /// fair lock costs what a plain one does.
+    ///
+    /// All clients that wait for the key should ask for a fair lock: a plain one hardly ever gets a
+    /// key that always has a line. On each node the line is a key of its own, `KEY:line`.
+    ///
+    /// A key that is handed over lives for the hand-over ttl at first ([`Config::hand_over_ttl`]).
+    /// If the ttl of the lock is longer, one more round trip extends the key before the lock is
+    /// handed out. Where locks are held for short times, a ttl up to the hand-over ttl, with
+    /// [`auto_extend`](LockOptions::auto_extend), saves that round trip.
+    #[must_use]
+    pub fn fair(mut self) -> LockOptions {
+        self.fair = true;
         self
     }
 

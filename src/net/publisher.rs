@@ -76,6 +76,11 @@ fn publish_locks(stats: &Stats, last: &Stats) {
         ("redlatch_extends_total", stats.extended, last.extended),
         ("redlatch_renewals_total", stats.renewed, last.renewed),
         ("redlatch_keys_healed_total", stats.healed, last.healed),
+        ("redlatch_line_joins_total", stats.joined, last.joined),
+        ("redlatch_line_hand_overs_total", stats.handed_over, last.handed_over),
+        ("redlatch_line_skipped_total", stats.skipped, last.skipped),
+        ("redlatch_line_claims_total", stats.claims, last.claims),
+        ("redlatch_line_splits_total", stats.splits, last.splits),
         ("redlatch_fences_total", stats.fenced, last.fenced),
         ("redlatch_fence_write_backs_total", stats.written_back, last.written_back),
     ];

@@ -2,7 +2,7 @@
 //! without, and what is an error that names it.
 
 use super::*;
-use redlatch::{Error, KeyState, NodeError, NodeReply};
+use redlatch::{Error, KeyState, LockOptions, NodeError, NodeReply};
 
 /// The rule in docs/operations.md: a test compares the two.
 const RULE: &str = "~lock:* ~redlatch:node -@all +set +eval +evalsha +get +del +pttl +pexpire \
@@ -90,6 +90,38 @@ fn the_acl_rule_in_the_papers_is_all_it_takes() {
         let refusals = log.matches("\"object\"").count();
         let of_known: usize = known.map(|word| log.matches(&word).count()).sum();
         assert_eq!(refusals, of_known, "refused: {log}");
+    }
+}
+
+#[test]
+fn the_acl_rule_for_fair_locks_is_all_they_take() {
+    let fleet = Fleet::start(3);
+    let line = ["+zadd", "+zrank", "+zrange", "+zrem", "+subscribe", "+publish", "&redlatch:*"];
+    let paper = include_str!("../../docs/operations.md");
+    let told = paper.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(told.contains(&line.join(" ")), "docs/operations.md does not have: {line:?}");
+    let whole = whole();
+    for rights in [[&whole[..], &line].concat(), whole.clone()] {
+        grant(&fleet, &rights);
+        let (first, second) = (ready(worker(&fleet)), worker(&fleet));
+        for _ in 0..3 {
+            let guard = first.lock("lock:a", LockOptions::new(TTL).fair()).unwrap();
+            let second = second.clone();
+            let waiter = std::thread::spawn(move || {
+                let second = ready(second);
+                let wait = LockOptions::new(TTL).fair().wait(10 * SECOND);
+                let released = second.lock("lock:a", wait).unwrap().release();
+                let stats = second.stats();
+                (released, stats.handed_over)
+            });
+            std::thread::sleep(millis(300));
+            assert_eq!(guard.release(), Ok(ReleaseOutcome::Released));
+            let (released, handed_over) = waiter.join().unwrap();
+            assert_eq!(released, Ok(ReleaseOutcome::Released));
+            // Without the rights of the line it waits as for a plain lock.
+            assert_eq!(handed_over, u64::from(rights.len() > whole.len()));
+        }
+        eventually(SECOND, "nothing is left", || fleet.keys_everywhere().is_empty());
     }
 }
 

@@ -32,6 +32,16 @@ struct Hold {
 
 #[test]
 fn many_processes_share_a_key_while_nodes_come_and_go() {
+    share_a_key(|_| "contend");
+}
+
+#[test]
+fn fair_waiters_share_a_key_while_nodes_come_and_go() {
+    share_a_key(|_| "contend-in-line");
+}
+
+/// `word`: what each process is told to do.
+fn share_a_key(word: impl Fn(usize) -> &'static str) {
     let fleet = Fleet::with(3, &["--appendonly", "yes", "--appendfsync", "no"]);
     let seconds = std::env::var(SECONDS).ok().and_then(|text| text.parse().ok());
     let length = Duration::from_secs(seconds.unwrap_or(SECONDS_UNLESS_TOLD));
@@ -42,8 +52,9 @@ fn many_processes_share_a_key_while_nodes_come_and_go() {
     processes.iter_mut().for_each(Process::wait_ready);
     let begin = now();
     let end = begin + length.as_nanos() as u64;
-    for process in &mut processes {
-        process.tell(&format!("contend a {} {end} {}", HELD.as_millis(), file.display()));
+    for (number, process) in processes.iter_mut().enumerate() {
+        let word = word(number);
+        process.tell(&format!("{word} a {} {end} {}", HELD.as_millis(), file.display()));
     }
     let troubles = trouble(&fleet, end);
     for process in &mut processes {

@@ -4,6 +4,7 @@
 mod cancelled;
 mod crowd;
 mod death;
+mod fair;
 mod hand_over;
 mod inside;
 mod odd_nodes;

@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use redlatch::{Client, Error, Guard, NodeState};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 use crate::support::again;
@@ -68,6 +69,12 @@ impl Process {
         self.tell(&format!("lock {key} {}", ttl.as_millis()));
     }
 
+    /// Begins to wait for a fair lock.
+    #[track_caller]
+    pub fn ask_in_line(&mut self, key: &str, ttl: Duration) {
+        self.tell(&format!("fair {key} {}", ttl.as_millis()));
+    }
+
     /// The lock that was waited for.
     #[track_caller]
     pub fn had(&mut self) -> Had {
@@ -122,6 +129,26 @@ impl Process {
         }
     }
 
+    /// SIGSTOP: it does nothing until it goes on.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.child.id());
+        eventually(5 * SECOND, "the process is stopped", || {
+            let stat = std::fs::read_to_string(&stat).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        });
+    }
+
+    /// SIGCONT.
+    pub fn cont(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a child's pid is positive"), signal).expect("it is a child");
+    }
+
     /// SIGKILL, and waits until it is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -156,7 +183,8 @@ fn in_a_process_of_its_own() {
         let line = line.expect("a pipe can be read");
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
-            ["lock", key, ttl] => held = wait_for(&client, key, millis(number(ttl))),
+            ["lock", key, ttl] => held = wait_for(&client, key, options(ttl)),
+            ["fair", key, ttl] => held = wait_for(&client, key, options(ttl).fair()),
             ["release"] => {
                 let guard: Guard<'_> = held.take().expect("it is held");
                 let moment = now();
@@ -167,7 +195,11 @@ fn in_a_process_of_its_own() {
             }
             ["keep"] => keep_on(&client, held.as_mut().expect("it is held")),
             ["contend", key, ttl, end, file] => {
-                contend(&client, key, millis(number(ttl)), number(end), file);
+                contend(&client, key, options(ttl), number(end), file);
+                say("done");
+            }
+            ["contend-in-line", key, ttl, end, file] => {
+                contend(&client, key, options(ttl).fair(), number(end), file);
                 say("done");
             }
             _ => panic!("what is {line}?"),
@@ -183,8 +215,12 @@ fn number(word: &str) -> u64 {
     word.parse().expect("a number")
 }
 
-fn wait_for<'a>(client: &'a Client, key: &str, ttl: Duration) -> Option<Guard<'a>> {
-    match client.lock(key, LockOptions::new(ttl).wait(60 * SECOND)) {
+fn options(ttl: &str) -> LockOptions {
+    LockOptions::new(millis(number(ttl)))
+}
+
+fn wait_for<'a>(client: &'a Client, key: &str, options: LockOptions) -> Option<Guard<'a>> {
+    match client.lock(key, options.wait(60 * SECOND)) {
         Ok(guard) => {
             let have = now();
             let deadline = guard.deadline().map_or(0, |deadline| deadline.as_nanos());
@@ -209,7 +245,7 @@ fn keep_on(client: &Client, guard: &mut Guard<'_>) {
 
 /// Takes the lock and gives it back again and again. Writes every hold into the file: the process
 /// id, when it asked, from when and until when it held. A wait that got no lock holds from 0.
-fn contend(client: &Client, key: &str, ttl: Duration, end: u64, file: &str) {
+fn contend(client: &Client, key: &str, options: LockOptions, end: u64, file: &str) {
     // Many processes append to it: each line is one write.
     let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
     let who = std::process::id();
@@ -220,7 +256,7 @@ fn contend(client: &Client, key: &str, ttl: Duration, end: u64, file: &str) {
             return;
         }
         let wait = Duration::from_nanos(end - asked);
-        let (from, until) = match client.lock(key, LockOptions::new(ttl).wait(wait)) {
+        let (from, until) = match client.lock(key, options.wait(wait)) {
             Ok(guard) => {
                 let from = now();
                 let_pass(Duration::from_micros(dice.below(2_000)));

@@ -261,6 +261,10 @@ fn trouble(cause: NodeError, words: &dyn std::fmt::Display) -> Trouble {
 fn of(reply: &Reply<'_>) -> Option<Answer> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Some(match reply {
+        // `SUBSCRIBE` is answered by a push.
+        Reply::Push(items) if items.iter().next() == Some(Reply::Bulk(b"subscribe")) => {
+            Answer::Text("subscribe".into())
+        }
         Reply::Push(_) => return None,
         Reply::Error(line) => Answer::Error(text(line).chars().take(LONGEST_ERROR).collect()),
         Reply::Integer(number) => Answer::Number(*number),

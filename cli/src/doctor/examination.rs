@@ -139,7 +139,8 @@ fn examine_into(
     seen.identities.dedup();
     // If two servers take turns, one would keep the key that the other is asked to delete.
     if seen.is_master() && seen.identities.len() <= 1 {
-        seen.trials = trial::run(&mut connection, node.db, &manner.keys)?;
+        let notified = matches!(seen.hello, Some(Answer::Many(_)));
+        seen.trials = trial::run(&mut connection, node.db, &manner.keys, notified)?;
     }
     watch_the_clock(&mut connection, seen)?;
     if let (Some(key), true) = (&manner.marker, seen.is_in_its_database()) {

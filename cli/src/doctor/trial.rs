@@ -14,6 +14,10 @@ use super::connection::{Answer, Connection, Trouble};
 /// The ttl of a key that cannot be deleted, in milliseconds.
 const TTL: &[u8] = b"5000";
 
+/// A channel such as waiters in line listen to, and another that nobody listens to.
+const CHANNEL: &[u8] = b"redlatch:doctor";
+const OTHER_CHANNEL: &[u8] = b"redlatch:nobody";
+
 /// The trials of the counter of a fencing number, under one name.
 pub const FENCING: &str = "fencing";
 
@@ -54,7 +58,13 @@ impl Trial {
 type Question<'a> = (&'static str, Vec<&'a [u8]>);
 
 /// Tries all commands.
-pub fn run(connection: &mut Connection, db: u32, keys: &Keys) -> Result<Vec<Trial>, Trouble> {
+/// `notified`: the connection speaks RESP3, so it can subscribe and go on.
+pub fn run(
+    connection: &mut Connection,
+    db: u32,
+    keys: &Keys,
+    notified: bool,
+) -> Result<Vec<Trial>, Trouble> {
     if db != 0 {
         let answer = connection.ask(&[b"SELECT", db.to_string().as_bytes()])?;
         if let Answer::Error(_) = answer {
@@ -64,8 +74,13 @@ pub fn run(connection: &mut Connection, db: u32, keys: &Keys) -> Result<Vec<Tria
     }
     let counter = counter_key(keys.key.as_bytes());
     let mut questions = about_the_connection();
+    if notified {
+        questions.push(("SUBSCRIBE", vec![b"SUBSCRIBE", CHANNEL]));
+    }
+    questions.push(("PUBLISH", vec![b"PUBLISH", OTHER_CHANNEL, b""]));
     questions.extend(about_the_counter(keys, &counter));
-    questions.extend(about_the_key(keys));
+    let line = format!("{}:line", keys.key);
+    questions.extend(about_the_key(keys, &line));
     let words: Vec<&[&[u8]]> = questions.iter().map(|(_, words)| words.as_slice()).collect();
     let answers = connection.ask_all(&words)?;
     let commands = questions.iter().map(|(command, _)| *command);
@@ -99,9 +114,10 @@ fn about_the_counter<'a>(keys: &'a Keys, counter: &'a [u8]) -> Vec<Question<'a>>
     ]
 }
 
-fn about_the_key(keys: &Keys) -> Vec<Question<'_>> {
+fn about_the_key<'a>(keys: &'a Keys, line: &'a str) -> Vec<Question<'a>> {
     let key = keys.key.as_bytes();
     let (token, other) = (&keys.token.digits()[..], &keys.other.digits()[..]);
+    let line = line.as_bytes();
     let (release, extend) = (RELEASE.source.as_bytes(), EXTEND.source.as_bytes());
     let set = || ("SET", vec![b"SET", key, token, b"NX", b"PX", TTL]);
     vec![
@@ -124,7 +140,12 @@ fn about_the_key(keys: &Keys) -> Vec<Question<'_>> {
         ("DELIFEQ", vec![b"DELIFEQ", key, token]),
         set(),
         ("DELEX", vec![b"DELEX", key, b"IFEQ", token]),
-        ("DEL", vec![b"DEL", key]),
+        ("ZADD", vec![b"ZADD", line, b"1", b"doctor"]),
+        ("PEXPIRE", vec![b"PEXPIRE", line, TTL]),
+        ("ZRANK", vec![b"ZRANK", line, b"doctor"]),
+        ("ZRANGE", vec![b"ZRANGE", line, b"0", b"0"]),
+        ("ZREM", vec![b"ZREM", line, b"doctor"]),
+        ("DEL", vec![b"DEL", key, line]),
     ]
 }
 
@@ -185,6 +206,7 @@ mod tests {
         use rand::{SeedableRng, rngs::StdRng};
         let token = LockToken::random(&mut StdRng::from_seed([3; 32]));
         let keys = Keys { key: "redlatch-doctor:1".into(), token: token.clone(), other: token };
-        assert_eq!(about_the_key(&keys).last().map(|question| question.0), Some("DEL"));
+        let questions = about_the_key(&keys, "line");
+        assert_eq!(questions.last().map(|question| question.0), Some("DEL"));
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use redlatch::{AutoExtend, Lock, LockOptions, LostReason, clock};
 
-use crate::arguments::{Common, Fencing, Key, duration};
+use crate::arguments::{Common, Fairness, Fencing, Key, duration};
 use crate::event_loop::EventLoop;
 use crate::holder::Holder;
 use crate::output::Refusal;
@@ -113,6 +113,8 @@ pub struct Options {
     pub foreground: bool,
 
     #[command(flatten)]
+    pub fairness: Fairness,
+    #[command(flatten)]
     pub fencing: Fencing,
     #[command(flatten)]
     pub presence: presence::Flags,
@@ -156,7 +158,8 @@ fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusa
     let mut signals = Signals::listen(event_loop.registry())
         .map_err(|error| Refusal::internal(format!("signals: they cannot be caught: {error}")))?;
     let once = LockOptions::once(options.common.timing.ttl).auto_extend(keep(options, grace));
-    let wanted = (options.key.key.as_str(), &options.common.timing, options.fencing.of(once));
+    let once = options.fairness.of(options.fencing.of(once));
+    let wanted = (options.key.key.as_str(), &options.common.timing, once);
     let mut stop = || signals.ending();
     let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, reports);
     let lock = match waited {

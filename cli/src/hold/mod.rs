@@ -14,7 +14,7 @@ use redlatch::{
 };
 use rustix::process::Signal;
 
-use crate::arguments::{Common, Fencing, Key};
+use crate::arguments::{Common, Fairness, Fencing, Key};
 use crate::event_loop::EventLoop;
 use crate::exec::holding::{self, give_back};
 use crate::exec::log::Stream;
@@ -60,6 +60,8 @@ pub struct Options {
     pub max_hold: MaxHold,
 
     #[command(flatten)]
+    pub fairness: Fairness,
+    #[command(flatten)]
     pub fencing: Fencing,
     #[command(flatten)]
     pub presence: presence::Flags,
@@ -95,7 +97,8 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     let keep = AutoExtend::at_most(options.max_hold.0.unwrap_or(Duration::MAX));
     let keep = keep.warn_before(default_grace(lasts(options)));
     let once = LockOptions::once(options.common.timing.ttl).auto_extend(keep);
-    let wanted = (options.key.key.as_str(), &options.common.timing, options.fencing.of(once));
+    let once = options.fairness.of(options.fencing.of(once));
+    let wanted = (options.key.key.as_str(), &options.common.timing, once);
     let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, reports);
     let lock = match waited.map_err(|error| refusal(error, options.conflict_exit_code))? {
         Waited::Held(lock) => lock,

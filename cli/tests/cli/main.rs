@@ -22,6 +22,7 @@ mod exec_lost;
 mod exec_pipes;
 mod exec_signals;
 mod exec_terminal;
+mod fair;
 mod fenced;
 mod force_release;
 mod frozen;

@@ -31,11 +31,16 @@ impl Engine {
         options: impl Into<LockOptions>,
         data: u64,
     ) -> Result<Op, Error> {
-        let LockOptions { ttl, wait, auto_extend, fenced } = options.into();
+        let LockOptions { ttl, wait, auto_extend, fenced, fair } = options.into();
         let wait = wait.unwrap_or(DEFAULT_WAIT);
         let (key, now) = (key.as_ref(), clock::now());
         let coordinator = &mut self.coordinator;
-        let asked = if fenced {
+        let asked = if fair && fenced {
+            let problem = "a fair lock has no fencing number; leave one of the two out";
+            Err(ConfigError::Fence { problem }.into())
+        } else if fair {
+            coordinator.acquire_fair(key, ttl, wait, auto_extend, data, now)
+        } else if fenced {
             coordinator.acquire_fenced(key, ttl, wait, auto_extend, data, now)
         } else {
             coordinator.acquire_and_auto_extend(key, ttl, wait, auto_extend, data, now)

@@ -23,8 +23,11 @@ const fn wish(command: &'static str, rule: &'static str, effect: &'static str) -
     Need { command, rule, level: Level::Warn, effect }
 }
 
+/// The effect of a command of the line that is missing.
+const LINE: &str = "nobody can wait in line there for a fair lock";
+
 /// In the order of their importance.
-const NEEDS: [Need; 19] = [
+const NEEDS: [Need; 25] = [
     need("SET", "+set", "no lock can be had"),
     need("SELECT", "+select", "the database of the URL cannot be reached, so it is not asked"),
     need("EVAL", "+eval", "nothing can be released, so it is not asked"),
@@ -46,6 +49,12 @@ const NEEDS: [Need; 19] = [
     wish("DELIFEQ", "+delifeq", "the script releases instead"),
     wish("DELEX", "+delex", "the script releases instead"),
     wish("CLIENT KILL", "+client|kill", "a pending release of a lost connection is sent twice"),
+    wish("ZADD", "+zadd", LINE),
+    wish("ZRANK", "+zrank", LINE),
+    wish("ZRANGE", "+zrange", LINE),
+    wish("ZREM", "+zrem", LINE),
+    wish("SUBSCRIBE", "+subscribe &redlatch:*", "who waits for a fair lock polls, and is slower"),
+    wish("PUBLISH", "+publish &redlatch:*", "who waits for a fair lock polls, and is slower"),
     wish("CLIENT SETNAME", "+client|setname", "the client has no name in CLIENT LIST"),
     wish("CLIENT SETINFO", "+client|setinfo", "CLIENT LIST does not show the client's version"),
 ];

@@ -6,12 +6,13 @@ use super::*;
 /// `status`.
 const ALL: &str = "-@all +set +eval +evalsha +get +del +pttl +pexpire +exists +delifeq +delex \
     +select +info +time +script|load +command|info +client|tracking +client|caching +client|kill \
-    +client|setname +client|setinfo +getrange +config|get";
+    +client|setname +client|setinfo +getrange +config|get +zadd +zrank +zrange +zrem +subscribe \
+    +publish &*";
 
 /// A right that is taken away, and the finding: the check, its level, and its words.
 type Missing = (&'static str, &'static str, &'static str, &'static str);
 
-const MISSING: [Missing; 17] = [
+const MISSING: [Missing; 23] = [
     ("set", "permissions", "fail", "SET is refused (NOPERM"),
     ("eval", "permissions", "fail", "EVAL is refused (NOPERM"),
     ("get", "permissions", "fail", "GET is refused (NOPERM"),
@@ -26,6 +27,12 @@ const MISSING: [Missing; 17] = [
     ("command|info", "permissions", "warn", "COMMAND INFO is refused (NOPERM"),
     ("client|kill", "permissions", "warn", "CLIENT KILL is refused (NOPERM"),
     ("client|setname", "permissions", "warn", "CLIENT SETNAME is refused (NOPERM"),
+    ("zadd", "permissions", "warn", "ZADD is refused (NOPERM"),
+    ("zrank", "permissions", "warn", "ZRANK is refused (NOPERM"),
+    ("zrange", "permissions", "warn", "ZRANGE is refused (NOPERM"),
+    ("zrem", "permissions", "warn", "ZREM is refused (NOPERM"),
+    ("subscribe", "permissions", "warn", "SUBSCRIBE is refused (NOPERM"),
+    ("publish", "permissions", "warn", "PUBLISH is refused (NOPERM"),
     ("client|tracking", "tracking", "warn", "CLIENT TRACKING is refused (NOPERM"),
     ("client|caching", "tracking", "warn", "CLIENT CACHING is refused (NOPERM"),
     ("config|get", "connections", "warn", "the node refuses CONFIG"),
@@ -146,7 +153,7 @@ fn each_command_that_is_refused_is_found_with_its_effect() {
 #[test]
 fn the_prefix_is_named_to_a_user_of_some_keys() {
     let users = Users::start(1);
-    users.set(0, "~lock:* +@all");
+    users.set(0, "~lock:* &redlatch:* +@all");
     let diagnosis = ask_plainly(&[users.url(0)]);
     diagnosis.is(&users.label(0), &[("permissions", "fail", "try --key-prefix")]);
     let prefixed = [&PLAINLY[..], &["--key-prefix", "lock:"]].concat();
