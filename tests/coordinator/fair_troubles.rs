@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use redlatch::RestartGuard;
+use redlatch::proto::NodeId;
 use redlatch::testing::master::{Restart, Trouble};
+use redlatch::RestartGuard;
 
 use super::fair::{LONG, MS, TTL, line_of};
-use super::fair_world::{KEY, World};
+use super::fair_world::{KEY, LINE, World};
 
 #[test]
 fn waiters_that_cannot_be_notified_poll() {
@@ -142,4 +143,61 @@ fn a_node_that_restarts_empty_gets_its_line_again() {
     world.release(all[2], lock);
     world.pass(300 * MS);
     world.assert_clean();
+}
+
+/// The channel of the first waiter in the line of a node.
+fn channel(world: &World, node: usize) -> Vec<u8> {
+    let member = world.masters[node].line(world.now, LINE).remove(0);
+    member.split(|&byte| byte == b' ').nth(1).unwrap().to_vec()
+}
+
+/// A message as the script of a hand-over sends it.
+fn message(skipped: &str, token: &str, key: &str) -> String {
+    format!("{skipped}\n\n{token}\n{key}")
+}
+
+#[test]
+fn the_message_of_one_node_is_no_vote_of_the_replica_that_relays_it() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    let channel = channel(&world, 0);
+    world.release(all[0], lock);
+    // Only one node gets the release. Another one relays its message, as a replica does.
+    world.deliver_commands(all[0], 0);
+    world.deliver_answers(all[1], 0);
+    let text = message("0", &world.value(0), "k");
+    world.run(1, &[b"PUBLISH", &channel, text.as_bytes()]);
+    world.deliver_answers(all[1], 1);
+    let head = format!(">3\r\n$7\r\nmessage\r\n${}\r\n", channel.len());
+    let tail = format!("\r\n${}\r\n{text}\r\n", text.len());
+    let bytes = [head.as_bytes(), &channel[..], tail.as_bytes()].concat();
+    let now = world.now;
+    let core = &mut world.clients[all[1]].core;
+    core.handle_bytes(NodeId::new(1), &bytes, now);
+    assert!(core.poll_completion(now).is_none(), "one node voted twice");
+    world.settle();
+    let lock = world.won(all[1]);
+    world.release(all[1], lock);
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn a_copied_key_on_a_replica_is_no_answer_to_a_poll() {
+    let mut world = World::new(3);
+    let all: Vec<usize> = (0..2).map(|_| world.client()).collect();
+    world.ask(all[0], LONG);
+    world.settle();
+    let lock = world.won(all[0]);
+    world.ask(all[1], TTL);
+    world.settle();
+    let member = world.masters[0].line(world.now, LINE).remove(0);
+    let token = member.rsplit(|&byte| byte == b' ').next().unwrap().to_vec();
+    // One node gives the key to the waiter, and another one becomes its replica.
+    world.run(0, &[b"SET", KEY, &token, b"PX", b"60000"]);
+    world.run(1, &[b"SET", KEY, &token, b"PX", b"60000"]);
+    world.masters[1].suffer(Trouble::Replica);
+    world.pass(150 * MS);
+    assert!(world.lock(all[1]).is_none(), "the first one has the key on one master only");
+    assert!(world.clients[all[0]].core.key(&lock).is_some());
 }

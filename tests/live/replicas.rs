@@ -42,3 +42,39 @@ fn extend_does_not_count_a_replica_whose_copy_lives_long_enough_already() {
     let error = error.to_string();
     assert_eq!(error.matches("is a replica").count(), 2, "{error}");
 }
+
+/// A replica relays what its master publishes, to those who are subscribed on the replica.
+#[test]
+fn a_hand_over_that_a_replica_relays_is_no_vote_of_the_replica() {
+    let fleet = Fleet::start(3);
+    let ttl = 60 * SECOND;
+    let fair = || LockOptions::new(ttl).wait(ttl).fair();
+    let fair_config = || config(&fleet).hand_over_ttl(ttl);
+    let holder = Client::connect(fair_config()).expect("a good configuration");
+    holder.wait_ready(3);
+    let guard = holder.lock("a", fair()).expect("it is free");
+    let mut waiter = Loop::ready(fair_config());
+    waiter.engine.acquire("a", fair(), 1).expect("it can be asked for");
+    let in_line = |node: &crate::support::Node| node.command(&["ZCARD", "a:line"]).int();
+    waiter.turn_until("it stands in line, and no answer is missing", |engine| {
+        let core = engine.coordinator();
+        let unanswered = (0..3).map(|node| core.unanswered(NodeId::new(node))).sum::<usize>();
+        unanswered == 0 && fleet.iter().all(|node| in_line(node) == 1)
+    });
+    // The waiter does not run while one node becomes the replica of another one. So it does not
+    // learn that by a poll.
+    fleet[2].command(&["SET", "a", "other", "PX", "60000"]);
+    fleet[0].command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    let port = fleet[0].port().to_string();
+    assert!(fleet[1].command(&["REPLICAOF", "127.0.0.1", &port]).is_ok());
+    eventually(20 * SECOND, "it is a replica", || fleet[1].info("master_link_status") == "up");
+    let before = fleet[0].get("a");
+    let _one_master_released = guard.release();
+    eventually(5 * SECOND, "the key is handed over and copied", || {
+        let now = fleet[0].get("a");
+        now != before && now.is_some() && now == fleet[1].get("a")
+    });
+    waiter.turn_for(SECOND);
+    let done = waiter.engine.poll_completion();
+    assert!(done.is_none(), "one master and its replica gave it the lock: {done:?}");
+}

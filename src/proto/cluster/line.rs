@@ -26,12 +26,17 @@ pub(super) enum Listening {
 }
 
 impl Cluster {
-    /// The channel of this client, if it listens.
-    pub fn channel(&self) -> Option<&Channel> {
-        self.channel.as_ref()
+    /// Whether the client listens on its connections.
+    pub fn is_listening(&self) -> bool {
+        self.channel.is_some()
     }
 
-    /// From now on the client listens to this channel, on every connection.
+    /// The channel of this client on a node, if it listens.
+    pub fn channel(&self, node: NodeId) -> Option<Channel> {
+        self.channel.map(|channel| channel.at(node))
+    }
+
+    /// From now on the client listens to this channel, on every connection to that of the node.
     pub fn listen_to(&mut self, channel: Channel, now: Instant) {
         self.channel = Some(channel);
         for node in self.all_nodes().iter() {
@@ -41,7 +46,7 @@ impl Cluster {
 
     /// Subscribes, if the client listens and the node may be asked.
     pub(super) fn begin_to_listen(&mut self, node: NodeId, now: Instant) {
-        let Some(channel) = self.channel else { return };
+        let Some(channel) = self.channel(node) else { return };
         let entry = &mut self.nodes[node.index()];
         if !entry.state.is_usable() || entry.listening != Listening::No {
             return;
@@ -84,8 +89,10 @@ impl Cluster {
         self.nodes[node.index()].connection.standing()
     }
 
-    /// What a node said with the hand-over that was reported last.
+    /// What a node said with the hand-over that was reported last. A message on the channel of
+    /// another node is not what this node did: a replica relays the messages of its master.
     pub fn take_handed_over(&mut self, node: NodeId) -> Option<HandedOver> {
-        self.nodes[node.index()].connection.take_handed_over()
+        let message = self.nodes[node.index()].connection.take_handed_over();
+        message.filter(|message| self.channel(node) == Some(message.channel))
     }
 }

@@ -45,7 +45,7 @@ const GIVEN_AWAY: usize = 64;
 impl Locks {
     /// The client asked for a fair lock: it listens to a channel of its own from now on.
     pub fn prepare_line(&mut self, now: Instant) {
-        if self.cluster.channel().is_none() {
+        if !self.cluster.is_listening() {
             let channel = Channel::of(self.rng.0.random());
             self.cluster.listen_to(channel, now);
             self.act_on_changes(now);
@@ -253,7 +253,8 @@ impl Locks {
 
     /// A node handed a key over to a waiter of this client.
     pub fn handed_over(&mut self, node: NodeId, now: Instant) {
-        let Some(HandedOver { key, token, next, skipped }) = self.cluster.take_handed_over(node)
+        let Some(HandedOver { key, token, next, skipped, .. }) =
+            self.cluster.take_handed_over(node)
         else {
             return;
         };
@@ -286,7 +287,7 @@ impl Locks {
         let record = self.records.get(id);
         let Some(line) = record.line() else { return };
         let elsewhere = line.joined.minus(line.holds(now));
-        let (silent, ttl) = (line.silent, line.ttl);
+        let ttl = line.ttl;
         if self.given_away.len() == GIVEN_AWAY {
             self.given_away.pop_front();
         }
@@ -297,8 +298,8 @@ impl Locks {
             }
             self.command.clear();
             let key = self.key_prefix.put_before(&record.key);
-            let channel = self.cluster.channel().filter(|_| !silent.contains(node));
-            let member = Member { token: &record.token, ttl, channel };
+            let channel = self.cluster.channel(node).filter(|_| !line.is_silent(node));
+            let member = Member { token: &record.token, ttl, channel: channel.as_ref() };
             lines::leave(&mut self.command, key, member);
             self.cluster.ask_all(node.into(), Ask::Node(NodeAsk::LastWord), now, &self.command);
         }

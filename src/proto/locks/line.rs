@@ -75,8 +75,7 @@ pub struct Line {
     pub early_polls: u32,
     /// How many waiters before this one could not be reached.
     pub skipped: u64,
-    /// The token or the member that the key is handed over to; empty: the member that most nodes
-    /// named.
+    /// The token that the key is handed over to; empty: the one that most nodes named.
     pub successor: Bytes,
     /// The error of the last attempt, while the waiter claims.
     pub last: Option<Error>,
@@ -242,16 +241,34 @@ impl Line {
         !self.joined.minus(self.left).is_empty()
     }
 
-    /// The member or the token that the key is handed over to; empty if none is known.
-    pub fn named_successor(&self) -> &[u8] {
+    /// Whether the node does not notify this client of hand-overs.
+    pub fn is_silent(&self, node: NodeId) -> bool {
+        self.silent.contains(node)
+    }
+
+    /// The one that this node hands the key over to: its member if the node named it, else its
+    /// token; empty if none is known. All nodes get the same one, though its members differ.
+    pub fn successor_at(&self, node: NodeId) -> &[u8] {
+        let token = self.named_successor();
+        let member = &self.at[node.index()].next;
+        if token_of(member) == token { member } else { token }
+    }
+
+    /// The token that the key is handed over to; empty if none is known.
+    fn named_successor(&self) -> &[u8] {
         if !self.successor.is_empty() {
             return &self.successor;
         }
-        let named = |next: &Bytes| self.at.iter().filter(|at| at.next == *next).count();
-        let all = self.at.iter().map(|at| &at.next).filter(|next| !next.is_empty());
-        let most = all.max_by(|a, b| named(a).cmp(&named(b)).then_with(|| b.cmp(a)));
-        most.map_or(&[], |next| next)
+        let all = || self.at.iter().map(|at| token_of(&at.next)).filter(|next| !next.is_empty());
+        let named = |token: &[u8]| all().filter(|&other| other == token).count();
+        let most = all().max_by(|a, b| named(a).cmp(&named(b)).then_with(|| b.cmp(a)));
+        most.unwrap_or_default()
     }
+}
+
+/// The token of a member: its last word.
+fn token_of(member: &[u8]) -> &[u8] {
+    member.rsplit(|&byte| byte == b' ').next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -372,14 +389,18 @@ mod tests {
     #[test]
     fn the_successor_is_the_one_that_most_nodes_named() {
         let mut line = joined(5);
-        assert_eq!(line.named_successor(), b"");
-        for (node, next) in [(0, "m1"), (1, "m2"), (2, "m2"), (3, "m1"), (4, "")] {
+        assert_eq!(line.successor_at(NodeId::new(0)), b"");
+        let names = [(0, "9 c0 m1"), (1, "9 c1 m2"), (2, "9 c2 m2"), (3, "9 c3 m1"), (4, "")];
+        for (node, next) in names {
             line.note_next(NodeId::new(node), Bytes::from_static(next.as_bytes()));
         }
-        assert_eq!(line.named_successor(), b"m1");
-        line.note_next(NodeId::new(4), Bytes::from_static(b"m2"));
-        assert_eq!(line.named_successor(), b"m2");
+        let at = |line: &Line| -> Vec<Vec<u8>> {
+            (0..5).map(|node| line.successor_at(NodeId::new(node)).to_vec()).collect()
+        };
+        assert_eq!(at(&line), [&b"9 c0 m1"[..], b"m1", b"m1", b"9 c3 m1", b"m1"]);
+        line.note_next(NodeId::new(4), Bytes::from_static(b"9 c4 m2"));
+        assert_eq!(at(&line), [&b"m2"[..], b"9 c1 m2", b"9 c2 m2", b"m2", b"9 c4 m2"]);
         line.successor = Bytes::from_static(A);
-        assert_eq!(line.named_successor(), A);
+        assert_eq!(at(&line), [A; 5]);
     }
 }

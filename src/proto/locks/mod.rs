@@ -413,15 +413,17 @@ impl Locks {
     /// Only this method encodes the bytes of a record, and checks its phase first.
     fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
         let record = self.records.get_mut(id);
-        if record.fair && kind.names_the_line() {
-            // On these nodes the question has other words than on the rest.
-            let silent = record.line().map_or(NodeSet::EMPTY, |line| line.silent);
-            for odd in [nodes.common(silent), nodes.common(record.plain())] {
-                if !odd.is_empty() && odd != nodes {
-                    self.ask_all(odd, id, kind, now);
-                    self.ask_all(nodes.minus(odd), id, kind, now);
-                    return;
-                }
+        if record.fair && kind.names_the_line() && nodes.len() > 1 {
+            let (odd, in_line) = (nodes.common(record.plain()), record.line().is_some());
+            if in_line {
+                // The member names the channel of its node.
+                nodes.iter().for_each(|node| self.ask(node, id, kind, now));
+                return;
+            }
+            if !odd.is_empty() && odd != nodes {
+                self.ask_all(odd, id, kind, now);
+                self.ask_all(nodes.minus(odd), id, kind, now);
+                return;
             }
         }
         let phase = match kind {
@@ -451,9 +453,10 @@ impl Locks {
         let key = self.key_prefix.put_before(&record.key);
         let fair = record.fair && kind.names_the_line() && record.plain().common(nodes).is_empty();
         if fair {
-            let silent = record.line().is_some_and(|it| !it.silent.common(nodes).is_empty());
-            let channel = self.cluster.channel().filter(|_| !silent);
-            encode_for_line(&mut self.command, key, record, kind, channel);
+            let node = nodes.iter().next();
+            let heard = node.filter(|&node| !record.line().is_some_and(|it| it.is_silent(node)));
+            let channel = heard.and_then(|node| self.cluster.channel(node));
+            encode_for_line(&mut self.command, key, record, kind, (node, channel));
         } else {
             encode(&mut self.command, key, record, kind, now);
         }
@@ -576,15 +579,17 @@ fn encode(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Inst
     }
 }
 
-/// As [`encode`], for a question that names the line. `channel` is that of the member.
+/// As [`encode`], for a question that names the line. A record that is in line has a `channel` for
+/// each `node`, so each is asked by itself.
 fn encode_for_line(
     out: &mut BytesMut,
     key: &[u8],
     record: &Record,
     kind: Kind,
-    channel: Option<&Channel>,
+    (node, channel): (Option<NodeId>, Option<Channel>),
 ) {
     let (token, line) = (&record.token, record.line());
+    let channel = channel.as_ref();
     let member = line.map(|line| Member { token, ttl: line.ttl, channel });
     match (kind, member) {
         (Kind::Join(form), Some(member)) => {
@@ -594,7 +599,7 @@ fn encode_for_line(
             // A join in flight, or one of a lost connection, may be executed yet.
             let sure = record.asked.is_empty() && record.unproven().is_empty();
             let stands = line.is_some_and(|line| !sure || line.may_stand());
-            let successor = line.map_or(&[][..], |line| line.named_successor());
+            let successor = line.zip(node).map_or(&[][..], |(line, node)| line.successor_at(node));
             lines::hand_over(out, form, key, token, member.filter(|_| stands), successor);
         }
         (other, _) => unreachable!("{other:?} names no line"),

@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
+use crate::proto::node_set::NodeId;
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::Ttl;
 use crate::proto::wire::command::{Form, Script, decimal, encode, put_bulk, put_header, put_token};
@@ -26,11 +27,13 @@ const LINE: &[u8] = b":line";
 /// polls. So a line whose waiters are all gone ends.
 pub const LINE_TTL: Duration = Duration::from_secs(10);
 
-/// How long a channel is: `redlatch:` and 32 hex digits.
+/// How long a channel is: `redlatch:` and 32 hex digits. The last two are the index of the node.
 pub const CHANNEL_BYTES: usize = 9 + 32;
 
 /// The most bytes of a member: a ttl of 20 digits, the channel, the token and two spaces.
 const LONGEST_MEMBER: usize = 20 + CHANNEL_BYTES + LONGEST_TOKEN + 2;
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// The channel of a waiter that cannot be notified.
 const NO_CHANNEL: &[u8] = b"-";
@@ -70,11 +73,16 @@ macro_rules! give {
 /// `ARGV[1]` is the token, `ARGV[2]` its member, `ARGV[3]` the ttl of the key and `ARGV[4]` that of
 /// the line, both in milliseconds. The answer is how long the key lives if it is the caller's; else
 /// the place in the line (0 if it is new there), a space, and the value of the key.
+///
+/// Every way through the script writes, so a replica refuses it: the copy of a key is no vote.
 pub const JOIN: Script = Script {
     source: concat!(
         give!(),
         "local v = redis.call('GET', KEYS[1]) \
-         if v == ARGV[1] then return redis.call('PTTL', KEYS[1]) end \
+         if v == ARGV[1] then \
+         redis.call('ZREM', KEYS[2], ARGV[2]) \
+         return redis.call('PTTL', KEYS[1]) \
+         end \
          if not v then \
          local first = give(nil) \
          if not first or first == ARGV[2] then \
@@ -92,7 +100,7 @@ pub const JOIN: Script = Script {
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          return rank .. ' ' .. string.sub(v, 1, 168)"
     ),
-    sha1: "0a3f7e0de25f8642695c29a506eaca663d02208c",
+    sha1: "7885192a976318b72a61aad5d19b821202a95b65",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
@@ -127,19 +135,28 @@ pub const HAND_OVER: Script = Script {
     sha1: "139f79f9e708cd5fe3df35f6f6d9390363997aa1",
 };
 
-/// The channel of a client, by which the nodes notify it.
+/// The channel of a client, by which one node notifies it. Each node has a channel of its own: a
+/// replica relays the messages of its master, and those are no votes of the replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Channel([u8; CHANNEL_BYTES]);
 
 impl Channel {
-    /// The channel with this random number.
+    /// The channel of node 0 for a client with this random number.
     pub fn of(random: u128) -> Channel {
         let mut bytes = *b"redlatch:00000000000000000000000000000000";
-        for (index, byte) in bytes[CHANNEL_BYTES - 32..].iter_mut().enumerate() {
-            let nibble = (random >> (4 * index)) as usize & 15;
-            *byte = b"0123456789abcdef"[nibble];
+        let digits = &mut bytes[CHANNEL_BYTES - 32..CHANNEL_BYTES - 2];
+        for (index, byte) in digits.iter_mut().enumerate() {
+            *byte = HEX[(random >> (4 * index)) as usize & 15];
         }
         Channel(bytes)
+    }
+
+    /// The channel of this node for the same client.
+    #[must_use]
+    pub fn at(mut self, node: NodeId) -> Channel {
+        self.0[CHANNEL_BYTES - 2] = HEX[(node.index() >> 4) & 15];
+        self.0[CHANNEL_BYTES - 1] = HEX[node.index() & 15];
+        self
     }
 
     /// The channel as it is sent.
@@ -285,6 +302,8 @@ impl Standing {
 /// The message of a node that handed a key over to a waiter of this client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandedOver {
+    /// The channel on which it came.
+    pub channel: Channel,
     /// The key, as it is sent.
     pub key: Vec<u8>,
     /// The waiter's token.
@@ -299,12 +318,13 @@ impl HandedOver {
     /// Reads a push of the kind `message`, after its kind. A message that no script of ours sent is
     /// ignored.
     pub(super) fn read<'a>(mut elements: impl Iterator<Item = Reply<'a>>) -> Option<HandedOver> {
-        let (_channel, message) = (elements.next()?, elements.next()?);
-        let Reply::Bulk(text) = message else { return None };
+        let (channel, message) = (elements.next()?, elements.next()?);
+        let (Reply::Bulk(channel), Reply::Bulk(text)) = (channel, message) else { return None };
         let mut parts = text.splitn(4, |&byte| byte == b'\n');
         let (skipped, next, token, key) =
             (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         Some(HandedOver {
+            channel: Channel(channel.try_into().ok()?),
             key: key.to_vec(),
             token: LockToken::parse(std::str::from_utf8(token).ok()?)?,
             next: Bytes::copy_from_slice(&next[..next.len().min(LONGEST_MEMBER)]),
@@ -383,10 +403,15 @@ mod tests {
     fn a_message_is_read_whole_or_not_at_all() {
         let token = token();
         let text = format!("2\n9 - abc\n{token}\na\nkey");
-        let read = |text: &str| {
-            HandedOver::read([Reply::Bulk(b"channel"), Reply::Bulk(text.as_bytes())].into_iter())
+        let channel = Channel::of(7).at(NodeId::new(18));
+        let read_on = |channel: &[u8], text: &str| {
+            HandedOver::read([Reply::Bulk(channel), Reply::Bulk(text.as_bytes())].into_iter())
         };
+        let read = |text: &str| read_on(channel.as_bytes(), text);
         let message = read(&text).unwrap();
+        assert_eq!(message.channel, channel);
+        assert!(channel.as_bytes().ends_with(b"0012"));
+        assert_eq!(read_on(b"channel", &text), None);
         assert_eq!((message.key, message.token), (b"a\nkey".to_vec(), token));
         assert_eq!((&message.next[..], message.skipped), (&b"9 - abc"[..], 2));
         for other in ["", "2\n\nx\nk", "x\n\n\nk"] {

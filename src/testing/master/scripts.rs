@@ -214,6 +214,7 @@ fn first_of(reply: &Reply) -> Option<Vec<u8>> {
 fn join(lua: &mut Sandbox) -> Outcome {
     let mut value = lua.call(&[Some(b"GET"), lua.key(0)])?;
     if token_is(&value, lua.argument(0)) {
+        lua.call(&[Some(b"ZREM"), lua.key(1), lua.argument(1)])?;
         return lua.call(&[Some(b"PTTL"), lua.key(0)]);
     }
     if value == Reply::Null {
