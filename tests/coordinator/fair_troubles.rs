@@ -201,3 +201,16 @@ fn a_copied_key_on_a_replica_is_no_answer_to_a_poll() {
     assert!(world.lock(all[1]).is_none(), "the first one has the key on one master only");
     assert!(world.clients[all[0]].core.key(&lock).is_some());
 }
+
+#[test]
+fn a_release_of_an_absent_key_leaves_nothing_for_a_dead_waiter() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    (0..3).for_each(|node| world.cut(all[1], node));
+    world.stopped.push(all[1]);
+    (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.release(all[0], lock);
+    world.settle();
+    let left: Vec<String> = (0..3).map(|node| world.value(node)).collect();
+    assert_eq!(left, [""; 3], "the key of a dead waiter");
+}

@@ -104,7 +104,8 @@ pub const JOIN: Script = Script {
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
-/// else to the first of the line, else to nobody. A key that is absent is handed over, too.
+/// else to the first of the line, else to nobody. A key that is absent is handed over, too. If no
+/// member can be reached, the key is deleted: it holds the token of the last one that was tried.
 ///
 /// `ARGV[1]` is the token, `ARGV[2]` its member (empty: it never joined), `ARGV[3]` the successor's
 /// member or token (empty: none is named). The answers are those of the release script. Where the
@@ -129,10 +130,10 @@ pub const HAND_OVER: Script = Script {
          end \
          end \
          if line[1] and give(m) then return v and 1 or 0 end \
-         if v then redis.call('DEL', KEYS[1]) return 1 end \
-         return 0"
+         if v or line[1] then redis.call('DEL', KEYS[1]) end \
+         return v and 1 or 0"
     ),
-    sha1: "139f79f9e708cd5fe3df35f6f6d9390363997aa1",
+    sha1: "568fb6376cf4abc11bc023c820444d0d43674fcb",
 };
 
 /// The channel of a client, by which one node notifies it. Each node has a channel of its own: a

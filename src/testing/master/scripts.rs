@@ -284,7 +284,7 @@ fn hand_over(lua: &mut Sandbox) -> Outcome {
     if first.is_some() && give(lua, named)?.is_some() {
         return Ok(Reply::Integer(i64::from(ours)));
     }
-    if ours {
+    if ours || first.is_some() {
         lua.call(&[Some(b"DEL"), lua.key(0)])?;
     }
     Ok(Reply::Integer(i64::from(ours)))
