@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redlatch::proto::NodeId;
 use redlatch::testing::master::{Restart, Trouble};
-use redlatch::RestartGuard;
+use redlatch::{Outcome, RestartGuard};
 
 use super::fair::{LONG, MS, TTL, line_of};
 use super::fair_world::{KEY, LINE, World};
@@ -200,6 +200,36 @@ fn a_copied_key_on_a_replica_is_no_answer_to_a_poll() {
     world.pass(150 * MS);
     assert!(world.lock(all[1]).is_none(), "the first one has the key on one master only");
     assert!(world.clients[all[0]].core.key(&lock).is_some());
+}
+
+#[test]
+fn waiters_fall_back_to_plain_waiting_where_a_join_keeps_failing() {
+    let unknown = Trouble::Answers {
+        commands: vec!["evalsha".into(), "eval".into()],
+        reply: b"-ERR unknown command 'evalsha'\r\n".to_vec(),
+    };
+    let odd = Trouble::Answers {
+        commands: vec!["evalsha".into()],
+        reply: b"-ERR scripts are taking the day off\r\n".to_vec(),
+    };
+    for trouble in [None, Some(unknown), Some(odd)] {
+        let mut world = World::new(3);
+        let client = world.client();
+        for node in 0..3 {
+            world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+            match &trouble {
+                Some(trouble) => world.masters[node].suffer(trouble.clone()),
+                // The key of the line is no line.
+                None => world.run(node, &[b"SET", LINE, b"x"]),
+            }
+        }
+        world.ask(client, LONG);
+        world.pass(200 * MS);
+        (0..3).for_each(|node| world.run(node, &[b"DEL", KEY]));
+        world.pass(1000 * MS);
+        let done = world.clients[client].done.pop().expect("the key is free");
+        assert!(matches!(done.result, Ok(Outcome::Acquired(_))), "{trouble:?}: {done:?}");
+    }
 }
 
 #[test]

@@ -42,6 +42,13 @@ const EARLY_POLL: Duration = Duration::from_millis(4);
 /// which a node hands the key afterwards, is released there.
 const GIVEN_AWAY: usize = 64;
 
+/// Whether a node refused the script of the line for a reason that may last. The key of the line
+/// may be no line, and a command may be missing there.
+fn refuses_lines(reply: NodeReply) -> bool {
+    use NodeError::{NoPermission, Other, UnknownCommand, WrongType};
+    matches!(reply, NodeReply::Failed(NoPermission | WrongType | UnknownCommand | Other))
+}
+
 impl Locks {
     /// The client asked for a fair lock: it listens to a channel of its own from now on.
     pub fn prepare_line(&mut self, now: Instant) {
@@ -226,7 +233,7 @@ impl Locks {
         if mine && self.cluster.is_trusted(node) {
             self.records.get_mut(id).confirm(node);
         }
-        if waits && reply == NodeReply::Failed(NodeError::NoPermission) {
+        if waits && refuses_lines(reply) {
             self.line_is_refused(node, id, now);
         } else if waits {
             self.judge_line(id, now);
@@ -234,8 +241,8 @@ impl Locks {
         self.finish(id);
     }
 
-    /// The user may not use the script of the line on a node. If that leaves no quorum, the request
-    /// waits as one for a plain lock does.
+    /// A node refuses the script of the line. If that leaves no quorum, the request waits as one
+    /// for a plain lock does: it would never get a place, and may get the key.
     fn line_is_refused(&mut self, node: NodeId, id: RecordId, now: Instant) {
         let spare = self.cluster.spare_nodes();
         let record = self.records.get_mut(id);
