@@ -273,10 +273,13 @@ impl Locks {
         };
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(id);
-        let waits = record.phase == Phase::Asking;
+        let phase = record.phase;
         let Some(line) = record.line_mut() else { return };
-        if !waits {
+        if phase != Phase::Asking {
             line.note_next(node, next);
+            if phase == Phase::Held && trusted {
+                record.has_come_back(node);
+            }
             return;
         }
         line.skipped = line.skipped.max(skipped);
