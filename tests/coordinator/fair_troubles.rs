@@ -281,3 +281,24 @@ fn extend(
     world.settle();
     world.clients[client].done.pop().expect("it is answered").result
 }
+
+#[test]
+fn a_release_in_line_is_pending_for_the_line_and_the_key_that_follows_it() {
+    let mut world = World::new(3);
+    let client = world.client();
+    (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
+    let op = world.ask(client, LONG);
+    world.settle();
+    let refused = Trouble::Answers {
+        commands: vec!["evalsha".into(), "eval".into()],
+        reply: b"-ERR not now\r\n".to_vec(),
+    };
+    world.masters[0].suffer(refused);
+    let now = world.now;
+    world.clients[client].core.cancel(op, now);
+    // The line lives for 10 s; when it ends, the key may be the token's for 10 s more.
+    world.pass(Duration::from_secs(15));
+    assert_eq!(world.clients[client].core.open_records(), 1);
+    world.pass(Duration::from_secs(10));
+    assert_eq!(world.clients[client].core.open_records(), 0);
+}

@@ -182,9 +182,16 @@ impl Line {
             return;
         }
         self.counted.remove(node);
+        self.may_come_to_stand(node);
         self.sent_in_trust.remove(node);
         self.answered.remove(node);
         self.at[node.index()].until = None;
+    }
+
+    /// A join that nobody reads the answer of may have put the token into the line of the node, or
+    /// may do so yet.
+    pub fn may_come_to_stand(&mut self, node: NodeId) {
+        self.left.remove(node);
     }
 
     /// The key on the node is not the waiter's any more.
@@ -337,6 +344,7 @@ mod tests {
         push(&mut line, 0, 200);
         line.forget(NodeId::new(0));
         assert_eq!(line.deadline(1, at(200)), None);
+        assert!(line.may_stand(), "a join may have come after the hand-over");
         assert!(!push(&mut line, 0, 300), "the join of the new connection is not answered");
         line.begin_poll(NodeId::new(0).into(), NodeSet::EMPTY, at(300));
         line.forget(NodeId::new(0));

@@ -164,18 +164,24 @@ impl Record {
     pub fn may_be_executed_late(&mut self, node: NodeId, now: Instant) {
         let gone = self.gone_if_executed(now.saturating_add(GONE_AFTER));
         let trouble = self.trouble_mut();
+        if let Some(line) = &mut trouble.line {
+            // So the release takes the token out of the line, where it may come to stand.
+            line.may_come_to_stand(node);
+        }
         trouble.unproven.insert(node);
         trouble.unproven_until = trouble.unproven_until.max(gone);
     }
 
     /// When the key has expired, with the drift of the node's clock, if the node executes the
-    /// longest ask at `moment`; and the line that the token may stand in.
+    /// longest ask at `moment`. A token in line may get the key when its line is about to end. If
+    /// others renew the line, that may come later: then the node hands the key to a token that no
+    /// record has, and it is given back.
     fn gone_if_executed(&self, moment: Instant) -> Instant {
         let ttl = self.longest;
         let key = ttl.duration().saturating_add(ttl.drift());
-        let line =
-            if self.line().is_some() { LINE_TTL.saturating_add(drift(LINE_TTL)) } else { key };
-        moment.saturating_add(key.max(line))
+        let line = LINE_TTL.saturating_add(drift(LINE_TTL));
+        let in_line = self.line().map_or(Duration::ZERO, |_| line);
+        moment.saturating_add(in_line.saturating_add(key))
     }
 
     /// A node answered an extend with absent or another's.
