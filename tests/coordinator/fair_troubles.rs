@@ -302,3 +302,43 @@ fn a_release_in_line_is_pending_for_the_line_and_the_key_that_follows_it() {
     world.pass(Duration::from_secs(10));
     assert_eq!(world.clients[client].core.open_records(), 0);
 }
+
+#[test]
+fn a_message_for_a_key_that_cannot_be_locked_is_ignored() {
+    let mut world = World::new(3);
+    let (all, _lock) = line_of(&mut world, 2, TTL);
+    let channel = channel(&world, 0);
+    let token = "ab".repeat(20);
+    for key in ["redlatch:node".into(), "k".repeat(64 * 1024 + 1)] {
+        world.run(0, &[b"PUBLISH", &channel, message("0", &token, &key).as_bytes()]);
+        world.deliver_answers(all[1], 0);
+        assert!(world.clients[all[1]].core.output(NodeId::new(0)).is_empty(), "{}", &key[..9]);
+    }
+}
+
+#[test]
+fn messages_with_the_largest_number_of_skipped_waiters_are_counted() {
+    let mut world = World::new(3);
+    let (all, mut lock) = line_of(&mut world, 2, TTL);
+    let channel = channel(&world, 0);
+    for turn in 0..2 {
+        let member = world.masters[0].line(world.now, LINE).remove(0);
+        let token = String::from_utf8(member.rsplit(|&b| b == b' ').next().unwrap().to_vec());
+        let text = message(&u64::MAX.to_string(), &token.unwrap(), "k");
+        world.run(0, &[b"PUBLISH", &channel, text.as_bytes()]);
+        world.settle();
+        world.release(all[0], lock);
+        world.settle();
+        lock = world.won(all[1]);
+        if turn == 0 {
+            world.ask(all[0], TTL);
+            world.settle();
+            world.release(all[1], lock);
+            world.settle();
+            lock = world.won(all[0]);
+            world.ask(all[1], TTL);
+            world.settle();
+        }
+    }
+    assert_eq!(world.clients[all[1]].core.stats().skipped, u64::MAX);
+}

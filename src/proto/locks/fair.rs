@@ -323,6 +323,10 @@ impl Locks {
         let Ok(ttl) = self.longest_ttl() else { return };
         let prefix = self.key_prefix.as_bytes();
         let Some(key) = key.strip_prefix(prefix).map(<[u8]>::to_vec) else { return };
+        if self.check_key(&key).is_err() {
+            // No client of this library can have locked it.
+            return;
+        }
         let round = Round::acquire(self.cluster.size(), now, ttl);
         let Some(id) = self.records.open(&key, token, round) else { return };
         let record = self.records.get_mut(id);
@@ -388,7 +392,8 @@ impl Locks {
         let skipped = record.line().map_or(0, |line| line.skipped);
         let holds = record.line().map_or(NodeSet::EMPTY, |line| line.holds(now));
         let stats = self.cluster.stats_mut();
-        (stats.handed_over, stats.skipped) = (stats.handed_over + 1, stats.skipped + skipped);
+        stats.handed_over += 1;
+        stats.skipped = stats.skipped.saturating_add(skipped);
         self.attempt_is_won(id, now);
         if tracked && self.is_held(id) {
             // The joins did not register the key.
