@@ -36,6 +36,12 @@ impl Instant {
         Instant(self.0.saturating_add(nanos(by)))
     }
 
+    /// This moment moved back by `by`; the beginning of time if that would wrap.
+    #[must_use]
+    pub fn saturating_sub(self, by: Duration) -> Instant {
+        Instant(self.0.saturating_sub(nanos(by)))
+    }
+
     /// The first of the moments that are there.
     #[inline]
     pub fn first_of<const N: usize>(moments: [Option<Instant>; N]) -> Option<Instant> {

@@ -383,6 +383,10 @@ impl Locks {
         self.interrupt(op);
         let record = self.records.get_mut(id);
         record.deadline = deadline;
+        // The lock counts from the join by which its deadline was reckoned. So the lengths of its
+        // timers are those of other locks.
+        let usable = record.line().map_or(record.ttl, |line| line.ttl).usable();
+        record.round.start = deadline.saturating_sub(usable);
         self.won_in_line(id, now);
     }
 
