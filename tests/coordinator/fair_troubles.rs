@@ -342,3 +342,23 @@ fn messages_with_the_largest_number_of_skipped_waiters_are_counted() {
     }
     assert_eq!(world.clients[all[1]].core.stats().skipped, u64::MAX);
 }
+
+#[test]
+fn a_release_in_line_is_kept_for_a_node_that_is_away_while_its_line_lives() {
+    let mut world = World::new(3);
+    let client = world.client_with(|settings| settings.max_ttl = 300 * MS);
+    (0..3).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
+    let op = world.ask(client, TTL);
+    world.settle();
+    world.frozen.push(0);
+    world.cut(client, 0);
+    let now = world.now;
+    world.clients[client].core.cancel(op, now);
+    // Ten times the longest ttl are over, and the line lives for 10 s.
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.in_line(0), 1);
+    world.frozen.clear();
+    world.pass(Duration::from_secs(4));
+    assert_eq!(world.in_line(0), 0, "a token that nobody waits for");
+    assert_eq!(world.clients[client].core.open_records(), 0);
+}

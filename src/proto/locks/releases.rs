@@ -6,6 +6,8 @@
 //! new one. So the earlier connection is ended first. If the node refuses that, the release is sent
 //! twice.
 
+use std::time::Duration;
+
 use crate::proto::cluster::NodeEvent;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
@@ -15,14 +17,21 @@ use crate::proto::locks::round::Purpose;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
-use crate::proto::time::Instant;
+use crate::proto::time::{Instant, drift};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::{Form, Native};
+use crate::proto::wire::line::LINE_TTL;
 
 /// Whether a node refused a hand-over for a lasting reason: by its name, or by an error of a script
 /// for a token that never joined a line.
 fn may_not_use_lines(cause: NodeError, joined: bool) -> bool {
     cause == NodeError::NoPermission || (cause == NodeError::Other && !joined)
+}
+
+/// How long a line lives that no client renews, and a key that is handed over at its end.
+fn longest_line(max_ttl: Duration) -> Duration {
+    let line = LINE_TTL.saturating_add(drift(LINE_TTL));
+    line.saturating_add(max_ttl).saturating_add(drift(max_ttl))
 }
 
 impl Locks {
@@ -303,7 +312,12 @@ impl Locks {
     fn start_drop_timer(&mut self, node: NodeId, now: Instant) {
         let pending = &mut self.pending_releases[node.index()];
         if pending.drop_timer.is_none() {
-            let away = self.cluster.settings().max_ttl.saturating_mul(GIVEN_UP_AFTER);
+            let max_ttl = self.cluster.settings().max_ttl;
+            let mut away = max_ttl.saturating_mul(GIVEN_UP_AFTER);
+            if self.cluster.is_listening() {
+                // A token may stand in a line, which may live for longer than that.
+                away = away.max(longest_line(max_ttl));
+            }
             let at = now.saturating_add(away);
             pending.drop_timer = Some(self.timers.set_at(at, Due::DropReleases { node }));
         }
