@@ -69,15 +69,7 @@ impl Record {
         words.into_iter().for_each(|word| fingerprint.add(word));
         add_trouble(trouble.as_deref().unwrap_or(&Trouble::default()), fingerprint, nodes);
         let (some, two) = counts(asked, nodes);
-        let sets = [
-            some,
-            two,
-            *releasing,
-            *release_pending,
-            *uncounted,
-            *confirmed,
-            *doubtful,
-        ];
+        let sets = [some, two, *releasing, *release_pending, *uncounted, *confirmed, *doubtful];
         fingerprint.add_sets(nodes, &sets);
         // The votes of a round without a waiting caller do not matter.
         let released = round.purpose == Purpose::Release && op.is_none();
