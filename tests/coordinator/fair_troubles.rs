@@ -246,43 +246,6 @@ fn a_release_of_an_absent_key_leaves_nothing_for_a_dead_waiter() {
 }
 
 #[test]
-fn a_node_that_hands_the_key_over_to_a_held_lock_counts_again() {
-    let mut world = World::new(5);
-    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
-    // Another program's keys keep two nodes from handing over.
-    (3..5).for_each(|node| world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]));
-    world.ask(all[0], TTL);
-    world.settle();
-    let lock = world.won(all[0]);
-    world.ask(all[1], TTL);
-    world.settle();
-    world.ask(all[2], TTL);
-    world.settle();
-    world.release(all[0], lock);
-    world.settle();
-    let lock = world.won(all[1]);
-    extend(&mut world, all[1], &lock).expect("three nodes have it");
-    // One of the two is free again, and the poll of the next waiter makes it hand over.
-    world.run(4, &[b"DEL", KEY]);
-    world.pass(95 * MS);
-    assert_eq!(world.value(4), world.value(0), "it was handed to the holder");
-    world.run(0, &[b"SET", KEY, b"other", b"PX", b"60000"]);
-    extend(&mut world, all[1], &lock).expect("three nodes have it again");
-    assert!(world.masters[4].pttl(world.now, 0, KEY) > 9_000);
-}
-
-fn extend(
-    world: &mut World,
-    client: usize,
-    lock: &redlatch::Lock,
-) -> Result<Outcome, redlatch::Error> {
-    let now = world.now;
-    world.clients[client].core.extend(lock, LONG, 3, now).unwrap();
-    world.settle();
-    world.clients[client].done.pop().expect("it is answered").result
-}
-
-#[test]
 fn a_release_in_line_is_pending_for_the_line_and_the_key_that_follows_it() {
     let mut world = World::new(3);
     let client = world.client();

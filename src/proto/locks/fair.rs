@@ -273,13 +273,10 @@ impl Locks {
         };
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(id);
-        let phase = record.phase;
+        let waits = record.phase == Phase::Asking;
         let Some(line) = record.line_mut() else { return };
-        if phase != Phase::Asking {
+        if !waits {
             line.note_next(node, next);
-            if phase == Phase::Held && trusted {
-                record.has_come_back(node);
-            }
             return;
         }
         line.skipped = line.skipped.max(skipped);
