@@ -325,3 +325,38 @@ fn a_release_in_line_is_kept_for_a_node_that_is_away_while_its_line_lives() {
     assert_eq!(world.in_line(0), 0, "a token that nobody waits for");
     assert_eq!(world.clients[client].core.open_records(), 0);
 }
+
+/// The node hands the key over while a poll of the waiter is on its way to it. Then it is flushed,
+/// and the poll creates the key anew: that key is not the one that the node confirmed.
+#[test]
+fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    world.frozen = vec![0, 1, 2];
+    world.pass(95 * MS);
+    let polls = |world: &World| {
+        let of = |node| world.clients[all[1]].core.output(NodeId::new(node)).len();
+        [of(0), of(1), of(2)]
+    };
+    assert!(polls(&world).iter().all(|&length| length > 0), "{:?}", polls(&world));
+    world.release(all[0], lock);
+    for node in [0, 1] {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    let done = world.clients[all[1]].core.poll_completion(world.now);
+    world.clients[all[1]].done.extend(done);
+    let lock = world.won(all[1]);
+
+    let token = world.value(1);
+    world.run(1, &[b"FLUSHALL"]);
+    assert_eq!(world.value(1), "");
+    world.frozen = vec![2];
+    world.settle();
+    assert_eq!(world.value(1), token, "the poll created the key anew");
+    let extend = world.clients[all[1]].core.extend(&lock, TTL, 3, world.now);
+    extend.expect("it can be asked for");
+    world.pass(150 * MS);
+    let error = world.error(all[1]);
+    assert!(matches!(error, redlatch::Error::Lost { .. }), "{error:?}");
+}

@@ -231,7 +231,7 @@ impl Locks {
             line.note_standing(node, mine, &standing, asked_at, current);
         }
         if mine && self.cluster.is_trusted(node) {
-            self.records.get_mut(id).confirm(node);
+            self.records.get_mut(id).confirm_in_line(node);
         }
         if waits && refuses_lines(reply) {
             self.line_is_refused(node, id, now);
@@ -282,7 +282,7 @@ impl Locks {
         line.skipped = line.skipped.max(skipped);
         let counts = line.note_hand_over(node, next, now);
         if counts && trusted {
-            record.confirm(node);
+            record.confirm_in_line(node);
         }
         self.judge_line(id, now);
     }
@@ -483,7 +483,7 @@ impl Locks {
         }
         record.note_answer(now);
         if reply == NodeReply::Granted && trusted {
-            record.confirm(node);
+            record.confirm_in_line(node);
         }
         if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {
             line.has_lost(node);

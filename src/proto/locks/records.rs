@@ -216,6 +216,14 @@ impl Record {
         }
     }
 
+    /// As [`confirm`](Record::confirm), for a waiter in line: a join that is in flight may create
+    /// the key, too.
+    pub fn confirm_in_line(&mut self, node: NodeId) {
+        if !self.asked.contains(node) {
+            self.confirm(node);
+        }
+    }
+
     /// Whether an `EXISTS` to this node is in flight. It follows only an acknowledged release, so
     /// no release is pending there any more.
     pub fn is_asked_exists(&self, node: NodeId) -> bool {
