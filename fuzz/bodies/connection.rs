@@ -235,14 +235,14 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
     let form = choices.one_of(&FORMS);
     let lock = |kind| Ask::Lock(LockAsk { record: RecordId::of(number), round: number, kind });
     let task = |kind| Ask::Task(TaskId::of(number), kind);
-    match choices.below(24) {
+    match choices.below(28) {
         0..=2 => lock(Kind::Acquire),
         3 | 4 => lock(Kind::Release(form)),
         5 | 6 => lock(Kind::Extend(form)),
         7 => lock(Kind::Heal),
         8 => lock(Kind::Adopt),
         9 => lock(Kind::Exists),
-        10 => Ask::Register(RecordId::of(number)),
+        10 => Ask::Register(RecordId::of(number), (number % 64) as u8),
         11 => task(TaskAsk::ReadValue),
         12 => task(TaskAsk::ReadTtl),
         13 => task(TaskAsk::Delete),
@@ -254,6 +254,10 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
         19 => Ask::Node(NodeAsk::Caching),
         20 => Ask::Node(NodeAsk::LastWord),
         21 => Ask::Node(NodeAsk::Mark),
+        22 => lock(Kind::AcquireSet(form)),
+        23 => lock(Kind::ExtendSet(form)),
+        24 => lock(Kind::ReleaseSet(form)),
+        25 => lock(if number % 2 == 0 { Kind::HealSet } else { Kind::AdoptSet }),
         _ => {
             let steps =
                 [Step::Hello, Step::Auth, Step::Info, Step::Time, Step::Marker, Step::Track];
@@ -328,6 +332,18 @@ fn pushed(elements: &[Value]) -> Vec<Expected> {
     }
 }
 
+/// What a number says to a question about all keys of a set.
+fn of_set(kind: Kind, number: Option<i64>) -> Option<NodeReply> {
+    let acquires = matches!(kind, Kind::AcquireSet(_) | Kind::HealSet);
+    match number? {
+        1 => Some(NodeReply::Granted),
+        -64..=-1 if acquires => Some(NodeReply::Held),
+        number @ -129..=-2 if !acquires && number % 2 == 0 => Some(NodeReply::Absent),
+        -129..=-2 if !acquires => Some(NodeReply::Held),
+        _ => None,
+    }
+}
+
 /// What a reply says to a question.
 fn answer(ask: Ask, value: &Value) -> Expected {
     let is_error = matches!(value, Value::Error(_));
@@ -350,14 +366,14 @@ fn answer(ask: Ask, value: &Value) -> Expected {
         // An error is an answer to every question; the wrong type is another program's key.
         (Ask::Lock(LockAsk { kind, .. }), Value::Error(line)) => {
             let other_type = line.split(|&byte| byte == b' ').next() == Some(b"WRONGTYPE");
-            if other_type && kind != Kind::Exists {
+            if other_type && kind != Kind::Exists && !kind.is_of_set() {
                 said(Some(NodeReply::Held))
             } else {
                 Some(Expected::AnswerTo(ask))
             }
         }
-        (Ask::Register(record), _) if is_error || number.is_some() => {
-            Some(Expected::Exactly(Incoming::Registered(record, number)))
+        (Ask::Register(record, key), _) if is_error || number.is_some() => {
+            Some(Expected::Exactly(Incoming::Registered(record, key, number)))
         }
         (Ask::Node(NodeAsk::Kill), _) if is_error || number.is_some() => {
             Some(Expected::Exactly(Incoming::Node(NodeAnswer::Gone(!is_error))))
@@ -385,6 +401,7 @@ fn answer(ask: Ask, value: &Value) -> Expected {
             Some(1) => said(Some(NodeReply::Held)),
             _ => None,
         },
+        (Ask::Lock(LockAsk { kind, .. }), _) if kind.is_of_set() => said(of_set(kind, number)),
         (Ask::Lock(_) | Ask::Task(_, TaskAsk::Extend(_) | TaskAsk::DeleteSeen), _) => said(script),
         (Ask::Task(_, TaskAsk::Delete), _) => said(script.filter(|_| number >= Some(0))),
         (Ask::Task(_, TaskAsk::ReadTtl), _) => number.map(|_| Expected::AnswerTo(ask)),

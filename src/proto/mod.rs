@@ -15,6 +15,7 @@ pub mod fingerprint;
 pub(crate) mod ids;
 pub(crate) mod inspection;
 pub(crate) mod key;
+pub(crate) mod key_set;
 pub(crate) mod lock;
 pub(crate) mod locks;
 pub(crate) mod node_set;
@@ -40,10 +41,11 @@ pub use coordinator::Coordinator;
 pub use durations::Durations;
 pub use error::{
     Busy, ClosedReason, ConfigError, Error, HeldFor, LostReason, NodeError, NodeReply, NodeReport,
-    Report,
+    Report, ReportedSet,
 };
 pub use ids::Op;
 pub use inspection::{Inspection, KeyState, KeySummary, NodeKeyState, Value};
+pub use key_set::{KeySet, MOST_KEYS};
 pub use lock::{InvalidToken, LONGEST_OWNER, Lock, LockToken, check_owner};
 pub use locks::auto_extend::AutoExtend;
 pub use locks::requests::{Completion, Outcome};
@@ -57,4 +59,4 @@ pub use settings::{
 pub use stats::{NodeStats, RoundTrips, Stats};
 pub use time::{Instant, InvalidTtl, Ttl};
 pub use wire::marker::{ID_DIGITS, Identity, Marker};
-pub use wire::{command, fencing, resp};
+pub use wire::{command, fencing, resp, sets};

@@ -86,6 +86,9 @@ pub struct Waiting {
     pub free_at: Vec<Instant>,
     /// What each node reported last. Unlike `free_at` it stays when the waiter asks anew.
     pub reported: Vec<ReportedTtl>,
+    /// If the waiter waits for several keys, when each of them is free on each node; a node's keys
+    /// stand together.
+    keys: Option<Box<[Instant]>>,
     /// When the waiter asks again, whatever was reported to it.
     pub poll_at: Instant,
     /// The attempt that is in flight was begun by a wake-up.
@@ -101,12 +104,13 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// A waiter that begins to wait now; `usual` is the usual wait for the key.
-    pub fn new(nodes: usize, usual: Duration, now: Instant) -> Waiting {
+    /// A waiter for so many keys that begins to wait now; `usual` is the usual wait for them.
+    pub fn new(nodes: usize, keys: usize, usual: Duration, now: Instant) -> Waiting {
         Waiting {
             mode: Mode::Polling,
             free_at: vec![NEVER; nodes],
             reported: vec![ReportedTtl::Nothing; nodes],
+            keys: (keys > 1).then(|| vec![NEVER; nodes * keys].into()),
             poll_at: now,
             woken: false,
             since: now,
@@ -117,6 +121,28 @@ impl Waiting {
             tries: 0,
             polls: 0,
         }
+    }
+
+    /// What is known of when the keys are free is not true any more.
+    pub fn forget_free_at(&mut self) {
+        self.free_at.fill(NEVER);
+        self.keys.iter_mut().for_each(|keys| keys.fill(NEVER));
+    }
+
+    /// The key of this number is free on the node at this moment. Returns when all keys are, if
+    /// that is known: a node answers for one key after the other.
+    pub fn note_free_at(&mut self, node: NodeId, key: usize, at: Instant) -> Option<Instant> {
+        let place = node.index();
+        let Some(keys) = &mut self.keys else {
+            self.free_at[place] = at;
+            return Some(at);
+        };
+        let count = keys.len() / self.free_at.len();
+        let of_node = &mut keys[place * count..(place + 1) * count];
+        *of_node.get_mut(key)? = at;
+        let last = of_node.iter().max().copied()?;
+        self.free_at[place] = last;
+        (key + 1 == count).then_some(last)
     }
 
     /// The waiter woke, and another client was faster.
@@ -242,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_back_off_lasts_until_the_turn_and_then_grows() {
-        let mut waiting = Waiting::new(5, Duration::ZERO, at(0));
+        let mut waiting = Waiting::new(5, 1, Duration::ZERO, at(0));
         assert!(!waiting.is_contended());
         assert_eq!(waiting.hold_back(TRIP, at(9)), Duration::ZERO);
         let mut before = waiting.window(TRIP, at(0));
@@ -257,18 +283,18 @@ mod tests {
         waiting.begin_subscription(at(10));
         assert_eq!(waiting.hold_back(TRIP, at(11)), Duration::from_millis(1));
         assert_eq!(waiting.hold_back(TRIP, at(100)), HELD_BACK * TRIP);
-        let waiting = Waiting::new(5, Duration::from_millis(10), at(0));
+        let waiting = Waiting::new(5, 1, Duration::from_millis(10), at(0));
         assert!(waiting.is_contended());
         let left = Duration::from_micros(8_500);
         assert_eq!(waiting.window(TRIP, at(1)), (left * 7 / 8, left * 9 / 8));
         assert_eq!(waiting.window(TRIP, at(10)), (TRIP / 2, TRIP));
-        let waiting = Waiting::new(5, Duration::from_secs(10), at(0));
+        let waiting = Waiting::new(5, 1, Duration::from_secs(10), at(0));
         assert!(waiting.window(TRIP, at(0)).0 <= NOT_YET);
     }
 
     #[test]
     fn waiter_wakes_when_a_majority_can_be_free() {
-        let mut waiting = Waiting::new(5, Duration::ZERO, at(0));
+        let mut waiting = Waiting::new(5, 1, Duration::ZERO, at(0));
         assert_eq!(waiting.wakes_at(3), NEVER);
         for (node, millis) in [(0, 30), (1, 10), (4, 20)] {
             waiting.free_at[node] = at(millis);
@@ -280,7 +306,7 @@ mod tests {
 
     #[test]
     fn polls_grow_up_to_their_bound_and_every_third_probe_is_overruled() {
-        let mut waiting = Waiting::new(1, Duration::ZERO, at(0));
+        let mut waiting = Waiting::new(1, 1, Duration::ZERO, at(0));
         let (shortest, longest) = (Duration::from_millis(5), Duration::from_millis(50));
         assert_eq!(waiting.next_poll(shortest, longest), (shortest / 2, shortest));
         (0..100).for_each(|_| assert!(waiting.next_poll(shortest, longest).1 <= longest));
@@ -296,7 +322,7 @@ mod tests {
 
     #[test]
     fn waiter_subscribes_after_a_few_tries_or_at_once_where_the_usual_wait_is_long() {
-        let mut waiting = Waiting::new(3, LONG_WAIT * TRIP, at(0));
+        let mut waiting = Waiting::new(3, 1, LONG_WAIT * TRIP, at(0));
         for asked in 0..TRIES {
             assert!(!waiting.should_subscribe(TRIP), "after {asked} tries");
             waiting.asks(true);
@@ -309,12 +335,12 @@ mod tests {
         waiting.asks(false);
         assert!(!waiting.should_subscribe(TRIP), "an attempt without a wake-up is no try");
         let long = LONG_WAIT * TRIP + Duration::from_nanos(1);
-        assert!(Waiting::new(3, long, at(0)).should_subscribe(TRIP));
+        assert!(Waiting::new(3, 1, long, at(0)).should_subscribe(TRIP));
     }
 
     #[test]
     fn time_left_is_that_until_a_majority_can_be_free() {
-        let mut waiting = Waiting::new(3, Duration::ZERO, at(0));
+        let mut waiting = Waiting::new(3, 1, Duration::ZERO, at(0));
         let held_for = |waiting: &Waiting, now| waiting.held_for(2, at(now));
         assert_eq!(held_for(&waiting, 0), None);
         waiting.reported[0] = ReportedTtl::FreeAt(at(30));
@@ -332,11 +358,11 @@ mod tests {
 
     #[test]
     fn wait_of_a_waiter_among_others_is_counted_whole_or_by_half() {
-        let mut alone = Waiting::new(3, Duration::ZERO, at(0));
+        let mut alone = Waiting::new(3, 1, Duration::ZERO, at(0));
         assert_eq!(alone.waited_among_others(at(10)), None);
         alone.note_lost_wake_up();
         assert_eq!(alone.waited_among_others(at(10)), Some(Duration::from_millis(10)));
-        let mut queued = Waiting::new(3, TRIP, at(0));
+        let mut queued = Waiting::new(3, 1, TRIP, at(0));
         assert_eq!(queued.waited_among_others(at(10)), Some(Duration::from_millis(5)));
         queued.note_lost_wake_up();
         assert_eq!(queued.waited_among_others(at(10)), Some(Duration::from_millis(10)));

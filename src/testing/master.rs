@@ -34,6 +34,7 @@ mod reply;
 mod request;
 mod scripts;
 mod session;
+mod set_scripts;
 mod tracking;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -106,6 +107,12 @@ pub enum Trouble {
     NoReplicas,
     /// `-OOM`: its memory is full, and it refuses commands that may need more.
     OutOfMemory,
+    /// `-OOM` in the middle of a script: after so many writes of one run it refuses the next that
+    /// may need more. No server of today does so.
+    OutOfMemoryInside {
+        /// How many writes it executes first.
+        after: usize,
+    },
     /// `-READONLY`: it is a replica, and says so in `HELLO` and `INFO`.
     Replica,
     /// `-MASTERDOWN`: it is a replica without its master, configured not to answer from old data.

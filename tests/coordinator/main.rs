@@ -35,6 +35,8 @@ mod rare_orders;
 mod readonly;
 mod secrets;
 mod servers;
+mod sets;
+mod sets_waiting;
 mod starting;
 mod updates;
 mod wait_turns;

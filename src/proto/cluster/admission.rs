@@ -20,6 +20,7 @@ impl Cluster {
         let settings = &self.settings.nodes[node.index()];
         let entry = &mut self.nodes[node.index()];
         (entry.clock, entry.scripts_sent) = (None, Default::default());
+        entry.set_scripts_sent = [false; 3];
         let connection = &mut entry.connection;
         connection.hide(settings.password.clone());
         let (name, marker) = (&self.settings.client_name, self.settings.wanted_marker());

@@ -67,7 +67,7 @@ impl Cluster {
 
     /// The last vote of a node for a fencing number.
     pub fn vote(&self, node: NodeId) -> u64 {
-        self.nodes[node.index()].connection.vote()
+        self.nodes[node.index()].connection.number()
     }
 
     /// The floor of the counters of a node: a smaller counter counts as absent. A command that was

@@ -76,6 +76,7 @@ impl Node {
             reading: _,
             clock,
             scripts_sent,
+            set_scripts_sent,
             earlier,
             ready_since,
             handshake: _,
@@ -100,7 +101,8 @@ impl Node {
         }
         let known = known.as_ref().map_or(0, |known| info_word(known, fingerprint));
         fingerprint.add_at(node, known);
-        fingerprint.add_at(node, hash_of(&(marking, wants_marking, scripts_sent)));
+        fingerprint
+            .add_at(node, hash_of(&(marking, wants_marking, scripts_sent, set_scripts_sent)));
         fingerprint.add_at(node, clock.as_ref().map_or(0, fences::word_of));
         fingerprint.add_at(node, hash_of(listening));
         let trusted = trusted_from.map_or(0, |(from, why): (_, QuarantineReason)| {

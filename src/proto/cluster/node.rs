@@ -48,6 +48,8 @@ pub(super) struct Node {
     pub(super) clock: Option<Reading>,
     /// Which fenced scripts were sent by their source on the present connection.
     pub(super) scripts_sent: [Sent; 2],
+    /// The same of the scripts over several keys.
+    pub(super) set_scripts_sent: [bool; 3],
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// When it became ready.
@@ -87,6 +89,7 @@ impl Default for Node {
             reading: None,
             clock: None,
             scripts_sent: [Sent::No; 2],
+            set_scripts_sent: [false; 3],
             earlier: Vec::new(),
             ready_since: None,
             handshake: Handshake::default(),

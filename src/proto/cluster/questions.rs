@@ -190,15 +190,16 @@ impl Cluster {
     }
 
     /// Writes a release once more into a node's outbox, at the end of a client, which does not wait
-    /// for its answer. A native command needs no repeat.
+    /// for its answer. A native command needs no repeat; `by_script`: the release is none.
     pub fn repeat_release(
         &mut self,
         node: NodeId,
+        by_script: bool,
         now: Instant,
         encode: impl FnOnce(&mut BytesMut),
     ) {
         let entry = &mut self.nodes[node.index()];
-        if entry.vetted.native.is_none() {
+        if by_script || entry.vetted.native.is_none() {
             entry.connection.ask(Ask::Node(NodeAsk::LastWord), now, encode);
         }
     }
@@ -231,6 +232,7 @@ impl Cluster {
         });
         Box::new(Report {
             key: key.into(),
+            set: None,
             needed: self.quorum,
             nodes: nodes.collect(),
             held: None,

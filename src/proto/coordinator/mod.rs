@@ -137,8 +137,8 @@ impl Coordinator {
                     self.lock_answered(node, ask, reply, now);
                     self.check_for_replica(node, reply, now);
                 }
-                Received::Registered(record, left) => {
-                    self.locks.registered(node, record, left, now)
+                Received::Registered(record, key, left) => {
+                    self.locks.registered(node, (record, key), left, now);
                 }
                 Received::Task(task, answer) => {
                     self.locks.task_answered(node, task, answer, now);

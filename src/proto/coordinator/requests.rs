@@ -9,6 +9,7 @@ use crate::proto::error::{ConfigError, Error, LostReason, Report};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
 use crate::proto::key::KeyHash;
+use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::AcquireParams;
 use crate::proto::locks::auto_extend::AutoExtend;
@@ -123,10 +124,49 @@ impl Coordinator {
             current_record = self.locks.current_record(key, hash);
         }
         if let Some(current_record) = current_record {
-            return self.waits.queue_up(&mut self.locks, current_record, params, now);
+            return self.waits.queue_up(&mut self.locks, current_record, key, params, now);
         }
         let in_line = params.fair && self.waits.is_contended(hash, now);
         let op = self.locks.acquire(key, hash, params, in_line, now);
+        self.act_on_waits(now);
+        op
+    }
+
+    /// Asks for all of these keys, as one lock: all or none of them. Apart from that as
+    /// [`acquire_and_auto_extend`](Coordinator::acquire_and_auto_extend).
+    ///
+    /// If this client holds one of the keys or waits for it, the request waits for its turn at each
+    /// such key, and no node is asked meanwhile.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
+    pub fn acquire_all(
+        &mut self,
+        keys: &KeySet,
+        ttl: Duration,
+        wait: Duration,
+        auto_extend: Option<AutoExtend>,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        if keys.len() == 1 {
+            let key = keys.first();
+            return self.acquire_and_auto_extend(key, ttl, wait, auto_extend, data, now);
+        }
+        let ttl = self.locks.check_set(keys, ttl, auto_extend)?;
+        let give_up_at = now.saturating_add(wait);
+        let (fair, fenced) = (false, false);
+        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
+        let record_of = |this: &Coordinator, key| this.locks.current_record(key, KeyHash::of(key));
+        for key in keys.iter() {
+            let current = record_of(self, key);
+            if current.is_some_and(|record| self.locks.end_if_overdue(record, now)) {
+                self.act_on_waits(now);
+            }
+        }
+        let current = |(index, key)| record_of(self, key).map(|record| (index, record));
+        let current: Vec<_> = keys.iter().enumerate().filter_map(current).collect();
+        let op = self.waits.queue_up_set(&mut self.locks, keys, &current, params, now);
         self.act_on_waits(now);
         op
     }
@@ -234,6 +274,23 @@ impl Coordinator {
         result
     }
 
+    /// Releases each of these keys on the nodes where it holds `token`, no matter which client
+    /// acquired it.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    pub fn release_token_all(
+        &mut self,
+        keys: &KeySet,
+        token: LockToken,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let result = self.locks.release_token_all(keys, token, data, now);
+        self.act_on_waits(now);
+        result
+    }
+
     /// Releases a lock without waiting for the outcome: the release is written so that it needs no
     /// answer.
     pub fn release_nowait(&mut self, lock: &Lock, now: Instant) {
@@ -268,6 +325,25 @@ impl Coordinator {
         now: Instant,
     ) -> Result<Op, Error> {
         let result = self.locks.adopt(key, token, ttl, auto_extend, data, now);
+        self.act_on_waits(now);
+        result
+    }
+
+    /// Adopts the lock on all of these keys that was given away with `token`. Apart from that as
+    /// [`adopt`](Coordinator::adopt).
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
+    pub fn adopt_all(
+        &mut self,
+        keys: &KeySet,
+        token: LockToken,
+        ttl: Duration,
+        auto_extend: Option<AutoExtend>,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let result = self.locks.adopt_all(keys, token, ttl, auto_extend, data, now);
         self.act_on_waits(now);
         result
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::node::NodeReply;
 use super::report::Report;
+use crate::proto::key_set::MOST_KEYS;
 use crate::proto::node_set::MAX_NODES;
 use crate::proto::time::InvalidTtl;
 
@@ -65,6 +66,11 @@ pub enum ConfigError {
         /// The most bytes it may have.
         most: usize,
     },
+    /// No key, or more different keys than one lock can have.
+    Keys {
+        /// How many different keys were given.
+        given: usize,
+    },
     /// A key that cannot be locked: it is the key of the node marker.
     KeyOfMarker {
         /// The key.
@@ -86,6 +92,11 @@ pub enum ConfigError {
     },
     /// A fencing number that the settings, or the request, do not allow.
     Fence {
+        /// Why.
+        problem: &'static str,
+    },
+    /// A fair lock that the request does not allow.
+    Fair {
         /// Why.
         problem: &'static str,
     },
@@ -144,6 +155,13 @@ impl ConfigError {
             ConfigError::KeyTooLong { given, most } => {
                 write!(f, "key of {given} bytes: it is too long; the limit is {most} bytes")
             }
+            ConfigError::Keys { given: 0 } => {
+                f.write_str("keys: the list is empty; name at least one")
+            }
+            ConfigError::Keys { given } => {
+                let most = MOST_KEYS;
+                write!(f, "keys: {given} different keys are given; a lock can have {most} at most")
+            }
             ConfigError::KeyOfMarker { key } => {
                 let key = key.escape_ascii();
                 write!(f, "key \"{key}\": it is the key of the node marker; lock another key")
@@ -153,6 +171,7 @@ impl ConfigError {
             }
             ConfigError::System { problem } => f.write_str(problem),
             ConfigError::Fence { problem } => write!(f, "fencing number: {problem}"),
+            ConfigError::Fair { problem } => write!(f, "fair lock: {problem}"),
             ConfigError::Nodes(report) if report.names_one_server_twice() => {
                 f.write_str("two addresses lead to one server, which would vote twice: ")?;
                 report.write_nodes(f, |node| node.reply != NodeReply::Nothing)?;

@@ -14,7 +14,7 @@ use crate::proto::time::InvalidTtl;
 pub use config::ConfigError;
 pub use ends::{Busy, ClosedReason, LostReason};
 pub use node::{NodeError, NodeReply};
-pub use report::{HeldFor, NodeReport, Report};
+pub use report::{HeldFor, NodeReport, Report, ReportedSet};
 
 /// Why there is no lock, or no longer one. `Debug` is the line of `Display`, because Rust prints
 /// the `Debug` form of an error that `main` returns.
@@ -132,6 +132,7 @@ mod tests {
         };
         let report = Report {
             key: b"invoice:\r\n42"[..].into(),
+            set: None,
             needed: 2,
             nodes: vec![
                 node("10.0.0.1:6379", NodeReply::Granted, None),
@@ -148,9 +149,28 @@ mod tests {
     }
 
     #[test]
+    fn report_about_several_keys_names_the_one_that_is_in_the_way() {
+        let text = |keys, named| {
+            let set = Some(ReportedSet { keys, named });
+            let key = b"b"[..].into();
+            Report { key, set, needed: 1, nodes: Vec::new(), held: None }.to_string()
+        };
+        assert_eq!(text(3, true), "needed 1 of 0 for \"b\", one of 3 keys: ");
+        assert_eq!(text(3, false), "needed 1 of 0 for \"b\" and 2 more keys: ");
+        assert_eq!(text(2, false), "needed 1 of 0 for \"b\" and 1 more key: ");
+    }
+
+    #[test]
     fn error_says_whether_it_is_worth_another_try() {
-        let report =
-            || Box::new(Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held: None });
+        let report = || {
+            Box::new(Report {
+                key: b"k"[..].into(),
+                set: None,
+                needed: 1,
+                nodes: Vec::new(),
+                held: None,
+            })
+        };
         let lost = Error::Lost { reason: LostReason::Gone, report: report() };
         let cases = [
             (Error::Contended(report()), true, true),
@@ -186,7 +206,8 @@ mod tests {
             ),
         ];
         for (held, start) in cases {
-            let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held };
+            let report =
+                Report { key: b"k"[..].into(), set: None, needed: 1, nodes: Vec::new(), held };
             let text = Error::Contended(Box::new(report)).to_string();
             assert!(text.starts_with(start), "{text}");
         }
@@ -199,7 +220,8 @@ mod tests {
         assert!(std::error::Error::source(&error).is_none(), "its text would be said twice");
         let config = ConfigError::TooManyNodes { given: 99 };
         assert_eq!(format!("{config:?}"), config.to_string());
-        let report = Report { key: b"k"[..].into(), needed: 1, nodes: Vec::new(), held: None };
+        let report =
+            Report { key: b"k"[..].into(), set: None, needed: 1, nodes: Vec::new(), held: None };
         assert_eq!(format!("{report:?}"), report.to_string());
         let error = Error::Contended(Box::new(report));
         assert_eq!(format!("{error:?}"), error.to_string());

@@ -21,14 +21,26 @@ pub struct NodeReport {
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// The key that was asked for.
+    /// The key that was asked for. Of several keys: the one that a node named last as held or
+    /// gone, or else the first in the order of the bytes.
     pub key: Box<[u8]>,
+    /// If the lock has several keys: how many, and whether `key` is one that a node named.
+    pub set: Option<ReportedSet>,
     /// How many nodes had to say yes.
     pub needed: usize,
     /// Every node, in the order of the list.
     pub nodes: Vec<NodeReport>,
     /// For how long the key is held, if that is known: after a wait, or if this client holds it.
     pub held: Option<HeldFor>,
+}
+
+/// What a [`Report`] says of a lock over several keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReportedSet {
+    /// How many keys the lock has.
+    pub keys: usize,
+    /// Whether a node named the report's key: it is held, or gone, or another's there.
+    pub named: bool,
 }
 
 /// For how long a key is held that stands in the way of a request.
@@ -129,6 +141,12 @@ impl fmt::Display for Report {
         if !self.key.is_empty() {
             write!(f, " for \"{}\"", self.key.escape_ascii())?;
         }
+        match self.set {
+            None => {}
+            Some(ReportedSet { keys, named: true }) => write!(f, ", one of {keys} keys")?,
+            Some(ReportedSet { keys: 2, .. }) => f.write_str(" and 1 more key")?,
+            Some(ReportedSet { keys, .. }) => write!(f, " and {} more keys", keys - 1)?,
+        }
         f.write_str(": ")?;
         self.write_nodes(f, |_| true)
     }
@@ -149,7 +167,7 @@ mod tests {
             detail: None,
         };
         let nodes = replies.iter().enumerate().map(node).collect();
-        Report { key: (*b"k").into(), needed, nodes, held: None }
+        Report { key: (*b"k").into(), set: None, needed, nodes, held: None }
     }
 
     #[test]

@@ -22,7 +22,8 @@ use crate::proto::wire::ask::{Kind, LockAsk};
 /// The error of a request that stands in line from the beginning. When its wait is over, a report
 /// of that moment takes its place.
 fn nothing_said_yet() -> Error {
-    Error::Contended(Box::new(Report { key: [].into(), needed: 0, nodes: [].into(), held: None }))
+    let (key, nodes) = ([].into(), [].into());
+    Error::Contended(Box::new(Report { key, set: None, needed: 0, nodes, held: None }))
 }
 
 impl Locks {
@@ -103,6 +104,11 @@ impl Locks {
                 self.timers.clear_in(&mut timer);
                 self.records.give_up_reserved();
                 self.waits.push_back(WaitEvent::Left { op, queue });
+                return;
+            }
+            Stage::Gathering { record, mut timer } => {
+                self.timers.clear_in(&mut timer);
+                self.stop_gathering(record, op, now);
                 return;
             }
             Stage::Starting { record } | Stage::Running { record } | Stage::Granted { record } => {
@@ -269,6 +275,9 @@ impl Locks {
             return;
         }
         record.phase = Phase::Held;
+        if let Some(set) = record.set_mut() {
+            set.name(u64::MAX);
+        }
         let op = record.op;
         let waited =
             op.filter(|&op| self.ops.get(op).is_some_and(|request| request.waiting.is_some()));
@@ -342,9 +351,13 @@ impl Locks {
             round.purpose = Purpose::Fenced;
         }
         let next = self.records.open_again(id, token, round)?;
-        let hash = KeyHash::of(&self.records.get(next).key);
-        self.records.unindex(id);
-        self.records.index(next, hash);
+        if self.records.get(id).set().is_some() {
+            self.records.take_place_of_set(next, id);
+        } else {
+            let hash = KeyHash::of(&self.records.get(next).key);
+            self.records.unindex(id);
+            self.records.index(next, hash);
+        }
         let record = self.records.get_mut(id);
         let (tracked, queue) = (record.tracked, record.take_queue());
         let fair = self.is_fair(op);

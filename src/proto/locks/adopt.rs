@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::proto::error::{Busy, Error, LostReason, NodeReply};
 use crate::proto::ids::Op;
 use crate::proto::key::KeyHash;
+use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Stage;
@@ -18,6 +19,13 @@ use crate::proto::node_set::NodeId;
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::LockAsk;
+
+/// What is adopted.
+#[derive(Debug, Clone, Copy)]
+enum Keys<'a> {
+    One(&'a [u8]),
+    All(&'a KeySet),
+}
 
 impl Locks {
     /// Gives a lock away: another client can `adopt` its token.
@@ -55,18 +63,53 @@ impl Locks {
         let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
         auto_extend.map_or(Ok(()), |auto_extend| auto_extend.check(ttl))?;
         self.check_key(key)?;
+        self.begin_adopt(Keys::One(key), token, (ttl, auto_extend), data, now)
+    }
+
+    /// As [`adopt`](Locks::adopt), for all of these keys.
+    pub fn adopt_all(
+        &mut self,
+        keys: &KeySet,
+        token: LockToken,
+        ttl: Duration,
+        auto_extend: Option<AutoExtend>,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        if keys.len() == 1 {
+            return self.adopt(keys.first(), token, ttl, auto_extend, data, now);
+        }
+        let ttl = self.check_set(keys, ttl, auto_extend)?;
+        self.begin_adopt(Keys::All(keys), token, (ttl, auto_extend), data, now)
+    }
+
+    fn begin_adopt(
+        &mut self,
+        keys: Keys<'_>,
+        token: LockToken,
+        (ttl, auto_extend): (Ttl, Option<AutoExtend>),
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
         self.check_room()?;
         let fresh = self.random_token();
         let fresh = if is_planted(Fault::AdoptKeepsToken) { token.clone() } else { fresh };
         let mut round = Round::acquire(self.cluster.size(), now, ttl);
         round.purpose = Purpose::Adopt;
-        let id = self.records.open(key, fresh, round).ok_or(busy(Busy::Records))?;
+        let opened = match keys {
+            Keys::One(key) => self.records.open(key, fresh, round),
+            Keys::All(keys) => self.records.open_set(keys, fresh, round),
+        };
+        let id = opened.ok_or(busy(Busy::Records))?;
         // A node keeps the longer one of two ttls, and the one that it has is not known.
         let longest = self.longest_ttl()?;
         let op = self.ops.open(data, now, now, Stage::Running { record: id });
         let record = self.records.get_mut(id);
         (record.trouble_mut().taken_up, record.longest) = (Some(Box::new(token)), longest);
-        self.records.index(id, KeyHash::of(key));
+        match keys {
+            Keys::One(key) => self.records.index(id, KeyHash::of(key)),
+            Keys::All(keys) => (0..keys.len()).for_each(|key| self.records.index_key(id, key)),
+        }
         self.set_auto_extend(id, op, auto_extend);
         self.begin_attempt(id, now);
         Ok(op)

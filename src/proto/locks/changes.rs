@@ -93,7 +93,7 @@ impl Locks {
                 self.cluster.stats_mut().failed(node, cause);
                 self.task_ask_is_lost(node, (task, kind), cause, now);
             }
-            Ask::Register(_) | Ask::Node(_) => {}
+            Ask::Register(..) | Ask::Node(_) => {}
         }
     }
 

@@ -7,7 +7,7 @@ use crate::proto::locks::pending_releases::{PendingRelease, PendingReleases};
 use crate::proto::locks::records::{Phase, Records};
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::tasks::Tasks;
-use crate::proto::locks::{Flushes, Locks};
+use crate::proto::locks::{Flushes, Locks, encode_set};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::timers::Timers;
@@ -64,8 +64,9 @@ impl Locks {
 
     /// Cancels the requests that wait for their turn.
     fn cancel_queued(&mut self, now: Instant) {
+        let waits = |stage: &Stage| matches!(stage, Stage::Queued { .. } | Stage::Gathering { .. });
         for op in self.ops.all() {
-            if matches!(self.ops.get_mut(op).map(|r| &r.stage), Some(Stage::Queued { .. })) {
+            if self.ops.stage_mut(op).is_some_and(|stage| waits(stage)) {
                 self.cancel(op, now);
             }
         }
@@ -96,9 +97,15 @@ impl Locks {
         if self.records.is_open(id) {
             let record = self.records.get(id);
             for node in nodes.iter() {
-                let key = self.key_prefix.put_before(&record.key);
-                self.cluster.repeat_release(node, now, |out| {
-                    command::release(out, Form::Source, key, &record.token);
+                let (prefix, kind) = (&mut self.key_prefix, Kind::ReleaseSet(Form::Source));
+                let of_set = record.set().is_some();
+                self.cluster.repeat_release(node, of_set, now, |out| {
+                    if of_set {
+                        encode_set(out, prefix, record, kind, now);
+                    } else {
+                        let key = prefix.put_before(&record.key);
+                        command::release(out, Form::Source, key, &record.token);
+                    }
                 });
             }
         }

@@ -31,6 +31,7 @@ impl Clone for Stage {
             &Stage::Queued { queue, ttl, fenced, timer } => {
                 Stage::Queued { queue, ttl, fenced, timer }
             }
+            &Stage::Gathering { record, timer } => Stage::Gathering { record, timer },
             Stage::Pausing { record, timer, last } => {
                 Stage::Pausing { record: *record, timer: *timer, last: last.clone() }
             }

@@ -49,7 +49,9 @@ impl Locks {
         }
         found.extend(self.ops.waiting());
         for id in found.drain(..) {
-            self.notify_waiter(id, |op| WaitEvent::Written { op, node, ours: false });
+            for key in 0..self.records.get(id).count_keys() {
+                self.notify_waiter(id, |op| WaitEvent::Written { op, node, key, ours: false });
+            }
         }
         self.found = found;
     }

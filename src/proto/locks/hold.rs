@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::proto::cluster::fences::Fenced;
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
+use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::LOSS_BEFORE;
 use crate::proto::locks::ballot::{Ballot, Verdict};
@@ -29,7 +30,7 @@ impl Locks {
 
     /// The key of a lock whose record is open.
     pub fn key_of(&self, lock: &Lock) -> Option<&[u8]> {
-        Some(&self.records.get(self.records.find(lock)?).key)
+        Some(self.records.get(self.records.find(lock)?).first_key())
     }
 
     /// How long the lock may still be believed in; zero once it is over.
@@ -48,7 +49,8 @@ impl Locks {
         let in_line = record.line().is_some();
         let unconfirmed = self.cluster.all_nodes().minus(record.confirmed);
         let unknown = if in_line { unknown.union(unconfirmed) } else { unknown };
-        let known = record.release_pending.minus(unknown).iter();
+        // A release of several keys stays pending also where one of them is gone.
+        let known = record.release_pending.minus(unknown).minus(record.absent()).iter();
         known.filter(|&node| !record.asked.contains(node) && counts(node)).collect()
     }
 
@@ -108,9 +110,30 @@ impl Locks {
         now: Instant,
     ) -> Result<Op, Error> {
         self.check_key(key)?;
-        let ttl = self.longest_ttl()?;
-        let round = Round::acquire(self.cluster.size(), now, ttl);
+        let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
         let id = self.records.open(key, token, round).ok_or(busy(Busy::Records))?;
+        Ok(self.release_given(id, data, now))
+    }
+
+    /// As [`release_token`](Locks::release_token), for each of these keys.
+    pub fn release_token_all(
+        &mut self,
+        keys: &KeySet,
+        token: LockToken,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        if keys.len() == 1 {
+            return self.release_token(keys.first(), token, data, now);
+        }
+        self.check_keys(keys)?;
+        let round = Round::acquire(self.cluster.size(), now, self.longest_ttl()?);
+        let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
+        Ok(self.release_given(id, data, now))
+    }
+
+    /// Releases what a record that was just opened names: a caller gave its token.
+    fn release_given(&mut self, id: RecordId, data: u64, now: Instant) -> Op {
         // A release becomes pending only for nodes that can be asked now: this client did not write
         // the key to the others.
         let reachable =
@@ -120,7 +143,7 @@ impl Locks {
         record.release_pending = release_pending;
         record.note_answer(now);
         let electors = self.cluster.all_nodes();
-        Ok(self.begin_release(id, electors, data, now))
+        self.begin_release(id, electors, data, now)
     }
 
     /// Releases a lock without waiting for the outcome: the release is written so that it needs no

@@ -23,6 +23,7 @@ mod closing;
 mod completions;
 #[cfg(feature = "testing")]
 mod copies;
+mod encoding;
 mod fair;
 pub mod fence;
 mod fenced;
@@ -42,6 +43,8 @@ mod replies;
 mod reports;
 pub mod requests;
 pub mod round;
+mod set_rounds;
+pub mod sets;
 mod starting;
 mod task_rounds;
 pub mod tasks;
@@ -66,6 +69,7 @@ use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::{AutoExtend, AutoExtendedLocks};
 use crate::proto::locks::ballot::Verdict;
+use crate::proto::locks::encoding::{encode, encode_for_line, encode_set, phase_of};
 use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Record, Records};
 use crate::proto::locks::requests::Ops;
@@ -77,9 +81,6 @@ use crate::proto::settings::{LONGEST_KEY, Settings};
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::timers::{Timer, Timers};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk};
-use crate::proto::wire::command::{self};
-use crate::proto::wire::fencing;
-use crate::proto::wire::line::{self as lines, Channel, Member};
 use tidying::Tidying;
 use updates::Updates;
 
@@ -171,6 +172,8 @@ pub enum WaitEvent {
         op: Op,
         /// The node.
         node: NodeId,
+        /// The number of the key among those of the request, from 0 on.
+        key: usize,
         /// Whether this client wrote to it.
         ours: bool,
     },
@@ -180,6 +183,8 @@ pub enum WaitEvent {
         op: Op,
         /// The node.
         node: NodeId,
+        /// The number of the key among those of the request, from 0 on.
+        key: usize,
         /// As in [`Incoming::Registered`](crate::proto::wire::connection::Incoming::Registered).
         left: Option<i64>,
     },
@@ -413,6 +418,10 @@ impl Locks {
     /// Only this method encodes the bytes of a record, and checks its phase first.
     fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
         let record = self.records.get_mut(id);
+        if record.set().is_some() && !kind.is_of_set() {
+            self.ask_set(nodes, id, kind, now);
+            return;
+        }
         if record.fair && kind.names_the_line() && nodes.len() > 1 {
             let (odd, in_line) = (nodes.common(record.plain()), record.line().is_some());
             if in_line {
@@ -426,14 +435,7 @@ impl Locks {
                 return;
             }
         }
-        let phase = match kind {
-            Kind::Acquire | Kind::Adopt | Kind::AcquireFenced(_) | Kind::WriteBack(_) => {
-                Phase::Asking
-            }
-            Kind::Join(_) | Kind::Claim(_) => Phase::Asking,
-            Kind::Extend(_) | Kind::Heal | Kind::ExtendFenced(_) | Kind::HealFenced => Phase::Held,
-            Kind::Release(_) | Kind::Exists => Phase::Ending,
-        };
+        let phase = phase_of(kind);
         let late = matches!(kind, Kind::Join(_)) && is_planted(Fault::JoinAfterWithdrawal);
         let planted = is_planted(Fault::ReleaseWhileHeld) || late;
         assert!(record.phase == phase || planted, "{kind:?} in {:?}", record.phase);
@@ -450,14 +452,17 @@ impl Locks {
             record.releasing = record.releasing.union(nodes);
         }
         self.command.clear();
-        let key = self.key_prefix.put_before(&record.key);
         let fair = record.fair && kind.names_the_line() && record.plain().common(nodes).is_empty();
-        if fair {
+        if kind.is_of_set() {
+            encode_set(&mut self.command, &self.key_prefix, record, kind, now);
+        } else if fair {
+            let key = self.key_prefix.put_before(&record.key);
             let node = nodes.iter().next();
             let heard = node.filter(|&node| !record.line().is_some_and(|it| it.is_silent(node)));
             let channel = heard.and_then(|node| self.cluster.channel(node));
             encode_for_line(&mut self.command, key, record, kind, (node, channel));
         } else {
+            let key = self.key_prefix.put_before(&record.key);
             encode(&mut self.command, key, record, kind, now);
         }
         let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
@@ -483,6 +488,17 @@ impl Locks {
             Kind::ExtendFenced(form) => self.extend_answered(node, ask, form, reply, now),
             Kind::HealFenced => self.heal_answered(node, ask, reply, now),
             Kind::WriteBack(form) => self.write_back_answered(node, ask, form, reply, now),
+            Kind::AcquireSet(form) => self.set_answered(node, ask, form, reply, now),
+            Kind::ExtendSet(form) => {
+                self.note_named(node, ask.record, reply);
+                self.extend_answered(node, ask, form, reply, now);
+            }
+            Kind::HealSet => self.heal_answered(node, ask, reply, now),
+            Kind::AdoptSet => {
+                self.note_named(node, ask.record, reply);
+                self.adopt_answered(node, ask, reply, now);
+            }
+            Kind::ReleaseSet(form) => self.release_answered(node, ask, form, reply, now),
             Kind::Exists => self.exists_answered(node, ask, reply, now),
             Kind::Join(form) => self.join_answered(node, ask, form, reply, now),
             Kind::Claim(form) => self.claim_answered(node, ask, form, reply, now),
@@ -552,71 +568,6 @@ impl Locks {
             self.timers.clear_in(&mut record.round_timer);
             self.timers.clear_in(&mut record.deadline_timer);
             self.records.close(id);
-        }
-    }
-}
-
-/// Encodes a question about the lock of a record. The key has its prefix.
-fn encode(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Instant) {
-    let (token, ttl) = (&record.token, record.round.ttl);
-    match kind {
-        Kind::Acquire => command::acquire(out, key, token, ttl),
-        Kind::Extend(form) | Kind::Claim(form) => command::extend(out, form, key, token, ttl),
-        Kind::Release(form) => command::release(out, form, key, token),
-        Kind::Heal => {
-            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
-            command::acquire(out, key, token, left);
-        }
-        Kind::Adopt => {
-            let old = record.taken_up().expect("it is set before the nodes are asked");
-            command::adopt(out, key, old, token, ttl);
-        }
-        Kind::Exists => command::encode(out, &[b"EXISTS", key]),
-        Kind::Join(_) => unreachable!("only a fair lock joins"),
-        Kind::AcquireFenced(_) | Kind::ExtendFenced(_) | Kind::HealFenced | Kind::WriteBack(_) => {
-            encode_fenced(out, key, record, kind, now);
-        }
-    }
-}
-
-/// As [`encode`], for a question that names the line. A record that is in line has a `channel` for
-/// each `node`, so each is asked by itself.
-fn encode_for_line(
-    out: &mut BytesMut,
-    key: &[u8],
-    record: &Record,
-    kind: Kind,
-    (node, channel): (Option<NodeId>, Option<Channel>),
-) {
-    let (token, line) = (&record.token, record.line());
-    let channel = channel.as_ref();
-    let member = line.map(|line| Member { token, ttl: line.ttl, channel });
-    match (kind, member) {
-        (Kind::Join(form), Some(member)) => {
-            lines::join(out, form, key, member, record.round.number);
-        }
-        (Kind::Release(form), member) => {
-            // A join in flight, or one of a lost connection, may be executed yet.
-            let sure = record.asked.is_empty() && record.unproven().is_empty();
-            let stands = line.is_some_and(|line| !sure || line.may_stand());
-            let successor = line.zip(node).map_or(&[][..], |(line, node)| line.successor_at(node));
-            lines::hand_over(out, form, key, token, member.filter(|_| stands), successor);
-        }
-        (other, _) => unreachable!("{other:?} names no line"),
-    }
-}
-
-/// As [`encode`], for a fenced lock.
-fn encode_fenced(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Instant) {
-    let (token, ttl) = (&record.token, record.round.ttl);
-    let counting = record.counting();
-    match kind {
-        Kind::AcquireFenced(form) => fencing::acquire(out, form, key, token, ttl, counting),
-        Kind::ExtendFenced(form) => fencing::extend(out, form, key, token, Some(ttl), counting),
-        Kind::WriteBack(form) => fencing::extend(out, form, key, token, None, counting),
-        _ => {
-            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
-            fencing::heal(out, key, token, left, counting);
         }
     }
 }

@@ -15,9 +15,11 @@ use slab::Slab;
 use crate::proto::error::NodeReply;
 use crate::proto::ids::{Generation, Op, Place, RecordId};
 use crate::proto::key::{BuildKeyHasher, KeyHash};
+use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::LOSS_BEFORE;
 use crate::proto::locks::round::{Purpose, Round};
+use crate::proto::locks::sets::{SetIndex, SetOfKeys};
 use crate::proto::locks::trouble::Trouble;
 use crate::proto::node_set::{NodeId, NodeSet, Outstanding};
 use crate::proto::surplus::{FEW, insert, shrink_list, shrink_slab};
@@ -52,7 +54,7 @@ const NOT_HELD: Instant = Instant::from_nanos(u64::MAX);
 pub struct Record {
     /// The generation: counts the uses of the record's place.
     pub generation: Generation,
-    /// The key.
+    /// The key; if the lock has several, one directly after the other.
     pub key: Vec<u8>,
     /// The token of this attempt alone.
     pub token: LockToken,
@@ -199,8 +201,9 @@ impl Record {
         }
         self.confirmed.remove(node);
         // A command of an earlier connection, or one that was asked since, may still be executed.
-        // A token may stand in the line of the node.
-        let may_come = self.asked.contains(node) || self.line().is_some();
+        // A token may stand in the line of the node, and of several keys the others may still be
+        // there.
+        let may_come = self.asked.contains(node) || self.line().is_some() || self.set().is_some();
         if !self.unproven().contains(node) && !may_come {
             self.release_pending.remove(node);
         }
@@ -308,6 +311,8 @@ pub struct Records {
     slab: Slab<Record>,
     /// The first record for each key hash. Only records that ask for a lock or hold one are here.
     by_key: HashMap<KeyHash, RecordId, BuildKeyHasher>,
+    /// The same for records with several keys.
+    pub(super) in_sets: SetIndex,
     spare: Vec<Vec<u8>>,
     next_generation: Generation,
     /// The number of the first round of each record.
@@ -324,6 +329,7 @@ impl Records {
         Records {
             slab: Slab::new(),
             by_key: HashMap::default(),
+            in_sets: SetIndex::default(),
             spare: Vec::new(),
             next_generation: Generation::FIRST,
             #[cfg(feature = "testing")]
@@ -382,6 +388,13 @@ impl Records {
             deadline_timer: None,
         };
         Some(RecordId { index: insert(&mut self.slab, record) as u32, generation })
+    }
+
+    /// Opens a record for several keys, of which it has none yet; `None` if there is no room.
+    pub fn open_set(&mut self, keys: &KeySet, token: LockToken, round: Round) -> Option<RecordId> {
+        let id = self.open(keys.as_parts().0, token, round)?;
+        self.get_mut(id).trouble_mut().set = Some(Box::new(SetOfKeys::new(keys)));
+        Some(id)
     }
 
     /// Reserves a place for a record that is opened later. Returns whether there was one.
@@ -464,7 +477,9 @@ impl Records {
     /// From now on the record is not found by its key. Returns whether it was before.
     pub fn unindex(&mut self, id: RecordId) -> bool {
         let record = self.get_mut(id);
-        let Some(hash) = record.found_by.take() else { return false };
+        let Some(hash) = record.found_by.take() else {
+            return record.set().is_some() && self.unindex_set(id);
+        };
         let next = record.next_of_key.take();
         let place = Place::new(id.index as usize);
         let before = self.with_key(hash).find(|&other| self.get(other).next_of_key == Some(place));
@@ -487,20 +502,21 @@ impl Records {
         let waited_for = |id: &RecordId| {
             let record = self.get(*id);
             let asks = record.phase == Phase::Asking && record.round.purpose != Purpose::Adopt;
-            record.queue().is_some() || asks
+            record.queue_at(key).is_some() || asks
         };
-        let all = || self.with_key(hash).filter(|&id| self.get(id).key == key);
+        let all = || self.with_key(hash).filter(|&id| self.get(id).has_key(key));
         all().find(waited_for).or_else(|| all().next())
     }
 
     /// The records whose keys have this hash.
     pub fn with_key(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
         let mut next = self.by_key.get(&hash).copied();
-        std::iter::from_fn(move || {
+        let of_one_key = std::iter::from_fn(move || {
             let id = next?;
             next = self.get(id).next_of_key.map(|next| self.at(next));
             Some(id)
-        })
+        });
+        of_one_key.chain(self.in_sets.with_key(hash))
     }
 
     /// The record at this place, which is open.

@@ -12,7 +12,7 @@ use crate::proto::cluster::NodeEvent;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::pending_releases::{GIVEN_UP_AFTER, PendingRelease};
-use crate::proto::locks::records::Phase;
+use crate::proto::locks::records::{Phase, Record};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -74,8 +74,9 @@ impl Locks {
         // If an answer is late, the answer to this release may never be read: a release by its
         // source does not need one. It is twice as long as one by its SHA1, and the server
         // hashes it, so a node that is only a little later than the majority does not get it.
-        // No native command hands a key over.
-        match self.cluster.native(node).filter(|_| !self.records.get(id).fair) {
+        // A native command has one key, and hands nothing over.
+        let fits = |record: &Record| record.set().is_none() && !record.fair;
+        match self.cluster.native(node).filter(|_| fits(self.records.get(id))) {
             Some(native) => Form::Native(native),
             None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
             None => form,
@@ -137,7 +138,8 @@ impl Locks {
             (NodeReply::Failed(_), _) => {}
             // The key is gone, another's, or was never there: nothing of ours is left on the node.
             _ => {
-                if reply == NodeReply::Granted {
+                // Of several keys some may be released, and others not ours.
+                if reply == NodeReply::Granted || self.records.get(ask.record).set().is_some() {
                     self.we_wrote(node, ask.record, now);
                 }
                 self.acknowledged(node, ask.record, now);

@@ -290,30 +290,38 @@ impl Locks {
         self.report_update(id, |key| LockUpdateKind::Expiring { deadline, key: key.into() });
     }
 
-    /// Registers the record's key at a node, so that the node reports writes to it.
+    /// Registers the record's keys at a node, so that the node reports writes to them.
     pub(super) fn register(&mut self, node: NodeId, id: RecordId, now: Instant) {
-        if !self.cluster.may_name_a_key(node) {
-            return;
+        for (index, key) in self.records.get(id).keys().enumerate() {
+            if !self.cluster.may_name_a_key(node) {
+                return;
+            }
+            self.cluster.ask(node, Ask::Node(NodeAsk::Caching), now, |out| {
+                command::encode(out, &[b"CLIENT", b"CACHING", b"YES"]);
+            });
+            let key = self.key_prefix.put_before(key);
+            let names = |out: &mut _| command::encode(out, &[b"PTTL", key]);
+            self.cluster.ask(node, Ask::Register(id, index as u8), now, names);
         }
-        self.cluster.ask(node, Ask::Node(NodeAsk::Caching), now, |out| {
-            command::encode(out, &[b"CLIENT", b"CACHING", b"YES"]);
-        });
-        let record = self.records.get(id);
-        let key = self.key_prefix.put_before(&record.key);
-        let names = |out: &mut _| command::encode(out, &[b"PTTL", key]);
-        self.cluster.ask(node, Ask::Register(id), now, names);
     }
 
     /// A node answered the registration of a key. If the key is not there, it was deleted before,
     /// unless that is known already or a heal is in flight. Nothing is done for a record that is
     /// over.
-    pub fn registered(&mut self, node: NodeId, id: RecordId, left: Option<i64>, now: Instant) {
+    pub fn registered(
+        &mut self,
+        node: NodeId,
+        (id, key): (RecordId, u8),
+        left: Option<i64>,
+        now: Instant,
+    ) {
         if !self.records.is_open(id) {
             return;
         }
         let record = self.records.get(id);
         if record.phase == Phase::Asking {
-            self.notify_waiter(id, |op| WaitEvent::Seen { op, node, left });
+            let key = usize::from(key);
+            self.notify_waiter(id, |op| WaitEvent::Seen { op, node, key, left });
         } else if left == Some(-2) && !record.absent().union(record.healing()).contains(node) {
             self.doubt_key_at(node, id, now);
         }
@@ -329,8 +337,10 @@ impl Locks {
     #[inline]
     pub(super) fn we_wrote(&mut self, node: NodeId, id: RecordId, now: Instant) {
         if self.is_interested_in_writes() {
-            let key = KeyHash::of(&self.records.get(id).key);
-            self.report_write(node, key, Writer::Record(id), now);
+            let keys: Vec<KeyHash> = self.records.get(id).hashes().collect();
+            for key in keys {
+                self.report_write(node, key, Writer::Record(id), now);
+            }
         }
     }
 
@@ -364,7 +374,9 @@ impl Locks {
             if by != Writer::Record(id) && self.records.is_open(id) {
                 self.doubt_key_at(node, id, now);
                 let ours = by != Writer::Other;
-                self.notify_waiter(id, |op| WaitEvent::Written { op, node, ours });
+                let record = self.records.get(id);
+                let key = record.set().and_then(|set| set.index_of(key)).unwrap_or(0);
+                self.notify_waiter(id, |op| WaitEvent::Written { op, node, key, ours });
             }
         }
         self.found = found;

@@ -1,11 +1,12 @@
 //! The reports in errors: what every node said, or why it could not be asked.
 
-use crate::proto::error::Report;
 use crate::proto::error::{ClosedReason, Error, HeldFor, LostReason, NodeReply};
+use crate::proto::error::{Report, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
 use crate::proto::locks::records::Phase;
+use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::time::Instant;
 
 impl Locks {
@@ -13,7 +14,10 @@ impl Locks {
     pub(super) fn report(&self, id: RecordId, now: Instant) -> Box<Report> {
         let record = self.records.get(id);
         let reply = |node| record.round.reply_of(node);
-        self.cluster.report_of(&record.key, reply, now)
+        let mut report = self.cluster.report_of(record.shown_key(), reply, now);
+        let named = |set: &SetOfKeys| ReportedSet { keys: set.len(), named: set.named().is_some() };
+        report.set = record.set().map(named);
+        report
     }
 
     /// The error for the lost lock of the record.
@@ -46,9 +50,9 @@ impl Locks {
     }
 
     /// A contended error for a key that this client holds by itself, in this record.
-    pub(super) fn held_by_us(&self, id: RecordId, now: Instant) -> Error {
+    pub(super) fn held_by_us(&self, id: RecordId, key: &[u8], now: Instant) -> Error {
         let record = self.records.get(id);
-        let mut report = self.report_unasked(&record.key, now);
+        let mut report = self.report_unasked(key, now);
         if record.phase == Phase::Held {
             let left = record.deadline.saturating_since(now);
             report.held =

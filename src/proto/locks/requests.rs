@@ -89,6 +89,13 @@ pub enum Stage {
         /// Ends the wait.
         timer: Option<Timer>,
     },
+    /// In the queues of those of several keys that other requests of this client wait for, or hold.
+    Gathering {
+        /// The record, which has the other keys inside this client.
+        record: RecordId,
+        /// Ends the wait.
+        timer: Option<Timer>,
+    },
     /// Between two attempts, or two rounds.
     Pausing {
         /// The record of the next attempt or round.
@@ -211,6 +218,11 @@ impl Ops {
     /// The request, unless it was cancelled or answered.
     pub fn get_mut(&mut self, op: Op) -> Option<&mut Request> {
         self.slab.get_mut(op.index as usize).filter(|request| request.generation == op.generation)
+    }
+
+    /// The stage of a request, unless it was cancelled or answered.
+    pub fn stage_mut(&mut self, op: Op) -> Option<&mut Stage> {
+        self.get_mut(op).map(|request| &mut request.stage)
     }
 
     /// The whole handle of a request whose timer came due.

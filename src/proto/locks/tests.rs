@@ -43,7 +43,9 @@ pub fn receive(locks: &mut Locks, node: NodeId, bytes: &str, now: Instant) {
         locks.act_on_changes(now);
         match received {
             Received::Lock(ask, reply) => locks.answered(node, ask, reply, now),
-            Received::Registered(record, left) => locks.registered(node, record, left, now),
+            Received::Registered(record, key, left) => {
+                locks.registered(node, (record, key), left, now);
+            }
             _ => {}
         }
     }
@@ -121,7 +123,7 @@ fn key_with_a_queue_is_reported_when_its_lock_is_over() {
     for given_back in [true, false] {
         let (mut locks, now) = ready(3);
         let (lock, id) = hold(&mut locks, now);
-        assert_eq!(locks.queue_for(id, |key| if key == KEY { 7 } else { 8 }), 7);
+        assert_eq!(locks.queue_for(id, KEY, |key| if key == KEY { 7 } else { 8 }), 7);
         if given_back {
             locks.release(lock, 0, now);
         } else {

@@ -5,6 +5,7 @@ use crate::proto::lock::LockToken;
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::line::Line;
 use crate::proto::locks::records::Record;
+use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 
@@ -30,6 +31,8 @@ pub struct Trouble {
     pub taken_up: Option<Box<LockToken>>,
     /// The votes for the fencing number, and the number.
     pub fencing: Option<Box<Fencing>>,
+    /// The keys, if there are several.
+    pub set: Option<Box<SetOfKeys>>,
 }
 
 impl Record {

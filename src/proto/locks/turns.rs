@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use crate::proto::error::{Busy, Error};
+use crate::proto::error::{Busy, Error, Report, ReportedSet};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key::KeyHash;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::{Purpose, Round};
+use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
@@ -31,7 +32,21 @@ impl Locks {
         self.auto_extended.is_empty() && !self.ops.is_empty() && self.ops.all_are(backs_off)
     }
 
-    /// The key of a record.
+    /// How many keys a record has.
+    pub fn count_keys(&self, id: RecordId) -> usize {
+        self.records.get(id).count_keys()
+    }
+
+    /// A report about the keys of a record for which no node was asked.
+    pub fn report_unasked_of(&self, id: RecordId, now: Instant) -> Box<Report> {
+        let record = self.records.get(id);
+        let mut report = self.report_unasked(record.first_key(), now);
+        let keys = record.count_keys();
+        report.set = record.set().map(|_| ReportedSet { keys, named: false });
+        report
+    }
+
+    /// The key of a record; if it has several, one directly after the other.
     pub fn key(&self, id: RecordId) -> &[u8] {
         &self.records.get(id).key
     }
@@ -128,7 +143,9 @@ impl Locks {
 
     /// The attempt for a record has ended: the requests in its queue learn whether it had a quorum.
     pub(super) fn note_attempt(&mut self, id: RecordId, error: Option<&Error>) {
-        if let Some(queue) = self.records.get(id).queue() {
+        let record = self.records.get(id);
+        let of_set = record.set().into_iter().flat_map(SetOfKeys::own_queues);
+        for queue in record.queue().into_iter().chain(of_set) {
             let no_quorum = error.filter(|error| matches!(error, Error::NoQuorum(_))).cloned();
             self.waits.push_back(WaitEvent::Attempted { queue, no_quorum });
         }
@@ -147,7 +164,7 @@ impl Locks {
     }
 
     /// Why a request for `key` gets no turn. `no_quorum`: the error of the request before it.
-    fn no_turn(&self, key: &[u8], no_quorum: Option<&Error>, now: Instant) -> Error {
+    pub(super) fn no_turn(&self, key: &[u8], no_quorum: Option<&Error>, now: Instant) -> Error {
         match no_quorum {
             Some(error) => error.clone(),
             None if self.starting => self.not_connected(key, now),
@@ -155,19 +172,23 @@ impl Locks {
         }
     }
 
-    /// Whether requests are queued for the key of a record.
-    pub fn has_queue(&self, id: RecordId) -> bool {
-        self.records.get(id).queue().is_some()
+    /// Whether requests are queued for this key of a record.
+    pub fn has_queue(&self, id: RecordId, key: &[u8]) -> bool {
+        self.records.get(id).queue_at(key).is_some()
     }
 
-    /// The queue for the key of a record, or the one that `open` makes.
-    pub fn queue_for(&mut self, id: RecordId, open: impl FnOnce(&[u8]) -> u32) -> u32 {
+    /// The queue for this key of a record, or the one that `open` makes.
+    pub fn queue_for(&mut self, id: RecordId, key: &[u8], open: impl FnOnce(&[u8]) -> u32) -> u32 {
         let record = self.records.get_mut(id);
-        if let Some(queue) = record.queue() {
+        if let Some(queue) = record.queue_at(key) {
             return queue;
         }
-        let queue = open(&record.key);
-        record.set_queue(Some(queue));
+        let queue = open(key);
+        let index = record.keys().position(|own| own == key).unwrap_or(0);
+        match record.set_mut() {
+            None => record.set_queue(Some(queue)),
+            Some(set) => set.set_queue_of(index, queue),
+        }
         queue
     }
 
@@ -177,6 +198,11 @@ impl Locks {
     /// [`Error::Busy`] if there is none.
     pub fn reserve_place(&mut self) -> Result<(), Error> {
         if self.records.reserve() { Ok(()) } else { Err(busy(Busy::Records)) }
+    }
+
+    /// Gives back a reserved place.
+    pub fn give_up_place(&mut self) {
+        self.records.give_up_reserved();
     }
 
     /// Opens a request in `queue`, which waits until the record of the key gives it up.
@@ -201,15 +227,21 @@ impl Locks {
     pub fn refuse_to_wait(
         &mut self,
         current_record: RecordId,
+        key: &[u8],
         params: AcquireParams,
         now: Instant,
     ) -> Op {
-        let error = match self.no_quorum_of(current_record) {
-            None if !self.starting => self.held_by_us(current_record, now),
-            error => self.no_turn(self.key(current_record), error, now),
-        };
+        let error = self.why_not_now(current_record, key, now);
         self.cluster.stats_mut().attempt_is_lost(&error);
         self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
+    }
+
+    /// Why a request for this key would have to wait for the record `current_record`.
+    pub(super) fn why_not_now(&self, current_record: RecordId, key: &[u8], now: Instant) -> Error {
+        match self.no_quorum_of(current_record) {
+            None if !self.starting => self.held_by_us(current_record, key, now),
+            error => self.no_turn(key, error, now),
+        }
     }
 
     /// The queue that a request is in.
@@ -227,8 +259,8 @@ impl Locks {
 
     /// The timer of a queued request came due.
     pub(super) fn on_wait_over(&mut self, op: Op) {
-        if let Some(Stage::Queued { timer, .. }) =
-            self.ops.get_mut(op).map(|request| &mut request.stage)
+        if let Some(Stage::Queued { timer, .. } | Stage::Gathering { timer, .. }) =
+            self.ops.stage_mut(op)
         {
             *timer = None;
             self.waits.push_back(WaitEvent::GiveUp { op });
@@ -284,7 +316,9 @@ impl Locks {
         if !self.records.unindex(id) {
             return;
         }
-        if let Some(queue) = self.records.get_mut(id).take_queue() {
+        let record = self.records.get_mut(id);
+        let of_set = record.set_mut().map_or_else(Vec::new, |set| set.take_queues());
+        for queue in record.take_queue().into_iter().chain(of_set) {
             self.waits.push_back(WaitEvent::Vacated { queue, given_back });
         }
     }

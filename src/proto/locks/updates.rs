@@ -128,7 +128,8 @@ impl Locks {
     ) {
         let record = self.records.get(id);
         let Some(data) = record.reports_under() else { return };
-        let update = LockUpdate { data, token: record.token.clone(), kind: kind(&record.key) };
+        let update =
+            LockUpdate { data, token: record.token.clone(), kind: kind(record.first_key()) };
         self.updates.queue.push_back(Queued { record: id, update });
     }
 

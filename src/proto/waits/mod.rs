@@ -46,14 +46,21 @@ impl Waits {
             }
             WaitEvent::PauseOver { op } => self.waiter_is_due(locks, op, now),
             WaitEvent::GiveUp { op } => self.end_wait(locks, op, now),
-            WaitEvent::Left { op, queue } => self.queues[queue as usize].leave(op),
+            WaitEvent::Left { op, queue } => {
+                // The last one of a queue may have been handed the key, and the queue closed.
+                if let Some(queue) = self.queues.get_mut(queue as usize) {
+                    queue.leave(op);
+                }
+            }
             WaitEvent::Vacated { queue, given_back } => {
                 self.hand_over(locks, queue, given_back, now);
             }
-            WaitEvent::Written { op, node, ours } => {
-                self.notify_waiter(locks, op, node, ours, now);
+            WaitEvent::Written { op, node, key, ours } => {
+                self.notify_waiter(locks, op, (node, key), ours, now);
             }
-            WaitEvent::Seen { op, node, left } => self.on_ttl_reported(locks, op, node, left, now),
+            WaitEvent::Seen { op, node, key, left } => {
+                self.on_ttl_reported(locks, op, (node, key), left, now);
+            }
         }
     }
 

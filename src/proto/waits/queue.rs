@@ -11,6 +11,7 @@ use slab::Slab;
 
 use crate::proto::error::Error;
 use crate::proto::ids::{Op, RecordId};
+use crate::proto::key_set::KeySet;
 use crate::proto::locks::{AcquireParams, Locks};
 use crate::proto::time::Instant;
 use crate::proto::waiting::{Mode, Waiting};
@@ -82,7 +83,7 @@ impl Queue {
 }
 
 impl Waits {
-    /// Queues a request until the record `current_record` gives up the key, which it has or asks
+    /// Queues a request until the record `current_record` gives up this key, which it has or asks
     /// for.
     ///
     /// # Errors
@@ -91,28 +92,72 @@ impl Waits {
         &mut self,
         locks: &mut Locks,
         current_record: RecordId,
+        key: &[u8],
         params: AcquireParams,
         now: Instant,
     ) -> Result<Op, Error> {
         if now >= params.give_up_at {
-            return Ok(locks.refuse_to_wait(current_record, params, now));
+            return Ok(locks.refuse_to_wait(current_record, key, params, now));
         }
         locks.reserve_place()?;
-        let first = !locks.has_queue(current_record);
-        let no_quorum = locks.no_quorum_of(current_record).filter(|_| first).cloned();
-        let queues = &mut self.queues;
-        let queue = locks.queue_for(current_record, |key| {
-            let mut queue = Queue::new(key, now);
-            queue.no_quorum = no_quorum;
-            queues.insert(queue) as u32
-        });
+        let queue = self.queue_for(locks, current_record, key, now);
         let op = locks.open_queued(queue, params);
         self.queues[queue as usize].waiting.push_back(op);
         Ok(op)
     }
 
+    /// Queues a request for several keys in the queues of those that other records of this client
+    /// have, all in one step. `current_records` are the numbers of these keys, and the records.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if no record is free.
+    pub fn queue_up_set(
+        &mut self,
+        locks: &mut Locks,
+        keys: &KeySet,
+        current_records: &[(usize, RecordId)],
+        params: AcquireParams,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        let key = |index: usize| keys.iter().nth(index).unwrap_or_default();
+        if let Some(&(index, record)) = current_records.first() {
+            if now >= params.give_up_at {
+                return Ok(locks.refuse_set(record, (key(index), keys.len()), params, now));
+            }
+        }
+        // No queue is opened if there is no record.
+        locks.reserve_place()?;
+        locks.give_up_place();
+        let mut waits_in = Vec::with_capacity(current_records.len());
+        for &(index, record) in current_records {
+            waits_in.push((index, self.queue_for(locks, record, key(index), now)));
+        }
+        let op = locks.open_set(keys, &waits_in, params, now)?;
+        for (_, queue) in waits_in {
+            self.queues[queue as usize].waiting.push_back(op);
+        }
+        Ok(op)
+    }
+
+    /// The queue for this key, which the record has.
+    fn queue_for(&mut self, locks: &mut Locks, id: RecordId, key: &[u8], now: Instant) -> u32 {
+        let first = !locks.has_queue(id, key);
+        let no_quorum = locks.no_quorum_of(id).filter(|_| first).cloned();
+        let queues = &mut self.queues;
+        locks.queue_for(id, key, |key| {
+            let mut queue = Queue::new(key, now);
+            queue.no_quorum = no_quorum;
+            queues.insert(queue) as u32
+        })
+    }
+
     /// The wait of a request is over before its turn came.
     pub(super) fn end_wait(&mut self, locks: &mut Locks, op: Op, now: Instant) {
+        if let Some(queue) = locks.first_queue_of(op) {
+            let queue = &self.queues[queue as usize];
+            locks.end_gathering(op, &queue.key, queue.no_quorum.as_ref(), now);
+            return;
+        }
         let Some(queue) = locks.queue_of(op) else { return };
         let queue = &mut self.queues[queue as usize];
         queue.leave(op);
@@ -131,16 +176,24 @@ impl Waits {
         // A request whose wait is over, but whose timer has not fired yet, gets no turn any
         // more.
         while let Some(&op) = self.queues[queue as usize].waiting.front() {
-            if !locks.has_waited_enough(op, now) {
+            if locks.is_open(op) && !locks.has_waited_enough(op, now) {
                 break;
             }
             self.end_wait(locks, op, now);
+            // A request for several keys leaves by an event, and a cancelled one is in the queue
+            // until then.
+            self.queues[queue as usize].leave(op);
         }
         let line = &mut self.queues[queue as usize];
         let Some(op) = line.waiting.pop_front() else {
             self.queues.remove(queue as usize);
             return;
         };
+        if locks.is_gathering(op) {
+            self.take_key(locks, op, queue, given_back, now);
+            return;
+        }
+        let line = &mut self.queues[queue as usize];
         let id = locks.take_turn(op, queue, &line.key, now);
         if now < line.others_until {
             // The request that was leaving other clients a turn has given up meanwhile.
@@ -157,15 +210,34 @@ impl Waits {
         }
     }
 
+    /// The turn of a request for several keys has come in this queue. It asks the nodes when it has
+    /// all keys inside this client, and none of them has to be left to other clients first.
+    fn take_key(&mut self, locks: &mut Locks, op: Op, queue: u32, given_back: bool, now: Instant) {
+        let line = &mut self.queues[queue as usize];
+        if !given_back {
+            line.ends_streak(now);
+        } else if line.hands_over(now) {
+            line.others_until = now.saturating_add(turn_of_others(self.round_trip.usual()));
+        }
+        let Some(id) = locks.take_key(op, queue, &line.key) else { return };
+        let others = |&queue: &u32| now < self.queues[queue as usize].others_until;
+        if locks.own_queues(id).iter().any(others) {
+            self.leave_others_a_turn(locks, op, id, now);
+        } else {
+            locks.attempt_gathered(op, id, now);
+        }
+    }
+
     /// The request begins to wait, though the key is free as far as this client knows.
     fn leave_others_a_turn(&mut self, locks: &mut Locks, op: Op, id: RecordId, now: Instant) {
         let nodes = locks.cluster().size();
-        let begin = || Waiting::new(nodes, Duration::ZERO, now);
+        let keys = locks.count_keys(id);
+        let begin = || Waiting::new(nodes, keys, Duration::ZERO, now);
         if let Some(waiting) = locks.begin_waiting(op, begin) {
             *waiting = begin();
             waiting.mode = Mode::Yielding;
         }
-        let last = Error::Contended(locks.report_unasked(locks.key(id), now));
+        let last = Error::Contended(locks.report_unasked_of(id, now));
         register_key(locks, op, id, now);
         let at = now.saturating_add(turn_of_others(self.round_trip.usual()));
         locks.pause(op, id, at, last);

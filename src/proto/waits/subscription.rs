@@ -37,7 +37,7 @@ impl Waits {
         let (shortest, longest) = locks.cluster().settings().retry;
         let Some(give_up_at) = locks.give_up_at(op) else { return };
         if locks.is_fair(op) && !matches!(last, Error::NoQuorum(_)) {
-            let begin = || Waiting::new(nodes, usual, now);
+            let begin = || Waiting::new(nodes, 1, usual, now);
             if let Some(waiting) = locks.begin_waiting(op, begin) {
                 waiting.mode = Mode::InLine;
             }
@@ -45,7 +45,8 @@ impl Waits {
             return;
         }
         let first = locks.waiting(op).is_none();
-        let begin = || Waiting::new(nodes, usual, now);
+        let keys = locks.count_keys(id);
+        let begin = || Waiting::new(nodes, keys, usual, now);
         let Some(waiting) = locks.begin_waiting(op, begin) else { return };
         let woken = std::mem::take(&mut waiting.woken) || (first && !usual.is_zero());
         let at = if !notified {
@@ -134,7 +135,7 @@ impl Waits {
         &mut self,
         locks: &mut Locks,
         op: Op,
-        node: NodeId,
+        (node, key): (NodeId, usize),
         left: Option<i64>,
         now: Instant,
     ) {
@@ -147,7 +148,8 @@ impl Waits {
             _ => NEVER,
         };
         let Some(waiting) = locks.waiting(op) else { return };
-        waiting.free_at[node.index()] = free_at;
+        // Of several keys, the one that is held longest counts.
+        let Some(free_at) = waiting.note_free_at(node, key, free_at) else { return };
         waiting.reported[node.index()] = match left {
             Some(-1) => ReportedTtl::NoTtl,
             Some(_) => ReportedTtl::FreeAt(free_at),
@@ -205,14 +207,14 @@ impl Waits {
         &mut self,
         locks: &mut Locks,
         op: Op,
-        node: NodeId,
+        (node, key): (NodeId, usize),
         ours: bool,
         now: Instant,
     ) {
         let Some(waiting) = locks.waiting(op) else { return };
         match waiting.mode {
             Mode::Subscribed => {
-                waiting.free_at[node.index()] = now;
+                waiting.note_free_at(node, key, now);
                 self.wake_or_rearm(locks, op, now);
             }
             Mode::Yielding if !ours => resubscribe(locks, op, now),
@@ -233,7 +235,7 @@ pub(super) fn register_key(locks: &mut Locks, op: Op, id: RecordId, now: Instant
     let mut nodes: Vec<NodeId> = reporting_nodes(locks).iter().collect();
     let quorum = locks.cluster().quorum();
     let Some(waiting) = locks.waiting(op) else { return };
-    waiting.free_at.fill(NEVER);
+    waiting.forget_free_at();
     let most = if waiting.is_contended() { quorum + 1 } else { nodes.len() };
     while nodes.len() > most {
         nodes.swap_remove(locks.random_index(nodes.len()));

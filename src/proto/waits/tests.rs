@@ -47,7 +47,7 @@ impl Bench {
             data: 0,
         };
         let current_record = self.locks.current_record(KEY, KeyHash::of(KEY)).unwrap();
-        self.waits.queue_up(&mut self.locks, current_record, params, self.now).unwrap()
+        self.waits.queue_up(&mut self.locks, current_record, KEY, params, self.now).unwrap()
     }
 
     fn receive(&mut self, node: usize, bytes: &str) {
@@ -182,7 +182,7 @@ impl Bench {
 
     fn report_ttl(&mut self, op: Op, node: usize, left: i64) {
         let (node, left) = (NodeId::new(node), Some(left));
-        self.waits.on_ttl_reported(&mut self.locks, op, node, left, self.now);
+        self.waits.on_ttl_reported(&mut self.locks, op, (node, 0), left, self.now);
     }
 
     /// To how many nodes these commands were written, and nothing to the others.
@@ -275,7 +275,7 @@ fn waiter_that_leaves_others_a_turn_subscribes_when_another_client_wrote_to_the_
     for ours in [true, false] {
         let (mut bench, op) = waiter(3);
         bench.set_mode(op, Mode::Yielding);
-        bench.waits.notify_waiter(&mut bench.locks, op, NodeId::new(0), ours, bench.now);
+        bench.waits.notify_waiter(&mut bench.locks, op, (NodeId::new(0), 0), ours, bench.now);
         let expected = if ours { Mode::Yielding } else { Mode::Subscribed };
         assert_eq!(bench.mode(op), expected);
     }

@@ -13,6 +13,7 @@ use crate::proto::wire::handshake::Step;
 use crate::proto::wire::line::Standing;
 use crate::proto::wire::marker::Marker;
 use crate::proto::wire::resp::Reply;
+use crate::proto::wire::sets;
 
 /// The answer to a question of a task. It borrows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +87,24 @@ pub(super) fn about_lock(
             }
             None => failed(reply),
         },
+        Kind::AcquireSet(_) | Kind::HealSet => {
+            sets::acquire_answer(reply).map(|(said, _)| said).or_else(|| failed(reply))
+        }
+        Kind::ExtendSet(_) | Kind::AdoptSet | Kind::ReleaseSet(_) => {
+            sets::answer(reply).map(|(said, _)| said).or_else(|| failed(reply))
+        }
         Kind::Exists => by_count(reply, NodeReply::Held),
+    }
+}
+
+/// The number that a reply contains, for a question whose answer has one: the vote of a node, or
+/// the key of a set that it names.
+pub(super) fn number(kind: Kind, reply: &Reply<'_>) -> Option<u64> {
+    match kind {
+        Kind::AcquireFenced(_) => Some(vote(reply).unwrap_or_default()),
+        Kind::AcquireSet(_) | Kind::HealSet => sets::acquire_answer(reply).map(|(_, key)| key),
+        kind if kind.is_of_set() => sets::answer(reply).map(|(_, key)| key),
+        _ => None,
     }
 }
 
@@ -108,6 +126,8 @@ pub(super) fn plain(kind: Kind, bytes: &[u8]) -> Option<(NodeReply, usize)> {
         Kind::ExtendFenced(_) | Kind::WriteBack(_) | Kind::HealFenced => None,
         Kind::AcquireFenced(_) | Kind::Adopt | Kind::Exists => None,
         Kind::Join(_) | Kind::Claim(_) => None,
+        Kind::AcquireSet(_) | Kind::ExtendSet(_) | Kind::ReleaseSet(_) => None,
+        Kind::HealSet | Kind::AdoptSet => None,
     }
 }
 

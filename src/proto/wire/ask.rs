@@ -15,9 +15,10 @@ use crate::proto::wire::handshake::Step;
 pub enum Ask {
     /// About the lock of a record.
     Lock(LockAsk),
-    /// `PTTL`, which registers the key of a record, so that the node reports writes to it. The
-    /// record may be over when the answer comes.
-    Register(RecordId),
+    /// `PTTL`, which registers a key of a record, so that the node reports writes to it: the number
+    /// of the key among those of the record, from 0 on. The record may be over when the answer
+    /// comes.
+    Register(RecordId, u8),
     /// For a task.
     Task(TaskId, TaskAsk),
     /// The cluster's own.
@@ -54,6 +55,16 @@ pub enum Kind {
     HealFenced,
     /// Raises the counter of a lock that is being acquired: the second round of a fenced acquire.
     WriteBack(Form),
+    /// As `Acquire`, by the script over all keys of a set.
+    AcquireSet(Form),
+    /// As `Extend`, over all keys.
+    ExtendSet(Form),
+    /// As `Heal`, over all keys.
+    HealSet,
+    /// As `Adopt`, over all keys.
+    AdoptSet,
+    /// As `Release`, over all keys.
+    ReleaseSet(Form),
     /// The release script.
     Release(Form),
     /// `EXISTS`: after a native release that answered 0, is the key gone or another's?
@@ -114,13 +125,16 @@ impl Kind {
                 | Kind::AcquireFenced(_)
                 | Kind::HealFenced
                 | Kind::Join(_)
+                | Kind::AcquireSet(_)
+                | Kind::HealSet
+                | Kind::AdoptSet
         )
     }
 
     /// Whether the question may create the key, or extend it. Such a question has to be followed by
     /// a release. A write-back does neither, but it is only sent where the key may be.
     pub const fn may_create(self) -> bool {
-        !matches!(self, Kind::Release(_) | Kind::Exists)
+        !matches!(self, Kind::Release(_) | Kind::ReleaseSet(_) | Kind::Exists)
     }
 
     /// The same question, with the whole source of its script.
@@ -134,13 +148,23 @@ impl Kind {
             Kind::WriteBack(_) => Kind::WriteBack(Form::Source),
             Kind::Join(_) => Kind::Join(Form::Source),
             Kind::Claim(_) => Kind::Claim(Form::Source),
+            Kind::AcquireSet(_) => Kind::AcquireSet(Form::Source),
+            Kind::ExtendSet(_) => Kind::ExtendSet(Form::Source),
+            Kind::ReleaseSet(_) => Kind::ReleaseSet(Form::Source),
             other => other,
         }
     }
 
+    /// Whether the question is about all keys of a set.
+    #[inline]
+    pub const fn is_of_set(self) -> bool {
+        let asks = matches!(self, Kind::AcquireSet(_) | Kind::ExtendSet(_) | Kind::ReleaseSet(_));
+        asks || matches!(self, Kind::HealSet | Kind::AdoptSet)
+    }
+
     /// Whether the question asks for a key that no client holds.
     pub const fn acquires(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::AcquireFenced(_))
+        matches!(self, Kind::Acquire | Kind::AcquireFenced(_) | Kind::AcquireSet(_))
     }
 
     /// Whether a fair lock asks this by a script that names the line of its key.
@@ -155,7 +179,7 @@ impl Ask {
         match self {
             Ask::Lock(ask) => ask.kind.may_create(),
             Ask::Task(_, kind) => matches!(kind, TaskAsk::Extend(_)),
-            Ask::Register(_) | Ask::Node(_) => false,
+            Ask::Register(..) | Ask::Node(_) => false,
         }
     }
 }
@@ -165,7 +189,7 @@ impl fmt::Display for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Ask::Lock(ask) => write!(f, "{:?}", ask.kind),
-            Ask::Register(_) => f.write_str("Register"),
+            Ask::Register(..) => f.write_str("Register"),
             Ask::Task(_, kind) => write!(f, "{kind:?}"),
             Ask::Node(kind) => write!(f, "{kind:?}"),
         }

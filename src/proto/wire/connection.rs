@@ -23,7 +23,7 @@ use crate::proto::settings::{Limits, Secret};
 use crate::proto::surplus::{shrink_bytes, shrink_list, shrink_queue};
 use crate::proto::time::Instant;
 use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
-use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
+use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
 use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step, time};
 use crate::proto::wire::line::{HandedOver, Standing, is_subscribed};
@@ -34,9 +34,9 @@ use crate::proto::wire::resp::{self, Elements, Malformed, Reply};
 pub enum Incoming {
     /// The answer to a question about a lock.
     Lock(LockAsk, NodeReply),
-    /// The answer to the registration of a record's key: milliseconds as in `PTTL`; nothing if it
-    /// was refused.
-    Registered(RecordId, Option<i64>),
+    /// The answer to the registration of a record's key of this number: milliseconds as in `PTTL`;
+    /// nothing if it was refused.
+    Registered(RecordId, u8, Option<i64>),
     /// The answer to a question of a task.
     Task(TaskId, TaskAnswer),
     /// The answer to a question of the cluster's own.
@@ -108,8 +108,9 @@ pub struct Connection {
     /// The content of the last answer to a join, and of the last hand-over.
     standing: Standing,
     handed_over: Option<HandedOver>,
-    /// The last vote for a fencing number, kept here for the same reason.
-    vote: u64,
+    /// The last vote for a fencing number, or the last key of a set that the node named, kept here
+    /// for the same reason.
+    number: u64,
     /// The keys of a push that reported writes to several.
     written: Vec<KeyHash>,
     last_answer: Instant,
@@ -249,9 +250,9 @@ impl Connection {
         self.seen
     }
 
-    /// The last vote for a fencing number.
-    pub fn vote(&self) -> u64 {
-        self.vote
+    /// The last vote for a fencing number, or the number of the key of a set that the node named.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// What the last answer to a join says.
@@ -325,9 +326,9 @@ impl Connection {
                     read_push(elements, &self.key_prefix, found)
                 }
                 _ => {
-                    let found =
-                        (&mut self.fact, &mut self.seen, &mut self.vote, &mut self.standing);
-                    let incoming = take(&self.asks, found, &reply)?;
+                    let kept =
+                        (&mut self.fact, &mut self.seen, &mut self.number, &mut self.standing);
+                    let incoming = take(&self.asks, kept, &reply)?;
                     self.asks.pop_front();
                     count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
                     Some(incoming)
@@ -374,7 +375,7 @@ impl Connection {
 #[inline]
 fn take(
     asks: &VecDeque<Ask>,
-    (fact, seen, vote, standing): (&mut Fact, &mut Option<Value>, &mut u64, &mut Standing),
+    (fact, seen, number, standing): (&mut Fact, &mut Option<Value>, &mut u64, &mut Standing),
     reply: &Reply<'_>,
 ) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {
@@ -386,14 +387,14 @@ fn take(
     };
     let incoming = match ask {
         Ask::Lock(ask) => {
-            if let Kind::AcquireFenced(_) = ask.kind {
-                *vote = answers::vote(reply).unwrap_or_default();
+            if let Some(found) = answers::number(ask.kind, reply) {
+                *number = found;
             }
             let lock_reply = answers::about_lock(ask.kind, reply, standing);
             lock_reply.map(|lock_reply| Incoming::Lock(ask, lock_reply))
         }
-        Ask::Register(record) => {
-            answers::left(reply).map(|left| Incoming::Registered(record, left))
+        Ask::Register(record, key) => {
+            answers::left(reply).map(|left| Incoming::Registered(record, key, left))
         }
         Ask::Task(task, kind) => {
             answers::of_task(kind, reply, seen).map(|answer| Incoming::Task(task, answer))
@@ -465,6 +466,7 @@ fn read_push(
 mod tests {
     use super::*;
     use crate::proto::ids::Generation;
+    use crate::proto::wire::ask::Kind;
     use crate::proto::wire::command::Form;
     use crate::proto::wire::error_line::ERROR_BYTES;
 

@@ -11,3 +11,4 @@ pub mod handshake;
 pub mod line;
 pub mod marker;
 pub mod resp;
+pub mod sets;

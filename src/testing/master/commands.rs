@@ -208,19 +208,22 @@ impl Trouble {
                     commands.is_empty() || commands.iter().any(|name| name == command.name);
                 return concerned.then(|| Reply::Raw(reply.clone()));
             }
-            _ => return self.refuses_to_write(command, false),
+            _ => return self.refuses_to_write(command, 0),
         };
         refused.then(|| Reply::error(self.line()))
     }
 
     /// The same for a command inside a script, and for writes everywhere. A script that has
     /// written something may go on when memory is full, because a half-done script would be worse.
-    pub(super) fn refuses_to_write(&self, command: &Command, goes_on: bool) -> Option<Reply> {
+    pub(super) fn refuses_to_write(&self, command: &Command, writes: usize) -> Option<Reply> {
         let refused = match self {
             Trouble::Misconf | Trouble::NoReplicas | Trouble::Replica | Trouble::MasterDown => {
                 command.flags & WRITE != 0
             }
-            Trouble::OutOfMemory => command.flags & DENYOOM != 0 && !goes_on,
+            Trouble::OutOfMemory => command.flags & DENYOOM != 0 && writes == 0,
+            Trouble::OutOfMemoryInside { after } => {
+                command.flags & DENYOOM != 0 && writes >= *after
+            }
             _ => false,
         };
         refused.then(|| Reply::error(self.line()))
@@ -241,7 +244,9 @@ impl Trouble {
                  about the RDB error."
             }
             Trouble::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
-            Trouble::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
+            Trouble::OutOfMemory | Trouble::OutOfMemoryInside { .. } => {
+                "OOM command not allowed when used memory > 'maxmemory'."
+            }
             Trouble::Replica | Trouble::MasterDown => {
                 "READONLY You can't write against a read only replica."
             }

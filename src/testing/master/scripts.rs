@@ -8,14 +8,16 @@
 use super::commands::{self, MASTERDOWN, WRITE};
 use super::reply::Reply;
 use super::request::integer;
+use super::set_scripts;
 use super::{Call, Master, Trouble};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::wire::command::{ADOPT, EXTEND, MARK, RELEASE, Script};
 use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use crate::proto::wire::line::{HAND_OVER, JOIN};
+use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
 
 /// What a script answers, or the error that ended it, without the place where it happened.
-type Outcome = Result<Reply, Reply>;
+pub(super) type Outcome = Result<Reply, Reply>;
 
 type Run = fn(&mut Sandbox) -> Outcome;
 type Known = (Script, Run);
@@ -29,6 +31,10 @@ const KNOWN: &[Known] = &[
     (HAND_OVER, hand_over),
     (FENCED_ACQUIRE, fenced_acquire),
     (FENCED_EXTEND, fenced_extend),
+    (ACQUIRE_SET, set_scripts::acquire),
+    (EXTEND_SET, set_scripts::extend),
+    (RELEASE_SET, set_scripts::release),
+    (set_scripts::ADOPT_ALL, set_scripts::adopt),
 ];
 
 /// No client calls this script by its SHA1, but a server knows it by that all the same, and uses
@@ -291,27 +297,33 @@ fn hand_over(lua: &mut Sandbox) -> Outcome {
 }
 
 /// One run of a script: its keys, its arguments, and the way to the commands.
-struct Sandbox<'a> {
+pub(super) struct Sandbox<'a> {
     master: &'a mut Master,
     call: &'a Call<'a>,
     keys: &'a [Vec<u8>],
     arguments: &'a [Vec<u8>],
-    wrote: bool,
+    /// How many calls of this run have written.
+    writes: usize,
 }
 
 impl<'a> Sandbox<'a> {
     /// `KEYS[index + 1]`, or nil.
-    fn key(&self, index: usize) -> Option<&'a [u8]> {
+    pub(super) fn key(&self, index: usize) -> Option<&'a [u8]> {
         self.keys.get(index).map(Vec::as_slice)
     }
 
+    /// `#KEYS`.
+    pub(super) fn count_keys(&self) -> usize {
+        self.keys.len()
+    }
+
     /// `ARGV[index + 1]`, or nil.
-    fn argument(&self, index: usize) -> Option<&'a [u8]> {
+    pub(super) fn argument(&self, index: usize) -> Option<&'a [u8]> {
         self.arguments.get(index).map(Vec::as_slice)
     }
 
     /// `tonumber(ARGV[index + 1])`, about to be compared with a number.
-    fn number_argument(&self, index: usize) -> Result<f64, Reply> {
+    pub(super) fn number_argument(&self, index: usize) -> Result<f64, Reply> {
         let nil = || Reply::error("ERR user_script:1: attempt to compare number with nil");
         self.argument(index).and_then(to_number).ok_or_else(nil)
     }
@@ -345,17 +357,17 @@ impl<'a> Sandbox<'a> {
     }
 
     /// `redis.call(...)`, of a command that exists, with enough words.
-    fn call(&mut self, words: &[Option<&[u8]>]) -> Result<Reply, Reply> {
+    pub(super) fn call(&mut self, words: &[Option<&[u8]>]) -> Result<Reply, Reply> {
         let nil =
             || Reply::error("ERR Lua redis lib command arguments must be strings or integers");
         let words: Option<Vec<Vec<u8>>> = words.iter().map(|word| word.map(Vec::from)).collect();
         let words = words.ok_or_else(nil)?;
         let command = commands::find(self.master.flavor, &words)?;
-        let refusal = |trouble: &Trouble| trouble.refuses_to_write(command, self.wrote);
+        let refusal = |trouble: &Trouble| trouble.refuses_to_write(command, self.writes);
         if let Some(refusal) = self.master.troubles.iter().find_map(refusal) {
             return Err(refusal);
         }
-        self.wrote |= command.flags & WRITE != 0;
+        self.writes += usize::from(command.flags & WRITE != 0);
         let inner = Call { wall: self.call.wall, connection: self.call.connection, words: &words };
         match command.execute(self.master, &inner, self.keys) {
             Reply::Error(line) => Err(Reply::Error(line)),
@@ -433,7 +445,7 @@ fn play<'k>(
     if master.troubles.contains(&Trouble::MasterDown) {
         return Reply::error(MASTERDOWN);
     }
-    match run(&mut Sandbox { master, call, keys, arguments, wrote: false }) {
+    match run(&mut Sandbox { master, call, keys, arguments, writes: 0 }) {
         Ok(reply) => reply,
         Err(Reply::Error(line)) => {
             let place = format!(" script: {}, on @user_script:1.", script.sha1);
@@ -448,12 +460,12 @@ fn unknown_source() -> Reply {
 }
 
 /// `reply ~= ARGV[..]`, turned around: a string is no nil.
-fn token_is(reply: &Reply, token: Option<&[u8]>) -> bool {
+pub(super) fn token_is(reply: &Reply, token: Option<&[u8]>) -> bool {
     matches!((reply, token), (Reply::Bulk(text), Some(token)) if text == token)
 }
 
 /// A reply as a Lua number, of which Lua 5.1 has this one kind.
-fn number(reply: &Reply) -> f64 {
+pub(super) fn number(reply: &Reply) -> f64 {
     match reply {
         Reply::Integer(number) => *number as f64,
         _ => f64::NAN,
@@ -461,7 +473,7 @@ fn number(reply: &Reply) -> f64 {
 }
 
 /// `tonumber`: C's `strtod`, with white space around it, or whole hexadecimal numbers.
-fn to_number(text: &[u8]) -> Option<f64> {
+pub(super) fn to_number(text: &[u8]) -> Option<f64> {
     let text = text.split(|byte| *byte == 0).next()?;
     let text = std::str::from_utf8(text).ok()?.trim_matches(|c: char| c.is_ascii_whitespace());
     let (sign, digits) = match text.strip_prefix('-') {

@@ -90,7 +90,9 @@ fn add_trouble(trouble: &Trouble, fingerprint: &mut Fingerprint<'_>, nodes: usiz
         line,
         taken_up,
         fencing,
+        set,
     } = trouble;
+    assert!(set.is_none(), "the search has locks of one key");
     assert!(line.is_none(), "a fingerprint does not cover lines");
     let taken_up = taken_up.as_ref().map_or(0, |old| 1 + fingerprint.name(old.digits()));
     let late = if unproven.is_empty() { 0 } else { fingerprint.ahead(*unproven_until) };

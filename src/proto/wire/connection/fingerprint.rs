@@ -31,7 +31,7 @@ impl Connection {
             seen: _,
             standing: _,
             handed_over: _,
-            vote: _,
+            number: _,
             written,
             // How large its buffers were.
             most: _,
@@ -63,7 +63,7 @@ fn word_of(ask: &Ask, place: Place<'_>) -> u64 {
             let (place, present) = place(*record).expect("its record is open");
             mix(mix(1, place), mix(hash_of(&present.wrapping_sub(*round)), hash_of(kind)))
         }
-        Ask::Register(record) => mix(2, place(*record).map_or(0, |(place, _)| 1 + place)),
+        Ask::Register(record, _) => mix(2, place(*record).map_or(0, |(place, _)| 1 + place)),
         Ask::Task(..) => panic!("a fingerprint does not cover tasks"),
         Ask::Node(kind) => mix(3, hash_of(kind)),
     }

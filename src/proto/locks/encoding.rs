@@ -1,0 +1,119 @@
+//! The bytes of a record's questions, and the phase of the record in which each may be written.
+//!
+//! Only [`Locks::ask_all`](super::Locks) encodes a question, after it has looked at the phase.
+
+use bytes::BytesMut;
+
+use crate::proto::key::KeyPrefix;
+use crate::proto::locks::records::{Phase, Record};
+use crate::proto::node_set::NodeId;
+use crate::proto::time::Instant;
+use crate::proto::wire::ask::Kind;
+use crate::proto::wire::command::{self, Form};
+use crate::proto::wire::fencing;
+use crate::proto::wire::line::{self as lines, Channel, Member};
+use crate::proto::wire::sets::{self as sets_wire, SetKeys};
+
+/// The only phase of a record in which a question of this kind may be written.
+#[inline]
+pub(super) fn phase_of(kind: Kind) -> Phase {
+    match kind {
+        Kind::Acquire | Kind::Adopt | Kind::AcquireFenced(_) | Kind::WriteBack(_) => Phase::Asking,
+        Kind::AcquireSet(_) | Kind::AdoptSet | Kind::Join(_) | Kind::Claim(_) => Phase::Asking,
+        Kind::Extend(_) | Kind::Heal | Kind::ExtendFenced(_) | Kind::HealFenced => Phase::Held,
+        Kind::ExtendSet(_) | Kind::HealSet => Phase::Held,
+        Kind::Release(_) | Kind::ReleaseSet(_) | Kind::Exists => Phase::Ending,
+    }
+}
+
+/// Encodes a question about the lock of a record. The key has its prefix.
+pub(super) fn encode(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Instant) {
+    let (token, ttl) = (&record.token, record.round.ttl);
+    match kind {
+        Kind::Acquire => command::acquire(out, key, token, ttl),
+        Kind::Extend(form) | Kind::Claim(form) => command::extend(out, form, key, token, ttl),
+        Kind::Release(form) => command::release(out, form, key, token),
+        Kind::Heal => {
+            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
+            command::acquire(out, key, token, left);
+        }
+        Kind::Adopt => {
+            let old = record.taken_up().expect("it is set before the nodes are asked");
+            command::adopt(out, key, old, token, ttl);
+        }
+        Kind::Exists => command::encode(out, &[b"EXISTS", key]),
+        Kind::Join(_) => unreachable!("only a fair lock joins"),
+        Kind::AcquireFenced(_) | Kind::ExtendFenced(_) | Kind::HealFenced | Kind::WriteBack(_) => {
+            encode_fenced(out, key, record, kind, now);
+        }
+        other => unreachable!("{other:?} is about several keys"),
+    }
+}
+
+/// As [`encode`], for a lock over several keys.
+pub(super) fn encode_set(
+    out: &mut BytesMut,
+    prefix: &KeyPrefix,
+    record: &Record,
+    kind: Kind,
+    now: Instant,
+) {
+    let (token, ttl) = (&record.token, record.round.ttl);
+    let ends = record.set().map_or(&[][..], |set| set.ends());
+    let keys = SetKeys { prefix, bytes: &record.key, ends };
+    match kind {
+        Kind::AcquireSet(form) => sets_wire::acquire(out, form, keys, token, ttl),
+        Kind::ExtendSet(form) => sets_wire::extend(out, form, keys, token, ttl),
+        Kind::ReleaseSet(form) => sets_wire::release(out, form, keys, token),
+        Kind::AdoptSet => {
+            let old = record.taken_up().expect("it is set before the nodes are asked");
+            sets_wire::adopt(out, keys, old, token, ttl);
+        }
+        _ => {
+            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
+            sets_wire::acquire(out, Form::Source, keys, token, left);
+        }
+    }
+}
+
+/// As [`encode`], for a question that names the line. A record that is in line has a `channel` for
+/// each `node`, so each is asked by itself.
+pub(super) fn encode_for_line(
+    out: &mut BytesMut,
+    key: &[u8],
+    record: &Record,
+    kind: Kind,
+    (node, channel): (Option<NodeId>, Option<Channel>),
+) {
+    let (token, line) = (&record.token, record.line());
+    let channel = channel.as_ref();
+    let member = line.map(|line| Member { token, ttl: line.ttl, channel });
+    match (kind, member) {
+        (Kind::Join(form), Some(member)) => {
+            lines::join(out, form, key, member, record.round.number);
+        }
+        (Kind::Release(form), member) => {
+            // A join in flight, or one of a lost connection, may be executed yet.
+            let sure = record.asked.is_empty() && record.unproven().is_empty();
+            let stands = line.is_some_and(|line| !sure || line.may_stand());
+            let successor = line.zip(node).map_or(&[][..], |(line, node)| line.successor_at(node));
+            lines::hand_over(out, form, key, token, member.filter(|_| stands), successor);
+        }
+        (other, _) => unreachable!("{other:?} names no line"),
+    }
+}
+
+/// As [`encode`], for a fenced lock.
+fn encode_fenced(out: &mut BytesMut, key: &[u8], record: &Record, kind: Kind, now: Instant) {
+    let (token, ttl) = (&record.token, record.round.ttl);
+    let counting = record.counting();
+    match kind {
+        Kind::AcquireFenced(form) => fencing::acquire(out, form, key, token, ttl, counting),
+        Kind::ExtendFenced(form) => fencing::extend(out, form, key, token, Some(ttl), counting),
+        Kind::WriteBack(form) => fencing::extend(out, form, key, token, None, counting),
+        _ => {
+            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
+            fencing::heal(out, key, token, left, counting);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The course of a lock over several keys: its record, its turns inside this client, and its
+//! questions to the nodes. Everything else of it is as for one key.
+//!
+//! A request for several keys enters the queues of all its keys in one step. It has a key inside
+//! this client as soon as no earlier request has it, and asks the nodes when it has all of them. So
+//! every request waits only for earlier ones, whatever the order in which callers name their keys.
+//!
+//! The hazard is an answer that is about one key only. "Gone" says nothing of the other keys, so
+//! the release of the whole stays pending.
+
+use std::time::Duration;
+
+use crate::proto::cluster::set_scripts::SetScript;
+use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply, ReportedSet};
+use crate::proto::ids::{Op, RecordId};
+use crate::proto::key_set::KeySet;
+use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::requests::Stage;
+use crate::proto::locks::round::Round;
+use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
+use crate::proto::node_set::{NodeId, NodeSet};
+use crate::proto::settings::LONGEST_KEY;
+use crate::proto::time::{Instant, Ttl};
+use crate::proto::wire::ask::{Kind, LockAsk};
+use crate::proto::wire::command::Form;
+
+impl Locks {
+    /// Refuses an invalid request for several keys before anything is sent.
+    pub fn check_set(
+        &self,
+        keys: &KeySet,
+        ttl: Duration,
+        auto_extend: Option<AutoExtend>,
+    ) -> Result<Ttl, Error> {
+        let ttl = Ttl::new(ttl, self.cluster.settings().max_ttl)?;
+        auto_extend.map_or(Ok(()), |auto_extend| auto_extend.check(ttl))?;
+        self.check_keys(keys)?;
+        Ok(ttl)
+    }
+
+    /// Refuses keys that cannot be locked, or that are too long together with their prefixes.
+    pub(super) fn check_keys(&self, keys: &KeySet) -> Result<(), Error> {
+        keys.iter().try_for_each(|key| self.check_key(key))?;
+        let prefixes = keys.len() * self.key_prefix.as_bytes().len();
+        let (given, most) = (prefixes + keys.as_parts().0.len(), LONGEST_KEY);
+        if given > most {
+            return Err(ConfigError::KeyTooLong { given, most }.into());
+        }
+        Ok(())
+    }
+
+    /// Opens the record and the request for several keys. The record has each key inside this
+    /// client, except those that it has to wait for, in these queues. Without such keys, the first
+    /// attempt begins.
+    pub fn open_set(
+        &mut self,
+        keys: &KeySet,
+        waits_in: &[(usize, u32)],
+        params: AcquireParams,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        if waits_in.is_empty() {
+            self.check_room()?;
+        }
+        let token = self.random_token();
+        let round = Round::acquire(self.cluster.size(), now, params.ttl);
+        let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
+        for key in 0..keys.len() {
+            match waits_in.iter().find(|(waited_for, _)| *waited_for == key) {
+                Some(&(_, queue)) => self.set_of(id, |set| set.wait_in(key, queue)),
+                None => self.records.index_key(id, key),
+            }
+        }
+        let stage = Stage::Gathering { record: id, timer: None };
+        let op = self.ops.open(params.data, now, params.give_up_at, stage);
+        self.set_auto_extend(id, op, params.auto_extend);
+        if waits_in.is_empty() {
+            self.ops.move_to(op, Stage::Running { record: id });
+            self.begin_attempt(id, now);
+        } else if params.give_up_at != Instant::from_nanos(u64::MAX) {
+            let due = Due::GiveUp { op: op.short() };
+            let set = self.timers.set_at(params.give_up_at, due);
+            if let Some(Stage::Gathering { timer, .. }) = self.ops.stage_mut(op) {
+                *timer = Some(set);
+            }
+        }
+        Ok(op)
+    }
+
+    fn set_of(&mut self, id: RecordId, change: impl FnOnce(&mut super::sets::SetOfKeys)) {
+        if let Some(set) = self.records.get_mut(id).set_mut() {
+            change(set);
+        }
+    }
+
+    /// Whether a request waits for some of its keys inside this client.
+    pub fn is_gathering(&self, op: Op) -> bool {
+        matches!(self.ops.get(op).map(|request| &request.stage), Some(Stage::Gathering { .. }))
+    }
+
+    /// The turn of a request for several keys has come in this queue. Returns its record if it has
+    /// all keys now.
+    pub fn take_key(&mut self, op: Op, queue: u32, key: &[u8]) -> Option<RecordId> {
+        let Some(&Stage::Gathering { record: id, timer }) = self.ops.stage_mut(op).map(|it| &*it)
+        else {
+            return None;
+        };
+        let index = self.records.get(id).keys().position(|own| own == key)?;
+        self.records.index_key(id, index);
+        let set = self.records.get_mut(id).set_mut()?;
+        set.set_queue_of(index, queue);
+        set.has_turn(index);
+        if set.waits() {
+            return None;
+        }
+        if let Some(timer) = timer {
+            self.timers.clear(timer);
+        }
+        self.ops.move_to(op, Stage::Running { record: id });
+        Some(id)
+    }
+
+    /// The queues of the requests that wait for the keys of a record that has several.
+    pub fn own_queues(&self, id: RecordId) -> Vec<u32> {
+        self.records.get(id).set().map_or_else(Vec::new, |set| set.own_queues().collect())
+    }
+
+    /// Begins the attempt of a record that has all its keys inside this client.
+    pub fn attempt_gathered(&mut self, op: Op, id: RecordId, now: Instant) {
+        self.attempt_anew(op, id, now);
+    }
+
+    /// A request that waits for some of its keys leaves their queues, and its record ends. Returns
+    /// the queues.
+    pub(super) fn stop_gathering(&mut self, id: RecordId, op: Op, now: Instant) {
+        let record = self.records.get_mut(id);
+        record.op = None;
+        let queues = record.set_mut().map_or_else(Vec::new, |set| set.leave_queues());
+        let left = queues.into_iter().map(|queue| WaitEvent::Left { op, queue });
+        self.waits.extend(left);
+        self.end(id, now);
+    }
+
+    /// Ends a request that waited for this key, among others, and gets no turn any more.
+    pub fn end_gathering(&mut self, op: Op, key: &[u8], no_quorum: Option<&Error>, now: Instant) {
+        let Some(&Stage::Gathering { record: id, timer }) = self.ops.stage_mut(op).map(|it| &*it)
+        else {
+            return;
+        };
+        if let Some(timer) = timer {
+            self.timers.clear(timer);
+        }
+        let keys = self.records.get(id).count_keys();
+        let mut error = self.no_turn(key, no_quorum, now);
+        name_key(&mut error, key, keys);
+        self.stop_gathering(id, op, now);
+        self.ops.move_to(op, Stage::Over(Err(error)));
+    }
+
+    /// A key that a request waits for inside this client, and the queue that it is in.
+    pub fn first_queue_of(&self, op: Op) -> Option<u32> {
+        let Stage::Gathering { record, .. } = self.ops.get(op)?.stage else { return None };
+        let set = self.records.get(record).set()?;
+        (0..set.len()).find(|&key| set.is_waited_for(key)).and_then(|key| set.place_of(key))
+    }
+
+    /// Opens a request for several keys that ends at once, because it would have to wait for this
+    /// key, which the record `current_record` has.
+    pub fn refuse_set(
+        &mut self,
+        current_record: RecordId,
+        (key, keys): (&[u8], usize),
+        params: AcquireParams,
+        now: Instant,
+    ) -> Op {
+        let mut error = self.why_not_now(current_record, key, now);
+        name_key(&mut error, key, keys);
+        self.cluster.stats_mut().attempt_is_lost(&error);
+        self.ops.open(params.data, now, params.give_up_at, Stage::Over(Err(error)))
+    }
+
+    /// Asks these nodes about all keys of a record that has several.
+    pub(super) fn ask_set(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+        match kind {
+            Kind::Acquire => {
+                self.ask_over_set(nodes, id, (SetScript::Acquire, Kind::AcquireSet), now);
+            }
+            Kind::Extend(Form::Sha) => {
+                self.ask_over_set(nodes, id, (SetScript::Extend, Kind::ExtendSet), now);
+            }
+            Kind::Release(Form::Sha) => {
+                self.ask_over_set(nodes, id, (SetScript::Release, Kind::ReleaseSet), now);
+            }
+            Kind::Extend(_) => self.ask_all(nodes, id, Kind::ExtendSet(Form::Source), now),
+            Kind::Release(_) => self.ask_all(nodes, id, Kind::ReleaseSet(Form::Source), now),
+            Kind::Heal => self.ask_all(nodes, id, Kind::HealSet, now),
+            Kind::Adopt => self.ask_all(nodes, id, Kind::AdoptSet, now),
+            other => unreachable!("{other:?} is not asked about several keys"),
+        }
+    }
+
+    /// Asks each node by the script's SHA1, or the first time on a connection by its source.
+    fn ask_over_set(
+        &mut self,
+        nodes: NodeSet,
+        id: RecordId,
+        (script, kind): (SetScript, fn(Form) -> Kind),
+        now: Instant,
+    ) {
+        let knows = |node: &NodeId| self.cluster.form_over_set(*node, script) == Form::Sha;
+        let knowing: NodeSet = nodes.iter().filter(knows).collect();
+        for (nodes, form) in [(knowing, Form::Sha), (nodes.minus(knowing), Form::Source)] {
+            if !nodes.is_empty() {
+                self.ask_all(nodes, id, kind(form), now);
+            }
+        }
+    }
+
+    /// A node answered the script that takes all keys of a set, or none.
+    pub(super) fn set_answered(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        form: Form,
+        reply: NodeReply,
+        now: Instant,
+    ) {
+        let record = self.records.get_mut(ask.record);
+        record.asked.take(node);
+        match reply {
+            NodeReply::Granted => {
+                record.note_answer(now);
+                record.confirm(node);
+            }
+            // The script looked at all keys before it wrote one, and wrote none; or it did not run.
+            NodeReply::Held
+            | NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand) => {
+                record.release_pending.remove(node);
+            }
+            // A script that fails may have written some keys before.
+            _ => record.note_answer(now),
+        }
+        self.note_named(node, ask.record, reply);
+        if self.repeats_by_source(node, ask, form, reply, now) {
+            return;
+        }
+        self.cast_grant(node, ask, reply, now);
+        self.finish(ask.record);
+    }
+
+    /// Takes note of the key that a node named in its answer about a set.
+    pub(super) fn note_named(&mut self, node: NodeId, id: RecordId, reply: NodeReply) {
+        if matches!(reply, NodeReply::Held | NodeReply::Absent) {
+            let key = self.cluster.named_key(node);
+            self.set_of(id, |set| set.name(key));
+        }
+    }
+}
+
+/// The report of this error is about this key, of so many.
+fn name_key(error: &mut Error, key: &[u8], keys: usize) {
+    if let Error::Contended(report) | Error::NoQuorum(report) = error {
+        report.key = key.into();
+        report.set = Some(ReportedSet { keys, named: true });
+    }
+}

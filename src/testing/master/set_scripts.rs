@@ -1,0 +1,111 @@
+//! The scripts over several keys, each written again in Rust: those of
+//! [`crate::proto::wire::sets`].
+
+use super::reply::Reply;
+use super::scripts::{Outcome, Sandbox, number, to_number, token_is};
+use crate::proto::wire::command::Script;
+use crate::proto::wire::sets::ADOPT_SET;
+
+/// No client calls this script by its SHA1, but a server uses it in its errors.
+pub(super) const ADOPT_ALL: Script =
+    Script { source: ADOPT_SET, sha1: "cb2c7c130e3571d3470f8979a41ce202c111f4ca" };
+
+/// What a script finds at a key.
+enum Found {
+    Nothing,
+    Ours,
+    Others,
+    /// An error that is not about the type of the key.
+    Trouble(Reply),
+}
+
+/// `redis.pcall('GET', KEYS[index + 1])`, compared with these arguments.
+fn look(lua: &mut Sandbox<'_>, index: usize, tokens: &[usize]) -> Found {
+    match lua.call(&[Some(b"GET"), lua.key(index)]) {
+        Ok(Reply::Null) => Found::Nothing,
+        Ok(value) if tokens.iter().any(|&token| token_is(&value, lua.argument(token))) => {
+            Found::Ours
+        }
+        Err(Reply::Error(line)) if !line.starts_with(b"WRONGTYPE") => {
+            Found::Trouble(Reply::Error(line))
+        }
+        _ => Found::Others,
+    }
+}
+
+/// The answer that names a key; the number counts from 0 here.
+fn named(times: i64, index: usize, less: i64) -> Reply {
+    Reply::Integer(-times * (index as i64 + 1) - less)
+}
+
+pub(super) fn acquire(lua: &mut Sandbox<'_>) -> Outcome {
+    let mut own = Vec::new();
+    for index in 0..lua.count_keys() {
+        match look(lua, index, &[0]) {
+            Found::Nothing => own.push(false),
+            Found::Ours => own.push(true),
+            Found::Others => return Ok(named(1, index, 0)),
+            Found::Trouble(error) => return Ok(error),
+        }
+    }
+    for (index, own) in own.into_iter().enumerate() {
+        let key = lua.key(index);
+        if own && number(&lua.call(&[Some(b"PTTL"), key])?) >= lua.number_argument(1)? {
+            continue;
+        }
+        lua.call(&[Some(b"SET"), key, lua.argument(0), Some(b"PX"), lua.argument(1)])?;
+    }
+    Ok(Reply::Integer(1))
+}
+
+pub(super) fn extend(lua: &mut Sandbox<'_>) -> Outcome {
+    if let Some(answer) = all_are_ours(lua, &[0]) {
+        return Ok(answer);
+    }
+    for index in 0..lua.count_keys() {
+        let left = number(&lua.call(&[Some(b"PTTL"), lua.key(index)])?);
+        let short = left < lua.number_argument(1)?;
+        let longer = format!("{:.0}", left + 1.0);
+        let ttl = if short { lua.argument(1) } else { Some(longer.as_bytes()) };
+        lua.call(&[Some(b"PEXPIRE"), lua.key(index), ttl])?;
+    }
+    Ok(Reply::Integer(1))
+}
+
+pub(super) fn release(lua: &mut Sandbox<'_>) -> Outcome {
+    let (mut answer, mut failed) = (None, None);
+    for index in 0..lua.count_keys() {
+        match look(lua, index, &[0]) {
+            Found::Ours => drop(lua.call(&[Some(b"DEL"), lua.key(index)])?),
+            Found::Nothing => answer = answer.or(Some(named(2, index, 0))),
+            Found::Others => answer = answer.or(Some(named(2, index, 1))),
+            Found::Trouble(error) => failed = Some(error),
+        }
+    }
+    Ok(failed.or(answer).unwrap_or(Reply::Integer(1)))
+}
+
+pub(super) fn adopt(lua: &mut Sandbox<'_>) -> Outcome {
+    if let Some(answer) = all_are_ours(lua, &[0, 1]) {
+        return Ok(answer);
+    }
+    let asked = lua.argument(2).and_then(to_number).unwrap_or(f64::NAN);
+    for index in 0..lua.count_keys() {
+        let left = number(&lua.call(&[Some(b"PTTL"), lua.key(index)])?);
+        let ttl = format!("{:.0}", if left > asked { left } else { asked });
+        let words = [Some(&b"SET"[..]), lua.key(index), lua.argument(1)];
+        let options = [&b"XX"[..], b"PX", ttl.as_bytes()].map(Some);
+        lua.call(&[&words[..], &options[..]].concat())?;
+    }
+    Ok(Reply::Integer(1))
+}
+
+/// The answer of a script that stops at the first key that is not ours, if there is one.
+fn all_are_ours(lua: &mut Sandbox<'_>, tokens: &[usize]) -> Option<Reply> {
+    (0..lua.count_keys()).find_map(|index| match look(lua, index, tokens) {
+        Found::Ours => None,
+        Found::Nothing => Some(named(2, index, 0)),
+        Found::Others => Some(named(2, index, 1)),
+        Found::Trouble(error) => Some(error),
+    })
+}

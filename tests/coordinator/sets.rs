@@ -1,0 +1,368 @@
+//! Locks over several keys: what the nodes are asked, what their answers mean, and what is pending
+//! afterwards.
+
+use std::time::Duration;
+
+use redlatch::proto::sets::{ACQUIRE_SET, ADOPT_SET, EXTEND_SET, RELEASE_SET};
+use redlatch::proto::{KeySet, LockUpdateKind, ReportedSet};
+use redlatch::{ConfigError, Error, Lock, LostReason, NodeId, Op, Outcome, ReleaseOutcome};
+
+use crate::bench::{Bench, Command, TTL};
+
+const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+
+fn keys(names: &[&str]) -> KeySet {
+    KeySet::new(names).expect("a good set")
+}
+
+/// Asks for these keys, once.
+fn ask(bench: &mut Bench, names: &[&str]) -> Op {
+    wait_for(bench, names, Duration::ZERO)
+}
+
+fn wait_for(bench: &mut Bench, names: &[&str], wait: Duration) -> Op {
+    let (keys, now) = (keys(names), bench.now);
+    bench.core.acquire_all(&keys, TTL, wait, None, 7, now).expect("it can be asked for")
+}
+
+/// The script that a command runs, by its source or its SHA1, and its keys.
+fn script(command: &Command) -> (&'static str, Vec<&str>) {
+    let scripts = [
+        ("acquire", ACQUIRE_SET.source, ACQUIRE_SET.sha1),
+        ("extend", EXTEND_SET.source, EXTEND_SET.sha1),
+        ("release", RELEASE_SET.source, RELEASE_SET.sha1),
+        ("adopt", ADOPT_SET, ""),
+    ];
+    let matches = |(_, source, sha1): &&(&str, &str, &str)| match &command[0][..] {
+        "EVAL" => command[1] == *source,
+        "EVALSHA" => command[1] == *sha1,
+        _ => false,
+    };
+    let (name, ..) = scripts.iter().find(matches).unwrap_or_else(|| panic!("{command:?}"));
+    let count: usize = command[2].parse().expect("a number of keys");
+    (name, command[3..3 + count].iter().map(String::as_str).collect())
+}
+
+/// The only command to a node runs this script over these keys.
+#[track_caller]
+fn expect(bench: &mut Bench, node: usize, name: &str, keys: &[&str]) -> Command {
+    let said = bench.said(node);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(script(&said[0]), (name, keys.to_vec()));
+    said[0].clone()
+}
+
+/// Holds a lock on these keys, which every node granted.
+fn hold(bench: &mut Bench, names: &[&str]) -> Lock {
+    ask(bench, names);
+    for node in 0..bench.markers.len() {
+        expect(bench, node, "acquire", names);
+        bench.reply(node, ":1\r\n");
+    }
+    taken(bench)
+}
+
+#[track_caller]
+fn taken(bench: &mut Bench) -> Lock {
+    match bench.completion().map(|done| done.result) {
+        Some(Ok(Outcome::Acquired(lock))) => lock,
+        other => panic!("no lock: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn refused(bench: &mut Bench) -> Error {
+    bench.completion().expect("it has ended").result.expect_err("it is refused")
+}
+
+/// The key that an error names, and what it says of the set.
+fn named(error: &Error) -> (&str, Option<ReportedSet>) {
+    let report = error.report().expect("it has a report");
+    (std::str::from_utf8(&report.key).expect("text"), report.set)
+}
+
+#[test]
+fn set_is_one_script_with_all_keys_on_each_node() {
+    let mut bench = Bench::new(3);
+    ask(&mut bench, &["b", "a", "b"]);
+    for node in 0..3 {
+        let said = expect(&mut bench, node, "acquire", &["a", "b"]);
+        assert_eq!((&said[0][..], &said[6][..]), ("EVAL", "10000"), "a node's first one");
+        bench.reply(node, ":1\r\n");
+    }
+    let lock = taken(&mut bench);
+    bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
+    for node in 0..3 {
+        expect(&mut bench, node, "extend", &["a", "b"]);
+        bench.reply(node, ":1\r\n");
+    }
+    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
+    bench.core.release(lock, 0, bench.now);
+    for node in 0..3 {
+        expect(&mut bench, node, "release", &["a", "b"]);
+        bench.reply(node, ":1\r\n");
+    }
+    let released = bench.completion().unwrap().result;
+    assert_eq!(released.unwrap(), Outcome::Released(ReleaseOutcome::Released));
+    bench.assert_idle();
+    ask(&mut bench, &["c", "d"]);
+    assert_eq!(expect(&mut bench, 0, "acquire", &["c", "d"])[0], "EVALSHA", "the node knows it");
+}
+
+#[test]
+fn set_of_one_key_is_a_plain_lock() {
+    let mut bench = Bench::new(1);
+    ask(&mut bench, &["a", "a"]);
+    assert_eq!(bench.said(0)[0][..2], ["SET", "a"]);
+}
+
+#[test]
+fn set_that_cannot_be_is_refused_before_anything_is_sent() {
+    let mut bench = Bench::with(1, |settings| settings.key_prefix = "prefix:".into());
+    let marker = keys(&["a", "redlatch:node"]);
+    let mut marked = Bench::new(1);
+    let error = marked.core.acquire_all(&marker, TTL, TTL, None, 0, marked.now).unwrap_err();
+    assert!(matches!(error, Error::Config(ConfigError::KeyOfMarker { .. })), "{error}");
+    assert!(marked.said(0).is_empty());
+    // With its prefixes it is longer than a key may be.
+    let long = [vec![b'a'; 65_525], vec![b'b']];
+    let long = KeySet::new(long).expect("without prefixes it fits");
+    let error = bench.core.acquire_all(&long, TTL, TTL, None, 0, bench.now).unwrap_err();
+    assert!(
+        matches!(error, Error::Config(ConfigError::KeyTooLong { given: 65_540, .. })),
+        "{error}"
+    );
+    assert!(bench.said(0).is_empty());
+}
+
+#[test]
+fn set_that_a_node_refuses_leaves_nothing_there_and_names_the_key() {
+    let mut bench = Bench::new(3);
+    ask(&mut bench, &["a", "b", "c"]);
+    (0..3).for_each(|node| drop(bench.said(node)));
+    bench.reply(0, ":1\r\n");
+    bench.reply(1, ":-2\r\n");
+    bench.reply(2, ":-2\r\n");
+    let error = refused(&mut bench);
+    assert!(error.is_contended(), "{error}");
+    assert_eq!(named(&error), ("b", Some(ReportedSet { keys: 3, named: true })));
+    assert!(error.to_string().contains("for \"b\", one of 3 keys: "), "{error}");
+    expect(&mut bench, 0, "release", &["a", "b", "c"]);
+    assert!(bench.said(1).is_empty() && bench.said(2).is_empty());
+    bench.reply(0, ":1\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn script_over_a_set_that_fails_leaves_a_release_of_every_key() {
+    let mut bench = Bench::new(1);
+    ask(&mut bench, &["a", "b"]);
+    drop(bench.said(0));
+    // The first key may be written: an error proves nothing.
+    bench.reply(0, OOM);
+    let error = refused(&mut bench);
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    expect(&mut bench, 0, "release", &["a", "b"]);
+    // The second key is not there, and the first one was released.
+    bench.reply(0, ":-4\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn release_of_a_set_is_asked_again_if_a_node_refused_it() {
+    let mut bench = Bench::new(1);
+    let lock = hold(&mut bench, &["a", "b"]);
+    bench.core.release(lock, 0, bench.now);
+    expect(&mut bench, 0, "release", &["a", "b"]);
+    bench.reply(0, "-MISCONF no\r\n");
+    assert!(bench.said(0).is_empty());
+    bench.pass(Duration::from_millis(50));
+    expect(&mut bench, 0, "release", &["a", "b"]);
+    bench.reply(0, ":1\r\n");
+    drop(bench.completion());
+    bench.assert_idle();
+}
+
+#[test]
+fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
+    let mut bench = Bench::new(3);
+    bench.core.report_lock_updates();
+    let lock = hold(&mut bench, &["a", "b", "c"]);
+    bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
+    (0..3).for_each(|node| drop(bench.said(node)));
+    bench.reply(0, ":1\r\n");
+    bench.reply(1, ":-4\r\n");
+    // Key b is another's: number 2, and one less.
+    bench.reply(2, ":-5\r\n");
+    let error = refused(&mut bench);
+    assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
+    assert_eq!(named(&error), ("b", Some(ReportedSet { keys: 3, named: true })));
+    let update = bench.core.poll_lock_update().expect("the loss is reported");
+    let LockUpdateKind::Lost(error) = update.kind else { panic!("{update:?}") };
+    assert_eq!(named(&error).0, "b");
+    // "Gone" is about one key: the others may be there, also on the nodes that said so.
+    for (node, answer) in [(0, ":1\r\n"), (1, ":-4\r\n"), (2, ":-5\r\n")] {
+        expect(&mut bench, node, "release", &["a", "b", "c"]);
+        bench.reply(node, answer);
+    }
+    bench.assert_idle();
+}
+
+#[test]
+fn heal_of_a_set_brings_back_what_one_node_lost() {
+    let mut bench = Bench::new(3);
+    let lock = hold(&mut bench, &["a", "b"]);
+    bench.pass(TTL / 10);
+    bench.core.extend(&lock, TTL / 2, 0, bench.now).expect("it is held");
+    (0..3).for_each(|node| drop(bench.said(node)));
+    bench.reply(0, ":-4\r\n");
+    assert!(!bench.core.holders(&lock).contains(NodeId::new(0)), "it is known to lack a key");
+    bench.reply(1, ":1\r\n");
+    bench.reply(2, ":1\r\n");
+    let healed = expect(&mut bench, 0, "acquire", &["a", "b"]);
+    assert_eq!((&healed[0][..], &healed[5]), ("EVAL", &lock.token().to_string()));
+    let left: u64 = healed[6].parse().expect("milliseconds");
+    assert!(left < 9000, "no key outlives the lock: {left} ms");
+    bench.reply(0, ":1\r\n");
+    assert_eq!(bench.core.stats().healed, 1);
+    assert!(bench.core.holders(&lock).contains(NodeId::new(0)));
+}
+
+#[test]
+fn heal_of_a_set_leaves_a_key_that_another_client_took_there() {
+    let mut bench = Bench::new(3);
+    let lock = hold(&mut bench, &["a", "b"]);
+    bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
+    (0..3).for_each(|node| drop(bench.said(node)));
+    bench.reply(0, ":-5\r\n");
+    bench.reply(1, ":1\r\n");
+    bench.reply(2, ":1\r\n");
+    assert!(bench.said(0).is_empty());
+}
+
+#[test]
+fn set_whose_grant_a_node_in_quarantine_gave_is_no_majority() {
+    let mut bench = Bench::new(3);
+    for node in 0..2 {
+        bench.reply(node, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+        drop(bench.said(node));
+    }
+    ask(&mut bench, &["a", "b"]);
+    (0..3).for_each(|node| drop(bench.said(node)));
+    (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
+    let error = refused(&mut bench);
+    assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+    assert!(error.to_string().contains("restart guard"), "{error}");
+    for node in 0..3 {
+        let said = bench.said(node);
+        assert!(said.iter().any(|command| command[0].starts_with("EVAL")), "{node}: {said:?}");
+    }
+}
+
+#[test]
+fn script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_was() {
+    let mut bench = Bench::new(1);
+    let lock = hold(&mut bench, &["a", "b"]);
+    bench.core.release_nowait(&lock, bench.now);
+    assert_eq!(expect(&mut bench, 0, "release", &["a", "b"])[0], "EVAL", "its answer may be lost");
+    bench.reply(0, ":1\r\n");
+    let op = ask(&mut bench, &["a", "b"]);
+    assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
+    bench.reply(0, "-NOSCRIPT no\r\n");
+    assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
+    // The caller gives up, and the release is on its way.
+    bench.core.cancel(op, bench.now);
+    expect(&mut bench, 0, "release", &["a", "b"]);
+    bench.reply(0, "-NOSCRIPT no\r\n");
+    assert!(bench.said(0).is_empty(), "a repeat would come after the release");
+    bench.reply(0, ":-2\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn set_is_released_by_its_script_also_where_a_node_has_a_command_of_its_own() {
+    let delifeq = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
+    let mut bench = Bench::of(1, crate::bench::INFO_OLD, delifeq, |_| {});
+    let lock = hold(&mut bench, &["a", "b"]);
+    bench.core.release(lock, 0, bench.now);
+    expect(&mut bench, 0, "release", &["a", "b"]);
+}
+
+#[test]
+fn the_end_of_a_client_releases_every_key_of_a_set() {
+    let mut bench = Bench::new(1);
+    ask(&mut bench, &["a", "b"]);
+    drop(bench.said(0));
+    bench.core.close(bench.now);
+    assert_eq!(expect(&mut bench, 0, "release", &["a", "b"])[0], "EVAL");
+    // A release by SHA1 that is not answered is repeated by its source.
+    let mut bench = Bench::new(1);
+    for round in 0..2 {
+        let lock = hold(&mut bench, &["a", "b"]);
+        bench.core.release(lock, 0, bench.now);
+        let form = expect(&mut bench, 0, "release", &["a", "b"])[0].clone();
+        if round == 0 {
+            assert_eq!(form, "EVAL");
+            bench.reply(0, ":1\r\n");
+            drop(bench.completion());
+        } else {
+            assert_eq!(form, "EVALSHA");
+        }
+    }
+    bench.core.close(bench.now);
+    assert_eq!(expect(&mut bench, 0, "release", &["a", "b"])[0], "EVAL");
+}
+
+#[test]
+fn set_is_adopted_as_a_whole_under_a_new_token() {
+    let mut bench = Bench::new(1);
+    let lock = hold(&mut bench, &["a", "b"]);
+    let token = bench.core.into_token(lock, bench.now).expect("it is held");
+    bench.assert_idle();
+    let both = keys(&["b", "a"]);
+    for answer in [":1\r\n", ":-4\r\n"] {
+        bench.core.adopt_all(&both, token.clone(), TTL, None, 0, bench.now).expect("it is asked");
+        let said = expect(&mut bench, 0, "adopt", &["a", "b"]);
+        assert_eq!(said[5], token.to_string());
+        assert_ne!(said[6], token.to_string());
+        bench.reply(0, answer);
+        if answer == ":1\r\n" {
+            let lock = taken(&mut bench);
+            bench.core.release(lock, 0, bench.now);
+            expect(&mut bench, 0, "release", &["a", "b"]);
+            bench.reply(0, ":1\r\n");
+            drop(bench.completion());
+        }
+    }
+    let error = refused(&mut bench);
+    assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
+    assert_eq!(named(&error).0, "b");
+    assert!(bench.said(0).is_empty(), "the script changed nothing");
+    bench.assert_idle();
+}
+
+#[test]
+fn set_is_released_by_its_token_alone() {
+    let mut bench = Bench::new(1);
+    let lock = hold(&mut bench, &["a", "b"]);
+    let token = bench.core.into_token(lock, bench.now).expect("it is held");
+    bench.core.release_token_all(&keys(&["a", "b"]), token, 0, bench.now).expect("it is asked");
+    expect(&mut bench, 0, "release", &["a", "b"]);
+    bench.reply(0, ":-5\r\n");
+    let outcome = bench.completion().unwrap().result.unwrap();
+    assert_eq!(outcome, Outcome::Released(ReleaseOutcome::TakenByOther));
+    bench.assert_idle();
+}
+
+#[test]
+fn reply_that_a_script_over_a_set_cannot_give_is_no_vote() {
+    for reply in [":0\r\n", ":2\r\n", ":-65\r\n", "+OK\r\n", "$-1\r\n"] {
+        let mut bench = Bench::new(1);
+        ask(&mut bench, &["a", "b"]);
+        drop(bench.said(0));
+        bench.reply(0, reply);
+        let error = refused(&mut bench);
+        assert!(matches!(error, Error::NoQuorum(_)), "{reply:?}: {error}");
+        assert!(bench.core.ready().is_empty(), "{reply:?}: the connection ends");
+    }
+}

@@ -1,0 +1,233 @@
+//! Locks over several keys that wait: for other requests of the same client, and for other clients.
+
+use std::time::Duration;
+
+use redlatch::proto::{KeySet, ReportedSet};
+use redlatch::{Completion, Error, HeldFor, Lock, Op, Outcome};
+
+use crate::bench::{Bench, TTL};
+
+const WAIT: Duration = Duration::from_secs(5);
+
+fn wait_for(bench: &mut Bench, names: &[&str]) -> Op {
+    let (keys, now) = (KeySet::new(names).expect("a good set"), bench.now);
+    bench.core.acquire_all(&keys, TTL, WAIT, None, 0, now).expect("it can be asked for")
+}
+
+fn wait_for_one(bench: &mut Bench, key: &str) -> Op {
+    bench.core.acquire(key.as_bytes(), TTL, WAIT, 0, bench.now).expect("it can be asked for")
+}
+
+/// The first keys of the locks that the node is asked for, each of which it grants.
+fn grant(bench: &mut Bench) -> Vec<String> {
+    let mut asked = Vec::new();
+    for command in bench.said(0) {
+        match &command[0][..] {
+            "SET" => {
+                asked.push(command[1].clone());
+                bench.reply(0, "+OK\r\n");
+            }
+            "EVAL" | "EVALSHA" if command.last().unwrap().len() < 40 => {
+                asked.push(command[3..3 + command[2].parse::<usize>().unwrap()].join("+"));
+                bench.reply(0, ":1\r\n");
+            }
+            "EVAL" | "EVALSHA" => bench.reply(0, ":1\r\n"),
+            "TIME" => bench.tell_time(0),
+            other => panic!("{other}"),
+        }
+    }
+    asked
+}
+
+fn taken(bench: &mut Bench) -> (Op, Lock) {
+    match bench.completion() {
+        Some(Completion { op, result: Ok(Outcome::Acquired(lock)), .. }) => (op, lock),
+        other => panic!("no lock: {other:?}"),
+    }
+}
+
+fn give_back(bench: &mut Bench, lock: Lock) -> Vec<String> {
+    bench.core.release(lock, 0, bench.now);
+    let asked = grant(bench);
+    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Released(_))));
+    asked
+}
+
+#[test]
+fn crossed_sets_of_one_client_have_their_turns_in_the_order_of_their_requests() {
+    let mut bench = Bench::new(1);
+    let ops: Vec<Op> = [["a", "b"], ["b", "a"], ["b", "c"], ["c", "a"]]
+        .iter()
+        .map(|names| wait_for(&mut bench, names))
+        .collect();
+    let mut expected = ["a+b", "a+b", "b+c", "a+c"].iter();
+    for op in ops {
+        assert_eq!(grant(&mut bench), [*expected.next().unwrap()], "one set at a time");
+        let (taken, lock) = taken(&mut bench);
+        assert_eq!(taken, op);
+        bench.core.release_nowait(&lock, bench.now);
+    }
+    grant(&mut bench);
+    bench.assert_idle();
+}
+
+#[test]
+fn request_for_a_key_waits_for_the_set_before_it_that_waits_for_another_key() {
+    let mut bench = Bench::new(1);
+    wait_for_one(&mut bench, "b");
+    assert_eq!(grant(&mut bench), ["b"]);
+    let (_, held) = taken(&mut bench);
+    // The set has `a` inside this client, and waits for `b`.
+    let set = wait_for(&mut bench, &["a", "b"]);
+    let single = wait_for_one(&mut bench, "a");
+    assert!(grant(&mut bench).is_empty(), "no node is asked");
+    assert_eq!(give_back(&mut bench, held), ["a+b"]);
+    let (op, lock) = taken(&mut bench);
+    assert_eq!(op, set);
+    assert_eq!(give_back(&mut bench, lock), ["a"]);
+    assert_eq!(taken(&mut bench).0, single);
+}
+
+#[test]
+fn set_that_shares_no_key_waits_for_nothing() {
+    let mut bench = Bench::new(1);
+    wait_for(&mut bench, &["a", "b"]);
+    wait_for(&mut bench, &["c", "d"]);
+    wait_for_one(&mut bench, "e");
+    assert_eq!(grant(&mut bench), ["a+b", "c+d", "e"]);
+}
+
+#[test]
+fn set_that_gives_up_or_is_cancelled_passes_its_turns_on() {
+    for cancelled in [true, false] {
+        let mut bench = Bench::new(1);
+        wait_for_one(&mut bench, "b");
+        grant(&mut bench);
+        let (_, held) = taken(&mut bench);
+        let set = wait_for(&mut bench, &["a", "b", "c"]);
+        bench.pass(WAIT / 2);
+        let (first, last) = (wait_for_one(&mut bench, "a"), wait_for_one(&mut bench, "b"));
+        assert!(grant(&mut bench).is_empty());
+        if cancelled {
+            bench.core.cancel(set, bench.now);
+        } else {
+            bench.pass(WAIT / 2);
+            let error = bench.completion().expect("its wait is over").result.unwrap_err();
+            assert!(error.is_contended(), "{error}");
+            let report = error.report().unwrap();
+            assert_eq!((&report.key[..], report.set.unwrap().keys), (&b"b"[..], 3));
+        }
+        assert_eq!(grant(&mut bench), ["a"], "cancelled: {cancelled}");
+        assert_eq!(taken(&mut bench).0, first);
+        assert_eq!(give_back(&mut bench, held), ["b"]);
+        assert_eq!(taken(&mut bench).0, last);
+    }
+}
+
+#[test]
+fn set_that_may_not_wait_is_refused_for_a_key_that_this_client_has() {
+    let mut bench = Bench::new(1);
+    wait_for_one(&mut bench, "b");
+    grant(&mut bench);
+    let (_, held) = taken(&mut bench);
+    let keys = KeySet::new(["a", "b", "c"]).unwrap();
+    bench.core.acquire_all(&keys, TTL, Duration::ZERO, None, 0, bench.now).expect("asked");
+    let error = bench.completion().unwrap().result.unwrap_err();
+    let Error::Contended(report) = &error else { panic!("{error}") };
+    assert_eq!(&report.key[..], b"b");
+    assert_eq!(report.set, Some(ReportedSet { keys: 3, named: true }));
+    assert!(matches!(report.held, Some(HeldFor::Ours { .. })), "{error}");
+    assert!(bench.said(0).is_empty());
+    // And one key of a set is refused in the same way.
+    drop(give_back(&mut bench, held));
+    bench.core.acquire_all(&keys, TTL, Duration::ZERO, None, 0, bench.now).expect("asked");
+    assert_eq!(grant(&mut bench), ["a+b+c"]);
+    let _lock = taken(&mut bench);
+    bench.core.acquire(b"c", TTL, Duration::ZERO, 0, bench.now).expect("asked");
+    let error = bench.completion().unwrap().result.unwrap_err();
+    assert!(matches!(&error, Error::Contended(report) if &report.key[..] == b"c"), "{error}");
+}
+
+#[test]
+fn release_of_everything_ends_sets_that_wait_for_each_other() {
+    let mut bench = Bench::new(1);
+    wait_for(&mut bench, &["a", "b"]);
+    grant(&mut bench);
+    let _lock = taken(&mut bench);
+    for names in [["b", "c"], ["c", "d"], ["d", "a"]] {
+        wait_for(&mut bench, &names);
+        wait_for_one(&mut bench, names[0]);
+        wait_for_one(&mut bench, names[1]);
+    }
+    bench.core.release_all(bench.now);
+    grant(&mut bench);
+    bench.assert_idle();
+}
+
+/// The set lost its attempt on the only node, and has registered its keys.
+fn lost(bench: &mut Bench) -> Op {
+    let op = wait_for(bench, &["a", "b", "c"]);
+    drop(bench.said(0));
+    bench.reply(0, ":-1\r\n");
+    let said = bench.said(0);
+    let named: Vec<&str> =
+        said.iter().filter(|command| command[0] == "PTTL").map(|command| &command[1][..]).collect();
+    assert_eq!(named, ["a", "b", "c"], "{said:?}");
+    assert_eq!(said.len(), 6, "each key after `CLIENT CACHING YES`");
+    op
+}
+
+fn asks(bench: &mut Bench) -> bool {
+    let said = bench.said(0);
+    said.iter().any(|command| command[0].starts_with("EVAL"))
+}
+
+#[test]
+fn set_asks_again_when_the_latest_of_its_keys_can_be_free() {
+    let mut bench = Bench::new(1);
+    lost(&mut bench);
+    bench.reply(0, "+OK\r\n:40\r\n+OK\r\n:-2\r\n+OK\r\n:120\r\n");
+    bench.pass(Duration::from_millis(42));
+    assert!(!asks(&mut bench), "another key is held for longer");
+    bench.pass(Duration::from_millis(80));
+    assert!(asks(&mut bench));
+}
+
+#[test]
+fn set_is_notified_of_each_of_its_keys() {
+    let push = |key: &str| format!(">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\n{key}\r\n");
+    let mut bench = Bench::new(1);
+    lost(&mut bench);
+    bench.reply(0, "+OK\r\n:9000\r\n+OK\r\n:-2\r\n+OK\r\n:9000\r\n");
+    bench.reply(0, &push("c"));
+    assert!(!asks(&mut bench), "`a` is still held");
+    bench.reply(0, &push("a"));
+    assert!(asks(&mut bench));
+}
+
+#[test]
+fn wait_for_a_set_that_runs_out_reports_how_long_its_keys_are_held() {
+    let mut bench = Bench::new(1);
+    lost(&mut bench);
+    bench.reply(0, "+OK\r\n:-2\r\n+OK\r\n:20000\r\n+OK\r\n:9000\r\n");
+    let error = loop {
+        if let Some(done) = bench.completion() {
+            break done.result.unwrap_err();
+        }
+        // It polls now and then, and `b` is held.
+        bench.pass(Duration::from_millis(20));
+        let said = bench.said(0);
+        for command in said {
+            match &command[0][..] {
+                "PTTL" if command[1] == "b" => bench.reply(0, ":16000\r\n"),
+                "PTTL" => bench.reply(0, ":-2\r\n"),
+                "TIME" => bench.tell_time(0),
+                "EVAL" | "EVALSHA" => bench.reply(0, ":-2\r\n"),
+                _ => bench.reply(0, "+OK\r\n"),
+            }
+        }
+    };
+    let Error::Contended(report) = &error else { panic!("{error}") };
+    assert!(matches!(report.held, Some(HeldFor::Left(_))), "{error}");
+    assert_eq!(&report.key[..], b"b");
+}
