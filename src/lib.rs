@@ -103,11 +103,11 @@ pub use proto::prometheus;
 #[doc(inline)]
 pub use proto::{
     AutoExtend, Busy, ClosedReason, Completion, ConfigError, Credentials, Durations, Error,
-    HeldFor, Inspection, InvalidToken, InvalidTtl, KeyState, KeySummary, LONGEST_OWNER, Limits,
-    Lock, LockToken, LockUpdate, LockUpdateKind, LostReason, NodeError, NodeEvent, NodeId,
+    HeldFor, Inspection, InvalidToken, InvalidTtl, KeySet, KeyState, KeySummary, LONGEST_OWNER,
+    Limits, Lock, LockToken, LockUpdate, LockUpdateKind, LostReason, NodeError, NodeEvent, NodeId,
     NodeKeyState, NodeReply, NodeReport, NodeSet, NodeState, NodeStats, Op, Outcome,
-    QuarantineReason, ReleaseOutcome, Report, RestartGuard, RoundTrips, Secret, Stats, Ttl, Value,
-    majority,
+    QuarantineReason, ReleaseOutcome, Report, ReportedSet, RestartGuard, RoundTrips, Secret, Stats,
+    Ttl, Value, majority,
 };
 #[cfg(feature = "net")]
 #[doc(inline)]

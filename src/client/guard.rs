@@ -13,6 +13,7 @@ use crate::net::clock;
 use crate::net::engine::Engine;
 use crate::net::observe::{self, Ended, Verb, Watch};
 use crate::proto::error::{Error, LostReason};
+use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Outcome;
@@ -37,6 +38,8 @@ use crate::proto::time::Instant;
 pub struct Guard<'a> {
     client: &'a Client,
     key: Vec<u8>,
+    /// The keys, if there are several.
+    keys: Option<Box<KeySet>>,
     /// `None` once the lock was released.
     lock: Option<Lock>,
     /// The number under which its loss is noted.
@@ -53,12 +56,24 @@ impl<'a> Guard<'a> {
         number: u64,
         auto_extended: bool,
     ) -> Self {
-        Guard { client, key, lock: Some(lock), number, auto_extended }
+        Guard { client, key, keys: None, lock: Some(lock), number, auto_extended }
     }
 
-    /// The key.
+    /// The same guard, of a lock over these keys.
+    pub(super) fn over(mut self, keys: KeySet) -> Self {
+        self.keys = (keys.len() > 1).then(|| Box::new(keys));
+        self
+    }
+
+    /// The key. Of a lock over several keys the first one in the order of the bytes.
     pub fn key(&self) -> &[u8] {
         &self.key
+    }
+
+    /// The keys, in the order of their bytes.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let one = self.keys.is_none().then_some(&self.key[..]);
+        one.into_iter().chain(self.keys.iter().flat_map(|keys| keys.iter()))
     }
 
     /// The token that the key holds on the nodes that granted it.
@@ -179,7 +194,10 @@ impl<'a> Guard<'a> {
                 Some(_) => inner.engine.release(lock, 0),
                 // The record and the lock are over: ask the nodes whether the key still holds this
                 // token.
-                None => inner.engine.release_token(&self.key, lock.token(), 0)?,
+                None => match &self.keys {
+                    None => inner.engine.release_token(&self.key, lock.token(), 0)?,
+                    Some(keys) => inner.engine.release_token_all(keys, lock.token(), 0)?,
+                },
             };
             match inner.wait_for(op)? {
                 Outcome::Released(released) => Ok(released),

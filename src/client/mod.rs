@@ -21,6 +21,7 @@ use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{ClosedReason, Error, Report};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
+use crate::proto::key_set::KeySet;
 use crate::proto::lock;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
@@ -126,6 +127,47 @@ impl Client {
         self.acquire(key.as_ref(), options.into().wait(Duration::ZERO))
     }
 
+    /// Takes one lock on all of these keys, or none: at most 64, in any order. Waits for them for
+    /// 10 s, or as the options say. Two clients that name the same keys in different orders do not
+    /// wait for each other.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn transfer(client: &redlatch::Client) -> Result<(), redlatch::Error> {
+    /// let both = client.lock_all(["account:7", "account:9"], Duration::from_secs(10))?;
+    /// // ... and before each side effect:
+    /// both.check()?;
+    /// both.release()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Why there is no lock: the error of the last attempt, which names a key that is held. Before
+    /// anything is sent: [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many.
+    pub fn lock_all<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        options: impl Into<LockOptions>,
+    ) -> Result<Guard<'_>, Error> {
+        let mut options = options.into();
+        options.wait = options.wait.or(Some(DEFAULT_WAIT));
+        self.acquire_all(KeySet::new(keys)?, options)
+    }
+
+    /// Takes one lock on all of these keys, or none, in one attempt, whatever wait the options
+    /// have.
+    ///
+    /// # Errors
+    /// As [`lock_all`](Client::lock_all).
+    pub fn try_lock_all<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        options: impl Into<LockOptions>,
+    ) -> Result<Guard<'_>, Error> {
+        self.acquire_all(KeySet::new(keys)?, options.into().wait(Duration::ZERO))
+    }
+
     /// Takes up the lock on `key` that was given away with `token` ([`Guard::into_token`]), under a
     /// new token. If two clients try with one token, at most one of them gets the lock. Makes one
     /// attempt, whatever wait the options have. The previous holder loses the lock; its next extend
@@ -147,6 +189,29 @@ impl Client {
             let number = inner.notices.next();
             let op = inner.engine.adopt(key, token, options, number)?;
             self.guard_of(&mut inner, op, key, number, options)
+        })
+    }
+
+    /// Takes up the lock on all of these keys that was given away with `token`. Apart from that as
+    /// [`adopt`](Client::adopt).
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if on too many nodes the token does not hold all keys, and the errors of an
+    /// acquire.
+    pub fn adopt_all<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        token: lock::LockToken,
+        options: impl Into<LockOptions>,
+    ) -> Result<Guard<'_>, Error> {
+        let (keys, options) = (KeySet::new(keys)?, options.into());
+        observe::call(Verb::Adopt, keys.first(), || {
+            let mut inner = self.inner.borrow_mut();
+            inner.reconnect_after_pause()?;
+            let number = inner.notices.next();
+            let op = inner.engine.adopt_all(&keys, token, options, number)?;
+            let guard = self.guard_of(&mut inner, op, keys.first(), number, options)?;
+            Ok(guard.over(keys.clone()))
         })
     }
 
@@ -342,6 +407,23 @@ impl Client {
             let number = inner.notices.next();
             let op = inner.engine.acquire(key, options, number)?;
             self.guard_of(&mut inner, op, key, number, options)
+        })
+    }
+
+    fn acquire_all(&self, keys: KeySet, mut options: LockOptions) -> Result<Guard<'_>, Error> {
+        observe::call(Verb::Acquire, keys.first(), || {
+            let mut inner = self.inner.borrow_mut();
+            inner.reconnect_after_pause()?;
+            let give_up_at = clock::now().saturating_add(options.wait.unwrap_or(DEFAULT_WAIT));
+            let core = inner.engine.coordinator();
+            if keys.iter().any(|key| core.auto_extends_beyond(key, give_up_at)) {
+                // The thread that could release the lock would wait here.
+                options.wait = Some(Duration::ZERO);
+            }
+            let number = inner.notices.next();
+            let op = inner.engine.acquire_all(&keys, options, number)?;
+            let guard = self.guard_of(&mut inner, op, keys.first(), number, options)?;
+            Ok(guard.over(keys.clone()))
         })
     }
 

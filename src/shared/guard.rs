@@ -15,6 +15,7 @@ use super::watcher::LockWatcher;
 use crate::net::observe::{Ended, Verb, Watch};
 use crate::proto::error::Error;
 use crate::proto::ids::Op;
+use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Outcome;
@@ -42,9 +43,9 @@ pub struct SharedGuard {
 
 impl SharedGuard {
     /// The guard of a lock that a call was granted. It keeps the place of the call.
-    pub(super) fn of(at: Answering<'_, '_>, lock: Lock) -> SharedGuard {
+    pub(super) fn of(at: Answering<'_, '_>, keys: Option<&KeySet>, lock: Lock) -> SharedGuard {
         let Answering { owner, open, key, place } = at;
-        let lock_state = open.hold(place, key, &lock);
+        let lock_state = open.hold(place, (key, keys), &lock);
         let watcher = LockWatcher::new(Arc::clone(&owner.inner), lock_state, lock.alias());
         SharedGuard { owner: Arc::clone(owner), watcher: Some(watcher), lock: Some(lock) }
     }
@@ -203,7 +204,10 @@ impl sealed::Asked for Release {
             Some(_) => Ok(open.engine.release(lock.alias(), data)),
             // The record and the lock are over: ask the nodes whether the key still holds this
             // token.
-            None => open.engine.release_token(key, lock.token(), data),
+            None => match self.guard.lock_state().set() {
+                None => open.engine.release_token(key, lock.token(), data),
+                Some(keys) => open.engine.release_token_all(keys, lock.token(), data),
+            },
         }
     }
 

@@ -12,6 +12,7 @@ use std::task::{Poll, Waker};
 use slab::Slab;
 
 use crate::proto::error::Error;
+use crate::proto::key_set::KeySet;
 use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::time::Instant;
 
@@ -19,6 +20,8 @@ use crate::proto::time::Instant;
 #[derive(Debug, Default)]
 pub(super) struct LockState {
     key: Vec<u8>,
+    /// The keys, if there are several.
+    keys: Option<Box<KeySet>>,
     /// In nanoseconds; 0 once the lock is over.
     deadline: AtomicU64,
     /// The deadline comes near, and the lock was not renewed.
@@ -44,6 +47,7 @@ impl LockState {
     pub(super) fn reset(&mut self, key: &[u8], place: usize) -> bool {
         self.key.clear();
         self.key.extend_from_slice(key);
+        self.keys = None;
         *self.deadline.get_mut() = 0;
         *self.expiring.get_mut() = false;
         self.place = place;
@@ -52,8 +56,18 @@ impl LockState {
         end.waiting.is_empty()
     }
 
+    /// The lock has these keys.
+    pub(super) fn set_keys(&mut self, keys: Option<&KeySet>) {
+        self.keys = keys.filter(|keys| keys.len() > 1).cloned().map(Box::new);
+    }
+
     pub(super) fn key(&self) -> &[u8] {
         &self.key
+    }
+
+    /// The keys, if there are several.
+    pub(super) fn set(&self) -> Option<&KeySet> {
+        self.keys.as_deref()
     }
 
     pub(super) fn set_deadline(&self, deadline: Option<Instant>) {

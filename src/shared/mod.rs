@@ -27,7 +27,9 @@ use std::time::Duration;
 
 pub use call::{Call, Question};
 pub use guard::{Extend, Release, SharedGuard};
-pub use requests::{Acquire, Adopt, ExtendToken, ForceRelease, Inspect, ReleaseToken};
+pub use requests::{
+    Acquire, AcquireAll, Adopt, AdoptAll, ExtendToken, ForceRelease, Inspect, ReleaseToken,
+};
 pub use watcher::{LockWatcher, Lost};
 
 use crate::config::{Config, DEFAULT_WAIT, LockOptions};
@@ -35,6 +37,7 @@ use crate::net::clock;
 use crate::proto::cluster::state::NodeState;
 use crate::proto::coordinator::NodeEvent;
 use crate::proto::error::{ClosedReason, Error};
+use crate::proto::key_set::KeySet;
 use crate::proto::lock;
 use crate::proto::node_set::NodeId;
 use crate::proto::stats::Stats;
@@ -169,6 +172,53 @@ impl SharedClient {
         options: impl Into<LockOptions>,
     ) -> Call<Acquire<K>> {
         self.acquire(key, options.into().wait(Duration::ZERO))
+    }
+
+    /// Takes one lock on all of these keys, or none: at most 64, in any order. Waits for them for
+    /// 10 s, or as the options say. Two calls that name the same keys in different orders do not
+    /// wait for each other.
+    ///
+    /// # Errors
+    /// The call ends with why there is no lock, which names a key that is held; without a request
+    /// to the nodes with [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many.
+    pub fn lock_all<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        options: impl Into<LockOptions>,
+    ) -> Call<AcquireAll> {
+        let mut options = options.into();
+        options.wait = options.wait.or(Some(DEFAULT_WAIT));
+        Call::new(&self.owner, AcquireAll { keys: KeySet::new(keys), options })
+    }
+
+    /// Takes one lock on all of these keys, or none, in one attempt, whatever wait the options
+    /// have.
+    ///
+    /// # Errors
+    /// As [`lock_all`](SharedClient::lock_all).
+    pub fn try_lock_all<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        options: impl Into<LockOptions>,
+    ) -> Call<AcquireAll> {
+        let options = options.into().wait(Duration::ZERO);
+        Call::new(&self.owner, AcquireAll { keys: KeySet::new(keys), options })
+    }
+
+    /// Takes up the lock on all of these keys that was given away with `token`. Apart from that as
+    /// [`adopt`](SharedClient::adopt).
+    ///
+    /// # Errors
+    /// The call ends with [`Error::Lost`] if on too many nodes the token does not hold all keys, or
+    /// with the errors of an acquire.
+    pub fn adopt_all<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        token: lock::LockToken,
+        options: impl Into<LockOptions>,
+    ) -> Call<AdoptAll> {
+        let (keys, options) = (KeySet::new(keys), options.into());
+        Call::new(&self.owner, AdoptAll { keys, token, options })
     }
 
     fn acquire<K: AsRef<[u8]>>(&self, key: K, options: LockOptions) -> Call<Acquire<K>> {

@@ -15,6 +15,7 @@ use crate::net::engine::Engine;
 use crate::net::names::Names;
 use crate::proto::error::{ClosedReason, Error};
 use crate::proto::ids::Op;
+use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::requests::Outcome;
@@ -168,10 +169,16 @@ impl Open<'_> {
 
     /// The call at `place` was granted a lock. From now on the place belongs to the guard, whose
     /// state is returned.
-    pub(super) fn hold(&mut self, place: usize, key: &[u8], lock: &Lock) -> Arc<LockState> {
+    pub(super) fn hold(
+        &mut self,
+        place: usize,
+        (key, keys): (&[u8], Option<&KeySet>),
+        lock: &Lock,
+    ) -> Arc<LockState> {
         let mut lock_state = self.spares.pop().unwrap_or_default();
         let unshared = Arc::get_mut(&mut lock_state).expect("a spare one has no other owner");
         unshared.reset(key, place);
+        unshared.set_keys(keys);
         lock_state.set_deadline(self.engine.deadline(lock));
         let held = Place::Held { token: lock.token(), lock_state: Arc::clone(&lock_state) };
         self.set_waker(place, None);

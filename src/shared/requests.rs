@@ -7,9 +7,10 @@ use super::guard::SharedGuard;
 use super::open::Open;
 use crate::config::LockOptions;
 use crate::net::observe::Verb;
-use crate::proto::error::Error;
+use crate::proto::error::{ConfigError, Error};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
+use crate::proto::key_set::KeySet;
 use crate::proto::lock;
 use crate::proto::locks::requests::Outcome;
 use crate::proto::locks::round::ReleaseOutcome;
@@ -26,6 +27,21 @@ pub struct Acquire<K> {
 #[derive(Debug)]
 pub struct Adopt<K> {
     pub(super) key: K,
+    pub(super) token: lock::LockToken,
+    pub(super) options: LockOptions,
+}
+
+/// Takes a lock over several keys.
+#[derive(Debug)]
+pub struct AcquireAll {
+    pub(super) keys: Result<KeySet, ConfigError>,
+    pub(super) options: LockOptions,
+}
+
+/// Takes up a lock over several keys that was given away.
+#[derive(Debug)]
+pub struct AdoptAll {
+    pub(super) keys: Result<KeySet, ConfigError>,
     pub(super) token: lock::LockToken,
     pub(super) options: LockOptions,
 }
@@ -91,13 +107,49 @@ macro_rules! question {
 question!(
     Acquire -> SharedGuard, Some(Verb::Acquire),
     |it, key, engine, data| engine.acquire(key, it.options, data),
-    |at| Outcome::Acquired(lock) => SharedGuard::of(at, lock)
+    |at| Outcome::Acquired(lock) => SharedGuard::of(at, None, lock)
 );
 question!(
     Adopt -> SharedGuard, Some(Verb::Adopt),
     |it, key, engine, data| engine.adopt(key, it.token.clone(), it.options, data),
-    |at| Outcome::Acquired(lock) => SharedGuard::of(at, lock)
+    |at| Outcome::Acquired(lock) => SharedGuard::of(at, None, lock)
 );
+/// A request for several keys: how it is made.
+macro_rules! question_of_set {
+    ($name:ident, $verb:expr, |$it:ident, $keys:ident, $engine:ident, $data:ident| $ask:expr) => {
+        impl Question for $name {}
+
+        impl sealed::Asked for $name {
+            const VERB: Option<Verb> = $verb;
+
+            type Answer = SharedGuard;
+
+            fn key(&self) -> &[u8] {
+                self.keys.as_ref().map_or(&[], KeySet::first)
+            }
+
+            fn ask(&self, _: &[u8], open: &mut Open<'_>, $data: u64) -> Result<Op, Error> {
+                let ($it, $engine) = (self, &mut *open.engine);
+                let $keys = self.keys.as_ref().map_err(|error| Error::Config(error.clone()))?;
+                $ask
+            }
+
+            fn answer(&self, at: Answering<'_, '_>, outcome: Outcome) -> SharedGuard {
+                match outcome {
+                    Outcome::Acquired(lock) => SharedGuard::of(at, self.keys.as_ref().ok(), lock),
+                    other => unreachable!("it ended as {other:?}"),
+                }
+            }
+        }
+    };
+}
+
+question_of_set!(AcquireAll, Some(Verb::Acquire), |it, keys, engine, data| {
+    engine.acquire_all(keys, it.options, data)
+});
+question_of_set!(AdoptAll, Some(Verb::Adopt), |it, keys, engine, data| {
+    engine.adopt_all(keys, it.token.clone(), it.options, data)
+});
 question!(
     ExtendToken -> Instant, Some(Verb::Extend),
     |it, key, engine, data| engine.extend_token(key, it.token.clone(), it.ttl, data),

@@ -13,6 +13,7 @@ use super::lock_state::LockState;
 use super::park;
 use crate::net::clock;
 use crate::proto::error::{ClosedReason, Error, LostReason};
+use crate::proto::key_set::KeySet;
 use crate::proto::lock::{self, Lock};
 use crate::proto::time::Instant;
 
@@ -34,9 +35,16 @@ impl LockWatcher {
         LockWatcher { inner, lock_state, lock }
     }
 
-    /// The key.
+    /// The key. Of a lock over several keys the first one in the order of the bytes.
     pub fn key(&self) -> &[u8] {
         self.lock_state.key()
+    }
+
+    /// The keys, in the order of their bytes.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let set = self.lock_state.set();
+        let one = set.is_none().then(|| self.key());
+        one.into_iter().chain(set.into_iter().flat_map(KeySet::iter))
     }
 
     /// The token that the key holds on the nodes that granted it.

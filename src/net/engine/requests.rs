@@ -10,6 +10,7 @@ use crate::net::observe::Verb;
 use crate::proto::error::{ConfigError, Error};
 use crate::proto::ids::Op;
 use crate::proto::inspection::Inspection;
+use crate::proto::key_set::KeySet;
 use crate::proto::lock::{Lock, LockToken};
 use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::time::Instant;
@@ -46,6 +47,49 @@ impl Engine {
             coordinator.acquire_and_auto_extend(key, ttl, wait, auto_extend, data, now)
         };
         self.observer.asked(&asked, Verb::Acquire, key);
+        asked
+    }
+
+    /// Asks for the lock on all of these keys: all or none of them. Apart from that as
+    /// [`acquire`](Engine::acquire).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use redlatch::{Engine, Error, KeySet};
+    /// # fn ask(engine: &mut Engine) -> Result<(), Error> {
+    /// let accounts = KeySet::new(["account:7", "account:9"])?;
+    /// let op = engine.acquire_all(&accounts, Duration::from_secs(10), 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid ttl or key, [`ConfigError::Fence`] or
+    /// [`ConfigError::Fair`] if the options ask for a fencing number or a fair lock for several
+    /// keys, or [`Error::Busy`].
+    pub fn acquire_all(
+        &mut self,
+        keys: &KeySet,
+        options: impl Into<LockOptions>,
+        data: u64,
+    ) -> Result<Op, Error> {
+        let options = options.into();
+        if keys.len() == 1 {
+            return self.acquire(keys.first(), options, data);
+        }
+        let LockOptions { ttl, wait, auto_extend, fenced, fair } = options;
+        if fair {
+            let problem = "it has one key only; leave `fair` out, or lock one key";
+            return Err(ConfigError::Fair { problem }.into());
+        }
+        if fenced {
+            let problem = "a lock over several keys has none; acquire it without `fenced`, or lock \
+                           one key";
+            return Err(ConfigError::Fence { problem }.into());
+        }
+        let (wait, now) = (wait.unwrap_or(DEFAULT_WAIT), clock::now());
+        let asked = self.coordinator.acquire_all(keys, ttl, wait, auto_extend, data, now);
+        self.observer.asked(&asked, Verb::Acquire, keys.first());
         asked
     }
 
@@ -94,14 +138,30 @@ impl Engine {
         data: u64,
     ) -> Result<Op, Error> {
         let LockOptions { ttl, auto_extend, fenced, .. } = options.into();
-        if fenced {
-            let problem = "a lock that is adopted has none; adopt it without `fenced`, or release \
-                           it and acquire it anew";
-            return Err(ConfigError::Fence { problem }.into());
-        }
+        refuse_fence_of_adopted(fenced)?;
         let asked =
             self.coordinator.adopt(key.as_ref(), token, ttl, auto_extend, data, clock::now());
         self.observer.asked(&asked, Verb::Adopt, key.as_ref());
+        asked
+    }
+
+    /// Takes up the lock on all of these keys that was given away with `token`, under a new token.
+    /// Apart from that as [`adopt`](Engine::adopt).
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid argument, or [`Error::Busy`].
+    pub fn adopt_all(
+        &mut self,
+        keys: &KeySet,
+        token: LockToken,
+        options: impl Into<LockOptions>,
+        data: u64,
+    ) -> Result<Op, Error> {
+        let LockOptions { ttl, auto_extend, fenced, .. } = options.into();
+        refuse_fence_of_adopted(fenced)?;
+        let now = clock::now();
+        let asked = self.coordinator.adopt_all(keys, token, ttl, auto_extend, data, now);
+        self.observer.asked(&asked, Verb::Adopt, keys.first());
         asked
     }
 
@@ -221,6 +281,21 @@ impl Engine {
         asked
     }
 
+    /// Releases each of these keys if it holds `token`, whichever client took it.
+    ///
+    /// # Errors
+    /// Before anything is sent: an invalid key, or [`Error::Busy`].
+    pub fn release_token_all(
+        &mut self,
+        keys: &KeySet,
+        token: LockToken,
+        data: u64,
+    ) -> Result<Op, Error> {
+        let asked = self.coordinator.release_token_all(keys, token, data, clock::now());
+        self.observer.asked(&asked, Verb::Release, keys.first());
+        asked
+    }
+
     /// Releases a lock without a completion. Follow it with [`flush`](Engine::flush) or
     /// [`prepare`](Engine::prepare).
     pub fn release_nowait(&mut self, lock: &Lock) {
@@ -254,4 +329,10 @@ impl Engine {
     pub fn deadline(&self, lock: &Lock) -> Option<Instant> {
         self.coordinator.deadline(lock)
     }
+}
+
+fn refuse_fence_of_adopted(fenced: bool) -> Result<(), ConfigError> {
+    let problem = "a lock that is adopted has none; adopt it without `fenced`, or release it and \
+                   acquire it anew";
+    if fenced { Err(ConfigError::Fence { problem }) } else { Ok(()) }
 }
