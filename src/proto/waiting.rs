@@ -89,6 +89,8 @@ pub struct Waiting {
     /// If the waiter waits for several keys, when each of them is free on each node; a node's keys
     /// stand together.
     keys: Option<Box<[Instant]>>,
+    /// The last of these keys that a node answers for.
+    last_key: usize,
     /// When the waiter asks again, whatever was reported to it.
     pub poll_at: Instant,
     /// The attempt that is in flight was begun by a wake-up.
@@ -111,6 +113,7 @@ impl Waiting {
             free_at: vec![NEVER; nodes],
             reported: vec![ReportedTtl::Nothing; nodes],
             keys: (keys > 1).then(|| vec![NEVER; nodes * keys].into()),
+            last_key: keys - 1,
             poll_at: now,
             woken: false,
             since: now,
@@ -126,7 +129,18 @@ impl Waiting {
     /// What is known of when the keys are free is not true any more.
     pub fn forget_free_at(&mut self) {
         self.free_at.fill(NEVER);
-        self.keys.iter_mut().for_each(|keys| keys.fill(NEVER));
+        self.wait_for_keys(None);
+    }
+
+    /// From now on the waiter waits for this one of its keys only, or for all of them.
+    pub fn wait_for_keys(&mut self, only: Option<usize>) {
+        let Some(keys) = &mut self.keys else { return };
+        let count = keys.len() / self.free_at.len();
+        self.last_key = only.unwrap_or(count - 1);
+        for (place, at) in keys.iter_mut().enumerate() {
+            let waits = only.is_none_or(|only| place % count == only);
+            *at = if waits { NEVER } else { Instant::default() };
+        }
     }
 
     /// The key of this number is free on the node at this moment. Returns when all keys are, if
@@ -142,7 +156,7 @@ impl Waiting {
         *of_node.get_mut(key)? = at;
         let last = of_node.iter().max().copied()?;
         self.free_at[place] = last;
-        (key + 1 == count).then_some(last)
+        (key == self.last_key).then_some(last)
     }
 
     /// The waiter woke, and another client was faster.

@@ -7,7 +7,7 @@ use redlatch::{Completion, Error, HeldFor, Lock, Op, Outcome};
 
 use crate::bench::{Bench, TTL};
 
-const WAIT: Duration = Duration::from_secs(5);
+const WAIT: Duration = Duration::from_secs(4);
 
 fn wait_for(bench: &mut Bench, names: &[&str]) -> Op {
     let (keys, now) = (KeySet::new(names).expect("a good set"), bench.now);
@@ -222,6 +222,8 @@ fn wait_for_a_set_that_runs_out_reports_how_long_its_keys_are_held() {
                 "PTTL" if command[1] == "b" => bench.reply(0, ":16000\r\n"),
                 "PTTL" => bench.reply(0, ":-2\r\n"),
                 "TIME" => bench.tell_time(0),
+                // After some attempts the keys are taken one after the other.
+                "EVAL" | "EVALSHA" if command[2] == "1" => bench.reply(0, ":1\r\n"),
                 "EVAL" | "EVALSHA" => bench.reply(0, ":-2\r\n"),
                 _ => bench.reply(0, "+OK\r\n"),
             }
@@ -230,4 +232,148 @@ fn wait_for_a_set_that_runs_out_reports_how_long_its_keys_are_held() {
     let Error::Contended(report) = &error else { panic!("{error}") };
     assert!(matches!(report.held, Some(HeldFor::Left(_))), "{error}");
     assert_eq!(&report.key[..], b"b");
+}
+
+/// Sets that were refused several times: what the node is asked, with the keys, and whether it is
+/// asked to take or to release them.
+fn asked(bench: &mut Bench) -> Vec<String> {
+    let mut asked = Vec::new();
+    for command in bench.said(0) {
+        match &command[0][..] {
+            "EVAL" | "EVALSHA" => {
+                let count: usize = command[2].parse().unwrap();
+                let verb = if command.len() == 4 + count { "release" } else { "take" };
+                asked.push(format!("{verb} {}", command[3..3 + count].join("+")));
+            }
+            // Every key that is watched is free by now.
+            "PTTL" => {
+                asked.push(format!("watch {}", command[1]));
+                bench.reply(0, ":-2\r\n");
+            }
+            "CLIENT" => bench.reply(0, "+OK\r\n"),
+            "TIME" => bench.tell_time(0),
+            _ => {}
+        }
+    }
+    asked
+}
+
+/// The set lost three attempts to other clients.
+fn lost_three_times(bench: &mut Bench) -> Op {
+    let op = wait_for(bench, &["a", "b", "c"]);
+    for attempt in 0..3 {
+        let said = until_asked(bench);
+        assert_eq!(said, ["take a+b+c"], "attempt {attempt}");
+        bench.reply(0, ":-3\r\n");
+    }
+    op
+}
+
+/// Lets time pass until the node is asked for keys; it answers nothing about the keys until then.
+fn until_asked(bench: &mut Bench) -> Vec<String> {
+    for _ in 0..2000 {
+        let said: Vec<String> =
+            asked(bench).into_iter().filter(|said| !said.starts_with("watch")).collect();
+        if !said.is_empty() {
+            return said;
+        }
+        bench.pass(Duration::from_millis(1));
+    }
+    panic!("it does not ask")
+}
+
+#[test]
+fn set_that_lost_several_times_takes_its_keys_in_the_order_of_their_bytes() {
+    let mut bench = Bench::without_tracking(1);
+    let op = lost_three_times(&mut bench);
+    assert_eq!(until_asked(&mut bench), ["take a"]);
+    let start = bench.now;
+    bench.reply(0, ":1\r\n");
+    assert_eq!(asked(&mut bench), ["take a+b"]);
+    // Another client holds `b`: `a` is kept meanwhile, and asked for again, so that it stays.
+    bench.reply(0, ":-2\r\n");
+    assert_eq!(until_asked(&mut bench), ["take a"]);
+    assert!(bench.now > start);
+    bench.reply(0, ":1\r\n");
+    assert_eq!(asked(&mut bench), ["take a+b"]);
+    bench.reply(0, ":1\r\n");
+    assert_eq!(asked(&mut bench), ["take a+b+c"]);
+    let last = bench.now;
+    bench.pass(Duration::from_millis(1));
+    bench.reply(0, ":1\r\n");
+    let (taken, lock) = taken(&mut bench);
+    assert_eq!(taken, op);
+    let deadline = bench.core.deadline(&lock).expect("it is held");
+    let usable = TTL - TTL / 100 - Duration::from_millis(2);
+    assert_eq!(deadline, last.saturating_add(usable), "it counts from the last round");
+    bench.core.release(lock, 0, bench.now);
+    assert_eq!(asked(&mut bench), ["release a+b+c"]);
+}
+
+#[test]
+fn set_that_takes_its_keys_one_by_one_waits_for_the_next_one_only() {
+    let mut bench = Bench::new(1);
+    wait_for(&mut bench, &["a", "b", "c"]);
+    let (mut watched, mut singly) = (Vec::new(), false);
+    for _ in 0..2000 {
+        for said in asked(&mut bench) {
+            match &said[..] {
+                "take a" => bench.reply(0, ":1\r\n"),
+                "take a+b" => {
+                    singly = true;
+                    bench.reply(0, ":-2\r\n");
+                }
+                "take a+b+c" => bench.reply(0, ":-3\r\n"),
+                watch if singly => watched.push(watch.to_string()),
+                _ => {}
+            }
+        }
+        bench.pass(Duration::from_millis(1));
+    }
+    assert!(!watched.is_empty() && watched.iter().all(|watch| watch == "watch b"), "{watched:?}");
+}
+
+#[test]
+fn set_that_holds_its_first_keys_gives_them_back_when_it_gives_up() {
+    for cancelled in [true, false] {
+        let mut bench = Bench::without_tracking(1);
+        let op = lost_three_times(&mut bench);
+        assert_eq!(until_asked(&mut bench), ["take a"]);
+        bench.reply(0, ":1\r\n");
+        assert_eq!(asked(&mut bench), ["take a+b"]);
+        bench.reply(0, ":-2\r\n");
+        assert!(asked(&mut bench).is_empty(), "`a` stays");
+        if cancelled {
+            bench.core.cancel(op, bench.now);
+        }
+        let mut said = Vec::new();
+        while bench.core.open_ops() > 0 && bench.completion().is_none() {
+            for ask in asked(&mut bench) {
+                bench.reply(0, if ask == "take a" { ":1\r\n" } else { ":-2\r\n" });
+                said.push(ask);
+            }
+            bench.pass(Duration::from_millis(1));
+        }
+        said.extend(asked(&mut bench));
+        assert_eq!(said.last().unwrap(), "release a+b+c", "cancelled: {cancelled}");
+        bench.reply(0, ":-4\r\n");
+        bench.assert_idle();
+    }
+}
+
+#[test]
+fn set_whose_first_key_is_refused_again_releases_everything_and_begins_anew() {
+    let mut bench = Bench::without_tracking(1);
+    lost_three_times(&mut bench);
+    for _ in 0..2 {
+        assert_eq!(until_asked(&mut bench), ["take a"]);
+        bench.reply(0, ":1\r\n");
+        assert_eq!(asked(&mut bench), ["take a+b"]);
+        bench.reply(0, ":-2\r\n");
+        // Another client took `a`, for instance after an operator had deleted it.
+        assert_eq!(until_asked(&mut bench), ["take a"]);
+        bench.reply(0, ":-1\r\n");
+        assert_eq!(asked(&mut bench), ["release a+b+c"]);
+        bench.reply(0, ":-3\r\n");
+    }
 }

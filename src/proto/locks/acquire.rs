@@ -185,7 +185,10 @@ impl Locks {
         // way.
         record.doubtful = record.doubtful.union(untrusted);
         for node in self.cluster.all_nodes().iter() {
-            match self.cluster.may_ask(node) {
+            // Several questions of one attempt may be in flight if it takes its keys one by one.
+            let full = self.records.get(id).asked.is_full(node);
+            let may_ask = self.cluster.may_ask(node);
+            match may_ask.and(if full { Err(NodeError::Silent) } else { Ok(()) }) {
                 Ok(()) => {
                     askable.insert(node);
                 }
@@ -274,10 +277,11 @@ impl Locks {
             self.attempt_is_lost(id, now);
             return;
         }
-        record.phase = Phase::Held;
-        if let Some(set) = record.set_mut() {
-            set.name(u64::MAX);
+        if record.set().is_some() && self.takes_next_key(id, now) {
+            return;
         }
+        let record = self.records.get_mut(id);
+        record.phase = Phase::Held;
         let op = record.op;
         let waited =
             op.filter(|&op| self.ops.get(op).is_some_and(|request| request.waiting.is_some()));
@@ -314,6 +318,9 @@ impl Locks {
         let error = self.refusal(id, now);
         self.cluster.stats_mut().attempt_is_lost(&error);
         self.note_attempt(id, Some(&error));
+        if self.keeps_first_keys(id, &error, now) {
+            return;
+        }
         let record = self.records.get_mut(id);
         let op = record.op.take();
         let next = op.and_then(|op| self.next_attempt(id, op, &error, now));
@@ -352,7 +359,7 @@ impl Locks {
         }
         let next = self.records.open_again(id, token, round)?;
         if self.records.get(id).set().is_some() {
-            self.records.take_place_of_set(next, id);
+            self.records.take_place_of_set(next, id, error.is_contended());
         } else {
             let hash = KeyHash::of(&self.records.get(next).key);
             self.records.unindex(id);

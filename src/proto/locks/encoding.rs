@@ -62,7 +62,10 @@ pub(super) fn encode_set(
     let ends = record.set().map_or(&[][..], |set| set.ends());
     let keys = SetKeys { prefix, bytes: &record.key, ends };
     match kind {
-        Kind::AcquireSet(form) => sets_wire::acquire(out, form, keys, token, ttl),
+        Kind::AcquireSet(form) => {
+            let asked = record.set().map_or(ends, |set| set.asked_ends());
+            sets_wire::acquire(out, form, SetKeys { ends: asked, ..keys }, token, ttl);
+        }
         Kind::ExtendSet(form) => sets_wire::extend(out, form, keys, token, ttl),
         Kind::ReleaseSet(form) => sets_wire::release(out, form, keys, token),
         Kind::AdoptSet => {

@@ -14,6 +14,7 @@ use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::{Completion, Outcome, Stage};
 use crate::proto::locks::round::Purpose;
+use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::updates::LockUpdateKind;
 use crate::proto::locks::{Due, Locks, Prolong, WaitEvent};
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -292,7 +293,10 @@ impl Locks {
 
     /// Registers the record's keys at a node, so that the node reports writes to them.
     pub(super) fn register(&mut self, node: NodeId, id: RecordId, now: Instant) {
-        for (index, key) in self.records.get(id).keys().enumerate() {
+        let record = self.records.get(id);
+        let awaited = record.set().and_then(SetOfKeys::awaited);
+        let wanted = |&(index, _): &(usize, &[u8])| awaited.is_none_or(|awaited| awaited == index);
+        for (index, key) in record.keys().enumerate().filter(wanted) {
             if !self.cluster.may_name_a_key(node) {
                 return;
             }

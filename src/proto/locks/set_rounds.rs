@@ -15,8 +15,10 @@ use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply, Report
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::locks::auto_extend::AutoExtend;
+use crate::proto::locks::ballot::Ballot;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Round;
+use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::settings::LONGEST_KEY;
@@ -87,7 +89,7 @@ impl Locks {
         Ok(op)
     }
 
-    fn set_of(&mut self, id: RecordId, change: impl FnOnce(&mut super::sets::SetOfKeys)) {
+    fn set_of(&mut self, id: RecordId, change: impl FnOnce(&mut SetOfKeys)) {
         if let Some(set) = self.records.get_mut(id).set_mut() {
             change(set);
         }
@@ -230,11 +232,17 @@ impl Locks {
         match reply {
             NodeReply::Granted => {
                 record.note_answer(now);
-                record.confirm(node);
+                // A later question of this attempt may still create other keys.
+                if !record.asked.contains(node) {
+                    record.confirm(node);
+                }
             }
             // The script looked at all keys before it wrote one, and wrote none; or it did not run.
+            // If the keys are taken one after the other, the earlier ones may be there.
             NodeReply::Held
-            | NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand) => {
+            | NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand)
+                if !record.set().is_some_and(SetOfKeys::takes_singly) =>
+            {
                 record.release_pending.remove(node);
             }
             // A script that fails may have written some keys before.
@@ -246,6 +254,50 @@ impl Locks {
         }
         self.cast_grant(node, ask, reply, now);
         self.finish(ask.record);
+    }
+
+    /// A majority granted what was asked for. If the keys are taken one after the other, and one is
+    /// left, asks for all keys up to that one, and returns `true`. Only the votes of the last round
+    /// count, in which a majority has all keys, for a whole ttl.
+    pub(super) fn takes_next_key(&mut self, id: RecordId, now: Instant) -> bool {
+        let Some(set) = self.records.get_mut(id).set_mut() else { return false };
+        set.name(u64::MAX);
+        let next = set.takes_next();
+        if next {
+            self.ask_anew(id, now);
+        }
+        next
+    }
+
+    /// Begins another round of an attempt. Its deadline counts from this round.
+    pub(super) fn ask_anew(&mut self, id: RecordId, now: Instant) {
+        let ballot = Ballot::of_majority(self.cluster.size());
+        let record = self.records.get_mut(id);
+        let (ttl, purpose) = (record.ttl, record.round.purpose);
+        record.round.follow(purpose, ballot, now, ttl);
+        record.deadline = ttl.deadline(now);
+        self.begin_attempt(id, now);
+    }
+
+    /// If an attempt that takes its keys one after the other was lost at a later one, it keeps the
+    /// keys before it and waits for that key. As all sets go by the order of the bytes, none waits
+    /// for a set that waits for it.
+    pub(super) fn keeps_first_keys(&mut self, id: RecordId, error: &Error, now: Instant) -> bool {
+        let record = self.records.get_mut(id);
+        let Some(op) = record.op else { return false };
+        let in_time = self.ops.get(op).is_some_and(|request| now < request.give_up_at);
+        let keeps = in_time
+            && error.is_contended()
+            && record.set_mut().is_some_and(SetOfKeys::waits_for_last);
+        if keeps {
+            self.waits.push_back(WaitEvent::AttemptLost { op, next: id, last: error.clone() });
+        }
+        keeps
+    }
+
+    /// The only key of a record that its request waits for; `None`: all of them.
+    pub fn awaited(&self, id: RecordId) -> Option<usize> {
+        self.records.get(id).set()?.awaited()
     }
 
     /// Takes note of the key that a node named in its answer about a set.

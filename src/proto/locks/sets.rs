@@ -25,7 +25,17 @@ pub struct SetOfKeys {
     waits_for: u64,
     /// The key that a node named last: it is held, or gone, or another's there.
     named: Option<u8>,
+    /// How many attempts in a row were lost to other clients.
+    contended: u8,
+    /// If the keys are taken one after the other: how many of them the present round asks for.
+    taking: Option<u8>,
+    /// If the keys are taken one after the other: the key that other clients held last.
+    awaited: Option<u8>,
 }
+
+/// After so many attempts in a row that were lost to other clients, a set takes its keys one after
+/// the other. Overlapping sets may refuse each other once or twice by chance.
+const SINGLY_AFTER: u8 = 3;
 
 impl SetOfKeys {
     /// The keys of a record that has none of them yet.
@@ -37,14 +47,69 @@ impl SetOfKeys {
             queues: vec![None; ends.len()].into(),
             waits_for: 0,
             named: None,
+            contended: 0,
+            taking: None,
+            awaited: None,
         }
     }
 
-    /// The same keys, for the record of the next attempt. It has what this one has.
-    fn take_over(&mut self) -> SetOfKeys {
+    /// The same keys, for the record of the next attempt. It has what this one has. `contended`:
+    /// this attempt was lost to other clients.
+    fn take_over(&mut self, contended: bool) -> SetOfKeys {
         let queues = std::mem::replace(&mut self.queues, vec![None; self.ends.len()].into());
-        let (ends, hashes) = (self.ends.clone(), self.hashes.clone());
-        SetOfKeys { ends, hashes, queues, waits_for: self.waits_for, named: None }
+        let contended = if contended { self.contended.saturating_add(1) } else { self.contended };
+        let singly = contended >= SINGLY_AFTER;
+        SetOfKeys {
+            ends: self.ends.clone(),
+            hashes: self.hashes.clone(),
+            queues,
+            waits_for: self.waits_for,
+            named: None,
+            contended,
+            taking: singly.then_some(1),
+            awaited: singly.then_some(0),
+        }
+    }
+
+    /// Whether the keys are taken one after the other. Then a node that refuses the present round
+    /// may have granted an earlier one.
+    pub fn takes_singly(&self) -> bool {
+        self.taking.is_some()
+    }
+
+    /// Where those keys end that an acquire asks for now.
+    pub fn asked_ends(&self) -> &[u32] {
+        &self.ends[..self.taking.map_or(self.ends.len(), usize::from)]
+    }
+
+    /// A majority granted what was asked for. Returns whether another round has to follow, for one
+    /// key more.
+    pub fn takes_next(&mut self) -> bool {
+        match self.taking {
+            Some(taking) if usize::from(taking) < self.ends.len() => {
+                self.taking = Some(taking + 1);
+                true
+            }
+            _ => {
+                (self.taking, self.awaited) = (None, None);
+                false
+            }
+        }
+    }
+
+    /// Others hold the last key that was asked for. The keys before it are asked for once more, so
+    /// that they do not expire meanwhile, and then this one. Returns whether there are such keys.
+    pub fn waits_for_last(&mut self) -> bool {
+        let before = self.taking.and_then(|taking| taking.checked_sub(1)).filter(|&keys| keys > 0);
+        if before.is_some() {
+            (self.taking, self.awaited) = (before, before);
+        }
+        before.is_some()
+    }
+
+    /// The only key that the request waits for; `None`: all of them.
+    pub fn awaited(&self) -> Option<usize> {
+        self.awaited.map(usize::from)
     }
 
     /// How many keys there are.
@@ -240,10 +305,11 @@ impl Records {
     }
 
     /// The record `next` of the next attempt takes the place of `id`, with all that it has.
-    pub fn take_place_of_set(&mut self, next: RecordId, id: RecordId) {
+    /// `contended`: the attempt was lost to other clients.
+    pub fn take_place_of_set(&mut self, next: RecordId, id: RecordId, contended: bool) {
         self.unindex_set(id);
         let Some(set) = self.get_mut(id).set_mut() else { return };
-        let set = set.take_over();
+        let set = set.take_over(contended);
         let keys = set.len();
         self.get_mut(next).trouble_mut().set = Some(Box::new(set));
         (0..keys).for_each(|key| self.index_key(next, key));

@@ -133,6 +133,11 @@ impl Locks {
     /// Begins the attempt that a request waited for, or that was held at the start.
     pub(super) fn attempt_anew(&mut self, op: Op, id: RecordId, now: Instant) {
         self.ops.move_to(op, Stage::Running { record: id });
+        if self.records.get(id).set().is_some() {
+            // An earlier round of this attempt may have unanswered questions.
+            self.ask_anew(id, now);
+            return;
+        }
         let record = self.records.get_mut(id);
         let (ttl, purpose) = (record.ttl, record.round.purpose);
         record.round = Round::acquire(self.cluster.size(), now, ttl);

@@ -47,7 +47,9 @@ impl Waits {
         let first = locks.waiting(op).is_none();
         let keys = locks.count_keys(id);
         let begin = || Waiting::new(nodes, keys, usual, now);
+        let awaited = locks.awaited(id);
         let Some(waiting) = locks.begin_waiting(op, begin) else { return };
+        waiting.wait_for_keys(awaited);
         let woken = std::mem::take(&mut waiting.woken) || (first && !usual.is_zero());
         let at = if !notified {
             waiting.mode = Mode::Polling;
@@ -233,9 +235,10 @@ fn reporting_nodes(locks: &Locks) -> NodeSet {
 /// more than a quorum, drawn at random. Every push costs the node and the waiter.
 pub(super) fn register_key(locks: &mut Locks, op: Op, id: RecordId, now: Instant) {
     let mut nodes: Vec<NodeId> = reporting_nodes(locks).iter().collect();
-    let quorum = locks.cluster().quorum();
+    let (quorum, awaited) = (locks.cluster().quorum(), locks.awaited(id));
     let Some(waiting) = locks.waiting(op) else { return };
     waiting.forget_free_at();
+    waiting.wait_for_keys(awaited);
     let most = if waiting.is_contended() { quorum + 1 } else { nodes.len() };
     while nodes.len() > most {
         nodes.swap_remove(locks.random_index(nodes.len()));
