@@ -16,5 +16,6 @@ mod deploy;
 mod doors;
 mod faults;
 mod live;
+mod sets;
 mod shared;
 mod waiting;

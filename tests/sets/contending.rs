@@ -1,0 +1,134 @@
+//! A client in a process of its own, which takes random sets of keys again and again.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Write, stdin};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use redlatch::{LockOptions, clock};
+
+use super::*;
+use crate::support::{Dice, again};
+
+/// Stands before every line to the parent: the test harness prints lines of its own.
+const MARK: &str = "@ ";
+
+/// How long a lock lives whose release does not arrive.
+const SHORT: Duration = millis(1500);
+
+/// What the processes do.
+#[derive(Debug, Clone, Copy)]
+pub struct Contest<'a> {
+    /// How many keys there are.
+    pub keys: usize,
+    /// How many of them a set has.
+    pub of: usize,
+    /// When it is over, on the clock of deadlines, in nanoseconds.
+    pub end: u64,
+    /// The file that the processes write their holds into.
+    pub file: &'a str,
+}
+
+/// The process, seen from the test.
+pub struct Process {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    pub fn begin(urls: &[String]) -> Process {
+        let mut command = again::command(module_path!(), "in_a_process_of_its_own", urls);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it can be started again");
+        let input = child.stdin.take().expect("it was asked for");
+        let output = BufReader::new(child.stdout.take().expect("it was asked for"));
+        Process { child, input, output }
+    }
+
+    /// Takes random sets until the contest is over; then it says `done`.
+    #[track_caller]
+    pub fn contend(&mut self, contest: Contest<'_>) {
+        let Contest { keys, of, end, file } = contest;
+        writeln!(self.input, "{keys} {of} {end} {file}").expect("the process listens");
+    }
+
+    /// The next line from it.
+    #[track_caller]
+    pub fn answer(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            let length = self.output.read_line(&mut line).expect("a pipe can be read");
+            assert!(length > 0, "the process ended");
+            if let Some((_, said)) = line.trim_end().split_once(MARK) {
+                return said.to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// No test by itself: the life of the processes that the tests start.
+#[test]
+fn in_a_process_of_its_own() {
+    let Some(urls) = again::nodes() else { return };
+    let client = Client::connect(config(urls).node_timeout(millis(50))).expect("it is good");
+    eventually(20 * SECOND, "the nodes are ready", || {
+        client.drive(millis(1)).expect("the poller works");
+        client.nodes().iter().all(|state| *state == NodeState::Ready)
+    });
+    println!("{MARK}ready");
+    for line in stdin().lock().lines() {
+        let line = line.expect("a pipe can be read");
+        let words: Vec<&str> = line.split(' ').collect();
+        let [keys, of, end, file] = words[..] else { panic!("what is {line}?") };
+        let number = |word: &str| word.parse::<u64>().expect("a number");
+        let (keys, of) = (number(keys) as usize, number(of) as usize);
+        contend(&client, Contest { keys, of, end: number(end), file });
+        println!("{MARK}done");
+    }
+    let left = client.close(5 * SECOND);
+    assert!(left == 0, "{left} records are left");
+}
+
+/// Writes every hold into the file: the process id, when it asked, from when and until when it
+/// held, and the numbers of the keys. A wait that got no lock holds from 0.
+fn contend(client: &Client, Contest { keys, of, end, file }: Contest<'_>) {
+    // Many processes append to it: each line is one write.
+    let mut file = OpenOptions::new().append(true).open(file).expect("the parent made it");
+    let who = std::process::id();
+    let now = || clock::now().as_nanos();
+    let mut dice = Dice::new(now().wrapping_mul(u64::from(who)));
+    let mut all: Vec<usize> = (0..keys).collect();
+    loop {
+        dice.shuffle(&mut all);
+        let names = all[..of].iter().map(|key| format!("k{key}"));
+        let asked = now();
+        if asked >= end {
+            break;
+        }
+        let options = LockOptions::new(SHORT).wait(20 * SECOND);
+        let (from, until) = match client.lock_all(names, options) {
+            Ok(guard) => {
+                let from = now();
+                std::thread::sleep(Duration::from_micros(dice.below(2_000)));
+                let deadline = guard.deadline().map_or(from, |deadline| deadline.as_nanos());
+                let until = now().min(deadline);
+                drop(guard.release());
+                (from, until)
+            }
+            Err(error @ Error::Config(_)) => panic!("{error}"),
+            Err(_) => (0, 0),
+        };
+        let held: Vec<String> = all[..of].iter().map(usize::to_string).collect();
+        let line = format!("{who} {asked} {from} {until} {}\n", held.join(" "));
+        file.write_all(line.as_bytes()).expect("the file can be written");
+    }
+    // What is pending for a node that was away is sent when it is back.
+    client.drive(2 * SECOND).expect("the poller works");
+}

@@ -1,0 +1,237 @@
+//! Locks over several keys on real servers: what a holder, a contender and an operator see.
+
+mod contending;
+mod crowd;
+mod doors;
+
+use std::time::Duration;
+
+use crate::support::{Fleet, SECOND, Value, eventually, millis};
+use redlatch::{Client, Config, ConfigError, Error, LockEventKind, LostReason};
+use redlatch::{NodeError, NodeReply, NodeState, ReleaseOutcome, RestartGuard};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// Without the restart guard: these servers are seconds old, and nothing was ever locked there.
+fn config(urls: impl IntoIterator<Item = String>) -> Config {
+    let config = Config::new(urls).expect("good addresses").node_timeout(millis(500));
+    config.restart_guard(RestartGuard::Off)
+}
+
+fn client(fleet: &Fleet) -> Client {
+    let client = Client::connect(config(fleet.urls())).expect("a good configuration");
+    eventually(10 * SECOND, "the nodes are ready", || {
+        client.drive(millis(1)).expect("the poller works");
+        client.nodes().iter().all(|state| *state == NodeState::Ready)
+    });
+    client
+}
+
+/// What every node holds, as text.
+fn keys(fleet: &Fleet) -> Vec<(usize, String)> {
+    let all = fleet.keys_everywhere().into_iter();
+    let text = |(node, key): (usize, Vec<u8>)| (node, String::from_utf8_lossy(&key).into_owned());
+    let mut all: Vec<(usize, String)> = all.map(text).collect();
+    all.sort();
+    all
+}
+
+fn nothing_is_left(fleet: &Fleet) {
+    eventually(5 * SECOND, "no key is left", || fleet.keys_everywhere().is_empty());
+}
+
+#[test]
+fn set_is_one_token_on_every_key_of_a_majority_and_its_release_leaves_none() {
+    let fleet = Fleet::start(5);
+    let client = client(&fleet);
+    let mut guard = client.try_lock_all(["b", "a", "c\0\r\n", "a"], TTL).unwrap();
+    let names: Vec<&[u8]> = guard.keys().collect();
+    assert_eq!(names, [&b"a"[..], b"b", b"c\0\r\n"]);
+    eventually(SECOND, "all five have all keys", || fleet.keys_everywhere().len() == 15);
+    let token = guard.token().to_string().into_bytes();
+    for node in fleet.iter() {
+        assert!(["a", "b", "c\0\r\n"].iter().all(|key| node.get(key).as_ref() == Some(&token)));
+    }
+    guard.check().unwrap();
+    guard.extend(2 * TTL).unwrap();
+    assert!(guard.remaining() > TTL + TTL / 2, "{:?}", guard.remaining());
+    for node in fleet.iter().take(3) {
+        eventually(SECOND, "every key lives longer", || {
+            ["a", "b", "c\0\r\n"].iter().all(|key| node.pttl(key) > 19_000)
+        });
+    }
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+    nothing_is_left(&fleet);
+    // A guard that is dropped does the same.
+    drop(client.try_lock_all(["a", "b"], TTL).unwrap());
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn set_that_is_refused_writes_none_of_its_keys() {
+    let fleet = Fleet::start(3);
+    let (holder, other) = (client(&fleet), client(&fleet));
+    let held = holder.try_lock("b", TTL).unwrap();
+    eventually(SECOND, "all three have it", || keys(&fleet).len() == 3);
+    let error = other.try_lock_all(["a", "b", "c"], TTL).unwrap_err();
+    println!("{error}");
+    assert!(error.is_contended() && error.to_string().contains("for \"b\", one of 3 keys"));
+    // Later answers and releases arrive.
+    other.drive(millis(100)).unwrap();
+    let all_but_b: Vec<_> = keys(&fleet).into_iter().filter(|(_, key)| key != "b").collect();
+    assert!(all_but_b.is_empty(), "a part of a set: {all_but_b:?}");
+    assert_eq!(held.release().unwrap(), ReleaseOutcome::Released);
+    other.try_lock_all(["a", "b", "c"], TTL).unwrap().release().unwrap();
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn set_is_handed_on_by_its_token() {
+    let fleet = Fleet::start(3);
+    let (giver, taker) = (client(&fleet), client(&fleet));
+    let token = giver.try_lock_all(["a", "b"], TTL).unwrap().into_token().unwrap();
+    let guard = taker.adopt_all(["b", "a"], token.clone(), TTL).unwrap();
+    assert_ne!(guard.token(), token);
+    assert_eq!(guard.keys().count(), 2);
+    let error = giver.adopt_all(["a", "b"], token, TTL).unwrap_err();
+    assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
+    guard.check().unwrap();
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn loss_of_a_set_is_reported_at_once_and_names_the_key() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guard = client.try_lock_all(["a", "b", "c"], TTL).unwrap();
+    guard.auto_extend(60 * SECOND).unwrap();
+    client.drive(millis(50)).unwrap();
+    // On one node it is healed.
+    fleet[0].command(&["DEL", "b"]);
+    eventually(5 * SECOND, "the key is there again", || {
+        client.drive(millis(5)).unwrap();
+        fleet[0].get("b").is_some()
+    });
+    guard.check().unwrap();
+    for node in fleet.iter().take(2) {
+        node.command(&["DEL", "b"]);
+    }
+    let mut event = None;
+    eventually(2 * SECOND, "the loss is reported", || {
+        client.drive(millis(5)).unwrap();
+        event = client.poll_lock_event();
+        event.is_some()
+    });
+    let event = event.expect("it was reported");
+    assert_eq!(event.key, b"b");
+    let LockEventKind::Lost(error) = event.what else { panic!("{event:?}") };
+    println!("{error}");
+    assert!(matches!(error, Error::Lost { reason: LostReason::Gone, .. }), "{error}");
+    assert!(guard.check().unwrap_err().to_string().contains("for \"b\", one of 3 keys"));
+    // The keys that were not deleted are released, also where `b` was.
+    drop(guard);
+    client.drive(millis(100)).unwrap();
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn set_with_a_key_of_another_type_is_held_by_another_program() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    for node in fleet.iter() {
+        node.command(&["LPUSH", "b", "x"]);
+    }
+    let error = client.try_lock_all(["a", "b"], TTL).unwrap_err();
+    println!("{error}");
+    assert!(error.is_contended() && error.to_string().contains("for \"b\", one of 2 keys"));
+    // A key that becomes a list while the lock is held is another's, and does not keep the rest.
+    let guard = client.try_lock_all(["a", "c"], TTL).unwrap();
+    eventually(SECOND, "all three have it", || keys(&fleet).len() == 9);
+    for node in fleet.iter() {
+        node.command(&["DEL", "a"]);
+        node.command(&["LPUSH", "a", "x"]);
+    }
+    let released = guard.release().unwrap();
+    assert_eq!(released, ReleaseOutcome::TakenByOther);
+    eventually(SECOND, "only the lists stay", || keys(&fleet).iter().all(|(_, key)| key != "c"));
+    assert_eq!(keys(&fleet).len(), 6);
+}
+
+#[test]
+fn set_on_a_node_without_memory_leaves_nothing_there() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    fleet[0].command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let guard = client.try_lock_all(["a", "b"], TTL).unwrap();
+    assert!(keys(&fleet).iter().all(|(node, _)| *node != 0), "{:?}", keys(&fleet));
+    drop(guard);
+    fleet[1].command(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = client.try_lock_all(["a", "b"], TTL).unwrap_err();
+    println!("{error}");
+    let report = error.report().unwrap();
+    assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::OutOfMemory));
+    assert!(error.to_string().contains("needed 2 of 3 for \"a\" and 1 more key: "), "{error}");
+    client.drive(millis(100)).unwrap();
+    nothing_is_left(&fleet);
+    // What a server holds when memory runs out in the middle of its script: it goes on.
+    let used = fleet[2].info("used_memory");
+    fleet[2].command(&["CONFIG", "SET", "maxmemory", &used]);
+    let before = fleet[2].info("used_memory");
+    println!("memory limit {used}, in use {before}");
+    for node in fleet.iter().take(2) {
+        node.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    }
+    let long = |number: u32| format!("{number:0>900}");
+    let guard = client.try_lock_all((0..64).map(long), TTL).unwrap();
+    client.drive(millis(100)).unwrap();
+    let there = keys(&fleet).iter().filter(|(node, _)| *node == 2).count();
+    assert!(there == 0 || there == 64, "{there} of 64 keys");
+    drop(guard);
+    client.drive(millis(100)).unwrap();
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn set_that_cannot_be_is_refused_before_a_byte_is_sent() {
+    let fleet = Fleet::start(1);
+    let client = client(&fleet);
+    let commands = fleet[0].info("total_commands_processed");
+    let none: [&str; 0] = [];
+    let error = client.lock_all(none, TTL).unwrap_err();
+    assert_eq!(error.to_string(), "keys: the list is empty; name at least one");
+    let error = client.lock_all((0..65).map(|n| n.to_string()), TTL).unwrap_err();
+    assert!(matches!(error, Error::Config(ConfigError::Keys { given: 65 })), "{error}");
+    println!("{error}");
+    let fenced = redlatch::LockOptions::new(TTL).fenced();
+    let error = client.lock_all(["a", "b"], fenced).unwrap_err();
+    assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
+    println!("{error}");
+    let after: u64 = fleet[0].info("total_commands_processed").parse().unwrap();
+    // The question for the number is one.
+    assert!(after <= commands.parse::<u64>().unwrap() + 2, "{commands}, {after}");
+    let guard = client.lock_all((0..64).map(|n| n.to_string()), TTL).unwrap();
+    assert_eq!(guard.keys().count(), 64);
+    guard.release().unwrap();
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn script_over_a_set_that_every_node_forgot_is_sent_again() {
+    let fleet = Fleet::start(3);
+    let client = client(&fleet);
+    let mut guard = client.try_lock_all(["a", "b"], TTL).unwrap();
+    let forget = || {
+        for node in fleet.iter() {
+            assert_eq!(node.command(&["SCRIPT", "FLUSH"]), Value::Simple("OK".into()));
+        }
+    };
+    guard.extend(TTL).unwrap();
+    forget();
+    guard.extend(TTL).unwrap();
+    forget();
+    assert_eq!(guard.release().unwrap(), ReleaseOutcome::Released);
+    forget();
+    drop(client.try_lock_all(["a", "b"], TTL).unwrap());
+    nothing_is_left(&fleet);
+}
