@@ -70,6 +70,11 @@ fn shared() {
     run_twice("shared", &[&["writes page 3", "given back:"], &last[..]].concat());
 }
 
+#[test]
+fn transfer() {
+    run_twice("transfer", &["account:7: 900", "account:9: 1100", "may be left: 0"]);
+}
+
 #[cfg(feature = "tokio")]
 #[test]
 fn tokio() {

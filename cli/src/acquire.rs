@@ -9,12 +9,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use mio::Token;
-use redlatch::{Lock, LockOptions, clock, clock::Instant};
+use redlatch::{KeySet, Lock, LockOptions, clock, clock::Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
 
-use crate::arguments::{Common, Fairness, Fencing, Key};
+use crate::arguments::{Common, Fairness, Fencing, Keys, add_keys, keys_in_words};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::holder::Holder;
@@ -33,6 +33,7 @@ Examples:
   redlatch extend -t 60s deploy \"$token\" || exit
   ./step-2
   redlatch release deploy \"$token\"
+  token=$(redlatch acquire account:7 account:9)      both, or wait for both
 
 With --fenced, the fencing number follows the token on the same line.
 
@@ -58,13 +59,14 @@ const SIGNALS: Token = Token(0);
 /// Take the lock, print its token, exit: for scripts
 ///
 /// Takes the lock on KEY, waiting for it for as long as --wait says, and prints its token on
-/// stdout. The lock is held after the tool has ended, for its ttl: any process that has the token
-/// can extend and release it.
+/// stdout. Several KEYs are one lock with one token: all of them are taken, or none. The lock is
+/// held after the tool has ended, for its ttl: any process that has the token can extend and
+/// release it.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Options {
     #[command(flatten)]
-    pub key: Key,
+    pub keys: Keys,
     #[command(flatten)]
     pub fairness: Fairness,
     #[command(flatten)]
@@ -139,20 +141,24 @@ impl Taking<'_> {
         let once = self.options.fencing.of(LockOptions::once(timing.ttl));
         let once = self.options.fairness.of(once);
         let mut patience = QuorumPatience::new(timing.no_quorum_wait);
+        let keys = self.keys()?;
         let (signals, output) = (&mut self.signals, &self.options.common.output);
         let beside = |event_loop: &mut EventLoop| {
             node_events::mention(event_loop, output);
             signals.pending().next().map_or(Ok(None), |signal| Err(Stop::Signal(signal)))
         };
-        let key = &self.options.key.key;
-        let taken = for_lock(&mut self.event_loop, key, once, give_up_at, &mut patience, beside);
+        let taken = for_lock(&mut self.event_loop, &keys, once, give_up_at, &mut patience, beside);
         match taken {
             Ok(lock) => lock,
             Err(error) => {
-                let holder = Holder::of(&mut self.event_loop, key, &error);
+                let holder = Holder::of(&mut self.event_loop, &error);
                 Err(Refusal::of_acquire(error).held_by(holder).into())
             }
         }
+    }
+
+    fn keys(&self) -> Result<KeySet, redlatch::Error> {
+        Ok(KeySet::new(&self.options.keys.keys)?)
     }
 
     /// Hands the lock to the reader of its token, or releases it.
@@ -197,9 +203,11 @@ impl Taking<'_> {
         let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
         let remaining = self.event_loop.engine.remaining(lock);
         let elapsed = clock::now().saturating_since(self.start);
-        let key = &self.options.key.key;
+        let key = &self.options.keys.keys[0];
+        let keys = self.keys().expect("the lock has them");
+        let name = keys_in_words(key, &keys);
         let said = format!(
-            "\"{key}\" is held: {granted} of {nodes} nodes granted it, in {}; {} left",
+            "{name} is held: {granted} of {nodes} nodes granted it, in {}; {} left",
             time(elapsed),
             time(remaining)
         );
@@ -217,6 +225,7 @@ impl Taking<'_> {
             "elapsed_us": micros(elapsed),
         });
         output::add_fence(&mut object, lock);
+        add_keys(&mut object, &keys);
         format!("{object}\n")
     }
 

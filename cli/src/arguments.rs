@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use redlatch::{ConfigFile, LockOptions, LockToken};
+use redlatch::{ConfigFile, KeySet, LockOptions, LockToken};
 
 use crate::{
     acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, man,
@@ -238,6 +238,33 @@ impl Fairness {
     /// The options of the acquire.
     pub fn of(&self, options: LockOptions) -> LockOptions {
         if self.fair { options.fair() } else { options }
+    }
+}
+
+/// The names of a lock over one key or several.
+#[derive(Debug, Args)]
+pub struct Keys {
+    /// The lock's name: the same on every machine that shares it. Of several, all are locked, or
+    /// none
+    #[arg(value_name = "KEY", required = true, num_args = 1..)]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub keys: Vec<String>,
+}
+
+/// Adds the keys of a lock to a JSON object, if it has several.
+pub fn add_keys(object: &mut serde_json::Value, keys: &KeySet) {
+    if keys.len() > 1 {
+        let names = keys.iter().map(|key| String::from_utf8_lossy(key).into_owned());
+        object["keys"] = names.collect();
+    }
+}
+
+/// The keys for people: the one that was named first, and how many more there are.
+pub fn keys_in_words(first: &str, keys: &KeySet) -> String {
+    match keys.len() {
+        1 => format!("\"{first}\""),
+        2 => format!("\"{first}\" and 1 more key"),
+        count => format!("\"{first}\" and {} more keys", count - 1),
     }
 }
 

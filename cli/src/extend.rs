@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use redlatch::{LockToken, Outcome, clock};
+use redlatch::{Error, KeySet, LockToken, Outcome, clock};
 use serde_json::json;
 
-use crate::arguments::{Common, Key, token};
+use crate::arguments::{Common, Keys, add_keys, token};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::look::time;
@@ -24,7 +24,8 @@ quorum of nodes could answer, 125 usage or configuration.";
 /// Prolong a lock by its token
 ///
 /// Prolongs the lock on KEY to at least --ttl from now, if TOKEN holds it. A token that does not
-/// hold it changes nothing.
+/// hold it changes nothing. Several KEYs are prolonged one after the other: if one of them is lost,
+/// the others may live longer, and the exit code is 1.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 #[command(mut_arg("wait", |arg| arg.hide(true)))]
@@ -34,7 +35,7 @@ quorum of nodes could answer, 125 usage or configuration.";
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
 pub struct Options {
     #[command(flatten)]
-    pub key: Key,
+    pub keys: Keys,
 
     /// What acquire printed
     #[arg(value_name = "TOKEN", value_parser = token)]
@@ -51,26 +52,32 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn extend(options: &Options) -> Result<(), Refusal> {
     let start = clock::now();
-    let (key, ttl) = (&options.key.key, options.common.timing.ttl);
+    let (key, ttl) = (&options.keys.keys[0], options.common.timing.ttl);
+    let keys = KeySet::new(&options.keys.keys).map_err(Error::from)?;
     let mut event_loop =
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.common.output);
-    let op = event_loop.engine.extend_token(key, options.token.clone(), ttl, 0)?;
-    let deadline = match event_loop.end_of(op)? {
-        Outcome::Extended { deadline } => deadline,
-        other => unreachable!("an extend ended as {other:?}"),
-    };
+    let mut first = None;
+    for key in keys.iter() {
+        let op = event_loop.engine.extend_token(key, options.token.clone(), ttl, 0)?;
+        match event_loop.end_of(op)? {
+            // The lock lasts as long as the key that ends first.
+            Outcome::Extended { deadline } => first = first.or(Some(deadline)),
+            other => unreachable!("an extend ended as {other:?}"),
+        }
+    }
     let now = clock::now();
-    let remaining = deadline.saturating_since(now);
+    let remaining = first.unwrap_or_default().saturating_since(now);
     if options.common.output.json {
-        let object = json!({
+        let mut object = json!({
             "key": key,
             "token": options.token.to_string(),
             "deadline_unix_ms": wall_clock::unix_ms(remaining),
             "remaining_ms": millis(remaining),
             "elapsed_us": micros(now.saturating_since(start)),
         });
+        add_keys(&mut object, &keys);
         return output::print(&object.to_string());
     }
     if options.common.output.quiet {

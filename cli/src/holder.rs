@@ -26,13 +26,11 @@ pub struct Holder {
 
 impl Holder {
     /// The holder of the key of a contended error, if a majority of the nodes says in time who.
-    pub fn of(event_loop: &mut EventLoop, key: &str, error: &Error) -> Option<Box<Holder>> {
-        if !error.is_contended() {
-            return None;
-        }
+    pub fn of(event_loop: &mut EventLoop, error: &Error) -> Option<Box<Holder>> {
+        let Error::Contended(report) = error else { return None };
         let node_timeout = event_loop.engine.coordinator().settings().node_timeout;
         let end = clock::now().saturating_add(node_timeout.min(LIMIT));
-        let op = event_loop.engine.inspect(key, 0).ok()?;
+        let op = event_loop.engine.inspect(&report.key, 0).ok()?;
         loop {
             while let Some(done) = event_loop.engine.poll_completion() {
                 if done.op == op {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redlatch::proto::Coordinator;
 use redlatch::{
-    Completion, Error, Lock, LockOptions, NodeId, NodeState, Op, Outcome, Stats, clock,
+    Completion, Error, KeySet, Lock, LockOptions, NodeId, NodeState, Op, Outcome, Stats, clock,
     clock::Instant, majority,
 };
 
@@ -68,7 +68,7 @@ impl QuorumPatience {
 /// lock.
 pub fn for_lock<S>(
     event_loop: &mut EventLoop,
-    key: &str,
+    keys: &KeySet,
     once: LockOptions,
     give_up_at: Option<Instant>,
     patience: &mut QuorumPatience,
@@ -81,7 +81,7 @@ pub fn for_lock<S>(
             Some(moment) => once.wait_until(moment),
             None => once.wait_forever(),
         };
-        let op = event_loop.engine.acquire(key, options, 0)?;
+        let op = event_loop.engine.acquire_all(keys, options, 0)?;
         // The last attempt ends by itself, at the node timeout.
         let ended = ended(event_loop, op, (!last).then_some(&mut *patience), &mut beside)?;
         match ended {

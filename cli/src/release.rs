@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use redlatch::{Inspection, LockToken, Outcome, ReleaseOutcome};
+use redlatch::{Error, Inspection, KeySet, LockToken, Outcome, ReleaseOutcome};
 use serde_json::{Value, json};
 
-use crate::arguments::{Common, Key, Output, token};
+use crate::arguments::{Common, Keys, Output, add_keys, token};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::key_state::node_json;
@@ -16,13 +16,14 @@ use crate::output::{self, Refusal};
 const EXAMPLES: &str = "\
 Examples:
   redlatch release deploy \"$token\"
+  redlatch release account:7 account:9 \"$token\"
 
 Exit codes: 0 released, 1 the token does not hold the key: its ttl was over, or another has it, 69 \
 no quorum of nodes could confirm it, 125 usage or configuration.";
 
 /// Release a lock by its token
 ///
-/// Deletes KEY on every node on which TOKEN holds it. A token that does not hold it changes
+/// Deletes each KEY on every node on which TOKEN holds it. A token that does not hold it changes
 /// nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
@@ -35,7 +36,7 @@ no quorum of nodes could confirm it, 125 usage or configuration.";
 #[command(mut_arg("persistent_nodes", |arg| arg.hide(true)))]
 pub struct Options {
     #[command(flatten)]
-    pub key: Key,
+    pub keys: Keys,
 
     /// What acquire printed
     #[arg(value_name = "TOKEN", value_parser = token)]
@@ -51,12 +52,13 @@ pub fn run(options: &Options) -> ExitCode {
 }
 
 fn release(options: &Options) -> Result<u8, Refusal> {
-    let (key, node_timeout) = (&options.key.key, options.common.timing.node_timeout);
+    let (key, node_timeout) = (&options.keys.keys[0], options.common.timing.node_timeout);
+    let keys = KeySet::new(&options.keys.keys).map_err(Error::from)?;
     let mut event_loop =
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.common.output);
-    let op = event_loop.engine.release_token(key, options.token.clone(), 0)?;
+    let op = event_loop.engine.release_token_all(&keys, options.token.clone(), 0)?;
     let released = match event_loop.end_of(op)? {
         Outcome::Released(released) => released,
         other => unreachable!("a release ended as {other:?}"),
@@ -70,7 +72,8 @@ fn release(options: &Options) -> Result<u8, Refusal> {
     if options.common.output.json {
         let left = looked_at(&mut event_loop, key)?;
         let nodes: Vec<Value> = left.nodes.iter().map(node_json).collect();
-        let object = json!({ "key": key, "outcome": word(released), "nodes": nodes });
+        let mut object = json!({ "key": key, "outcome": word(released), "nodes": nodes });
+        add_keys(&mut object, &keys);
         output::print(&object.to_string())?;
     } else {
         print_outcome(&options.common.output, released, &event_loop)?;

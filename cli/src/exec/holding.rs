@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlatch::{Engine, Lock, NodeSet, Op, Outcome, ReleaseOutcome, clock, clock::Instant};
+use redlatch::{Engine, KeySet, Lock, NodeSet, Op, Outcome, ReleaseOutcome, clock, clock::Instant};
 
 use super::events;
 use super::log::Log;
@@ -20,7 +20,7 @@ pub const LAST_WAIT: Duration = Duration::from_millis(50);
 /// the event says how many nodes hold the lock, so their answers may still come in.
 pub fn report(
     event_loop: &mut EventLoop,
-    lock: &Lock,
+    (lock, keys): (&Lock, &KeySet),
     begun: Instant,
     log: &mut Log,
 ) -> Result<(), Refusal> {
@@ -32,7 +32,7 @@ pub fn report(
         granted: core.holders(lock).len(),
         nodes: core.settings().nodes.len(),
     };
-    events::acquired(log, lock, won);
+    events::acquired(log, (lock, keys), won);
     Ok(())
 }
 

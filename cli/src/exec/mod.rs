@@ -22,7 +22,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use redlatch::{AutoExtend, Lock, LockOptions, LostReason, clock};
+use redlatch::{AutoExtend, KeySet, Lock, LockOptions, LostReason, clock};
 
 use crate::arguments::{Common, Fairness, Fencing, Key, duration};
 use crate::event_loop::EventLoop;
@@ -47,6 +47,7 @@ Examples:
   redlatch exec nightly-report /usr/local/bin/report --all
   redlatch exec backup -c 'pg_dump app | gzip > /backup/app.gz'
   redlatch exec -n deploy -- ./deploy.sh          do not wait: 75 if another client holds it
+  redlatch exec --also account:9 account:7 -- ./transfer 7 9   both, or wait for both
   redlatch exec -w 5m -t 1m migrate -- ./migrate  wait for 5 minutes at most
 
 The lock is renewed at a third of its ttl while CMD runs, and released after it; redlatch ends \
@@ -112,6 +113,14 @@ pub struct Options {
     #[arg(long)]
     pub foreground: bool,
 
+    /// Lock this key, too: all of them, or none; repeat it for more
+    ///
+    /// KEY and these are one lock. Two commands that name the same keys in different orders do not
+    /// wait for each other. At most 64 keys.
+    #[arg(long, value_name = "KEY")]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub also: Vec<String>,
+
     #[command(flatten)]
     pub fairness: Fairness,
     #[command(flatten)]
@@ -123,6 +132,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// KEY, and those of `--also`.
+    fn keys(&self) -> Result<KeySet, redlatch::Error> {
+        Ok(KeySet::new(std::iter::once(&self.key.key).chain(&self.also))?)
+    }
+
     /// The command and its arguments.
     fn words(&self) -> Vec<OsString> {
         match &self.shell_line {
@@ -159,18 +173,19 @@ fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusa
         .map_err(|error| Refusal::internal(format!("signals: they cannot be caught: {error}")))?;
     let once = LockOptions::once(options.common.timing.ttl).auto_extend(keep(options, grace));
     let once = options.fairness.of(options.fencing.of(once));
-    let wanted = (options.key.key.as_str(), &options.common.timing, once);
+    let keys = options.keys()?;
+    let wanted = (&keys, &options.common.timing, once);
     let mut stop = || signals.ending();
     let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, reports);
     let lock = match waited {
         Err(error) => {
-            let holder = Holder::of(&mut event_loop, &options.key.key, &error);
+            let holder = Holder::of(&mut event_loop, &error);
             return Err(refusal(error, options.conflict_exit_code).held_by(holder));
         }
         Ok(Waited::Held(lock)) => lock,
         Ok(Waited::Stopped(signal)) => return Ok(exit::by_signal(signal.as_raw())),
     };
-    holding::report(&mut event_loop, &lock, begun, &mut reports.log)?;
+    holding::report(&mut event_loop, (&lock, &keys), begun, &mut reports.log)?;
     let both = (&mut event_loop, &mut signals);
     run_cmd(both, (&program, &words), (lock, grace), options, reports)
 }

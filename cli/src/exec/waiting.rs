@@ -2,7 +2,7 @@
 //! moment.
 //! However it ends without the lock, nothing is left on a node that can be reached.
 
-use redlatch::{Error, Lock, LockOptions, clock};
+use redlatch::{Error, KeySet, Lock, LockOptions, clock};
 
 use super::events;
 use super::reports::Reports;
@@ -23,10 +23,10 @@ pub enum Waited<S> {
 pub fn wait_for_lock<S>(
     event_loop: &mut EventLoop,
     stop: &mut impl FnMut() -> Option<S>,
-    (key, timing, once): (&str, &Timing, LockOptions),
+    (keys, timing, once): (&KeySet, &Timing, LockOptions),
     reports: &mut Reports,
 ) -> Result<Waited<S>, Error> {
-    let waited = gather_and_try(event_loop, stop, (key, timing, once), reports);
+    let waited = gather_and_try(event_loop, stop, (keys, timing, once), reports);
     if !matches!(waited, Ok(Waited::Held(_))) {
         event_loop.settle(timing.node_timeout)?;
         reports.presence.count(event_loop);
@@ -37,7 +37,7 @@ pub fn wait_for_lock<S>(
 fn gather_and_try<S>(
     event_loop: &mut EventLoop,
     stop: &mut impl FnMut() -> Option<S>,
-    (key, timing, once): (&str, &Timing, LockOptions),
+    (keys, timing, once): (&KeySet, &Timing, LockOptions),
     reports: &mut Reports,
 ) -> Result<Waited<S>, Error> {
     let give_up_at = timing.longest_wait().map(|wait| clock::now().saturating_add(wait));
@@ -51,7 +51,7 @@ fn gather_and_try<S>(
     }
     let mut patience = QuorumPatience::new(timing.no_quorum_wait);
     let mut wait = |event_loop: &mut EventLoop, until, reports: &mut Reports| {
-        let waited = for_lock(event_loop, key, once, until, &mut patience, |event_loop| {
+        let waited = for_lock(event_loop, keys, once, until, &mut patience, |event_loop| {
             let wakes_at = reports.turn(event_loop);
             stop().map_or(Ok(wakes_at), Err)
         });
@@ -67,7 +67,7 @@ fn gather_and_try<S>(
     if !passes || is_over {
         return Err(passing);
     }
-    let holder = Holder::of(event_loop, key, &passing);
+    let holder = Holder::of(event_loop, &passing);
     events::waiting(&mut reports.log, &passing, holder);
     reports.presence.waiting();
     wait(event_loop, give_up_at, reports)

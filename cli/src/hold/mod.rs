@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use redlatch::{
-    AutoExtend, Error, Lock, LockOptions, Outcome, ReleaseOutcome, clock, clock::Instant,
+    AutoExtend, Error, KeySet, Lock, LockOptions, Outcome, ReleaseOutcome, clock, clock::Instant,
 };
 use rustix::process::Signal;
 
@@ -98,7 +98,8 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     let keep = keep.warn_before(default_grace(lasts(options)));
     let once = LockOptions::once(options.common.timing.ttl).auto_extend(keep);
     let once = options.fairness.of(options.fencing.of(once));
-    let wanted = (options.key.key.as_str(), &options.common.timing, once);
+    let keys = KeySet::new([&options.key.key]).map_err(Error::from)?;
+    let wanted = (&keys, &options.common.timing, once);
     let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, reports);
     let lock = match waited.map_err(|error| refusal(error, options.conflict_exit_code))? {
         Waited::Held(lock) => lock,
@@ -111,7 +112,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     };
     let until = options.max_hold.0.map(|most| clock::now().saturating_add(most));
     let bound = Bound { ttl: options.common.timing.ttl, no_renew: false, until };
-    holding::report(&mut event_loop, &lock, begun, &mut reports.log)?;
+    holding::report(&mut event_loop, (&lock, &keys), begun, &mut reports.log)?;
     // No deadline means that the lock ran out at this very moment.
     let deadline = event_loop.engine.deadline(&lock).unwrap_or_default();
     if let Err(refusal) = reports.presence.held(&event_loop, deadline) {

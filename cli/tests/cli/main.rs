@@ -39,6 +39,7 @@ mod presence;
 mod refusals;
 mod scripts;
 mod secrets;
+mod sets;
 mod signals;
 mod status;
 mod usage;

@@ -1,0 +1,72 @@
+//! Several keys: `acquire KEY KEY...`, `exec --also KEY`, and what is printed of them.
+
+use serde_json::json;
+
+use super::*;
+use crate::exec::events;
+
+fn keys(fleet: &Fleet) -> Vec<String> {
+    let text = |(_, key): (usize, Vec<u8>)| String::from_utf8_lossy(&key).into_owned();
+    let mut keys: Vec<String> = fleet.keys_everywhere().into_iter().map(text).collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+#[test]
+fn several_keys_are_acquired_extended_and_released_under_one_token() {
+    let fleet = Fleet::start(3);
+    let taken = run_on(&fleet, &["acquire", "--json", "b", "a", "b"]).with_code(0).json();
+    assert_eq!((&taken["key"], &taken["keys"]), (&json!("b"), &json!(["a", "b"])), "{taken}");
+    let token = taken["token"].as_str().expect("a token").to_owned();
+    assert_eq!(keys(&fleet), ["a", "b"]);
+    let refused = run_on(&fleet, &["acquire", "-n", "--json", "b", "c"]).with_code(75).json();
+    assert_eq!(refused["error"], "contended", "{refused}");
+    let message = refused["message"].as_str().expect("text");
+    assert!(message.contains("for \"b\", one of 2 keys"), "{message}");
+    assert_eq!(refused["holder"], token, "{refused}");
+    assert_eq!(keys(&fleet), ["a", "b"]);
+    let longer = run_on(&fleet, &["extend", "-t", "50s", "--json", "a", "b", &token]);
+    assert_eq!(longer.with_code(0).json()["keys"], json!(["a", "b"]));
+    assert!(fleet[0].pttl("a") > 40_000 && fleet[0].pttl("b") > 40_000);
+    let gone = run_on(&fleet, &["release", "--json", "a", "b", &token]).with_code(0).json();
+    assert_eq!((&gone["outcome"], &gone["keys"]), (&json!("released"), &json!(["a", "b"])));
+    assert!(keys(&fleet).is_empty());
+    let one = run_on(&fleet, &["acquire", "--json", "a"]).with_code(0).json();
+    assert!(one.get("keys").is_none(), "{one}");
+}
+
+#[test]
+fn exec_locks_also_the_other_keys() {
+    let fleet = Fleet::start(3);
+    let shown = "echo \"$REDLATCH_KEY\"";
+    let arguments = ["exec", "--also", "c", "--also", "a", "--json", "-v", "b", "-c", shown];
+    let ended = run_on(&fleet, &arguments).with_code(0);
+    assert_eq!(ended.out, "b\n");
+    let acquired = events(&ended).into_iter().find(|event| event["event"] == "acquired");
+    let acquired = acquired.expect("it was acquired");
+    assert_eq!((&acquired["key"], &acquired["keys"]), (&json!("b"), &json!(["a", "b", "c"])));
+    assert!(keys(&fleet).is_empty());
+    let token = run_on(&fleet, &["acquire", "a"]).with_code(0).out.trim().to_owned();
+    let ended = run_on(&fleet, &["exec", "-n", "--also", "a", "b", "true"]).with_code(75);
+    assert!(ended.errors.contains("for \"a\", one of 2 keys"), "{ended:?}");
+    assert_eq!(keys(&fleet), ["a"]);
+    run_on(&fleet, &["release", "a", &token]).with_code(0);
+    let ended = run_on(&fleet, &["exec", "-v", "--also", "a", "b", "true"]).with_code(0);
+    assert!(ended.errors.contains("holds \"b\" and 1 more key on 3 of 3 nodes"), "{ended:?}");
+}
+
+#[test]
+fn too_many_keys_and_a_fence_for_several_are_refused() {
+    let fleet = Fleet::start(3);
+    let names: Vec<String> = (0..65).map(|number| format!("k{number}")).collect();
+    let mut arguments = vec!["acquire"];
+    arguments.extend(names.iter().map(String::as_str));
+    let ended = run_on(&fleet, &arguments).with_code(125);
+    assert!(ended.errors.contains("keys: 65 different keys are given"), "{ended:?}");
+    let ended = run_on(&fleet, &["acquire", "--fenced", "a", "b"]).with_code(125);
+    assert!(ended.errors.contains("fencing number: a lock over several keys"), "{ended:?}");
+    let ended = run_on(&fleet, &["acquire"]).with_code(125);
+    assert!(ended.errors.contains("<KEY>"), "{ended:?}");
+    assert!(keys(&fleet).is_empty());
+}
