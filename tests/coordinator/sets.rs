@@ -283,9 +283,13 @@ fn script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_was() {
 fn set_is_released_by_its_script_also_where_a_node_has_a_command_of_its_own() {
     let delifeq = "*2\r\n*1\r\n$7\r\ndelifeq\r\n_\r\n";
     let mut bench = Bench::of(1, crate::bench::INFO_OLD, delifeq, |_| {});
-    let lock = hold(&mut bench, &["a", "b"]);
-    bench.core.release(lock, 0, bench.now);
-    expect(&mut bench, 0, "release", &["a", "b"]);
+    for form in ["EVAL", "EVALSHA"] {
+        let lock = hold(&mut bench, &["a", "b"]);
+        bench.core.release(lock, 0, bench.now);
+        assert_eq!(expect(&mut bench, 0, "release", &["a", "b"])[0], form);
+        bench.reply(0, ":1\r\n");
+        drop(bench.completion());
+    }
 }
 
 #[test]

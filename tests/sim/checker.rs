@@ -22,6 +22,8 @@ pub struct Belief {
     pub who: (usize, usize),
     /// The place of the key in the list of keys.
     pub key: usize,
+    /// The other keys of the lock, if it has several.
+    pub also: Vec<usize>,
     /// What the nodes hold for it.
     pub token: Vec<u8>,
     /// When it was handed out.
@@ -43,7 +45,13 @@ impl Belief {
     /// Which caller believes in which lock, from when until when.
     pub fn new(who: (usize, usize), key: usize, token: Vec<u8>, from: u64, until: u64) -> Belief {
         let (touched, forced) = (false, false);
-        Belief { who, key, token, from, until, acts_until: until, touched, forced }
+        let also = Vec::new();
+        Belief { who, key, also, token, from, until, acts_until: until, touched, forced }
+    }
+
+    /// All keys of the lock.
+    pub fn keys(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.key).chain(self.also.iter().copied())
     }
 }
 
@@ -274,15 +282,16 @@ impl Checker {
     /// Whether two believe in a key at the same time.
     fn compare(&mut self, number: usize, now: u64) {
         let new = &self.beliefs[number];
-        let overlaps =
-            |other: &Belief| other.key == new.key && other.acts_until > now && !other.forced;
+        let shares = |other: &Belief| other.keys().any(|key| new.keys().any(|own| own == key));
+        let overlaps = |other: &Belief| other.acts_until > now && !other.forced && shares(other);
         if new.until <= now || new.forced || !self.excludes {
             return;
         }
         let mut others = self.beliefs.iter().enumerate();
         let other = others.rfind(|(at, other)| *at != number && overlaps(other));
         if let Some((_, other)) = other {
-            let (a, b, key) = (other.who, new.who, new.key);
+            let shared = new.keys().find(|&key| other.keys().any(|theirs| theirs == key));
+            let (a, b, key) = (other.who, new.who, shared.unwrap_or(new.key));
             let (until, from) = (other.acts_until, now);
             self.violate(format!(
                 "two holders of key {key}: {a:?} until {until} ns, and {b:?} from {from} ns on"

@@ -85,6 +85,8 @@ pub struct Plan {
     pub fair: u64,
     /// How many locks in a thousand are wanted with a fencing number.
     pub fences: u64,
+    /// How many in a thousand of the wanted locks have several keys.
+    pub sets: u64,
     /// How many in a thousand acts of a holder give the lock away.
     pub gives: u64,
     /// How many in a thousand locks that are given away are for one user, by their token.
@@ -145,6 +147,7 @@ impl Plan {
             keeps: dice.one_of(&[0, 300, 800]),
             fair: 0,
             fences: 0,
+            sets: 0,
             gives: dice.one_of(&[0, 0, 100, 400]),
             lends: 300,
             looks: dice.one_of(&[0, 0, 50]),
@@ -159,6 +162,9 @@ impl Plan {
         if memory == Memory::Guarded {
             plan.young = dice.one_of(&[0, 0, 0, 300]);
             plan.fences = dice.one_of(&[0, 500, 1000]);
+        }
+        if plan.keys > 1 {
+            plan.sets = dice.one_of(&[0, 300, 800]);
         }
         if forced {
             plan.let_operators_take_locks(dice);

@@ -67,12 +67,13 @@ impl World {
         if now >= belief.until || belief.forced || !self.plan.memory.excludes() {
             return;
         }
-        let on = self.supporters(belief.key, &belief.token, belief.until);
-        if 2 * on.len() <= self.nodes.len() {
-            let (who, key, until) = (belief.who, belief.key, belief.until);
+        let (who, until, nodes) = (belief.who, belief.until, self.nodes.len());
+        let rests_on = |key| (key, self.supporters(key, &belief.token, until));
+        let weak = belief.keys().map(rests_on).find(|(_, on)| 2 * on.len() <= nodes);
+        if let Some((key, on)) = weak {
             self.checker.violate(format!(
-                "{who:?} believes in key {key} up to {until} ns, which rests on nodes {on:?} of {}",
-                self.nodes.len()
+                "{who:?} believes in key {key} up to {until} ns, which rests on nodes {on:?} of \
+                 {nodes}"
             ));
         }
     }

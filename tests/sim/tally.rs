@@ -44,6 +44,8 @@ const TROUBLES: [&str; 12] = [
 pub struct Tally {
     /// Faults that were drawn. Some find nothing that they can happen to.
     pub faults: u64,
+    /// Locks with several keys.
+    pub sets: u64,
     /// Faults that happened, by kind.
     by_kind: [u64; FAULTS.len()],
     /// Nodes in trouble, by their answer.
@@ -159,6 +161,7 @@ impl Tally {
             ("locks handed out", &mut self.handed_out),
             ("locks with a fence", &mut self.fenced),
             ("fences written back", &mut self.written_back),
+            ("locks with several keys", &mut self.sets),
             ("contended", &mut self.contended),
             ("no quorum", &mut self.no_quorum),
             ("expired", &mut self.expired),

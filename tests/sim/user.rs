@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use redlatch::proto::Ttl;
+use redlatch::proto::{KeySet, Ttl};
 use redlatch::{
     AutoExtend, Busy, Completion, ConfigError, Error, InvalidTtl, Lock, Op, Outcome, ReleaseOutcome,
 };
@@ -79,12 +79,19 @@ pub struct Wish {
     pub fair: bool,
     /// Whether it is to have a fencing number.
     pub fenced: bool,
+    /// The keys beside the user's own, as bits of their places in the list.
+    pub also: u64,
 }
 
 impl Wish {
     /// A lock that is not kept.
     pub fn of(ttl: u64) -> Wish {
-        Wish { ttl, bounds: None, fair: false, fenced: false }
+        Wish { ttl, bounds: None, fair: false, fenced: false, also: 0 }
+    }
+
+    /// Whether the lock has this key beside the user's own.
+    pub fn has_also(&self, key: usize) -> bool {
+        self.also & (1 << key) != 0
     }
 
     /// How it is to be kept.
@@ -183,7 +190,8 @@ impl World {
         if self.dice.chance(self.plan.looks) {
             return self.look_at_key(client, user, key);
         }
-        let wish = self.wish();
+        let mut wish = self.wish();
+        self.want_others(&mut wish, key);
         let wait = self.dice.weighted(&[(4, 0), (4, 50 * MILLI), (1, LONGEST_WAIT)]);
         let wait = self.dice.below(wait + 1);
         let asked = self.acquire(client, key, wish, wait, Purpose::Acquire { user });
@@ -197,7 +205,20 @@ impl World {
         let bounds = if keeps { self.draw_keep(ttl) } else { None };
         let fair = self.plan.fair > 0 && self.dice.chance(self.plan.fair);
         let fenced = self.dice.chance(self.plan.fences) && !fair;
-        Wish { ttl, bounds, fair, fenced }
+        Wish { ttl, bounds, fair, fenced, also: 0 }
+    }
+
+    /// Now and then a user wants other keys beside its own.
+    fn want_others(&mut self, wish: &mut Wish, key: usize) {
+        if self.plan.sets == 0 || !self.dice.chance(self.plan.sets) {
+            return;
+        }
+        for other in (0..self.plan.keys).filter(|&other| other != key) {
+            wish.also |= u64::from(self.dice.chance(500)) << other;
+        }
+        // A lock over several keys is not fair, and has no fencing number.
+        wish.fair &= wish.also == 0;
+        wish.fenced &= wish.also == 0;
     }
 
     /// A user waits for an answer, or is refused.
@@ -244,7 +265,12 @@ impl World {
         let (ttl, wait_for) = (Duration::from_millis(wish.ttl), Duration::from_nanos(wait));
         let (key_bytes, keep, at) = (&self.keys[key], wish.keep(), instant(now));
         let core = &mut it.coordinator;
-        let asked = if wish.fair {
+        let asked = if wish.also != 0 {
+            let others = (0..self.keys.len()).filter(|&other| wish.has_also(other));
+            let names = others.chain([key]).map(|key| &self.keys[key]);
+            let keys = KeySet::new(names).expect("they are few");
+            core.acquire_all(&keys, ttl, wait_for, keep, serial, at)
+        } else if wish.fair {
             core.acquire_fair(key_bytes, ttl, wait_for, keep, serial, at)
         } else if wish.fenced {
             core.acquire_fenced(key_bytes, ttl, wait_for, keep, serial, at)
@@ -256,8 +282,12 @@ impl World {
             format!("client {client} {purpose:?} #{serial} key {key} {wish:?}: {outcome:?}")
         });
         let op = asked?;
-        // The votes and the write-back. A node that forgot the script is asked once more in each.
-        let rounds = if wish.fenced { 4 } else { 1 };
+        // The votes and the write-back, or one key of a set after the other. A node that forgot the
+        // script is asked once more in each.
+        let rounds = match wish.also.count_ones() {
+            0 if !wish.fenced => 1,
+            others => 2 * u64::from(others + 1 + u32::from(wish.fenced)),
+        };
         let due = now + wait + rounds * self.plan.node_timeout() + self.hold_at_start(client);
         self.note_request(client, serial, purpose, "acquire", due);
         Ok((op, serial))
@@ -385,7 +415,10 @@ impl World {
         let until = it.coordinator.deadline(&lock).map_or(0, |deadline| deadline.as_nanos());
         let (who, key) = ((client, user), it.users[user].key);
         let token = lock.token().digits().to_vec();
-        let belief = self.checker.hand_out(now, Belief::new(who, key, token, now, until));
+        let mut belief = Belief::new(who, key, token, now, until);
+        belief.also = (0..self.plan.keys).filter(|&other| wish.has_also(other)).collect();
+        self.tally.sets += u64::from(wish.also != 0);
+        let belief = self.checker.hand_out(now, belief);
         if let Some(fence) = lock.fence() {
             self.tally.fenced += 1;
             self.checker.fence(belief, fence);
@@ -422,6 +455,7 @@ impl World {
     fn act_on(&mut self, client: usize, user: usize, held: Held) {
         let now = self.agenda.now();
         let left = self.checker.belief(held.belief).until.saturating_sub(now);
+        let one_key = self.checker.belief(held.belief).also.is_empty();
         let may_forget =
             left < FORGETTABLE && held.extend.is_none() && !held.open_end && held.keep.is_none();
         if !self.healed && self.dice.chance(self.plan.extends) {
@@ -431,13 +465,13 @@ impl World {
             return self.change_keeping(client, user, held);
         }
         // For a lock that is over, and kept, the loss is yet to be reported.
-        if !self.healed && left > 0 && self.dice.chance(self.plan.gives) {
+        if !self.healed && left > 0 && one_key && self.dice.chance(self.plan.gives) {
             return self.give_away(client, user, held);
         }
         match self.dice.below(8) {
             0 if !self.healed && held.extend.is_some() => self.forget_extend(client, user, held),
             1 | 2 if may_forget => self.forget(client, user, held),
-            3 if may_forget => self.release_by_token(client, user, held),
+            3 if may_forget && one_key => self.release_by_token(client, user, held),
             4 | 5 => {
                 self.trace.note(now, || format!("client {client} user {user} lets go"));
                 self.stop_to_believe(client, &held);

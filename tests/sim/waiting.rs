@@ -2,7 +2,7 @@
 //! does not hold, and that a user waits for, is asked for.
 
 use crate::agenda::{Event, MILLI};
-use crate::user::{LONGEST_WAIT, State};
+use crate::user::{LONGEST_WAIT, State, User};
 use crate::world::World;
 
 /// How often it is looked.
@@ -29,7 +29,16 @@ impl World {
         self.occupied.retain(|(_, _, until)| *until > now);
         let occupied =
             |client: usize| self.occupied.iter().any(|(by, of, _)| (*by, *of) == (client, key));
+        // A request for several keys may wait for another one of them, and requests of the same
+        // client wait for it.
+        let set_waits = |user: &User| match user.state {
+            State::Waiting { wish, .. } => {
+                wish.also != 0 && (user.key == key || wish.has_also(key))
+            }
+            _ => false,
+        };
         let clients = self.clients.iter().enumerate().filter(|(number, _)| !occupied(*number));
+        let clients = clients.filter(|(_, client)| !client.users.iter().any(set_waits));
         let mut users = clients.flat_map(|(_, client)| &client.users);
         let waits = |since: u64, gives_up: u64| now < gives_up && since + STEP < now;
         let is_waited_for = users.any(|user| match user.state {

@@ -272,6 +272,7 @@ impl Locks {
     /// Begins another round of an attempt. Its deadline counts from this round.
     pub(super) fn ask_anew(&mut self, id: RecordId, now: Instant) {
         let ballot = Ballot::of_majority(self.cluster.size());
+        self.set_of(id, SetOfKeys::begin_round);
         let record = self.records.get_mut(id);
         let (ttl, purpose) = (record.ttl, record.round.purpose);
         record.round.follow(purpose, ballot, now, ttl);

@@ -27,9 +27,11 @@ pub struct SetOfKeys {
     named: Option<u8>,
     /// How many attempts in a row were lost to other clients.
     contended: u8,
-    /// If the keys are taken one after the other: how many of them the present round asks for.
+    /// The record takes, or took, its keys one after the other.
+    singly: bool,
+    /// If so: how many of them the present round asks for, until it asks for all and wins.
     taking: Option<u8>,
-    /// If the keys are taken one after the other: the key that other clients held last.
+    /// If so: the key that other clients held last, until the next round begins.
     awaited: Option<u8>,
 }
 
@@ -48,6 +50,7 @@ impl SetOfKeys {
             waits_for: 0,
             named: None,
             contended: 0,
+            singly: false,
             taking: None,
             awaited: None,
         }
@@ -66,15 +69,21 @@ impl SetOfKeys {
             waits_for: self.waits_for,
             named: None,
             contended,
+            singly,
             taking: singly.then_some(1),
             awaited: singly.then_some(0),
         }
     }
 
-    /// Whether the keys are taken one after the other. Then a node that refuses the present round
-    /// may have granted an earlier one.
+    /// Whether the record takes its keys one after the other, or took them so. Then a node that
+    /// refuses a round may have granted an earlier one.
     pub fn takes_singly(&self) -> bool {
-        self.taking.is_some()
+        self.singly
+    }
+
+    /// A round begins: until it is lost, the request waits for no single key.
+    pub fn begin_round(&mut self) {
+        self.awaited = None;
     }
 
     /// Where those keys end that an acquire asks for now.
@@ -91,7 +100,7 @@ impl SetOfKeys {
                 true
             }
             _ => {
-                (self.taking, self.awaited) = (None, None);
+                self.taking = None;
                 false
             }
         }
