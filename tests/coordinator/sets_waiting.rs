@@ -237,8 +237,12 @@ fn wait_for_a_set_that_runs_out_reports_how_long_its_keys_are_held() {
 /// Sets that were refused several times: what the node is asked, with the keys, and whether it is
 /// asked to take or to release them.
 fn asked(bench: &mut Bench) -> Vec<String> {
+    asked_at(bench, 0)
+}
+
+fn asked_at(bench: &mut Bench, node: usize) -> Vec<String> {
     let mut asked = Vec::new();
-    for command in bench.said(0) {
+    for command in bench.said(node) {
         match &command[0][..] {
             "EVAL" | "EVALSHA" => {
                 let count: usize = command[2].parse().unwrap();
@@ -248,10 +252,10 @@ fn asked(bench: &mut Bench) -> Vec<String> {
             // Every key that is watched is free by now.
             "PTTL" => {
                 asked.push(format!("watch {}", command[1]));
-                bench.reply(0, ":-2\r\n");
+                bench.reply(node, ":-2\r\n");
             }
-            "CLIENT" => bench.reply(0, "+OK\r\n"),
-            "TIME" => bench.tell_time(0),
+            "CLIENT" => bench.reply(node, "+OK\r\n"),
+            "TIME" => bench.tell_time(node),
             _ => {}
         }
     }
@@ -406,4 +410,33 @@ fn node_that_refuses_the_last_round_after_the_majority_is_released_all_the_same(
     bench.reply(2, ":-2\r\n");
     bench.core.release(lock, 0, bench.now);
     assert_eq!(bench.said(2).len(), 1, "it gets a release of every key");
+}
+
+#[test]
+fn set_whose_next_key_is_shared_among_waiters_gives_up_its_keys_in_every_second_case() {
+    let mut bench = Bench::without_tracking(3);
+    wait_for(&mut bench, &["a", "b"]);
+    let (mut kept, mut given_up) = (0, 0);
+    for _ in 0..3800 {
+        for node in 0..3 {
+            for said in asked_at(&mut bench, node) {
+                match &said[..] {
+                    "take a" => {
+                        kept += usize::from(node == 0);
+                        bench.reply(node, ":1\r\n");
+                    }
+                    // The other nodes have `b` for another set that waits for it.
+                    "take a+b" if node == 0 => bench.reply(node, ":1\r\n"),
+                    "release a+b" => {
+                        given_up += usize::from(node == 0);
+                        bench.reply(node, ":1\r\n");
+                    }
+                    _ => bench.reply(node, ":-2\r\n"),
+                }
+            }
+        }
+        bench.pass(Duration::from_millis(1));
+    }
+    assert!(given_up > 3, "two sets that wait like this would wait for ever: {given_up}");
+    assert!(kept > given_up + 3, "{kept} times `a` was asked for, {given_up} times given up");
 }

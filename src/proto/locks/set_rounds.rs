@@ -283,7 +283,16 @@ impl Locks {
     /// If an attempt that takes its keys one after the other was lost at a later one, it keeps the
     /// keys before it and waits for that key. As all sets go by the order of the bytes, none waits
     /// for a set that waits for it.
+    ///
+    /// Some nodes may have granted that key, and others may have granted it to another set that
+    /// waits for it, too. Neither would ever get a majority. So each of them gives up its keys in
+    /// every second such case, drawn at random, and begins anew.
     pub(super) fn keeps_first_keys(&mut self, id: RecordId, error: &Error, now: Instant) -> bool {
+        let record = self.records.get(id);
+        let shared = !record.round.ballot().grants().is_empty();
+        if record.set().is_none() || shared && self.random_index(2) == 0 {
+            return false;
+        }
         let record = self.records.get_mut(id);
         let Some(op) = record.op else { return false };
         let in_time = self.ops.get(op).is_some_and(|request| now < request.give_up_at);
