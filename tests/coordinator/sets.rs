@@ -184,6 +184,19 @@ fn release_of_a_set_is_asked_again_if_a_node_refused_it() {
 }
 
 #[test]
+fn script_over_a_set_that_a_node_refused_is_sent_by_its_source_again() {
+    let mut bench = Bench::new(1);
+    for (answer, form) in [("-LOADING no\r\n", "EVAL"), (":1\r\n", "EVAL"), (":1\r\n", "EVALSHA")] {
+        let op = ask(&mut bench, &["a", "b"]);
+        assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], form);
+        bench.reply(0, answer);
+        bench.core.cancel(op, bench.now);
+        drop((bench.completion(), bench.said(0)));
+        bench.reply(0, ":1\r\n");
+    }
+}
+
+#[test]
 fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
     let mut bench = Bench::new(3);
     bench.core.report_lock_updates();

@@ -23,6 +23,12 @@ impl Cluster {
         if std::mem::replace(sent, true) { Form::Sha } else { Form::Source }
     }
 
+    /// The node refused a script over several keys, so it may not know it: the next one is sent by
+    /// its source.
+    pub fn may_not_know_set_scripts(&mut self, node: NodeId) {
+        self.nodes[node.index()].set_scripts_sent = [false; 3];
+    }
+
     /// The number of the key that the node named last, in an answer about all keys of a set.
     pub fn named_key(&self, node: NodeId) -> u64 {
         self.nodes[node.index()].connection.number()

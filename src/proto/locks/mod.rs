@@ -478,6 +478,9 @@ impl Locks {
     /// Gives an answer to the record it is about.
     #[inline]
     pub fn answered(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
+        if ask.kind.is_of_set() && matches!(reply, NodeReply::Failed(_)) {
+            self.cluster.may_not_know_set_scripts(node);
+        }
         match ask.kind {
             Kind::Acquire => self.acquire_answered(node, ask, reply, now),
             Kind::Extend(form) => self.extend_answered(node, ask, form, reply, now),
