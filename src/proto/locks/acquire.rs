@@ -184,11 +184,12 @@ impl Locks {
         // A node that cannot be asked is doubtful, too: our key may come to be there in another
         // way.
         record.doubtful = record.doubtful.union(untrusted);
+        let of_set = record.set().is_some();
         for node in self.cluster.all_nodes().iter() {
             // Several questions of one attempt may be in flight if it takes its keys one by one.
-            let full = self.records.get(id).asked.is_full(node);
-            let may_ask = self.cluster.may_ask(node);
-            match may_ask.and(if full { Err(NodeError::Silent) } else { Ok(()) }) {
+            let full = of_set && self.records.get(id).asked.is_full(node);
+            let may_ask = if full { Err(NodeError::Silent) } else { self.cluster.may_ask(node) };
+            match may_ask {
                 Ok(()) => {
                     askable.insert(node);
                 }

@@ -478,9 +478,6 @@ impl Locks {
     /// Gives an answer to the record it is about.
     #[inline]
     pub fn answered(&mut self, node: NodeId, ask: LockAsk, reply: NodeReply, now: Instant) {
-        if ask.kind.is_of_set() && matches!(reply, NodeReply::Failed(_)) {
-            self.cluster.may_not_know_set_scripts(node);
-        }
         match ask.kind {
             Kind::Acquire => self.acquire_answered(node, ask, reply, now),
             Kind::Extend(form) => self.extend_answered(node, ask, form, reply, now),
@@ -491,20 +488,10 @@ impl Locks {
             Kind::ExtendFenced(form) => self.extend_answered(node, ask, form, reply, now),
             Kind::HealFenced => self.heal_answered(node, ask, reply, now),
             Kind::WriteBack(form) => self.write_back_answered(node, ask, form, reply, now),
-            Kind::AcquireSet(form) => self.set_answered(node, ask, form, reply, now),
-            Kind::ExtendSet(form) => {
-                self.note_named(node, ask.record, reply);
-                self.extend_answered(node, ask, form, reply, now);
-            }
-            Kind::HealSet => self.heal_answered(node, ask, reply, now),
-            Kind::AdoptSet => {
-                self.note_named(node, ask.record, reply);
-                self.adopt_answered(node, ask, reply, now);
-            }
-            Kind::ReleaseSet(form) => self.release_answered(node, ask, form, reply, now),
             Kind::Exists => self.exists_answered(node, ask, reply, now),
             Kind::Join(form) => self.join_answered(node, ask, form, reply, now),
             Kind::Claim(form) => self.claim_answered(node, ask, form, reply, now),
+            _ => self.answered_over_set(node, ask, reply, now),
         }
     }
 

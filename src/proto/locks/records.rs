@@ -482,7 +482,8 @@ impl Records {
         };
         let next = record.next_of_key.take();
         let place = Place::new(id.index as usize);
-        let before = self.with_key(hash).find(|&other| self.get(other).next_of_key == Some(place));
+        let before =
+            self.with_only_key(hash).find(|&other| self.get(other).next_of_key == Some(place));
         match (before, next) {
             (Some(before), next) => self.get_mut(before).next_of_key = next,
             (None, Some(next)) => {
@@ -504,19 +505,27 @@ impl Records {
             let asks = record.phase == Phase::Asking && record.round.purpose != Purpose::Adopt;
             record.queue_at(key).is_some() || asks
         };
+        if self.in_sets.is_empty() {
+            let all = || self.with_only_key(hash).filter(|&id| self.get(id).key == key);
+            return all().find(waited_for).or_else(|| all().next());
+        }
         let all = || self.with_key(hash).filter(|&id| self.get(id).has_key(key));
         all().find(waited_for).or_else(|| all().next())
     }
 
     /// The records whose keys have this hash.
     pub fn with_key(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
+        self.with_only_key(hash).chain(self.in_sets.with_key(hash))
+    }
+
+    /// The records of one key that has this hash.
+    fn with_only_key(&self, hash: KeyHash) -> impl Iterator<Item = RecordId> {
         let mut next = self.by_key.get(&hash).copied();
-        let of_one_key = std::iter::from_fn(move || {
+        std::iter::from_fn(move || {
             let id = next?;
             next = self.get(id).next_of_key.map(|next| self.at(next));
             Some(id)
-        });
-        of_one_key.chain(self.in_sets.with_key(hash))
+        })
     }
 
     /// The record at this place, which is open.

@@ -12,7 +12,7 @@ use crate::proto::cluster::NodeEvent;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::pending_releases::{GIVEN_UP_AFTER, PendingRelease};
-use crate::proto::locks::records::{Phase, Record};
+use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -42,6 +42,7 @@ impl Locks {
             return;
         }
         let (asked, nodes) = (record.asked, nodes.minus(record.releasing));
+        let fits_native = record.set().is_none() && !record.fair;
         // Nodes that get the same form are asked together.
         let (mut same, mut same_form) = (NodeSet::EMPTY, form);
         for node in nodes.iter() {
@@ -51,7 +52,7 @@ impl Locks {
                 self.schedule_releases(node, now);
                 continue;
             }
-            let form = self.release_form(node, id, unanswered, form, now);
+            let form = self.release_form(node, (unanswered, fits_native), form, now);
             if form != same_form {
                 self.ask_to_release(same, id, same_form, now);
                 (same, same_form) = (NodeSet::EMPTY, form);
@@ -66,8 +67,7 @@ impl Locks {
     fn release_form(
         &self,
         node: NodeId,
-        id: RecordId,
-        unanswered: bool,
+        (unanswered, fits_native): (bool, bool),
         form: Form,
         now: Instant,
     ) -> Form {
@@ -75,8 +75,7 @@ impl Locks {
         // source does not need one. It is twice as long as one by its SHA1, and the server
         // hashes it, so a node that is only a little later than the majority does not get it.
         // A native command has one key, and hands nothing over.
-        let fits = |record: &Record| record.set().is_none() && !record.fair;
-        match self.cluster.native(node).filter(|_| fits(self.records.get(id))) {
+        match self.cluster.native(node).filter(|_| fits_native) {
             Some(native) => Form::Native(native),
             None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
             None => form,

@@ -218,6 +218,42 @@ impl Locks {
         }
     }
 
+    /// Gives an answer about all keys of a set to the record it is about.
+    pub(super) fn answered_over_set(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        reply: NodeReply,
+        now: Instant,
+    ) {
+        if matches!(reply, NodeReply::Failed(_)) {
+            self.cluster.may_not_know_set_scripts(node);
+        }
+        match ask.kind {
+            Kind::AcquireSet(form) => self.set_answered(node, ask, form, reply, now),
+            Kind::ExtendSet(form) => {
+                self.note_named(node, ask.record, reply);
+                self.extend_answered(node, ask, form, reply, now);
+            }
+            Kind::HealSet => self.heal_answered(node, ask, reply, now),
+            Kind::AdoptSet => {
+                self.note_named(node, ask.record, reply);
+                self.adopt_answered(node, ask, reply, now);
+            }
+            Kind::ReleaseSet(form) => self.release_answered(node, ask, form, reply, now),
+            other => unreachable!("{other:?} is not about several keys"),
+        }
+    }
+
+    /// The record gave up its keys: the requests after it have their turns.
+    #[cold]
+    pub(super) fn vacate_set(&mut self, id: RecordId, given_back: bool) {
+        let record = self.records.get_mut(id);
+        let queues = record.set_mut().map_or_else(Vec::new, |set| set.take_queues());
+        let vacated = queues.into_iter().map(|queue| WaitEvent::Vacated { queue, given_back });
+        self.waits.extend(vacated);
+    }
+
     /// A node answered the script that takes all keys of a set, or none.
     pub(super) fn set_answered(
         &mut self,

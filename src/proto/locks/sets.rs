@@ -283,6 +283,11 @@ impl SetIndex {
         self.0.get(&hash).into_iter().flatten().copied()
     }
 
+    /// Whether no record with several keys has one.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn add(&mut self, hash: KeyHash, id: RecordId) {
         self.0.entry(hash).or_default().push(id);
     }

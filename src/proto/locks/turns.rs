@@ -14,7 +14,6 @@ use crate::proto::key::KeyHash;
 use crate::proto::locks::requests::Request;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::{Purpose, Round};
-use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
 use crate::proto::node_set::NodeId;
 use crate::proto::time::{Instant, Ttl};
@@ -149,8 +148,12 @@ impl Locks {
     /// The attempt for a record has ended: the requests in its queue learn whether it had a quorum.
     pub(super) fn note_attempt(&mut self, id: RecordId, error: Option<&Error>) {
         let record = self.records.get(id);
-        let of_set = record.set().into_iter().flat_map(SetOfKeys::own_queues);
-        for queue in record.queue().into_iter().chain(of_set) {
+        let queues = match record.set() {
+            None if record.queue().is_none() => return,
+            None => record.queue().into_iter().collect(),
+            Some(_) => self.own_queues(id),
+        };
+        for queue in queues {
             let no_quorum = error.filter(|error| matches!(error, Error::NoQuorum(_))).cloned();
             self.waits.push_back(WaitEvent::Attempted { queue, no_quorum });
         }
@@ -321,9 +324,9 @@ impl Locks {
         if !self.records.unindex(id) {
             return;
         }
-        let record = self.records.get_mut(id);
-        let of_set = record.set_mut().map_or_else(Vec::new, |set| set.take_queues());
-        for queue in record.take_queue().into_iter().chain(of_set) {
+        if self.records.get(id).set().is_some() {
+            self.vacate_set(id, given_back);
+        } else if let Some(queue) = self.records.get_mut(id).take_queue() {
             self.waits.push_back(WaitEvent::Vacated { queue, given_back });
         }
     }
