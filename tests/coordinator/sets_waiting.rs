@@ -417,7 +417,7 @@ fn node_that_refuses_the_last_round_after_the_majority_is_released_all_the_same(
 }
 
 #[test]
-fn set_whose_next_key_is_shared_among_waiters_gives_up_its_keys_in_every_second_case() {
+fn set_whose_next_key_is_shared_among_waiters_gives_up_its_keys_now_and_then() {
     let mut bench = Bench::without_tracking(3);
     wait_for(&mut bench, &["a", "b"]);
     let (mut kept, mut given_up) = (0, 0);
