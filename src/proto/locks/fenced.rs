@@ -143,7 +143,7 @@ impl Locks {
     /// Asks a node again by the source of the script, if it forgot the script and the record still
     /// asks. A release that was written before would be overtaken by the repeat; while the record
     /// asks, none is written.
-    pub(super) fn repeats_by_source(
+    fn repeats_by_source(
         &mut self,
         node: NodeId,
         ask: LockAsk,

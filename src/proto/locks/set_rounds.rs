@@ -15,7 +15,8 @@ use crate::proto::error::{Busy, ConfigError, Error, NodeError, NodeReply, Report
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
 use crate::proto::locks::auto_extend::AutoExtend;
-use crate::proto::locks::ballot::Ballot;
+use crate::proto::locks::ballot::{Ballot, Verdict};
+use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
 use crate::proto::locks::round::Round;
 use crate::proto::locks::sets::SetOfKeys;
@@ -292,11 +293,37 @@ impl Locks {
             _ => record.note_answer(now),
         }
         self.note_named(node, ask.record, reply);
-        if self.repeats_by_source(node, ask, form, reply, now) {
+        if self.repeats_set_by_source(node, ask, form, reply, now) {
             return;
         }
         self.cast_grant(node, ask, reply, now);
         self.finish(ask.record);
+    }
+
+    /// Asks a node again by the source of the script, if it did not run the script by its SHA1 and
+    /// the attempt still asks. While it does, no release is written that a repeat could follow.
+    fn repeats_set_by_source(
+        &mut self,
+        node: NodeId,
+        ask: LockAsk,
+        form: Form,
+        reply: NodeReply,
+        now: Instant,
+    ) -> bool {
+        let record = self.records.get(ask.record);
+        let wanted = record.phase == Phase::Asking
+            && record.round.number == ask.round
+            && record.round.ballot().verdict() == Verdict::Undecided
+            && now < record.deadline;
+        let repeats = form == Form::Sha && reply.asks_for_the_source() && wanted;
+        if repeats {
+            // If the script failed for want of a right, it may have written some keys before.
+            if reply == NodeReply::Failed(NodeError::NoPermission) {
+                self.set_of(ask.record, SetOfKeys::may_hold_part);
+            }
+            self.ask(node, ask.record, ask.kind.by_source(), now);
+        }
+        repeats
     }
 
     /// A majority granted what was asked for. If the keys are taken one after the other, and one is

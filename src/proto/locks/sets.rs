@@ -81,6 +81,11 @@ impl SetOfKeys {
         self.singly
     }
 
+    /// A node may hold some of the keys though it refuses them later.
+    pub fn may_hold_part(&mut self) {
+        self.singly = true;
+    }
+
     /// A round begins: until it is lost, the request waits for no single key.
     pub fn begin_round(&mut self) {
         self.awaited = None;
