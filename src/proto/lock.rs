@@ -158,7 +158,18 @@ impl fmt::Debug for LockToken {
 pub struct Lock {
     pub(crate) record: RecordId,
     pub(crate) token: LockToken,
-    pub(crate) fence: Option<NonZeroU64>,
+    pub(crate) fence: Fence,
+}
+
+/// The fencing numbers of a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fence {
+    /// It was acquired without one.
+    None,
+    /// The number of its key.
+    Of(NonZeroU64),
+    /// The number of each of its keys, in the order of their bytes.
+    OfEach(Box<[u64]>),
 }
 
 impl Lock {
@@ -170,15 +181,31 @@ impl Lock {
     /// The fencing number, if the lock was acquired with one. It is greater than that of every lock
     /// on this key that was held before, so a store that keeps the greatest number it has seen can
     /// refuse a write that comes with a smaller one. It stays the same when the lock is extended,
-    /// and after the lock is over.
+    /// and after the lock is over. `None` for a lock over several keys: each key has a number of
+    /// its own, and they are in [`fences`](Lock::fences).
     pub fn fence(&self) -> Option<u64> {
-        self.fence.map(NonZeroU64::get)
+        match self.fence {
+            Fence::Of(fence) => Some(fence.get()),
+            Fence::None | Fence::OfEach(_) => None,
+        }
+    }
+
+    /// The fencing number of each key, in the order of the bytes of the keys; empty if the lock was
+    /// acquired without them. Of a lock on one key, its [`fence`](Lock::fence).
+    pub fn fences(&self) -> impl ExactSizeIterator<Item = u64> {
+        let each = match &self.fence {
+            Fence::OfEach(fences) => &fences[..],
+            Fence::None | Fence::Of(_) => &[],
+        };
+        let one = self.fence();
+        (0..each.len() + usize::from(one.is_some()))
+            .map(move |key| one.unwrap_or_else(|| each[key]))
     }
 
     /// Another handle of the same lock, to read its state while the first handle is elsewhere.
     /// The first of them that is released releases the lock; then the other finds no lock.
     pub fn alias(&self) -> Lock {
-        Lock { record: self.record, token: self.token(), fence: self.fence }
+        Lock { record: self.record, token: self.token(), fence: self.fence.clone() }
     }
 }
 

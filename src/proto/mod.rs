@@ -59,4 +59,4 @@ pub use settings::{
 pub use stats::{NodeStats, RoundTrips, Stats};
 pub use time::{Instant, InvalidTtl, Ttl};
 pub use wire::marker::{ID_DIGITS, Identity, Marker};
-pub use wire::{command, fencing, resp, sets};
+pub use wire::{command, fenced_sets, fencing, resp, sets};

@@ -172,7 +172,7 @@ fn is_something_due(driver: &mut impl Driver) -> bool {
 mod tests {
     use super::*;
     use crate::proto::ids::RecordId;
-    use crate::proto::lock::{Lock, LockToken};
+    use crate::proto::lock::{Fence, Lock, LockToken};
     use crate::proto::node_set::NodeId;
     use crate::proto::settings::{NodeSettings, Settings};
     use rand::SeedableRng;
@@ -297,7 +297,7 @@ mod tests {
         driver.core.acquire(b"k", Duration::from_secs(1), Duration::ZERO, 1, start).unwrap();
         driver.core.handle_disconnected(NodeId::new(0), "refused", start);
         let token = LockToken::random(&mut StdRng::from_seed([1; 32]));
-        let lock = Lock { record: RecordId::of(0), token, fence: None };
+        let lock = Lock { record: RecordId::of(0), token, fence: Fence::None };
         driver.core.release(lock, 2, start);
         let ends = std::iter::from_fn(|| Some((hand_out(&mut driver)?.data, driver.clock)));
         assert_eq!(ends.collect::<Vec<_>>(), [(1, 2), (2, 2)]);

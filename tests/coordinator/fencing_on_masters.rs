@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redlatch::proto::fencing::counter_key;
-use redlatch::proto::{Action, Coordinator, Instant, NodeId, NodeSettings, Settings};
+use redlatch::proto::{Action, Coordinator, Instant, KeySet, NodeId, NodeSettings, Settings};
 use redlatch::testing::master::{ConnectionId, Master};
 use redlatch::{Error, Lock, Outcome, majority};
 
@@ -14,20 +14,20 @@ const TTL: Duration = Duration::from_secs(10);
 const A_DAY: u32 = 24 * 60 * 60;
 
 /// The masters, and the time. The network between does what the test says.
-struct World {
+pub struct World {
     masters: Vec<Master>,
     now: Instant,
 }
 
 /// A client with a connection to each master.
-struct Client {
+pub struct Client {
     core: Coordinator,
     wires: Vec<ConnectionId>,
 }
 
 impl World {
     /// Masters whose counters are at these numbers; 0 for none.
-    fn new(counters: &[u64]) -> World {
+    pub fn new(counters: &[u64]) -> World {
         let now = Instant::from_nanos(1_000_000_000_000);
         let masters = (0..counters.len() as u64).map(|seed| {
             let mut master = Master::new(seed, now);
@@ -42,7 +42,7 @@ impl World {
     }
 
     /// An operator on the spot runs a command.
-    fn operate(&mut self, node: usize, words: &[&[u8]]) {
+    pub fn operate(&mut self, node: usize, words: &[&[u8]]) {
         let mut command = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             command.extend(format!("${}\r\n", word.len()).bytes());
@@ -61,7 +61,7 @@ impl World {
     }
 
     /// A client that is connected to every master, and knows them.
-    fn client(&mut self, seed: u8) -> Client {
+    pub fn client(&mut self, seed: u8) -> Client {
         // Their markers are of this moment: without one, they are judged by their uptime.
         self.client_with_marker(seed, "")
     }
@@ -114,8 +114,20 @@ impl World {
 
     /// Acquires the lock with these masters, whose answers come in this order. Nothing arrives at
     /// the others.
-    fn acquire(&mut self, client: &mut Client, with: &[usize]) -> Lock {
+    pub fn acquire(&mut self, client: &mut Client, with: &[usize]) -> Lock {
         ask(client, self.now);
+        self.win(client, with)
+    }
+
+    /// The same, for several keys.
+    pub fn acquire_all(&mut self, client: &mut Client, keys: &KeySet, with: &[usize]) -> Lock {
+        let now = self.now;
+        let asked = client.core.acquire_all_fenced(keys, TTL, Duration::ZERO, None, 1, now);
+        asked.expect("it is fine");
+        self.win(client, with)
+    }
+
+    fn win(&mut self, client: &mut Client, with: &[usize]) -> Lock {
         for _ in 0..3 {
             with.iter().for_each(|&node| self.exchange(client, node));
         }
@@ -130,7 +142,7 @@ impl World {
     }
 
     /// Releases the lock on these masters.
-    fn release(&mut self, client: &mut Client, lock: &Lock, with: &[usize]) {
+    pub fn release(&mut self, client: &mut Client, lock: &Lock, with: &[usize]) {
         client.core.release_nowait(lock, self.now);
         with.iter().for_each(|&node| self.exchange(client, node));
     }
@@ -141,7 +153,7 @@ fn ask(client: &mut Client, now: Instant) {
 }
 
 /// Every order of every majority of the nodes.
-fn majorities(nodes: usize) -> Vec<Vec<usize>> {
+pub fn majorities(nodes: usize) -> Vec<Vec<usize>> {
     fn grow(nodes: usize, chosen: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
         if chosen.len() == majority(nodes) {
             all.push(chosen.clone());

@@ -12,6 +12,7 @@ mod extend_release;
 mod fair;
 mod fair_troubles;
 mod fair_world;
+mod fenced_sets;
 mod fencing;
 #[cfg(feature = "testing")]
 mod fencing_on_masters;

@@ -134,11 +134,11 @@ impl Checker {
         number
     }
 
-    /// The lock that was handed out just now has this fencing number. It has to be greater than
-    /// that of every lock on the key that was handed out before, also of those whose holders act
-    /// late.
-    pub fn fence(&mut self, number: usize, fence: u64) {
-        let (who, key) = (self.beliefs[number].who, self.beliefs[number].key);
+    /// The lock that was handed out just now has this fencing number for this key. It has to be
+    /// greater than that of every lock on the key that was handed out before, also of those whose
+    /// holders act late.
+    pub fn fence(&mut self, number: usize, key: usize, fence: u64) {
+        let who = self.beliefs[number].who;
         if let Some((before, other)) = self.fences.insert(key, (fence, who)) {
             if fence <= before {
                 self.violate(format!(
@@ -429,7 +429,7 @@ mod tests {
         for (key, fence, found) in [(7, 5, 0), (8, 5, 0), (7, 6, 0), (7, 6, 1), (8, 4, 2)] {
             let number = checker.hand_out(10, belief(1, key, 10, 11));
             checker.end(10, number);
-            checker.fence(number, fence);
+            checker.fence(number, key, fence);
             assert_eq!(checker.violations().len(), found, "{:?}", checker.violations());
         }
     }

@@ -58,6 +58,8 @@ pub struct Tally {
     pub handed_out: u64,
     /// Of these, those with a fencing number.
     pub fenced: u64,
+    /// Those over several keys.
+    pub fenced_sets: u64,
     /// Fencing numbers that were written back in a second round.
     pub written_back: u64,
     /// Acquires refused because others held the key.
@@ -160,6 +162,7 @@ impl Tally {
             ("events", &mut self.events),
             ("locks handed out", &mut self.handed_out),
             ("locks with a fence", &mut self.fenced),
+            ("locks with a fence for each of several keys", &mut self.fenced_sets),
             ("fences written back", &mut self.written_back),
             ("locks with several keys", &mut self.sets),
             ("contended", &mut self.contended),

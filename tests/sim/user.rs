@@ -216,9 +216,8 @@ impl World {
         for other in (0..self.plan.keys).filter(|&other| other != key) {
             wish.also |= u64::from(self.dice.chance(500)) << other;
         }
-        // A lock over several keys is not fair, and has no fencing number.
+        // A lock over several keys is not fair.
         wish.fair &= wish.also == 0;
-        wish.fenced &= wish.also == 0;
     }
 
     /// A user waits for an answer, or is refused.
@@ -269,7 +268,11 @@ impl World {
             let others = (0..self.keys.len()).filter(|&other| wish.has_also(other));
             let names = others.chain([key]).map(|key| &self.keys[key]);
             let keys = KeySet::new(names).expect("they are few");
-            core.acquire_all(&keys, ttl, wait_for, keep, serial, at)
+            if wish.fenced {
+                core.acquire_all_fenced(&keys, ttl, wait_for, keep, serial, at)
+            } else {
+                core.acquire_all(&keys, ttl, wait_for, keep, serial, at)
+            }
         } else if wish.fair {
             core.acquire_fair(key_bytes, ttl, wait_for, keep, serial, at)
         } else if wish.fenced {
@@ -418,10 +421,16 @@ impl World {
         let mut belief = Belief::new(who, key, token, now, until);
         belief.also = (0..self.plan.keys).filter(|&other| wish.has_also(other)).collect();
         self.tally.sets += u64::from(wish.also != 0);
+        let mut keys: Vec<usize> = belief.keys().collect();
+        keys.sort_unstable_by_key(|&key| &self.keys[key]);
         let belief = self.checker.hand_out(now, belief);
-        if let Some(fence) = lock.fence() {
-            self.tally.fenced += 1;
-            self.checker.fence(belief, fence);
+        // A lock that was adopted has none.
+        let fenced = lock.fences().len() > 0;
+        assert!(!fenced || lock.fences().len() == keys.len(), "a fence for each key");
+        self.tally.fenced += u64::from(fenced);
+        self.tally.fenced_sets += u64::from(fenced && wish.also != 0);
+        for (key, fence) in keys.into_iter().zip(lock.fences()) {
+            self.checker.fence(belief, key, fence);
         }
         self.probe(belief);
         self.agenda.put(until.saturating_sub(1), Event::Probe { belief });

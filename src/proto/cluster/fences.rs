@@ -14,6 +14,7 @@ use crate::proto::fingerprint::hash_of;
 use crate::proto::node_set::{MAX_NODES, NodeId};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::settings::RestartGuard;
+use crate::proto::wire::ask::Kind;
 use crate::proto::wire::command::Form;
 use crate::proto::wire::fencing;
 use crate::proto::wire::marker::MarkerState;
@@ -25,6 +26,10 @@ pub enum Fenced {
     Acquire,
     /// [`FENCED_EXTEND`](crate::proto::wire::fencing::FENCED_EXTEND).
     Extend,
+    /// [`FENCED_ACQUIRE_SET`](crate::proto::wire::fenced_sets::FENCED_ACQUIRE_SET).
+    AcquireSet,
+    /// [`FENCED_EXTEND_SET`](crate::proto::wire::fenced_sets::FENCED_EXTEND_SET).
+    ExtendSet,
 }
 
 /// How a fenced script is sent on the present connection of a node.
@@ -65,9 +70,10 @@ impl Cluster {
             if forgot { Sent::No } else { Sent::ShaRefused };
     }
 
-    /// The last vote of a node for a fencing number.
-    pub fn vote(&self, node: NodeId) -> u64 {
-        self.nodes[node.index()].connection.number()
+    /// The votes of a node for fencing numbers, one for each key, in its last answer. `kind`: it
+    /// answered this.
+    pub fn votes(&self, node: NodeId, kind: Kind) -> &[u64] {
+        self.nodes[node.index()].connection.votes(kind)
     }
 
     /// The floor of the counters of a node: a smaller counter counts as absent. A command that was

@@ -47,7 +47,7 @@ pub(super) struct Node {
     /// the other nodes.
     pub(super) clock: Option<Reading>,
     /// Which fenced scripts were sent by their source on the present connection.
-    pub(super) scripts_sent: [Sent; 2],
+    pub(super) scripts_sent: [Sent; 4],
     /// The same of the scripts over several keys.
     pub(super) set_scripts_sent: [bool; 3],
     /// Earlier connections, youngest first, which may have left something unexecuted there.
@@ -88,7 +88,7 @@ impl Default for Node {
             trusted_from: None,
             reading: None,
             clock: None,
-            scripts_sent: [Sent::No; 2],
+            scripts_sent: [Sent::No; 4],
             set_scripts_sent: [false; 3],
             earlier: Vec::new(),
             ready_since: None,

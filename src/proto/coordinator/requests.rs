@@ -98,15 +98,21 @@ impl Coordinator {
         now: Instant,
     ) -> Result<Op, Error> {
         let ttl = self.locks.check_params(key, ttl, auto_extend)?;
+        self.check_fence()?;
+        let give_up_at = now.saturating_add(wait);
+        let (fair, fenced) = (false, true);
+        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
+        self.begin_acquire(key, params, now)
+    }
+
+    /// Refuses a fencing number that could not be promised.
+    fn check_fence(&self) -> Result<(), Error> {
         if self.settings().restart_guard == RestartGuard::Off {
             let problem = "the restart guard is off, so a counter that a node forgot would not be \
                            noticed; switch the guard on, or acquire without a fencing number";
             return Err(ConfigError::Fence { problem }.into());
         }
-        let give_up_at = now.saturating_add(wait);
-        let (fair, fenced) = (false, true);
-        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
-        self.begin_acquire(key, params, now)
+        Ok(())
     }
 
     #[inline]
@@ -157,6 +163,41 @@ impl Coordinator {
         let give_up_at = now.saturating_add(wait);
         let (fair, fenced) = (false, false);
         let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
+        self.begin_acquire_all(keys, params, now)
+    }
+
+    /// As [`acquire_all`](Coordinator::acquire_all), with a fencing number for each key: the lock
+    /// has [`fences`](Lock::fences). Each is greater than that of every earlier lock that had one
+    /// for this key, alone or among others.
+    ///
+    /// # Errors
+    /// As there, and if the restart guard is off: a node that forgot its counters has to be known.
+    pub fn acquire_all_fenced(
+        &mut self,
+        keys: &KeySet,
+        ttl: Duration,
+        wait: Duration,
+        auto_extend: Option<AutoExtend>,
+        data: u64,
+        now: Instant,
+    ) -> Result<Op, Error> {
+        if keys.len() == 1 {
+            return self.acquire_fenced(keys.first(), ttl, wait, auto_extend, data, now);
+        }
+        let ttl = self.locks.check_set(keys, ttl, auto_extend)?;
+        self.check_fence()?;
+        let give_up_at = now.saturating_add(wait);
+        let (fair, fenced) = (false, true);
+        let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };
+        self.begin_acquire_all(keys, params, now)
+    }
+
+    fn begin_acquire_all(
+        &mut self,
+        keys: &KeySet,
+        params: AcquireParams,
+        now: Instant,
+    ) -> Result<Op, Error> {
         let record_of = |this: &Coordinator, key| this.locks.current_record(key, KeyHash::of(key));
         for key in keys.iter() {
             let current = record_of(self, key);

@@ -208,7 +208,7 @@ impl Locks {
         let length = self.cluster.settings().node_timeout.min(record.ttl.usable());
         let due = Due::Round { record: id };
         record.round_timer = Some(self.timers.set_after(now, length, due));
-        if purpose == Purpose::Fenced {
+        if purpose == Purpose::Fenced && record.asks_for_all_keys() {
             self.ask_for_votes(id, askable, now);
             return;
         }

@@ -10,6 +10,7 @@ use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::Kind;
 use crate::proto::wire::command::{self, Form};
+use crate::proto::wire::fenced_sets;
 use crate::proto::wire::fencing;
 use crate::proto::wire::line::{self as lines, Channel, Member};
 use crate::proto::wire::sets::{self as sets_wire, SetKeys};
@@ -20,8 +21,10 @@ pub(super) fn phase_of(kind: Kind) -> Phase {
     match kind {
         Kind::Acquire | Kind::Adopt | Kind::AcquireFenced(_) | Kind::WriteBack(_) => Phase::Asking,
         Kind::AcquireSet(_) | Kind::AdoptSet | Kind::Join(_) | Kind::Claim(_) => Phase::Asking,
+        Kind::AcquireFencedSet(_) | Kind::WriteBackSet(_) => Phase::Asking,
         Kind::Extend(_) | Kind::Heal | Kind::ExtendFenced(_) | Kind::HealFenced => Phase::Held,
         Kind::ExtendSet(_) | Kind::HealSet => Phase::Held,
+        Kind::ExtendFencedSet(_) | Kind::HealFencedSet => Phase::Held,
         Kind::Release(_) | Kind::ReleaseSet(_) | Kind::Exists => Phase::Ending,
     }
 }
@@ -61,6 +64,9 @@ pub(super) fn encode_set(
     let (token, ttl) = (&record.token, record.round.ttl);
     let ends = record.set().map_or(&[][..], |set| set.ends());
     let keys = SetKeys { prefix, bytes: &record.key, ends };
+    if kind.is_of_fenced_set() {
+        return encode_fenced_set(out, keys, record, kind, now);
+    }
     match kind {
         Kind::AcquireSet(form) => {
             let asked = record.set().map_or(ends, |set| set.asked_ends());
@@ -75,6 +81,34 @@ pub(super) fn encode_set(
         _ => {
             let left = record.ttl_left(now).expect("a heal is asked only while some is left");
             sets_wire::acquire(out, Form::Source, keys, token, left);
+        }
+    }
+}
+
+/// As [`encode`], for a fenced lock over several keys.
+fn encode_fenced_set(
+    out: &mut BytesMut,
+    keys: SetKeys<'_>,
+    record: &Record,
+    kind: Kind,
+    now: Instant,
+) {
+    let (token, ttl) = (&record.token, record.round.ttl);
+    let counting = record.counting();
+    let fences = record.fences();
+    match kind {
+        Kind::AcquireFencedSet(form) => {
+            fenced_sets::acquire(out, form, keys, (token, ttl), counting);
+        }
+        Kind::ExtendFencedSet(form) => {
+            fenced_sets::extend(out, form, keys, (token, Some(ttl)), counting, fences);
+        }
+        Kind::WriteBackSet(form) => {
+            fenced_sets::extend(out, form, keys, (token, None), counting, fences);
+        }
+        _ => {
+            let left = record.ttl_left(now).expect("a heal is asked only while some is left");
+            fenced_sets::heal(out, keys, (token, left), counting, fences);
         }
     }
 }

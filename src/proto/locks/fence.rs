@@ -14,6 +14,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use crate::proto::lock::Fence;
 use crate::proto::locks::records::Record;
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
 use crate::proto::wire::fencing::Counting;
@@ -29,13 +30,26 @@ const STEP_PART: u32 = 8;
 /// The longest step, in milliseconds.
 const LONGEST_STEP: u64 = 1000;
 
-/// The votes for the fencing number of one attempt, and the number.
+/// The votes for the fencing number of one key, and the number.
 #[derive(Debug, Clone)]
-pub struct Fencing {
+struct Count {
     /// The votes of the nodes that granted; 0 for the others.
     votes: [u64; MAX_NODES],
     /// The number, once a majority has voted; it counts once the attempt is won.
     fence: Option<NonZeroU64>,
+}
+
+const NO_VOTES: Count = Count { votes: [0; MAX_NODES], fence: None };
+
+/// The votes for the fencing numbers of one attempt, and the numbers: one for each key.
+#[derive(Debug, Clone)]
+pub struct Fencing {
+    /// Of the first key: most locks have one.
+    first: Count,
+    /// Of the other keys, in the order of their bytes.
+    others: Box<[Count]>,
+    /// The number of the round in which the nodes vote.
+    round: u32,
     /// How long counters live, in milliseconds.
     lives: u64,
     /// The step of a counter's start, in milliseconds.
@@ -48,13 +62,14 @@ pub struct Fencing {
 }
 
 impl Fencing {
-    /// No votes yet, with this `max_ttl`.
-    pub fn new(max_ttl: Duration) -> Fencing {
+    /// No votes yet, for so many keys, with this `max_ttl`. The nodes vote in the round of this
+    /// number.
+    pub fn new(keys: usize, round: u32, max_ttl: Duration) -> Fencing {
         let millis = |length: Duration| u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         let lives = millis(max_ttl.saturating_mul(LIVES_MAX_TTLS));
         let step = millis(max_ttl / STEP_PART).clamp(1, LONGEST_STEP);
-        let (votes, failed_before) = ([0; MAX_NODES], NodeSet::EMPTY);
-        Fencing { votes, fence: None, lives, step, floor: 1, failed_before }
+        let (first, others) = (NO_VOTES, vec![NO_VOTES; keys.saturating_sub(1)].into());
+        Fencing { first, others, round, lives, step, floor: 1, failed_before: NodeSet::EMPTY }
     }
 
     /// Sets the floor of the node that is asked next: a counter below it counts as absent there.
@@ -62,25 +77,63 @@ impl Fencing {
         self.floor = floor;
     }
 
-    /// Takes a node's vote.
-    pub fn put(&mut self, node: NodeId, vote: u64) {
-        self.votes[node.index()] = vote;
+    /// The number of the round in which the nodes vote.
+    pub fn round(&self) -> u32 {
+        self.round
     }
 
-    /// The number, once it is known.
-    #[cfg(feature = "testing")]
+    /// Takes a node's votes, one for each key. Returns whether they are so many.
+    pub fn put(&mut self, node: NodeId, votes: &[u64]) -> bool {
+        let fits = votes.len() == 1 + self.others.len();
+        if fits {
+            let counts = self.counts_mut().zip(votes);
+            counts.for_each(|(count, &vote)| count.votes[node.index()] = vote);
+        }
+        fits
+    }
+
+    fn counts(&self) -> impl ExactSizeIterator<Item = &Count> {
+        (0..1 + self.others.len()).map(|key| match key.checked_sub(1) {
+            None => &self.first,
+            Some(other) => &self.others[other],
+        })
+    }
+
+    fn counts_mut(&mut self) -> impl Iterator<Item = &mut Count> {
+        std::iter::once(&mut self.first).chain(&mut self.others)
+    }
+
+    /// The number of the only key, or of the first one, once it is known.
     pub fn fence(&self) -> Option<NonZeroU64> {
-        self.fence
+        self.first.fence
     }
 
-    /// The vote of a node; 0 if it gave none.
+    /// The numbers of all keys; 0 as long as one is not known.
+    pub fn fences(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.counts().map(|count| count.fence.map_or(0, NonZeroU64::get))
+    }
+
+    /// The vote of a node for the only key; 0 if it gave none.
     #[cfg(feature = "testing")]
     pub fn vote_of(&self, node: NodeId) -> u64 {
-        self.votes[node.index()]
+        self.first.votes[node.index()]
     }
 
-    /// A majority of `majority` nodes granted: its number. These nodes granted.
-    pub fn count(&mut self, grants: NodeSet, majority: usize) -> Option<NonZeroU64> {
+    /// A majority of `majority` nodes granted: the numbers of all keys. These nodes granted.
+    /// Returns whether each key has a number.
+    pub fn count(&mut self, grants: NodeSet, majority: usize) -> bool {
+        self.counts_mut().for_each(|count| count.count(grants, majority));
+        self.counts().all(|count| count.fence.is_some())
+    }
+
+    /// Whether the node voted, and each of its counters is at the number already.
+    pub fn is_stored_at(&self, node: NodeId) -> bool {
+        self.counts().all(|count| count.is_stored_at(node))
+    }
+}
+
+impl Count {
+    fn count(&mut self, grants: NodeSet, majority: usize) {
         let mut votes = [0; MAX_NODES];
         let mut known = 0;
         for node in grants.iter() {
@@ -88,11 +141,9 @@ impl Fencing {
             known += 1;
         }
         self.fence = number_of(&mut votes[..known], majority).and_then(NonZeroU64::new);
-        self.fence
     }
 
-    /// Whether the node voted, and its counter is at the number already.
-    pub fn is_stored_at(&self, node: NodeId) -> bool {
+    fn is_stored_at(&self, node: NodeId) -> bool {
         let vote = self.votes[node.index()];
         vote > 0 && self.fence.is_some_and(|fence| vote >= fence.get())
     }
@@ -106,10 +157,20 @@ pub fn number_of(votes: &mut [u64], majority: usize) -> Option<u64> {
 }
 
 impl Record {
-    /// The fencing number.
+    /// The fencing number; of a lock over several keys that of the first one.
     #[inline]
     pub fn fence(&self) -> Option<NonZeroU64> {
-        self.trouble.as_ref()?.fencing.as_ref()?.fence
+        self.trouble.as_ref()?.fencing.as_ref()?.fence()
+    }
+
+    /// The fencing numbers for a handle of the lock.
+    #[inline]
+    pub fn fence_of_handle(&self) -> Fence {
+        match self.fence() {
+            None => Fence::None,
+            Some(fence) if self.set().is_none() => Fence::Of(fence),
+            Some(_) => Fence::OfEach(self.fences().collect()),
+        }
     }
 
     /// The votes for the fencing number, if the record asks for one.
@@ -117,11 +178,17 @@ impl Record {
         self.trouble.as_ref()?.fencing.as_deref()
     }
 
+    /// The fencing numbers of all keys, in the order of their bytes.
+    pub fn fences(&self) -> impl ExactSizeIterator<Item = u64> {
+        let fencing = self.fencing().expect("only fenced locks are asked about by fenced scripts");
+        fencing.fences()
+    }
+
     /// What the fenced scripts need.
     pub fn counting(&self) -> Counting {
         let fencing = self.fencing().expect("only fenced locks are asked about by fenced scripts");
         let Fencing { lives, step, floor, .. } = *fencing;
-        Counting { lives, step, floor, fence: fencing.fence.map_or(0, NonZeroU64::get) }
+        Counting { lives, step, floor, fence: fencing.fence().map_or(0, NonZeroU64::get) }
     }
 }
 
@@ -214,13 +281,32 @@ mod tests {
         assert_eq!(number_of(&mut [9, 2, 5, 4, 1], 3), Some(4));
         assert_eq!(number_of(&mut [9], 2), None);
         let nodes = [0, 1, 2].map(NodeId::new);
-        let mut fencing = Fencing::new(Duration::from_secs(60));
-        nodes.iter().zip([6, 2]).for_each(|(&node, vote)| fencing.put(node, vote));
+        let mut fencing = Fencing::new(1, 0, Duration::from_secs(60));
+        nodes.iter().zip([6, 2]).for_each(|(&node, vote)| assert!(fencing.put(node, &[vote])));
         assert!(!fencing.is_stored_at(nodes[0]), "it has no number yet");
         let grants: NodeSet = nodes[..2].iter().copied().collect();
-        assert_eq!(fencing.count(grants, 2), NonZeroU64::new(6));
+        assert!(fencing.count(grants, 2));
+        assert_eq!(fencing.fence(), NonZeroU64::new(6));
         assert_eq!(nodes.map(|node| fencing.is_stored_at(node)), [true, false, false]);
         assert_eq!((fencing.lives, fencing.step), (600_000, 1000));
-        assert_eq!(Fencing::new(Duration::from_millis(100)).step, 12);
+        assert_eq!(Fencing::new(1, 0, Duration::from_millis(100)).step, 12);
+    }
+
+    #[test]
+    fn each_key_of_a_set_has_the_number_that_a_majority_has_reached_for_it() {
+        let nodes = [0, 1, 2].map(NodeId::new);
+        let mut fencing = Fencing::new(2, 4, Duration::from_secs(60));
+        for (node, votes) in nodes.into_iter().zip([[6, 2], [5, 9]]) {
+            assert!(fencing.put(node, &votes));
+        }
+        assert!(!fencing.put(nodes[2], &[7]) && !fencing.put(nodes[2], &[7, 7, 7]), "two keys");
+        let grants: NodeSet = nodes[..2].iter().copied().collect();
+        assert!(!fencing.count(grants, 3), "two votes are no majority of five");
+        assert!(fencing.count(grants, 2));
+        assert!(fencing.fences().eq([6, 9]));
+        // Each node lacks one of the numbers.
+        assert_eq!(nodes.map(|node| fencing.is_stored_at(node)), [false; 3]);
+        assert!(fencing.put(nodes[2], &[6, 9]) && fencing.is_stored_at(nodes[2]));
+        assert_eq!(fencing.round(), 4);
     }
 }

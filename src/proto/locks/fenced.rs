@@ -16,6 +16,7 @@ use crate::proto::locks::ballot::{Ballot, Verdict};
 use crate::proto::locks::fence::Fencing;
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::round::Purpose;
+use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{Due, Locks};
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
@@ -24,10 +25,14 @@ use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
 
 impl Locks {
-    /// Asks these nodes for the key of a fenced lock, and for their votes.
+    /// Asks these nodes for the key of a fenced lock, or for all of its keys, and for their votes.
     pub(super) fn ask_for_votes(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
-        let fencing = Fencing::new(self.cluster.settings().max_ttl);
-        self.records.get_mut(id).trouble_mut().fencing = Some(Box::new(fencing));
+        let max_ttl = self.cluster.settings().max_ttl;
+        let record = self.records.get_mut(id);
+        let failed_before = record.fencing().map_or(NodeSet::EMPTY, |it| it.failed_before);
+        let mut fencing = Fencing::new(record.count_keys(), record.round.number, max_ttl);
+        fencing.failed_before = failed_before;
+        record.trouble_mut().fencing = Some(Box::new(fencing));
         let refuses = |&node: &NodeId| self.cluster.refuses_fence(node).is_some();
         let refusing: NodeSet = nodes.iter().filter(refuses).collect();
         self.records.get_mut(id).uncounted = refusing;
@@ -47,11 +52,21 @@ impl Locks {
         kind: fn(Form) -> Kind,
         now: Instant,
     ) {
+        let script = self.of_its_keys(id, script);
         let knows = |node: &NodeId| self.cluster.form_of(*node, script) == Form::Sha;
         let knowing: NodeSet = nodes.iter().filter(knows).collect();
         for node in nodes.iter() {
             let form = if knowing.contains(node) { Form::Sha } else { Form::Source };
             self.ask_counting(node, id, kind(form), now);
+        }
+    }
+
+    /// The fenced script that does this for the keys of the record: for one, or for several.
+    pub(super) fn of_its_keys(&self, id: RecordId, script: Fenced) -> Fenced {
+        match script {
+            Fenced::Acquire if self.records.get(id).set().is_some() => Fenced::AcquireSet,
+            Fenced::Extend if self.records.get(id).set().is_some() => Fenced::ExtendSet,
+            script => script,
         }
     }
 
@@ -78,7 +93,7 @@ impl Locks {
 
     /// Repeats an extend at a node that forgot its script.
     pub(super) fn repeat_extend(&mut self, node: NodeId, ask: LockAsk, now: Instant) {
-        let fenced = matches!(ask.kind, Kind::ExtendFenced(_));
+        let fenced = ask.kind.extends_fenced();
         if fenced && self.cluster.refuses_fence(node).is_none() {
             self.ask_counting(node, ask.record, Kind::ExtendFenced(Form::Source), now);
         } else {
@@ -93,7 +108,7 @@ impl Locks {
         refused.unwrap_or(NodeError::Quarantined)
     }
 
-    /// A node answered the fenced acquire script.
+    /// A node answered the fenced acquire script, over one key or several.
     pub(super) fn vote_answered(
         &mut self,
         node: NodeId,
@@ -102,33 +117,39 @@ impl Locks {
         reply: NodeReply,
         now: Instant,
     ) {
-        let vote = self.cluster.vote(node);
+        let votes = self.cluster.votes(node, ask.kind);
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
+        // What holds a key may be our own token: a script that failed after its first write has
+        // written, and an earlier round of this attempt may have been granted.
+        let may_be_ours = record.fencing().is_some_and(|it| it.failed_before.contains(node))
+            || record.set().is_some_and(SetOfKeys::takes_singly);
+        // A later question of this attempt may still create other keys.
+        let asks_more = record.set().is_some() && record.asked.contains(node);
+        let mut reply = reply;
         match reply {
             NodeReply::Granted => {
                 record.note_answer(now);
-                record.confirm(node);
-                if let Some(fencing) = &mut record.trouble_mut().fencing {
-                    fencing.put(node, vote);
+                if !asks_more {
+                    record.confirm(node);
+                }
+                let fencing = &mut record.trouble_mut().fencing;
+                let of_round = fencing.as_mut().filter(|fencing| fencing.round() == ask.round);
+                if of_round.is_some_and(|fencing| !fencing.put(node, votes)) {
+                    reply = NodeReply::Failed(NodeError::Garbage);
                 }
             }
-            NodeReply::Held => {
-                // What holds the key may be our own token: a script that failed after its first
-                // write has written.
-                if record.fencing().is_some_and(|it| it.failed_before.contains(node)) {
-                    record.note_answer(now);
-                } else {
-                    record.release_pending.remove(node);
-                }
-            }
-            // The script did not run.
-            NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand) => {
+            // The node holds a key for another token, or the script did not run.
+            NodeReply::Held
+            | NodeReply::Failed(NodeError::NoScript | NodeError::UnknownCommand)
+                if !may_be_ours =>
+            {
                 record.release_pending.remove(node);
             }
             // A script that fails may have written before.
             _ => record.note_answer(now),
         }
+        self.note_named(node, ask.record, reply);
         if self.repeats_by_source(node, ask, form, reply, now) {
             return;
         }
@@ -154,8 +175,9 @@ impl Locks {
         if form != Form::Sha || !reply.asks_for_the_source() {
             return false;
         }
-        let acquires = matches!(ask.kind, Kind::AcquireFenced(_));
+        let acquires = ask.kind.asks_for_votes();
         let script = if acquires { Fenced::Acquire } else { Fenced::Extend };
+        let script = self.of_its_keys(ask.record, script);
         self.cluster.note_refused_sha(node, script, reply);
         let record = self.records.get(ask.record);
         let wanted = record.phase == Phase::Asking
@@ -169,6 +191,7 @@ impl Locks {
                 if let Some(fencing) = &mut self.records.get_mut(ask.record).trouble_mut().fencing {
                     fencing.failed_before.insert(node);
                 }
+                self.set_of(ask.record, SetOfKeys::may_hold_part);
             }
             self.ask_counting(node, ask.record, ask.kind.by_source(), now);
         }
@@ -179,7 +202,8 @@ impl Locks {
     /// flight.
     pub(super) fn awaits_late_vote(&self, ask: LockAsk) -> bool {
         let record = self.records.get(ask.record);
-        let votes = matches!(ask.kind, Kind::AcquireFenced(_));
+        let votes = ask.kind.asks_for_votes()
+            && record.fencing().is_some_and(|fencing| fencing.round() == ask.round);
         votes && record.phase == Phase::Asking && record.round.purpose == Purpose::WriteBack
     }
 
@@ -195,7 +219,7 @@ impl Locks {
                 if let Err(cause) = self.cluster.may_ask(node) {
                     NodeReply::Failed(cause)
                 } else {
-                    let form = self.cluster.form_of(node, Fenced::Extend);
+                    let form = self.cluster.form_of(node, self.of_its_keys(id, Fenced::Extend));
                     self.ask_counting(node, id, Kind::WriteBack(form), now);
                     return;
                 }
@@ -208,15 +232,24 @@ impl Locks {
     /// A majority granted and voted. If its votes are equal, the lock is won; otherwise the number
     /// is written back first.
     pub(super) fn votes_are_in(&mut self, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
+        if now >= record.deadline {
+            self.attempt_is_lost(id, now);
+            return;
+        }
+        // Before the last round of a set that takes its keys one by one, no node votes.
+        if record.set().is_some() && self.takes_next_key(id, now) {
+            return;
+        }
         let needed = self.cluster.quorum();
         let record = self.records.get_mut(id);
         let grants = record.round.ballot().grants();
         let Some(fencing) = &mut record.trouble_mut().fencing else {
             unreachable!("a fenced round begins with its votes")
         };
-        let fence = fencing.count(grants, needed);
+        let is_known = fencing.count(grants, needed);
         let stored: NodeSet = grants.iter().filter(|&node| fencing.is_stored_at(node)).collect();
-        if fence.is_none() || now >= record.deadline {
+        if !is_known {
             self.attempt_is_lost(id, now);
         } else if stored.len() >= needed || is_planted(Fault::NoWriteBack) {
             self.cluster.stats_mut().fenced += 1;
@@ -281,6 +314,7 @@ impl Locks {
         let record = self.records.get_mut(ask.record);
         record.asked.take(node);
         record.note_answer(now);
+        self.note_named(node, ask.record, reply);
         if self.repeats_by_source(node, ask, form, reply, now) {
             return;
         }

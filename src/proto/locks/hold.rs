@@ -235,8 +235,9 @@ impl Locks {
         record.asked.take(node);
         let current = record.phase == Phase::Held && record.round.number == ask.round;
         if reply.asks_for_the_source() && form == Form::Sha {
-            if matches!(ask.kind, Kind::ExtendFenced(_)) {
-                self.cluster.note_refused_sha(node, Fenced::Extend, reply);
+            if ask.kind.extends_fenced() {
+                let script = self.of_its_keys(ask.record, Fenced::Extend);
+                self.cluster.note_refused_sha(node, script, reply);
             }
             // The extend is repeated even if a majority has agreed: this node's key has to be
             // extended, too, or healed. A repeat must never follow a release, because it could

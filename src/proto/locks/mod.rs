@@ -567,5 +567,5 @@ fn busy(busy: Busy) -> Error {
 }
 
 fn handle_of(id: RecordId, record: &Record) -> Lock {
-    Lock { record: id, token: record.token.clone(), fence: record.fence() }
+    Lock { record: id, token: record.token.clone(), fence: record.fence_of_handle() }
 }

@@ -577,6 +577,7 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::lock::Fence;
     use rand::SeedableRng;
     use rand::rngs::StdRng;
 
@@ -588,7 +589,7 @@ mod tests {
 
     fn lock(records: &Records, record: RecordId) -> Lock {
         let open = records.get(record);
-        Lock { record, token: open.token.clone(), fence: None }
+        Lock { record, token: open.token.clone(), fence: Fence::None }
     }
 
     #[test]
@@ -610,7 +611,7 @@ mod tests {
         let mut records = Records::new(1);
         let record = open(&mut records, b"a").unwrap();
         let other = LockToken::random(&mut StdRng::from_seed([2; 32]));
-        assert_eq!(records.find(&Lock { record, token: other, fence: None }), None);
+        assert_eq!(records.find(&Lock { record, token: other, fence: Fence::None }), None);
         assert_eq!(records.find(&lock(&records, record)), Some(record));
     }
 

@@ -18,7 +18,7 @@ use crate::proto::locks::auto_extend::AutoExtend;
 use crate::proto::locks::ballot::{Ballot, Verdict};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
-use crate::proto::locks::round::Round;
+use crate::proto::locks::round::{Purpose, Round};
 use crate::proto::locks::sets::SetOfKeys;
 use crate::proto::locks::{AcquireParams, Due, Locks, WaitEvent, busy};
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -73,7 +73,10 @@ impl Locks {
             self.check_room()?;
         }
         let token = self.random_token();
-        let round = Round::acquire(self.cluster.size(), now, params.ttl);
+        let mut round = Round::acquire(self.cluster.size(), now, params.ttl);
+        if params.fenced {
+            round.purpose = Purpose::Fenced;
+        }
         let id = self.records.open_set(keys, token, round).ok_or(busy(Busy::Records))?;
         for key in 0..keys.len() {
             match waits_in.iter().find(|(waited_for, _)| *waited_for == key) {
@@ -97,7 +100,7 @@ impl Locks {
         Ok(op)
     }
 
-    fn set_of(&mut self, id: RecordId, change: impl FnOnce(&mut SetOfKeys)) {
+    pub(super) fn set_of(&mut self, id: RecordId, change: impl FnOnce(&mut SetOfKeys)) {
         if let Some(set) = self.records.get_mut(id).set_mut() {
             change(set);
         }
@@ -205,6 +208,12 @@ impl Locks {
             Kind::Release(_) => self.ask_all(nodes, id, Kind::ReleaseSet(Form::Source), now),
             Kind::Heal => self.ask_all(nodes, id, Kind::HealSet, now),
             Kind::Adopt => self.ask_all(nodes, id, Kind::AdoptSet, now),
+            Kind::AcquireFenced(form) => {
+                self.ask_all(nodes, id, Kind::AcquireFencedSet(form), now);
+            }
+            Kind::ExtendFenced(form) => self.ask_all(nodes, id, Kind::ExtendFencedSet(form), now),
+            Kind::WriteBack(form) => self.ask_all(nodes, id, Kind::WriteBackSet(form), now),
+            Kind::HealFenced => self.ask_all(nodes, id, Kind::HealFencedSet, now),
             other => unreachable!("{other:?} is not asked about several keys"),
         }
     }
@@ -243,7 +252,13 @@ impl Locks {
                 self.note_named(node, ask.record, reply);
                 self.extend_answered(node, ask, form, reply, now);
             }
-            Kind::HealSet => self.heal_answered(node, ask, reply, now),
+            Kind::HealSet | Kind::HealFencedSet => self.heal_answered(node, ask, reply, now),
+            Kind::AcquireFencedSet(form) => self.vote_answered(node, ask, form, reply, now),
+            Kind::ExtendFencedSet(form) => {
+                self.note_named(node, ask.record, reply);
+                self.extend_answered(node, ask, form, reply, now);
+            }
+            Kind::WriteBackSet(form) => self.write_back_answered(node, ask, form, reply, now),
             Kind::AdoptSet => {
                 self.note_named(node, ask.record, reply);
                 self.adopt_answered(node, ask, reply, now);

@@ -261,6 +261,12 @@ impl Record {
         }
     }
 
+    /// Whether an acquire asks for all keys now. A set that takes its keys one by one does so in
+    /// its last round only.
+    pub fn asks_for_all_keys(&self) -> bool {
+        self.set().is_none_or(|set| set.asked_ends().len() == set.len())
+    }
+
     /// The hash of each key.
     pub fn hashes(&self) -> impl Iterator<Item = KeyHash> {
         let one = self.set().is_none().then(|| KeyHash::of(&self.key));

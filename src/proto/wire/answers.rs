@@ -8,6 +8,7 @@ use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::inspection::Value;
 use crate::proto::wire::ask::{Kind, TaskAsk};
 use crate::proto::wire::command::Form;
+use crate::proto::wire::fenced_sets;
 use crate::proto::wire::fencing;
 use crate::proto::wire::handshake::Step;
 use crate::proto::wire::line::Standing;
@@ -93,16 +94,27 @@ pub(super) fn about_lock(
         Kind::ExtendSet(_) | Kind::AdoptSet | Kind::ReleaseSet(_) => {
             sets::answer(reply).map(|(said, _)| said).or_else(|| failed(reply))
         }
+        // The votes are read by `number`.
+        Kind::AcquireFencedSet(_) | Kind::HealFencedSet => {
+            let read = fenced_sets::acquire_votes(reply, &mut Vec::new());
+            read.map(|(said, _)| said).or_else(|| failed(reply))
+        }
+        Kind::ExtendFencedSet(_) | Kind::WriteBackSet(_) => {
+            sets::answer(reply).map(|(said, _)| said).or_else(|| failed(reply))
+        }
         Kind::Exists => by_count(reply, NodeReply::Held),
     }
 }
 
 /// The number that a reply contains, for a question whose answer has one: the vote of a node, or
-/// the key of a set that it names.
-pub(super) fn number(kind: Kind, reply: &Reply<'_>) -> Option<u64> {
+/// the key of a set that it names. The votes for all keys of a set are put into `votes`.
+pub(super) fn number(kind: Kind, reply: &Reply<'_>, votes: &mut Vec<u64>) -> Option<u64> {
     match kind {
         Kind::AcquireFenced(_) => Some(vote(reply).unwrap_or_default()),
         Kind::AcquireSet(_) | Kind::HealSet => sets::acquire_answer(reply).map(|(_, key)| key),
+        Kind::AcquireFencedSet(_) | Kind::HealFencedSet => {
+            fenced_sets::acquire_votes(reply, votes).map(|(_, key)| key)
+        }
         kind if kind.is_of_set() => sets::answer(reply).map(|(_, key)| key),
         _ => None,
     }
@@ -128,6 +140,8 @@ pub(super) fn plain(kind: Kind, bytes: &[u8]) -> Option<(NodeReply, usize)> {
         Kind::Join(_) | Kind::Claim(_) => None,
         Kind::AcquireSet(_) | Kind::ExtendSet(_) | Kind::ReleaseSet(_) => None,
         Kind::HealSet | Kind::AdoptSet => None,
+        Kind::AcquireFencedSet(_) | Kind::ExtendFencedSet(_) => None,
+        Kind::HealFencedSet | Kind::WriteBackSet(_) => None,
     }
 }
 

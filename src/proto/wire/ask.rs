@@ -65,6 +65,14 @@ pub enum Kind {
     AdoptSet,
     /// As `Release`, over all keys.
     ReleaseSet(Form),
+    /// As `AcquireFenced`, over all keys.
+    AcquireFencedSet(Form),
+    /// As `ExtendFenced`, over all keys.
+    ExtendFencedSet(Form),
+    /// As `HealFenced`, over all keys.
+    HealFencedSet,
+    /// As `WriteBack`, over all keys.
+    WriteBackSet(Form),
     /// The release script.
     Release(Form),
     /// `EXISTS`: after a native release that answered 0, is the key gone or another's?
@@ -128,6 +136,8 @@ impl Kind {
                 | Kind::AcquireSet(_)
                 | Kind::HealSet
                 | Kind::AdoptSet
+                | Kind::AcquireFencedSet(_)
+                | Kind::HealFencedSet
         )
     }
 
@@ -151,6 +161,9 @@ impl Kind {
             Kind::AcquireSet(_) => Kind::AcquireSet(Form::Source),
             Kind::ExtendSet(_) => Kind::ExtendSet(Form::Source),
             Kind::ReleaseSet(_) => Kind::ReleaseSet(Form::Source),
+            Kind::AcquireFencedSet(_) => Kind::AcquireFencedSet(Form::Source),
+            Kind::ExtendFencedSet(_) => Kind::ExtendFencedSet(Form::Source),
+            Kind::WriteBackSet(_) => Kind::WriteBackSet(Form::Source),
             other => other,
         }
     }
@@ -159,12 +172,29 @@ impl Kind {
     #[inline]
     pub const fn is_of_set(self) -> bool {
         let asks = matches!(self, Kind::AcquireSet(_) | Kind::ExtendSet(_) | Kind::ReleaseSet(_));
-        asks || matches!(self, Kind::HealSet | Kind::AdoptSet)
+        asks || matches!(self, Kind::HealSet | Kind::AdoptSet) || self.is_of_fenced_set()
+    }
+
+    /// Whether the question is about all keys of a set and their counters.
+    #[inline]
+    pub const fn is_of_fenced_set(self) -> bool {
+        let votes = matches!(self, Kind::AcquireFencedSet(_) | Kind::HealFencedSet);
+        votes || matches!(self, Kind::ExtendFencedSet(_) | Kind::WriteBackSet(_))
+    }
+
+    /// Whether the answer has the votes for fencing numbers.
+    pub const fn asks_for_votes(self) -> bool {
+        matches!(self, Kind::AcquireFenced(_) | Kind::AcquireFencedSet(_))
+    }
+
+    /// Whether the question extends keys and raises their counters.
+    pub const fn extends_fenced(self) -> bool {
+        matches!(self, Kind::ExtendFenced(_) | Kind::ExtendFencedSet(_))
     }
 
     /// Whether the question asks for a key that no client holds.
     pub const fn acquires(self) -> bool {
-        matches!(self, Kind::Acquire | Kind::AcquireFenced(_) | Kind::AcquireSet(_))
+        matches!(self, Kind::Acquire | Kind::AcquireSet(_)) || self.asks_for_votes()
     }
 
     /// Whether a fair lock asks this by a script that names the line of its key.

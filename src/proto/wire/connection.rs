@@ -23,7 +23,7 @@ use crate::proto::settings::{Limits, Secret};
 use crate::proto::surplus::{shrink_bytes, shrink_list, shrink_queue};
 use crate::proto::time::Instant;
 use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
-use crate::proto::wire::ask::{Ask, LockAsk, NodeAsk};
+use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
 use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step, time};
 use crate::proto::wire::line::{HandedOver, Standing, is_subscribed};
@@ -111,6 +111,8 @@ pub struct Connection {
     /// The last vote for a fencing number, or the last key of a set that the node named, kept here
     /// for the same reason.
     number: u64,
+    /// The last votes for the fencing numbers of a set, one for each key.
+    votes: Vec<u64>,
     /// The keys of a push that reported writes to several.
     written: Vec<KeyHash>,
     last_answer: Instant,
@@ -255,6 +257,11 @@ impl Connection {
         self.number
     }
 
+    /// The last votes for fencing numbers, one for each key, in the answer to this question.
+    pub fn votes(&self, kind: Kind) -> &[u64] {
+        if kind.is_of_set() { &self.votes } else { std::slice::from_ref(&self.number) }
+    }
+
     /// What the last answer to a join says.
     pub fn standing(&self) -> &Standing {
         &self.standing
@@ -326,8 +333,8 @@ impl Connection {
                     read_push(elements, &self.key_prefix, found)
                 }
                 _ => {
-                    let kept =
-                        (&mut self.fact, &mut self.seen, &mut self.number, &mut self.standing);
+                    let numbers = (&mut self.number, &mut self.votes);
+                    let kept = (&mut self.fact, &mut self.seen, numbers, &mut self.standing);
                     let incoming = take(&self.asks, kept, &reply)?;
                     self.asks.pop_front();
                     count_answer(&mut self.moments, &mut self.unwritten, &mut self.asked_at);
@@ -370,12 +377,16 @@ impl Connection {
     }
 }
 
+/// Where a connection keeps the content of the last answers that have one.
+type Kept<'a> =
+    (&'a mut Fact, &'a mut Option<Value>, (&'a mut u64, &'a mut Vec<u64>), &'a mut Standing);
+
 /// Reads the reply to the oldest question. A reply that the question cannot have leaves it
 /// unanswered: it is reported as lost with the others, when the connection ends.
 #[inline]
 fn take(
     asks: &VecDeque<Ask>,
-    (fact, seen, number, standing): (&mut Fact, &mut Option<Value>, &mut u64, &mut Standing),
+    (fact, seen, (number, votes), standing): Kept<'_>,
     reply: &Reply<'_>,
 ) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {
@@ -387,7 +398,7 @@ fn take(
     };
     let incoming = match ask {
         Ask::Lock(ask) => {
-            if let Some(found) = answers::number(ask.kind, reply) {
+            if let Some(found) = answers::number(ask.kind, reply, votes) {
                 *number = found;
             }
             let lock_reply = answers::about_lock(ask.kind, reply, standing);

@@ -6,6 +6,7 @@ pub mod ask;
 pub mod command;
 pub mod connection;
 mod error_line;
+pub mod fenced_sets;
 pub mod fencing;
 pub mod handshake;
 pub mod line;

@@ -12,6 +12,7 @@ use super::set_scripts;
 use super::{Call, Master, Trouble};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::wire::command::{ADOPT, EXTEND, MARK, RELEASE, Script};
+use crate::proto::wire::fenced_sets::{FENCED_ACQUIRE_SET, FENCED_EXTEND_SET};
 use crate::proto::wire::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
 use crate::proto::wire::line::{HAND_OVER, JOIN};
 use crate::proto::wire::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
@@ -34,6 +35,8 @@ const KNOWN: &[Known] = &[
     (ACQUIRE_SET, set_scripts::acquire),
     (EXTEND_SET, set_scripts::extend),
     (RELEASE_SET, set_scripts::release),
+    (FENCED_ACQUIRE_SET, set_scripts::fenced_acquire),
+    (FENCED_EXTEND_SET, set_scripts::fenced_extend),
     (set_scripts::ADOPT_ALL, set_scripts::adopt),
 ];
 
@@ -68,16 +71,13 @@ fn extend(lua: &mut Sandbox) -> Outcome {
     Ok(Reply::Integer(1))
 }
 
-const NO_COUNTER: &str = "ERR the fencing counter is not a number";
+pub(super) const NO_COUNTER: &str = "ERR the fencing counter is not a number";
 
 /// From here on a script cannot count exactly.
 const COUNTER_LIMIT: f64 = 9_007_199_254_740_991.0;
 
 fn fenced_acquire(lua: &mut Sandbox) -> Outcome {
-    let Some(found) = lua.counter()? else { return Ok(Reply::error(NO_COUNTER)) };
-    if !(0.0..COUNTER_LIMIT).contains(&found) {
-        return Ok(Reply::error(NO_COUNTER));
-    }
+    let Some(found) = lua.counter(1)? else { return Ok(Reply::error(NO_COUNTER)) };
     let words = [Some(&b"SET"[..]), lua.key(0), lua.argument(0)];
     let options = [Some(&b"NX"[..]), Some(b"PX"), lua.argument(1)];
     if lua.call(&[words, options].concat())? == Reply::Null {
@@ -87,7 +87,7 @@ fn fenced_acquire(lua: &mut Sandbox) -> Outcome {
     let count = if found < floor { lua.seed(3)?.max(found) } else { found };
     let raised = lua.argument(5).and_then(to_number);
     let count = raised.map_or(count + 1.0, |fence| count.max(fence));
-    lua.set_counter(count, 2)?;
+    lua.set_counter(1, count, 2)?;
     Ok(Reply::Integer(count as i64))
 }
 
@@ -99,17 +99,14 @@ fn fenced_extend(lua: &mut Sandbox) -> Outcome {
         token if !token_is(&token, lua.argument(0)) => return Ok(Reply::Integer(-1)),
         _ => {}
     }
-    let Some(found) = lua.counter()? else { return Ok(Reply::error(NO_COUNTER)) };
-    if !(0.0..COUNTER_LIMIT).contains(&found) {
-        return Ok(Reply::error(NO_COUNTER));
-    }
+    let Some(found) = lua.counter(1)? else { return Ok(Reply::error(NO_COUNTER)) };
     let fence = lua.number_argument(2)?;
     if found >= fence {
         lua.call(&[Some(b"PEXPIRE"), lua.key(1), lua.argument(3)])?;
     } else {
         let floor = lua.number_argument(5)?;
         let count = if found < floor { lua.seed(4)?.max(found) } else { found };
-        lua.set_counter(count.max(fence), 3)?;
+        lua.set_counter(1, count.max(fence), 3)?;
     }
     if lua.argument(1) == Some(b"0") {
         return Ok(Reply::Integer(1));
@@ -328,16 +325,17 @@ impl<'a> Sandbox<'a> {
         self.argument(index).and_then(to_number).ok_or_else(nil)
     }
 
-    /// `tonumber(redis.call('GET', KEYS[2]) or 0)`.
-    fn counter(&mut self) -> Result<Option<f64>, Reply> {
-        Ok(match self.call(&[Some(b"GET"), self.key(1)])? {
+    /// `tonumber(redis.call('GET', KEYS[place + 1]) or 0)`, if a counter can have that value.
+    pub(super) fn counter(&mut self, place: usize) -> Result<Option<f64>, Reply> {
+        let found = match self.call(&[Some(b"GET"), self.key(place)])? {
             Reply::Bulk(digits) => to_number(&digits),
             _ => Some(0.0),
-        })
+        };
+        Ok(found.filter(|found| (0.0..COUNTER_LIMIT).contains(found)))
     }
 
     /// What an absent counter starts from; `ARGV[step + 1]` is the step.
-    fn seed(&mut self, step: usize) -> Result<f64, Reply> {
+    pub(super) fn seed(&mut self, step: usize) -> Result<f64, Reply> {
         if is_planted(Fault::LostCounterFromZero) {
             return Ok(0.0);
         }
@@ -349,10 +347,15 @@ impl<'a> Sandbox<'a> {
         Ok(((millis / step).floor() * step * 1048.576).floor())
     }
 
-    /// Writes the counter, which lives as long as `ARGV[lives + 1]` says.
-    fn set_counter(&mut self, count: f64, lives: usize) -> Result<Reply, Reply> {
+    /// Writes the counter at `KEYS[place + 1]`, which lives as long as `ARGV[lives + 1]` says.
+    pub(super) fn set_counter(
+        &mut self,
+        place: usize,
+        count: f64,
+        lives: usize,
+    ) -> Result<Reply, Reply> {
         let digits = format!("{count:.0}");
-        let words = [Some(&b"SET"[..]), self.key(1), Some(digits.as_bytes())];
+        let words = [Some(&b"SET"[..]), self.key(place), Some(digits.as_bytes())];
         self.call(&[&words[..], &[Some(b"PX"), self.argument(lives)]].concat())
     }
 

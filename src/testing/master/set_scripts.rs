@@ -2,7 +2,8 @@
 //! [`crate::proto::wire::sets`].
 
 use super::reply::Reply;
-use super::scripts::{Outcome, Sandbox, number, to_number, token_is};
+use super::scripts::{NO_COUNTER, Outcome, Sandbox, number, to_number, token_is};
+use crate::proto::planted::{Fault, is_planted};
 use crate::proto::wire::command::Script;
 use crate::proto::wire::sets::ADOPT_SET;
 
@@ -62,14 +63,20 @@ pub(super) fn extend(lua: &mut Sandbox<'_>) -> Outcome {
     if let Some(answer) = all_are_ours(lua, &[0]) {
         return Ok(answer);
     }
-    for index in 0..lua.count_keys() {
+    prolong(lua, lua.count_keys())?;
+    Ok(Reply::Integer(1))
+}
+
+/// Prolongs the first so many keys.
+fn prolong(lua: &mut Sandbox<'_>, keys: usize) -> Result<(), Reply> {
+    for index in 0..keys {
         let left = number(&lua.call(&[Some(b"PTTL"), lua.key(index)])?);
         let short = left < lua.number_argument(1)?;
         let longer = format!("{:.0}", left + 1.0);
         let ttl = if short { lua.argument(1) } else { Some(longer.as_bytes()) };
         lua.call(&[Some(b"PEXPIRE"), lua.key(index), ttl])?;
     }
-    Ok(Reply::Integer(1))
+    Ok(())
 }
 
 pub(super) fn release(lua: &mut Sandbox<'_>) -> Outcome {
@@ -100,9 +107,72 @@ pub(super) fn adopt(lua: &mut Sandbox<'_>) -> Outcome {
     Ok(Reply::Integer(1))
 }
 
+pub(super) fn fenced_acquire(lua: &mut Sandbox<'_>) -> Outcome {
+    let (keys, mut own) = (lua.count_keys() / 2, Vec::new());
+    for index in 0..keys {
+        match look(lua, index, &[0]) {
+            Found::Nothing => own.push(false),
+            Found::Ours => own.push(true),
+            Found::Others => return Ok(named(1, index, 0)),
+            Found::Trouble(error) => return Ok(error),
+        }
+    }
+    let Some(mut counts) = counters(lua, keys)? else { return Ok(Reply::error(NO_COUNTER)) };
+    for (index, own) in own.into_iter().enumerate() {
+        let key = lua.key(index);
+        if own && number(&lua.call(&[Some(b"PTTL"), key])?) >= lua.number_argument(1)? {
+            continue;
+        }
+        lua.call(&[Some(b"SET"), key, lua.argument(0), Some(b"PX"), lua.argument(1)])?;
+    }
+    let floor = lua.number_argument(4)?;
+    for (index, count) in counts.iter_mut().enumerate() {
+        if *count < floor {
+            *count = lua.seed(3)?.max(*count);
+        }
+        let raised = lua.argument(5 + index).and_then(to_number);
+        *count = raised.map_or(*count + 1.0, |fence| count.max(fence));
+        lua.set_counter(keys + index, *count, 2)?;
+    }
+    Ok(Reply::Array(counts.into_iter().map(|count| Reply::Integer(count as i64)).collect()))
+}
+
+pub(super) fn fenced_extend(lua: &mut Sandbox<'_>) -> Outcome {
+    let keys = lua.count_keys() / 2;
+    let unchecked = is_planted(Fault::WriteBackWithoutToken) && lua.argument(1) == Some(b"0");
+    if let Some(answer) = are_ours(lua, keys, &[0]).filter(|_| !unchecked) {
+        return Ok(answer);
+    }
+    let Some(counts) = counters(lua, keys)? else { return Ok(Reply::error(NO_COUNTER)) };
+    let floor = lua.number_argument(4)?;
+    for (index, count) in counts.into_iter().enumerate() {
+        let fence = lua.number_argument(5 + index)?;
+        if count >= fence {
+            lua.call(&[Some(b"PEXPIRE"), lua.key(keys + index), lua.argument(2)])?;
+        } else {
+            let count = if count < floor { lua.seed(3)?.max(count) } else { count };
+            lua.set_counter(keys + index, count.max(fence), 2)?;
+        }
+    }
+    if lua.argument(1) != Some(b"0") {
+        prolong(lua, keys)?;
+    }
+    Ok(Reply::Integer(1))
+}
+
+/// What the counters of so many keys have, if all of them are numbers.
+fn counters(lua: &mut Sandbox<'_>, keys: usize) -> Result<Option<Vec<f64>>, Reply> {
+    (0..keys).map(|index| lua.counter(keys + index)).collect()
+}
+
 /// The answer of a script that stops at the first key that is not ours, if there is one.
 fn all_are_ours(lua: &mut Sandbox<'_>, tokens: &[usize]) -> Option<Reply> {
-    (0..lua.count_keys()).find_map(|index| match look(lua, index, tokens) {
+    are_ours(lua, lua.count_keys(), tokens)
+}
+
+/// The same, of the first so many keys.
+fn are_ours(lua: &mut Sandbox<'_>, keys: usize, tokens: &[usize]) -> Option<Reply> {
+    (0..keys).find_map(|index| match look(lua, index, tokens) {
         Found::Ours => None,
         Found::Nothing => Some(named(2, index, 0)),
         Found::Others => Some(named(2, index, 1)),

@@ -32,6 +32,7 @@ impl Connection {
             standing: _,
             handed_over: _,
             number: _,
+            votes: _,
             written,
             // How large its buffers were.
             most: _,

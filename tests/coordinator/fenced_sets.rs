@@ -1,0 +1,399 @@
+//! Locks over several keys with a fencing number for each key: what the nodes are asked, and which
+//! answers make a number.
+
+use std::time::Duration;
+
+use redlatch::proto::fenced_sets::{FENCED_ACQUIRE_SET, FENCED_EXTEND_SET};
+use redlatch::proto::fencing::counter_key;
+use redlatch::proto::sets::{ACQUIRE_SET, EXTEND_SET, RELEASE_SET};
+use redlatch::proto::{KeySet, ReportedSet};
+use redlatch::{ConfigError, Error, Lock, Op, Outcome, RestartGuard};
+
+use crate::bench::{Bench, Command, TTL};
+use crate::fencing::{refused, won};
+use crate::fencing_on_masters::{World, majorities};
+
+const NOPERM: &str = "-NOPERM this user has no permissions to run the 'evalsha' command\r\n";
+
+fn keys() -> KeySet {
+    KeySet::new(["b", "a"]).expect("a good set")
+}
+
+fn ask(bench: &mut Bench) -> Op {
+    wait_for(bench, Duration::ZERO)
+}
+
+fn wait_for(bench: &mut Bench, wait: Duration) -> Op {
+    let now = bench.now;
+    bench.core.acquire_all_fenced(&keys(), TTL, wait, None, 7, now).expect("it can be asked for")
+}
+
+/// The script that a command runs, its keys and counters, and what follows the token.
+fn script(command: &Command) -> String {
+    let scripts = [
+        ("acquire", ACQUIRE_SET),
+        ("extend", EXTEND_SET),
+        ("release", RELEASE_SET),
+        ("count", FENCED_ACQUIRE_SET),
+        ("raise", FENCED_EXTEND_SET),
+    ];
+    let runs = |(_, script): &&(&str, redlatch::proto::command::Script)| match &command[0][..] {
+        "EVAL" => command[1] == script.source,
+        "EVALSHA" => command[1] == script.sha1,
+        _ => false,
+    };
+    let (name, _) = scripts.iter().find(runs).unwrap_or_else(|| panic!("{command:?}"));
+    let count: usize = command[2].parse().expect("a number of keys");
+    let (keys, arguments) = command[3..].split_at(count);
+    format!("{name} {} | {}", keys.join(" "), arguments[1..].join(" "))
+}
+
+const KEYS: &str = "a b {a}:fence {b}:fence";
+
+#[track_caller]
+fn expect(bench: &mut Bench, node: usize, expected: &str) {
+    let said = bench.said(node);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(script(&said[0]).replace(KEYS, "KEYS"), expected, "node {node}");
+}
+
+/// A node votes for the two keys.
+fn vote(bench: &mut Bench, node: usize, votes: [u64; 2]) {
+    bench.reply(node, &format!("*2\r\n:{}\r\n:{}\r\n", votes[0], votes[1]));
+}
+
+fn fences(lock: &Lock) -> Vec<u64> {
+    lock.fences().collect()
+}
+
+const COUNT: &str = "count KEYS | 10000 600000 1000 1";
+
+fn hold(bench: &mut Bench, votes: [u64; 2]) -> Lock {
+    ask(bench);
+    for node in 0..bench.markers.len() {
+        expect(bench, node, COUNT);
+        vote(bench, node, votes);
+    }
+    won(bench)
+}
+
+#[test]
+fn fences_of_equal_votes_take_one_round_trip() {
+    let mut bench = Bench::new(3);
+    let lock = hold(&mut bench, [7, 90]);
+    assert_eq!((lock.fence(), fences(&lock)), (None, vec![7, 90]));
+    assert_eq!(fences(&lock.alias()), [7, 90]);
+    assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 0));
+    bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
+    for node in 0..3 {
+        expect(&mut bench, node, "raise KEYS | 10000 600000 1000 1 7 90");
+        bench.reply(node, ":1\r\n");
+    }
+    assert!(matches!(bench.completion().unwrap().result, Ok(Outcome::Extended { .. })));
+    bench.core.release_nowait(&lock, bench.now);
+    for node in 0..3 {
+        expect(&mut bench, node, "release a b | ");
+        bench.reply(node, ":1\r\n");
+    }
+    bench.assert_idle();
+    assert_eq!(fences(&lock), [7, 90], "a late holder still knows its numbers");
+}
+
+#[test]
+fn fences_of_different_votes_are_written_back_before_the_lock_is_handed_out() {
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    for (node, votes) in [(0, [6, 2]), (1, [2, 9])] {
+        expect(&mut bench, node, COUNT);
+        vote(&mut bench, node, votes);
+    }
+    // Each of the nodes lacks one of the numbers.
+    for node in 0..2 {
+        assert!(bench.completion().is_none());
+        expect(&mut bench, node, "raise KEYS | 0 600000 1000 1 6 9");
+        bench.reply(node, ":1\r\n");
+    }
+    assert_eq!(fences(&won(&mut bench)), [6, 9]);
+    assert_eq!((bench.core.stats().fenced, bench.core.stats().written_back), (1, 1));
+}
+
+#[test]
+fn fences_whose_write_back_finds_a_key_gone_are_none() {
+    // The second key is gone; the first one is another client's.
+    for (found, named) in [(":-4\r\n", "b"), (":-3\r\n", "a")] {
+        let mut bench = Bench::new(3);
+        ask(&mut bench);
+        expect(&mut bench, 2, COUNT);
+        bench.reply(2, ":-1\r\n");
+        for (node, votes) in [(0, [6, 6]), (1, [6, 2])] {
+            expect(&mut bench, node, COUNT);
+            vote(&mut bench, node, votes);
+        }
+        expect(&mut bench, 1, "raise KEYS | 0 600000 1000 1 6 6");
+        bench.reply(1, found);
+        let error = refused(&mut bench);
+        let report = error.report().expect("it has a report");
+        assert!(matches!(error, Error::Contended(_)), "{error}");
+        assert_eq!(report.set, Some(ReportedSet { keys: 2, named: true }));
+        assert_eq!(*report.key, *named.as_bytes(), "{error}");
+        for node in 0..2 {
+            expect(&mut bench, node, "release a b | ");
+            bench.reply(node, ":-2\r\n");
+        }
+        assert!(bench.said(2).is_empty(), "it refused, so it holds nothing");
+        bench.assert_idle();
+    }
+}
+
+#[test]
+fn votes_for_another_number_of_keys_are_no_votes() {
+    let mut bench = Bench::new(3);
+    ask(&mut bench);
+    (0..3).for_each(|node| expect(&mut bench, node, COUNT));
+    bench.reply(0, "*3\r\n:7\r\n:7\r\n:7\r\n");
+    vote(&mut bench, 1, [7, 7]);
+    assert!(bench.completion().is_none(), "one node has voted");
+    bench.reply(2, ":-1\r\n");
+    assert!(matches!(refused(&mut bench), Error::NoQuorum(_) | Error::Contended(_)));
+    expect(&mut bench, 0, "release a b | ");
+    // A reply that the script cannot give ends the connection.
+    let mut bench = Bench::new(1);
+    ask(&mut bench);
+    expect(&mut bench, 0, COUNT);
+    bench.reply(0, ":1\r\n");
+    assert!(matches!(refused(&mut bench), Error::NoQuorum(_)));
+}
+
+#[test]
+fn fenced_set_touches_no_counter_of_a_node_in_quarantine() {
+    let mut bench = Bench::new(3);
+    bench.reply(0, ">2\r\n$10\r\ninvalidate\r\n_\r\n");
+    drop(bench.said(0));
+    ask(&mut bench);
+    let said = bench.said(0);
+    assert_eq!(script(said.last().expect("it is asked")), "acquire a b | 10000", "{said:?}");
+    bench.reply(0, &format!("{}:1\r\n", "_\r\n".repeat(said.len() - 1)));
+    expect(&mut bench, 1, COUNT);
+    vote(&mut bench, 1, [6, 6]);
+    assert!(bench.completion().is_none(), "one node has voted");
+    expect(&mut bench, 2, COUNT);
+    vote(&mut bench, 2, [6, 6]);
+    let lock = won(&mut bench);
+    bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
+    expect(&mut bench, 0, "extend a b | 10000");
+    expect(&mut bench, 1, "raise KEYS | 10000 600000 1000 1 6 6");
+}
+
+#[test]
+fn heal_of_a_fenced_set_raises_the_counters() {
+    let mut bench = Bench::new(3);
+    let lock = hold(&mut bench, [7, 90]);
+    bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
+    for (node, reply) in [(0, ":-4\r\n"), (1, ":1\r\n"), (2, ":1\r\n")] {
+        expect(&mut bench, node, "raise KEYS | 10000 600000 1000 1 7 90");
+        bench.reply(node, reply);
+    }
+    let said = bench.said(0);
+    let text = script(&said[0]).replace(KEYS, "KEYS");
+    assert!(text.starts_with("count KEYS | ") && text.ends_with(" 600000 1000 1 7 90"), "{text}");
+    vote(&mut bench, 0, [7, 90]);
+    assert_eq!(bench.core.stats().healed, 1);
+}
+
+#[test]
+fn fenced_script_over_a_set_that_was_forgotten_is_sent_again_unless_its_release_was() {
+    let mut bench = Bench::new(1);
+    let lock = hold(&mut bench, [7, 7]);
+    bench.core.release_nowait(&lock, bench.now);
+    expect(&mut bench, 0, "release a b | ");
+    bench.reply(0, ":1\r\n");
+    let op = ask(&mut bench);
+    bench.reply(0, "-NOSCRIPT no\r\n");
+    let forms: Vec<_> = bench.said(0).into_iter().map(|command| command[0].clone()).collect();
+    assert_eq!(forms, ["EVALSHA", "EVAL"]);
+    bench.core.cancel(op, bench.now);
+    expect(&mut bench, 0, "release a b | ");
+    bench.reply(0, "-NOSCRIPT no\r\n");
+    assert!(bench.said(0).is_empty(), "a repeat would come after the release");
+    bench.reply(0, ":-2\r\n");
+    bench.assert_idle();
+}
+
+#[test]
+fn fenced_set_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_denied() {
+    let mut bench = Bench::new(1);
+    let lock = hold(&mut bench, [7, 7]);
+    bench.core.release_nowait(&lock, bench.now);
+    drop(bench.said(0));
+    bench.reply(0, ":1\r\n");
+    ask(&mut bench);
+    drop(bench.said(0));
+    bench.reply(0, NOPERM);
+    expect(&mut bench, 0, COUNT);
+    // What holds the first key may be our own token.
+    bench.reply(0, ":-1\r\n");
+    assert!(matches!(refused(&mut bench), Error::Contended(_)));
+    expect(&mut bench, 0, "release a b | ");
+}
+
+#[test]
+fn fenced_set_is_refused_without_the_restart_guard_before_a_byte_is_sent() {
+    let mut bench = Bench::with(1, |settings| settings.restart_guard = RestartGuard::Off);
+    let asked = bench.core.acquire_all_fenced(&keys(), TTL, TTL, None, 0, bench.now);
+    let error = asked.expect_err("it cannot be promised");
+    assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
+    assert!(bench.said(0).is_empty());
+}
+
+#[test]
+fn fenced_set_of_one_key_is_a_fenced_lock() {
+    let mut bench = Bench::new(1);
+    let set = KeySet::new(["k", "k"]).expect("a good set");
+    bench.core.acquire_all_fenced(&set, TTL, TTL, None, 0, bench.now).expect("it is fine");
+    assert_eq!(bench.said(0)[0][2..5], ["2", "k", "{k}:fence"]);
+    bench.reply(0, ":7\r\n");
+    let lock = won(&mut bench);
+    assert_eq!((lock.fence(), fences(&lock)), (Some(7), vec![7]));
+}
+
+/// Lets time pass until the nodes are asked for keys. They release what they are asked to.
+fn next_round(bench: &mut Bench, nodes: usize) -> Vec<String> {
+    for _ in 0..2000 {
+        let mut asked = Vec::new();
+        for node in 0..nodes {
+            for command in bench.said(node) {
+                match &command[0][..] {
+                    "EVAL" | "EVALSHA" => match script(&command).replace(KEYS, "KEYS") {
+                        text if text.starts_with("release") => bench.reply(node, ":-2\r\n"),
+                        text => asked.push(text),
+                    },
+                    "PTTL" => bench.reply(node, ":-2\r\n"),
+                    "CLIENT" => bench.reply(node, "+OK\r\n"),
+                    "TIME" => bench.tell_time(node),
+                    other => panic!("{other}"),
+                }
+            }
+        }
+        if !asked.is_empty() {
+            return asked;
+        }
+        bench.pass(Duration::from_millis(1));
+    }
+    panic!("they are not asked")
+}
+
+/// A set of three nodes that lost its first attempts, and takes its keys one by one.
+fn takes_singly(bench: &mut Bench) {
+    wait_for(bench, 3 * TTL);
+    for _ in 0..3 {
+        let asked = next_round(bench, 3);
+        assert!(asked.iter().all(|asked| asked == COUNT), "{asked:?}");
+        (0..3).for_each(|node| bench.reply(node, ":-2\r\n"));
+    }
+    let asked = next_round(bench, 3);
+    assert_eq!(asked, ["acquire a | 10000"; 3], "no node votes before the last round");
+    (0..3).for_each(|node| bench.reply(node, ":1\r\n"));
+}
+
+#[test]
+fn set_that_takes_its_keys_one_by_one_has_its_fences_from_the_last_round() {
+    let mut bench = Bench::without_tracking(3);
+    takes_singly(&mut bench);
+    (0..3).for_each(|node| expect(&mut bench, node, COUNT));
+    vote(&mut bench, 0, [6, 2]);
+    vote(&mut bench, 1, [6, 9]);
+    expect(&mut bench, 0, "raise KEYS | 0 600000 1000 1 6 9");
+    bench.reply(0, ":1\r\n");
+    assert_eq!(fences(&won(&mut bench)), [6, 9]);
+}
+
+#[test]
+fn set_whose_first_keys_are_granted_after_the_deadline_is_lost_without_votes() {
+    let mut bench = Bench::without_tracking(3);
+    wait_for(&mut bench, 3 * TTL);
+    for _ in 0..3 {
+        next_round(&mut bench, 3);
+        (0..3).for_each(|node| bench.reply(node, ":-2\r\n"));
+    }
+    assert_eq!(next_round(&mut bench, 3), ["acquire a | 10000"; 3]);
+    bench.reply(0, ":1\r\n");
+    // The client was away.
+    bench.now = bench.now.saturating_add(TTL);
+    bench.reply(1, ":1\r\n");
+    assert!(bench.completion().is_none(), "its wait goes on");
+    expect(&mut bench, 0, "release a b | ");
+}
+
+/// The order of events: in the first of two last rounds a node is slow. Its vote arrives in the
+/// write-back of the second one. The keys there have the ttl of the first round, which may end
+/// before the deadline of the second one, so the vote does not count.
+#[test]
+fn vote_of_an_earlier_last_round_is_no_vote() {
+    let mut bench = Bench::without_tracking(3);
+    takes_singly(&mut bench);
+    (0..3).for_each(|node| expect(&mut bench, node, COUNT));
+    // Two nodes refuse the second key; the third one is slow.
+    bench.reply(0, ":-2\r\n");
+    bench.reply(1, ":-2\r\n");
+    let asked = next_round(&mut bench, 3);
+    assert_eq!(asked[..2], ["acquire a | 10000"; 2]);
+    bench.reply(0, ":1\r\n");
+    bench.reply(1, ":1\r\n");
+    let asked = next_round(&mut bench, 2);
+    assert_eq!(asked, [COUNT; 2]);
+    vote(&mut bench, 0, [6, 6]);
+    vote(&mut bench, 1, [2, 2]);
+    expect(&mut bench, 1, "raise KEYS | 0 600000 1000 1 6 6");
+    // Now the third node answers the first of the two rounds.
+    vote(&mut bench, 2, [6, 6]);
+    assert!(bench.completion().is_none(), "one node has the numbers");
+    bench.reply(1, ":1\r\n");
+    assert_eq!(fences(&won(&mut bench)), [6, 6]);
+}
+
+/// One holder after another, with a set and a lock on one of its keys, from these counters.
+fn holders_follow(spread: [&[u64]; 2], first: &[usize], second: &[usize], set_first: bool) {
+    let mut world = World::new(spread[0]);
+    for (node, count) in spread[1].iter().enumerate() {
+        world.operate(node, &[b"SET", &counter_key(b"l"), count.to_string().as_bytes()]);
+    }
+    let [mut a, mut b] = [1, 2].map(|seed| world.client(seed));
+    let set = KeySet::new(["k", "l"]).expect("a good set");
+    let (lock, later) = if set_first {
+        let lock = world.acquire_all(&mut a, &set, first);
+        world.release(&mut a, &lock, first);
+        (lock, world.acquire(&mut b, second))
+    } else {
+        let lock = world.acquire(&mut a, first);
+        world.release(&mut a, &lock, first);
+        (lock, world.acquire_all(&mut b, &set, second))
+    };
+    let (before, after) = (fences(&lock)[0], fences(&later)[0]);
+    assert!(after > before, "{spread:?}, {first:?}, {second:?}: {before}, {after}");
+    // The other key, too.
+    let of_set = if set_first { fences(&lock)[1] } else { fences(&later)[1] };
+    world.release(&mut b, &later, second);
+    let again = world.acquire_all(&mut a, &set, first);
+    assert!(fences(&again)[1] > of_set, "{spread:?}, {first:?}, {second:?}: {of_set}, {again:?}");
+    assert!(fences(&again)[0] > after, "{spread:?}, {first:?}, {second:?}: {after}, {again:?}");
+}
+
+#[test]
+fn fences_grow_from_locks_on_one_key_to_sets_and_back() {
+    let spreads: Vec<Vec<u64>> = (0..27_u64)
+        .map(|n| (0..3).map(|node| 1 + 4 * (n / 3_u64.pow(node) % 3)).collect())
+        .collect();
+    let mut seen = 0;
+    for (number, spread) in spreads.iter().enumerate() {
+        let other = &spreads[(number * 7 + 5) % spreads.len()];
+        for first in majorities(3) {
+            for second in majorities(3) {
+                for set_first in [true, false] {
+                    holders_follow([spread, other], &first, &second, set_first);
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(seen, 1_944);
+}
