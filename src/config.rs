@@ -378,6 +378,8 @@ impl LockOptions {
     /// refuses a number smaller than the greatest one it has seen then refuses the late write of a
     /// holder that was paused past its deadline.
     ///
+    /// A lock over several keys gets a number for each key ([`Lock::fences`](crate::Lock::fences)).
+    ///
     /// The nodes count in a key of their own, `{KEY}:fence`. If their counters differ, the acquire
     /// takes a second round trip. It fails with [`Error::Config`](crate::Error::Config) if the
     /// restart guard is off.

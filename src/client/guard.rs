@@ -83,9 +83,23 @@ impl<'a> Guard<'a> {
 
     /// The fencing number, if the lock was acquired with one
     /// ([`LockOptions::fenced`](crate::LockOptions::fenced)). It stays the same when the lock is
-    /// extended, and after the lock is over.
+    /// extended, and after the lock is over. `None` for a lock over several keys: see
+    /// [`fence_of`](Self::fence_of).
     pub fn fence(&self) -> Option<u64> {
         self.lock().fence()
+    }
+
+    /// The fencing number of this key, if the lock was acquired with one for each of its keys and
+    /// this is one of them.
+    pub fn fence_of(&self, key: impl AsRef<[u8]>) -> Option<u64> {
+        let key = key.as_ref();
+        self.fences().find(|(own, _)| *own == key).map(|(_, fence)| fence)
+    }
+
+    /// Each key with its fencing number, in the order of the bytes of the keys; nothing if the lock
+    /// was acquired without them.
+    pub fn fences(&self) -> impl Iterator<Item = (&[u8], u64)> {
+        self.keys().zip(self.lock().fences())
     }
 
     /// How long the lock may still be believed in; zero once it is over, and in a forked process.

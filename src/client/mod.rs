@@ -144,7 +144,8 @@ impl Client {
     ///
     /// # Errors
     /// Why there is no lock: the error of the last attempt, which names a key that is held. Before
-    /// anything is sent: [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many.
+    /// anything is sent: [`ConfigError::Keys`](crate::ConfigError::Keys) for no key or too many,
+    /// and [`ConfigError::Fair`](crate::ConfigError::Fair) if the lock is to be fair.
     pub fn lock_all<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,

@@ -3,6 +3,7 @@
 mod contending;
 mod crowd;
 mod doors;
+mod fenced;
 
 use std::time::Duration;
 
@@ -203,10 +204,16 @@ fn set_that_cannot_be_is_refused_before_a_byte_is_sent() {
     let error = client.lock_all((0..65).map(|n| n.to_string()), TTL).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Keys { given: 65 })), "{error}");
     println!("{error}");
+    // The restart guard of this client is off.
     let fenced = redlatch::LockOptions::new(TTL).fenced();
     let error = client.lock_all(["a", "b"], fenced).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
     println!("{error}");
+    let fair = redlatch::LockOptions::new(TTL).fair();
+    let error = client.lock_all(["a", "b"], fair).unwrap_err();
+    assert!(matches!(error, Error::Config(ConfigError::Fair { .. })), "{error}");
+    let text = "fair lock: it has one key only; leave `fair` out, or lock one key";
+    assert_eq!(error.to_string(), text);
     let after: u64 = fleet[0].info("total_commands_processed").parse().unwrap();
     // The question for the number is one.
     assert!(after <= commands.parse::<u64>().unwrap() + 2, "{commands}, {after}");

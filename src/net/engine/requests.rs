@@ -64,9 +64,8 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// Before anything is sent: an invalid ttl or key, [`ConfigError::Fence`] or
-    /// [`ConfigError::Fair`] if the options ask for a fencing number or a fair lock for several
-    /// keys, or [`Error::Busy`].
+    /// Before anything is sent: an invalid ttl or key, [`ConfigError::Fair`] if the options ask for
+    /// a fair lock over several keys, or [`Error::Busy`].
     pub fn acquire_all(
         &mut self,
         keys: &KeySet,
@@ -82,13 +81,13 @@ impl Engine {
             let problem = "it has one key only; leave `fair` out, or lock one key";
             return Err(ConfigError::Fair { problem }.into());
         }
-        if fenced {
-            let problem = "a lock over several keys has none; acquire it without `fenced`, or lock \
-                           one key";
-            return Err(ConfigError::Fence { problem }.into());
-        }
         let (wait, now) = (wait.unwrap_or(DEFAULT_WAIT), clock::now());
-        let asked = self.coordinator.acquire_all(keys, ttl, wait, auto_extend, data, now);
+        let coordinator = &mut self.coordinator;
+        let asked = if fenced {
+            coordinator.acquire_all_fenced(keys, ttl, wait, auto_extend, data, now)
+        } else {
+            coordinator.acquire_all(keys, ttl, wait, auto_extend, data, now)
+        };
         self.observer.asked(&asked, Verb::Acquire, keys.first());
         asked
     }
