@@ -9,15 +9,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use mio::Token;
-use redlatch::{KeySet, Lock, LockOptions, clock, clock::Instant};
+use redlatch::{Lock, LockOptions, clock, clock::Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use signal_hook_mio::v1_0::Signals;
 
-use crate::arguments::{Common, Fairness, Fencing, Keys, add_keys, keys_in_words};
+use crate::arguments::{Common, Fairness, Fencing, Keys};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::holder::Holder;
+use crate::key_names::KeyNames;
 use crate::lock_wait::{QuorumPatience, for_lock};
 use crate::look::time;
 use crate::node_events;
@@ -35,7 +36,8 @@ Examples:
   redlatch release deploy \"$token\"
   token=$(redlatch acquire account:7 account:9)      both, or wait for both
 
-With --fenced, the fencing number follows the token on the same line.
+With --fenced, the fencing number follows the token on the same line; of several KEYs that of \
+each, in their order.
 
 No program renews the lock in between: unless it is extended in time, it is over after its ttl. To \
 run one command, exec is the better way: it renews the lock, and stops the command when it is \
@@ -147,7 +149,8 @@ impl Taking<'_> {
             node_events::mention(event_loop, output);
             signals.pending().next().map_or(Ok(None), |signal| Err(Stop::Signal(signal)))
         };
-        let taken = for_lock(&mut self.event_loop, &keys, once, give_up_at, &mut patience, beside);
+        let taken =
+            for_lock(&mut self.event_loop, keys.set(), once, give_up_at, &mut patience, beside);
         match taken {
             Ok(lock) => lock,
             Err(error) => {
@@ -157,8 +160,8 @@ impl Taking<'_> {
         }
     }
 
-    fn keys(&self) -> Result<KeySet, redlatch::Error> {
-        Ok(KeySet::new(&self.options.keys.keys)?)
+    fn keys(&self) -> Result<KeyNames, redlatch::Error> {
+        self.options.keys.named()
     }
 
     /// Hands the lock to the reader of its token, or releases it.
@@ -203,9 +206,8 @@ impl Taking<'_> {
         let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
         let remaining = self.event_loop.engine.remaining(lock);
         let elapsed = clock::now().saturating_since(self.start);
-        let key = &self.options.keys.keys[0];
         let keys = self.keys().expect("the lock has them");
-        let name = keys_in_words(key, &keys);
+        let name = keys.in_words();
         let said = format!(
             "{name} is held: {granted} of {nodes} nodes granted it, in {}; {} left",
             time(elapsed),
@@ -213,10 +215,10 @@ impl Taking<'_> {
         );
         output::mention(&self.options.common.output, &said);
         if !self.options.common.output.json {
-            return format!("{}\n", output::token_line(lock));
+            return format!("{}\n", keys.token_line(lock));
         }
         let mut object = json!({
-            "key": key,
+            "key": keys.first(),
             "token": lock.token().to_string(),
             "deadline_unix_ms": wall_clock::unix_ms(remaining),
             "remaining_ms": millis(remaining),
@@ -224,8 +226,7 @@ impl Taking<'_> {
             "nodes": nodes,
             "elapsed_us": micros(elapsed),
         });
-        output::add_fence(&mut object, lock);
-        add_keys(&mut object, &keys);
+        keys.add_to(&mut object, lock);
         format!("{object}\n")
     }
 

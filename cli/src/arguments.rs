@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use redlatch::{ConfigFile, KeySet, LockOptions, LockToken};
+use redlatch::{ConfigFile, LockOptions, LockToken};
 
+use crate::key_names::KeyNames;
 use crate::{
     acquire, bench, completions, demo, doctor, exec, extend, force_release, hold, init, man,
     release, status, wait,
@@ -251,20 +252,29 @@ pub struct Keys {
     pub keys: Vec<String>,
 }
 
-/// Adds the keys of a lock to a JSON object, if it has several.
-pub fn add_keys(object: &mut serde_json::Value, keys: &KeySet) {
-    if keys.len() > 1 {
-        let names = keys.iter().map(|key| String::from_utf8_lossy(key).into_owned());
-        object["keys"] = names.collect();
+impl Keys {
+    /// The keys of the command line.
+    pub fn named(&self) -> Result<KeyNames, redlatch::Error> {
+        KeyNames::new(&self.keys)
     }
 }
 
-/// The keys for people: the one that was named first, and how many more there are.
-pub fn keys_in_words(first: &str, keys: &KeySet) -> String {
-    match keys.len() {
-        1 => format!("\"{first}\""),
-        2 => format!("\"{first}\" and 1 more key"),
-        count => format!("\"{first}\" and {} more keys", count - 1),
+/// More keys of the same lock.
+#[derive(Debug, Args)]
+pub struct Also {
+    /// Lock this key, too: all of them, or none; repeat it for more
+    ///
+    /// KEY and these are one lock. Two commands that name the same keys in different orders do not
+    /// wait for each other. At most 64 keys.
+    #[arg(long, value_name = "KEY")]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub also: Vec<String>,
+}
+
+impl Also {
+    /// KEY, and those of `--also`.
+    pub fn with(&self, key: &Key) -> Result<KeyNames, redlatch::Error> {
+        KeyNames::new(std::iter::once(&key.key).chain(&self.also))
     }
 }
 
@@ -275,7 +285,8 @@ pub struct Fencing {
     ///
     /// Send it with every write. A store that refuses a smaller number than the greatest one it has
     /// seen then refuses the late write of a holder that was paused. The nodes count in a key of
-    /// their own, {KEY}:fence. The restart guard has to be on.
+    /// their own, {KEY}:fence. Of several keys each has a number of its own. The restart guard has
+    /// to be on.
     #[arg(long)]
     pub fenced: bool,
 }

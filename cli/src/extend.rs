@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use redlatch::{Error, KeySet, LockToken, Outcome, clock};
+use redlatch::{LockToken, Outcome, clock};
 use serde_json::json;
 
-use crate::arguments::{Common, Keys, add_keys, token};
+use crate::arguments::{Common, Keys, token};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::look::time;
@@ -53,13 +53,13 @@ pub fn run(options: &Options) -> ExitCode {
 fn extend(options: &Options) -> Result<(), Refusal> {
     let start = clock::now();
     let (key, ttl) = (&options.keys.keys[0], options.common.timing.ttl);
-    let keys = KeySet::new(&options.keys.keys).map_err(Error::from)?;
+    let keys = options.keys.named()?;
     let mut event_loop =
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.common.output);
     let mut first = None;
-    for key in keys.iter() {
+    for key in keys.set().iter() {
         let op = event_loop.engine.extend_token(key, options.token.clone(), ttl, 0)?;
         match event_loop.end_of(op)? {
             // The lock lasts as long as the key that ends first.
@@ -77,7 +77,7 @@ fn extend(options: &Options) -> Result<(), Refusal> {
             "remaining_ms": millis(remaining),
             "elapsed_us": micros(now.saturating_since(start)),
         });
-        add_keys(&mut object, &keys);
+        keys.add_keys(&mut object);
         return output::print(&object.to_string());
     }
     if options.common.output.quiet {

@@ -19,6 +19,7 @@ mod force_release;
 mod hold;
 mod holder;
 mod init;
+mod key_names;
 mod key_state;
 mod leading;
 mod lock_wait;

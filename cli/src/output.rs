@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
-use redlatch::{ConfigError, Error, InvalidTtl, Lock, NodeError, NodeReply, NodeReport};
+use redlatch::{ConfigError, Error, InvalidTtl, NodeError, NodeReply, NodeReport};
 use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use serde_json::{Value, json};
 
@@ -30,19 +30,6 @@ pub struct Refusal {
     pub way_out: Option<&'static str>,
     /// The client that holds the key, if the nodes were asked.
     pub holder: Option<Box<Holder>>,
-}
-
-/// What is printed for a lock: its token, and its fencing number if it has one.
-pub fn token_line(lock: &Lock) -> String {
-    let token = lock.token();
-    lock.fence().map_or_else(|| token.to_string(), |fence| format!("{token} {fence}"))
-}
-
-/// Adds the fencing number of a lock to a JSON object, if it has one.
-pub fn add_fence(object: &mut Value, lock: &Lock) {
-    if let Some(fence) = lock.fence() {
-        object["fence"] = fence.into();
-    }
 }
 
 /// Printed after a refusal of nodes that are in quarantine.

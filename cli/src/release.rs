@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use redlatch::{Error, Inspection, KeySet, LockToken, Outcome, ReleaseOutcome};
+use redlatch::{Inspection, LockToken, Outcome, ReleaseOutcome};
 use serde_json::{Value, json};
 
-use crate::arguments::{Common, Keys, Output, add_keys, token};
+use crate::arguments::{Common, Keys, Output, token};
 use crate::event_loop::{EventLoop, Patience};
 use crate::exit;
 use crate::key_state::node_json;
@@ -53,12 +53,12 @@ pub fn run(options: &Options) -> ExitCode {
 
 fn release(options: &Options) -> Result<u8, Refusal> {
     let (key, node_timeout) = (&options.keys.keys[0], options.common.timing.node_timeout);
-    let keys = KeySet::new(&options.keys.keys).map_err(Error::from)?;
+    let keys = options.keys.named()?;
     let mut event_loop =
         EventLoop::new(nodes::config(&options.common.nodes, &options.common.timing)?)?;
     event_loop.gather(Patience::Thorough, |_| false)?;
     node_events::mention(&mut event_loop, &options.common.output);
-    let op = event_loop.engine.release_token_all(&keys, options.token.clone(), 0)?;
+    let op = event_loop.engine.release_token_all(keys.set(), options.token.clone(), 0)?;
     let released = match event_loop.end_of(op)? {
         Outcome::Released(released) => released,
         other => unreachable!("a release ended as {other:?}"),
@@ -73,7 +73,7 @@ fn release(options: &Options) -> Result<u8, Refusal> {
         let left = looked_at(&mut event_loop, key)?;
         let nodes: Vec<Value> = left.nodes.iter().map(node_json).collect();
         let mut object = json!({ "key": key, "outcome": word(released), "nodes": nodes });
-        add_keys(&mut object, &keys);
+        keys.add_keys(&mut object);
         output::print(&object.to_string())?;
     } else {
         print_outcome(&options.common.output, released, &event_loop)?;

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use redlatch::proto::Coordinator;
 use redlatch::{
-    Error, KeySet, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report, majority,
+    Error, Lock, LostReason, NodeId, NodeReport, NodeSet, ReleaseOutcome, Report, majority,
 };
 use serde_json::{Value, json};
 
 use super::child::Ended;
 use super::log::{Log, Weight};
-use crate::arguments::{add_keys, keys_in_words};
 use crate::holder::Holder;
-use crate::output::{self, Refusal, node_json};
+use crate::key_names::KeyNames;
+use crate::output::{Refusal, node_json};
 use crate::wall_clock::{self, millis};
 
 /// What is known of a lock that was won.
@@ -36,12 +36,12 @@ pub fn waiting(log: &mut Log, error: &Error, holder: Option<Box<Holder>>) {
 }
 
 /// The lock is held.
-pub fn acquired(log: &mut Log, (lock, keys): (&Lock, &KeySet), won: Won) {
+pub fn acquired(log: &mut Log, (lock, keys): (&Lock, &KeyNames), won: Won) {
     let Won { remaining, elapsed, granted, nodes } = won;
     let token = lock.token().to_string();
     let text = format!(
         "holds {} on {granted} of {nodes} nodes, for {remaining:.1?}: {token}",
-        keys_in_words(log.key(), keys)
+        keys.in_words()
     );
     let mut fields = json!({
         "token": token,
@@ -51,8 +51,7 @@ pub fn acquired(log: &mut Log, (lock, keys): (&Lock, &KeySet), won: Won) {
         "nodes": nodes,
         "elapsed_us": u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
     });
-    output::add_fence(&mut fields, lock);
-    add_keys(&mut fields, keys);
+    keys.add_to(&mut fields, lock);
     log.event(Weight::Detail, "acquired", fields, &text);
 }
 

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use redlatch::{Engine, KeySet, Lock, NodeSet, Op, Outcome, ReleaseOutcome, clock, clock::Instant};
+use redlatch::{Engine, Lock, NodeSet, Op, Outcome, ReleaseOutcome, clock, clock::Instant};
 
 use super::events;
 use super::log::Log;
 use super::reports::Reports;
 use crate::event_loop::EventLoop;
+use crate::key_names::KeyNames;
 use crate::output::Refusal;
 
 /// How long to wait for the answers of the nodes beyond the majority, which are only counted.
@@ -20,7 +21,7 @@ pub const LAST_WAIT: Duration = Duration::from_millis(50);
 /// the event says how many nodes hold the lock, so their answers may still come in.
 pub fn report(
     event_loop: &mut EventLoop,
-    (lock, keys): (&Lock, &KeySet),
+    (lock, keys): (&Lock, &KeyNames),
     begun: Instant,
     log: &mut Log,
 ) -> Result<(), Refusal> {

@@ -22,11 +22,12 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use redlatch::{AutoExtend, KeySet, Lock, LockOptions, LostReason, clock};
+use redlatch::{AutoExtend, Lock, LockOptions, LostReason, clock};
 
-use crate::arguments::{Common, Fairness, Fencing, Key, duration};
+use crate::arguments::{Also, Common, Fairness, Fencing, Key, duration};
 use crate::event_loop::EventLoop;
 use crate::holder::Holder;
+use crate::key_names::KeyNames;
 use crate::output::Refusal;
 use crate::{die_with_parent, exit, nodes, presence, wall_clock};
 use child::Child;
@@ -57,7 +58,8 @@ Where the lock cannot be renewed, CMD gets SIGTERM and is dead before others can
 lock: 124.
 
 CMD gets REDLATCH_KEY, REDLATCH_TOKEN, REDLATCH_TTL_MS, REDLATCH_DEADLINE_UNIX_MS and \
-REDLATCH_GRANTED in its environment, with --fenced REDLATCH_FENCE, and no password.";
+REDLATCH_GRANTED in its environment, with --fenced REDLATCH_FENCE, the number of KEY (with --also \
+also REDLATCH_FENCES, a JSON object with the number of each key), and no password.";
 
 /// Run a command while holding the lock
 #[derive(Debug, clap::Args)]
@@ -113,13 +115,8 @@ pub struct Options {
     #[arg(long)]
     pub foreground: bool,
 
-    /// Lock this key, too: all of them, or none; repeat it for more
-    ///
-    /// KEY and these are one lock. Two commands that name the same keys in different orders do not
-    /// wait for each other. At most 64 keys.
-    #[arg(long, value_name = "KEY")]
-    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    pub also: Vec<String>,
+    #[command(flatten)]
+    pub also: Also,
 
     #[command(flatten)]
     pub fairness: Fairness,
@@ -132,11 +129,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// KEY, and those of `--also`.
-    fn keys(&self) -> Result<KeySet, redlatch::Error> {
-        Ok(KeySet::new(std::iter::once(&self.key.key).chain(&self.also))?)
-    }
-
     /// The command and its arguments.
     fn words(&self) -> Vec<OsString> {
         match &self.shell_line {
@@ -173,8 +165,8 @@ fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusa
         .map_err(|error| Refusal::internal(format!("signals: they cannot be caught: {error}")))?;
     let once = LockOptions::once(options.common.timing.ttl).auto_extend(keep(options, grace));
     let once = options.fairness.of(options.fencing.of(once));
-    let keys = options.keys()?;
-    let wanted = (&keys, &options.common.timing, once);
+    let keys = options.also.with(&options.key)?;
+    let wanted = (keys.set(), &options.common.timing, once);
     let mut stop = || signals.ending();
     let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, reports);
     let lock = match waited {
@@ -187,14 +179,14 @@ fn run_under_lock(options: &Options, reports: &mut Reports) -> Result<u8, Refusa
     };
     holding::report(&mut event_loop, (&lock, &keys), begun, &mut reports.log)?;
     let both = (&mut event_loop, &mut signals);
-    run_cmd(both, (&program, &words), (lock, grace), options, reports)
+    run_cmd(both, (&program, &words), (lock, &keys, grace), options, reports)
 }
 
 /// Runs CMD under the lock, and releases the lock.
 fn run_cmd(
     (event_loop, signals): (&mut EventLoop, &mut Signals),
     (program, words): (&Path, &[OsString]),
-    (lock, grace): (Lock, Duration),
+    (lock, keys, grace): (Lock, &KeyNames, Duration),
     options: &Options,
     reports: &mut Reports,
 ) -> Result<u8, Refusal> {
@@ -212,7 +204,7 @@ fn run_cmd(
     }
     let place = Place::of_command(options.foreground);
     let mut command = die_with_parent::command(program, words);
-    give_environment(&mut command, options, event_loop, &lock);
+    give_environment(&mut command, options, event_loop, (&lock, keys));
     let over = match Child::start(command, place, event_loop.registry()) {
         Ok(mut child) => {
             reports.presence.ready();
@@ -266,7 +258,12 @@ fn end(
 }
 
 /// Puts the lock into CMD's environment, and takes out what may have a password in it.
-fn give_environment(command: &mut Command, options: &Options, event_loop: &EventLoop, lock: &Lock) {
+fn give_environment(
+    command: &mut Command,
+    options: &Options,
+    event_loop: &EventLoop,
+    (lock, keys): (&Lock, &KeyNames),
+) {
     let core = event_loop.engine.coordinator();
     let (granted, nodes) = (core.holders(lock).len(), core.settings().nodes.len());
     let remaining = event_loop.engine.remaining(lock);
@@ -278,10 +275,14 @@ fn give_environment(command: &mut Command, options: &Options, event_loop: &Event
         .env("REDLATCH_GRANTED", format!("{granted}/{nodes}"))
         // That of an exec around this one is another lock's.
         .env_remove("REDLATCH_FENCE")
+        .env_remove("REDLATCH_FENCES")
         .env_remove(nodes::SERVERS_VARIABLE)
         .env_remove(nodes::PASSWORD_VARIABLE);
-    if let Some(fence) = lock.fence() {
+    if let Some((_, fence)) = keys.fences(lock).first() {
         command.env("REDLATCH_FENCE", fence.to_string());
+    }
+    if let Some(fences) = keys.fences_by_key(lock) {
+        command.env("REDLATCH_FENCES", fences.to_string());
     }
 }
 

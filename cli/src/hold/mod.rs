@@ -10,11 +10,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use redlatch::{
-    AutoExtend, Error, KeySet, Lock, LockOptions, Outcome, ReleaseOutcome, clock, clock::Instant,
+    AutoExtend, Error, Lock, LockOptions, Outcome, ReleaseOutcome, clock, clock::Instant,
 };
 use rustix::process::Signal;
 
-use crate::arguments::{Common, Fairness, Fencing, Key};
+use crate::arguments::{Also, Common, Fairness, Fencing, Key};
 use crate::event_loop::EventLoop;
 use crate::exec::holding::{self, give_back};
 use crate::exec::log::Stream;
@@ -24,7 +24,7 @@ use crate::exec::stop_schedule::{default_grace, kill_lead};
 use crate::exec::waiting::{Waited, wait_for_lock};
 use crate::exec::watch::Bound;
 use crate::exec::{MaxHold, events, max_hold, refusal};
-use crate::output::{self, Refusal};
+use crate::output::Refusal;
 use crate::{exit, nodes, presence};
 use input::Input;
 
@@ -36,7 +36,7 @@ Examples:
   ./deploy.sh; exec {COPROC[1]}>&-
 
 On stdout comes one line, the token, when the lock is held (with --fenced, the token and the \
-fencing number); with --json the events of exec. What \
+fencing number of each key); with --json the events of exec. What \
 stdin says is ignored; its end releases the lock, where it is a pipe, a socket or a terminal, and \
 not where it is a file or /dev/null.
 
@@ -59,6 +59,8 @@ pub struct Options {
     #[arg(long, value_name = "DUR", value_parser = max_hold, default_value = "24h")]
     pub max_hold: MaxHold,
 
+    #[command(flatten)]
+    pub also: Also,
     #[command(flatten)]
     pub fairness: Fairness,
     #[command(flatten)]
@@ -98,8 +100,8 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
     let keep = keep.warn_before(default_grace(lasts(options)));
     let once = LockOptions::once(options.common.timing.ttl).auto_extend(keep);
     let once = options.fairness.of(options.fencing.of(once));
-    let keys = KeySet::new([&options.key.key]).map_err(Error::from)?;
-    let wanted = (&keys, &options.common.timing, once);
+    let keys = options.also.with(&options.key)?;
+    let wanted = (keys.set(), &options.common.timing, once);
     let waited = wait_for_lock(&mut event_loop, &mut stop, wanted, reports);
     let lock = match waited.map_err(|error| refusal(error, options.conflict_exit_code))? {
         Waited::Held(lock) => lock,
@@ -120,7 +122,7 @@ fn hold(options: &Options, reports: &mut Reports) -> Result<u8, Refusal> {
         return Err(refusal);
     }
     reports.presence.ready();
-    reports.log.result(&output::token_line(&lock));
+    reports.log.result(&keys.token_line(&lock));
     let lead = kill_lead(lasts(options));
     let mut holding =
         Holding { event_loop: &mut event_loop, lock: &lock, deadline, bound, reports };

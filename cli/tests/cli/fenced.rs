@@ -51,6 +51,46 @@ fn fenced_exec_gives_its_number_to_cmd_and_not_that_of_an_exec_around_it() {
 }
 
 #[test]
+fn fenced_set_has_a_number_for_each_key_in_the_order_of_the_command_line() {
+    let fleet = vouched();
+    // One number of `a` was given before, so the numbers of the keys differ.
+    let first = run(&mut on(&fleet, &["acquire", "--fenced", "a"])).with_code(0);
+    let (token, _) = first.out.trim().split_once(' ').expect("two words");
+    run(&mut on(&fleet, &["release", "a", token])).with_code(0);
+    let arguments = ["acquire", "--fenced", "b", "a", "b"];
+    let taken = run(&mut on(&fleet, &arguments)).with_code(0);
+    let words: Vec<&str> = taken.out.split_whitespace().collect();
+    let [token, b, a] = words[..] else { panic!("a token and two numbers: {taken:?}") };
+    let counted = |key: &str| {
+        let counter = format!("{{{key}}}:fence");
+        let stored = fleet.iter().filter_map(|node| node.get(&counter));
+        stored.map(|digits| String::from_utf8(digits).unwrap()).max().expect("it counts")
+    };
+    assert_eq!((a, b), (&counted("a")[..], &counted("b")[..]));
+    assert_ne!(a, b);
+    run(&mut on(&fleet, &["release", "a", "b", token])).with_code(0);
+    let json = run(&mut on(&fleet, &["acquire", "--fenced", "--json", "b", "a"])).with_code(0);
+    let json = json.json();
+    assert_eq!(json["fence"], json["fences"]["b"], "{json}");
+    assert_eq!(json["fences"]["a"], counted("a").parse::<u64>().unwrap(), "{json}");
+    let token = json["token"].as_str().expect("a token");
+    run(&mut on(&fleet, &["release", "a", "b", token])).with_code(0);
+    let show = "echo \"$REDLATCH_FENCE $REDLATCH_FENCES\"";
+    let exec = ["exec", "--fenced", "--json", "-v", "--also", "a", "b", "-c", show];
+    let ended = run(&mut on(&fleet, &exec)).with_code(0);
+    let (fence, fences) = ended.out.trim().split_once(' ').expect("two words");
+    let fences: serde_json::Value = serde_json::from_str(fences).expect("an object");
+    assert_eq!(fences["b"].to_string(), fence);
+    assert_eq!(fences.as_object().map(|it| it.len()), Some(2));
+    let acquired = events(&ended).into_iter().find(|event| event["event"] == "acquired");
+    assert_eq!(acquired.expect("it was acquired")["fences"], fences);
+    // An exec within gets none of the numbers of the one around it.
+    let mut plain = on(&fleet, &["exec", "c", "-c", "echo \"<${REDLATCH_FENCES-none}>\""]);
+    let ended = run(plain.env("REDLATCH_FENCES", "{}")).with_code(0);
+    assert_eq!(ended.out, "<none>\n");
+}
+
+#[test]
 fn fenced_hold_prints_the_number_after_the_token() {
     let fleet = vouched();
     let ended = run(&mut on(&fleet, &["hold", "--fenced", "--max-hold", "1s", "deploy"]));

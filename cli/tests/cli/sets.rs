@@ -57,15 +57,38 @@ fn exec_locks_also_the_other_keys() {
 }
 
 #[test]
-fn too_many_keys_and_a_fence_for_several_are_refused() {
+fn hold_locks_also_the_other_keys() {
+    let fleet = Fleet::start(3);
+    let arguments = ["hold", "--also", "a", "--max-hold", "1s", "--json", "-v", "b"];
+    let ended = run_on(&fleet, &arguments);
+    let acquired = ended.out.lines().find(|line| line.contains("\"acquired\"")).expect("it held");
+    let acquired: serde_json::Value = serde_json::from_str(acquired).expect("an object");
+    assert_eq!((&acquired["key"], &acquired["keys"]), (&json!("b"), &json!(["a", "b"])));
+    let token = run_on(&fleet, &["acquire", "a"]).with_code(0).out.trim().to_owned();
+    let ended = run_on(&fleet, &["hold", "-n", "--also", "a", "b"]).with_code(75);
+    assert!(ended.errors.contains("for \"a\", one of 2 keys"), "{ended:?}");
+    run_on(&fleet, &["release", "a", &token]).with_code(0);
+    assert!(keys(&fleet).is_empty());
+}
+
+#[test]
+fn too_many_keys_none_and_a_fair_lock_on_several_are_refused() {
     let fleet = Fleet::start(3);
     let names: Vec<String> = (0..65).map(|number| format!("k{number}")).collect();
     let mut arguments = vec!["acquire"];
     arguments.extend(names.iter().map(String::as_str));
     let ended = run_on(&fleet, &arguments).with_code(125);
     assert!(ended.errors.contains("keys: 65 different keys are given"), "{ended:?}");
-    let ended = run_on(&fleet, &["acquire", "--fenced", "a", "b"]).with_code(125);
-    assert!(ended.errors.contains("fencing number: a lock over several keys"), "{ended:?}");
+    let fair: [&[&str]; 3] = [
+        &["acquire", "--fair", "a", "b"],
+        &["exec", "--fair", "--also", "a", "b", "true"],
+        &["hold", "--fair", "--also", "a", "b"],
+    ];
+    for arguments in fair {
+        let ended = run_on(&fleet, arguments).with_code(125);
+        let text = "fair lock: it has one key only; leave `fair` out, or lock one key";
+        assert!(ended.errors.contains(text), "{ended:?}");
+    }
     let ended = run_on(&fleet, &["acquire"]).with_code(125);
     assert!(ended.errors.contains("<KEY>"), "{ended:?}");
     assert!(keys(&fleet).is_empty());

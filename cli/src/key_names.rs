@@ -1,0 +1,95 @@
+//! The keys of one lock as they stand on the command line, and what is printed of them.
+//!
+//! The hazard is a number that is taken for another key's: a lock over several keys has a fencing
+//! number for each, and the library knows the keys in the order of their bytes. So what is printed
+//! goes by the order of the command line, or names each key.
+
+use redlatch::{KeySet, Lock};
+use serde_json::{Map, Value};
+
+/// The keys that a command line names, in its order, and the set of them.
+#[derive(Debug, Clone)]
+pub struct KeyNames {
+    names: Vec<String>,
+    set: KeySet,
+}
+
+impl KeyNames {
+    /// These keys: one at least. A key that is named twice counts once.
+    pub fn new(
+        named: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<KeyNames, redlatch::Error> {
+        let mut names: Vec<String> = Vec::new();
+        for name in named.into_iter().map(Into::into) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let set = KeySet::new(&names)?;
+        Ok(KeyNames { names, set })
+    }
+
+    /// The set.
+    pub fn set(&self) -> &KeySet {
+        &self.set
+    }
+
+    /// The key that was named first.
+    pub fn first(&self) -> &str {
+        &self.names[0]
+    }
+
+    /// The keys for people: the one that was named first, and how many more there are.
+    pub fn in_words(&self) -> String {
+        let first = self.first();
+        match self.names.len() {
+            1 => format!("\"{first}\""),
+            2 => format!("\"{first}\" and 1 more key"),
+            count => format!("\"{first}\" and {} more keys", count - 1),
+        }
+    }
+
+    /// The names and the fencing numbers, in the order of the command line; nothing if the lock has
+    /// none.
+    pub fn fences(&self, lock: &Lock) -> Vec<(&str, u64)> {
+        let of = |name: &String| {
+            let place = self.set.iter().position(|key| key == name.as_bytes())?;
+            lock.fences().nth(place)
+        };
+        self.names.iter().filter_map(|name| Some((&name[..], of(name)?))).collect()
+    }
+
+    /// What is printed for a lock: its token, and the fencing number of each key if it has them.
+    pub fn token_line(&self, lock: &Lock) -> String {
+        let numbers = self.fences(lock).into_iter().map(|(_, fence)| format!(" {fence}"));
+        numbers.fold(lock.token().to_string(), |line, number| line + &number)
+    }
+
+    /// The fencing numbers by their keys, if the lock has several.
+    pub fn fences_by_key(&self, lock: &Lock) -> Option<Value> {
+        let fences = self.fences(lock).into_iter();
+        let object: Map<String, Value> =
+            fences.map(|(name, fence)| (name.to_owned(), fence.into())).collect();
+        (object.len() > 1).then_some(Value::Object(object))
+    }
+
+    /// Adds to a JSON object what the lock has: the keys, if there are several; the fencing number
+    /// of the first key; and the numbers of all, if there are several.
+    pub fn add_to(&self, object: &mut Value, lock: &Lock) {
+        if let Some(&(_, fence)) = self.fences(lock).first() {
+            object["fence"] = fence.into();
+        }
+        if let Some(fences) = self.fences_by_key(lock) {
+            object["fences"] = fences;
+        }
+        self.add_keys(object);
+    }
+
+    /// Adds the keys to a JSON object, if there are several.
+    pub fn add_keys(&self, object: &mut Value) {
+        if self.names.len() > 1 {
+            let keys = self.set.iter().map(|key| String::from_utf8_lossy(key).into_owned());
+            object["keys"] = keys.collect();
+        }
+    }
+}
