@@ -197,6 +197,57 @@ fn script_over_a_set_that_a_node_refused_is_sent_by_its_source_again() {
 }
 
 #[test]
+fn script_over_a_set_that_a_node_forgot_says_nothing_of_the_scripts_of_fences() {
+    let mut bench = Bench::new(1);
+    let extends = |bench: &mut Bench| {
+        bench
+            .core
+            .acquire_fenced(b"k", TTL, Duration::ZERO, None, 1, bench.now)
+            .expect("it is fine");
+        drop(bench.said(0));
+        bench.reply(0, ":7\r\n");
+        let lock = taken(bench);
+        bench.core.extend(&lock, TTL, 0, bench.now).expect("it is held");
+        let form = bench.said(0)[0][0].clone();
+        bench.reply(0, ":1\r\n");
+        drop(bench.completion());
+        bench.core.release_nowait(&lock, bench.now);
+        drop(bench.said(0));
+        bench.reply(0, ":1\r\n");
+        form
+    };
+    assert_eq!([extends(&mut bench), extends(&mut bench)], ["EVAL", "EVALSHA"]);
+    let lock = hold(&mut bench, &["a", "b"]);
+    bench.core.release_nowait(&lock, bench.now);
+    drop(bench.said(0));
+    bench.reply(0, ":1\r\n");
+    ask(&mut bench, &["a", "b"]);
+    assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
+    bench.reply(0, "-NOSCRIPT no\r\n");
+    assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
+    bench.reply(0, ":1\r\n");
+    drop(taken(&mut bench));
+    assert_eq!(extends(&mut bench), "EVALSHA", "the node still knows the script of fences");
+}
+
+#[test]
+fn set_whose_script_failed_in_the_middle_is_released_although_the_repeat_is_denied() {
+    let mut bench = Bench::new(1);
+    let lock = hold(&mut bench, &["a", "b"]);
+    bench.core.release_nowait(&lock, bench.now);
+    drop(bench.said(0));
+    bench.reply(0, ":1\r\n");
+    ask(&mut bench, &["a", "b"]);
+    assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVALSHA");
+    bench.reply(0, "-NOPERM this user has no permissions to access one of the keys\r\n");
+    assert_eq!(expect(&mut bench, 0, "acquire", &["a", "b"])[0], "EVAL");
+    // What holds the second key may be another client's; the first one may be our own.
+    bench.reply(0, ":-2\r\n");
+    assert!(matches!(refused(&mut bench), Error::Contended(_)));
+    expect(&mut bench, 0, "release", &["a", "b"]);
+}
+
+#[test]
 fn loss_of_a_set_names_the_key_that_is_gone_and_releases_the_others() {
     let mut bench = Bench::new(3);
     bench.core.report_lock_updates();

@@ -1,6 +1,6 @@
 //! The same lock over several keys through the shared client, the engine and the descriptor.
 
-use redlatch::{AutoExtend, FdEngine, KeySet, LockOptions, Outcome, SharedClient};
+use redlatch::{AutoExtend, FdEngine, KeySet, Outcome, SharedClient};
 
 use super::*;
 use crate::engine_loop::Loop;

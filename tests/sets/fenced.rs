@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use redlatch::SharedClient;
 use redlatch::proto::fencing::counter_key;
-use redlatch::{LockOptions, SharedClient};
 
 use super::*;
 

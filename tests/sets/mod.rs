@@ -8,7 +8,9 @@ mod fenced;
 use std::time::Duration;
 
 use crate::support::{Fleet, SECOND, Value, eventually, millis};
-use redlatch::{Client, Config, ConfigError, Error, LockEventKind, LostReason};
+use redlatch::testing::master::Trouble;
+use redlatch::testing::tcp::{LocalMaster, Masters};
+use redlatch::{Client, Config, ConfigError, Error, LockEventKind, LockOptions, LostReason};
 use redlatch::{NodeError, NodeReply, NodeState, ReleaseOutcome, RestartGuard};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -193,6 +195,49 @@ fn set_on_a_node_without_memory_leaves_nothing_there() {
     nothing_is_left(&fleet);
 }
 
+/// No server of today runs out of memory in the middle of a script: these masters do, in this
+/// process.
+#[test]
+fn part_of_a_set_that_a_node_wrote_before_it_ran_out_of_memory_is_released() {
+    for fenced in [false, true] {
+        let masters = Masters::start(3).expect("three masters");
+        let mut config = config(masters.urls());
+        let mut options = LockOptions::once(TTL);
+        if fenced {
+            masters.iter().for_each(|master| master.set_uptime(24 * 60 * 60));
+            config = config.restart_guard(RestartGuard::On);
+            options = options.fenced();
+        }
+        let client = Client::connect(config).expect("a good configuration");
+        eventually(10 * SECOND, "the nodes are ready", || {
+            client.drive(millis(1)).expect("the poller works");
+            client.nodes().iter().all(|state| *state == NodeState::Ready)
+        });
+        let locks = |master: &LocalMaster| {
+            let is_lock = |key: &Vec<u8>| ["a", "b", "c"].iter().any(|it| it.as_bytes() == *key);
+            master.keys().iter().filter(|key| is_lock(key)).count()
+        };
+        for master in masters.iter().take(2) {
+            master.suffer(Trouble::OutOfMemoryInside { after: 1 });
+        }
+        let error = client.try_lock_all(["a", "b", "c"], options).unwrap_err();
+        println!("{error}");
+        assert!(matches!(error, Error::NoQuorum(_)), "{error}");
+        let report = error.report().unwrap();
+        assert_eq!(report.nodes[0].reply, NodeReply::Failed(NodeError::OutOfMemory));
+        let text = error.to_string();
+        assert!(text.contains("needed 2 of 3 for \"a\" and 2 more keys: "), "{text}");
+        assert!(text.contains("out of memory"), "{text}");
+        eventually(SECOND, "the part is released", || {
+            client.drive(millis(1)).expect("the poller works");
+            masters.iter().all(|master| locks(master) == 0)
+        });
+        masters.iter().for_each(LocalMaster::serve);
+        let guard = client.try_lock_all(["a", "b", "c"], options).unwrap();
+        assert_eq!(guard.fences().count(), if fenced { 3 } else { 0 });
+    }
+}
+
 #[test]
 fn set_that_cannot_be_is_refused_before_a_byte_is_sent() {
     let fleet = Fleet::start(1);
@@ -205,11 +250,11 @@ fn set_that_cannot_be_is_refused_before_a_byte_is_sent() {
     assert!(matches!(error, Error::Config(ConfigError::Keys { given: 65 })), "{error}");
     println!("{error}");
     // The restart guard of this client is off.
-    let fenced = redlatch::LockOptions::new(TTL).fenced();
+    let fenced = LockOptions::new(TTL).fenced();
     let error = client.lock_all(["a", "b"], fenced).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Fence { .. })), "{error}");
     println!("{error}");
-    let fair = redlatch::LockOptions::new(TTL).fair();
+    let fair = LockOptions::new(TTL).fair();
     let error = client.lock_all(["a", "b"], fair).unwrap_err();
     assert!(matches!(error, Error::Config(ConfigError::Fair { .. })), "{error}");
     let text = "fair lock: it has one key only; leave `fair` out, or lock one key";
