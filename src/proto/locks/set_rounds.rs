@@ -27,12 +27,9 @@ use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
 
-/// If nodes share the last key among sets that wait for it, so that none of them has a majority: a
-/// set gives up its keys in one of so many cases.
-const GIVES_WAY_TO_WAITERS: usize = 2;
-
-/// The same if one client may hold the key on a majority: then waiting is mostly of use.
-const GIVES_WAY_TO_A_HOLDER: usize = 8;
+/// If some nodes granted the last key, and it was refused: a set gives up its keys in one of so
+/// many cases.
+const GIVES_WAY: usize = 2;
 
 impl Locks {
     /// Refuses an invalid request for several keys before anything is sent.
@@ -370,19 +367,17 @@ impl Locks {
     /// for a set that waits for it.
     ///
     /// Some nodes may have granted that key, and others may have granted it to another set that
-    /// waits for it, too. Neither would ever get a majority. So each of them gives up its keys now
-    /// and then, drawn at random, and begins anew: often if no client holds the key on a majority,
-    /// and seldom if one may.
+    /// waits for it, too. Neither would ever get a majority. So each of them gives up its keys in
+    /// every second such case, drawn at random, and begins anew. Three sets that share a key are
+    /// each refused by a majority, so a majority of refusals does not mean that one client holds
+    /// the key.
     pub(super) fn keeps_first_keys(&mut self, id: RecordId, error: &Error, now: Instant) -> bool {
         let record = self.records.get(id);
         if record.set().is_none() {
             return false;
         }
-        let ballot = record.round.ballot();
-        let held = ballot.denials().len() >= self.cluster.quorum();
-        let one_in = if held { GIVES_WAY_TO_A_HOLDER } else { GIVES_WAY_TO_WAITERS };
-        let shared = !ballot.grants().is_empty();
-        if shared && self.random_index(one_in) == 0 {
+        let shared = !record.round.ballot().grants().is_empty();
+        if shared && self.random_index(GIVES_WAY) == 0 {
             return false;
         }
         let record = self.records.get_mut(id);
