@@ -208,6 +208,11 @@ impl Cluster {
         self.nodes[node.index()].connection.seen()
     }
 
+    /// What the last answer to `ZRANGE` said of the line on the node. It is there once.
+    pub fn take_seen_line(&mut self, node: NodeId) -> Vec<Value> {
+        self.nodes[node.index()].connection.take_seen_line()
+    }
+
     /// The name of a node in reports.
     pub fn label(&self, node: NodeId) -> Box<str> {
         self.settings.nodes[node.index()].label.clone()

@@ -17,7 +17,7 @@ use crate::proto::error::Error;
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl, drift};
-use crate::proto::wire::line::Standing;
+use crate::proto::wire::line::{Standing, token_of};
 
 /// What is known of the line on one node.
 #[derive(Debug, Clone, Default)]
@@ -271,11 +271,6 @@ impl Line {
         let most = all().max_by(|a, b| named(a).cmp(&named(b)).then_with(|| b.cmp(a)));
         most.unwrap_or_default()
     }
-}
-
-/// The token of a member: its last word.
-fn token_of(member: &[u8]) -> &[u8] {
-    member.rsplit(|&byte| byte == b' ').next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::settings::{Limits, Secret};
 use crate::proto::surplus::{shrink_bytes, shrink_list, shrink_queue};
 use crate::proto::time::Instant;
-use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
+use crate::proto::wire::answers::{self, NodeAnswer, Seen, TaskAnswer};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
 use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step, time};
@@ -103,8 +103,8 @@ pub struct Connection {
     /// The content of the last answer to a step of the handshake. It is kept apart from the
     /// answers, which are moved about on the hot path and have to be small.
     fact: Fact,
-    /// The content of the last answer to `GETRANGE`, kept here for the same reason.
-    seen: Option<Value>,
+    /// The content of the last answers to an inspection, kept here for the same reason.
+    seen: Seen,
     /// The content of the last answer to a join, and of the last hand-over.
     standing: Standing,
     handed_over: Option<HandedOver>,
@@ -246,7 +246,12 @@ impl Connection {
 
     /// The content of the last answer to `GETRANGE`: what the node holds.
     pub fn seen(&self) -> Option<Value> {
-        self.seen
+        self.seen.value
+    }
+
+    /// The content of the last answer to `ZRANGE`: the tokens in line. It is there once.
+    pub fn take_seen_line(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.seen.line)
     }
 
     /// The last vote for a fencing number.
@@ -374,7 +379,7 @@ impl Connection {
 #[inline]
 fn take(
     asks: &VecDeque<Ask>,
-    (fact, seen, vote, standing): (&mut Fact, &mut Option<Value>, &mut u64, &mut Standing),
+    (fact, seen, vote, standing): (&mut Fact, &mut Seen, &mut u64, &mut Standing),
     reply: &Reply<'_>,
 ) -> Result<Incoming, Fault> {
     let Some(&ask) = asks.front() else {

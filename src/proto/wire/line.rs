@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::proto::inspection::Value;
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::node_set::NodeId;
 use crate::proto::planted::{Fault, is_planted};
@@ -239,6 +240,34 @@ pub fn leave(out: &mut BytesMut, key: &[u8], member: Member<'_>) {
     let mut buffer = [0; LONGEST_MEMBER];
     let line = [key, LINE].concat();
     encode(out, &[b"ZREM", &line, member.write_to(&mut buffer)]);
+}
+
+/// Asks which waiters stand in the line of a key: the first `count` of them.
+pub fn read_line(out: &mut BytesMut, key: &[u8], count: usize) {
+    let line = [key, LINE].concat();
+    encode(out, &[b"ZRANGE", &line, b"0", (count.max(1) - 1).to_string().as_bytes()]);
+}
+
+/// Reads the answer to [`read_line`] as the tokens of the waiters. A node that refuses, or whose
+/// key is no line, has none.
+pub(super) fn members(reply: &Reply<'_>, tokens: &mut Vec<Value>) -> Option<()> {
+    tokens.clear();
+    match reply {
+        Reply::Array(members) => {
+            for member in members.iter() {
+                let Reply::Bulk(member) = member else { return None };
+                tokens.push(Value::of(token_of(member)));
+            }
+            Some(())
+        }
+        Reply::Error(_) => Some(()),
+        _ => None,
+    }
+}
+
+/// The token of a member: its last word.
+pub fn token_of(member: &[u8]) -> &[u8] {
+    member.rsplit(|&byte| byte == b' ').next().unwrap_or_default()
 }
 
 /// A script, its two keys, and the number of the arguments that follow.
