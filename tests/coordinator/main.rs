@@ -10,6 +10,7 @@ mod completions;
 mod counters;
 mod extend_release;
 mod fair;
+mod fair_costs;
 mod fair_troubles;
 mod fair_world;
 mod fencing;

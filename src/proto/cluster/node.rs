@@ -46,8 +46,8 @@ pub(super) struct Node {
     /// The last reading on the present connection, by which its clock is compared with those of
     /// the other nodes.
     pub(super) clock: Option<Reading>,
-    /// Which fenced scripts were sent by their source on the present connection.
-    pub(super) scripts_sent: [Sent; 2],
+    /// Which scripts were sent by their source on the present connection.
+    pub(super) scripts_sent: [Sent; 3],
     /// Earlier connections, youngest first, which may have left something unexecuted there.
     pub(super) earlier: Vec<i64>,
     /// When it became ready.
@@ -86,7 +86,7 @@ impl Default for Node {
             trusted_from: None,
             reading: None,
             clock: None,
-            scripts_sent: [Sent::No; 2],
+            scripts_sent: [Sent::No; 3],
             earlier: Vec::new(),
             ready_since: None,
             handshake: Handshake::default(),

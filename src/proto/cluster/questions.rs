@@ -105,6 +105,11 @@ impl Cluster {
         self.nodes[node.index()].connection.unanswered()
     }
 
+    /// The unanswered questions to a node, oldest first.
+    pub fn asks(&self, node: NodeId) -> impl Iterator<Item = &Ask> {
+        self.nodes[node.index()].connection.asks()
+    }
+
     /// When the oldest unanswered question to a node was written.
     pub fn oldest_ask(&self, node: NodeId) -> Option<Instant> {
         self.nodes[node.index()].connection.oldest_ask()

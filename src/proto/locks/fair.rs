@@ -268,7 +268,9 @@ impl Locks {
         let hash = self.key_prefix.hash_of(&key);
         let found = self.records.with_key(hash).find(|&id| self.records.get(id).token == token);
         let Some(id) = found else {
-            self.release_unknown(node, &key, token, now);
+            if !self.is_being_released(node, &token) {
+                self.release_unknown(node, &key, token, now);
+            }
             return;
         };
         let trusted = self.cluster.is_trusted(node);
@@ -310,6 +312,17 @@ impl Locks {
             lines::leave(&mut self.command, key, member);
             self.cluster.ask_all(node.into(), Ask::Node(NodeAsk::LastWord), now, &self.command);
         }
+    }
+
+    /// Whether a release of the token is in flight to the node. The node executes it after the
+    /// hand-over of which it sent the message before: it answers in the order of execution.
+    fn is_being_released(&self, node: NodeId, token: &LockToken) -> bool {
+        self.cluster.asks(node).any(|ask| match *ask {
+            Ask::Lock(LockAsk { record, kind: Kind::Release(_), .. }) => {
+                self.records.is_open(record) && self.records.get(record).token == *token
+            }
+            _ => false,
+        })
     }
 
     /// A node handed a key over to a token that no waiter has any more: it is given back there.

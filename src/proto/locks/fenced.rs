@@ -9,7 +9,7 @@
 //! wrong: it could start below a number that was given before. Such a node is asked by a plain
 //! `SET`, which touches no counter, and its grant does not count.
 
-use crate::proto::cluster::fences::Fenced;
+use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::ballot::{Ballot, Verdict};
@@ -35,7 +35,7 @@ impl Locks {
             self.ask_all(refusing, id, Kind::Acquire, now);
         }
         let counting = nodes.minus(refusing);
-        self.ask_by_form(counting, id, Fenced::Acquire, Kind::AcquireFenced, now);
+        self.ask_by_form(counting, id, Learnt::FencedAcquire, Kind::AcquireFenced, now);
     }
 
     /// Asks these nodes by a fenced script: the first time on a connection by its source.
@@ -43,7 +43,7 @@ impl Locks {
         &mut self,
         nodes: NodeSet,
         id: RecordId,
-        script: Fenced,
+        script: Learnt,
         kind: fn(Form) -> Kind,
         now: Instant,
     ) {
@@ -73,7 +73,7 @@ impl Locks {
         if !refusing.is_empty() {
             self.ask_all(refusing, id, Kind::Extend(Form::Sha), now);
         }
-        self.ask_by_form(nodes.minus(refusing), id, Fenced::Extend, Kind::ExtendFenced, now);
+        self.ask_by_form(nodes.minus(refusing), id, Learnt::FencedExtend, Kind::ExtendFenced, now);
     }
 
     /// Repeats an extend at a node that forgot its script.
@@ -155,7 +155,7 @@ impl Locks {
             return false;
         }
         let acquires = matches!(ask.kind, Kind::AcquireFenced(_));
-        let script = if acquires { Fenced::Acquire } else { Fenced::Extend };
+        let script = if acquires { Learnt::FencedAcquire } else { Learnt::FencedExtend };
         self.cluster.note_refused_sha(node, script, reply);
         let record = self.records.get(ask.record);
         let wanted = record.phase == Phase::Asking
@@ -195,7 +195,7 @@ impl Locks {
                 if let Err(cause) = self.cluster.may_ask(node) {
                     NodeReply::Failed(cause)
                 } else {
-                    let form = self.cluster.form_of(node, Fenced::Extend);
+                    let form = self.cluster.form_of(node, Learnt::FencedExtend);
                     self.ask_counting(node, id, Kind::WriteBack(form), now);
                     return;
                 }
@@ -265,7 +265,7 @@ impl Locks {
         let length = self.cluster.settings().node_timeout.min(left);
         let at = now.saturating_add(length);
         record.round_timer = Some(self.timers.set_at(at, Due::Round { record: id }));
-        self.ask_by_form(lower, id, Fenced::Extend, Kind::WriteBack, now);
+        self.ask_by_form(lower, id, Learnt::FencedExtend, Kind::WriteBack, now);
     }
 
     /// A node answered the write-back: its counter is at the number, or the key is not there any

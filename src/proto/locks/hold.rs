@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::proto::cluster::fences::Fenced;
+use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::lock::{Lock, LockToken};
@@ -213,7 +213,7 @@ impl Locks {
         let current = record.phase == Phase::Held && record.round.number == ask.round;
         if reply.asks_for_the_source() && form == Form::Sha {
             if matches!(ask.kind, Kind::ExtendFenced(_)) {
-                self.cluster.note_refused_sha(node, Fenced::Extend, reply);
+                self.cluster.note_refused_sha(node, Learnt::FencedExtend, reply);
             }
             // The extend is repeated even if a majority has agreed: this node's key has to be
             // extended, too, or healed. A repeat must never follow a release, because it could

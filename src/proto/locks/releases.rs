@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use crate::proto::cluster::NodeEvent;
+use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::pending_releases::{GIVEN_UP_AFTER, PendingRelease};
@@ -64,7 +65,7 @@ impl Locks {
     /// How a release is sent to a node for which `form` would do.
     #[inline]
     fn release_form(
-        &self,
+        &mut self,
         node: NodeId,
         id: RecordId,
         unanswered: bool,
@@ -78,8 +79,20 @@ impl Locks {
         match self.cluster.native(node).filter(|_| !self.records.get(id).fair) {
             Some(native) => Form::Native(native),
             None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
+            None if form == Form::Source && self.caller_waits_to_hand_over(id, node) => {
+                self.cluster.form_of(node, Learnt::HandOver)
+            }
             None => form,
         }
+    }
+
+    /// Whether a caller waits until the key is handed over, so that the answers are read. The
+    /// script is long: its source would be most of what a hand-over costs a node.
+    #[inline]
+    fn caller_waits_to_hand_over(&self, id: RecordId, node: NodeId) -> bool {
+        let record = self.records.get(id);
+        let waits = record.round.purpose == Purpose::Release && record.op.is_some();
+        record.fair && waits && !record.plain().contains(node)
     }
 
     #[inline]
@@ -108,6 +121,9 @@ impl Locks {
         record.releasing.remove(node);
         match (reply, form) {
             (reply, Form::Sha) if reply.asks_for_the_source() => {
+                if record.fair {
+                    self.cluster.note_refused_sha(node, Learnt::HandOver, reply);
+                }
                 self.ask(node, ask.record, Kind::Release(Form::Source), now);
                 return;
             }

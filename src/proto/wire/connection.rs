@@ -223,6 +223,11 @@ impl Connection {
         self.asks.len()
     }
 
+    /// The unanswered questions, oldest first.
+    pub fn asks(&self) -> impl Iterator<Item = &Ask> {
+        self.asks.iter()
+    }
+
     /// When the oldest unanswered question was written.
     pub fn oldest_ask(&self) -> Option<Instant> {
         self.moments.front().map(|moments| moments.written_at)

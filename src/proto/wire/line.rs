@@ -78,14 +78,14 @@ macro_rules! give {
 /// Every way through the script writes, so a replica refuses it: the copy of a key is no vote.
 pub const JOIN: Script = Script {
     source: concat!(
-        give!(),
         "local v = redis.call('GET', KEYS[1]) \
          if v == ARGV[1] then \
          redis.call('ZREM', KEYS[2], ARGV[2]) \
          return redis.call('PTTL', KEYS[1]) \
          end \
-         if not v then \
-         local first = give(nil) \
+         if not v then ",
+        give!(),
+        "local first = give(nil) \
          if not first or first == ARGV[2] then \
          redis.call('ZREM', KEYS[2], ARGV[2]) \
          redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3]) \
@@ -101,28 +101,38 @@ pub const JOIN: Script = Script {
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          return rank .. ' ' .. string.sub(v, 1, 168)"
     ),
-    sha1: "7885192a976318b72a61aad5d19b821202a95b65",
+    sha1: "a6293390066eaab4390fae4c09e7fcab783d411c",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
 /// else to the first of the line, else to nobody. A key that is absent is handed over, too. If no
 /// member can be reached, the key is deleted: it holds the token of the last one that was tried.
 ///
-/// `ARGV[1]` is the token, `ARGV[2]` its member (empty: it never joined), `ARGV[3]` the successor's
-/// member or token (empty: none is named). The answers are those of the release script. Where the
-/// key of the line is no line, the key is only deleted. In a busy line a successor is named and the
-/// caller stands in no line any more: that way is the shortest.
+/// `ARGV[1]` is the token, `ARGV[2]` its member (empty: it stands in no line), `ARGV[3]` the
+/// successor's member or token (empty: none is named). Both are left out if both are empty: so a
+/// release without contention is short. The answers are those of the release script. Where the
+/// key of the line is no line, the key is only deleted. In a busy line a successor is named by its
+/// member: that way is the shortest.
 pub const HAND_OVER: Script = Script {
     source: concat!(
-        give!(),
         "local v = redis.call('GET', KEYS[1]) \
-         if v == ARGV[1] and ARGV[2] == '' and string.find(ARGV[3], ' ', 1, true) \
-         and give(ARGV[3]) then return 1 end \
+         if v == ARGV[1] and not ARGV[2] then \
+         local line = redis.pcall('ZRANGE', KEYS[2], 0, 0) \
+         if not line.err and not line[1] then \
+         redis.call('DEL', KEYS[1]) \
+         return 1 \
+         end \
+         end \
+         local own, m = ARGV[2] or '', ARGV[3] or '' ",
+        give!(),
+        "if v == ARGV[1] and string.find(m, ' ', 1, true) \
+         and (own == '' or type(redis.pcall('ZREM', KEYS[2], own)) == 'number') \
+         and give(m) then return 1 end \
          local line = redis.pcall('ZRANGE', KEYS[2], 0, 0) \
          if line.err and not string.find(line.err, 'WRONGTYPE', 1, true) then return line end \
-         if line[1] and ARGV[2] ~= '' then redis.call('ZREM', KEYS[2], ARGV[2]) end \
+         if line[1] and own ~= '' then redis.call('ZREM', KEYS[2], own) end \
          if v and v ~= ARGV[1] then return -1 end \
-         local m = ARGV[3] ~= '' and ARGV[3] or nil \
+         if m == '' then m = nil end \
          if m and line[1] and not string.find(m, ' ', 1, true) then \
          local named = ' ' .. m \
          m = nil \
@@ -134,7 +144,7 @@ pub const HAND_OVER: Script = Script {
          if v or line[1] then redis.call('DEL', KEYS[1]) end \
          return v and 1 or 0"
     ),
-    sha1: "568fb6376cf4abc11bc023c820444d0d43674fcb",
+    sha1: "f5829c31540cc08c9fda9d0c10a85d8a2c770b55",
 };
 
 /// The channel of a client, by which one node notifies it. Each node has a channel of its own: a
@@ -176,6 +186,16 @@ pub struct Member<'a> {
     pub ttl: Ttl,
     /// How it is notified.
     pub channel: Option<&'a Channel>,
+}
+
+/// The member of the same waiter in the line of another node, whose channel has its own index.
+/// Nothing if the waiter has no channel.
+pub fn member_at(node: NodeId, member: &[u8]) -> Option<Vec<u8>> {
+    let from = member.iter().position(|&byte| byte == b' ')? + 1;
+    let channel = Channel(member.get(from..from + CHANNEL_BYTES)?.try_into().ok()?);
+    let mut other = member.to_vec();
+    other[from..from + CHANNEL_BYTES].copy_from_slice(channel.at(node).as_bytes());
+    (other.get(from + CHANNEL_BYTES) == Some(&b' ')).then_some(other)
 }
 
 impl Member<'_> {
@@ -229,6 +249,11 @@ pub fn hand_over(
     successor: &[u8],
 ) {
     let mut buffer = [0; LONGEST_MEMBER];
+    if member.is_none() && successor.is_empty() {
+        put_script_of_line(out, &HAND_OVER, form, key, 1);
+        put_token(out, token);
+        return;
+    }
     put_script_of_line(out, &HAND_OVER, form, key, 3);
     put_token(out, token);
     put_bulk(out, member.map_or(&b""[..], |member| member.write_to(&mut buffer)));
@@ -411,8 +436,13 @@ mod tests {
         let mut out = BytesMut::new();
         hand_over(&mut out, Form::Source, b"k", &token, None, b"");
         let text = String::from_utf8(out.to_vec()).unwrap();
+        assert!(text.starts_with("*6\r\n$4\r\nEVAL\r\n"), "{text}");
+        assert!(text.ends_with(&format!("{token}\r\n")), "{text}");
+        let mut out = BytesMut::new();
+        hand_over(&mut out, Form::Source, b"k", &token, None, b"m");
+        let text = String::from_utf8(out.to_vec()).unwrap();
         assert!(text.starts_with("*8\r\n$4\r\nEVAL\r\n"), "{text}");
-        assert!(text.ends_with(&format!("{token}\r\n$0\r\n\r\n$0\r\n\r\n")), "{text}");
+        assert!(text.ends_with(&format!("{token}\r\n$0\r\n\r\n$1\r\nm\r\n")), "{text}");
     }
 
     #[test]
