@@ -90,6 +90,8 @@ pub struct Waiting {
     pub poll_at: Instant,
     /// The attempt that is in flight was begun by a wake-up.
     pub woken: bool,
+    /// The waiter in line got the key, and no node knew of another client.
+    pub was_alone: bool,
     since: Instant,
     subscribed_since: Instant,
     lost_wake_ups: u32,
@@ -109,6 +111,7 @@ impl Waiting {
             reported: vec![ReportedTtl::Nothing; nodes],
             poll_at: now,
             woken: false,
+            was_alone: false,
             since: now,
             subscribed_since: now,
             lost_wake_ups: 0,
@@ -166,7 +169,7 @@ impl Waiting {
     pub fn waited_among_others(&self, now: Instant) -> Option<Duration> {
         let age = self.age(now);
         if self.mode == Mode::InLine {
-            return Some(age);
+            return (!self.was_alone).then_some(age);
         }
         match (self.lost_wake_ups, self.usual.is_zero()) {
             (0, true) => None,

@@ -33,6 +33,27 @@ fn a_hand_over_costs_each_node_a_join_and_a_release() {
 }
 
 #[test]
+fn a_client_without_company_sets_the_key_again() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, LONG);
+    world.pass(2 * MS);
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[1]);
+    world.release(all[1], lock);
+    world.settle();
+    for first_word in ["EVALSHA", "SET", "SET"] {
+        world.ask(all[1], LONG);
+        assert_eq!(everywhere(&world, all[1]), [[first_word]; 3]);
+        world.settle();
+        let lock = world.won(all[1]);
+        world.release(all[1], lock);
+        world.settle();
+    }
+    world.assert_clean();
+}
+
+#[test]
 fn a_late_message_of_a_hand_over_causes_no_second_release() {
     let mut world = World::new(3);
     let (all, lock) = line_of(&mut world, 2, TTL);

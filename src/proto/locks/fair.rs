@@ -405,6 +405,10 @@ impl Locks {
         let tracked = record.tracked;
         let skipped = record.line().map_or(0, |line| line.skipped);
         let holds = record.line().map_or(NodeSet::EMPTY, |line| line.holds(now));
+        let alone = record.line().is_some_and(|line| !line.met_others);
+        if let Some(waiting) = record.op.and_then(|op| self.waiting(op)) {
+            waiting.was_alone = alone;
+        }
         let stats = self.cluster.stats_mut();
         stats.handed_over += 1;
         stats.skipped = stats.skipped.saturating_add(skipped);

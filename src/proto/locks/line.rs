@@ -70,6 +70,8 @@ pub struct Line {
     pub refused: NodeSet,
     /// A node handed the key over since the present poll was sent.
     pushed: bool,
+    /// A node knew of another client: it had the key, or handed it over.
+    pub met_others: bool,
     /// How many stand before the waiter, by the answer that says the least.
     pub rank: u64,
     /// How many polls in a row were sent early.
@@ -97,6 +99,7 @@ impl Line {
             left: NodeSet::EMPTY,
             refused: NodeSet::EMPTY,
             pushed: false,
+            met_others: false,
             rank: 0,
             early_polls: 0,
             skipped: 0,
@@ -145,6 +148,7 @@ impl Line {
             self.left.insert(node);
         } else {
             self.left.remove(node);
+            self.met_others = true;
             at.base = at.base.max(asked_at);
             (at.until, at.holder) = (None, standing.holder.clone());
             self.rank = self.rank.min(standing.rank);
@@ -156,7 +160,7 @@ impl Line {
 
     /// A node handed the key over. Returns whether its vote counts.
     pub fn note_hand_over(&mut self, node: NodeId, next: Bytes, now: Instant) -> bool {
-        self.pushed = true;
+        (self.pushed, self.met_others) = (true, true);
         self.left.insert(node);
         let latest = self.at.iter().map(|at| at.base).max().unwrap_or(now);
         let at = &mut self.at[node.index()];

@@ -32,6 +32,14 @@ impl ContentionHistory {
         let usual = if before.is_zero() { wait } else { (3 * before + wait) / 4 };
         self.0[key.place(REMEMBERED_KEYS)] = (key, usual, now);
     }
+
+    /// No other client waits for the key any more.
+    pub fn forget(&mut self, key: KeyHash) {
+        let (whose, wait, _) = &mut self.0[key.place(REMEMBERED_KEYS)];
+        if *whose == key {
+            *wait = Duration::ZERO;
+        }
+    }
 }
 
 impl Default for ContentionHistory {

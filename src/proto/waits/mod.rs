@@ -80,9 +80,11 @@ impl Waits {
 
     /// A waiter has got its lock: takes note of how long it waited.
     fn note_contention(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
-        let wait = locks.waiting(op).and_then(|waiting| waiting.waited_among_others(now));
-        if let Some(wait) = wait {
+        let Some(waiting) = locks.waiting(op) else { return };
+        if let Some(wait) = waiting.waited_among_others(now) {
             self.contention.note(key, wait, now);
+        } else if waiting.was_alone {
+            self.contention.forget(key);
         }
     }
 }
