@@ -178,6 +178,11 @@ impl Waiting {
         }
     }
 
+    /// Whether the waiter stands in line on the nodes.
+    pub fn is_in_line(&self) -> bool {
+        self.mode == Mode::InLine
+    }
+
     /// Whether other clients seem to wait as well.
     pub fn is_contended(&self) -> bool {
         self.lost_wake_ups > 0 || !self.usual.is_zero()

@@ -110,3 +110,21 @@ fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() 
     world.settle();
     world.assert_clean();
 }
+
+#[test]
+fn only_the_poll_of_a_waiter_in_line_may_come_late() {
+    let mut world = World::new(3);
+    let (all, _lock) = line_of(&mut world, 2, LONG);
+    // The timer that looks for silent nodes has gone off.
+    world.pass(55 * MS);
+    let may_be_late = |world: &World, client: usize| {
+        let core = &world.clients[client].core;
+        core.may_be_late(core.next_timeout().unwrap())
+    };
+    assert!(may_be_late(&world, all[1]));
+    assert!(!may_be_late(&world, all[0]), "it holds the lock");
+    let now = world.now;
+    let core = &mut world.clients[all[1]].core;
+    core.acquire(b"other", TTL / 50, LONG, 2, now).unwrap();
+    assert!(!may_be_late(&world, all[1]), "a round is over sooner");
+}

@@ -68,7 +68,7 @@ use crate::proto::locks::auto_extend::{AutoExtend, AutoExtendedLocks};
 use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Record, Records};
-use crate::proto::locks::requests::Ops;
+use crate::proto::locks::requests::{Ops, Request};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -310,6 +310,17 @@ impl Locks {
         let at_nodes = self.cluster.next_timeout();
         let (timers, prolongs) = (self.timers.next(), self.prolongs.next());
         Instant::first_of([at_nodes, timers, prolongs, self.tidying.due])
+    }
+
+    /// Whether the earliest timer is a poll of a waiter in line. Such a poll may come a millisecond
+    /// late: usually the node that hands the key over notifies the waiter before.
+    pub fn next_is_a_poll_in_line(&self, next: Instant) -> bool {
+        if self.ops.has_no_waiters() {
+            return false;
+        }
+        let Some((due, Due::Retry { op })) = self.timers.first() else { return false };
+        let polls = |request: &Request| request.waiting.as_ref().is_some_and(|it| it.is_in_line());
+        due == next && self.ops.get(self.ops.whole(op)).is_some_and(polls)
     }
 
     /// Does the earliest thing that is due, except renewals. Returns whether there was one.
