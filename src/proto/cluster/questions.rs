@@ -208,6 +208,11 @@ impl Cluster {
         }
     }
 
+    /// Writes a command into a node's outbox whose answer the client does not wait for.
+    pub fn say_last_word(&mut self, node: NodeId, now: Instant, bytes: &[u8]) {
+        self.ask_all(node.into(), Ask::Node(NodeAsk::LastWord), now, bytes);
+    }
+
     /// What the last answer to `GETRANGE` showed of a value on the node.
     pub fn seen(&self, node: NodeId) -> Option<Value> {
         self.nodes[node.index()].connection.seen()

@@ -421,7 +421,7 @@ impl Locks {
 
     /// Writes a question about a lock into the outboxes of these nodes.
     ///
-    /// Only this method encodes the bytes of a record, and checks its phase first.
+    /// Only this method asks about a record, and checks its phase first.
     fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
         let record = self.records.get_mut(id);
         if record.fair && kind.names_the_line() && nodes.len() > 1 {
@@ -460,6 +460,21 @@ impl Locks {
         } else {
             record.releasing = record.releasing.union(nodes);
         }
+        self.encode(nodes, id, kind, now);
+        let record = self.records.get(id);
+        let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
+        let names_it = record.tracked && kind.may_create() && !matches!(kind, Kind::Join(_));
+        self.cluster.ask_all(nodes, ask, now, &self.command);
+        if names_it {
+            // A write of this client ends the registration of the key, so the key is registered
+            // again after each write.
+            self.register_at(id, nodes.iter(), now);
+        }
+    }
+
+    /// Encodes a question about a lock to these nodes into `self.command`.
+    fn encode(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+        let record = self.records.get(id);
         self.command.clear();
         let key = self.key_prefix.put_before(&record.key);
         let fair = record.fair && kind.names_the_line() && record.plain().common(nodes).is_empty();
@@ -470,14 +485,6 @@ impl Locks {
             encode_for_line(&mut self.command, key, record, kind, (node, channel));
         } else {
             encode(&mut self.command, key, record, kind, now);
-        }
-        let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
-        let names_it = record.tracked && kind.may_create() && !matches!(kind, Kind::Join(_));
-        self.cluster.ask_all(nodes, ask, now, &self.command);
-        if names_it {
-            // A write of this client ends the registration of the key, so the key is registered
-            // again after each write.
-            self.register_at(id, nodes.iter(), now);
         }
     }
 

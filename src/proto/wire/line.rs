@@ -43,6 +43,8 @@ const NO_CHANNEL: &[u8] = b"-";
 /// member of the caller: if it is the first, the function returns it and hands over nothing. It
 /// returns nothing if the line is empty.
 ///
+/// Where the key of the line is no line, or may not be changed, the function returns nothing.
+///
 /// A member leaves the line before the key is written: a server whose memory is full goes on with
 /// a script that has written. A `PUBLISH` that is refused counts as heard: the successor polls.
 macro_rules! give {
@@ -50,11 +52,12 @@ macro_rules! give {
         "local function give(m) \
          local skipped = 0 \
          while true do \
-         m = m or redis.call('ZRANGE', KEYS[2], 0, 0)[1] \
+         m = m or redis.pcall('ZRANGE', KEYS[2], 0, 0)[1] \
          if not m or m == ARGV[2] then return m end \
-         local there = redis.call('ZREM', KEYS[2], m) == 1 \
+         local there = redis.pcall('ZREM', KEYS[2], m) \
+         if type(there) ~= 'number' then return nil end \
          local ttl, channel, token = string.match(m, '^(%d+) (%S+) (%S+)$') \
-         if there and token then \
+         if there == 1 and token then \
          redis.call('SET', KEYS[1], token, 'PX', ttl) \
          if channel == '-' then return m end \
          local after = redis.call('ZRANGE', KEYS[2], 0, 0)[1] or '' \
@@ -101,7 +104,7 @@ pub const JOIN: Script = Script {
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          return rank .. ' ' .. string.sub(v, 1, 168)"
     ),
-    sha1: "a6293390066eaab4390fae4c09e7fcab783d411c",
+    sha1: "7026ed6682b81855272cff7b33d4f5b45e616119",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
@@ -144,7 +147,7 @@ pub const HAND_OVER: Script = Script {
          if v or line[1] then redis.call('DEL', KEYS[1]) end \
          return v and 1 or 0"
     ),
-    sha1: "f5829c31540cc08c9fda9d0c10a85d8a2c770b55",
+    sha1: "fc9356a93d8e5cfea8fc69f3dbd489a652a04c0a",
 };
 
 /// The channel of a client, by which one node notifies it. Each node has a channel of its own: a
@@ -323,6 +326,11 @@ fn put_script_of_line(
     out.extend_from_slice(b"\r\n");
 }
 
+/// How much of the value of a key an answer to [`JOIN`] has, which is more than any token.
+const LONGEST_HOLDER: usize = 168;
+
+const _: () = assert!(LONGEST_HOLDER >= LONGEST_TOKEN, "a token is kept whole");
+
 /// What a node says to a waiter that asked for the key or for a place in its line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
@@ -346,7 +354,8 @@ impl Standing {
             Reply::Bulk(text) => {
                 let space = text.iter().position(|&byte| byte == b' ')?;
                 let rank = std::str::from_utf8(&text[..space]).ok()?.parse().ok()?;
-                let holder = Bytes::copy_from_slice(&text[space + 1..]);
+                let holder = &text[space + 1..];
+                let holder = Bytes::copy_from_slice(&holder[..holder.len().min(LONGEST_HOLDER)]);
                 Some((false, Standing { left_millis: 0, rank, holder }))
             }
             _ => None,

@@ -173,13 +173,20 @@ fn give(lua: &mut Sandbox, named: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, Re
     loop {
         let member = match next.take() {
             Some(member) => Some(member),
-            None => first_of(&lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")])?),
+            // `redis.pcall`
+            None => {
+                let first = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
+                first.ok().as_ref().and_then(first_of)
+            }
         };
         let Some(member) = member else { return Ok(None) };
         if lua.argument(1) == Some(&member[..]) {
             return Ok(Some(member));
         }
-        let removed = lua.call(&[Some(b"ZREM"), lua.key(1), Some(&member)])?;
+        // `redis.pcall`
+        let Ok(removed) = lua.call(&[Some(b"ZREM"), lua.key(1), Some(&member)]) else {
+            return Ok(None);
+        };
         let words: Vec<&[u8]> = member.split(|&byte| byte == b' ').collect();
         let [ttl, channel, token] = words[..] else { continue };
         if removed != Reply::Integer(1) {
