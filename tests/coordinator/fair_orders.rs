@@ -47,7 +47,7 @@ fn a_node_that_was_silent_when_the_client_began_to_listen_is_joined_later() {
     world.won(waiter);
 }
 
-/// The last poll is longer ago than a handed-over key lives, so the message by itself gives no time.
+/// The last poll is longer ago than a handed-over key lives, so the message alone gives no time.
 #[test]
 fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
     let mut world = World::new(3);

@@ -337,8 +337,9 @@ pub const RARE: &[&str] = &[
      A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL HAND 2 k k:line h EMPTY u; A GET k; \
      A EVAL HAND 2 k k:line u MEMBER_U MEMBER_T; A GET k; A EVAL HAND 2 k k:line t EMPTY MEMBER_U; \
      A EXISTS k k:line; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A GET k; \
-     A EVAL JOIN 2 k k:line d MEMBER_DEAD LATER LATER; A EVAL HAND 2 k k:line t; A EXISTS k k:line; \
-     A EVAL JOIN 2 k k:line d JUNK LATER LATER; A SET k h; A EVAL JOIN 2 k k:line d JUNK LATER LATER; \
+     A EVAL JOIN 2 k k:line d MEMBER_DEAD LATER LATER; A EVAL HAND 2 k k:line t; \
+     A EXISTS k k:line; A EVAL JOIN 2 k k:line d JUNK LATER LATER; A SET k h; \
+     A EVAL JOIN 2 k k:line d JUNK LATER LATER; \
      A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A DEL k; \
      A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A GET k; A ZRANGE k:line 0 -1",
     // The key of the line is no line: nobody joins it, and a release deletes the key.

@@ -358,8 +358,8 @@ impl Locks {
         })
     }
 
-    /// A node handed a key over to a token that no waiter has any more: it is given back there, once
-    /// and without a record. If that fails, the key stays for the ttl of a hand-over.
+    /// A node handed a key over to a token that no waiter has any more: it is given back there, one
+    /// time and without a record. If that fails, the key stays for the ttl of a hand-over.
     fn release_unknown(&mut self, node: NodeId, key: &[u8], token: &LockToken, now: Instant) {
         if self.given_away.contains(token) {
             return;
@@ -448,8 +448,8 @@ impl Locks {
         }
     }
 
-    /// Whether a waiter may give its nodes up once more. The other token may be of no waiter, but of
-    /// a plain client that is gone: no message says so. So a waiter yields a few times only, and
+    /// Whether a waiter may give its nodes up again. The other token may be of no waiter, but of a
+    /// plain client that is gone: no message says so. So a waiter yields a few times only, and
     /// keeps its place afterwards. What waiters then have of a real split ends with the ttl of the
     /// hand-over.
     fn may_yield(&self, op: Op) -> bool {
