@@ -44,7 +44,7 @@ fn a_node_that_was_silent_when_the_client_began_to_listen_is_joined_later() {
     assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [1, 1, 1]);
     world.release(holder, lock);
     world.settle();
-    world.won(waiter);
+    assert!(world.lock(waiter).is_some());
 }
 
 /// The last poll is longer ago than a handed-over key lives, so the message alone gives no time.
@@ -70,7 +70,7 @@ fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
     world.ask(later, TTL);
     world.settle();
     assert!(world.clients[later].done.is_empty(), "one that came 700 ms later is first");
-    world.won(waiter);
+    assert!(world.lock(waiter).is_some());
 }
 
 /// A plain client has two nodes and is gone, and a fifth node is away. No waiter can get a majority
@@ -157,7 +157,7 @@ fn one_node_that_refuses_lines_and_one_that_is_away_leave_plain_waiting() {
     world.pass(200 * MS);
     (0..2).for_each(|node| world.run(node, &[b"DEL", KEY]));
     world.pass(3000 * MS);
-    world.won(client);
+    assert!(world.lock(client).is_some());
 }
 
 #[test]

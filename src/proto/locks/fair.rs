@@ -365,7 +365,7 @@ impl Locks {
             return;
         }
         let unprefixed = key.strip_prefix(self.key_prefix.as_bytes());
-        if !unprefixed.is_some_and(|key| self.check_key(key).is_ok()) {
+        if unprefixed.is_none_or(|key| self.check_key(key).is_err()) {
             // No client of this library can have locked it.
             return;
         }

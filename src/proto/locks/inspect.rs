@@ -107,6 +107,7 @@ impl Locks {
             if matches!(seen.state, KeyState::Held { value, .. } if value.token().is_some())
                 && self.cluster.may_ask(node).is_ok()
             {
+                self.tasks.get_mut(id).dispensable.insert(node);
                 self.ask_for(node, id, TaskAsk::ReadLine, now, |_, key, out| {
                     line::read_line(out, key, LINE_SHOWN);
                 });

@@ -136,10 +136,10 @@ impl Locks {
         let nodes = self.cluster.all_nodes();
         let task = self.tasks.get_mut(id);
         task.timer = None;
-        let unanswered = task.unanswered;
+        let (unanswered, dispensable) = (task.unanswered, task.dispensable);
         let undecided = match task.round_mut() {
             Some(round) => round.ballot().undecided(),
-            None => nodes.iter().filter(|&node| unanswered.contains(node)).collect(),
+            None => nodes.minus(dispensable).iter().filter(|&it| unanswered.contains(it)).collect(),
         };
         let written = undecided.iter().filter_map(|node| self.cluster.oldest_ask(node)).max();
         let until = written.map_or(now, |written| written.saturating_add(timeout));
