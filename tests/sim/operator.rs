@@ -175,6 +175,10 @@ impl World {
                 continue;
             }
             forced.told.insert(node);
+            // A node may have handed the key over to the lock since, from a line it still stood in.
+            let now = self.agenda.now();
+            let nodes = &self.nodes;
+            forced.told.retain(|&it| !nodes[it].holds(now, &forced.key, &forced.token));
             let holds = it.users.iter().any(|user| match &user.state {
                 State::Holding(held) if held.belief == forced.belief => {
                     it.coordinator.deadline(&held.lock).is_some()
