@@ -5,6 +5,7 @@ mod cancelled;
 mod crowd;
 mod death;
 mod fair;
+mod fair_order;
 mod hand_over;
 mod inside;
 mod odd_nodes;
