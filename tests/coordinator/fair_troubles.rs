@@ -391,3 +391,31 @@ fn an_inspection_shows_the_line_in_its_order() {
     assert_eq!((seen.nodes[0].line.len(), seen.nodes[1].line.len()), (0, 2));
     assert_eq!(seen.nodes[0].state, seen.nodes[1].state);
 }
+
+/// The key on that node and its line expire at once. The first waiter that polls gets the key
+/// there, and that is one vote.
+#[test]
+fn a_node_whose_clock_jumps_ahead_is_one_vote_of_three() {
+    let mut world = World::new(3);
+    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
+    for (&client, ttl) in all.iter().zip([LONG, TTL, TTL]) {
+        world.ask(client, ttl);
+        world.settle();
+    }
+    let mut lock = world.won(all[0]);
+    world.masters[0].step_wall_clock(3_600_000);
+    let held = world.value(1);
+    world.pass(200 * MS);
+    assert_ne!(world.value(0), held, "a waiter has the key there");
+    for pair in all.windows(2) {
+        assert!(all.iter().all(|&client| world.lock(client).is_none()), "held by two");
+        world.release(pair[0], lock);
+        world.settle();
+        world.pass(100 * MS);
+        lock = world.won(pair[1]);
+    }
+    world.release(all[2], lock);
+    world.settle();
+    world.pass(100 * MS);
+    world.assert_clean();
+}
