@@ -160,7 +160,7 @@ impl Waits {
     /// The request begins to wait, though the key is free as far as this client knows.
     fn leave_others_a_turn(&mut self, locks: &mut Locks, op: Op, id: RecordId, now: Instant) {
         let nodes = locks.cluster().size();
-        let begin = || Waiting::new(nodes, Duration::ZERO, now);
+        let begin = || Waiting::new(nodes, now);
         if let Some(waiting) = locks.begin_waiting(op, begin) {
             *waiting = begin();
             waiting.mode = Mode::Yielding;
