@@ -96,7 +96,7 @@ pub struct NodeKeyState {
     /// How long the node's answer took; zero if it gave none.
     pub took: Duration,
     /// The tokens of the fair locks that wait for the key on this node: in their order, the first
-    /// [`LINE_SHOWN`] of them. Empty if the node does not let this client read its line.
+    /// 100 of them. Empty if the node does not let this client read its line.
     pub line: Vec<Value>,
 }
 
