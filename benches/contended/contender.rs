@@ -120,9 +120,9 @@ pub fn main(role: &Role) {
     }
     let turns = role.turns.as_ref().map(Turns::open);
     let mut contender: Box<dyn Contender> = match role.kind {
-        Kind::Ours | Kind::Polling => Box::new(Ours::connect(role)),
         Kind::Bare => Box::new(Bare::connect(role, Duration::from_millis(5))),
         Kind::Slow => Box::new(Bare::connect(role, Duration::from_millis(200))),
+        _ => Box::new(Ours::connect(role)),
     };
     let Some(end) = wait_for_begin() else { return };
     let cpu = process_cpu();

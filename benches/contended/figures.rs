@@ -16,22 +16,30 @@ pub struct Round {
     pub end: u64,
     pub diaries: Vec<Diary>,
     pub nodes_cpu: Duration,
+    /// How many commands one node executed, on average; scripts count with the commands in them.
+    pub commands: f64,
     pub round_trip: Duration,
 }
 
 /// The figures of a round. A field for each column, so that rounds can be put together.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
-    /// How often a contender got it, and how often another contender than the last one.
+    /// How often a contender got it, and how often another contender than the last one: each of
+    /// those is a hand-over.
     pub holds_per_s: f64,
-    pub changes_per_s: f64,
-    /// Of all contenders, and of all nodes, for each time that a contender got it.
+    pub hand_overs_per_s: f64,
+    /// Of all contenders, and of all nodes, for each hand-over.
     pub cpu_us: f64,
     pub node_cpu_us: f64,
+    /// The commands of one node for each hand-over.
+    pub commands: f64,
     /// From asking to the grant. The longest wait may not have been over at the end.
     pub wait_p50_ms: f64,
     pub wait_p99_ms: f64,
     pub wait_max_ms: f64,
+    /// `wait_p99_ms` in turns. A turn is what it takes until each contender has had the lock once:
+    /// their number times the median time from one hand-over to the next.
+    pub wait_p99_turns: f64,
     /// From giving back to the next grant of a contender that had asked before, in microseconds.
     pub over_p50_us: f64,
     pub over_p99_us: f64,
@@ -62,17 +70,19 @@ impl Round {
             waits.saturating_record(hold.have - hold.asked);
             wins[*who] += 1.0;
         }
-        let mut changes = 0.0;
+        let (mut hand_overs, mut last) = (histogram(), self.begin);
         for pair in holds.windows(2) {
             let ((former, gave), (next, got)) = (pair[0], pair[1]);
             if former != next {
-                changes += 1.0;
+                hand_overs.saturating_record(got.have - last);
+                last = got.have;
                 if got.asked < gave.gave_back {
                     overs.saturating_record(got.have - gave.gave_back);
                 }
             }
         }
-        let count = holds.len() as f64;
+        let (count, changes) = (holds.len() as f64, hand_overs.len() as f64);
+        let turn = contenders as f64 * hand_overs.value_at_quantile(0.5) as f64;
         let seconds = (self.end - self.begin) as f64 / 1e9;
         let cpu: Duration = self.diaries.iter().map(|diary| diary.cpu).sum();
         let squares: f64 = wins.iter().map(|wins| wins * wins).sum();
@@ -80,12 +90,14 @@ impl Round {
             |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64;
         Figures {
             holds_per_s: count / seconds,
-            changes_per_s: changes / seconds,
-            cpu_us: cpu.as_secs_f64() * 1e6 / count,
-            node_cpu_us: self.nodes_cpu.as_secs_f64() * 1e6 / count,
+            hand_overs_per_s: changes / seconds,
+            cpu_us: cpu.as_secs_f64() * 1e6 / changes,
+            node_cpu_us: self.nodes_cpu.as_secs_f64() * 1e6 / changes,
+            commands: self.commands / changes,
             wait_p50_ms: at(&waits, 0.5) / 1e6,
             wait_p99_ms: at(&waits, 0.99) / 1e6,
             wait_max_ms: waits.max().max(longest_open.unwrap_or(0)) as f64 / 1e6,
+            wait_p99_turns: at(&waits, 0.99) / turn,
             over_p50_us: at(&overs, 0.5) / 1e3,
             over_p99_us: at(&overs, 0.99) / 1e3,
             least: wins.iter().copied().fold(f64::INFINITY, f64::min),
@@ -144,14 +156,16 @@ type Column = (&'static str, fn(&Figures) -> f64);
 
 impl Figures {
     /// Every column, in its order.
-    const COLUMNS: [Column; 14] = [
+    const COLUMNS: [Column; 16] = [
         ("holds_per_s", |f| f.holds_per_s),
-        ("changes_per_s", |f| f.changes_per_s),
+        ("hand_overs_per_s", |f| f.hand_overs_per_s),
         ("cpu_us", |f| f.cpu_us),
         ("node_cpu_us", |f| f.node_cpu_us),
+        ("commands", |f| f.commands),
         ("wait_p50_ms", |f| f.wait_p50_ms),
         ("wait_p99_ms", |f| f.wait_p99_ms),
         ("wait_max_ms", |f| f.wait_max_ms),
+        ("wait_p99_turns", |f| f.wait_p99_turns),
         ("over_p50_us", |f| f.over_p50_us),
         ("over_p99_us", |f| f.over_p99_us),
         ("least", |f| f.least),
@@ -173,24 +187,18 @@ impl Figures {
             values.sort_by(f64::total_cmp);
             values
         };
-        let median = |of: fn(&Figures) -> f64| {
-            let values = sorted(of);
-            let middle = values.len() / 2;
-            if values.len() % 2 == 1 {
-                values[middle]
-            } else {
-                (values[middle - 1] + values[middle]) / 2.0
-            }
-        };
+        let median = |of: fn(&Figures) -> f64| median(rounds.iter().map(of).collect());
         let greatest = |of: fn(&Figures) -> f64| sorted(of).last().copied().unwrap_or(0.0);
         Figures {
             holds_per_s: median(|f| f.holds_per_s),
-            changes_per_s: median(|f| f.changes_per_s),
+            hand_overs_per_s: median(|f| f.hand_overs_per_s),
             cpu_us: median(|f| f.cpu_us),
             node_cpu_us: median(|f| f.node_cpu_us),
+            commands: median(|f| f.commands),
             wait_p50_ms: median(|f| f.wait_p50_ms),
             wait_p99_ms: median(|f| f.wait_p99_ms),
             wait_max_ms: greatest(|f| f.wait_max_ms),
+            wait_p99_turns: median(|f| f.wait_p99_turns),
             over_p50_us: median(|f| f.over_p50_us),
             over_p99_us: median(|f| f.over_p99_us),
             least: sorted(|f| f.least)[0],
@@ -200,4 +208,44 @@ impl Figures {
             round_trip_us: median(|f| f.round_trip_us),
         }
     }
+}
+
+/// The figures of a kind of waiting, over those of another kind: the medians of the ratios within a
+/// round.
+#[derive(Debug, Clone, Copy)]
+pub struct Ratios {
+    pub hand_overs: f64,
+    pub holds: f64,
+    pub cpu: f64,
+    pub node_cpu: f64,
+}
+
+impl Ratios {
+    pub fn within_rounds(rounds: &[Figures], others: &[Figures]) -> Ratios {
+        let ratio = |of: fn(&Figures) -> f64| {
+            median(rounds.iter().zip(others).map(|(ours, other)| of(ours) / of(other)).collect())
+        };
+        Ratios {
+            hand_overs: ratio(|f| f.hand_overs_per_s),
+            holds: ratio(|f| f.holds_per_s),
+            cpu: ratio(|f| f.cpu_us),
+            node_cpu: ratio(|f| f.node_cpu_us),
+        }
+    }
+
+    /// Their names and values.
+    pub fn columns(&self) -> [(&'static str, f64); 4] {
+        [
+            ("hand_overs_to_bare", self.hand_overs),
+            ("holds_to_bare", self.holds),
+            ("cpu_to_bare", self.cpu),
+            ("node_cpu_to_bare", self.node_cpu),
+        ]
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use mio::{Events, Poll, Token};
 use redlatch::{Engine, LockOptions, Outcome};
 
-use super::TTL;
 use super::contender::{Hold, Role, now};
 use super::ours;
 use super::support::eventually;
@@ -17,6 +16,7 @@ pub struct Inside {
     events: Events,
     engine: Engine,
     key: String,
+    options: LockOptions,
     /// When each request was asked for, and when it had its lock.
     slots: Vec<Hold>,
 }
@@ -28,7 +28,8 @@ impl Inside {
         let engine = Engine::new(ours::config(role), poll.registry(), Token(0)).expect("an engine");
         let slots = (0..role.inside as u64).map(|slot| Hold { slot, ..Hold::default() });
         let (slots, events) = (slots.collect(), Events::with_capacity(64));
-        let mut inside = Inside { poll, events, engine, key: role.key.clone(), slots };
+        let (key, options) = (role.key.clone(), ours::options(role));
+        let mut inside = Inside { poll, events, engine, key, options, slots };
         eventually(Duration::from_secs(20), "the nodes are ready", || {
             inside.turn(Duration::from_millis(1));
             inside.engine.coordinator().ready().len() == role.urls.len()
@@ -72,7 +73,7 @@ impl Inside {
         let asked = now();
         self.slots[slot].asked = asked;
         let wait = Duration::from_nanos(end.saturating_sub(asked));
-        let options = LockOptions::new(TTL).wait(wait);
+        let options = self.options.wait(wait);
         self.engine.acquire(&self.key, options, slot as u64).expect("there is room");
     }
 

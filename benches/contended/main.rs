@@ -2,16 +2,17 @@
 //! waiting costs.
 //!
 //! Contenders are processes of their own, each with a connection to every node: they ask for one
-//! key, hold it for a while, give it back and ask again. The bench compares three ways, in short
-//! rounds one after the other: the library's waiting, its polling (for a user who may not read
-//! change notifications), and a bare program that tries again every 5 ms. The hazard is the
+//! key, hold it for a while, give it back and ask again. The bench compares these ways, in short
+//! rounds one after the other: the library's fair locks, its plain locks, its polling (for a user
+//! who may not read change notifications), and a bare program that tries again every 5 ms. The
+//! ratios to that program are the medians of the ratios within a round. The hazard is the
 //! machine: two cores carry the nodes and all contenders, so compare only figures of one run.
 //!
 //! `cargo bench --bench contended` starts five servers by itself. Options: `--case
 //! contended|turns|inside` (default: all three; many contenders, two that take turns, many inside
 //! one engine), `--contenders N,..`, `--hold-ms F,..`, `--rest-ms F` (between giving back and
-//! asking again), `--nodes N`, `--rounds N`, `--seconds-per-round F`, `--only
-//! ours|polling|bare|slow`, `--json`.
+//! asking again), `--nodes N,..` (default: 5), `--rounds N`, `--seconds-per-round F`, `--only
+//! fair|claimed|ours|polling|bare|slow,..`, `--json`.
 
 #![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 
@@ -50,16 +51,19 @@ fn main() {
             std::process::exit(2);
         }
     };
-    let fleet = Fleet::start(options.nodes);
-    round::forbid_tracking(&fleet);
     report::begin(&options);
-    for case in &options.cases {
-        report::head(*case, &options);
-        for &contenders in case.contenders(&options) {
-            for &hold in case.holds(&options) {
-                let setting = Setting { case: *case, contenders, hold, rest: options.rest };
-                let kinds: Vec<(Kind, Vec<Figures>)> = measure(&fleet, &setting, &options);
-                report::show(&setting, &kinds, &options);
+    for &nodes in &options.nodes {
+        let fleet = Fleet::start(nodes);
+        round::forbid_tracking(&fleet);
+        for case in &options.cases {
+            report::head(*case, nodes, &options);
+            for &contenders in case.contenders(&options) {
+                for &hold in case.holds(&options) {
+                    let (case, rest) = (*case, options.rest);
+                    let setting = Setting { nodes, case, contenders, hold, rest };
+                    let kinds: Vec<(Kind, Vec<Figures>)> = measure(&fleet, &setting, &options);
+                    report::show(&setting, &kinds, &options);
+                }
             }
         }
     }
@@ -68,6 +72,7 @@ fn main() {
 /// What the contenders of a round do.
 #[derive(Debug, Clone, Copy)]
 struct Setting {
+    nodes: usize,
     case: Case,
     contenders: usize,
     hold: Duration,
@@ -77,7 +82,7 @@ struct Setting {
 
 /// The rounds of every kind, in turns.
 fn measure(fleet: &Fleet, setting: &Setting, options: &Options) -> Vec<(Kind, Vec<Figures>)> {
-    let wanted = |kind: &Kind| options.only.is_none_or(|only| only == *kind);
+    let wanted = |kind: &Kind| options.only.as_ref().is_none_or(|only| only.contains(kind));
     let kinds = setting.case.kinds().iter().copied().filter(wanted);
     let mut rounds: Vec<(Kind, Vec<Figures>)> = kinds.map(|kind| (kind, Vec::new())).collect();
     for number in 0..options.rounds {

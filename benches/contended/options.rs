@@ -9,10 +9,11 @@ pub struct Options {
     pub contenders: Vec<usize>,
     pub holds: Vec<Duration>,
     pub rest: Duration,
-    pub nodes: usize,
+    /// How many masters; the settings are measured on each of these numbers.
+    pub nodes: Vec<usize>,
     pub rounds: usize,
     pub length: Duration,
-    pub only: Option<Kind>,
+    pub only: Option<Vec<Kind>>,
     pub json: bool,
 }
 
@@ -30,6 +31,10 @@ pub enum Case {
 /// How a contender waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// The library's fair locks, with a ttl that a hand-over gives at once.
+    Fair,
+    /// The library's fair locks, with a longer ttl: each winner claims the key for it first.
+    Claimed,
     /// The library with its defaults.
     Ours,
     /// The library, with nodes that report no changes to it.
@@ -55,7 +60,7 @@ impl Case {
     pub fn kinds(self) -> &'static [Kind] {
         match self {
             Case::Contended | Case::Turns => &Kind::ALL,
-            Case::Inside => &[Kind::Ours, Kind::Polling],
+            Case::Inside => &[Kind::Fair, Kind::Claimed, Kind::Ours, Kind::Polling],
         }
     }
 
@@ -74,10 +79,13 @@ impl Case {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow];
+    pub const ALL: [Kind; 6] =
+        [Kind::Fair, Kind::Claimed, Kind::Ours, Kind::Polling, Kind::Bare, Kind::Slow];
 
     pub fn name(self) -> &'static str {
         match self {
+            Kind::Fair => "fair",
+            Kind::Claimed => "claimed",
             Kind::Ours => "ours",
             Kind::Polling => "polling",
             Kind::Bare => "bare",
@@ -98,7 +106,7 @@ impl Options {
             contenders: vec![2, 4, 16],
             holds: [0, 1, 10].map(Duration::from_millis).to_vec(),
             rest: Duration::ZERO,
-            nodes: 5,
+            nodes: vec![5],
             rounds: 5,
             length: Duration::from_secs(1),
             only: None,
@@ -111,10 +119,10 @@ impl Options {
                 "--contenders" => options.contenders = list(&value()?, positive)?,
                 "--hold-ms" => options.holds = list(&value()?, |text| length(text, 1e-3))?,
                 "--rest-ms" => options.rest = length(&value()?, 1e-3)?,
-                "--nodes" => options.nodes = positive(&value()?)?,
+                "--nodes" => options.nodes = list(&value()?, positive)?,
                 "--rounds" => options.rounds = positive(&value()?)?,
                 "--seconds-per-round" => options.length = length(&value()?, 1.0)?,
-                "--only" => options.only = Some(kind(&value()?)?),
+                "--only" => options.only = Some(list(&value()?, kind)?),
                 "--json" => options.json = true,
                 // `cargo bench` passes this to every bench.
                 "--bench" => {}
@@ -131,7 +139,8 @@ fn case(text: &str) -> Result<Case, String> {
 }
 
 fn kind(text: &str) -> Result<Kind, String> {
-    Kind::named(text).ok_or(format!("{text} is none of ours, polling, bare and slow"))
+    Kind::named(text)
+        .ok_or(format!("{text} is none of fair, claimed, ours, polling, bare and slow"))
 }
 
 fn list<T>(text: &str, one: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {

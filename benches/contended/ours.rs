@@ -6,17 +6,31 @@ use redlatch::{Client, Config, Error, LockOptions, NodeState, RestartGuard};
 
 use super::TTL;
 use super::contender::{Contender, Role};
+use super::options::Kind;
 use super::support::eventually;
+
+/// How long a key lives at first that is handed over, with the default settings.
+const HAND_OVER_TTL: Duration = Duration::from_secs(1);
 
 /// A client and its key.
 pub struct Ours {
     client: Client,
     key: String,
+    options: LockOptions,
 }
 
 /// The defaults, but for the addresses and the guard.
 pub fn config(role: &Role) -> Config {
     Config::new(&role.urls).expect("the urls of the fleet").restart_guard(RestartGuard::Off)
+}
+
+/// What the contender asks for, but for how long it waits.
+pub fn options(role: &Role) -> LockOptions {
+    match role.kind {
+        Kind::Fair => LockOptions::new(HAND_OVER_TTL).fair(),
+        Kind::Claimed => LockOptions::new(TTL).fair(),
+        _ => LockOptions::new(TTL),
+    }
 }
 
 impl Ours {
@@ -27,13 +41,13 @@ impl Ours {
             client.drive(Duration::from_millis(1)).expect("the poller works");
             client.nodes().iter().all(|state| *state == NodeState::Ready)
         });
-        Ours { client, key: role.key.clone() }
+        Ours { client, key: role.key.clone(), options: options(role) }
     }
 }
 
 impl Contender for Ours {
     fn hold(&mut self, wait: Duration, held: &mut dyn FnMut()) -> bool {
-        match self.client.lock(&self.key, LockOptions::new(TTL).wait(wait)) {
+        match self.client.lock(&self.key, self.options.wait(wait)) {
             Ok(guard) => {
                 held();
                 guard.release().expect("there is room for a release");

@@ -1,7 +1,7 @@
 //! The figures of the rounds, as tables or as JSON.
 
 use super::Setting;
-use super::figures::Figures;
+use super::figures::{Figures, Ratios};
 use super::options::{Case, Kind, Options};
 use super::support::Server;
 
@@ -11,77 +11,113 @@ pub fn begin(options: &Options) {
         return;
     }
     let Server { binary, version: (major, minor), .. } = Server::get();
-    let Options { nodes, rounds, length, .. } = options;
-    println!("one key that several want, on {nodes} masters; {binary} {major}.{minor};");
-    println!("{rounds} rounds of {length:?} each, in turns: medians, but for max, least and most");
+    let Options { rounds, length, .. } = options;
+    println!("one key that several contenders want; {binary} {major}.{minor};");
+    println!("{rounds} rounds of {length:?} each, in turns: medians, but for max");
     println!();
-    println!("polling: the library where no node tells it of changes; bare: raw sockets, another");
-    println!("try every 5 ms; slow: every 200 ms. to other: the part of the holds that went to");
-    println!("another contender than the last. cpu: of all contenders, and of all nodes, a hold.");
-    println!("hand-over: from giving back to the having of one who waited; in round trips: over");
-    println!("the median PING of the same rounds, on an idle connection. overtaken: the part of");
-    println!("the holds whose owner had asked before one who got it earlier.");
+    println!(
+        "fair: the library's fair locks, with a ttl of 1 s; claimed: with one of 10 s, for which"
+    );
+    println!(
+        "each winner asks the nodes before it has the lock; ours: plain locks; polling: plain"
+    );
+    println!(
+        "locks of a user without notifications; bare: raw sockets, another try every 5 ms; slow:"
+    );
+    println!("every 200 ms. over/s: hand-overs a second, to another contender than the last one.");
+    println!("cpu, nodes: of all contenders and of all nodes, in us for each hand-over. cmds: the");
+    println!("commands of one node for each hand-over, those inside scripts included. turns: the");
+    println!(
+        "p99 of the waits over the contenders' number times the median time from one hand-over"
+    );
+    println!("to the next. gap: from giving back to the grant of a contender that waited.");
+    println!(
+        "overtaken: the part of the holds whose owner had asked before one who got it earlier."
+    );
+    println!("to bare: the median of the ratios within a round.");
 }
 
 /// What goes before the rows of a case.
-pub fn head(case: Case, options: &Options) {
+pub fn head(case: Case, nodes: usize, options: &Options) {
     if options.json {
         return;
     }
     println!();
-    println!("{}", case.name());
+    println!("{}, {nodes} masters", case.name());
     let left = format!(
-        "{:>3} {:>5} {:<8}{:>8} {:>8} {:>7} {:>7} {:>8} {:>8} {:>8}",
-        "k", "hold", "", "holds/s", "to other", "cpu us", "nodes", "wait p50", "p99 ms", "max",
+        "{:>3} {:>5} {:<8}{:>7} {:>7} {:>6} {:>6} {:>5} {:>8} {:>7} {:>7} {:>5}",
+        "k",
+        "hold",
+        "",
+        "holds/s",
+        "over/s",
+        "cpu",
+        "nodes",
+        "cmds",
+        "wait p50",
+        "p99 ms",
+        "max",
+        "turns",
     );
     println!(
-        "{left} {:>9} {:>6} {:>9} {:>11} {:>5} {:>6}",
-        "hand-over", "trips", "p99 us", "least/most", "jain", "overt."
+        "{left} {:>6} {:>7} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>5}",
+        "gap us", "p99 us", "jain", "overt.", "over/s", "holds", "cpu", "nodes"
     );
 }
 
 /// The rows of a setting.
 pub fn show(setting: &Setting, kinds: &[(Kind, Vec<Figures>)], options: &Options) {
+    let bare = kinds.iter().find(|(kind, _)| *kind == Kind::Bare).map(|(_, rounds)| rounds);
     for (index, (kind, rounds)) in kinds.iter().enumerate() {
         let figures = Figures::together(rounds);
+        let bare = bare.filter(|_| *kind != Kind::Bare);
+        let ratios = bare.map(|bare| Ratios::within_rounds(rounds, bare));
         if options.json {
-            println!("{}", json(setting, *kind, &figures));
+            println!("{}", json(setting, *kind, &figures, ratios));
             continue;
         }
         let (contenders, hold) = match index {
             0 => (setting.contenders.to_string(), format!("{:?}", setting.hold)),
             _ => Default::default(),
         };
-        println!("{contenders:>3} {hold:>5} {:<8}{}", kind.name(), row(&figures));
+        let row = format!("{contenders:>3} {hold:>5} {:<8}{}", kind.name(), row(&figures));
+        println!("{row}{}", ratios.as_ref().map(to_bare).unwrap_or_default());
     }
 }
 
 fn row(f: &Figures) -> String {
-    let to_another = if f.holds_per_s > 0.0 { f.changes_per_s / f.holds_per_s } else { 0.0 };
-    let hand_over = match f.over_p50_us {
+    let gap = match f.over_p50_us {
         // The contender that gave back was alone, or got it again.
-        0.0 => format!("{:>9} {:>6} {:>9}", "-", "-", "-"),
-        p50 => format!("{p50:>9.0} {:>6.1} {:>9.0}", p50 / f.round_trip_us, f.over_p99_us),
+        0.0 => format!("{:>6} {:>7}", "-", "-"),
+        p50 => format!("{p50:>6.0} {:>7.0}", f.over_p99_us),
     };
     format!(
-        "{:>8.0} {:>7.0}% {:>7.0} {:>7.0} {:>8.2} {:>8.1} {:>8.0} {hand_over} {:>11} {:>5.2} \
+        "{:>7.0} {:>7.0} {:>6.0} {:>6.0} {:>5.1} {:>8.2} {:>7.1} {:>7.0} {:>5.2} {gap} {:>5.3} \
          {:>5.0}%",
         f.holds_per_s,
-        100.0 * to_another,
+        f.hand_overs_per_s,
         f.cpu_us,
         f.node_cpu_us,
+        f.commands,
         f.wait_p50_ms,
         f.wait_p99_ms,
         f.wait_max_ms,
-        format!("{:.0}/{:.0}", f.least, f.most),
+        f.wait_p99_turns,
         f.jain,
         100.0 * f.overtaken,
     )
 }
 
-fn json(setting: &Setting, kind: Kind, figures: &Figures) -> String {
+fn to_bare(ratios: &Ratios) -> String {
+    let Ratios { hand_overs, holds, cpu, node_cpu } = ratios;
+    format!(" | {hand_overs:>6.2} {holds:>6.2} {cpu:>5.2} {node_cpu:>5.2}")
+}
+
+fn json(setting: &Setting, kind: Kind, figures: &Figures, ratios: Option<Ratios>) -> String {
+    let ratios = ratios.into_iter().flat_map(|ratios| ratios.columns());
     let values: Vec<String> = figures
         .columns()
+        .chain(ratios)
         .map(|(name, value)| {
             // Not every number is one in JSON.
             let value = if value.is_finite() { value } else { 0.0 };
@@ -89,8 +125,9 @@ fn json(setting: &Setting, kind: Kind, figures: &Figures) -> String {
         })
         .collect();
     format!(
-        "{{\"case\":\"{}\",\"contenders\":{},\"hold_ms\":{},\"kind\":\"{}\",{}}}",
+        "{{\"case\":\"{}\",\"nodes\":{},\"contenders\":{},\"hold_ms\":{},\"kind\":\"{}\",{}}}",
         setting.case.name(),
+        setting.nodes,
         setting.contenders,
         setting.hold.as_secs_f64() * 1e3,
         kind.name(),

@@ -33,17 +33,18 @@ pub fn run(fleet: &Fleet, kind: Kind, setting: &Setting, length: Duration) -> Fi
     let mut contenders: Vec<Started> = roles.iter().map(Started::spawn).collect();
     contenders.iter_mut().for_each(Started::wait_ready);
     let round_trip = round_trip(&fleet[0]);
-    let nodes_before = cpu_of(fleet);
+    let before = (cpu_of(fleet), commands_of(fleet));
     // Far enough away for each contender to have read it by then.
     let begin = now() + 20_000_000;
     let end = begin + length.as_nanos() as u64;
     contenders.iter_mut().for_each(|contender| contender.tell(begin, end));
     let diaries: Vec<Diary> = contenders.iter_mut().map(Started::diary).collect();
-    let nodes_cpu = cpu_of(fleet).saturating_sub(nodes_before);
+    let nodes_cpu = cpu_of(fleet).saturating_sub(before.0);
+    let commands = (commands_of(fleet) - before.1) / fleet.len() as f64;
     for (own, _) in roles.iter().filter_map(|role| role.turns.as_ref()) {
         let _ = std::fs::remove_file(own);
     }
-    let round = Round { begin, end, diaries, nodes_cpu, round_trip };
+    let round = Round { begin, end, diaries, nodes_cpu, commands, round_trip };
     round.figures(setting.contenders)
 }
 
@@ -52,7 +53,7 @@ fn roles(fleet: &Fleet, kind: Kind, setting: &Setting) -> Vec<Role> {
     let round = ROUND.fetch_add(1, Ordering::Relaxed);
     let urls = fleet.iter().map(|node| match kind {
         Kind::Polling => format!("redis://{POLLING}:pw@127.0.0.1:{}", node.port()),
-        Kind::Ours | Kind::Bare | Kind::Slow => node.url(),
+        _ => node.url(),
     });
     let role = Role {
         kind,
@@ -138,4 +139,10 @@ fn cpu_of(fleet: &Fleet) -> Duration {
     let seconds = |node: &Node, name: &str| node.info(name).parse::<f64>().expect("a number");
     let of = |node: &Node| seconds(node, "used_cpu_user") + seconds(node, "used_cpu_sys");
     Duration::from_secs_f64(fleet.iter().map(of).sum())
+}
+
+/// How many commands the servers have executed until now.
+fn commands_of(fleet: &Fleet) -> f64 {
+    let of = |node: &Node| node.info("total_commands_processed").parse::<f64>().expect("a number");
+    fleet.iter().map(of).sum()
 }

@@ -106,7 +106,11 @@ impl Floor {
         for wire in &mut self.wires {
             wire.write();
         }
-        self.poll.poll(&mut self.events, None).expect("the poller works");
+        match self.poll.poll(&mut self.events, None) {
+            // A signal came, of a debugger or of a stop: the next turn goes on.
+            Err(error) if error.kind() == ErrorKind::Interrupted => return,
+            other => other.expect("the poller works"),
+        }
         for event in &self.events {
             // The timer of an open loop is no wire.
             let Some(wire) = self.wires.get_mut(event.token().0) else { continue };

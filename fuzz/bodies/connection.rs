@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use redlatch::LockToken;
 use redlatch::proto::resp::Limits as ReplyLimits;
 use redlatch::proto::{Instant, Limits};
 use redlatch::testing::inside::{
@@ -47,7 +48,7 @@ pub fn run(input: &[u8]) {
 }
 
 /// What nodes send, and some of what they do not.
-const REPLIES: [&[u8]; 27] = [
+const REPLIES: [&[u8]; 37] = [
     b"+OK\r\n",
     b"_\r\n",
     b"$-1\r\n",
@@ -75,7 +76,22 @@ const REPLIES: [&[u8]; 27] = [
     b">2\r\n$10\r\ninvalidate\r\n*0\r\n",
     b">1\r\n$3\r\nfoo\r\n",
     b"#t\r\n",
+    b"$4\r\n0 ab\r\n",
+    b"$5\r\n+7  x\r\n",
+    b"$4\r\n-1 x\r\n",
+    b":9007199254740992\r\n",
+    b"*2\r\n$3\r\n5 x\r\n$0\r\n\r\n",
+    b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n",
+    b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n",
+    HANDED_OVER,
+    b">2\r\n$7\r\nmessage\r\n_\r\n",
+    b"*0\r\n",
 ];
+
+/// A whole message of a node that handed a key over.
+const HANDED_OVER: &[u8] = b">3\r\n$7\r\nmessage\r\n\
+    $41\r\nredlatch:00112233445566778899aabbccddeeff\r\n\
+    $47\r\n1\n\n00112233445566778899aabbccddeeff00112233\nk\n\r\r\n";
 
 const FORMS: [Form; 2] = [Form::Sha, Form::Source];
 
@@ -196,7 +212,17 @@ impl Both {
             };
             self.rest.drain(..length);
             match (value, self.asks.front()) {
-                (Value::List(b'>', elements), _) => expected.extend(pushed(&elements)),
+                (Value::List(b'>', elements), front) => {
+                    // The answer to `SUBSCRIBE` is a push.
+                    let subscribed =
+                        matches!(&elements[..], [Value::Bulk(kind), ..] if kind == b"subscribe");
+                    if subscribed && front == Some(&Ask::Node(NodeAsk::Subscribe)) {
+                        self.asks.pop_front();
+                        let answer = Incoming::Node(NodeAnswer::Subscribed(true));
+                        expected.push(Expected::Exactly(answer));
+                    }
+                    expected.extend(pushed(&elements));
+                }
                 (_, None) => {
                     self.ended = true;
                     expected.push(Expected::Unasked);
@@ -235,7 +261,7 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
     let form = choices.one_of(&FORMS);
     let lock = |kind| Ask::Lock(LockAsk { record: RecordId::of(number), round: number, kind });
     let task = |kind| Ask::Task(TaskId::of(number), kind);
-    match choices.below(28) {
+    match choices.below(38) {
         0..=2 => lock(Kind::Acquire),
         3 | 4 => lock(Kind::Release(form)),
         5 | 6 => lock(Kind::Extend(form)),
@@ -254,10 +280,19 @@ fn question(number: u32, choices: &mut Choices) -> Ask {
         19 => Ask::Node(NodeAsk::Caching),
         20 => Ask::Node(NodeAsk::LastWord),
         21 => Ask::Node(NodeAsk::Mark),
-        22 => lock(Kind::AcquireSet(form)),
-        23 => lock(Kind::ExtendSet(form)),
-        24 => lock(Kind::ReleaseSet(form)),
-        25 => lock(if number % 2 == 0 { Kind::HealSet } else { Kind::AdoptSet }),
+        22 | 23 => lock(Kind::Join(form)),
+        24 => lock(Kind::Claim(form)),
+        25 => lock(Kind::AcquireFenced(form)),
+        26 => lock(Kind::ExtendFenced(form)),
+        27 => lock(Kind::HealFenced),
+        28 => lock(Kind::WriteBack(form)),
+        29 => task(TaskAsk::ReadLine),
+        30 | 31 => Ask::Node(NodeAsk::Subscribe),
+        32 => Ask::Node(NodeAsk::LoadForLine),
+        33 => lock(Kind::AcquireSet(form)),
+        34 => lock(Kind::ExtendSet(form)),
+        35 => lock(Kind::ReleaseSet(form)),
+        36 => lock(if number % 2 == 0 { Kind::HealSet } else { Kind::AdoptSet }),
         _ => {
             let steps =
                 [Step::Hello, Step::Auth, Step::Info, Step::Time, Step::Marker, Step::Track];
@@ -302,6 +337,7 @@ fn asked_by(incoming: &Incoming) -> Ask {
             match answer {
                 TaskAnswer::Value(_) => TaskAsk::ReadValue,
                 TaskAnswer::Left(_) => TaskAsk::ReadTtl,
+                TaskAnswer::Line => TaskAsk::ReadLine,
                 TaskAnswer::Extended(form, _) => TaskAsk::Extend(form),
                 TaskAnswer::Deleted(_) => TaskAsk::Delete,
                 TaskAnswer::DeletedSeen(_) => TaskAsk::DeleteSeen,
@@ -328,7 +364,40 @@ fn pushed(elements: &[Value]) -> Vec<Expected> {
             };
             keys.iter().rev().filter_map(hash).collect()
         }
+        [Value::Bulk(kind), Value::Bulk(channel), Value::Bulk(text), ..]
+            if kind == b"message" && hands_over(channel, text) =>
+        {
+            vec![Expected::Exactly(Incoming::HandedOver)]
+        }
         _ => Vec::new(),
+    }
+}
+
+/// Whether a message says that a key was handed over: how many waiters were skipped, the next
+/// member, a token, and the key, each in a line of its own.
+fn hands_over(channel: &[u8], text: &[u8]) -> bool {
+    let mut lines = text.splitn(4, |&byte| byte == b'\n');
+    let skipped = lines.next().and_then(number_of).is_some();
+    let (next, token) =
+        (lines.next().is_some(), lines.next().and_then(|it| std::str::from_utf8(it).ok()));
+    let token = token.and_then(LockToken::parse).is_some();
+    channel.len() == 41 && skipped && next && token && lines.next().is_some()
+}
+
+/// The number that these digits are.
+fn number_of(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// What a node says to a join: for how long the key is the waiter's; or a place, and who holds it.
+fn standing(value: &Value) -> Option<NodeReply> {
+    match value {
+        Value::Integer(_) => Some(NodeReply::Granted),
+        Value::Bulk(text) => {
+            let space = text.iter().position(|&byte| byte == b' ')?;
+            number_of(&text[..space]).map(|_| NodeReply::Held)
+        }
+        _ => None,
     }
 }
 
@@ -344,6 +413,14 @@ fn of_set(kind: Kind, number: Option<i64>) -> Option<NodeReply> {
     }
 }
 
+/// What a node says to a question that is answered by a vote for a fencing number.
+fn vote(number: Option<i64>) -> Option<NodeReply> {
+    match number? {
+        0 => Some(NodeReply::Held),
+        vote => (1..1 << 53).contains(&vote).then_some(NodeReply::Granted),
+    }
+}
+
 /// What a reply says to a question.
 fn answer(ask: Ask, value: &Value) -> Expected {
     let is_error = matches!(value, Value::Error(_));
@@ -351,70 +428,101 @@ fn answer(ask: Ask, value: &Value) -> Expected {
         Value::Integer(number) => Some(*number),
         _ => None,
     };
-    let said = |reply: Option<NodeReply>| match ask {
-        Ask::Lock(ask) => reply.map(|reply| Expected::Exactly(Incoming::Lock(ask, reply))),
-        Ask::Task(..) => reply.map(|_| Expected::AnswerTo(ask)),
-        _ => None,
-    };
-    let script = match number {
-        Some(1) => Some(NodeReply::Granted),
-        Some(0) => Some(NodeReply::Absent),
-        Some(-1) => Some(NodeReply::Held),
-        _ => None,
-    };
-    let expected = match (ask, value) {
-        // An error is an answer to every question; the wrong type is another program's key.
-        (Ask::Lock(LockAsk { kind, .. }), Value::Error(line)) => {
-            let other_type = line.split(|&byte| byte == b' ').next() == Some(b"WRONGTYPE");
-            if other_type && kind != Kind::Exists && !kind.is_of_set() {
-                said(Some(NodeReply::Held))
-            } else {
-                Some(Expected::AnswerTo(ask))
-            }
-        }
-        (Ask::Register(record, key), _) if is_error || number.is_some() => {
-            Some(Expected::Exactly(Incoming::Registered(record, key, number)))
-        }
-        (Ask::Node(NodeAsk::Kill), _) if is_error || number.is_some() => {
-            Some(Expected::Exactly(Incoming::Node(NodeAnswer::Gone(!is_error))))
-        }
-        (Ask::Node(NodeAsk::Kill), Value::Simple(text)) if text == b"OK" => {
-            Some(Expected::Exactly(Incoming::Node(NodeAnswer::Gone(true))))
-        }
-        (Ask::Node(NodeAsk::Caching | NodeAsk::LastWord), _) => {
-            Some(Expected::Exactly(Incoming::Node(NodeAnswer::Unused)))
-        }
-        (Ask::Node(NodeAsk::Probe), _) if is_error => {
-            Some(Expected::Exactly(Incoming::Node(NodeAnswer::Time(None))))
-        }
-        (Ask::Node(NodeAsk::Probe), Value::List(b'*', parts)) => {
-            time(parts).map(|time| Expected::Exactly(Incoming::Node(NodeAnswer::Time(time))))
-        }
-        (Ask::Task(..) | Ask::Node(_), Value::Error(_)) => Some(Expected::AnswerTo(ask)),
-        (Ask::Lock(LockAsk { kind: Kind::Acquire | Kind::Heal, .. }), value) => match value {
-            Value::Simple(text) if text == b"OK" => said(Some(NodeReply::Granted)),
-            Value::Null => said(Some(NodeReply::Held)),
-            _ => None,
-        },
-        (Ask::Lock(LockAsk { kind: Kind::Exists, .. }), _) => match number {
-            Some(0) => said(Some(NodeReply::Absent)),
-            Some(1) => said(Some(NodeReply::Held)),
-            _ => None,
-        },
-        (Ask::Lock(LockAsk { kind, .. }), _) if kind.is_of_set() => said(of_set(kind, number)),
-        (Ask::Lock(_) | Ask::Task(_, TaskAsk::Extend(_) | TaskAsk::DeleteSeen), _) => said(script),
-        (Ask::Task(_, TaskAsk::Delete), _) => said(script.filter(|_| number >= Some(0))),
-        (Ask::Task(_, TaskAsk::ReadTtl), _) => number.map(|_| Expected::AnswerTo(ask)),
-        (Ask::Task(_, TaskAsk::ReadValue | TaskAsk::Vouch), Value::Bulk(_) | Value::Null) => {
-            Some(Expected::AnswerTo(ask))
-        }
-        (Ask::Node(NodeAsk::Mark), Value::Bulk(_) | Value::Null) => Some(Expected::AnswerTo(ask)),
-        (Ask::Node(NodeAsk::Handshake(step)), value) if fits(step, value) => {
-            Some(Expected::AnswerTo(ask))
-        }
-        _ => None,
+    let expected = match ask {
+        Ask::Lock(about) => answer_about_lock(about, value, number),
+        Ask::Register(record, key) => (is_error || number.is_some())
+            .then_some(Expected::Exactly(Incoming::Registered(record, key, number))),
+        Ask::Task(_, _) if is_error => Some(Expected::AnswerTo(ask)),
+        Ask::Task(_, kind) => can_answer(kind, value, number).then_some(Expected::AnswerTo(ask)),
+        Ask::Node(kind) => answer_of_node(kind, value, number),
     };
     expected.unwrap_or(Expected::Impossible(ask))
+}
+
+fn answer_about_lock(ask: LockAsk, value: &Value, number: Option<i64>) -> Option<Expected> {
+    let kind = ask.kind;
+    if let Value::Error(line) = value {
+        // An error is an answer to every question. A value of the wrong type is another program's
+        // key, unless the question has another key, too.
+        let wrong_type = line.split(|&byte| byte == b' ').next() == Some(b"WRONGTYPE");
+        let names_another_key = matches!(
+            kind,
+            Kind::Join(_)
+                | Kind::AcquireFenced(_)
+                | Kind::ExtendFenced(_)
+                | Kind::HealFenced
+                | Kind::WriteBack(_)
+        );
+        let names_another_key = names_another_key || kind.is_of_set();
+        let held = wrong_type && kind != Kind::Exists && !names_another_key;
+        let held = held.then_some(Expected::Exactly(Incoming::Lock(ask, NodeReply::Held)));
+        return Some(held.unwrap_or(Expected::AnswerTo(Ask::Lock(ask))));
+    }
+    let reply = match (kind, value) {
+        (Kind::Acquire | Kind::Heal, Value::Simple(text)) if text == b"OK" => {
+            Some(NodeReply::Granted)
+        }
+        (Kind::Acquire | Kind::Heal, Value::Null) => Some(NodeReply::Held),
+        (Kind::Acquire | Kind::Heal, _) => None,
+        (kind, _) if kind.is_of_set() => of_set(kind, number),
+        (Kind::Join(_), value) => standing(value),
+        (Kind::AcquireFenced(_) | Kind::HealFenced, _) => vote(number),
+        (Kind::Exists, _) => match number {
+            Some(0) => Some(NodeReply::Absent),
+            Some(1) => Some(NodeReply::Held),
+            _ => None,
+        },
+        _ => by_script(number),
+    };
+    reply.map(|reply| Expected::Exactly(Incoming::Lock(ask, reply)))
+}
+
+/// What a script says that has three answers.
+fn by_script(number: Option<i64>) -> Option<NodeReply> {
+    match number? {
+        1 => Some(NodeReply::Granted),
+        0 => Some(NodeReply::Absent),
+        -1 => Some(NodeReply::Held),
+        _ => None,
+    }
+}
+
+/// Whether the question of a task can have this answer, which is no error.
+fn can_answer(kind: TaskAsk, value: &Value, number: Option<i64>) -> bool {
+    match (kind, value) {
+        (TaskAsk::Extend(_) | TaskAsk::DeleteSeen, _) => by_script(number).is_some(),
+        (TaskAsk::Delete, _) => matches!(number, Some(0 | 1)),
+        (TaskAsk::ReadTtl, _) => number.is_some(),
+        (TaskAsk::ReadValue | TaskAsk::Vouch, value) => {
+            matches!(value, Value::Bulk(_) | Value::Null)
+        }
+        (TaskAsk::ReadLine, Value::List(b'*', members)) => {
+            members.iter().all(|member| matches!(member, Value::Bulk(_)))
+        }
+        (TaskAsk::ReadLine, _) => false,
+    }
+}
+
+fn answer_of_node(kind: NodeAsk, value: &Value, number: Option<i64>) -> Option<Expected> {
+    let ask = Ask::Node(kind);
+    let exactly = |answer| Some(Expected::Exactly(Incoming::Node(answer)));
+    let is_error = matches!(value, Value::Error(_));
+    match (kind, value) {
+        (NodeAsk::Kill, _) if is_error || number.is_some() => exactly(NodeAnswer::Gone(!is_error)),
+        (NodeAsk::Kill, Value::Simple(text)) if text == b"OK" => exactly(NodeAnswer::Gone(true)),
+        (NodeAsk::Subscribe, _) if is_error => exactly(NodeAnswer::Subscribed(false)),
+        (NodeAsk::Caching | NodeAsk::LastWord | NodeAsk::LoadForLine, _) => {
+            exactly(NodeAnswer::Unused)
+        }
+        (NodeAsk::Probe, _) if is_error => exactly(NodeAnswer::Time(None)),
+        (NodeAsk::Probe, Value::List(b'*', parts)) => {
+            time(parts).and_then(|time| exactly(NodeAnswer::Time(time)))
+        }
+        _ if is_error => Some(Expected::AnswerTo(ask)),
+        (NodeAsk::Mark, Value::Bulk(_) | Value::Null) => Some(Expected::AnswerTo(ask)),
+        (NodeAsk::Handshake(step), value) if fits(step, value) => Some(Expected::AnswerTo(ask)),
+        _ => None,
+    }
 }
 
 /// The time in microseconds; nothing if it is more than there is.

@@ -16,6 +16,9 @@ pub const VALUE_BYTES: usize = 160;
 
 const _: () = assert!(VALUE_BYTES > LONGEST_TOKEN, "a token is kept whole");
 
+/// How many waiters of the line beside a key are read and kept, from the first on.
+pub const LINE_SHOWN: usize = 100;
+
 /// What a node holds at a key, or the beginning of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Value {
@@ -92,6 +95,9 @@ pub struct NodeKeyState {
     pub detail: Option<Box<str>>,
     /// How long the node's answer took; zero if it gave none.
     pub took: Duration,
+    /// The tokens of the fair locks that wait for the key on this node: in their order, the first
+    /// 100 of them. Empty if the node does not let this client read its line.
+    pub line: Vec<Value>,
 }
 
 /// What the nodes hold at a key. `Debug` is the line of `Display`.
@@ -134,6 +140,23 @@ pub enum KeySummary {
 }
 
 impl Inspection {
+    /// The tokens of the fair locks that wait for the key on any node, in their order. Where the
+    /// nodes have different orders, the mean place decides.
+    pub fn line(&self) -> Vec<Value> {
+        let mut places: Vec<(Value, usize, usize)> = Vec::new();
+        for (place, token) in self.nodes.iter().flat_map(|node| node.line.iter().enumerate()) {
+            match places.iter_mut().find(|(other, ..)| other == token) {
+                Some((_, sum, nodes)) => (*sum, *nodes) = (*sum + place, *nodes + 1),
+                None => places.push((*token, place, 1)),
+            }
+        }
+        // `a / n < b / m`, without fractions.
+        places.sort_by(|a, b| {
+            (a.1 * b.2).cmp(&(b.1 * a.2)).then_with(|| a.0.as_bytes().cmp(b.0.as_bytes()))
+        });
+        places.into_iter().map(|(token, ..)| token).collect()
+    }
+
     /// What the nodes together say.
     pub fn summary(&self) -> KeySummary {
         let states = || self.nodes.iter().map(|node| node.state);
@@ -209,6 +232,7 @@ mod tests {
             state,
             detail: None,
             took: Duration::ZERO,
+            line: Vec::new(),
         };
         let (quorum, nodes) = (majority(states.len()), states.iter().map(node).collect());
         Inspection { key: b"k"[..].into(), quorum, nodes }.summary()
@@ -263,6 +287,7 @@ mod tests {
             state,
             detail: matches!(state, KeyState::Failed(_)).then(|| "refused".into()),
             took: Duration::ZERO,
+            line: Vec::new(),
         };
         let nodes = vec![
             node("a:1", held(b"tok\n", Some(1500))),
@@ -275,6 +300,26 @@ mod tests {
              b:1 held by tok for ever, c:1 free, d:1 not connected (refused)";
         assert_eq!(seen.to_string(), line);
         assert_eq!(format!("{seen:?}"), line);
+    }
+
+    #[test]
+    fn line_is_in_the_order_of_the_mean_places_on_the_nodes_that_have_a_waiter() {
+        let node = |line: &[&str]| NodeKeyState {
+            label: "n".into(),
+            state: KeyState::Absent,
+            detail: None,
+            took: Duration::ZERO,
+            line: line.iter().map(|token| Value::of(token.as_bytes())).collect(),
+        };
+        let order = |lines: &[&[&str]]| -> Vec<String> {
+            let nodes = lines.iter().map(|line| node(line)).collect();
+            let seen = Inspection { key: b"k"[..].into(), quorum: 2, nodes };
+            seen.line().iter().map(Value::to_string).collect()
+        };
+        assert_eq!(order(&[&["a", "b"], &["b", "a", "c"], &["a", "b"]]), ["a", "b", "c"]);
+        assert_eq!(order(&[&["b", "a"], &["a", "b"], &["b"]]), ["b", "a"]);
+        assert_eq!(order(&[&["b"], &["a"], &[]]), ["a", "b"], "by the token if all is the same");
+        assert_eq!(order(&[&[], &[], &[]]), [""; 0]);
     }
 
     #[test]

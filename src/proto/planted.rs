@@ -70,7 +70,7 @@ pub const FAULTS: [Fault; 14] = [
     Fault::CounterWithoutFloor,
 ];
 
-/// The faults of fair locks, which the simulation finds (`tests/sim/fair.rs`).
+/// The faults of fair locks, which the simulation finds (`tests/sim/planted.rs`).
 #[cfg(redlatch_planted_faults)]
 pub const FAIR_FAULTS: [Fault; 6] = [
     Fault::DeadlineFromPush,

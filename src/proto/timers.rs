@@ -103,6 +103,12 @@ impl<T: Copy> Timers<T> {
         })
     }
 
+    /// The earliest timer, and when it is due.
+    pub fn first(&self) -> Option<(Instant, T)> {
+        let (due, key) = self.earliest()?;
+        Some((due, self.entries[key as usize].what))
+    }
+
     /// Takes out the earliest timer that is due at `now`.
     pub fn pop_due(&mut self, now: Instant) -> Option<T> {
         let (due, key) = self.earliest()?;

@@ -121,7 +121,8 @@ pub enum Trouble {
     /// `-`.
     TurnsAway(String),
     /// Calls of these commands, or of every command if the list is empty, get these bytes and have
-    /// no effect. This imitates a proxy in between, a missing permission, or a lie.
+    /// no effect. This imitates a proxy in between, a missing permission, or a lie. Inside a script
+    /// only an error counts, and only of commands that are named.
     Answers {
         /// Names as in `COMMAND INFO`: `set`, `client|kill`.
         commands: Vec<String>,

@@ -18,4 +18,5 @@ pub mod inside {
     pub use crate::proto::wire::command::Form;
     pub use crate::proto::wire::connection::{Connection, Fault, Incoming};
     pub use crate::proto::wire::handshake::Step;
+    pub use crate::proto::wire::line::{HAND_OVER, JOIN};
 }

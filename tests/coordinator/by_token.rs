@@ -224,3 +224,23 @@ fn forced_release_of_what_was_seen_ends_at_the_node_timeout() {
     let failed = [NodeError::Silent, NodeError::NoPermission].map(NodeReply::Failed);
     assert_eq!(replies, [NodeReply::Granted, failed[0], failed[1]]);
 }
+
+#[test]
+fn inspect_does_not_wait_for_a_line_longer_than_for_a_value() {
+    let token = "0123456789abcdef0123456789abcdef01234567";
+    let held = format!("$40\r\n{token}\r\n:500\r\n");
+    let mut bench = quiet(3);
+    bench.core.inspect(b"k", 5, bench.now).unwrap();
+    (0..3).for_each(|node| drop(bench.said(node)));
+    bench.pass(bench.core.settings().node_timeout - millis(1));
+    for node in 0..3 {
+        bench.reply(node, &held);
+        assert_eq!(bench.names(node), ["ZRANGE"]);
+    }
+    bench.reply(0, &format!("*1\r\n$46\r\n200 - {token}\r\n"));
+    assert!(bench.completion().is_none());
+    bench.pass(millis(1));
+    let Ok(Outcome::Inspected(seen)) = bench.completion().unwrap().result else { panic!() };
+    assert_eq!(seen.nodes.iter().map(|node| node.line.len()).collect::<Vec<_>>(), [1, 0, 0]);
+    assert!(seen.nodes.iter().all(|node| matches!(node.state, KeyState::Held { .. })));
+}

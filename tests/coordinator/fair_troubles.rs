@@ -360,3 +360,62 @@ fn a_poll_that_creates_the_key_anew_on_a_flushed_node_confirms_nothing() {
     let error = world.error(all[1]);
     assert!(matches!(error, redlatch::Error::Lost { .. }), "{error:?}");
 }
+
+#[test]
+fn an_inspection_shows_the_line_in_its_order() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 4, TTL);
+    let seen = |world: &mut World| {
+        let core = &mut world.clients[all[0]].core;
+        core.inspect(KEY, 9, world.now).expect("it can be asked for");
+        world.settle();
+        match world.clients[all[0]].done.pop().expect("it ended").result {
+            Ok(Outcome::Inspected(seen)) => *seen,
+            other => panic!("no inspection: {other:?}"),
+        }
+    };
+    let before = seen(&mut world);
+    assert_eq!(before.line().len(), 3, "the holder stands in line no more");
+    assert!(before.nodes.iter().all(|node| node.line == before.line()));
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[1]);
+    let after = seen(&mut world);
+    assert_eq!(after.line(), before.line()[1..], "the first one of the line has the lock");
+    assert_eq!(before.line()[0].token(), Some(lock.token()));
+    // A node that lets nobody read the line shows none, and is no less read.
+    let refused =
+        Trouble::Answers { commands: vec!["zrange".into()], reply: b"-NOPERM no\r\n".to_vec() };
+    world.masters[0].suffer(refused);
+    let seen = seen(&mut world);
+    assert_eq!((seen.nodes[0].line.len(), seen.nodes[1].line.len()), (0, 2));
+    assert_eq!(seen.nodes[0].state, seen.nodes[1].state);
+}
+
+/// The key on that node and its line expire at once. The first waiter that polls gets the key
+/// there, and that is one vote.
+#[test]
+fn a_node_whose_clock_jumps_ahead_is_one_vote_of_three() {
+    let mut world = World::new(3);
+    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
+    for (&client, ttl) in all.iter().zip([LONG, TTL, TTL]) {
+        world.ask(client, ttl);
+        world.settle();
+    }
+    let mut lock = world.won(all[0]);
+    world.masters[0].step_wall_clock(3_600_000);
+    let held = world.value(1);
+    world.pass(200 * MS);
+    assert_ne!(world.value(0), held, "a waiter has the key there");
+    for pair in all.windows(2) {
+        assert!(all.iter().all(|&client| world.lock(client).is_none()), "held by two");
+        world.release(pair[0], lock);
+        world.settle();
+        world.pass(100 * MS);
+        lock = world.won(pair[1]);
+    }
+    world.release(all[2], lock);
+    world.settle();
+    world.pass(100 * MS);
+    world.assert_clean();
+}

@@ -64,8 +64,9 @@ impl World {
         settings.node_timeout = Duration::from_millis(50);
         settings.probe_interval = Duration::from_secs(1000);
         change(&mut settings);
-        let seed = 7 + self.clients.len() as u8;
-        let core = Coordinator::new(settings, [seed; 32], self.now).expect("good settings");
+        let mut seed = [7; 32];
+        seed[..8].copy_from_slice(&(7 + self.clients.len() as u64).to_le_bytes());
+        let core = Coordinator::new(settings, seed, self.now).expect("good settings");
         self.clients.push(Client { core, wires: vec![None; nodes], done: Vec::new() });
         let client = self.clients.len() - 1;
         self.settle();

@@ -10,6 +10,8 @@ mod completions;
 mod counters;
 mod extend_release;
 mod fair;
+mod fair_costs;
+mod fair_orders;
 mod fair_troubles;
 mod fair_world;
 mod fenced_sets;

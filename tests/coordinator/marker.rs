@@ -539,3 +539,25 @@ fn marker_that_a_node_refuses_for_good_is_not_written_again() {
     assert!(is_written_again("-OOM no\r\n"), "its memory may be free by now");
     assert!(!is_written_again("-NOPERM no\r\n"));
 }
+
+/// The floor of a counter is the time of the node marker. The marker that stands there after a
+/// flush could not be renewed, so it is of before the flush.
+#[test]
+fn node_whose_marker_could_not_be_renewed_counts_no_fence() {
+    let new = bulk(&marker(0, "").expect("one was made"));
+    for (answer, command) in [("-OOM no\r\n", "SET"), (&new, "EVAL")] {
+        let mut settings = settings(RestartGuard::On);
+        settings.probe_interval = millis(1_000_000);
+        let mut bench = Bench::of_settings(settings, &[marker(2 * MINUTE, "")], NOW);
+        bench.connect(0);
+        bench.reply(0, FLUSH);
+        let said = bench.said(0);
+        assert_eq!(said.last().map(|command| command[1].as_str()), Some(MARK), "{said:?}");
+        bench.reply(0, answer);
+        bench.pass(MEMORY + millis(1));
+        let fenced = bench.core.acquire_fenced(b"k", TTL, Duration::ZERO, None, 1, bench.now);
+        fenced.expect("it can be asked for");
+        let said = bench.said(0);
+        assert_eq!(said[0][0], command, "after {answer:?}: {said:?}");
+    }
+}

@@ -32,8 +32,8 @@ pub fn heard(monitor: &Monitor) -> Vec<Heard> {
 
 /// What it was asked that writes, whatever it is. What a script does inside is not listed apart.
 pub fn writes(monitor: &Monitor) -> Vec<String> {
-    const READS: [&str; 6] =
-        ["\"GET\"", "\"GETRANGE\"", "\"PTTL\"", "\"TIME\"", "\"CLIENT\"", "\"KEYS\""];
+    const READS: [&str; 7] =
+        ["\"GET\"", "\"GETRANGE\"", "\"ZRANGE\"", "\"PTTL\"", "\"TIME\"", "\"CLIENT\"", "\"KEYS\""];
     let mut lines = monitor.lines();
     lines.retain(|line| !line.contains(" lua]") && !READS.iter().any(|read| line.contains(read)));
     lines

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use redlatch::proto::command::{ADOPT, EXTEND, RELEASE, Script};
 use redlatch::proto::fencing::{FENCED_ACQUIRE, FENCED_EXTEND};
+use redlatch::testing::inside::{HAND_OVER, JOIN};
 use redlatch::testing::master::Trouble;
 
 /// The milliseconds of `SOON`.
@@ -92,6 +93,11 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         .prop_map(|(first, second, rest)| [first, second, rest].concat())
 }
 
+/// Waiters as they stand in a line: two that are not notified, and one that nobody listens for.
+const MEMBER_T: &str = "100000 - t";
+const MEMBER_U: &str = "200000 - u";
+const MEMBER_DEAD: &str = "300000 redlatch:nobody d";
+
 const OPTIN: &str = "CLIENT TRACKING ON OPTIN";
 
 fn trouble() -> impl Strategy<Value = Option<Trouble>> {
@@ -146,6 +152,13 @@ const COMMANDS: &[(u8, &str)] = &[
     (6, "EVAL ADOPT 1 KEY TOKEN TOKEN LATER"),
     (1, "EVAL ADOPT COUNT KEY TOKEN TOKEN LATER"),
     (2, "EVAL ADOPT 1 KEY TOKEN TOKEN NUMBER"),
+    (8, "EVAL JOIN 2 k LINE TOKEN MEMBER LATER LATER"),
+    (6, "EVAL HAND 2 k LINE TOKEN MEMBER MEMBER"),
+    (4, "EVAL HAND 2 k LINE TOKEN"),
+    (3, "EVAL HAND 2 k LINE TOKEN EMPTY MEMBER"),
+    (2, "EVAL HAND 2 k LINE TOKEN MEMBER TOKEN"),
+    (3, "ZRANGE LINE 0 -1"),
+    (1, "ZREM LINE MEMBER"),
     (1, "EVALSHA TOKEN COUNT KEY"),
     (1, "EVALSHA ffffffffffffffffffffffffffffffffffffffff COUNT KEY"),
     (2, "SCRIPT LOAD RELEASE"),
@@ -312,6 +325,35 @@ pub const RARE: &[&str] = &[
     "A SET c 7; A SET k t; full; A EVAL COUNTED 2 l c t LATER LATER 1; A GET l; \
      A EVAL RAISED 2 k c t LATER 5 LATER 1; A EVAL RAISED 2 k c t LATER 9 LATER 1; A GET c; well; \
      replica; A EVAL COUNTED 2 l c t LATER LATER 1; A EVAL RAISED 2 k c t LATER 9 LATER 1; well",
+    // Waiters join the line of a key, and each release hands the key to the next one, by its place
+    // or by its name; a waiter that cannot be reached is skipped.
+    "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
+     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
+     A EVAL JOIN 2 k k:line d MEMBER_DEAD LATER LATER; A ZRANGE k:line 0 -1; A PTTL k:line; \
+     A EVAL HAND 2 k k:line x; A EVAL HAND 2 k k:line h; A GET k; A PTTL k; A ZRANGE k:line 0 -1; \
+     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A EVAL HAND 2 k k:line t EMPTY MEMBER_DEAD; \
+     A GET k; A ZRANGE k:line 0 -1; A EVAL HAND 2 k k:line u MEMBER_U EMPTY; A EXISTS k k:line",
+    "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
+     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL HAND 2 k k:line h EMPTY u; A GET k; \
+     A EVAL HAND 2 k k:line u MEMBER_U MEMBER_T; A GET k; A EVAL HAND 2 k k:line t EMPTY MEMBER_U; \
+     A EXISTS k k:line; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A GET k; \
+     A EVAL JOIN 2 k k:line d MEMBER_DEAD LATER LATER; A EVAL HAND 2 k k:line t; \
+     A EXISTS k k:line; A EVAL JOIN 2 k k:line d JUNK LATER LATER; A SET k h; \
+     A EVAL JOIN 2 k k:line d JUNK LATER LATER; \
+     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A DEL k; \
+     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A GET k; A ZRANGE k:line 0 -1",
+    // The key of the line is no line: nobody joins it, and a release deletes the key.
+    "A SET k h PX LATER; A SET k:line x; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
+     A EVAL HAND 2 k k:line h EMPTY MEMBER_U; A GET k; A SET k h; A EVAL HAND 2 k k:line h; \
+     A GET k; A SET k h; A EVAL HAND 2 k k:line h MEMBER_T MEMBER_U; A GET k; A SET k h; \
+     A EVAL HAND 2 k k:line h MEMBER_T u; A GET k; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; \
+     A EVAL HAND 2 k k:line t MEMBER_T EMPTY; A GET k:line; A EXISTS k",
+    "A SET k h PX LATER; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; full; \
+     A EVAL JOIN 2 k k:line u MEMBER_U LATER LATER; A EVAL HAND 2 k k:line h; A GET k; \
+     A EVAL HAND 2 k k:line t; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A GET k; well; \
+     A SET k h; A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; replica; \
+     A EVAL JOIN 2 k k:line t MEMBER_T LATER LATER; A EVAL HAND 2 k k:line h; well; unsaved; \
+     A EVAL HAND 2 k k:line h; A GET k; well; A EVAL HAND 2 k k:line h; A GET k",
     "A SET k t; lonely; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A EVAL RELEASE 1 k t",
     "A SET k t; unsaved; A PING; A EVAL EXTEND 1 k t LATER; A EVAL RELEASE 1 k u; A DEL k; \
      A GET k",
@@ -388,6 +430,12 @@ fn blank(word: &str, fill: usize) -> Word {
     match word {
         "KEY" => one_of(&["k", "k", "k", "a\r\nb\0c", "", "other"]),
         "TOKEN" => one_of(&["t", "t", "t", "u", "\r\n$5\r\n\0", ""]),
+        "LINE" => one_of(&["k:line", "k:line", "k:line", "other"]),
+        "MEMBER" => one_of(&[MEMBER_T, MEMBER_T, MEMBER_U, MEMBER_U, MEMBER_DEAD, "", "t", "1 - "]),
+        "MEMBER_T" => one_of(&[MEMBER_T]),
+        "MEMBER_U" => one_of(&[MEMBER_U]),
+        "MEMBER_DEAD" => one_of(&[MEMBER_DEAD]),
+        "EMPTY" => one_of(&[""]),
         "LATER" => Word::Later,
         "SOON" => Word::Soon,
         "OWN" => Word::Own,
@@ -410,6 +458,8 @@ fn blank(word: &str, fill: usize) -> Word {
         "RELEASE" => Word::Bytes(RELEASE.source.into()),
         "EXTEND" => Word::Bytes(EXTEND.source.into()),
         "ADOPT" => Word::Bytes(ADOPT.into()),
+        "JOIN" => Word::Bytes(JOIN.source.into()),
+        "HAND" => Word::Bytes(HAND_OVER.source.into()),
         "COUNTED" => Word::Bytes(FENCED_ACQUIRE.source.into()),
         "RAISED" => Word::Bytes(FENCED_EXTEND.source.into()),
         "RELEASE_SHA" => sha1(RELEASE),

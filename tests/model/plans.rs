@@ -107,6 +107,13 @@ pub fn of_fault(fault: redlatch::proto::planted::Fault) -> Plan {
             prefix: RESTARTED,
             ..fenced(Bounds { restarts: 1, releases: 1, ..BOTH }, UNEQUAL)
         },
+        // The search has no waiters: the simulation and the tests of the core find these.
+        Fault::DeadlineFromPush
+        | Fault::QuarantinedPushCounts
+        | Fault::OneBaseForAll
+        | Fault::SplitOfMixedRounds
+        | Fault::JoinsTwice
+        | Fault::JoinAfterWithdrawal => unreachable!("{fault:?} is no fault of FAULTS"),
     }
 }
 

@@ -268,6 +268,14 @@ impl Checker {
         belief.acts_until = belief.acts_until.min(now);
     }
 
+    /// The process of a client is gone: its users act no more, not even on a lock that was lost a
+    /// moment ago.
+    pub fn end_acts_of(&mut self, now: u64, client: usize) {
+        for belief in self.beliefs.iter_mut().filter(|belief| belief.who.0 == client) {
+            belief.acts_until = belief.acts_until.min(now.max(belief.until));
+        }
+    }
+
     /// An operator deletes the key of a lock on a minority of the nodes, or on all of them.
     pub fn delete(&mut self, number: usize, on_all: bool) {
         let belief = &mut self.beliefs[number];

@@ -303,6 +303,7 @@ impl World {
                 left.push((user.key, held.lock.token()));
             }
         }
+        self.checker.end_acts_of(now, client);
         self.end_client(client, in_order);
         let successor = coordinator(&self.plan, now, &mut self.dice);
         self.clients[client].begin_anew(successor);

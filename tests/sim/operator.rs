@@ -167,6 +167,18 @@ impl World {
         }
     }
 
+    /// A node has executed something: it may have handed the key over to a lock that was taken away,
+    /// from a line in which the lock still stood.
+    pub fn look_whether_forced_came_back(&mut self, number: usize) {
+        let (now, node) = (self.agenda.now(), &self.nodes[number]);
+        for forced in &mut self.forced {
+            if node.holds(now, &forced.key, &forced.token) {
+                forced.told.remove(&number);
+                forced.asked.remove(&number);
+            }
+        }
+    }
+
     /// An answer of a node was read: too many nodes may have answered that a lock is gone.
     pub fn look_at_forced(&mut self, client: usize, node: usize, wire: usize) {
         let spare = (self.nodes.len() - 1) / 2;

@@ -25,6 +25,7 @@ impl World {
         for (key, name) in self.keys.iter().enumerate() {
             self.ledger.set_key(now, number, key, node.master.get(clock, 0, name));
         }
+        self.look_whether_forced_came_back(number);
     }
 
     /// A node is about to forget all its keys. It has executed nothing since `at`: a key that it

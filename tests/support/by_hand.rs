@@ -79,7 +79,13 @@ impl ByHand {
         for _ in 0..count / self.in_flight {
             let now = self.now();
             for key in &keys {
-                self.coordinator.acquire(key, ttl, Duration::ZERO, 0, now).expect("there is room");
+                let (core, wait) = (&mut self.coordinator, Duration::ZERO);
+                let asked = if self.fair {
+                    core.acquire_fair(key, ttl, wait, None, 0, now)
+                } else {
+                    core.acquire(key, ttl, wait, 0, now)
+                };
+                asked.expect("there is room");
             }
             self.canned_turn(&granted);
             while let Some(done) = self.coordinator.poll_completion(self.now()) {

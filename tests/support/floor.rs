@@ -101,7 +101,11 @@ impl Floor {
         for wire in &mut self.wires {
             wire.write();
         }
-        self.poll.poll(&mut self.events, None).expect("the poller works");
+        match self.poll.poll(&mut self.events, None) {
+            // A signal came, of a debugger or of a stop: the next turn goes on.
+            Err(error) if error.kind() == ErrorKind::Interrupted => return,
+            other => other.expect("the poller works"),
+        }
         for event in &self.events {
             let wire = &mut self.wires[event.token().0];
             wire.writable |= event.is_writable();

@@ -6,6 +6,7 @@
 //! key survives a kill, and the restart guard may be off.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::process::Process;
 use super::*;
@@ -22,11 +23,11 @@ const HELD: Duration = millis(300);
 
 /// A line of the file.
 #[derive(Debug, Clone, Copy)]
-struct Hold {
-    who: u32,
+pub struct Hold {
+    pub who: u32,
     asked: u64,
     /// 0: it did not get the lock, because the time was over.
-    from: u64,
+    pub from: u64,
     until: u64,
 }
 
@@ -60,8 +61,7 @@ fn share_a_key(word: impl Fn(usize) -> &'static str) {
     for process in &mut processes {
         assert_eq!(process.answer(), "done");
     }
-    let text = std::fs::read_to_string(&file).expect("the file can be read");
-    let holds: Vec<Hold> = text.lines().map(read).collect();
+    let holds = holds_in(&file);
     println!("{} holds in {length:?}, with {troubles} troubles", holds.len());
     no_two_at_one_time(&holds);
     everyone_in_turn(&holds);
@@ -92,13 +92,19 @@ fn trouble(fleet: &Fleet, end: u64) -> usize {
     troubles
 }
 
+/// What the processes have written.
+pub fn holds_in(file: &Path) -> Vec<Hold> {
+    let text = std::fs::read_to_string(file).expect("the file can be read");
+    text.lines().map(read).collect()
+}
+
 fn read(line: &str) -> Hold {
     let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
     let [who, asked, from, until] = numbers[..] else { panic!("not a line of ours: {line}") };
     Hold { who: who as u32, asked, from, until }
 }
 
-fn no_two_at_one_time(holds: &[Hold]) {
+pub fn no_two_at_one_time(holds: &[Hold]) {
     let mut held: Vec<&Hold> = holds.iter().filter(|hold| hold.from > 0).collect();
     held.sort_by_key(|hold| hold.from);
     for pair in held.windows(2) {

@@ -1,10 +1,13 @@
 //! Waiting for a key that another holds, on real servers and between processes: which waiter gets
 //! it next, when, and what is left of those that gave up.
 
+mod barging;
 mod cancelled;
 mod crowd;
 mod death;
 mod fair;
+mod fair_faults;
+mod fair_order;
 mod hand_over;
 mod inside;
 mod odd_nodes;

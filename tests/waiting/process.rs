@@ -5,8 +5,8 @@
 //! parent that is gone: the process ends with its input.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Write, stdin};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::io::{BufRead, BufReader, Read, Write, stdin};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use redlatch::{Client, Error, Guard, NodeState};
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,6 +16,9 @@ use crate::support::again;
 
 /// Stands before every line to the parent.
 const MARK: &str = "@ ";
+
+/// The variable with how long keys live that are handed over to the process, in milliseconds.
+const HAND_OVER: &str = "REDLATCH_TEST_HAND_OVER";
 
 /// The process, seen from the test.
 pub struct Process {
@@ -43,7 +46,20 @@ impl Process {
     /// Starts one, which says so when it is ready.
     #[track_caller]
     pub fn begin(urls: &[String]) -> Process {
+        Process::spawn(again::command(module_path!(), "in_a_process_of_its_own", urls))
+    }
+
+    /// Starts one to which keys are handed over for this time, and waits until it is ready.
+    #[track_caller]
+    pub fn start_with_hand_over(urls: &[String], ttl: Duration) -> Process {
         let mut command = again::command(module_path!(), "in_a_process_of_its_own", urls);
+        command.env(HAND_OVER, ttl.as_millis().to_string());
+        let mut process = Process::spawn(command);
+        process.wait_ready();
+        process
+    }
+
+    fn spawn(mut command: Command) -> Process {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it can be started again");
         let input = child.stdin.take().expect("it was asked for");
@@ -79,19 +95,29 @@ impl Process {
     #[track_caller]
     pub fn had(&mut self) -> Had {
         let line = self.answer();
-        let numbers: Vec<u64> =
-            line.split(' ').skip(1).filter_map(|word| word.parse().ok()).collect();
-        let [have, deadline] = numbers[..] else { panic!("no lock: {line}") };
-        Had { have, deadline }
+        read(&line).unwrap_or_else(|| panic!("no lock: {line}"))
     }
 
     /// Gives it back; the moment before that.
     #[track_caller]
     pub fn release(&mut self) -> u64 {
         self.tell("release");
+        self.released()
+    }
+
+    /// The moment before it gave back what it was told to release.
+    #[track_caller]
+    pub fn released(&mut self) -> u64 {
         let line = self.answer();
         let number = line.strip_prefix("released ").and_then(|number| number.parse().ok());
         number.unwrap_or_else(|| panic!("not released: {line}"))
+    }
+
+    /// The lock that it had got when it was killed.
+    pub fn had_in_life(&mut self) -> Option<Had> {
+        let mut text = String::new();
+        self.output.read_to_string(&mut text).expect("a pipe can be read");
+        text.lines().rev().filter_map(|line| line.split_once(MARK)).find_map(|(_, line)| read(line))
     }
 
     /// Keeps the lock that it has until it is killed.
@@ -162,6 +188,14 @@ impl Drop for Process {
     }
 }
 
+/// Reads what a process says of a lock that it has.
+fn read(line: &str) -> Option<Had> {
+    let words = line.strip_prefix("have ")?;
+    let numbers: Vec<u64> = words.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [have, deadline] = numbers[..] else { return None };
+    Some(Had { have, deadline })
+}
+
 /// The name of its connections.
 fn name_of(process: u32) -> String {
     format!("waiting-{process}")
@@ -171,7 +205,10 @@ fn name_of(process: u32) -> String {
 #[test]
 fn in_a_process_of_its_own() {
     let Some(urls) = again::nodes() else { return };
-    let config = config(&urls).client_name(name_of(std::process::id()));
+    let mut config = config(&urls).client_name(name_of(std::process::id()));
+    if let Ok(ttl) = std::env::var(HAND_OVER) {
+        config = config.hand_over_ttl(millis(number(&ttl)));
+    }
     let client = Client::connect(config).expect("a good configuration");
     eventually(20 * SECOND, "the nodes are ready", || {
         client.drive(millis(1)).expect("the poller works");

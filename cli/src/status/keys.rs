@@ -12,6 +12,9 @@ use crate::look::{Colours, Look, time};
 use crate::table::Table;
 use crate::wall_clock::{micros, millis};
 
+/// How many waiters in line are named in the text. JSON has them all.
+const LINE_NAMED: usize = 10;
+
 /// The view of one key.
 pub fn view(seen: &Inspection, colours: Colours) -> View {
     let summary = seen.summary();
@@ -42,8 +45,18 @@ fn object(seen: &Inspection, summary: KeySummary) -> Value {
         "quorum": seen.quorum,
         "nodes": seen.nodes.len(),
         "remaining_ms": remaining.map(millis),
+        "line": line_objects(seen),
         "per_node": per_node,
     })
+}
+
+/// The waiters of fair locks, the next one first.
+fn line_objects(seen: &Inspection) -> Vec<Value> {
+    let object = |token: &Token| {
+        let on = seen.nodes.iter().filter(|node| node.line.contains(token)).count();
+        json!({ "token": token.to_string(), "owner": token.owner(), "nodes": on })
+    };
+    seen.line().iter().map(object).collect()
 }
 
 fn node_object(node: &NodeKeyState) -> Value {
@@ -124,7 +137,22 @@ fn text(seen: &Inspection, summary: KeySummary, colours: Colours) -> String {
             (token, None),
         ]);
     }
-    format!("{key}: {verdict}\n{}", table.text(colours))
+    format!("{key}: {verdict}\n{}{}", table.text(colours), line_in_words(seen))
+}
+
+/// Which waiters of fair locks stand in line, the next one first; nothing if none does.
+fn line_in_words(seen: &Inspection) -> String {
+    let line = seen.line();
+    if line.is_empty() {
+        return String::new();
+    }
+    let name = |token: &Token| token.owner().map_or_else(|| token.to_string(), str::to_string);
+    let names: Vec<String> = line.iter().take(LINE_NAMED).map(name).collect();
+    let more = match line.len() - names.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{} in line: {}{more}", line.len(), names.join(", "))
 }
 
 /// Why what the nodes hold together is not known.

@@ -27,3 +27,31 @@ fn fair_by_variable_is_the_same() {
     run(command.env("REDLATCH_FAIR", "true")).with_code(0);
     nothing_is_left(&fleet);
 }
+
+#[test]
+fn status_shows_the_line_in_its_order() {
+    let fleet = Fleet::start(3);
+    let token = acquired(&fleet, &["--fair", "deploy"]);
+    let mut waiting = Vec::new();
+    for owner in ["web-1", "web-2"] {
+        let fair = ["exec", "--fair", "--owner", owner, "deploy", "-c", "true"];
+        waiting.push(Running::start(&mut tool_on(&fleet, &fair)));
+        let in_line = support::Value::Int(waiting.len() as i64);
+        eventually(LIMIT, "it stands in line", || {
+            fleet.iter().all(|node| node.command(&["ZCARD", "deploy:line"]) == in_line)
+        });
+    }
+    let text = run_on(&fleet, &["status", "deploy"]).with_code(1);
+    assert!(text.out.ends_with("\n2 in line: web-1, web-2\n"), "{text:?}");
+    let json = run_on(&fleet, &["status", "--json", "deploy"]).with_code(1).json();
+    let line = json[0]["line"].as_array().unwrap();
+    let owners: Vec<&Value> = line.iter().map(|it| &it["owner"]).collect();
+    assert_eq!(owners, ["web-1", "web-2"]);
+    assert!(line.iter().all(|it| it["nodes"] == 3 && it["token"].is_string()), "{json}");
+    run_on(&fleet, &["release", "deploy", &token]).with_code(0);
+    for waiting in waiting {
+        waiting.end(LIMIT).with_code(0);
+    }
+    let free = run_on(&fleet, &["status", "--json", "deploy"]).with_code(0).json();
+    assert_eq!(free[0]["line"], Value::Array(Vec::new()), "{free}");
+}

@@ -211,7 +211,9 @@ fn json_has_the_fields_of_the_interface() {
         let nodes = value["nodes"].as_array().unwrap().iter();
         nodes.map(|node| node["outcome"].as_str().unwrap().to_string()).collect()
     };
-    assert!(words(&refused).iter().filter(|word| *word == "held").count() >= 2, "{refused}");
+    // A node that is connected late takes no part in the verdict.
+    let verdict = words(&refused);
+    assert!(verdict.contains(&"held".into()) && !verdict.contains(&"granted".into()), "{refused}");
 
     let extended = run_on(&fleet, &["extend", "--json", "deploy", token]).with_code(DONE).json();
     let wanted = ["key", "token", "deadline_unix_ms", "remaining_ms", "elapsed_us"];

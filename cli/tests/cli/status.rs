@@ -99,6 +99,7 @@ fn json_has_the_fields_of_the_interface() {
         "quorum",
         "nodes",
         "remaining_ms",
+        "line",
         "per_node",
     ];
     assert_eq!((fields(held), fields(free)), (wanted.to_vec(), wanted.to_vec()));

@@ -67,7 +67,11 @@ impl Engine {
         let now = clock::now();
         // The holder of an auto-extended lock has to learn of a loss in time, also when the machine
         // was suspended.
-        self.alarm.wake_at(due, now, self.coordinator.auto_extended_locks() > 0);
+        let in_suspend = self.coordinator.auto_extended_locks() > 0;
+        // The alarm of such a poll would go off long after the key was handed over.
+        if in_suspend || self.has_alarm() || !self.coordinator.may_be_late(due) {
+            self.alarm.wake_at(due, now, in_suspend);
+        }
         Some(due.saturating_since(now))
     }
 

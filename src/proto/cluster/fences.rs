@@ -19,20 +19,23 @@ use crate::proto::wire::command::Form;
 use crate::proto::wire::fencing;
 use crate::proto::wire::marker::MarkerState;
 
-/// The scripts of fenced locks.
+/// The scripts that a node learns by their first use on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fenced {
+pub enum Learnt {
     /// [`FENCED_ACQUIRE`](crate::proto::wire::fencing::FENCED_ACQUIRE).
-    Acquire,
+    FencedAcquire,
     /// [`FENCED_EXTEND`](crate::proto::wire::fencing::FENCED_EXTEND).
-    Extend,
+    FencedExtend,
     /// [`FENCED_ACQUIRE_SET`](crate::proto::wire::fenced_sets::FENCED_ACQUIRE_SET).
-    AcquireSet,
+    FencedAcquireSet,
     /// [`FENCED_EXTEND_SET`](crate::proto::wire::fenced_sets::FENCED_EXTEND_SET).
-    ExtendSet,
+    FencedExtendSet,
+    /// [`HAND_OVER`](crate::proto::wire::line::HAND_OVER), for a client that may not read the
+    /// answer soon.
+    HandOver,
 }
 
-/// How a fenced script is sent on the present connection of a node.
+/// How such a script is sent on the present connection of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) enum Sent {
     /// It was not sent yet, or the node forgot it: next by its source.
@@ -48,9 +51,9 @@ pub(super) enum Sent {
 const SKEW_PART: u32 = 4;
 
 impl Cluster {
-    /// How a fenced script is sent: the first time on a connection by its source, so that the node
-    /// knows it afterwards. Clients without fenced locks load no such script.
-    pub fn form_of(&mut self, node: NodeId, script: Fenced) -> Form {
+    /// How such a script is sent: the first time on a connection by its source, so that the node
+    /// knows it afterwards. Clients that do not use such a script do not load it.
+    pub fn form_of(&mut self, node: NodeId, script: Learnt) -> Form {
         let sent = &mut self.nodes[node.index()].scripts_sent[script as usize];
         match *sent {
             Sent::No => {
@@ -62,9 +65,9 @@ impl Cluster {
         }
     }
 
-    /// A node refused a fenced script by its SHA1, and is asked by the source from now on, once or
+    /// A node refused such a script by its SHA1, and is asked by the source from now on, once or
     /// always.
-    pub fn note_refused_sha(&mut self, node: NodeId, script: Fenced, cause: NodeReply) {
+    pub fn note_refused_sha(&mut self, node: NodeId, script: Learnt, cause: NodeReply) {
         let forgot = cause == NodeReply::Failed(NodeError::NoScript);
         self.nodes[node.index()].scripts_sent[script as usize] =
             if forgot { Sent::No } else { Sent::ShaRefused };

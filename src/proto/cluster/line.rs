@@ -44,8 +44,8 @@ impl Cluster {
         }
     }
 
-    /// Subscribes, if the client listens and the node may be asked.
-    pub(super) fn begin_to_listen(&mut self, node: NodeId, now: Instant) {
+    /// Subscribes, if the client listens and the node may be asked, once on a connection.
+    pub fn begin_to_listen(&mut self, node: NodeId, now: Instant) {
         let Some(channel) = self.channel(node) else { return };
         let entry = &mut self.nodes[node.index()];
         if !entry.state.is_usable() || entry.listening != Listening::No {

@@ -46,8 +46,8 @@ pub(super) struct Node {
     /// The last reading on the present connection, by which its clock is compared with those of
     /// the other nodes.
     pub(super) clock: Option<Reading>,
-    /// Which fenced scripts were sent by their source on the present connection.
-    pub(super) scripts_sent: [Sent; 4],
+    /// Which scripts were sent by their source on the present connection.
+    pub(super) scripts_sent: [Sent; 5],
     /// The same of the scripts over several keys.
     pub(super) set_scripts_sent: [bool; 3],
     /// Earlier connections, youngest first, which may have left something unexecuted there.
@@ -88,7 +88,7 @@ impl Default for Node {
             trusted_from: None,
             reading: None,
             clock: None,
-            scripts_sent: [Sent::No; 4],
+            scripts_sent: [Sent::No; 5],
             set_scripts_sent: [false; 3],
             earlier: Vec::new(),
             ready_since: None,

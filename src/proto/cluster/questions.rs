@@ -105,6 +105,11 @@ impl Cluster {
         self.nodes[node.index()].connection.unanswered()
     }
 
+    /// The unanswered questions to a node, oldest first.
+    pub fn asks(&self, node: NodeId) -> impl Iterator<Item = &Ask> {
+        self.nodes[node.index()].connection.asks()
+    }
+
     /// When the oldest unanswered question to a node was written.
     pub fn oldest_ask(&self, node: NodeId) -> Option<Instant> {
         self.nodes[node.index()].connection.oldest_ask()
@@ -204,9 +209,19 @@ impl Cluster {
         }
     }
 
+    /// Writes a command into a node's outbox whose answer the client does not wait for.
+    pub fn say_last_word(&mut self, node: NodeId, now: Instant, bytes: &[u8]) {
+        self.ask_all(node.into(), Ask::Node(NodeAsk::LastWord), now, bytes);
+    }
+
     /// What the last answer to `GETRANGE` showed of a value on the node.
     pub fn seen(&self, node: NodeId) -> Option<Value> {
         self.nodes[node.index()].connection.seen()
+    }
+
+    /// What the last answer to `ZRANGE` said of the line on the node. It is there once.
+    pub fn take_seen_line(&mut self, node: NodeId) -> Vec<Value> {
+        self.nodes[node.index()].connection.take_seen_line()
     }
 
     /// The name of a node in reports.

@@ -185,6 +185,11 @@ impl Coordinator {
         self.locks.next_timeout()
     }
 
+    /// Whether what is due at `next`, the next timeout, may be done a millisecond late.
+    pub fn may_be_late(&self, next: Instant) -> bool {
+        self.locks.next_is_a_poll_in_line(next)
+    }
+
     /// Does what is due. If there is much of it, a part is left, which is due at once. Call this
     /// only after everything that the sockets hold was read: an answer that was not read yet is not
     /// silence.

@@ -132,7 +132,7 @@ impl Coordinator {
         if let Some(current_record) = current_record {
             return self.waits.queue_up(&mut self.locks, current_record, key, params, now);
         }
-        let in_line = params.fair && self.waits.is_contended(hash, now);
+        let in_line = params.fair && self.waits.has_line(hash, now);
         let op = self.locks.acquire(key, hash, params, in_line, now);
         self.act_on_waits(now);
         op

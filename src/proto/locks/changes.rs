@@ -61,7 +61,12 @@ impl Locks {
                 self.cluster.start_probing(node, now);
             }
             Change::Listens => self.join_at(node, now),
-            Change::CaughtUp => self.send_pending_releases(node, now),
+            Change::CaughtUp => {
+                self.send_pending_releases(node, now);
+                // The client may have begun to listen while the node was silent.
+                self.cluster.begin_to_listen(node, now);
+                self.join_at(node, now);
+            }
             Change::Lost { cause, asks, provable } => {
                 let random = self.rng.0.random();
                 self.cluster.plan_reconnect(node, random, now);

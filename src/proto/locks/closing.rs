@@ -40,6 +40,9 @@ impl Locks {
         for (id, nodes) in released {
             self.release_by_source(id, nodes, now);
         }
+        for id in self.records.ids() {
+            self.release_without_the_line(id, now);
+        }
     }
 
     /// Cancels every request and releases every lock, handed out or not. What is open afterwards
@@ -94,9 +97,15 @@ impl Locks {
     /// Repeats by their source the releases of a record that these nodes did not answer. A release
     /// by a SHA1 that the node forgot would fail, and the client will not be there to repeat it.
     fn release_by_source(&mut self, id: RecordId, nodes: NodeSet, now: Instant) {
-        if self.records.is_open(id) {
+        if !self.records.is_open(id) {
+            return;
+        }
+        for node in nodes.iter() {
             let record = self.records.get(id);
-            for node in nodes.iter() {
+            if record.fair && !record.plain().contains(node) {
+                self.encode(node.into(), id, Kind::Release(Form::Source), now);
+                self.cluster.say_last_word(node, now, &self.command);
+            } else {
                 let (prefix, kind) = (&mut self.key_prefix, Kind::ReleaseSet(Form::Source));
                 let of_set = record.set().is_some();
                 self.cluster.repeat_release(node, of_set, now, |out| {
@@ -108,6 +117,24 @@ impl Locks {
                     }
                 });
             }
+        }
+    }
+
+    /// Follows each release in line that is in flight by a plain one. The client reads no answer
+    /// any more, so it does not learn where its user may not use the line.
+    fn release_without_the_line(&mut self, id: RecordId, now: Instant) {
+        if !self.records.is_open(id) {
+            return;
+        }
+        let record = self.records.get(id);
+        if !record.fair || record.phase != Phase::Ending {
+            return;
+        }
+        for node in record.releasing.minus(record.plain()).iter() {
+            self.command.clear();
+            let key = self.key_prefix.put_before(&record.key);
+            command::release(&mut self.command, Form::Source, key, &record.token);
+            self.cluster.say_last_word(node, now, &self.command);
         }
     }
 

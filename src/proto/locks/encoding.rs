@@ -130,11 +130,13 @@ pub(super) fn encode_for_line(
             lines::join(out, form, key, member, record.round.number);
         }
         (Kind::Release(form), member) => {
+            let Some((line, node)) = line.zip(node) else {
+                return lines::hand_over(out, form, key, token, None, &[]);
+            };
             // A join in flight, or one of a lost connection, may be executed yet.
-            let sure = record.asked.is_empty() && record.unproven().is_empty();
-            let stands = line.is_some_and(|line| !sure || line.may_stand());
-            let successor = line.zip(node).map_or(&[][..], |(line, node)| line.successor_at(node));
-            lines::hand_over(out, form, key, token, member.filter(|_| stands), successor);
+            let late = record.asked.contains(node) || record.unproven().contains(node);
+            let member = member.filter(|_| late || line.may_stand(node));
+            lines::hand_over(out, form, key, token, member, &line.successor_at(node));
         }
         (other, _) => unreachable!("{other:?} names no line"),
     }

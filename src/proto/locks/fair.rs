@@ -19,11 +19,11 @@ use crate::proto::locks::ballot::{Ballot, Verdict};
 use crate::proto::locks::line::{Line, Split};
 use crate::proto::locks::records::Phase;
 use crate::proto::locks::requests::Stage;
-use crate::proto::locks::round::{Purpose, Round};
+use crate::proto::locks::round::Purpose;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl};
-use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
+use crate::proto::wire::ask::{Ask, Kind, LockAsk};
 use crate::proto::wire::command::Form;
 use crate::proto::wire::line::{self as lines, Channel, HandedOver, Member};
 
@@ -37,6 +37,9 @@ const NEAR_THE_FRONT: u64 = 16;
 const LONGEST_POLL: Duration = Duration::from_secs(2);
 /// How soon a waiter polls that has the key on some nodes only. The pauses double from here.
 const EARLY_POLL: Duration = Duration::from_millis(4);
+
+/// How often a request gives nodes up for another waiter. Its pauses before it joins again double.
+const YIELDS: u32 = 6;
 
 /// How many tokens of fair locks that were given away are remembered. One that is forgotten, and to
 /// which a node hands the key afterwards, is released there.
@@ -88,9 +91,14 @@ impl Locks {
         debug_assert!(record.round.ballot().grants().is_empty(), "the token is fresh");
         record.trouble_mut().line = Some(Box::new(Line::new(nodes, ttl)));
         self.cluster.stats_mut().joined += 1;
-        self.pause(op, id, now.saturating_add(EARLY_POLL), last);
-        self.interrupt(op);
-        self.poll_line(op, id, now);
+        let yields = self.ops.get(op).map_or(0, |request| request.yields);
+        let length = EARLY_POLL.saturating_mul(1 << yields.min(YIELDS));
+        let at = now.saturating_add(self.random_pause(length / 2, length));
+        self.pause(op, id, at, last);
+        if yields == 0 {
+            self.interrupt(op);
+            self.poll_line(op, id, now);
+        }
     }
 
     /// The timer of a waiter in line came due.
@@ -229,6 +237,7 @@ impl Locks {
         let current = ask.round == record.round.number;
         if let (Some(line), NodeReply::Granted | NodeReply::Held) = (record.line_mut(), reply) {
             line.note_standing(node, mine, &standing, asked_at, current);
+            line.refused.remove(node);
         }
         if mine && self.cluster.is_trusted(node) {
             self.records.get_mut(id).confirm_in_line(node);
@@ -248,7 +257,10 @@ impl Locks {
         let record = self.records.get_mut(id);
         let (Some(op), Some(line)) = (record.op, record.line_mut()) else { return };
         line.refused.insert(node);
-        if line.refused.len() <= spare || self.pauses_before(op) != Some(id) {
+        let refused = line.refused;
+        let away = self.cluster.all_nodes().iter().filter(|&it| self.cluster.may_ask(it).is_err());
+        let without = refused.union(away.collect());
+        if without.len() <= spare || self.pauses_before(op) != Some(id) {
             return;
         }
         if let Some(request) = self.ops.get_mut(op) {
@@ -268,15 +280,20 @@ impl Locks {
         let hash = self.key_prefix.hash_of(&key);
         let found = self.records.with_key(hash).find(|&id| self.records.get(id).token == token);
         let Some(id) = found else {
-            self.release_unknown(node, &key, token, now);
+            if !self.is_being_released(node, &token) {
+                self.release_unknown(node, &key, &token, now);
+            }
             return;
         };
         let trusted = self.cluster.is_trusted(node);
         let record = self.records.get_mut(id);
-        let waits = record.phase == Phase::Asking;
+        let phase = record.phase;
         let Some(line) = record.line_mut() else { return };
-        if !waits {
+        if phase != Phase::Asking {
             line.note_next(node, next);
+            if phase == Phase::Held && trusted {
+                record.has_come_back(node);
+            }
             return;
         }
         line.skipped = line.skipped.max(skipped);
@@ -284,7 +301,25 @@ impl Locks {
         if counts && trusted {
             record.confirm_in_line(node);
         }
+        let line = self.records.get(id).line();
+        if !line.is_some_and(|line| line.holds(now).contains(node)) {
+            self.poll_at(node, id, now);
+        }
         self.judge_line(id, now);
+    }
+
+    /// Asks one node for how long the key is the waiter's. The last poll was so long ago that a
+    /// hand-over, reckoned from there, gives no time any more.
+    fn poll_at(&mut self, node: NodeId, id: RecordId, now: Instant) {
+        let record = self.records.get(id);
+        if record.asked.contains(node) || self.cluster.may_ask(node).is_err() {
+            return;
+        }
+        let untrusted = self.cluster.untrusted(node.into());
+        if let Some(line) = self.records.get_mut(id).line_mut() {
+            line.poll_more(node.into(), untrusted, now);
+        }
+        self.ask(node, id, Kind::Join(Form::Sha), now);
     }
 
     /// A lock is about to be given away: its token leaves the lines in which it still stands. Where
@@ -308,30 +343,37 @@ impl Locks {
             let channel = self.cluster.channel(node).filter(|_| !line.is_silent(node));
             let member = Member { token: &record.token, ttl, channel: channel.as_ref() };
             lines::leave(&mut self.command, key, member);
-            self.cluster.ask_all(node.into(), Ask::Node(NodeAsk::LastWord), now, &self.command);
+            self.cluster.say_last_word(node, now, &self.command);
         }
     }
 
-    /// A node handed a key over to a token that no waiter has any more: it is given back there.
-    fn release_unknown(&mut self, node: NodeId, key: &[u8], token: LockToken, now: Instant) {
-        if self.given_away.contains(&token) {
+    /// Whether a release of the token is in flight to the node. The node executes it after the
+    /// hand-over of which it sent the message before: it answers in the order of execution.
+    fn is_being_released(&self, node: NodeId, token: &LockToken) -> bool {
+        self.cluster.asks(node).any(|ask| match *ask {
+            Ask::Lock(LockAsk { record, kind: Kind::Release(_), .. }) => {
+                self.records.is_open(record) && self.records.get(record).token == *token
+            }
+            _ => false,
+        })
+    }
+
+    /// A node handed a key over to a token that no waiter has any more: it is given back there, one
+    /// time and without a record. If that fails, the key stays for the ttl of a hand-over.
+    fn release_unknown(&mut self, node: NodeId, key: &[u8], token: &LockToken, now: Instant) {
+        if self.given_away.contains(token) {
             return;
         }
-        let Ok(ttl) = self.longest_ttl() else { return };
-        let prefix = self.key_prefix.as_bytes();
-        let Some(key) = key.strip_prefix(prefix).map(<[u8]>::to_vec) else { return };
-        if self.check_key(&key).is_err() {
+        let unprefixed = key.strip_prefix(self.key_prefix.as_bytes());
+        if unprefixed.is_none_or(|key| self.check_key(key).is_err()) {
             // No client of this library can have locked it.
             return;
         }
-        let round = Round::acquire(self.cluster.size(), now, ttl);
-        let Some(id) = self.records.open(&key, token, round) else { return };
-        let record = self.records.get_mut(id);
-        record.fair = true;
-        record.release_pending = node.into();
-        record.note_answer(now);
-        record.round.purpose = Purpose::Release;
-        self.end(id, now);
+        if self.cluster.may_ask(node).is_ok() {
+            self.command.clear();
+            lines::hand_over(&mut self.command, Form::Source, key, token, None, &[]);
+            self.cluster.say_last_word(node, now, &self.command);
+        }
     }
 
     /// Looks whether the waiter has the key on a majority, and what it has to do if not.
@@ -362,8 +404,8 @@ impl Locks {
         }
         let mut buffer = [0; LONGEST_TOKEN];
         match line.judge(record.token.write_to(&mut buffer), quorum, now) {
-            Split::Yield(token) => self.yield_to(op, id, token, now),
-            Split::Keep => {}
+            Split::Yield(token) if self.may_yield(op) => self.yield_to(op, id, token, now),
+            Split::Yield(_) | Split::Keep => {}
             Split::Unknown if line.early_polls == 0 => {
                 // The others may follow at once. If not, the nodes are polled.
                 let at = self.next_early_poll(id, now);
@@ -392,6 +434,10 @@ impl Locks {
         let tracked = record.tracked;
         let skipped = record.line().map_or(0, |line| line.skipped);
         let holds = record.line().map_or(NodeSet::EMPTY, |line| line.holds(now));
+        let alone = record.line().is_some_and(|line| !line.met_others);
+        if let Some(waiting) = record.op.and_then(|op| self.waiting(op)) {
+            waiting.was_alone = alone;
+        }
         let stats = self.cluster.stats_mut();
         stats.handed_over += 1;
         stats.skipped = stats.skipped.saturating_add(skipped);
@@ -402,10 +448,21 @@ impl Locks {
         }
     }
 
+    /// Whether a waiter may give its nodes up again. The other token may be of no waiter, but of a
+    /// plain client that is gone: no message says so. So a waiter yields a few times only, and
+    /// keeps its place afterwards. What waiters then have of a real split ends with the ttl of the
+    /// hand-over.
+    fn may_yield(&self, op: Op) -> bool {
+        self.ops.get(op).is_some_and(|request| request.yields < YIELDS)
+    }
+
     /// The waiter gives the key up on the nodes where it has it, for the one that is to get it, and
     /// joins again.
     fn yield_to(&mut self, op: Op, id: RecordId, token: bytes::Bytes, now: Instant) {
         self.cluster.stats_mut().splits += 1;
+        if let Some(request) = self.ops.get_mut(op) {
+            request.yields = request.yields.saturating_add(1);
+        }
         self.interrupt(op);
         if let Some(line) = self.records.get_mut(id).line_mut() {
             line.successor = token;

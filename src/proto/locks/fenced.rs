@@ -9,7 +9,7 @@
 //! wrong: it could start below a number that was given before. Such a node is asked by a plain
 //! `SET`, which touches no counter, and its grant does not count.
 
-use crate::proto::cluster::fences::Fenced;
+use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::ballot::{Ballot, Verdict};
@@ -40,7 +40,7 @@ impl Locks {
             self.ask_all(refusing, id, Kind::Acquire, now);
         }
         let counting = nodes.minus(refusing);
-        self.ask_by_form(counting, id, Fenced::Acquire, Kind::AcquireFenced, now);
+        self.ask_by_form(counting, id, Learnt::FencedAcquire, Kind::AcquireFenced, now);
     }
 
     /// Asks these nodes by a fenced script: the first time on a connection by its source.
@@ -48,7 +48,7 @@ impl Locks {
         &mut self,
         nodes: NodeSet,
         id: RecordId,
-        script: Fenced,
+        script: Learnt,
         kind: fn(Form) -> Kind,
         now: Instant,
     ) {
@@ -62,10 +62,12 @@ impl Locks {
     }
 
     /// The fenced script that does this for the keys of the record: for one, or for several.
-    pub(super) fn of_its_keys(&self, id: RecordId, script: Fenced) -> Fenced {
+    pub(super) fn of_its_keys(&self, id: RecordId, script: Learnt) -> Learnt {
         match script {
-            Fenced::Acquire if self.records.get(id).set().is_some() => Fenced::AcquireSet,
-            Fenced::Extend if self.records.get(id).set().is_some() => Fenced::ExtendSet,
+            Learnt::FencedAcquire if self.records.get(id).set().is_some() => {
+                Learnt::FencedAcquireSet
+            }
+            Learnt::FencedExtend if self.records.get(id).set().is_some() => Learnt::FencedExtendSet,
             script => script,
         }
     }
@@ -88,7 +90,7 @@ impl Locks {
         if !refusing.is_empty() {
             self.ask_all(refusing, id, Kind::Extend(Form::Sha), now);
         }
-        self.ask_by_form(nodes.minus(refusing), id, Fenced::Extend, Kind::ExtendFenced, now);
+        self.ask_by_form(nodes.minus(refusing), id, Learnt::FencedExtend, Kind::ExtendFenced, now);
     }
 
     /// Repeats an extend at a node that forgot its script.
@@ -176,7 +178,7 @@ impl Locks {
             return false;
         }
         let acquires = ask.kind.asks_for_votes();
-        let script = if acquires { Fenced::Acquire } else { Fenced::Extend };
+        let script = if acquires { Learnt::FencedAcquire } else { Learnt::FencedExtend };
         let script = self.of_its_keys(ask.record, script);
         self.cluster.note_refused_sha(node, script, reply);
         let record = self.records.get(ask.record);
@@ -219,7 +221,8 @@ impl Locks {
                 if let Err(cause) = self.cluster.may_ask(node) {
                     NodeReply::Failed(cause)
                 } else {
-                    let form = self.cluster.form_of(node, self.of_its_keys(id, Fenced::Extend));
+                    let form =
+                        self.cluster.form_of(node, self.of_its_keys(id, Learnt::FencedExtend));
                     self.ask_counting(node, id, Kind::WriteBack(form), now);
                     return;
                 }
@@ -298,7 +301,7 @@ impl Locks {
         let length = self.cluster.settings().node_timeout.min(left);
         let at = now.saturating_add(length);
         record.round_timer = Some(self.timers.set_at(at, Due::Round { record: id }));
-        self.ask_by_form(lower, id, Fenced::Extend, Kind::WriteBack, now);
+        self.ask_by_form(lower, id, Learnt::FencedExtend, Kind::WriteBack, now);
     }
 
     /// A node answered the write-back: its counter is at the number, or the key is not there any

@@ -147,6 +147,7 @@ fn add_request(
         waiting,
         auto_extend,
         fair,
+        yields,
         abandoned,
         stage,
     } = request;
@@ -161,7 +162,7 @@ fn add_request(
     };
     fingerprint.add(word);
     fingerprint.add(2 * fingerprint.ahead(*give_up_at) + u64::from(*abandoned));
-    fingerprint.add(u64::from(*fair));
+    fingerprint.add(u64::from(*fair) + 2 * u64::from(*yields));
 }
 
 /// A number for a phase.

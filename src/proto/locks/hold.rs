@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::proto::cluster::fences::Fenced;
+use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{Busy, ConfigError, Error, LostReason, NodeError, NodeReply};
 use crate::proto::ids::{Op, RecordId};
 use crate::proto::key_set::KeySet;
@@ -236,7 +236,7 @@ impl Locks {
         let current = record.phase == Phase::Held && record.round.number == ask.round;
         if reply.asks_for_the_source() && form == Form::Sha {
             if ask.kind.extends_fenced() {
-                let script = self.of_its_keys(ask.record, Fenced::Extend);
+                let script = self.of_its_keys(ask.record, Learnt::FencedExtend);
                 self.cluster.note_refused_sha(node, script, reply);
             }
             // The extend is repeated even if a majority has agreed: this node's key has to be

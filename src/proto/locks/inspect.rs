@@ -6,13 +6,15 @@ use bytes::BytesMut;
 
 use crate::proto::error::{Error, NodeError, NodeReply};
 use crate::proto::ids::{Op, TaskId};
-use crate::proto::inspection::{Inspection, KeyState, NodeKeyState, VALUE_BYTES, Value};
+use crate::proto::inspection::{
+    Inspection, KeyState, LINE_SHOWN, NodeKeyState, VALUE_BYTES, Value,
+};
 use crate::proto::locks::Locks;
 use crate::proto::locks::tasks::Work;
 use crate::proto::node_set::NodeId;
 use crate::proto::time::Instant;
 use crate::proto::wire::ask::TaskAsk;
-use crate::proto::wire::command;
+use crate::proto::wire::{command, line};
 
 /// `GETRANGE key 0 159`: the beginning of the value. `GET` would return all of it, and a value of a
 /// megabyte is longer than a reply may be.
@@ -52,7 +54,8 @@ impl Locks {
         let cause = self.cluster.may_ask(node).err().unwrap_or(NodeError::Silent);
         let detail = self.cluster.detail(node, NodeReply::Failed(cause), now);
         let label = self.cluster.label(node);
-        NodeKeyState { label, state: KeyState::Failed(cause), detail, took: Duration::ZERO }
+        let (state, took, line) = (KeyState::Failed(cause), Duration::ZERO, Vec::new());
+        NodeKeyState { label, state, detail, took, line }
     }
 
     /// A node answered which value it holds.
@@ -81,7 +84,13 @@ impl Locks {
     }
 
     /// A node answered how long the key lives there.
-    pub(super) fn on_ttl_read(&mut self, node: NodeId, id: TaskId, left: Option<i64>) {
+    pub(super) fn on_ttl_read(
+        &mut self,
+        node: NodeId,
+        id: TaskId,
+        left: Option<i64>,
+        now: Instant,
+    ) {
         if let Some(seen) = self.seen_by(id, node) {
             match (&mut seen.state, left) {
                 // The key is absent, or expired between the two commands.
@@ -93,6 +102,24 @@ impl Locks {
                 }
                 _ => {}
             }
+            // Only a key that a client of this library holds has a line. So a user who may not read
+            // lines is refused at such a key only.
+            if matches!(seen.state, KeyState::Held { value, .. } if value.token().is_some())
+                && self.cluster.may_ask(node).is_ok()
+            {
+                self.tasks.get_mut(id).dispensable.insert(node);
+                self.ask_for(node, id, TaskAsk::ReadLine, now, |_, key, out| {
+                    line::read_line(out, key, LINE_SHOWN);
+                });
+            }
+        }
+    }
+
+    /// A node answered which waiters stand in line for the key.
+    pub(super) fn on_line_read(&mut self, node: NodeId, id: TaskId) {
+        let line = self.cluster.take_seen_line(node);
+        if let Some(seen) = self.seen_by(id, node) {
+            seen.line = line;
         }
     }
 

@@ -9,6 +9,7 @@
 //! that does not count any more: of a node that may have forgotten keys, or of a connection that
 //! was lost. [`forget`](Line::forget) takes it out.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use crate::proto::error::Error;
 use crate::proto::node_set::{MAX_NODES, NodeId, NodeSet};
 use crate::proto::planted::{Fault, is_planted};
 use crate::proto::time::{Instant, Ttl, drift};
-use crate::proto::wire::line::Standing;
+use crate::proto::wire::line::{Standing, member_at, token_of};
 
 /// What is known of the line on one node.
 #[derive(Debug, Clone, Default)]
@@ -69,6 +70,8 @@ pub struct Line {
     pub refused: NodeSet,
     /// A node handed the key over since the present poll was sent.
     pushed: bool,
+    /// A node knew of another client: it had the key, or handed it over.
+    pub met_others: bool,
     /// How many stand before the waiter, by the answer that says the least.
     pub rank: u64,
     /// How many polls in a row were sent early.
@@ -96,6 +99,7 @@ impl Line {
             left: NodeSet::EMPTY,
             refused: NodeSet::EMPTY,
             pushed: false,
+            met_others: false,
             rank: 0,
             early_polls: 0,
             skipped: 0,
@@ -144,6 +148,7 @@ impl Line {
             self.left.insert(node);
         } else {
             self.left.remove(node);
+            self.met_others = true;
             at.base = at.base.max(asked_at);
             (at.until, at.holder) = (None, standing.holder.clone());
             self.rank = self.rank.min(standing.rank);
@@ -155,7 +160,7 @@ impl Line {
 
     /// A node handed the key over. Returns whether its vote counts.
     pub fn note_hand_over(&mut self, node: NodeId, next: Bytes, now: Instant) -> bool {
-        self.pushed = true;
+        (self.pushed, self.met_others) = (true, true);
         self.left.insert(node);
         let latest = self.at.iter().map(|at| at.base).max().unwrap_or(now);
         let at = &mut self.at[node.index()];
@@ -243,9 +248,9 @@ impl Line {
         }
     }
 
-    /// Whether the token may stand in a line, as far as the nodes have answered.
-    pub fn may_stand(&self) -> bool {
-        !self.joined.minus(self.left).is_empty()
+    /// Whether the token may stand in the line of a node, as far as the node has answered.
+    pub fn may_stand(&self, node: NodeId) -> bool {
+        self.joined.minus(self.left).contains(node)
     }
 
     /// Whether the node does not notify this client of hand-overs.
@@ -253,12 +258,17 @@ impl Line {
         self.silent.contains(node)
     }
 
-    /// The one that this node hands the key over to: its member if the node named it, else its
+    /// The one that this node hands the key over to: its member if any node named it, else its
     /// token; empty if none is known. All nodes get the same one, though its members differ.
-    pub fn successor_at(&self, node: NodeId) -> &[u8] {
+    pub fn successor_at(&self, node: NodeId) -> Cow<'_, [u8]> {
         let token = self.named_successor();
         let member = &self.at[node.index()].next;
-        if token_of(member) == token { member } else { token }
+        if token.is_empty() || token_of(member) == token {
+            return Cow::Borrowed(member);
+        }
+        let mut elsewhere = self.at.iter().map(|at| &at.next).filter(|it| token_of(it) == token);
+        let member = elsewhere.find_map(|member| member_at(node, member));
+        member.map_or(Cow::Borrowed(token), Cow::Owned)
     }
 
     /// The token that the key is handed over to; empty if none is known.
@@ -273,14 +283,10 @@ impl Line {
     }
 }
 
-/// The token of a member: its last word.
-fn token_of(member: &[u8]) -> &[u8] {
-    member.rsplit(|&byte| byte == b' ').next().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::wire::line::Channel;
 
     const A: &[u8] = b"aaaa";
     const B: &[u8] = b"bbbb";
@@ -344,7 +350,7 @@ mod tests {
         push(&mut line, 0, 200);
         line.forget(NodeId::new(0));
         assert_eq!(line.deadline(1, at(200)), None);
-        assert!(line.may_stand(), "a join may have come after the hand-over");
+        assert!(line.may_stand(NodeId::new(0)), "a join may have come after the hand-over");
         assert!(!push(&mut line, 0, 300), "the join of the new connection is not answered");
         line.begin_poll(NodeId::new(0).into(), NodeSet::EMPTY, at(300));
         line.forget(NodeId::new(0));
@@ -397,7 +403,7 @@ mod tests {
     #[test]
     fn the_successor_is_the_one_that_most_nodes_named() {
         let mut line = joined(5);
-        assert_eq!(line.successor_at(NodeId::new(0)), b"");
+        assert_eq!(&*line.successor_at(NodeId::new(0)), b"");
         let names = [(0, "9 c0 m1"), (1, "9 c1 m2"), (2, "9 c2 m2"), (3, "9 c3 m1"), (4, "")];
         for (node, next) in names {
             line.note_next(NodeId::new(node), Bytes::from_static(next.as_bytes()));
@@ -410,5 +416,20 @@ mod tests {
         assert_eq!(at(&line), [&b"m2"[..], b"9 c1 m2", b"9 c2 m2", b"m2", b"9 c4 m2"]);
         line.successor = Bytes::from_static(A);
         assert_eq!(at(&line), [A; 5]);
+    }
+
+    #[test]
+    fn a_successor_is_named_by_its_member_where_another_node_named_it() {
+        let mut line = joined(3);
+        let member = |node: usize| {
+            let channel = Channel::of(7).at(NodeId::new(node));
+            [b"9 ", &channel.as_bytes()[..], b" m1"].concat()
+        };
+        line.note_next(NodeId::new(1), member(1).into());
+        for node in 0..3 {
+            assert_eq!(&*line.successor_at(NodeId::new(node)), member(node));
+        }
+        line.note_next(NodeId::new(1), Bytes::from_static(b"9 - m1"));
+        assert_eq!(&*line.successor_at(NodeId::new(0)), b"m1", "the node may notify it");
     }
 }

@@ -72,7 +72,7 @@ use crate::proto::locks::ballot::Verdict;
 use crate::proto::locks::encoding::{encode, encode_for_line, encode_set, phase_of};
 use crate::proto::locks::pending_releases::PendingReleases;
 use crate::proto::locks::records::{Phase, Record, Records};
-use crate::proto::locks::requests::Ops;
+use crate::proto::locks::requests::{Ops, Request};
 use crate::proto::locks::round::Purpose;
 use crate::proto::locks::tasks::Tasks;
 use crate::proto::node_set::{NodeId, NodeSet};
@@ -317,6 +317,17 @@ impl Locks {
         Instant::first_of([at_nodes, timers, prolongs, self.tidying.due])
     }
 
+    /// Whether the earliest timer is a poll of a waiter in line. Such a poll may come a millisecond
+    /// late: usually the node that hands the key over notifies the waiter before.
+    pub fn next_is_a_poll_in_line(&self, next: Instant) -> bool {
+        if self.ops.has_no_waiters() {
+            return false;
+        }
+        let Some((due, Due::Retry { op })) = self.timers.first() else { return false };
+        let polls = |request: &Request| request.waiting.as_ref().is_some_and(|it| it.is_in_line());
+        due == next && self.ops.get(self.ops.whole(op)).is_some_and(polls)
+    }
+
     /// Does the earliest thing that is due, except renewals. Returns whether there was one.
     pub fn do_next_due(&mut self, now: Instant) -> bool {
         let at_a_node = self.cluster.next_timeout().filter(|&at| at <= now);
@@ -415,7 +426,7 @@ impl Locks {
 
     /// Writes a question about a lock into the outboxes of these nodes.
     ///
-    /// Only this method encodes the bytes of a record, and checks its phase first.
+    /// Only this method asks about a record, and checks its phase first.
     fn ask_all(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
         let record = self.records.get_mut(id);
         if record.set().is_some() && !kind.is_of_set() {
@@ -451,6 +462,21 @@ impl Locks {
         } else {
             record.releasing = record.releasing.union(nodes);
         }
+        self.encode(nodes, id, kind, now);
+        let record = self.records.get(id);
+        let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
+        let names_it = record.tracked && kind.may_create() && !matches!(kind, Kind::Join(_));
+        self.cluster.ask_all(nodes, ask, now, &self.command);
+        if names_it {
+            // A write of this client ends the registration of the key, so the key is registered
+            // again after each write.
+            self.register_at(id, nodes.iter(), now);
+        }
+    }
+
+    /// Encodes a question about a lock to these nodes into `self.command`.
+    fn encode(&mut self, nodes: NodeSet, id: RecordId, kind: Kind, now: Instant) {
+        let record = self.records.get(id);
         self.command.clear();
         let fair = record.fair && kind.names_the_line() && record.plain().common(nodes).is_empty();
         if kind.is_of_set() {
@@ -464,14 +490,6 @@ impl Locks {
         } else {
             let key = self.key_prefix.put_before(&record.key);
             encode(&mut self.command, key, record, kind, now);
-        }
-        let ask = Ask::Lock(LockAsk { record: id, round: record.round.number, kind });
-        let names_it = record.tracked && kind.may_create() && !matches!(kind, Kind::Join(_));
-        self.cluster.ask_all(nodes, ask, now, &self.command);
-        if names_it {
-            // A write of this client ends the registration of the key, so the key is registered
-            // again after each write.
-            self.register_at(id, nodes.iter(), now);
         }
     }
 

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use crate::proto::cluster::NodeEvent;
+use crate::proto::cluster::fences::Learnt;
 use crate::proto::error::{NodeError, NodeReply};
 use crate::proto::ids::RecordId;
 use crate::proto::locks::pending_releases::{GIVEN_UP_AFTER, PendingRelease};
@@ -42,7 +43,6 @@ impl Locks {
             return;
         }
         let (asked, nodes) = (record.asked, nodes.minus(record.releasing));
-        let fits_native = record.set().is_none() && !record.fair;
         // Nodes that get the same form are asked together.
         let (mut same, mut same_form) = (NodeSet::EMPTY, form);
         for node in nodes.iter() {
@@ -52,7 +52,7 @@ impl Locks {
                 self.schedule_releases(node, now);
                 continue;
             }
-            let form = self.release_form(node, (unanswered, fits_native), form, now);
+            let form = self.release_form(node, id, unanswered, form, now);
             if form != same_form {
                 self.ask_to_release(same, id, same_form, now);
                 (same, same_form) = (NodeSet::EMPTY, form);
@@ -65,9 +65,10 @@ impl Locks {
     /// How a release is sent to a node for which `form` would do.
     #[inline]
     fn release_form(
-        &self,
+        &mut self,
         node: NodeId,
-        (unanswered, fits_native): (bool, bool),
+        id: RecordId,
+        unanswered: bool,
         form: Form,
         now: Instant,
     ) -> Form {
@@ -75,11 +76,25 @@ impl Locks {
         // source does not need one. It is twice as long as one by its SHA1, and the server
         // hashes it, so a node that is only a little later than the majority does not get it.
         // A native command has one key, and hands nothing over.
+        let record = self.records.get(id);
+        let fits_native = record.set().is_none() && !record.fair;
         match self.cluster.native(node).filter(|_| fits_native) {
             Some(native) => Form::Native(native),
             None if unanswered && !self.cluster.is_prompt(node, now) => Form::Source,
+            None if form == Form::Source && self.caller_waits_to_hand_over(id, node) => {
+                self.cluster.form_of(node, Learnt::HandOver)
+            }
             None => form,
         }
+    }
+
+    /// Whether a caller waits until the key is handed over, so that the answers are read. The
+    /// script is long: its source would be most of what a hand-over costs a node.
+    #[inline]
+    fn caller_waits_to_hand_over(&self, id: RecordId, node: NodeId) -> bool {
+        let record = self.records.get(id);
+        let waits = record.round.purpose == Purpose::Release && record.op.is_some();
+        record.fair && waits && !record.plain().contains(node)
     }
 
     #[inline]
@@ -108,6 +123,9 @@ impl Locks {
         record.releasing.remove(node);
         match (reply, form) {
             (reply, Form::Sha) if reply.asks_for_the_source() => {
+                if record.fair {
+                    self.cluster.note_refused_sha(node, Learnt::HandOver, reply);
+                }
                 self.ask(node, ask.record, Kind::Release(Form::Source), now);
                 return;
             }

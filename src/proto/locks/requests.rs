@@ -164,6 +164,8 @@ pub struct Request {
     pub auto_extend: Option<AutoExtend>,
     /// The caller asked for a fair lock.
     pub fair: bool,
+    /// How often its waiter in line gave nodes up for another one.
+    pub yields: u32,
     /// The caller is gone, and the request goes on: no code fetches its outcome.
     pub abandoned: bool,
     /// The stage of the request.
@@ -200,6 +202,7 @@ impl Ops {
             waiting: None,
             auto_extend: None,
             fair: false,
+            yields: 0,
             abandoned: false,
             stage,
         };

@@ -79,7 +79,8 @@ impl Locks {
         self.tasks.get_mut(id).unanswered.take(node);
         match answer {
             TaskAnswer::Value(read) => self.on_value_read(node, id, read, now),
-            TaskAnswer::Left(left) => self.on_ttl_read(node, id, left),
+            TaskAnswer::Left(left) => self.on_ttl_read(node, id, left, now),
+            TaskAnswer::Line => self.on_line_read(node, id),
             TaskAnswer::Extended(form, reply) => {
                 self.token_extend_answered(node, id, form, reply, now);
             }
@@ -100,7 +101,9 @@ impl Locks {
     ) {
         self.tasks.get_mut(id).unanswered.take(node);
         match kind {
-            TaskAsk::ReadValue | TaskAsk::ReadTtl => self.on_read_failed(node, id, cause),
+            TaskAsk::ReadValue | TaskAsk::ReadTtl | TaskAsk::ReadLine => {
+                self.on_read_failed(node, id, cause)
+            }
             TaskAsk::DeleteSeen => {
                 self.delete_seen_answered(node, id, NodeReply::Failed(cause), now);
             }
@@ -133,10 +136,10 @@ impl Locks {
         let nodes = self.cluster.all_nodes();
         let task = self.tasks.get_mut(id);
         task.timer = None;
-        let unanswered = task.unanswered;
+        let (unanswered, dispensable) = (task.unanswered, task.dispensable);
         let undecided = match task.round_mut() {
             Some(round) => round.ballot().undecided(),
-            None => nodes.iter().filter(|&node| unanswered.contains(node)).collect(),
+            None => nodes.minus(dispensable).iter().filter(|&it| unanswered.contains(it)).collect(),
         };
         let written = undecided.iter().filter_map(|node| self.cluster.oldest_ask(node)).max();
         let until = written.map_or(now, |written| written.saturating_add(timeout));

@@ -25,6 +25,8 @@ pub struct Task {
     pub op: Option<Op>,
     /// Unanswered questions.
     pub unanswered: Outstanding,
+    /// Nodes whose unanswered question the task does not wait for at its end.
+    pub dispensable: NodeSet,
     /// The outcome is reported by then.
     pub deadline: Instant,
     /// Ends the task.
@@ -98,7 +100,17 @@ impl Tasks {
     pub fn open(&mut self, key: &[u8], work: Work, deadline: Instant) -> TaskId {
         let generation = self.next_generation.advance();
         let (unanswered, key) = (Outstanding::default(), key.into());
-        let task = Task { generation, key, op: None, unanswered, deadline, timer: None, work };
+        let dispensable = NodeSet::EMPTY;
+        let task = Task {
+            generation,
+            key,
+            op: None,
+            unanswered,
+            dispensable,
+            deadline,
+            timer: None,
+            work,
+        };
         TaskId { index: self.slab.insert(task) as u32, generation }
     }
 

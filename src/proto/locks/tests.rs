@@ -105,7 +105,7 @@ fn attempt_lost_to_another_client_is_reported_with_the_record_of_the_next_one() 
     let [WaitEvent::AttemptLost { op, next, last: Error::Contended(_) }] = reported[..] else {
         panic!("{reported:?}")
     };
-    assert_eq!((op, locks.key(next)), (asked, KEY));
+    assert_eq!((op, &locks.records.get(next).key[..]), (asked, KEY));
     assert_eq!(locks.pauses_before(op), None, "when it asks again is not decided here");
 }
 

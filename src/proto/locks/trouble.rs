@@ -92,6 +92,15 @@ impl Record {
         self.trouble.as_mut().is_some_and(|trouble| trouble.unproven.remove(node))
     }
 
+    /// A node that had lost the key has handed it over to this lock. The next extend shows whether
+    /// the key counts there; a heal in flight is answered first.
+    pub fn has_come_back(&mut self, node: NodeId) {
+        if let Some(trouble) = self.trouble.as_mut().filter(|it| !it.healing.contains(node)) {
+            trouble.absent.remove(node);
+            trouble.taken.remove(node);
+        }
+    }
+
     /// The heal of a node was answered, or will not be.
     pub fn heal_is_over(&mut self, node: NodeId) {
         if let Some(trouble) = &mut self.trouble {

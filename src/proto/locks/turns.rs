@@ -24,8 +24,7 @@ impl Locks {
     pub fn all_back_off(&self) -> bool {
         let backs_off = |request: &Request| {
             let mode = request.waiting.as_ref().map(|waiting| waiting.mode);
-            let quiet =
-                matches!(mode, Some(Mode::BackingOff | Mode::Polling | Mode::Holding { .. }));
+            let quiet = matches!(mode, Some(Mode::BackingOff | Mode::Polling));
             quiet && matches!(request.stage, Stage::Pausing { .. })
         };
         self.auto_extended.is_empty() && !self.ops.is_empty() && self.ops.all_are(backs_off)
@@ -43,11 +42,6 @@ impl Locks {
         let keys = record.count_keys();
         report.set = record.set().map(|_| ReportedSet { keys, named: false });
         report
-    }
-
-    /// The key of a record; if it has several, one directly after the other.
-    pub fn key(&self, id: RecordId) -> &[u8] {
-        &self.records.get(id).key
     }
 
     /// A pause between these two, drawn at random.

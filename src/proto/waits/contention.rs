@@ -1,5 +1,5 @@
-//! What the waits remember across requests: how long others usually waited for a key, and how long
-//! a node takes to answer.
+//! What the waits remember across requests: which keys have a line, and how long a node takes to
+//! answer.
 
 use std::time::Duration;
 
@@ -7,36 +7,40 @@ use crate::proto::key::KeyHash;
 use crate::proto::time::Instant;
 use crate::proto::waiting::WINDOW;
 
-/// For how many keys the client remembers that other clients wait, too.
+/// For how many keys the client remembers that other clients stand in line.
 const REMEMBERED_KEYS: usize = 64;
-/// After this time the client forgets that others waited.
+/// After this time the client forgets a line.
 const FORGOTTEN: Duration = Duration::from_millis(500);
 /// The bounds of the measured round trip: a busy loop must not make every waiter wait for long.
 const ROUND_TRIPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
 
-/// The usual wait for a few keys: a new request need not measure it again.
+/// The keys for which other clients stood in line a moment ago: a new request for a fair lock joins
+/// at once.
 #[derive(Debug, Clone)]
-pub struct ContentionHistory([(KeyHash, Duration, Instant); REMEMBERED_KEYS]);
+pub struct BusyLines([Option<(KeyHash, Instant)>; REMEMBERED_KEYS]);
 
-impl ContentionHistory {
-    /// The usual wait for a key; zero if there is none in memory.
-    pub fn at(&self, key: KeyHash, now: Instant) -> Duration {
-        let (whose, wait, seen_at) = self.0[key.place(REMEMBERED_KEYS)];
-        let known = whose == key && now.saturating_since(seen_at) < FORGOTTEN;
-        if known { wait } else { Duration::ZERO }
+impl BusyLines {
+    /// Whether other clients stand in line for the key, as far as the client remembers.
+    pub fn contain(&self, key: KeyHash, now: Instant) -> bool {
+        let seen = self.0[key.place(REMEMBERED_KEYS)];
+        seen.is_some_and(|(whose, at)| whose == key && now.saturating_since(at) < FORGOTTEN)
     }
 
-    /// Takes note of a wait for the key among other waiters.
-    pub fn note(&mut self, key: KeyHash, wait: Duration, now: Instant) {
-        let before = self.at(key, now);
-        let usual = if before.is_zero() { wait } else { (3 * before + wait) / 4 };
-        self.0[key.place(REMEMBERED_KEYS)] = (key, usual, now);
+    /// A request got the key after it stood in line with others.
+    pub fn note(&mut self, key: KeyHash, now: Instant) {
+        self.0[key.place(REMEMBERED_KEYS)] = Some((key, now));
+    }
+
+    /// No other client waits for the key any more.
+    pub fn forget(&mut self, key: KeyHash) {
+        let seen = &mut self.0[key.place(REMEMBERED_KEYS)];
+        *seen = seen.filter(|(whose, _)| *whose != key);
     }
 }
 
-impl Default for ContentionHistory {
-    fn default() -> ContentionHistory {
-        ContentionHistory([(KeyHash::of(b""), Duration::ZERO, Instant::default()); REMEMBERED_KEYS])
+impl Default for BusyLines {
+    fn default() -> BusyLines {
+        BusyLines([None; REMEMBERED_KEYS])
     }
 }
 
@@ -64,11 +68,6 @@ pub fn turn_of_others(round_trip: Duration) -> Duration {
     2 * (WINDOW + round_trip)
 }
 
-/// How long a probe may take before it counts as unanswered.
-pub fn patience(round_trip: Duration) -> Duration {
-    4 * round_trip + Duration::from_millis(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,15 +87,16 @@ mod tests {
     }
 
     #[test]
-    fn a_usual_wait_is_remembered_for_a_while() {
+    fn a_busy_line_is_remembered_for_a_while() {
         let (key, other) = (KeyHash::of(b"a"), KeyHash::of(b"b"));
-        let (none, millis) = (Duration::ZERO, Duration::from_millis);
-        let mut contention = ContentionHistory::default();
-        assert_eq!(contention.at(key, at(1)), none);
-        contention.note(key, millis(8), at(100));
-        assert_eq!(contention.at(key, at(100)), millis(8));
-        contention.note(key, millis(16), at(100));
-        assert_eq!(contention.at(key, at(599)), millis(10));
-        assert_eq!((contention.at(key, at(600)), contention.at(other, at(100))), (none, none));
+        let mut lines = BusyLines::default();
+        assert!(!lines.contain(key, at(1)));
+        lines.note(key, at(100));
+        assert!(lines.contain(key, at(599)) && !lines.contain(other, at(100)));
+        assert!(!lines.contain(key, at(600)));
+        lines.forget(other);
+        assert!(lines.contain(key, at(100)));
+        lines.forget(key);
+        assert!(!lines.contain(key, at(100)));
     }
 }

@@ -21,14 +21,14 @@ use crate::proto::ids::Op;
 use crate::proto::key::KeyHash;
 use crate::proto::locks::{Locks, WaitEvent};
 use crate::proto::time::Instant;
-use contention::{ContentionHistory, RoundTrip};
+use contention::{BusyLines, RoundTrip};
 use queue::Queues;
 
 /// What is known of the keys that requests wait for.
 #[derive(Debug, Clone, Default)]
 pub struct Waits {
     queues: Queues,
-    contention: ContentionHistory,
+    busy_lines: BusyLines,
     /// About how long a node takes to answer.
     round_trip: RoundTrip,
 }
@@ -40,7 +40,7 @@ impl Waits {
             WaitEvent::AttemptLost { op, next, last } => {
                 self.begin_wait(locks, op, next, last, now);
             }
-            WaitEvent::AttemptWon { op, key } => self.note_contention(locks, op, key, now),
+            WaitEvent::AttemptWon { op, key } => self.note_line(locks, op, key, now),
             WaitEvent::Attempted { queue, no_quorum } => {
                 self.queues[queue as usize].no_quorum = no_quorum;
             }
@@ -64,9 +64,9 @@ impl Waits {
         }
     }
 
-    /// Whether others wait for this key, as far as the client remembers.
-    pub fn is_contended(&self, key: KeyHash, now: Instant) -> bool {
-        !self.contention.at(key, now).is_zero()
+    /// Whether other clients stand in line for this key, as far as the client remembers.
+    pub fn has_line(&self, key: KeyHash, now: Instant) -> bool {
+        self.busy_lines.contain(key, now)
     }
 
     /// Takes note of how long a node took to answer.
@@ -85,11 +85,12 @@ impl Waits {
         self.queues.clear();
     }
 
-    /// A waiter has got its lock: takes note of how long it waited.
-    fn note_contention(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
-        let wait = locks.waiting(op).and_then(|waiting| waiting.waited_among_others(now));
-        if let Some(wait) = wait {
-            self.contention.note(key, wait, now);
+    /// A waiter has got its lock: takes note of whether other clients stand in line, too.
+    fn note_line(&mut self, locks: &mut Locks, op: Op, key: KeyHash, now: Instant) {
+        match locks.waiting(op) {
+            Some(waiting) if waiting.was_alone => self.busy_lines.forget(key),
+            Some(waiting) if waiting.is_in_line() => self.busy_lines.note(key, now),
+            _ => {}
         }
     }
 }

@@ -232,7 +232,7 @@ impl Waits {
     fn leave_others_a_turn(&mut self, locks: &mut Locks, op: Op, id: RecordId, now: Instant) {
         let nodes = locks.cluster().size();
         let keys = locks.count_keys(id);
-        let begin = || Waiting::new(nodes, keys, Duration::ZERO, now);
+        let begin = || Waiting::new(nodes, keys, now);
         if let Some(waiting) = locks.begin_waiting(op, begin) {
             *waiting = begin();
             waiting.mode = Mode::Yielding;

@@ -1,4 +1,4 @@
-//! Waiting for a key that others hold: being notified, probing one node, and asking again.
+//! Waiting for a key that others hold: being notified, and asking again.
 //!
 //! The hazard is to believe the notifications: a push may be lost, a node may lie or be frozen. So
 //! whatever a waiter believes, it asks the nodes again after a bounded time.
@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use crate::proto::error::Error;
 use crate::proto::ids::{Op, RecordId};
-use crate::proto::key::KeyHash;
 use crate::proto::locks::Locks;
 use crate::proto::node_set::{NodeId, NodeSet};
 use crate::proto::time::Instant;
 use crate::proto::waiting::{Mode, NEVER, ReportedTtl, Waiting};
 use crate::proto::waits::Waits;
-use crate::proto::waits::contention;
 
 /// How many times longer the pauses may be for a waiter that is notified than for one that is not.
 const RARELY: u32 = 8;
@@ -33,34 +31,30 @@ impl Waits {
         let contended = matches!(last, Error::Contended(_));
         let notified = contended && reporting_nodes(locks).len() >= quorum;
         let round_trip = self.round_trip.usual();
-        let usual = self.contention.at(KeyHash::of(locks.key(id)), now);
         let (shortest, longest) = locks.cluster().settings().retry;
         let Some(give_up_at) = locks.give_up_at(op) else { return };
         if locks.is_fair(op) && !matches!(last, Error::NoQuorum(_)) {
-            let begin = || Waiting::new(nodes, 1, usual, now);
+            let begin = || Waiting::new(nodes, 1, now);
             if let Some(waiting) = locks.begin_waiting(op, begin) {
                 waiting.mode = Mode::InLine;
             }
             locks.stand_in_line(op, id, last, now);
             return;
         }
-        let first = locks.waiting(op).is_none();
         let keys = locks.count_keys(id);
-        let begin = || Waiting::new(nodes, keys, usual, now);
+        let begin = || Waiting::new(nodes, keys, now);
         let awaited = locks.awaited(id);
         let Some(waiting) = locks.begin_waiting(op, begin) else { return };
         waiting.wait_for_keys(awaited);
-        let woken = std::mem::take(&mut waiting.woken) || (first && !usual.is_zero());
+        let woken = std::mem::take(&mut waiting.woken);
         let at = if !notified {
             waiting.mode = Mode::Polling;
             let (least, most) = waiting.next_poll(2 * shortest, longest);
             now.saturating_add(locks.random_pause(least, most))
         } else if woken {
-            if !first {
-                waiting.note_lost_wake_up();
-            }
+            waiting.note_lost_wake_up();
             waiting.mode = Mode::BackingOff;
-            let (least, most) = waiting.window(round_trip, now);
+            let (least, most) = waiting.window(round_trip);
             // A waiter with little time left has to be notified, too, so it backs off for a quarter
             // of that time at most.
             let left = give_up_at.saturating_since(now) / 4;
@@ -74,7 +68,7 @@ impl Waits {
 
     /// The timer of a waiter came due.
     pub(super) fn waiter_is_due(&mut self, locks: &mut Locks, op: Op, now: Instant) {
-        let (quorum, round_trip) = (locks.cluster().quorum(), self.round_trip.usual());
+        let quorum = locks.cluster().quorum();
         let Some(waiting) = locks.waiting(op) else {
             locks.attempt_again(op, now);
             return;
@@ -82,8 +76,7 @@ impl Waits {
         match waiting.mode {
             Mode::InLine => locks.poll_is_due(op, now),
             Mode::Subscribed if waiting.wakes_at(quorum) <= now => self.wake(locks, op, now),
-            Mode::Holding { probe: true } => self.probe_one_node(locks, op, now),
-            Mode::BackingOff if waiting.should_subscribe(round_trip) => {
+            Mode::BackingOff if waiting.should_subscribe() => {
                 register_and_subscribe(locks, op, now)
             }
             mode => {
@@ -95,41 +88,11 @@ impl Waits {
         }
     }
 
-    /// A majority may be free: the waiter asks at once, or holds back a little if others seem to
-    /// wait. Its timer is not set.
+    /// A majority may be free: the waiter asks at once. Its timer is not set.
     fn wake(&mut self, locks: &mut Locks, op: Op, now: Instant) {
-        let round_trip = self.round_trip.usual();
         let Some(waiting) = locks.waiting(op) else { return };
-        let most = waiting.hold_back(round_trip, now);
-        if most.is_zero() {
-            waiting.asks(true);
-            locks.attempt_again(op, now);
-            return;
-        }
-        let pause = locks.random_pause(Duration::ZERO, most);
-        if let Some(waiting) = locks.waiting(op) {
-            waiting.mode = Mode::Holding { probe: pause > round_trip };
-        }
-        locks.pause_on(op, now.saturating_add(pause));
-    }
-
-    /// Probes one node, drawn at random, and registers the key there. The waiter's timer is not
-    /// set.
-    fn probe_one_node(&mut self, locks: &mut Locks, op: Op, now: Instant) {
-        let nodes: Vec<NodeId> = reporting_nodes(locks).iter().collect();
-        if nodes.is_empty() {
-            locks.attempt_again(op, now);
-            return;
-        }
-        let node = nodes[locks.random_index(nodes.len())];
-        if let Some(waiting) = locks.waiting(op) {
-            waiting.mode = Mode::Probing { node };
-        }
-        if let Some(id) = locks.pauses_before(op) {
-            locks.register_at(id, [node], now);
-        }
-        let patience = contention::patience(self.round_trip.usual());
-        locks.pause_on(op, now.saturating_add(patience));
+        waiting.asks(true);
+        locks.attempt_again(op, now);
     }
 
     /// A node answered how long the key lives there, and will report writes to it.
@@ -158,9 +121,6 @@ impl Waits {
             None => ReportedTtl::Nothing,
         };
         match waiting.mode {
-            Mode::Probing { node: probed } if probed == node => {
-                self.on_probe_answered(locks, op, free_at <= now, now);
-            }
             Mode::Subscribed => self.wake_or_rearm(locks, op, now),
             // Another client has the key already: it has had its turn.
             Mode::Yielding if left.is_some() && free_at > now => resubscribe(locks, op, now),
@@ -182,26 +142,6 @@ impl Waits {
             let at = wakes_at.min(waiting.poll_at);
             locks.pause_on(op, at);
         }
-    }
-
-    /// The node that the waiter probed answered whether the key is free there.
-    fn on_probe_answered(&mut self, locks: &mut Locks, op: Op, free: bool, now: Instant) {
-        let round_trip = self.round_trip.usual();
-        if !locks.interrupt(op) {
-            return;
-        }
-        let Some(waiting) = locks.waiting(op) else { return };
-        // One node's answer may be wrong for ever: it delays an attempt, but does not prevent it.
-        if free || waiting.probe_found_held() {
-            waiting.asks(true);
-            locks.attempt_again(op, now);
-            return;
-        }
-        waiting.note_lost_wake_up();
-        waiting.mode = Mode::BackingOff;
-        let (least, most) = waiting.window(round_trip, now);
-        let at = now.saturating_add(locks.random_pause(least, most));
-        locks.pause_on(op, at);
     }
 
     /// The key was written to on a node; `ours`: by this client.
@@ -251,7 +191,7 @@ fn subscribe(locks: &mut Locks, op: Op, now: Instant) -> Instant {
     let (_, longest) = locks.cluster().settings().retry;
     let quorum = locks.cluster().quorum();
     let Some(waiting) = locks.waiting(op) else { return now };
-    waiting.begin_subscription(now);
+    waiting.begin_subscription();
     let (least, most) = waiting.next_poll(2 * longest, longest * RARELY);
     let poll_at = now.saturating_add(locks.random_pause(least, most));
     let Some(waiting) = locks.waiting(op) else { return now };

@@ -180,78 +180,12 @@ impl Bench {
         self.locks.waiting(op).expect("it waits").mode = mode;
     }
 
-    fn report_ttl(&mut self, op: Op, node: usize, left: i64) {
-        let (node, left) = (NodeId::new(node), Some(left));
-        self.waits.on_ttl_reported(&mut self.locks, op, (node, 0), left, self.now);
-    }
-
     /// To how many nodes these commands were written, and nothing to the others.
     fn count(&mut self, nodes: usize, expected: &[&str]) -> usize {
         let written: Vec<_> = (0..nodes).map(|node| self.commands(node)).collect();
         let asked = written.into_iter().filter(|commands| !commands.is_empty());
         asked.inspect(|commands| assert_eq!(commands, expected)).count()
     }
-}
-
-#[test]
-fn waiter_that_probes_a_node_asks_all_if_the_key_is_free_there() {
-    let (mut bench, op) = waiter(3);
-    bench.set_mode(op, Mode::Probing { node: NodeId::new(1) });
-    bench.report_ttl(op, 0, -2);
-    assert_eq!(bench.mode(op), Mode::Probing { node: NodeId::new(1) }, "another node answered");
-    assert_eq!(bench.count(3, &[]), 0);
-    bench.report_ttl(op, 1, -2);
-    assert_eq!(bench.count(3, &["SET key"]), 3);
-}
-
-#[test]
-fn waiter_that_probes_a_node_where_the_key_is_held_backs_off_twice_and_then_asks() {
-    let (mut bench, op) = waiter(3);
-    for _ in 0..2 {
-        bench.set_mode(op, Mode::Probing { node: NodeId::new(1) });
-        bench.report_ttl(op, 1, 5_000);
-        assert_eq!(bench.mode(op), Mode::BackingOff);
-        assert_eq!(bench.count(3, &[]), 0);
-    }
-    bench.set_mode(op, Mode::Probing { node: NodeId::new(1) });
-    bench.report_ttl(op, 1, 5_000);
-    assert_eq!(bench.count(3, &["SET key"]), 3, "one node may be wrong for ever");
-}
-
-#[test]
-fn waiter_that_probes_a_node_without_an_answer_asks_all_after_a_while() {
-    let (mut bench, op) = waiter(3);
-    bench.set_mode(op, Mode::Holding { probe: true });
-    assert!(bench.locks.interrupt(op));
-    bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
-    assert_eq!(bench.count(3, &["CLIENT CACHING", "PTTL key"]), 1);
-    assert!(matches!(bench.mode(op), Mode::Probing { .. }));
-    bench.pass(contention::patience(bench.waits.round_trip.usual()) - Duration::from_nanos(1));
-    assert_eq!(bench.count(3, &[]), 0, "it may answer yet");
-    bench.pass(Duration::from_nanos(1));
-    assert_eq!(bench.count(3, &["SET key"]), 3);
-}
-
-#[test]
-fn waiter_among_others_holds_back_when_the_key_may_be_free_and_probes_if_that_is_long() {
-    let (mut bench, op) = waiter(3);
-    bench.locks.waiting(op).unwrap().note_lost_wake_up();
-    bench.locks.waiting(op).unwrap().free_at.fill(bench.now);
-    // It holds back for as long as the key was held, up to some round trips.
-    bench.now = bench.now.saturating_add(Duration::from_micros(150));
-    let round_trip = bench.waits.round_trip.usual();
-    let mut seen = std::collections::BTreeSet::new();
-    for _ in 0..50 {
-        bench.set_mode(op, Mode::Subscribed);
-        bench.locks.interrupt(op);
-        bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
-        let due = bench.locks.next_timeout().expect("it holds back");
-        let probe = due.saturating_since(bench.now) > round_trip;
-        assert_eq!(bench.mode(op), Mode::Holding { probe });
-        seen.insert(probe);
-    }
-    assert_eq!(seen.len(), 2, "some pauses are short, and some are long");
-    assert_eq!(bench.count(3, &[]), 0);
 }
 
 #[test]
@@ -282,31 +216,20 @@ fn waiter_that_leaves_others_a_turn_subscribes_when_another_client_wrote_to_the_
 }
 
 #[test]
-fn waits_take_note_of_round_trips_and_of_the_wait_for_a_key() {
+fn waits_take_note_of_round_trips_and_of_lines() {
     let (mut bench, op) = waiter(1);
     let before = bench.waits.round_trip.usual();
     bench.waits.note_round_trip(Duration::from_millis(4));
     assert!(bench.waits.round_trip.usual() > before);
-    let (hash, now) = (KeyHash::of(KEY), bench.now.saturating_add(Duration::from_millis(5)));
-    bench.waits.note_contention(&mut bench.locks, op, hash, now);
-    assert!(bench.waits.contention.at(hash, now).is_zero(), "no other client was faster");
-    bench.locks.waiting(op).unwrap().note_lost_wake_up();
-    bench.waits.note_contention(&mut bench.locks, op, hash, now);
-    assert_eq!(bench.waits.contention.at(hash, now), Duration::from_millis(5));
-}
-
-#[test]
-fn probes_go_to_every_node_in_time() {
-    let (mut bench, op) = waiter(3);
-    let mut probed = std::collections::BTreeSet::new();
-    for _ in 0..50 {
-        bench.set_mode(op, Mode::Holding { probe: true });
-        assert!(bench.locks.interrupt(op));
-        bench.waits.waiter_is_due(&mut bench.locks, op, bench.now);
-        let Mode::Probing { node } = bench.mode(op) else { panic!("it probes a node") };
-        probed.insert(node.index());
-    }
-    assert_eq!(probed.len(), 3);
+    let (hash, now) = (KeyHash::of(KEY), bench.now);
+    bench.waits.note_line(&mut bench.locks, op, hash, now);
+    assert!(!bench.waits.has_line(hash, now), "the waiter stood in no line");
+    bench.set_mode(op, Mode::InLine);
+    bench.waits.note_line(&mut bench.locks, op, hash, now);
+    assert!(bench.waits.has_line(hash, now));
+    bench.locks.waiting(op).unwrap().was_alone = true;
+    bench.waits.note_line(&mut bench.locks, op, hash, now);
+    assert!(!bench.waits.has_line(hash, now));
 }
 
 #[test]

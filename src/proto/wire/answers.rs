@@ -11,7 +11,7 @@ use crate::proto::wire::command::Form;
 use crate::proto::wire::fenced_sets;
 use crate::proto::wire::fencing;
 use crate::proto::wire::handshake::Step;
-use crate::proto::wire::line::Standing;
+use crate::proto::wire::line::{self, Standing};
 use crate::proto::wire::marker::Marker;
 use crate::proto::wire::resp::Reply;
 use crate::proto::wire::sets;
@@ -19,11 +19,13 @@ use crate::proto::wire::sets;
 /// The answer to a question of a task. It borrows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskAnswer {
-    /// To `GETRANGE`: what the node holds is in `Link::seen`; an error has its cause.
+    /// To `GETRANGE`: what the node holds is in `Connection::seen`; an error has its cause.
     Value(Result<(), NodeError>),
     /// To `PTTL`: milliseconds, -1 if the key has no expiry, -2 if there is no key; nothing if it
     /// was refused.
     Left(Option<i64>),
+    /// To `ZRANGE`: the waiters are in `Connection::seen_line`; none if the node refused.
+    Line,
     /// To the extend script.
     Extended(Form, NodeReply),
     /// To `DEL`.
@@ -59,7 +61,7 @@ impl TaskAnswer {
             | TaskAnswer::Deleted(answer)
             | TaskAnswer::DeletedSeen(answer)
             | TaskAnswer::Vouched(answer) => Some(answer),
-            TaskAnswer::Value(_) | TaskAnswer::Left(_) => None,
+            TaskAnswer::Value(_) | TaskAnswer::Left(_) | TaskAnswer::Line => None,
         }
     }
 }
@@ -145,16 +147,22 @@ pub(super) fn plain(kind: Kind, bytes: &[u8]) -> Option<(NodeReply, usize)> {
     }
 }
 
-/// Reads the reply to a question of a task, and keeps a value in `seen`.
-pub(super) fn of_task(
-    kind: TaskAsk,
-    reply: &Reply<'_>,
-    seen: &mut Option<Value>,
-) -> Option<TaskAnswer> {
+/// What the last answers to an inspection say.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Seen {
+    /// To `GETRANGE`.
+    pub value: Option<Value>,
+    /// To `ZRANGE`.
+    pub line: Vec<Value>,
+}
+
+/// Reads the reply to a question of a task, and keeps what was read of a key in `seen`.
+pub(super) fn of_task(kind: TaskAsk, reply: &Reply<'_>, seen: &mut Seen) -> Option<TaskAnswer> {
     match kind {
         TaskAsk::ReadValue => {
-            value(reply).map(|read| TaskAnswer::Value(read.map(|value| *seen = value)))
+            value(reply).map(|read| TaskAnswer::Value(read.map(|value| seen.value = value)))
         }
+        TaskAsk::ReadLine => line::members(reply, &mut seen.line).map(|()| TaskAnswer::Line),
         TaskAsk::ReadTtl => left(reply).map(TaskAnswer::Left),
         TaskAsk::Extend(form) => by_script(reply).map(|answer| TaskAnswer::Extended(form, answer)),
         TaskAsk::Delete => by_count(reply, NodeReply::Granted).map(TaskAnswer::Deleted),

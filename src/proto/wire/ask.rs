@@ -90,6 +90,8 @@ pub enum TaskAsk {
     ReadValue,
     /// `PTTL` after `GETRANGE`: for how long does the node hold it?
     ReadTtl,
+    /// `ZRANGE` of the line beside the key: which waiters of fair locks stand there?
+    ReadLine,
     /// `DEL`, even if another client holds the key.
     Delete,
     /// The script that deletes a key if it holds what was seen there.

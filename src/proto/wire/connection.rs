@@ -22,7 +22,7 @@ use crate::proto::key::{KeyHash, KeyPrefix};
 use crate::proto::settings::{Limits, Secret};
 use crate::proto::surplus::{shrink_bytes, shrink_list, shrink_queue};
 use crate::proto::time::Instant;
-use crate::proto::wire::answers::{self, NodeAnswer, TaskAnswer};
+use crate::proto::wire::answers::{self, NodeAnswer, Seen, TaskAnswer};
 use crate::proto::wire::ask::{Ask, Kind, LockAsk, NodeAsk};
 use crate::proto::wire::error_line::storable_part;
 use crate::proto::wire::handshake::{Fact, Step, time};
@@ -103,8 +103,8 @@ pub struct Connection {
     /// The content of the last answer to a step of the handshake. It is kept apart from the
     /// answers, which are moved about on the hot path and have to be small.
     fact: Fact,
-    /// The content of the last answer to `GETRANGE`, kept here for the same reason.
-    seen: Option<Value>,
+    /// The content of the last answers to an inspection, kept here for the same reason.
+    seen: Seen,
     /// The content of the last answer to a join, and of the last hand-over.
     standing: Standing,
     handed_over: Option<HandedOver>,
@@ -226,6 +226,11 @@ impl Connection {
         self.asks.len()
     }
 
+    /// The unanswered questions, oldest first.
+    pub fn asks(&self) -> impl Iterator<Item = &Ask> {
+        self.asks.iter()
+    }
+
     /// When the oldest unanswered question was written.
     pub fn oldest_ask(&self) -> Option<Instant> {
         self.moments.front().map(|moments| moments.written_at)
@@ -249,7 +254,12 @@ impl Connection {
 
     /// The content of the last answer to `GETRANGE`: what the node holds.
     pub fn seen(&self) -> Option<Value> {
-        self.seen
+        self.seen.value
+    }
+
+    /// The content of the last answer to `ZRANGE`: the tokens in line. It is there once.
+    pub fn take_seen_line(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.seen.line)
     }
 
     /// The last vote for a fencing number, or the number of the key of a set that the node named.
@@ -378,8 +388,7 @@ impl Connection {
 }
 
 /// Where a connection keeps the content of the last answers that have one.
-type Kept<'a> =
-    (&'a mut Fact, &'a mut Option<Value>, (&'a mut u64, &'a mut Vec<u64>), &'a mut Standing);
+type Kept<'a> = (&'a mut Fact, &'a mut Seen, (&'a mut u64, &'a mut Vec<u64>), &'a mut Standing);
 
 /// Reads the reply to the oldest question. A reply that the question cannot have leaves it
 /// unanswered: it is reported as lost with the others, when the connection ends.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::proto::inspection::Value;
 use crate::proto::lock::{LONGEST_TOKEN, LockToken};
 use crate::proto::node_set::NodeId;
 use crate::proto::planted::{Fault, is_planted};
@@ -42,6 +43,8 @@ const NO_CHANNEL: &[u8] = b"-";
 /// member of the caller: if it is the first, the function returns it and hands over nothing. It
 /// returns nothing if the line is empty.
 ///
+/// Where the key of the line is no line, or may not be changed, the function returns nothing.
+///
 /// A member leaves the line before the key is written: a server whose memory is full goes on with
 /// a script that has written. A `PUBLISH` that is refused counts as heard: the successor polls.
 macro_rules! give {
@@ -49,11 +52,12 @@ macro_rules! give {
         "local function give(m) \
          local skipped = 0 \
          while true do \
-         m = m or redis.call('ZRANGE', KEYS[2], 0, 0)[1] \
+         m = m or redis.pcall('ZRANGE', KEYS[2], 0, 0)[1] \
          if not m or m == ARGV[2] then return m end \
-         local there = redis.call('ZREM', KEYS[2], m) == 1 \
+         local there = redis.pcall('ZREM', KEYS[2], m) \
+         if type(there) ~= 'number' then return nil end \
          local ttl, channel, token = string.match(m, '^(%d+) (%S+) (%S+)$') \
-         if there and token then \
+         if there == 1 and token then \
          redis.call('SET', KEYS[1], token, 'PX', ttl) \
          if channel == '-' then return m end \
          local after = redis.call('ZRANGE', KEYS[2], 0, 0)[1] or '' \
@@ -77,14 +81,14 @@ macro_rules! give {
 /// Every way through the script writes, so a replica refuses it: the copy of a key is no vote.
 pub const JOIN: Script = Script {
     source: concat!(
-        give!(),
         "local v = redis.call('GET', KEYS[1]) \
          if v == ARGV[1] then \
          redis.call('ZREM', KEYS[2], ARGV[2]) \
          return redis.call('PTTL', KEYS[1]) \
          end \
-         if not v then \
-         local first = give(nil) \
+         if not v then ",
+        give!(),
+        "local first = give(nil) \
          if not first or first == ARGV[2] then \
          redis.call('ZREM', KEYS[2], ARGV[2]) \
          redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3]) \
@@ -100,28 +104,38 @@ pub const JOIN: Script = Script {
          redis.call('PEXPIRE', KEYS[2], ARGV[4]) \
          return rank .. ' ' .. string.sub(v, 1, 168)"
     ),
-    sha1: "7885192a976318b72a61aad5d19b821202a95b65",
+    sha1: "7026ed6682b81855272cff7b33d4f5b45e616119",
 };
 
 /// Gives the key up, and the place in the line: to the named successor if it stands in this line,
 /// else to the first of the line, else to nobody. A key that is absent is handed over, too. If no
 /// member can be reached, the key is deleted: it holds the token of the last one that was tried.
 ///
-/// `ARGV[1]` is the token, `ARGV[2]` its member (empty: it never joined), `ARGV[3]` the successor's
-/// member or token (empty: none is named). The answers are those of the release script. Where the
-/// key of the line is no line, the key is only deleted. In a busy line a successor is named and the
-/// caller stands in no line any more: that way is the shortest.
+/// `ARGV[1]` is the token, `ARGV[2]` its member (empty: it stands in no line), `ARGV[3]` the
+/// successor's member or token (empty: none is named). Both are left out if both are empty: so a
+/// release without contention is short. The answers are those of the release script. Where the
+/// key of the line is no line, the key is only deleted. In a busy line a successor is named by its
+/// member: that way is the shortest.
 pub const HAND_OVER: Script = Script {
     source: concat!(
-        give!(),
         "local v = redis.call('GET', KEYS[1]) \
-         if v == ARGV[1] and ARGV[2] == '' and string.find(ARGV[3], ' ', 1, true) \
-         and give(ARGV[3]) then return 1 end \
+         if v == ARGV[1] and not ARGV[2] then \
+         local line = redis.pcall('ZRANGE', KEYS[2], 0, 0) \
+         if not line.err and not line[1] then \
+         redis.call('DEL', KEYS[1]) \
+         return 1 \
+         end \
+         end \
+         local own, m = ARGV[2] or '', ARGV[3] or '' ",
+        give!(),
+        "if v == ARGV[1] and string.find(m, ' ', 1, true) \
+         and (own == '' or type(redis.pcall('ZREM', KEYS[2], own)) == 'number') \
+         and give(m) then return 1 end \
          local line = redis.pcall('ZRANGE', KEYS[2], 0, 0) \
          if line.err and not string.find(line.err, 'WRONGTYPE', 1, true) then return line end \
-         if line[1] and ARGV[2] ~= '' then redis.call('ZREM', KEYS[2], ARGV[2]) end \
+         if line[1] and own ~= '' then redis.call('ZREM', KEYS[2], own) end \
          if v and v ~= ARGV[1] then return -1 end \
-         local m = ARGV[3] ~= '' and ARGV[3] or nil \
+         if m == '' then m = nil end \
          if m and line[1] and not string.find(m, ' ', 1, true) then \
          local named = ' ' .. m \
          m = nil \
@@ -133,7 +147,7 @@ pub const HAND_OVER: Script = Script {
          if v or line[1] then redis.call('DEL', KEYS[1]) end \
          return v and 1 or 0"
     ),
-    sha1: "568fb6376cf4abc11bc023c820444d0d43674fcb",
+    sha1: "fc9356a93d8e5cfea8fc69f3dbd489a652a04c0a",
 };
 
 /// The channel of a client, by which one node notifies it. Each node has a channel of its own: a
@@ -175,6 +189,16 @@ pub struct Member<'a> {
     pub ttl: Ttl,
     /// How it is notified.
     pub channel: Option<&'a Channel>,
+}
+
+/// The member of the same waiter in the line of another node, whose channel has its own index.
+/// Nothing if the waiter has no channel.
+pub fn member_at(node: NodeId, member: &[u8]) -> Option<Vec<u8>> {
+    let from = member.iter().position(|&byte| byte == b' ')? + 1;
+    let channel = Channel(member.get(from..from + CHANNEL_BYTES)?.try_into().ok()?);
+    let mut other = member.to_vec();
+    other[from..from + CHANNEL_BYTES].copy_from_slice(channel.at(node).as_bytes());
+    (other.get(from + CHANNEL_BYTES) == Some(&b' ')).then_some(other)
 }
 
 impl Member<'_> {
@@ -228,6 +252,11 @@ pub fn hand_over(
     successor: &[u8],
 ) {
     let mut buffer = [0; LONGEST_MEMBER];
+    if member.is_none() && successor.is_empty() {
+        put_script_of_line(out, &HAND_OVER, form, key, 1);
+        put_token(out, token);
+        return;
+    }
     put_script_of_line(out, &HAND_OVER, form, key, 3);
     put_token(out, token);
     put_bulk(out, member.map_or(&b""[..], |member| member.write_to(&mut buffer)));
@@ -239,6 +268,34 @@ pub fn leave(out: &mut BytesMut, key: &[u8], member: Member<'_>) {
     let mut buffer = [0; LONGEST_MEMBER];
     let line = [key, LINE].concat();
     encode(out, &[b"ZREM", &line, member.write_to(&mut buffer)]);
+}
+
+/// Asks which waiters stand in the line of a key: the first `count` of them.
+pub fn read_line(out: &mut BytesMut, key: &[u8], count: usize) {
+    let line = [key, LINE].concat();
+    encode(out, &[b"ZRANGE", &line, b"0", (count.max(1) - 1).to_string().as_bytes()]);
+}
+
+/// Reads the answer to [`read_line`] as the tokens of the waiters. A node that refuses, or whose
+/// key is no line, has none.
+pub(super) fn members(reply: &Reply<'_>, tokens: &mut Vec<Value>) -> Option<()> {
+    tokens.clear();
+    match reply {
+        Reply::Array(members) => {
+            for member in members.iter() {
+                let Reply::Bulk(member) = member else { return None };
+                tokens.push(Value::of(token_of(member)));
+            }
+            Some(())
+        }
+        Reply::Error(_) => Some(()),
+        _ => None,
+    }
+}
+
+/// The token of a member: its last word.
+pub fn token_of(member: &[u8]) -> &[u8] {
+    member.rsplit(|&byte| byte == b' ').next().unwrap_or_default()
 }
 
 /// A script, its two keys, and the number of the arguments that follow.
@@ -269,6 +326,11 @@ fn put_script_of_line(
     out.extend_from_slice(b"\r\n");
 }
 
+/// How much of the value of a key an answer to [`JOIN`] has, which is more than any token.
+const LONGEST_HOLDER: usize = 168;
+
+const _: () = assert!(LONGEST_HOLDER >= LONGEST_TOKEN, "a token is kept whole");
+
 /// What a node says to a waiter that asked for the key or for a place in its line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
@@ -292,7 +354,8 @@ impl Standing {
             Reply::Bulk(text) => {
                 let space = text.iter().position(|&byte| byte == b' ')?;
                 let rank = std::str::from_utf8(&text[..space]).ok()?.parse().ok()?;
-                let holder = Bytes::copy_from_slice(&text[space + 1..]);
+                let holder = &text[space + 1..];
+                let holder = Bytes::copy_from_slice(&holder[..holder.len().min(LONGEST_HOLDER)]);
                 Some((false, Standing { left_millis: 0, rank, holder }))
             }
             _ => None,
@@ -382,8 +445,13 @@ mod tests {
         let mut out = BytesMut::new();
         hand_over(&mut out, Form::Source, b"k", &token, None, b"");
         let text = String::from_utf8(out.to_vec()).unwrap();
+        assert!(text.starts_with("*6\r\n$4\r\nEVAL\r\n"), "{text}");
+        assert!(text.ends_with(&format!("{token}\r\n")), "{text}");
+        let mut out = BytesMut::new();
+        hand_over(&mut out, Form::Source, b"k", &token, None, b"m");
+        let text = String::from_utf8(out.to_vec()).unwrap();
         assert!(text.starts_with("*8\r\n$4\r\nEVAL\r\n"), "{text}");
-        assert!(text.ends_with(&format!("{token}\r\n$0\r\n\r\n$0\r\n\r\n")), "{text}");
+        assert!(text.ends_with(&format!("{token}\r\n$0\r\n\r\n$1\r\nm\r\n")), "{text}");
     }
 
     #[test]

@@ -224,6 +224,11 @@ impl Trouble {
             Trouble::OutOfMemoryInside { after } => {
                 command.flags & DENYOOM != 0 && writes >= *after
             }
+            Trouble::Answers { commands, reply } => {
+                let concerned = commands.iter().any(|name| name == command.name);
+                let line = reply.strip_prefix(b"-").and_then(|it| it.strip_suffix(b"\r\n"));
+                return line.filter(|_| concerned).map(|line| Reply::Error(line.into()));
+            }
             _ => false,
         };
         refused.then(|| Reply::error(self.line()))

@@ -176,13 +176,20 @@ fn give(lua: &mut Sandbox, named: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, Re
     loop {
         let member = match next.take() {
             Some(member) => Some(member),
-            None => first_of(&lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")])?),
+            // `redis.pcall`
+            None => {
+                let first = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
+                first.ok().as_ref().and_then(first_of)
+            }
         };
         let Some(member) = member else { return Ok(None) };
         if lua.argument(1) == Some(&member[..]) {
             return Ok(Some(member));
         }
-        let removed = lua.call(&[Some(b"ZREM"), lua.key(1), Some(&member)])?;
+        // `redis.pcall`
+        let Ok(removed) = lua.call(&[Some(b"ZREM"), lua.key(1), Some(&member)]) else {
+            return Ok(None);
+        };
         let words: Vec<&[u8]> = member.split(|&byte| byte == b' ').collect();
         let [ttl, channel, token] = words[..] else { continue };
         if removed != Reply::Integer(1) {
@@ -253,10 +260,20 @@ fn join(lua: &mut Sandbox) -> Outcome {
 
 fn hand_over(lua: &mut Sandbox) -> Outcome {
     let value = lua.call(&[Some(b"GET"), lua.key(0)])?;
+    if token_is(&value, lua.argument(0)) && lua.argument(1).is_none() {
+        let found = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
+        if found.is_ok_and(|found| first_of(&found).is_none()) {
+            return lua.call(&[Some(b"DEL"), lua.key(0)]).map(|_| Reply::Integer(1));
+        }
+    }
     let named = lua.argument(2).unwrap_or_default();
-    let shortest = token_is(&value, lua.argument(0)) && lua.argument(1) == Some(b"");
-    if shortest && named.contains(&b' ') && give(lua, Some(named.to_vec()))?.is_some() {
-        return Ok(Reply::Integer(1));
+    if token_is(&value, lua.argument(0)) && named.contains(&b' ') {
+        let own = lua.argument(1).filter(|own| !own.is_empty());
+        // `redis.pcall`
+        let left = own.is_none_or(|_| lua.call(&[Some(b"ZREM"), lua.key(1), own]).is_ok());
+        if left && give(lua, Some(named.to_vec()))?.is_some() {
+            return Ok(Reply::Integer(1));
+        }
     }
     // `redis.pcall`
     let found = lua.call(&[Some(b"ZRANGE"), lua.key(1), Some(b"0"), Some(b"0")]);
@@ -265,7 +282,7 @@ fn hand_over(lua: &mut Sandbox) -> Outcome {
         Err(Reply::Error(line)) if line.starts_with(b"WRONGTYPE") => None,
         Err(error) => return Ok(error),
     };
-    if first.is_some() && lua.argument(1) != Some(b"") {
+    if first.is_some() && lua.argument(1).is_some_and(|own| !own.is_empty()) {
         lua.call(&[Some(b"ZREM"), lua.key(1), lua.argument(1)])?;
     }
     if value != Reply::Null && !token_is(&value, lua.argument(0)) {

@@ -1,0 +1,130 @@
+//! What fair locks cost: which commands a client writes, and which it leaves out.
+
+use redlatch::proto::NodeId;
+
+use super::fair::{LONG, MS, TTL, line_of};
+use super::fair_world::World;
+
+/// The first words of the commands that the client is about to write to a node.
+fn commands(world: &World, client: usize, node: usize) -> Vec<String> {
+    let bytes = world.clients[client].core.output(NodeId::new(node)).to_vec();
+    let text = String::from_utf8(bytes).unwrap();
+    let starts = text.split("\r\n*").filter(|command| !command.is_empty());
+    starts.filter_map(|command| command.split("\r\n").nth(2)).map(str::to_owned).collect()
+}
+
+fn everywhere(world: &World, client: usize) -> Vec<Vec<String>> {
+    (0..world.masters.len()).map(|node| commands(world, client, node)).collect()
+}
+
+#[test]
+fn a_hand_over_costs_each_node_a_join_and_a_release() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 3, TTL);
+    world.pass(2 * MS);
+    world.release(all[0], lock);
+    assert_eq!(everywhere(&world, all[0]), [["EVALSHA"]; 3]);
+    world.settle();
+    let lock = world.won(all[1]);
+    world.release(all[1], lock);
+    world.settle();
+    world.ask(all[1], TTL);
+    assert_eq!(everywhere(&world, all[1]), [["EVALSHA"]; 3], "it joins at once");
+}
+
+#[test]
+fn a_client_without_company_sets_the_key_again() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, LONG);
+    world.pass(2 * MS);
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[1]);
+    world.release(all[1], lock);
+    world.settle();
+    for first_word in ["EVALSHA", "SET", "SET"] {
+        world.ask(all[1], LONG);
+        assert_eq!(everywhere(&world, all[1]), [[first_word]; 3]);
+        world.settle();
+        let lock = world.won(all[1]);
+        world.release(all[1], lock);
+        world.settle();
+    }
+    world.assert_clean();
+}
+
+#[test]
+fn a_late_message_of_a_hand_over_causes_no_second_release() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, TTL);
+    world.release(all[0], lock);
+    for node in 0..2 {
+        world.deliver_commands(all[0], node);
+        world.deliver_answers(all[1], node);
+    }
+    let now = world.now;
+    let done = world.clients[all[1]].core.poll_completion(now).unwrap();
+    world.clients[all[1]].done.push(done);
+    let lock = world.won(all[1]);
+    world.release(all[1], lock);
+    // The last node hands the key over, and executes the release after that.
+    world.deliver_commands(all[0], 2);
+    for node in 0..3 {
+        world.deliver_commands(all[1], node);
+        world.deliver_answers(all[1], node);
+        assert_eq!(commands(&world, all[1], node), [""; 0], "node {node}");
+    }
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn a_client_that_may_not_read_the_answer_names_the_script_that_the_node_knows() {
+    let mut world = World::new(3);
+    let client = world.client_with(|settings| settings.attended = false);
+    for first_word in ["EVAL", "EVALSHA", "EVALSHA"] {
+        world.ask(client, LONG);
+        world.settle();
+        let lock = world.won(client);
+        world.release(client, lock);
+        assert_eq!(everywhere(&world, client), [[first_word]; 3]);
+        world.settle();
+        world.assert_clean();
+    }
+    (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
+    for first_word in ["EVALSHA", "EVAL", "EVALSHA"] {
+        world.ask(client, LONG);
+        world.settle();
+        let lock = world.won(client);
+        world.release(client, lock);
+        assert_eq!(everywhere(&world, client), [[first_word]; 3]);
+        world.settle();
+        world.assert_clean();
+    }
+    world.ask(client, LONG);
+    world.settle();
+    let lock = world.won(client);
+    let now = world.now;
+    world.clients[client].core.release_nowait(&lock, now);
+    assert_eq!(everywhere(&world, client), [["EVAL"]; 3], "no answer is read");
+    world.settle();
+    world.assert_clean();
+}
+
+#[test]
+fn only_the_poll_of_a_waiter_in_line_may_come_late() {
+    let mut world = World::new(3);
+    let (all, _lock) = line_of(&mut world, 2, LONG);
+    // The timer that looks for silent nodes has gone off.
+    world.pass(55 * MS);
+    let may_be_late = |world: &World, client: usize| {
+        let core = &world.clients[client].core;
+        core.may_be_late(core.next_timeout().unwrap())
+    };
+    assert!(may_be_late(&world, all[1]));
+    assert!(!may_be_late(&world, all[0]), "it holds the lock");
+    let now = world.now;
+    let core = &mut world.clients[all[1]].core;
+    core.acquire(b"other", TTL / 50, LONG, 2, now).unwrap();
+    assert!(!may_be_late(&world, all[1]), "a round is over sooner");
+}

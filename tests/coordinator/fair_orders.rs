@@ -1,0 +1,254 @@
+//! Orders of steps in which a waiter of a fair lock was stuck or overtaken, a lock was lost, or a
+//! key was left, and what has to happen instead.
+
+use std::time::Duration;
+
+use redlatch::proto::NodeId;
+use redlatch::testing::master::Trouble;
+use redlatch::{Outcome, Stats};
+
+use super::fair::{LONG, MS, TTL, line_of};
+use super::fair_world::{KEY, LINE, World};
+
+/// The user may not run this command, neither alone nor in a script.
+fn denied(command: &str) -> Trouble {
+    Trouble::Answers { commands: vec![command.into()], reply: b"-NOPERM no\r\n".to_vec() }
+}
+
+fn values(world: &World) -> Vec<String> {
+    (0..world.masters.len()).map(|node| world.value(node)).collect()
+}
+
+fn ask_elsewhere(world: &mut World, client: usize, key: &[u8], wait: Duration) {
+    let now = world.now;
+    world.clients[client].core.acquire(key, TTL, wait, 9, now).expect("it can be asked for");
+}
+
+/// The nodes are silent when a client asks for its first fair lock. They answer again on the same
+/// connections.
+#[test]
+fn a_node_that_was_silent_when_the_client_began_to_listen_is_joined_later() {
+    let mut world = World::new(3);
+    let (holder, waiter) = (world.client(), world.client());
+    world.ask(holder, LONG);
+    world.settle();
+    let lock = world.won(holder);
+    world.frozen = vec![0, 1, 2];
+    ask_elsewhere(&mut world, waiter, b"other", Duration::ZERO);
+    world.pass(70 * MS);
+    world.ask(waiter, TTL);
+    world.pass(20 * MS);
+    world.frozen.clear();
+    world.pass(200 * MS);
+    world.clients[waiter].done.clear();
+    assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [1, 1, 1]);
+    world.release(holder, lock);
+    world.settle();
+    assert!(world.lock(waiter).is_some());
+}
+
+/// The last poll is longer ago than a handed-over key lives, so the message alone gives no time.
+#[test]
+fn a_hand_over_long_after_the_last_poll_is_followed_by_a_poll() {
+    let mut world = World::new(3);
+    let (holder, waiter, later) = (world.client(), world.client(), world.client());
+    world.ask(holder, LONG);
+    world.settle();
+    let lock = world.won(holder);
+    for number in 0..400 {
+        // A waiter that is dead. With so many of them the pauses between polls are long.
+        let member = format!("200 redlatch:{:032x} {number:040x}", 1);
+        let score = number.to_string();
+        for node in 0..3 {
+            world.run(node, &[b"ZADD", LINE, score.as_bytes(), member.as_bytes()]);
+        }
+    }
+    world.ask(waiter, TTL);
+    world.settle();
+    world.pass(700 * MS);
+    world.release(holder, lock);
+    world.ask(later, TTL);
+    world.settle();
+    assert!(world.clients[later].done.is_empty(), "one that came 700 ms later is first");
+    assert!(world.lock(waiter).is_some());
+}
+
+/// A plain client has two nodes and is gone, and a fifth node is away. No waiter can get a majority
+/// before the plain key has expired.
+#[test]
+fn waiters_do_not_yield_without_end_to_a_token_that_stands_in_no_line() {
+    for waiters in [1, 2] {
+        let mut world = World::new(5);
+        world.frozen = vec![4];
+        let all: Vec<usize> = (0..waiters).map(|_| world.client()).collect();
+        world.pass(1100 * MS);
+        let lowest = "0".repeat(40);
+        for node in [0, 1] {
+            world.run(node, &[b"SET", KEY, lowest.as_bytes(), b"PX", b"3000"]);
+        }
+        for &client in &all {
+            world.ask(client, LONG);
+        }
+        exchange_for(&mut world, &all, 2000 * MS);
+        let splits = |world: &World| -> u64 {
+            all.iter().map(|&it| world.clients[it].core.stats()).map(|it: &Stats| it.splits).sum()
+        };
+        assert!(splits(&world) <= 6 * waiters as u64, "{} splits", splits(&world));
+        exchange_for(&mut world, &all, 3000 * MS);
+        let won = all.iter().filter(|&&it| !world.clients[it].done.is_empty()).count();
+        assert_eq!(won, 1, "of {waiters}, after the plain key has expired");
+    }
+}
+
+/// Everything is delivered with a round trip of 200 us, for so long.
+fn exchange_for(world: &mut World, clients: &[usize], time: Duration) {
+    let until = world.now.saturating_add(time);
+    while world.now < until {
+        for &client in clients {
+            (0..4).for_each(|node| world.deliver_commands(client, node));
+        }
+        world.now = world.now.saturating_add(MS / 5);
+        for &client in clients {
+            (0..4).for_each(|node| world.deliver_answers(client, node));
+            world.clients[client].core.handle_timeout(world.now);
+            let entry = &mut world.clients[client];
+            entry.done.extend(entry.core.poll_completion(world.now));
+        }
+    }
+}
+
+/// The earlier holder's release is late on one node, which is asked for an extend before it.
+#[test]
+fn a_node_that_hands_the_key_over_to_a_held_lock_counts_in_extends() {
+    let mut world = World::new(3);
+    let (all, lock) = line_of(&mut world, 2, LONG);
+    world.release(all[0], lock);
+    world.deliver_commands(all[0], 0);
+    world.deliver_commands(all[0], 1);
+    world.stopped.push(all[0]);
+    world.settle();
+    let lock = world.won(all[1]);
+    let extend = |world: &mut World| {
+        let now = world.now;
+        world.clients[all[1]].core.extend(&lock, LONG, 3, now).expect("it can be asked for");
+        world.settle();
+        let done = world.clients[all[1]].done.pop().expect("a majority has answered");
+        assert!(matches!(done.result, Ok(Outcome::Extended { .. })), "{done:?}");
+    };
+    extend(&mut world);
+    world.stopped.clear();
+    world.settle();
+    assert_eq!(world.value(2), world.value(0), "the last node has handed over, too");
+    world.frozen = vec![1];
+    extend(&mut world);
+}
+
+#[test]
+fn one_node_that_refuses_lines_and_one_that_is_away_leave_plain_waiting() {
+    let mut world = World::new(3);
+    world.frozen = vec![2];
+    let client = world.client();
+    world.pass(1100 * MS);
+    world.run(0, &[b"SET", LINE, b"x"]);
+    for node in 0..2 {
+        world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    }
+    world.ask(client, LONG);
+    world.pass(200 * MS);
+    (0..2).for_each(|node| world.run(node, &[b"DEL", KEY]));
+    world.pass(3000 * MS);
+    assert!(world.lock(client).is_some());
+}
+
+#[test]
+fn a_client_without_the_rights_of_the_line_leaves_no_key_when_it_is_closed() {
+    for (answers_are_read, command) in
+        [(false, "zrange"), (true, "zrange"), (false, "zrem"), (true, "zrem")]
+    {
+        let mut world = World::new(3);
+        let client = world.client();
+        world.masters.iter_mut().for_each(|master| master.suffer(denied(command)));
+        world.ask(client, LONG);
+        world.act(client);
+        for node in 0..3 {
+            world.deliver_commands(client, node);
+            if answers_are_read {
+                world.deliver_answers(client, node);
+            }
+        }
+        assert!(values(&world).iter().all(|value| !value.is_empty()));
+        let now = world.now;
+        world.clients[client].core.close(now);
+        (0..3).for_each(|node| world.deliver_commands(client, node));
+        assert_eq!(values(&world), [""; 3], "{command}");
+    }
+}
+
+#[test]
+fn messages_about_unknown_tokens_take_no_records() {
+    let mut world = World::new(3);
+    let client = world.client_with(|it| it.limits = it.limits.records(64).asks(64));
+    for node in 0..3 {
+        world.run(node, &[b"SET", KEY, b"other", b"PX", b"60000"]);
+    }
+    world.ask(client, LONG);
+    world.settle();
+    let member = world.masters[0].line(world.now, LINE).remove(0);
+    let channel = member.split(|&byte| byte == b' ').nth(1).expect("a channel").to_vec();
+    let before = world.clients[client].core.open_records();
+    for number in 0..200 {
+        let text = format!("0\n\n{number:040x}\nkey {number}");
+        let head = format!(">3\r\n$7\r\nmessage\r\n${}\r\n", channel.len());
+        let tail = format!("\r\n${}\r\n{text}\r\n", text.len());
+        let bytes = [head.as_bytes(), &channel[..], tail.as_bytes()].concat();
+        world.clients[client].core.handle_bytes(NodeId::new(0), &bytes, world.now);
+    }
+    let core = &world.clients[client].core;
+    assert_eq!(core.open_records(), before);
+    assert!(core.output(NodeId::new(0)).len() < 64 * 2048, "{}", core.output(NodeId::new(0)).len());
+    ask_elsewhere(&mut world, client, b"another", Duration::ZERO);
+}
+
+/// The named successor gives up, and another program writes to the key of the line.
+#[test]
+fn a_release_that_names_a_successor_deletes_the_key_where_the_line_is_no_line() {
+    let mut world = World::new(3);
+    let all: Vec<usize> = (0..3).map(|_| world.client()).collect();
+    let mut ops = Vec::new();
+    for &client in &all {
+        ops.push(world.ask(client, LONG));
+        world.settle();
+    }
+    let lock = world.won(all[0]);
+    world.release(all[0], lock);
+    world.settle();
+    let lock = world.won(all[1]);
+    let now = world.now;
+    world.clients[all[2]].core.cancel(ops[2], now);
+    world.settle();
+    (0..3).for_each(|node| world.run(node, &[b"SET", LINE, b"x"]));
+    world.release(all[1], lock);
+    world.settle();
+    assert_eq!(values(&world), [""; 3]);
+}
+
+/// The release of a waiter is in flight by its SHA1 when the nodes forget the script.
+#[test]
+fn a_release_in_line_is_repeated_by_its_source_at_the_end() {
+    let mut world = World::new(3);
+    world.masters.iter_mut().for_each(|master| master.suffer(denied("subscribe")));
+    let (all, lock) = line_of(&mut world, 2, LONG);
+    (0..3).for_each(|node| world.run(node, &[b"SCRIPT", b"FLUSH"]));
+    let now = world.now;
+    world.clients[all[1]].core.release_all(now);
+    world.clients[all[1]].core.close(now);
+    for node in 0..3 {
+        world.deliver_commands(all[1], node);
+        world.cut(all[1], node);
+    }
+    world.stopped.push(all[1]);
+    assert_eq!([0, 1, 2].map(|node| world.in_line(node)), [0; 3]);
+    world.release(all[0], lock);
+    world.settle();
+    assert_eq!(values(&world), [""; 3], "the key of a client that was closed");
+}

@@ -1,0 +1,120 @@
+//! A hundred plain clients that take the key whenever it is free, beside a line of fair waiters.
+//!
+//! They stand for clients of other libraries: each sends `SET NX PX` to all nodes, holds the lock
+//! if a majority granted it, and deletes its key where the value is its own. They know no line. All
+//! that hold write into one file, and the checker reads nothing else.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+
+use super::crowd::{holds_in, no_two_at_one_time};
+use super::process::Process;
+use super::*;
+use crate::support::{RespClient, Value};
+
+const FAIR: usize = 6;
+const THREADS: usize = 4;
+const PLAIN_OF_A_THREAD: usize = 25;
+
+/// The line lasts from the first to the second of these moments; the plain clients barge from the
+/// beginning to the third, and get the lock only where no line is.
+const MOMENTS: [Duration; 3] = [millis(500), millis(3_500), millis(4_000)];
+const TTL_MILLIS: u64 = 400;
+
+const DELETE: &str =
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
+
+/// A plain client: one connection to each node.
+struct Plain {
+    wires: Vec<RespClient>,
+    number: usize,
+    asked: usize,
+}
+
+impl Plain {
+    fn connect(fleet: &Fleet, number: usize) -> Plain {
+        Plain { wires: fleet.iter().map(Node::client).collect(), number, asked: 0 }
+    }
+
+    /// Sends a command to all nodes, and counts the replies that are as wanted.
+    fn ask(&mut self, command: &[&str], wanted: impl Fn(&Value) -> bool) -> usize {
+        for wire in &mut self.wires {
+            wire.send(command).expect("the node is there");
+        }
+        let replies = self.wires.iter_mut().map(|wire| wire.read().expect("the node answers"));
+        replies.filter(wanted).count()
+    }
+
+    /// Asks once. If it gets the lock, it holds it for a moment and writes that down.
+    fn try_once(&mut self, dice: &mut Dice, file: &mut File) {
+        self.asked += 1;
+        let token = format!("plain-{}-{}", self.number, self.asked);
+        let ttl = TTL_MILLIS.to_string();
+        let asked = now();
+        let deadline =
+            asked + (millis(TTL_MILLIS) - millis(TTL_MILLIS / 100 + 2)).as_nanos() as u64;
+        let granted = self.ask(&["SET", "a", &token, "NX", "PX", &ttl], Value::is_ok);
+        let from = now();
+        let held = granted > self.wires.len() / 2 && from < deadline;
+        if held {
+            let_pass(Duration::from_micros(dice.below(1_000)));
+            let until = now().min(deadline);
+            let line = format!("{} {asked} {from} {until}\n", self.number);
+            file.write_all(line.as_bytes()).expect("the file can be written");
+        }
+        if granted > 0 {
+            self.ask(&["EVAL", DELETE, "1", "a", &token], |_| true);
+        }
+    }
+}
+
+/// One thread has its turn with each of its clients, until the time is over.
+fn barge(fleet: &Fleet, first: usize, end: u64, path: &std::path::Path) {
+    let mut file = OpenOptions::new().append(true).open(path).expect("the test made it");
+    let mut dice = Dice::new(1 + first as u64);
+    let numbers = first..first + PLAIN_OF_A_THREAD;
+    let mut clients: Vec<Plain> = numbers.map(|number| Plain::connect(fleet, number)).collect();
+    while now() < end {
+        let client = dice.below(clients.len() as u64) as usize;
+        clients[client].try_once(&mut dice, &mut file);
+    }
+}
+
+#[test]
+fn a_hundred_plain_clients_beside_a_fair_line_never_hold_with_another() {
+    let fleet = Fleet::start(3);
+    let path = fleet[0].directory().join("holds");
+    std::fs::write(&path, "").expect("the fleet's directory can be written");
+    let mut processes: Vec<Process> = (0..FAIR).map(|_| Process::begin(&fleet.urls())).collect();
+    processes.iter_mut().for_each(Process::wait_ready);
+    let begin = now();
+    let [_, line_ends, end] = MOMENTS.map(|moment| begin + moment.as_nanos() as u64);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (fleet, path) = (&fleet, &path);
+            // Process ids are larger than these numbers.
+            scope.spawn(move || barge(fleet, thread * PLAIN_OF_A_THREAD, end, path));
+        }
+        let_pass(MOMENTS[0]);
+        for process in &mut processes {
+            process.tell(&format!("contend-in-line a {TTL_MILLIS} {line_ends} {}", path.display()));
+        }
+    });
+    for process in &mut processes {
+        assert_eq!(process.answer(), "done");
+    }
+    let holds = holds_in(&path);
+    no_two_at_one_time(&holds);
+    let plain = |who: u32| (who as usize) < THREADS * PLAIN_OF_A_THREAD;
+    let had: Vec<u32> = holds.iter().filter(|hold| hold.from > 0).map(|hold| hold.who).collect();
+    let of_plain = had.iter().filter(|&&who| plain(who)).count();
+    let of_fair = had.len() - of_plain;
+    println!("{of_fair} holds of fair waiters, {of_plain} of plain clients");
+    assert!(of_fair > 20 && of_plain > 20, "the lock hardly moved");
+    drop(processes);
+    nothing_is_left(&fleet);
+    eventually(5 * SECOND, "no client listens on a channel", || {
+        let channels = |node: &Node| node.command(&["PUBSUB", "CHANNELS", "redlatch:*"]);
+        fleet.iter().all(|node| channels(node).text_items().is_empty())
+    });
+}

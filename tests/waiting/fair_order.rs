@@ -1,0 +1,194 @@
+//! The order in which the waiters of a fair lock are served: the order in which they came.
+//!
+//! Sixteen clients call 2 ms apart, round after round, each from its own thread. A thread that the
+//! machine runs late comes late, and no lock can know that it meant to come earlier. So a round is
+//! judged by what happened:
+//!
+//! * Every round: two waiters that stand in the same order in all lines are served in that order,
+//!   and so are two waiters that called a long time apart.
+//! * In a long run: if the calls were at least 1 ms apart, the waiters are served in the order of
+//!   the calls in 99 of 100 rounds. That needs a machine with little else to do:
+//!
+//! ```console
+//! REDLATCH_TEST_FAIR_ROUNDS=400 cargo test --all-features --test servers \
+//!     fair_waiters_that_come -- --nocapture
+//! ```
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use redlatch::Client;
+
+use super::fair::{fair, fair_config};
+use super::*;
+
+/// How many rounds: set it for a long run.
+const ROUNDS: &str = "REDLATCH_TEST_FAIR_ROUNDS";
+const ROUNDS_UNLESS_TOLD: usize = 10;
+
+const WAITERS: usize = 16;
+
+/// The time from one call to the next, as it is meant to be.
+const APART: Duration = millis(2);
+/// Calls are far enough apart to be judged by the order of their calls alone.
+const FAR_ENOUGH: Duration = millis(1);
+/// Ten calls lie between these two: no thread is delayed for as long, or hardly ever.
+const LONG: Duration = millis(20);
+
+/// One turn of a waiter.
+#[derive(Debug, Clone)]
+struct Turn {
+    number: usize,
+    /// The moment before the call.
+    called: u64,
+    token: String,
+}
+
+/// One round: the turns as they were served, and the tokens in the line of each node before.
+#[derive(Debug, Clone)]
+struct Round {
+    turns: Vec<Turn>,
+    lines: Vec<Vec<String>>,
+}
+
+impl Round {
+    /// All pairs of turns, the one that was served first before the other.
+    fn pairs(&self) -> impl Iterator<Item = (&Turn, &Turn)> {
+        let after = |(place, first)| self.turns[place + 1..].iter().map(move |then| (first, then));
+        self.turns.iter().enumerate().flat_map(after)
+    }
+
+    /// A waiter that stands before another one in every line, and was served after it.
+    fn served_against_the_lines(&self) -> Option<(&Turn, &Turn)> {
+        let place =
+            |line: &[String], turn: &Turn| line.iter().position(|token| *token == turn.token);
+        let stands_after = |first: &Turn, then: &Turn| {
+            self.lines.iter().all(|line| place(line, first) > place(line, then))
+        };
+        self.pairs().find(|(first, then)| stands_after(first, then))
+    }
+
+    /// Whether all that called in an order, at least so long apart, were served in that order.
+    fn is_in_order_of_calls(&self, apart: Duration) -> bool {
+        self.pairs().all(|(first, then)| first.called < then.called + apart.as_nanos() as u64)
+    }
+
+    fn shortest_time_between_calls(&self) -> Duration {
+        let mut called: Vec<u64> = self.turns.iter().map(|turn| turn.called).collect();
+        called.sort_unstable();
+        let least = called.windows(2).map(|pair| pair[1] - pair[0]).min();
+        Duration::from_nanos(least.unwrap_or(0))
+    }
+
+    fn served(&self) -> Vec<usize> {
+        self.turns.iter().map(|turn| turn.number).collect()
+    }
+}
+
+/// The tokens of the waiters on a node, in their order. The first one may have the key there
+/// already, where the holder, whose token is given, asked before the last release had arrived.
+fn line_of(node: &Node, holder: &str) -> Vec<String> {
+    let value = node.get("a").and_then(|value| String::from_utf8(value).ok());
+    let members = node.command(&["ZRANGE", "a:line", "0", "-1"]).text_items();
+    let token = |member: &String| member.rsplit(' ').next().unwrap_or_default().to_owned();
+    value.into_iter().filter(|value| value != holder).chain(members.iter().map(token)).collect()
+}
+
+/// The line of each node, once all waiters stand in it.
+fn whole_lines(fleet: &Fleet, holder: &str) -> Vec<Vec<String>> {
+    let mut lines = Vec::new();
+    eventually(10 * SECOND, "the waiters stand in line", || {
+        lines = fleet.iter().map(|node| line_of(node, holder)).collect();
+        lines.iter().all(|line: &Vec<String>| line.len() == WAITERS)
+    });
+    lines
+}
+
+/// A waiter: each moment that it receives is the beginning of a round.
+fn wait_and_release(client: &Client, number: usize, begins: Receiver<u64>, turns: Sender<Turn>) {
+    drop(client.lock(format!("warm-{number}"), fair()).expect("it is free"));
+    for begin in begins {
+        let due = begin + (APART * number as u32).as_nanos() as u64;
+        let_pass(Duration::from_nanos(due.saturating_sub(now())));
+        let called = now();
+        let guard = client.lock("a", fair()).expect("it is its turn");
+        let turn = Turn { number, called, token: guard.token().to_string() };
+        turns.send(turn).expect("the test listens");
+        guard.release().expect("it is released");
+    }
+}
+
+/// Plays the rounds. No hand-over runs out in them, however late a thread runs.
+fn play(fleet: &Fleet, rounds: usize) -> Vec<Round> {
+    let connect = || {
+        let config = fair_config(fleet).hand_over_ttl(10 * SECOND);
+        Client::connect(config).expect("a good configuration")
+    };
+    let holder = connect();
+    std::thread::scope(|scope| {
+        let (served, turns) = channel();
+        let start = |number| {
+            let (begin, begins) = channel();
+            let (connect, served) = (&connect, served.clone());
+            scope.spawn(move || wait_and_release(&connect(), number, begins, served));
+            begin
+        };
+        let waiters: Vec<Sender<u64>> = (0..WAITERS).map(start).collect();
+        let play_one = |_| {
+            let guard = holder.lock("a", fair()).expect("it is free");
+            let begin = now() + (5 * APART).as_nanos() as u64;
+            waiters.iter().for_each(|waiter| waiter.send(begin).expect("it listens"));
+            let lines = whole_lines(fleet, &guard.token().to_string());
+            guard.release().expect("it is released");
+            Round { turns: turns.iter().take(WAITERS).collect(), lines }
+        };
+        (0..rounds).map(play_one).collect()
+    })
+}
+
+#[test]
+fn fair_waiters_that_come_one_after_the_other_are_served_in_that_order() {
+    let told: Option<usize> = std::env::var(ROUNDS).ok().and_then(|text| text.parse().ok());
+    let fleet = Fleet::start(5);
+    let rounds = play(&fleet, told.unwrap_or(ROUNDS_UNLESS_TOLD));
+    let mut against_long_waits = 0;
+    for round in &rounds {
+        assert_eq!(round.turns.len(), WAITERS);
+        let found = round.served_against_the_lines();
+        assert!(found.is_none(), "{found:?} in {:?}", round.lines);
+        against_long_waits += usize::from(!round.is_in_order_of_calls(LONG));
+        if !round.is_in_order_of_calls(Duration::ZERO) {
+            println!("served: {:?}", round.served());
+        }
+    }
+    let apart = rounds.iter().filter(|round| round.shortest_time_between_calls() >= FAR_ENOUGH);
+    let apart: Vec<&Round> = apart.collect();
+    let in_order = |round: &&&Round| round.is_in_order_of_calls(Duration::ZERO);
+    let good = apart.iter().filter(in_order).count();
+    let alike = rounds.iter().filter(|round| round.lines.iter().all(|l| *l == round.lines[0]));
+    println!("{good} of {} rounds with calls {FAR_ENOUGH:?} apart in order", apart.len());
+    println!("of {} rounds, {} with the same line on all nodes", rounds.len(), alike.count());
+    assert!(against_long_waits * 10 <= rounds.len(), "{against_long_waits} of {}", rounds.len());
+    if told.is_some() {
+        assert!(2 * apart.len() > rounds.len(), "the machine is too busy for a long run");
+        assert!(good * 100 >= apart.len() * 99, "{good} of {}", apart.len());
+    }
+    nothing_is_left(&fleet);
+}
+
+#[test]
+fn a_round_that_is_out_of_order_is_found() {
+    let turn = |number: usize, called: u64| Turn {
+        number,
+        called: millis(called).as_nanos() as u64,
+        token: number.to_string(),
+    };
+    let line = |order: &[usize]| order.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let turns = vec![turn(0, 10), turn(2, 41), turn(1, 20)];
+    let bad = Round { turns, lines: vec![line(&[0, 1, 2]), line(&[1, 0, 2])] };
+    let found = bad.served_against_the_lines().map(|(first, then)| (first.number, then.number));
+    assert_eq!(found, Some((2, 1)));
+    assert!(!bad.is_in_order_of_calls(LONG) && bad.is_in_order_of_calls(millis(22)));
+    assert_eq!(bad.shortest_time_between_calls(), millis(10));
+    let differ = Round { lines: vec![line(&[0, 1, 2]), line(&[0, 2, 1])], ..bad };
+    assert!(differ.served_against_the_lines().is_none());
+}
