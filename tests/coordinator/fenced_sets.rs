@@ -397,3 +397,15 @@ fn fences_grow_from_locks_on_one_key_to_sets_and_back() {
     }
     assert_eq!(seen, 1_944);
 }
+
+#[test]
+fn a_set_with_the_counter_of_one_of_its_keys_is_refused_before_a_byte_is_sent() {
+    let mut bench = Bench::new(1);
+    let set = KeySet::new(["k", "{k}:fence"]).unwrap();
+    let now = bench.now;
+    let asked = bench.core.acquire_all_fenced(&set, TTL, Duration::ZERO, None, 7, now);
+    let error = asked.expect_err("the number would take the place of the token");
+    assert!(error.to_string().contains("counter of another one"), "{error}");
+    assert!(bench.said(0).is_empty());
+    bench.core.acquire_all(&set, TTL, Duration::ZERO, None, 8, now).expect("without numbers");
+}

@@ -328,7 +328,12 @@ fn set_that_takes_its_keys_one_by_one_waits_for_the_next_one_only() {
                     bench.reply(0, ":-2\r\n");
                 }
                 "take a+b+c" => bench.reply(0, ":-3\r\n"),
-                watch if singly => watched.push(watch.to_string()),
+                watch if singly && watch.starts_with("watch") => watched.push(watch.to_string()),
+                // It gives its first keys up now and then.
+                release if release.starts_with("release") => {
+                    singly = false;
+                    bench.reply(0, ":1\r\n");
+                }
                 _ => {}
             }
         }
@@ -443,4 +448,62 @@ fn set_whose_next_key_is_shared_among_waiters_gives_up_its_keys_now_and_then() {
     }
     assert!(given_up > 3, "two sets that wait like this would wait for ever: {given_up}");
     assert!(kept > given_up + 3, "{kept} times `a` was asked for, {given_up} times given up");
+}
+
+#[test]
+fn a_set_begins_no_round_after_its_wait() {
+    let mut bench = Bench::without_tracking(1);
+    let give_up_at = bench.now.saturating_add(WAIT);
+    lost_three_times(&mut bench);
+    let (mut late, mut is_near_the_end) = (Vec::new(), false);
+    for _ in 0..6000 {
+        for ask in asked(&mut bench) {
+            if bench.now > give_up_at && ask.starts_with("take") {
+                late.push(ask.clone());
+            }
+            is_near_the_end |= give_up_at.saturating_since(bench.now) < Duration::from_millis(300);
+            if is_near_the_end {
+                bench.pass(Duration::from_millis(40));
+            }
+            let refused = !is_near_the_end && ask == "take a+b";
+            bench.reply(0, if refused { ":-2\r\n" } else { ":1\r\n" });
+        }
+        if let Some(done) = bench.completion() {
+            assert!(matches!(done.result, Err(Error::Contended(_))), "{done:?}");
+            assert_eq!(late, [""; 0]);
+            return;
+        }
+        if is_near_the_end {
+            bench.now = bench.now.max(give_up_at);
+        } else {
+            bench.pass(Duration::from_millis(1));
+        }
+    }
+    panic!("the wait does not end");
+}
+
+/// A caller holds `b` by a single lock, and waits for `a` while it does.
+#[test]
+fn a_set_gives_its_first_key_up_now_and_then_for_a_caller_that_locks_out_of_order() {
+    let mut bench = Bench::without_tracking(1);
+    lost_three_times(&mut bench);
+    let (mut free, mut has) = (0, false);
+    for _ in 0..3500 {
+        for ask in asked(&mut bench) {
+            match &ask[..] {
+                "take a" => {
+                    has = true;
+                    bench.reply(0, ":1\r\n");
+                }
+                "take a+b" | "take a+b+c" => bench.reply(0, ":-2\r\n"),
+                _ => {
+                    has = false;
+                    bench.reply(0, ":1\r\n");
+                }
+            }
+        }
+        free += u32::from(!has);
+        bench.pass(Duration::from_millis(1));
+    }
+    assert!(free > 50, "`a` was free for {free} of 3,500 ms");
 }

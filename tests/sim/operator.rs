@@ -167,8 +167,8 @@ impl World {
         }
     }
 
-    /// A node has executed something: it may have handed the key over to a lock that was taken away,
-    /// from a line in which the lock still stood.
+    /// A node has executed something: it may have handed the key over to a lock that was taken
+    /// away, from a line in which the lock still stood.
     pub fn look_whether_forced_came_back(&mut self, number: usize) {
         let (now, node) = (self.agenda.now(), &self.nodes[number]);
         for forced in &mut self.forced {

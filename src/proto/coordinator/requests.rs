@@ -186,6 +186,7 @@ impl Coordinator {
         }
         let ttl = self.locks.check_set(keys, ttl, auto_extend)?;
         self.check_fence()?;
+        self.locks.check_counters(keys)?;
         let give_up_at = now.saturating_add(wait);
         let (fair, fenced) = (false, true);
         let params = AcquireParams { ttl, since: now, give_up_at, auto_extend, fair, fenced, data };

@@ -8,6 +8,7 @@
 //! The hazard is an answer that is about one key only. "Gone" says nothing of the other keys, so
 //! the release of the whole stays pending.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::proto::cluster::set_scripts::SetScript;
@@ -26,10 +27,14 @@ use crate::proto::settings::LONGEST_KEY;
 use crate::proto::time::{Instant, Ttl};
 use crate::proto::wire::ask::{Kind, LockAsk};
 use crate::proto::wire::command::Form;
+use crate::proto::wire::fencing::counter_key;
 
 /// If some nodes granted the last key, and it was refused: a set gives up its keys in one of so
 /// many cases.
 const GIVES_WAY: usize = 2;
+/// The same if no node granted it, from the second time on. Its holder may be a caller that waits
+/// for one of the first keys: a caller of single locks need not go by the order of the bytes.
+const GIVES_WAY_TO_ONE: usize = 8;
 
 impl Locks {
     /// Refuses an invalid request for several keys before anything is sent.
@@ -52,6 +57,20 @@ impl Locks {
         let (given, most) = (prefixes + keys.as_parts().0.len(), LONGEST_KEY);
         if given > most {
             return Err(ConfigError::KeyTooLong { given, most }.into());
+        }
+        Ok(())
+    }
+
+    /// Refuses a fenced set in which a key is the counter of another one: the script would write
+    /// the number where it has written the token.
+    pub fn check_counters(&self, keys: &KeySet) -> Result<(), Error> {
+        let prefix = self.key_prefix.as_bytes();
+        let sent = |key: &[u8]| [prefix, key].concat();
+        let counters: HashSet<Vec<u8>> = keys.iter().map(|key| counter_key(&sent(key))).collect();
+        if keys.iter().any(|key| counters.contains(&sent(key))) {
+            let problem = "a key of the set is the counter of another one (`{KEY}:fence`); lock \
+                           other keys, or acquire without fencing numbers";
+            return Err(ConfigError::Fence { problem }.into());
         }
         Ok(())
     }
@@ -345,7 +364,13 @@ impl Locks {
         let Some(set) = self.records.get_mut(id).set_mut() else { return false };
         set.name(u64::MAX);
         let next = set.takes_next();
-        if next {
+        let op = self.records.get(id).op;
+        let over = op.and_then(|op| self.ops.get(op)).is_some_and(|it| now >= it.give_up_at);
+        if next && over {
+            // No round is begun after the wait. A request that does not wait makes one attempt,
+            // which has one round.
+            self.attempt_is_lost(id, now);
+        } else if next {
             self.ask_anew(id, now);
         }
         next
@@ -359,6 +384,8 @@ impl Locks {
         let (ttl, purpose) = (record.ttl, record.round.purpose);
         record.round.follow(purpose, ballot, now, ttl);
         record.deadline = ttl.deadline(now);
+        // A node that is not asked in this round may lack the key that it adds.
+        record.confirmed = NodeSet::EMPTY;
         self.begin_attempt(id, now);
     }
 
@@ -368,16 +395,18 @@ impl Locks {
     ///
     /// Some nodes may have granted that key, and others may have granted it to another set that
     /// waits for it, too. Neither would ever get a majority. So each of them gives up its keys in
-    /// every second such case, drawn at random, and begins anew. Three sets that share a key are
-    /// each refused by a majority, so a majority of refusals does not mean that one client holds
-    /// the key.
+    /// every second such case, drawn at random, and begins anew; and in every eighth other case
+    /// from the second time on. Three sets that share a key are each refused by a majority, so a
+    /// majority of refusals does not mean that one client holds the key.
     pub(super) fn keeps_first_keys(&mut self, id: RecordId, error: &Error, now: Instant) -> bool {
         let record = self.records.get(id);
         if record.set().is_none() {
             return false;
         }
         let shared = !record.round.ballot().grants().is_empty();
-        if shared && self.random_index(GIVES_WAY) == 0 {
+        let again = record.set().is_some_and(|set| set.has_kept);
+        let one_in = if shared { GIVES_WAY } else { GIVES_WAY_TO_ONE };
+        if (shared || again) && self.random_index(one_in) == 0 {
             return false;
         }
         let record = self.records.get_mut(id);

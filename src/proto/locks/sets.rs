@@ -33,6 +33,8 @@ pub struct SetOfKeys {
     taking: Option<u8>,
     /// If so: the key that other clients held last, until the next round begins.
     awaited: Option<u8>,
+    /// Whether it kept its first keys at an earlier refusal.
+    pub has_kept: bool,
 }
 
 /// After so many attempts in a row that were lost to other clients, a set takes its keys one after
@@ -53,6 +55,7 @@ impl SetOfKeys {
             singly: false,
             taking: None,
             awaited: None,
+            has_kept: false,
         }
     }
 
@@ -72,6 +75,7 @@ impl SetOfKeys {
             singly,
             taking: singly.then_some(1),
             awaited: singly.then_some(0),
+            has_kept: false,
         }
     }
 
@@ -112,11 +116,14 @@ impl SetOfKeys {
     }
 
     /// Others hold the last key that was asked for. The keys before it are asked for once more, so
-    /// that they do not expire meanwhile, and then this one. Returns whether there are such keys.
+    /// that they do not expire meanwhile, and then this one. Returns whether there are such keys,
+    /// and all of them are there.
     pub fn waits_for_last(&mut self) -> bool {
         let before = self.taking.and_then(|taking| taking.checked_sub(1)).filter(|&keys| keys > 0);
+        // An earlier key was lost meanwhile: the set begins anew.
+        let before = before.filter(|&keys| self.named.is_none_or(|named| named >= keys));
         if before.is_some() {
-            (self.taking, self.awaited) = (before, before);
+            (self.taking, self.awaited, self.has_kept) = (before, before, true);
         }
         before.is_some()
     }
