@@ -292,7 +292,7 @@ impl Locks {
         if phase != Phase::Asking {
             line.note_next(node, next);
             if phase == Phase::Held && trusted {
-                record.has_come_back(node);
+                record.note_return_of(node);
             }
             return;
         }
@@ -543,7 +543,7 @@ impl Locks {
             record.confirm_in_line(node);
         }
         if let (NodeReply::Held | NodeReply::Absent, Some(line)) = (reply, record.line_mut()) {
-            line.has_lost(node);
+            line.note_loss_of(node);
         }
         self.cast_grant(node, ask, reply, now);
         self.finish(ask.record);

@@ -200,7 +200,7 @@ impl Line {
     }
 
     /// The key on the node is not the waiter's any more.
-    pub fn has_lost(&mut self, node: NodeId) {
+    pub fn note_loss_of(&mut self, node: NodeId) {
         self.at[node.index()].until = None;
     }
 

@@ -138,7 +138,7 @@ impl Locks {
         self.records.index_key(id, index);
         let set = self.records.get_mut(id).set_mut()?;
         set.set_queue_of(index, queue);
-        set.has_turn(index);
+        set.take_turn(index);
         if set.waits() {
             return None;
         }

@@ -170,7 +170,7 @@ impl SetOfKeys {
     }
 
     /// The record has the key from now on, and the queue of those that wait for it.
-    pub fn has_turn(&mut self, key: usize) {
+    pub fn take_turn(&mut self, key: usize) {
         self.waits_for &= !(1 << key);
     }
 
@@ -367,7 +367,7 @@ mod tests {
         let mut given_up = set.clone();
         assert_eq!(given_up.leave_queues(), [7]);
         assert_eq!((given_up.waits(), given_up.take_queues()), (false, vec![8]));
-        set.has_turn(1);
+        set.take_turn(1);
         assert_eq!((set.waits(), set.take_queues()), (false, vec![7, 8]));
         assert_eq!(set.own_queues().count(), 0);
     }

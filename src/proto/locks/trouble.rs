@@ -94,7 +94,7 @@ impl Record {
 
     /// A node that had lost the key has handed it over to this lock. The next extend shows whether
     /// the key counts there; a heal in flight is answered first.
-    pub fn has_come_back(&mut self, node: NodeId) {
+    pub fn note_return_of(&mut self, node: NodeId) {
         if let Some(trouble) = self.trouble.as_mut().filter(|it| !it.healing.contains(node)) {
             trouble.absent.remove(node);
             trouble.taken.remove(node);
