@@ -72,11 +72,13 @@ fn a_token_is_released_where_there_is_no_output_for_it() {
 #[test]
 fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
     let fleet = Fleet::start(3);
-    let everywhere = |fleet: &Fleet| values(fleet, "deploy").iter().all(Option::is_some);
+    // A node that is connected late may lack the key.
+    let held = |fleet: &Fleet| values(fleet, "deploy").into_iter().flatten().collect::<Vec<_>>();
+    let by_majority = |fleet: &Fleet| held(fleet).len() >= 2;
     // A signal asks the tool to end.
     let (reader, writer, _) = full_pipe();
     let tool = Running::start(tool_on(&fleet, &["acquire", "deploy"]).stdout(writer));
-    eventually(LIMIT, "it has the lock", || everywhere(&fleet));
+    eventually(LIMIT, "it has the lock", || by_majority(&fleet));
     tool.signal(Signal::TERM);
     tool.end(LIMIT).with_code(143);
     fleet.wait_empty();
@@ -91,13 +93,13 @@ fn a_pipe_that_is_full_keeps_nobody_from_ending_and_is_waited_for() {
     // The reader reads at last.
     let (mut reader, writer, filled) = full_pipe();
     let tool = Running::start(tool_on(&fleet, &["acquire", "deploy"]).stdout(writer));
-    eventually(LIMIT, "it has the lock", || everywhere(&fleet));
+    eventually(LIMIT, "it has the lock", || by_majority(&fleet));
     let mut filling = vec![0; filled];
     reader.read_exact(&mut filling).expect("what it was filled with");
     let mut token = String::new();
     reader.read_to_string(&mut token).expect("text");
     tool.end(LIMIT).with_code(0);
-    is_held_everywhere(&fleet, "deploy", token.trim());
+    assert!(by_majority(&fleet) && held(&fleet).iter().all(|it| it == token.trim()), "{token}");
 }
 
 #[test]
